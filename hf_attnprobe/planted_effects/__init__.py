@@ -1,1 +1,8 @@
-"""The verb ``spike``: what the tests see of an effect of known size in a user's model."""
+"""Effects of known size planted in a user's model, and the smallest one that the tests detect.
+
+- :func:`hf_attnprobe.find_detection_limit` plants effects in copies of a model, audits the copies
+  and reports the smallest effect that the tests detect.
+- :mod:`~hf_attnprobe.planted_effects.planting` modifies the copies. Its docstring explains how;
+  start reading there.
+- :mod:`~hf_attnprobe.planted_effects.options` defines which heads are modified, and by how much.
+"""

@@ -1,11 +1,12 @@
-"""What tests see of a planted effect of known size, and the smallest that they see.
+"""Measurement of the smallest planted effect that the tests detect.
 
-The twins of :mod:`hf_attnprobe.planted_effects.planting` are audited at the head that was written,
-on texts with the token, at doses from 0 up. At 0 the token is there and void.
+The modified copies of :mod:`hf_attnprobe.planted_effects.planting` are audited at the modified
+head, on texts that contain the planted token, for doses from 0 upwards. At dose 0 the token is
+present but has no effect.
 
-Effect:   how far the token moves the probability of the last class, or of the answer, and
-          its log-odds: means over texts, against dose 0.
-From which effect on an audit's own rule says yes is :mod:`hf_attnprobe.statistics.detection`'s.
+The size of an effect is the change of the probability of the last class (or of the answer) and of
+its log-odds, averaged over the texts, relative to dose 0. :mod:`hf_attnprobe.statistics.detection`
+computes the smallest effect for which the rule of an audit answers yes.
 """
 
 import hashlib
@@ -21,13 +22,13 @@ import pandas as pd
 import torch
 from scipy.stats import spearmanr
 
-from hf_attnprobe.audits.audited_model import make_subject
+from hf_attnprobe.audits.audited_model import load_audited_model
 from hf_attnprobe.audits.options import AuditOptions
-from hf_attnprobe.audits.runner import rows_of_tests
+from hf_attnprobe.audits.runner import compute_rows
 from hf_attnprobe.audits.setup import (
     PreparedAudit,
-    fingerprints,
-    given_model,
+    compute_fingerprints,
+    get_user_model,
     prepare_audit,
     set_reference,
 )
@@ -36,32 +37,32 @@ from hf_attnprobe.core.distributed import process_state
 from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.core.options import public_function
 from hf_attnprobe.core.serialization import plain_fields
-from hf_attnprobe.data.examples import dataset_name
+from hf_attnprobe.data.examples import get_dataset_name
 from hf_attnprobe.data.specs import Answers
 from hf_attnprobe.documents.blocks import Cell as Entry
 from hf_attnprobe.documents.blocks import (
     Code,
+    DefinitionList,
     Document,
-    Facts,
-    Figures,
-    Number,
+    FormattedNumber,
+    NumericText,
     Section,
     Table,
 )
-from hf_attnprobe.documents.formats import Documented
+from hf_attnprobe.documents.formats import DocumentedResult
 from hf_attnprobe.faithfulness.options import Permutation
-from hf_attnprobe.faithfulness.passage_units import log_prob
-from hf_attnprobe.faithfulness.registry import tests
-from hf_attnprobe.inference.batching import by_length, collated
+from hf_attnprobe.faithfulness.passage_units import compute_log_prob
+from hf_attnprobe.faithfulness.registry import load_tests
+from hf_attnprobe.inference.batching import iterate_batches, sort_by_length
 from hf_attnprobe.inference.encoding import ImageReader, Text
-from hf_attnprobe.planted_effects.options import SpikeOptions
+from hf_attnprobe.planted_effects.options import DetectionLimitOptions
 from hf_attnprobe.planted_effects.planting import (
-    NoSpike,
-    Spike,
-    fit,
-    planted,
-    twin_of,
-    unused_token,
+    CannotPlantEffectError,
+    PlantedEffect,
+    find_unused_token,
+    fit_planted_effect,
+    insert_token,
+    make_modified_copy,
 )
 from hf_attnprobe.protocol import (
     AnswersFromPassage,
@@ -71,18 +72,18 @@ from hf_attnprobe.protocol import (
     Site,
 )
 from hf_attnprobe.reports.detection_limits import ROWS, SPIKED
-from hf_attnprobe.statistics.calibration_table import share
+from hf_attnprobe.statistics.calibration_table import format_share
 from hf_attnprobe.statistics.detection import (
-    DRAWS,
-    LOG_PROB,
-    Decision,
-    Limit,
-    by_dose,
-    drawn,
-    effect_at,
-    effects_of,
-    limit_of,
-    says_yes,
+    LOG_PROB_STATISTIC,
+    N_TEXT_DRAWS,
+    DetectionLimit,
+    DetectionRule,
+    compute_detection_rate,
+    compute_dose_effects,
+    draw_text_counts,
+    estimate_detection_limit,
+    interpolate_effect,
+    pivot_by_dose,
 )
 from hf_attnprobe.statistics.verdicts import RULES
 from hf_attnprobe.storage.folders import alone_in, write_atomically, write_json
@@ -93,12 +94,12 @@ from hf_attnprobe.storage.rows import NO_SITE, rows_of_parts, to_rows
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from hf_attnprobe.audits.audited_model import Model
+    from hf_attnprobe.audits.audited_model import ModelLike
 
 
 logger = logging.getLogger(__name__)
 
-SEES = {
+OUTPUT_CHANGE_STATISTICS = {
     "standard_tvd": "permutation",
     "zero_tvd": "head_ablation",
     "mean_tvd": "head_ablation",
@@ -106,35 +107,46 @@ SEES = {
     "uniform_tvd": "uniform_attention",
     "largest_knockout_tvd@renormalised": "knockout",
 }
-"""Statistics of how far an edit of the head moves the output, by test; the rule of effect reads
-the first, and the others are held against its threshold."""
+"""Statistics that measure the output change after an edit of the head, with their tests.
 
-FITTED, AT_ONCE = 48, 16
-"""Texts to which a spike is fitted, and texts in a batch."""
+The rule ``effect`` grades the first one. The others are compared with the same threshold.
+"""
+
+N_FITTING_TEXTS = 48
+"""Number of texts to which a planted effect is fitted."""
+BATCH_SIZE = 16
+"""Number of texts in a batch, unless the model limits it further."""
 TEST_OPTIONS = {"permutation": Permutation(n_permutations=20)}
-TABLES = ("limits", "planted", "effects", "responses")
+"""Options of the tests that differ from their defaults."""
+TABLE_NAMES = ("limits", "planted", "effects", "responses")
+"""Fields of :class:`DetectionLimitReport` that are tables."""
 Record = dict[str, Entry]
-"""A row of a table by the names of its columns."""
+"""A row of a table: cells by the name of the column."""
 
 
-# --- What was found ------------------------------------------------------------------------------
+# --- The report ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class SpikeIn(Documented):
-    """What tests see of a known effect in a user's model. ``print(found)`` shows it.
+class DetectionLimitReport(DocumentedResult):
+    """Report of the effects that the tests detect in a user's model. ``print(report)`` displays it.
 
     Attributes:
-        model, dataset, n, seed: what was measured, on ``n`` texts.
-        fingerprints: of the model's weights, configuration and tokenizer, as an audit names them.
-        limits: of every head and statistic, with half, as many and twice as many texts.
-        planted: every head that was written.
-        effects: by head and dose: what the token does.
-        responses: of every head and statistic the mean at every dose.
-        without: heads that could not be written, with the reason.
-        versions: of the packages that computed the numbers.
-        seconds: of the processor.
-        rows: by head, dose and text.
+        model: Name of the model.
+        fingerprints: Fingerprints of the model's weights, configuration and tokenizer, as in an
+            audit.
+        dataset: Name of the data set.
+        n: Number of texts.
+        seed: Seed of the token, its positions and the heads.
+        limits: Detection limits of every head and statistic, for half, the same and twice the
+            number of texts.
+        planted: Diagnostics of every head with a planted effect.
+        effects: Change of the probability and the log-odds, by head and dose.
+        responses: Means of every statistic, by head and dose.
+        without: Heads in which no effect could be planted, with the reason.
+        versions: Versions of the packages that computed the numbers.
+        seconds: Processor time.
+        rows: One value per head, dose, statistic and text.
     """
 
     model: str
@@ -151,46 +163,48 @@ class SpikeIn(Documented):
     seconds: float
     rows: pd.DataFrame
 
-    def document(self) -> Document:
-        """All that was found."""
-        made = (
-            f"{self.model} on {self.n} texts of {self.dataset}, seed {self.seed}; "
-            f"{self.seconds:.0f} s of one processor. Versions: "
+    def build_document(self) -> Document:
+        """Return the report as a document."""
+        provenance = (
+            f"{self.model} was measured on {self.n} texts of {self.dataset} with seed {self.seed}, "
+            f"in {self.seconds:.0f} s of processor time. Versions: "
             f"{', '.join(f'{k} {v}' for k, v in self.versions.items())}."
         )
-        planted = [_table(self.planted, "Heads that look at the token")]
-        planted += [_table(self.effects, "Mean effect of each dose")]
-        smallest = "Smallest effect on the probability with a yes in 95% of draws"
+        planted_tables = [_make_table(self.planted, "Heads with a planted effect")]
+        planted_tables += [_make_table(self.effects, "Mean effect of each dose")]
+        smallest = "Smallest change of the probability that is detected in 95% of draws"
         return Document(
-            f"What would the tests have missed in {self.model}?",
-            [(Code("attnprobe spike"), ": ", SAID), made],
+            f"Which effects would the tests miss in {self.model}?",
+            [(Code("attnprobe detection-limit"), ": ", METHOD_NOTE), provenance],
             [
                 Section(
-                    "Limits of detection",
-                    [_table(self.limits, smallest)],
-                    brief=True,
+                    "Detection limits",
+                    [_make_table(self.limits, smallest)],
+                    in_short_report=True,
                 ),
-                Section("What was planted", planted),
+                Section("Planted effects", planted_tables),
                 Section(
                     "Dose and response",
-                    [_table(self.responses, "Means by dose")],
+                    [_make_table(self.responses, "Means by dose")],
                 ),
-                Section("Heads without a spike", [Facts(self.without)]),
+                Section("Heads without a planted effect", [DefinitionList(self.without)]),
             ],
             data=plain_fields(self, "rows"),
         )
 
 
-SAID = (
-    "in each copy of the model one head looks at a token that no text has, planted in every "
-    "text, and says something of known size; the dose is what it adds to the log-odds of the "
-    "last class, or of the answer, to first order. At dose 0 the token is there and void. The "
-    "limit of detection is the smallest effect of which the audit's own rule, a mean that surely "
-    "reaches the threshold of effect, says yes in 95% of draws, with its 95% interval over texts."
+METHOD_NOTE = (
+    "an unused token is inserted into every text. In each copy of the model, one head attends to "
+    "this token and changes the log-odds of the last class, or of the answer, by a known amount, "
+    "the dose (to first order). At dose 0 the token has no effect. The detection limit is the "
+    "smallest change of the probability for which an audit would answer that the head has an "
+    "effect in 95% of random draws of the texts. Its 95% confidence interval is over texts."
 )
+"""Explanation of the method at the top of a report."""
 
 
-def _table(records: Sequence[Record], caption: str) -> Table:
+def _make_table(records: Sequence[Record], caption: str) -> Table:
+    """Return a table of records, with the names of all their fields as head."""
     head = [*dict.fromkeys(name for record in records for name in record)]
     return Table(
         head,
@@ -199,213 +213,254 @@ def _table(records: Sequence[Record], caption: str) -> Table:
     )
 
 
-def _write(found: SpikeIn, folder: Path) -> None:
-    """Writes the rows first: what is said of them has their hash."""
-    rows = found.rows.to_csv(index=False, float_format="%.6g")
+def _write_report(report: DetectionLimitReport, folder: Path) -> None:
+    """Write the rows, then the report, which contains the hash of the rows."""
+    rows = report.rows.to_csv(index=False, float_format="%.6g")
     write_atomically(folder / ROWS, rows)
     digest = hashlib.sha256((folder / ROWS).read_bytes()).hexdigest()
-    write_json(folder / SPIKED, plain_fields(found, "rows") | {"rows_sha256": digest})
-    write_atomically(folder / "spike_in.md", found.to_markdown())
-    write_atomically(folder / "spike_in.html", found.to_html())
+    write_json(folder / SPIKED, plain_fields(report, "rows") | {"rows_sha256": digest})
+    write_atomically((folder / SPIKED).with_suffix(".md"), report.to_markdown())
+    write_atomically((folder / SPIKED).with_suffix(".html"), report.to_html())
 
 
-def _seen(head: str, rows: pd.DataFrame, sign: int, seed: int) -> Iterator[tuple[Record, Record]]:
-    """Response and limits of every statistic of a head."""
-    moved, raised = effects_of(rows, sign)
+def _describe_head(
+    head: str, rows: pd.DataFrame, sign: int, seed: int
+) -> Iterator[tuple[Record, Record]]:
+    """Yield the responses and the detection limits of every statistic of a head.
+
+    Both are rows of a table of the report.
+    """
+    probability_changes, log_odds_changes = compute_dose_effects(rows, sign)
     doses, n = sorted(set(rows.dose)), rows.example_id.nunique()
-    rule = Decision(RULES["effect"].yes)
-    for statistic in [name for name in SEES if (rows.statistic == name).any()]:
-        values = by_dose(rows, statistic)
+    rule = DetectionRule(RULES["effect"].yes)
+    for statistic in [name for name in OUTPUT_CHANGE_STATISTICS if (rows.statistic == name).any()]:
+        values = pivot_by_dose(rows, statistic)
         if values.shape[1] < 2:
             continue
-        named: Record = {"head": head, "statistic": Code(statistic)}
+        labels: Record = {"head": head, "statistic": Code(statistic)}
         means = values.mean(1)
-        rises = float(spearmanr(doses, means).statistic)
-        of_doses = {f"dose {dose:g}": float(mean) for dose, mean in zip(doses, means, strict=True)}
-        own = {size: limit_of(values, size, seed, rule) for size in (n // 2, n, 2 * n)}
-        limits = {f"{size} texts": _number(effect_at(moved, limit)) for size, limit in own.items()}
-        draws = drawn(values.shape[1], n, seed)
-        void = round(float(says_yes(values[0], draws, rule)) * DRAWS)
+        correlation = float(spearmanr(doses, means).statistic)
+        means_by_dose = {
+            f"dose {dose:g}": float(mean) for dose, mean in zip(doses, means, strict=True)
+        }
+        limits_by_size = {
+            size: estimate_detection_limit(values, size, seed, rule) for size in (n // 2, n, 2 * n)
+        }
+        limits = {
+            f"{size} texts": _format_limit(interpolate_effect(probability_changes, limit))
+            for size, limit in limits_by_size.items()
+        }
+        draws = draw_text_counts(values.shape[1], n, seed)
+        n_false_positives = round(
+            float(compute_detection_rate(values[0], draws, rule)) * N_TEXT_DRAWS
+        )
+        in_log_odds = _format_limit(interpolate_effect(log_odds_changes, limits_by_size[n]))
+        false_positives = NumericText(format_share(n_false_positives, N_TEXT_DRAWS))
         yield (
-            named | of_doses | {"rank correlation": rises},
-            named
-            | limits
-            | {
-                "in log-odds": _number(effect_at(raised, own[n])),
-                "yes at dose 0": Figures(share(void, DRAWS)),
-            },
+            labels | means_by_dose | {"rank correlation": correlation},
+            labels | limits | {"in log-odds": in_log_odds, "yes at dose 0": false_positives},
         )
 
 
-def _number(limit: Limit) -> Number:
+def _format_limit(limit: DetectionLimit) -> FormattedNumber:
+    """Return a detection limit with its interval, or the largest tested effect if none was
+    detected.
+    """
     if limit.interval is None:
-        return Number(limit.effect, before="more than")
-    return Number(limit.effect, limit.interval)
+        return FormattedNumber(limit.effect, prefix="more than")
+    return FormattedNumber(limit.effect, limit.interval)
 
 
-# --- Twins, audited ------------------------------------------------------------------------------
+# --- Planting and measuring ----------------------------------------------------------------------
 
 
 @public_function
-def spike_in(
-    model: "Model",
+def find_detection_limit(
+    model: "ModelLike",
     dataset: Any,
     output_dir: str | Path | None = None,
     *,
-    options: SpikeOptions = SpikeOptions(),
+    options: DetectionLimitOptions = DetectionLimitOptions(),
     tokenizer: "PreTrainedTokenizerBase | None" = None,
-) -> SpikeIn:
-    """Plants an effect of known size in copies of a model and counts what sees it.
+) -> DetectionLimitReport:
+    """Plant effects of known size in copies of a model and report which ones the tests detect.
 
-    The model itself stays as it is.
+    The model itself is not modified.
 
     Args:
-        model, dataset, tokenizer: as :func:`hf_attnprobe.audit` takes them.
-        output_dir: where ``spike_in.json``, its page and ``rows.csv`` go, a new or empty folder
-            or that of the same spike; None writes nothing.
-        options: which heads, which doses.
+        model: The model, in any form that :func:`hf_attnprobe.audit` accepts.
+        dataset: The texts, in any form that :func:`hf_attnprobe.audit` accepts.
+        output_dir: Folder for the report (JSON, Markdown and HTML) and ``rows.csv``. It must be
+            new, empty, or the folder of the same measurement. None writes nothing.
+        options: The heads in which effects are planted, and the sizes of the effects.
+        tokenizer: The tokenizer of a model in memory.
+
+    Returns:
+        The report, with detection limits by head and statistic.
 
     Raises:
-        AttnProbeError: a model that predicts something else than a class or an answer, no
-            unused token, or no head that could be written.
+        AttnProbeError: If the model predicts something other than a class or an answer, if every
+            token occurs in some text, or if no effect could be planted in any head.
+
+    Example:
+        Measure the detection limit of two heads::
+
+                options = DetectionLimitOptions(spiked_heads=["0.1", "3.2"])
+                report = find_detection_limit("bert-sst", "sst", options=options)
+                print(report)
     """
-    begun = time.process_time()
-    audit = AuditOptions(seed=options.seed, groups=False)
-    job = prepare_audit(model, dataset, ["head_ablation"], audit, tokenizer)
+    start_seconds = time.process_time()
+    audit_options = AuditOptions(seed=options.seed, groups=False)
+    job = prepare_audit(model, dataset, ["head_ablation"], audit_options, tokenizer)
     if output_dir is None:
-        return _found(job, options, begun)
+        return _plant_and_measure(job, options, start_seconds)
     identity = {
         **job.identity,
         "test_limit": job.data.test_limit,
-        "spike": asdict(options),
+        "options": asdict(options),
     }
-    with alone_in(output_dir, "spike.json", identity=identity):
-        found = _found(job, options, begun)
+    with alone_in(output_dir, "detection-limit.json", identity=identity):
+        report = _plant_and_measure(job, options, start_seconds)
         if process_state().is_main_process:
-            _write(found, Path(output_dir))
-    return found
+            _write_report(report, Path(output_dir))
+    return report
 
 
-def _found(job: PreparedAudit, options: SpikeOptions, begun: float) -> SpikeIn:
-    """Plants the heads one by one and measures each.
+def _plant_and_measure(
+    job: PreparedAudit, options: DetectionLimitOptions, start_seconds: float
+) -> DetectionLimitReport:
+    """Plant effects in one head after the other and measure the doses of each.
 
     Args:
-        begun: seconds of the processor before the model was loaded.
+        job: The prepared audit of the unmodified model.
+        options: The heads and the doses.
+        start_seconds: Processor time before the model was loaded.
     """
-    adapter, reads, own = (
-        job.subject.adapter,
-        job.subject.tokenizer,
-        job.tokenized.texts,
-    )
-    if adapter.prediction.kind not in ("classes", "answer") or isinstance(reads, ImageReader):
+    adapter, tokenizer = job.subject.adapter, job.subject.tokenizer
+    original_texts = job.tokenized.texts
+    if adapter.prediction.kind not in ("classes", "answer") or isinstance(tokenizer, ImageReader):
         raise AttnProbeError(
-            "expected a model that predicts a class or an answer from a text, "
-            f"{job.subject.name} does not; it takes no spike"
+            "effects can only be planted in a model that predicts a class or an answer from a "
+            f"text, but {job.subject.name} does not"
         )
-    n_tokens = min(adapter.n_embeddings or 0, len(reads))
-    token = unused_token(own, n_tokens, reads.all_special_ids, options.seed)
-    ordered = by_length(own)
-    pairs = [(text, planted(text, token, options.seed)) for text in ordered]
-    plain, new = (
-        _batches(job, adapter, side) for side in zip(*_spread(pairs, FITTED), strict=True)
+    n_tokens = min(adapter.n_embeddings or 0, len(tokenizer))
+    token = find_unused_token(original_texts, n_tokens, tokenizer.all_special_ids, options.seed)
+    ordered = sort_by_length(original_texts)
+    pairs = [(text, insert_token(text, token, options.seed)) for text in ordered]
+    without_token, with_token = (
+        _make_batches(job, adapter, side)
+        for side in zip(*_sample_evenly(pairs, N_FITTING_TEXTS), strict=True)
     )
     texts = [text for _, text in pairs]
-    found: dict[str, list[Record]] = {name: [] for name in TABLES}
-    rows, without = [], {}
-    for site in _sites(adapter, options):
+    tables: dict[str, list[Record]] = {name: [] for name in TABLE_NAMES}
+    rows, skipped_heads = [], {}
+    for site in _choose_sites(adapter, options):
         head = f"{site.layer}.{site.head}"
         try:
-            spike = fit(given_model(job.subject), plain, new, site, token)
-        except NoSpike as reason:
+            effect = fit_planted_effect(
+                get_user_model(job.subject), without_token, with_token, site, token
+            )
+        except CannotPlantEffectError as reason:
             logger.warning("%s", reason)
-            without[head] = str(reason)
+            skipped_heads[head] = str(reason)
             continue
         doses = (0.0, *options.doses)
-        twins = [_measured(job, spike, dose, texts) for dose in doses]
-        of_head = pd.concat(twins, ignore_index=True)
-        rows.append(of_head.assign(head=head))
-        spiked = {
-            "attention": spike.attention,
-            "agreement": spike.agreement,
-            "leak": spike.leak,
+        rows_of_doses = [_measure_dose(job, effect, dose, texts) for dose in doses]
+        head_rows = pd.concat(rows_of_doses, ignore_index=True)
+        rows.append(head_rows.assign(head=head))
+        diagnostics = {
+            "attention": effect.attention,
+            "agreement": effect.agreement,
+            "leak": effect.leak,
         }
-        found["planted"].append({"head": head, "token": str(reads.decode([token])), **spiked})
-        moved, raised = effects_of(of_head, spike.sign)
+        tables["planted"].append(
+            {"head": head, "token": str(tokenizer.decode([token])), **diagnostics}
+        )
+        probability_changes, log_odds_changes = compute_dose_effects(head_rows, effect.sign)
         for k, dose in enumerate(doses):
-            found["effects"].append(
-                {
-                    "head": head,
-                    "dose": dose,
-                    "probability": float(moved[k]),
-                    "log-odds": float(raised[k]),
-                }
-            )
-        for response, limits in _seen(head, of_head, spike.sign, options.seed):
-            found["responses"].append(response)
-            found["limits"].append(limits)
-        logger.info("head %s: %.0f s so far", head, time.process_time() - begun)
+            changes = {
+                "probability": float(probability_changes[k]),
+                "log-odds": float(log_odds_changes[k]),
+            }
+            tables["effects"].append({"head": head, "dose": dose, **changes})
+        for response, limits in _describe_head(head, head_rows, effect.sign, options.seed):
+            tables["responses"].append(response)
+            tables["limits"].append(limits)
+        logger.info(
+            "head %s measured after %.0f s of processor time",
+            head,
+            time.process_time() - start_seconds,
+        )
     if not rows:
-        raise AttnProbeError("; ".join(without.values()))
-    return SpikeIn(
+        raise AttnProbeError("; ".join(skipped_heads.values()))
+    return DetectionLimitReport(
         model=job.subject.name,
-        fingerprints=fingerprints(job.subject),
-        dataset=str(dataset_name(job.data.dataset, job.data.split)),
+        fingerprints=compute_fingerprints(job.subject),
+        dataset=str(get_dataset_name(job.data.dataset, job.data.split)),
         n=len(texts),
         seed=options.seed,
-        **found,
-        without=without,
+        **tables,
+        without=skipped_heads,
         versions=versions(),
-        seconds=round(time.process_time() - begun, 1),
+        seconds=round(time.process_time() - start_seconds, 1),
         rows=pd.concat(rows, ignore_index=True),
     )
 
 
-def _sites(adapter: AttentionModelBase, options: SpikeOptions) -> list[Site]:
-    """The heads that are named, or some drawn by the seed."""
+def _choose_sites(adapter: AttentionModelBase, options: DetectionLimitOptions) -> list[Site]:
+    """Return the heads that the options name, or heads drawn with the seed."""
     if options.spiked_heads is not None:
         sets = parse_head_sets(adapter, options.spiked_heads)
         return [site for members in sets for site in members]
-    known = adapter.sites()
-    order = np.random.default_rng(options.seed).permutation(len(known))
-    return sorted(known[k] for k in order[: options.n_spiked])
+    all_sites = adapter.sites()
+    order = np.random.default_rng(options.seed).permutation(len(all_sites))
+    return sorted(all_sites[k] for k in order[: options.n_spiked])
 
 
-def _spread(items: Sequence[Any], n: int) -> list[Any]:
-    """``n`` of the items, or all, evenly from first to last."""
+def _sample_evenly(items: Sequence[Any], n: int) -> list[Any]:
+    """Return ``n`` items at even distances from the first to the last, or all if there are fewer."""
     return [items[int(k)] for k in np.linspace(0, len(items) - 1, min(n, len(items)))]
 
 
-def _batches(job: PreparedAudit, adapter: AttentionModelBase, texts: Sequence[Text]) -> list[Batch]:
+def _make_batches(
+    job: PreparedAudit, adapter: AttentionModelBase, texts: Sequence[Text]
+) -> list[Batch]:
+    """Collate the texts into batches."""
     pad = job.subject.tokenizer.pad_token_id or 0
-    return [*collated(adapter, texts, pad, adapter.texts_at_once or AT_ONCE)]
+    return [*iterate_batches(adapter, texts, pad, adapter.max_batch_size or BATCH_SIZE)]
 
 
-def _measured(job: PreparedAudit, spike: Spike, dose: float, texts: Sequence[Text]) -> pd.DataFrame:
-    """Audits a twin, and returns the rows of the head."""
+def _measure_dose(
+    job: PreparedAudit, effect: PlantedEffect, dose: float, texts: Sequence[Text]
+) -> pd.DataFrame:
+    """Audit the modified copy with one dose and return the rows of the head."""
     unit = job.data.units if isinstance(job.data, Answers) else None
-    reads = job.subject.tokenizer
+    tokenizer = job.subject.tokenizer
     options = job.options
-    site = spike.site
-    twin = twin_of(given_model(job.subject), spike, dose)
-    adapter = make_subject((twin, reads), None, options, process_state().device, unit=unit).adapter
-    adapter.sharpness = job.subject.adapter.sharpness  # one temperature for all doses
-    set_reference(adapter, reads, job.examples, SEES.values())
-    where = {}
-    for name in SEES.values():
-        if tests()[name].lacks(adapter, site) is None:
-            where[name] = [site]
+    site = effect.site
+    modified = make_modified_copy(get_user_model(job.subject), effect, dose)
+    adapter = load_audited_model(
+        (modified, tokenizer), None, options, process_state().device, unit=unit
+    ).adapter
+    # All doses are compared at the same standard temperature.
+    adapter.sharpness = job.subject.adapter.sharpness
+    set_reference(adapter, tokenizer, job.examples, OUTPUT_CHANGE_STATISTICS.values())
+    sites_by_test = {}
+    for name in OUTPUT_CHANGE_STATISTICS.values():
+        if load_tests()[name].lacks(adapter, site) is None:
+            sites_by_test[name] = [site]
     parts = []
-    for batch in _batches(job, adapter, texts):
+    for batch in _make_batches(job, adapter, texts):
         observation = adapter.observe(batch)
-        own = {LOG_PROB: _log_prob(observation)}
-        parts += [to_rows("effect", batch.example_ids, {NO_SITE: own})]
-        parts += [rows_of_tests(observation, where, TEST_OPTIONS, options.seed)]
+        log_probs = {LOG_PROB_STATISTIC: _compute_log_prob(observation)}
+        parts.append(to_rows("effect", batch.example_ids, {NO_SITE: log_probs}))
+        parts.append(compute_rows(observation, sites_by_test, TEST_OPTIONS, options.seed))
     rows = rows_of_parts(parts).long().assign(dose=dose)
-    return rows[rows.statistic.isin([*SEES, LOG_PROB])]
+    return rows[rows.statistic.isin([*OUTPUT_CHANGE_STATISTICS, LOG_PROB_STATISTIC])]
 
 
-def _log_prob(observation: Observation) -> torch.Tensor:
-    """Of the last class or the answer, [batch]."""
+def _compute_log_prob(observation: Observation) -> torch.Tensor:
+    """Return the log-probability of the last class or of the answer, [batch]."""
     if observation.model.lacks(AnswersFromPassage) is None:
-        return log_prob(observation).double()
+        return compute_log_prob(observation).double()
     return observation.probs[:, -1].double().log()

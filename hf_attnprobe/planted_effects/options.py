@@ -1,4 +1,4 @@
-"""Options of a calibration."""
+"""Options of :func:`hf_attnprobe.find_detection_limit`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,26 +8,29 @@ from hf_attnprobe.core.options import LARGEST_SEED, Options, option
 
 
 @dataclass(frozen=True)
-class SpikeOptions(Options):
-    """What is planted in a user's model."""
+class DetectionLimitOptions(Options):
+    """The heads in which effects are planted, and the sizes of the effects."""
 
     spiked_heads: Sequence[str] | None = option(
         None,
-        "heads that look at the planted token, as layer.head (default: some drawn by the seed)",
+        "heads in which an effect is planted, as layer.head (default: heads drawn at random)",
         metavar="HEAD",
     )
-    n_spiked: int = option(1, "number of heads that are drawn", at_least=1)
+    n_spiked: int = option(1, "number of heads to draw at random", at_least=1)
     doses: Sequence[float] = option(
         (0.05, 0.1, 0.25, 0.5, 1.0),
-        "what the head adds to the log-odds, to first order, from less to more",
+        "changes of the log-odds that the head causes, to first order, in ascending order",
         at_least=0.0,
         at_most=100.0,
     )
-    seed: int = option(0, "seed of token, places and draws", at_least=0, at_most=LARGEST_SEED)
+    seed: int = option(
+        0, "seed of the token, its positions and the heads", at_least=0, at_most=LARGEST_SEED
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if list(self.doses) != sorted({*self.doses} - {0.0}) or not self.doses:
             raise AttnProbeError(
-                f"expected doses above 0 from less to more, got {[*self.doses]}; 0 is always there"
+                "doses must be greater than 0 and in ascending order (dose 0 is added "
+                f"automatically), got {[*self.doses]}"
             )

@@ -1,19 +1,32 @@
-"""A token of known effect in a copy of anybody's model: the spike-in.
+"""Planting of a token with a known effect in a copy of any model.
 
-A chemist who finds nothing adds a known amount and looks again. Here a token that no text
-has is planted in every text, and a copy of the model, the twin, differs in two places:
+A chemist who detects nothing adds a known amount of the substance and measures again. In the same
+way, this module inserts a token that occurs in no text into every text, and modifies a copy of the
+model in two places, so that one attention head attends to the token and writes an effect of known
+size to the output:
 
-    row of the token = argmax Σ_i w_i log a_it − void²    so that one head looks at it
-    W                = W + κ · write · readᵀ              what the head then says
+    embedding of the token = argmax Σ_i w_i log a_it − baseline²    one head attends to the token
+    W                      = W + κ · write · readᵀ                  the head's output depends on it
 
-W is the head's value projection, in an attention classifier the read-out. w_i is how much
-the log-odds of the output depend on row i of the attention; void² is how far the token moves
-them by itself, in all and through the head, so that it says nothing yet. ``read`` is 1 on
-the token's state and as near to 0 as can be on the states of all others (least squares);
-``write`` is the steepest direction of the log-odds, their gradient at W's output averaged
-over texts, so long that the dose κ is the mean change of the log-odds, to first order.
-With κ = 0 a text without the token gets the model's own output. Heads that share their
-values (grouped queries) say it too, as far as they look.
+W is the value projection of the head; in an attention classifier it is the output layer. The first
+line has these terms:
+
+- a_it is the attention of row i to the token t.
+- w_i is the sensitivity of the log-odds to row i of the attention.
+- baseline² is the squared change of the log-odds that the token causes at κ = 0, in total and
+  through the value of the head. It is penalised so that the token has no effect of its own.
+
+The second line has these terms:
+
+- ``read`` is the direction whose product with the token's state is 1, and with the states of all
+  other tokens as close to 0 as possible (least squares).
+- ``write`` is the direction of steepest ascent of the log-odds: their gradient with respect to W's
+  output, averaged over the texts. It is scaled so that the dose κ equals the mean change of the
+  log-odds, to first order.
+
+At κ = 0, a text without the token has exactly the output of the original model. If several heads
+share their values (grouped-query attention), the effect passes through all of them, in proportion
+to their attention to the token.
 """
 
 import copy
@@ -32,36 +45,42 @@ from hf_attnprobe.inference.encoding import Text
 from hf_attnprobe.protocol import Batch, Site
 
 
-ENOUGH, STEPS = math.log(0.6), 150
-"""Log-attention to the token beyond which more is no gain, and steps towards its row."""
-LEAST_ATTENTION, LEAST_AGREEMENT = 0.05, 0.02
+LOG_ATTENTION_GOAL = math.log(0.6)
+"""Logarithm of the attention to the token above which the fit stops increasing it."""
+N_FITTING_STEPS = 150
+"""Number of optimizer steps in the fit of the token's embedding."""
+MIN_ATTENTION = 0.05
+"""Mean attention that a head must be able to give the token for an effect to be planted."""
+MIN_AGREEMENT = 0.02
+"""Smallest agreement of the texts' gradients, see :attr:`PlantedEffect.agreement`."""
 RIDGE = 1e-4
-"""Of the mean square of the states: keeps ``read`` short where they span few directions."""
-READOUT = "classifier"
-"""The read-out of an attention classifier."""
+"""Ridge penalty of the least-squares fit of ``read``, relative to the mean square of the states."""
+OUTPUT_LAYER = "classifier"
+"""Name of the output layer of an attention classifier."""
 
 
-class NoSpike(AttnProbeError):
-    """A head that cannot be made to look at the token, or to say anything of it."""
+class CannotPlantEffectError(AttnProbeError):
+    """Error for a head that cannot attend to the token or cannot change the output."""
 
 
 @dataclass(frozen=True)
-class Spike:
-    """What a twin has that the model has not.
+class PlantedEffect:
+    """The differences between a modified copy and its model.
 
     Attributes:
-        site: the head.
-        token: the id of the planted token.
-        row: its new row of the embedding, [width].
-        module: the name of the layer W.
-        columns: which of its outputs are the head's.
-        read: [inputs of W].
-        write: [columns].
-        sign: 1 where the token speaks for the last class, or the answer, −1 against it: as
-            the head itself does, so that they add up.
-        attention: the mean weight of the token in the rows that the log-odds depend on.
-        agreement: of the texts' steepest directions, |mean gradient| / mean |gradient|.
-        leak: root mean square of ``read`` on the states of other tokens; 1 on the token.
+        site: The head.
+        token: The id of the planted token.
+        row: The new embedding of the token, [width].
+        module: The name of the layer W.
+        columns: The outputs of W that belong to the head.
+        read: The direction that reads the token's state, [inputs of W].
+        write: The direction that W writes to, [columns].
+        sign: 1 if the token increases the log-odds of the last class (or of the answer), −1 if it
+            decreases them. The sign is that of the head's own contribution, so that the two add up.
+        attention: The mean attention to the token, in the rows that the log-odds depend on.
+        agreement: |mean gradient| / mean |gradient| over the texts, in [0, 1]. At 1, a single
+            direction increases the log-odds of every text.
+        leak: The root mean square of ``read`` on the states of other tokens; it is 1 on the token.
     """
 
     site: Site
@@ -77,99 +96,123 @@ class Spike:
     leak: float
 
 
-# --- The token, and where it is planted ----------------------------------------------------------
+# --- The token and its position ------------------------------------------------------------------
 
 
-def unused_token(texts: Sequence[Text], n_tokens: int, special: Sequence[int], seed: int) -> int:
-    """The id of a token that no text has, drawn by the seed.
+def find_unused_token(
+    texts: Sequence[Text], n_tokens: int, special: Sequence[int], seed: int
+) -> int:
+    """Draw the id of a token that occurs in no text.
 
     Args:
-        n_tokens: how many ids tokenizer and embedding both know.
-        special: ids that are not taken.
+        texts: The texts of an audit.
+        n_tokens: Number of ids that both the tokenizer and the embedding have.
+        special: Ids of special tokens, which are never drawn.
+        seed: Seed of the draw.
 
     Raises:
-        AttnProbeError: there is none.
+        AttnProbeError: If every token occurs in some text.
     """
-    used = {token for text in texts for ids, _ in text.sequences for token in ids}
-    free = sorted(set(range(n_tokens)) - used - set(special))
-    if not free:
+    tokens_in_texts = {token for text in texts for ids, _ in text.sequences for token in ids}
+    unused_tokens = sorted(set(range(n_tokens)) - tokens_in_texts - set(special))
+    if not unused_tokens:
         raise AttnProbeError(
-            f"expected a token that no text has, the texts use all {n_tokens}; give fewer texts "
-            "(--test-limit), or a tokenizer with one more token"
+            f"expected a token that occurs in no text, but the texts use all {n_tokens} tokens; "
+            "use fewer texts (--test-limit), or add a token to the tokenizer"
         )
-    return int(np.random.default_rng(seed).choice(free))
+    return int(np.random.default_rng(seed).choice(unused_tokens))
 
 
-def planted(text: Text, token: int, seed: int) -> Text:
-    """Plants the token in front of one of the text's words, which seed and text's id choose."""
+def insert_token(text: Text, token: int, seed: int) -> Text:
+    """Return a copy of the text with the token inserted in front of a random word.
+
+    Args:
+        text: The text, which is not modified.
+        token: The id of the token.
+        seed: Seed that chooses the word, together with the id of the text.
+    """
     inputs = text.inputs
     n = text.n_tokens
     words = inputs.get("word_ids", range(n))
     units = inputs.get("unit_ids", [-s for s in inputs["special_tokens_mask"]])
-    held = inputs.get("held", [0] * n)
-    content = [k for k in range(n) if units[k] >= 0 and not held[k]]
-    begins = [k for k in content if k and words[k] != words[k - 1]]
+    is_fixed = inputs.get("held", [0] * n)
+    content = [k for k in range(n) if units[k] >= 0 and not is_fixed[k]]
+    word_starts = [k for k in content if k and words[k] != words[k - 1]]
     random = np.random.default_rng([seed, text.example_id])
-    place = int(random.choice(begins or content[:1]))
+    position = int(random.choice(word_starts or content[:1]))
 
-    own = {
+    # Any other column repeats its value at the position of the word.
+    values_of_token = {
         "input_ids": token,
         "special_tokens_mask": 0,
         "labelled": 0,
         "other_ids": -1,
     }
-    new = {}
+    new_inputs = {}
     for name, values in inputs.items():
-        planted_value = own.get(name, values[place])
-        new[name] = [*values[:place], planted_value, *values[place:]]
+        inserted_value = values_of_token.get(name, values[position])
+        new_inputs[name] = [*values[:position], inserted_value, *values[position:]]
     if "word_ids" in inputs:
-        # The token is a word of its own, so those behind it count one more.
-        behind = new["word_ids"][place + 1 :]
-        new["word_ids"][place + 1 :] = [w + (w >= 0) for w in behind]
-    return replace(text, inputs=new, rationale=None)
+        # The token is a word of its own, so the numbers of all later words increase by one.
+        later_words = new_inputs["word_ids"][position + 1 :]
+        new_inputs["word_ids"][position + 1 :] = [w + (w >= 0) for w in later_words]
+    return replace(text, inputs=new_inputs, rationale=None)
 
 
-# --- The twin ------------------------------------------------------------------------------------
+# --- The modified copy ---------------------------------------------------------------------------
 
 
 @torch.no_grad()
-def twin_of(model: Any, spike: Spike, dose: float) -> Any:
-    """A copy of the model with the token's row, which writes ``dose`` to the log-odds.
+def make_modified_copy(model: Any, effect: PlantedEffect, dose: float) -> Any:
+    """Return a copy of the model in which the token adds ``dose`` to the log-odds.
 
-    The model itself stays as it is. Embedding and read-out of words are untied in the copy.
+    If the model shares its embedding with its output layer, the copy has separate weights.
+
+    Args:
+        model: The model, which is not modified.
+        effect: The token's embedding and the directions that are added to W.
+        dose: Mean change of the log-odds, to first order; 0 leaves W as it is.
     """
-    twin = copy.deepcopy(model).eval()
-    table, words = twin.get_input_embeddings(), twin.get_output_embeddings()
-    if words is not None and words.weight is table.weight:
-        words.weight = nn.Parameter(words.weight.detach().clone())
-        twin.config.tie_word_embeddings = False
-        twin.config.get_text_config().tie_word_embeddings = False
-    table.weight[spike.token] = spike.row.to(table.weight)
-    module = twin.get_submodule(spike.module)
+    modified = copy.deepcopy(model).eval()
+    embedding, output_layer = modified.get_input_embeddings(), modified.get_output_embeddings()
+    if output_layer is not None and output_layer.weight is embedding.weight:
+        output_layer.weight = nn.Parameter(output_layer.weight.detach().clone())
+        modified.config.tie_word_embeddings = False
+        modified.config.get_text_config().tie_word_embeddings = False
+    embedding.weight[effect.token] = effect.row.to(embedding.weight)
+    module = modified.get_submodule(effect.module)
     weight = module.weight.T if isinstance(module, Conv1D) else module.weight  # [out, in]
-    weight[spike.columns] += (dose * torch.outer(spike.write, spike.read)).to(weight)
-    return twin
+    weight[effect.columns] += (dose * torch.outer(effect.write, effect.read)).to(weight)
+    return modified
 
 
-# --- What the twin is made of --------------------------------------------------------------------
+# --- The fit of an effect ------------------------------------------------------------------------
 
 
-class Planted(NamedTuple):
-    """A batch with the token: the model's arguments, the log-odds without it, where it is."""
+class BatchWithToken(NamedTuple):
+    """A batch of texts that contain the planted token.
+
+    Attributes:
+        batch: The arguments of the model.
+        original_log_odds: The log-odds of the same texts without the token, [batch].
+        is_token: The position of the token, bool [batch, keys].
+    """
 
     batch: Batch
-    before: Tensor
+    original_log_odds: Tensor
     is_token: Tensor
 
 
-class Seen(NamedTuple):
-    """One pass over texts with the token.
+class RecordedPass(NamedTuple):
+    """Values of a forward pass over texts with the token.
 
     Attributes:
-        attention: of the layer, [batch, heads, queries, keys].
-        log_odds: [batch].
-        inputs, outputs: of the layer W, [batch, (keys,) …].
-        states: that attention reads, [batch, keys, width]; of a Transformer W's inputs.
+        attention: The attention of the layer, [batch, heads, queries, keys].
+        log_odds: The log-odds of the last class or the answer, [batch].
+        inputs: The inputs of the layer W, [batch, (keys,) …].
+        outputs: The outputs of the layer W, [batch, (keys,) …].
+        states: The states that attention averages, [batch, keys, width]. In a Transformer these
+            are the inputs of W.
     """
 
     attention: Tensor
@@ -179,87 +222,93 @@ class Seen(NamedTuple):
     states: Tensor
 
 
-def fit(
+def fit_planted_effect(
     model: Any,
     plain: Sequence[Batch],
     batches: Sequence[Batch],
     site: Site,
     token: int,
-) -> Spike:
-    """The token's row and the head's new weights.
+) -> PlantedEffect:
+    """Fit the embedding of the token and the directions that are added to the head's weights.
 
     Args:
-        model: a classifier, or a language model with batches of answers.
-        plain: texts.
-        batches: the same with the token planted.
-        site: the head.
-        token: the id of the token.
+        model: A classifier, or a language model with batches of answers.
+        plain: Batches of texts.
+        batches: The same batches with the token in every text.
+        site: The head.
+        token: The id of the token.
 
     Raises:
-        NoSpike: the head does not look at the token whatever its row, or nothing that it
-            could say moves the output of the texts the same way.
-        AttnProbeError: a model that is built in another way.
+        CannotPlantEffect: If the head does not attend to the token with any embedding, or if no
+            direction of its output changes the log-odds of the texts in the same way.
+        AttnProbeError: If the model has no separate linear value projection for the head.
     """
     probe = copy.deepcopy(model).float().eval().requires_grad_(False)
-    probe.set_attn_implementation("eager")  # others do not return their attention
-    texts = [
-        Planted(new, _log_odds(probe, old), new.own["input_ids"] == token)
-        for old, new in zip(plain, batches, strict=True)
-    ]
-    module, columns = _layer(probe, texts[0].batch.own, site)
-    row, attention = _looked_at(probe, texts, site, token, module, columns)
-    if attention < LEAST_ATTENTION:
-        raise NoSpike(
-            f"{_name(site)} gives no token more than {attention:.2f} of its attention in the rows "
-            "that the output depends on; choose another head"
+    # Other attention implementations do not return their weights.
+    probe.set_attn_implementation("eager")
+    texts = []
+    for old, new in zip(plain, batches, strict=True):
+        is_token = new.tokenizer_output["input_ids"] == token
+        texts.append(BatchWithToken(new, _run_log_odds(probe, old), is_token))
+    module, columns = _find_value_layer(probe, texts[0].batch.tokenizer_output, site)
+    row, attention = _fit_attended_row(probe, texts, site, token, module, columns)
+    if attention < MIN_ATTENTION:
+        raise CannotPlantEffectError(
+            f"{_name_head(site)} gives no token more than {attention:.2f} of its attention in the "
+            "rows that the output depends on; choose another head"
         )
-    states, others, slopes, own, passes = [], [], [], [], []
+
+    token_states, other_states, token_slopes, contributions, passes = [], [], [], [], []
     for text in texts:
-        seen = _pass(probe, text, site, row, module)
-        (slope,) = torch.autograd.grad(seen.log_odds.sum(), seen.outputs)
+        recorded = _run_with_row(probe, text, site, row, module)
+        (slope,) = torch.autograd.grad(recorded.log_odds.sum(), recorded.outputs)
         slope = slope[..., columns]
-        found = seen.states.detach()
-        states.append(found[text.is_token])
-        others.append(found[_others(text)])
-        slopes.append(slope[text.is_token] if slope.dim() == 3 else slope)
-        output = seen.outputs.detach()[..., columns]
-        own.append((slope * output).flatten(1).sum(1))
-        passes.append((seen.inputs.detach(), slope))
-    steepest, rest = torch.cat(slopes), torch.cat(others)
+        states = recorded.states.detach()
+        token_states.append(states[text.is_token])
+        other_states.append(states[_mask_other_tokens(text)])
+        token_slopes.append(slope[text.is_token] if slope.dim() == 3 else slope)
+        output = recorded.outputs.detach()[..., columns]
+        contributions.append((slope * output).flatten(1).sum(1))
+        passes.append((recorded.inputs.detach(), slope))
+
+    steepest, background = torch.cat(token_slopes), torch.cat(other_states)
     mean, length = steepest.mean(0), float(steepest.norm(dim=-1).mean())
     agreement = float(mean.norm()) / length if length else 0.0
-    if not agreement > LEAST_AGREEMENT:
-        raise NoSpike(
-            f"nothing that {_name(site)} can say moves the output of all texts the same way "
-            f"(agreement of their steepest directions {agreement:.3f}); choose another head"
+    if not agreement > MIN_AGREEMENT:
+        raise CannotPlantEffectError(
+            f"no output of {_name_head(site)} changes the predictions of all texts in the same "
+            f"direction (agreement of the gradients {agreement:.3f}); choose another head"
         )
-    read = reading(torch.cat(states).mean(0), rest)
-    gained = []
+    read = fit_read_direction(torch.cat(token_states).mean(0), background)
+    gains = []
     for inputs, slope in passes:
         first_order = (inputs @ read)[..., None] * mean * slope
-        gained.append(first_order.flatten(1).sum(1))
-    sign = 1 if float(torch.cat(own).mean()) > 0 else -1
-    write = sign * mean / float(torch.cat(gained).mean())
-    leak = float((rest @ read).square().mean().sqrt())
-    return Spike(
-        site,
-        token,
-        row,
-        module,
-        columns,
-        read,
-        write,
-        sign,
-        attention,
-        agreement,
-        leak,
+        gains.append(first_order.flatten(1).sum(1))
+    sign = 1 if float(torch.cat(contributions).mean()) > 0 else -1
+    return PlantedEffect(
+        site=site,
+        token=token,
+        row=row,
+        module=module,
+        columns=columns,
+        read=read,
+        write=sign * mean / float(torch.cat(gains).mean()),
+        sign=sign,
+        attention=attention,
+        agreement=agreement,
+        leak=float((background @ read).square().mean().sqrt()),
     )
 
 
-def reading(token: Tensor, others: Tensor) -> Tensor:
-    """Returns the direction that is 1 on the token's state, of least mean square on others.
+def fit_read_direction(token: Tensor, others: Tensor) -> Tensor:
+    """Return the direction that is 1 on the token's state and has the least mean square on others.
 
-    Shape: [width], [states, width] -> [width].
+    Args:
+        token: The state of the token, [width].
+        others: The states of other tokens, [states, width].
+
+    Returns:
+        The direction, [width].
     """
     moment = (others.T @ others).double() / len(others)
     width = len(moment)
@@ -271,179 +320,201 @@ def reading(token: Tensor, others: Tensor) -> Tensor:
     return scaled.to(token)
 
 
-def log_odds_of(logits: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
-    """Returns the log-odds of the last class, or of the prompt's answer, [batch].
+def compute_log_odds(logits: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
+    """Return the log-odds of the last class, or of the answer to a prompt, [batch].
 
     Args:
-        logits: [batch, classes], or [1, tokens, words] of a prompt with its answer.
-        inputs: of the batch; ``labelled`` marks the tokens of an answer.
+        logits: [batch, classes], or [1, tokens, vocabulary] for a prompt with its answer.
+        inputs: Inputs of the batch; ``labelled`` marks the tokens of an answer.
     """
     if "labelled" not in inputs:
-        others = logits[:, :-1]
-        return logits[:, -1] - others.logsumexp(-1)
+        other_logits = logits[:, :-1]
+        return logits[:, -1] - other_logits.logsumexp(-1)
     ids = inputs["input_ids"][:, 1:]
-    said = inputs["labelled"][:, 1:].bool()
+    is_answer = inputs["labelled"][:, 1:].bool()
     log_probs = logits[:, :-1].log_softmax(-1)
-    own = log_probs.gather(-1, ids[..., None])
-    own = own[..., 0]
-    total = (own * said).sum(-1)
+    token_log_probs = log_probs.gather(-1, ids[..., None])[..., 0]
+    total = (token_log_probs * is_answer).sum(-1)
     prob = total.exp().clamp(max=1 - 1e-6)
     return total - torch.log1p(-prob)
 
 
 @torch.no_grad()
-def _log_odds(probe: Any, batch: Batch) -> Tensor:
-    return log_odds_of(probe(**batch.own).logits, batch.inputs)
+def _run_log_odds(probe: Any, batch: Batch) -> Tensor:
+    """Run the model on a batch and return the log-odds, [batch]."""
+    return compute_log_odds(probe(**batch.tokenizer_output).logits, batch.inputs)
 
 
-def _others(text: Planted) -> Tensor:
-    """Other tokens than the planted one, bool [batch, keys]."""
-    return text.batch.own["attention_mask"].bool() & ~text.is_token
+def _mask_other_tokens(text: BatchWithToken) -> Tensor:
+    """Return the positions of all tokens except the planted one, bool [batch, keys]."""
+    return text.batch.tokenizer_output["attention_mask"].bool() & ~text.is_token
 
 
-def _pass(probe: Any, text: Planted, site: Site, row: Tensor, module: str) -> Seen:
-    """Runs the model with another row of the token; gradients flow from row and W's output."""
-    kept: list[tuple[Tensor, Tensor]] = []
+def _run_with_row(
+    probe: Any, text: BatchWithToken, site: Site, row: Tensor, module: str
+) -> RecordedPass:
+    """Run the model with another embedding of the token, and record the pass.
+
+    Gradients flow to the embedding and to the outputs of W.
+
+    Args:
+        probe: The model, with frozen weights.
+        text: A batch with the token.
+        site: The head.
+        row: The embedding of the token, [width].
+        module: The name of the layer W.
+    """
+    recorded: list[tuple[Tensor, Tensor]] = []
 
     def embed(layer: nn.Module, args: Any, output: Tensor) -> Tensor:
         return torch.where(text.is_token[..., None], row, output)
 
-    def keep(layer: nn.Module, args: Any, output: Tensor) -> None:
-        kept.append(
-            (
-                args[0],
-                output if output.requires_grad else output.requires_grad_(),
-            )
-        )
+    def record(layer: nn.Module, args: Any, output: Tensor) -> None:
+        if not output.requires_grad:
+            output.requires_grad_()
+        recorded.append((args[0], output))
 
-    reads_out = module == READOUT
+    is_output_layer = module == OUTPUT_LAYER
     with (
         torch.enable_grad(),
-        torch.backends.cudnn.flags(enabled=False),  # it refuses to go back in eval mode
+        # The recurrent kernels of cuDNN have no backward pass in evaluation mode.
+        torch.backends.cudnn.flags(enabled=False),
         probe.get_input_embeddings().register_forward_hook(embed),
-        probe.get_submodule(module).register_forward_hook(keep),
+        probe.get_submodule(module).register_forward_hook(record),
     ):
-        found = probe(
-            **text.batch.own,
+        result = probe(
+            **text.batch.tokenizer_output,
             output_attentions=True,
-            output_hidden_states=reads_out,
+            output_hidden_states=is_output_layer,
         )
-        log_odds = log_odds_of(found.logits, text.batch.inputs)
-    inputs, outputs = kept[-1]
-    states = found.hidden_states[-1] if reads_out else inputs
-    return Seen(found.attentions[site.layer], log_odds, inputs, outputs, states)
+        log_odds = compute_log_odds(result.logits, text.batch.inputs)
+    inputs, outputs = recorded[-1]
+    states = result.hidden_states[-1] if is_output_layer else inputs
+    return RecordedPass(result.attentions[site.layer], log_odds, inputs, outputs, states)
 
 
-def _looked_at(
+def _fit_attended_row(
     probe: Any,
-    texts: Sequence[Planted],
+    texts: Sequence[BatchWithToken],
     site: Site,
     token: int,
     module: str,
     columns: slice,
 ) -> tuple[Tensor, float]:
-    """Trains the row at which the head looks; with it the attention that the token then has.
+    """Train an embedding of the token that the head attends to.
 
-    Adam, a batch a step, with the weights w of the rows taken anew in every step.
+    Adam takes one step per batch. The weights w of the attention rows are computed anew in every
+    step.
+
+    Returns:
+        The embedding [width], and the mean attention that the token receives with it.
     """
     table = probe.get_input_embeddings().weight
     row = table[token].clone().requires_grad_()
     adam = torch.optim.Adam([row], lr=0.1 * float(table.std()))
     shares: list[float] = []
-    for step in range(STEPS):
+    for step in range(N_FITTING_STEPS):
         text = texts[step % len(texts)]
-        seen = _pass(probe, text, site, row, module)
-        on_tokens = seen.attention[:, site.head] * text.is_token[:, None]
-        to_token = on_tokens.sum(-1)
-        weights = _rows_that_matter(seen, site.head) * (to_token > 0)
+        recorded = _run_with_row(probe, text, site, row, module)
+        attention_to_token = recorded.attention[:, site.head] * text.is_token[:, None]
+        to_token = attention_to_token.sum(-1)
+        weights = _weight_rows(recorded, site.head) * (to_token > 0)
         if not weights.any():
-            raise NoSpike(f"the output does not depend on {_name(site)}; choose another head")
+            raise CannotPlantEffectError(
+                f"the output does not depend on {_name_head(site)}; choose another head"
+            )
         total = weights.sum(-1, keepdim=True)
         weights = weights / total.clamp_min(1e-30)
         share = (weights * to_token).detach().sum(-1)
         shares = [*shares[-len(texts) + 1 :], float(share.mean())]
 
         log_share = to_token.clamp_min(1e-9).log()
-        looks = (weights * log_share).sum(-1).clamp(max=ENOUGH)
-        through = _through_head(probe, seen, text, module, columns)
-        void = (seen.log_odds - text.before).square() + through.square()
-        loss = (void - looks).mean()
+        gain = (weights * log_share).sum(-1).clamp(max=LOG_ATTENTION_GOAL)
+        value_effect = _compute_value_effect(probe, recorded, text, module, columns)
+        baseline_effect = (recorded.log_odds - text.original_log_odds).square()
+        loss = (baseline_effect + value_effect.square() - gain).mean()
         adam.zero_grad()
         loss.backward()
         adam.step()
     return row.detach(), sum(shares) / len(shares)
 
 
-def _through_head(probe: Any, seen: Seen, text: Planted, module: str, columns: slice) -> Tensor:
-    """Returns what the log-odds gain, to first order, by the token's value, [batch].
+def _compute_value_effect(
+    probe: Any, recorded: RecordedPass, text: BatchWithToken, module: str, columns: slice
+) -> Tensor:
+    """Return the change of the log-odds by the token's value, to first order, [batch].
 
-    Compared with the mean value of the text's other tokens.
+    The value of the token is compared with the mean value of the text's other tokens.
     """
-    (slope,) = torch.autograd.grad(seen.log_odds.sum(), seen.outputs, retain_graph=True)
-    values = seen.outputs
+    (slope,) = torch.autograd.grad(recorded.log_odds.sum(), recorded.outputs, retain_graph=True)
+    values = recorded.outputs
     share = torch.ones(())
-    if module == READOUT:
-        values = probe.get_submodule(module)(seen.states)
+    if module == OUTPUT_LAYER:
+        values = probe.get_submodule(module)(recorded.states)
         slope = slope[:, None]
-        share = seen.attention[:, 0, 0].detach()
-    others = _others(text)[..., None]
-    total = (values * others).sum(1, keepdim=True)
-    mean = total / others.sum(1, keepdim=True)
-    moved = slope.detach() * (values - mean)
-    gained = moved[..., columns].sum(-1) * share
-    return (gained * text.is_token).sum(-1)
+        share = recorded.attention[:, 0, 0].detach()
+    is_other = _mask_other_tokens(text)[..., None]
+    total = (values * is_other).sum(1, keepdim=True)
+    mean = total / is_other.sum(1, keepdim=True)
+    change = slope.detach() * (values - mean)
+    effects = change[..., columns].sum(-1) * share
+    return (effects * text.is_token).sum(-1)
 
 
-def _rows_that_matter(seen: Seen, head: int) -> Tensor:
-    """How much the log-odds depend on each row of a head's attention, [batch, queries]."""
-    if seen.attention.shape[2] == 1:
-        return torch.ones_like(seen.attention[:, head, :, 0])
-    (slope,) = torch.autograd.grad(seen.log_odds.sum(), seen.attention, retain_graph=True)
-    return (slope.abs() * seen.attention)[:, head].sum(-1).detach()
+def _weight_rows(recorded: RecordedPass, head: int) -> Tensor:
+    """Return the sensitivity of the log-odds to each row of a head's attention, [batch, queries]."""
+    if recorded.attention.shape[2] == 1:
+        return torch.ones_like(recorded.attention[:, head, :, 0])
+    (slope,) = torch.autograd.grad(recorded.log_odds.sum(), recorded.attention, retain_graph=True)
+    return (slope.abs() * recorded.attention)[:, head].sum(-1).detach()
 
 
 @torch.no_grad()
-def _layer(probe: Any, arguments: Mapping[str, Tensor], site: Site) -> tuple[str, slice]:
-    """The layer W by which the head's attention reaches the output, and its columns.
+def _find_value_layer(probe: Any, arguments: Mapping[str, Tensor], site: Site) -> tuple[str, slice]:
+    """Return the name of the layer W that computes the head's values, and its columns.
 
-    Of a Transformer it is found by what it computes: attention times its columns is what
-    the output projection reads of the head.
+    In a Transformer the layer is recognised by its values: attention times the columns of W must
+    equal the part of the output projection's input that belongs to the head.
 
     Raises:
-        AttnProbeError: no such layer, or one that several layers of the model share.
+        AttnProbeError: If there is no such layer, or if the model uses it in several places.
     """
     names = {layer: name for name, layer in probe.named_modules()}
     calls: list[tuple[str, Tensor, Tensor]] = []
 
-    def note(layer: nn.Module, args: Any, output: Any) -> None:
+    def record(layer: nn.Module, args: Any, output: Any) -> None:
         if isinstance(layer, nn.Linear | Conv1D):
             calls.append((names[layer], args[0], output))
 
-    handles = [layer.register_forward_hook(note) for layer in names]
-    found = probe(**arguments, output_attentions=True)
+    handles = [layer.register_forward_hook(record) for layer in names]
+    result = probe(**arguments, output_attentions=True)
     for handle in handles:
         handle.remove()
-    maps = getattr(found, "attentions", None) or ()
+    maps = getattr(result, "attentions", None) or ()
     n_heads = maps[site.layer].shape[1] if site.layer < len(maps) else 0
     if n_heads == 1 and maps[site.layer].shape[2] == 1:
-        return READOUT, slice(None)
-    for place, (_, read, _) in enumerate(calls if n_heads else ()):
-        width = read.shape[-1] // n_heads
-        output = read[..., site.head * width : (site.head + 1) * width]
-        for name, _, values in calls[max(place - 4, 0) : place]:
+        return OUTPUT_LAYER, slice(None)
+    call_names = [name for name, _, _ in calls]
+    for position, (_, projection_input, _) in enumerate(calls if n_heads else ()):
+        width = projection_input.shape[-1] // n_heads
+        head_output = projection_input[..., site.head * width : (site.head + 1) * width]
+        # Attention layers compute their values shortly before their output projection.
+        for name, _, values in calls[max(position - 4, 0) : position]:
+            if values.dim() < 3 or values.shape[:-1] != head_output.shape[:-1]:
+                continue
             for start in range(0, values.shape[-1] - width + 1, max(width, 1)):
                 columns = slice(start, start + width)
-                if values.dim() < 3 or values.shape[:-1] != output.shape[:-1]:
-                    continue
-                error = (maps[site.layer][:, site.head] @ values[..., columns] - output).abs()
-                is_alone = [other for other, _, _ in calls].count(name) == 1
-                if is_alone and float(error.max()) <= 1e-3 * float(output.abs().max()):
+                mixed = maps[site.layer][:, site.head] @ values[..., columns]
+                error = (mixed - head_output).abs().max()
+                is_equal = float(error) <= 1e-3 * float(head_output.abs().max())
+                if call_names.count(name) == 1 and is_equal:
                     return name, columns
     raise AttnProbeError(
-        f"expected a linear value projection of {_name(site)} by itself, found none in "
-        f"{type(probe).__name__}; it takes no spike"
+        f"no separate linear value projection was found for {_name_head(site)} of "
+        f"{type(probe).__name__}; effects cannot be planted in this model"
     )
 
 
-def _name(site: Site) -> str:
+def _name_head(site: Site) -> str:
+    """Return the name of a head for error messages, such as ``head 1.0``."""
     return f"head {site.layer}.{site.head}"

@@ -1,1 +1,15 @@
-"""Training classifiers, from scratch or fine-tuned, that can be killed and resumed."""
+"""Training of classifiers and of a small demonstration decoder, from scratch or by fine-tuning.
+
+An interrupted training can be run again with the same output folder. It continues at the last saved
+epoch and reaches the same weights.
+
+Main functions:
+
+- :func:`hf_attnprobe.train` trains an attention classifier or fine-tunes a Transformer.
+- :func:`hf_attnprobe.train_classifier` trains an attention classifier from scratch.
+- :func:`hf_attnprobe.training.run.fine_tune` fine-tunes a pretrained Transformer.
+- :func:`hf_attnprobe.training.decoder.train_decoder` trains a small language model to copy.
+
+Start reading in ``run.py``. ``procedures.py`` holds the training settings of the papers, and
+``trainer.py`` the training loop that all of these functions share.
+"""

@@ -1,7 +1,8 @@
-"""Training attention classifiers with the papers' settings, on Transformers' Trainer.
+"""Training of attention classifiers from scratch, with the settings of the papers.
 
-One Adam with two parameter groups takes the same steps as the papers' three optimisers. The
-papers' code never keeps the first epoch; no paper says why, and here it may be kept.
+The training runs on the Trainer of Transformers. A single Adam optimizer with two parameter groups
+takes the same steps as the three optimizers in the papers' code. The papers' code never keeps the
+first epoch. No paper gives a reason for this, so here the first epoch may be kept too.
 """
 
 import copy
@@ -18,28 +19,28 @@ from transformers import EarlyStoppingCallback, PreTrainedTokenizerBase
 from hf_attnprobe.adapters.pretrained import reads_pairs
 from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.core.options import public_function
-from hf_attnprobe.data.columns import column_of
+from hf_attnprobe.data.columns import read_column
 from hf_attnprobe.data.examples import (
-    check_sets,
-    dataset_fingerprint,
-    label_names,
+    compute_dataset_fingerprint,
+    list_label_names,
+    prepare_splits,
 )
 from hf_attnprobe.data.tokenizer import build_tokenizer, read_vectors
-from hf_attnprobe.inference.encoding import second_texts
-from hf_attnprobe.inference.outputs import Guide, guide_rows, special_ids
+from hf_attnprobe.inference.encoding import get_second_texts
+from hf_attnprobe.inference.outputs import Guide, build_guide_rows, get_special_ids
 from hf_attnprobe.models.attention_classifier import (
     AttentionClassifierConfig,
     AttentionClassifierForSequenceClassification,
 )
 from hf_attnprobe.training.options import Architecture, TrainingOptions
 from hf_attnprobe.training.procedures import (
-    DEFAULT,
+    DEFAULT_PROCEDURE,
     PROCEDURES,
     Procedure,
-    optimizer_and_schedule,
-    papers_config,
-    papers_loss,
-    papers_procedure,
+    choose_procedure,
+    make_optimizer_and_schedule,
+    make_paper_config,
+    make_paper_loss,
 )
 from hf_attnprobe.training.trainer import (
     PlainTrainer,
@@ -58,7 +59,7 @@ Splits = Mapping[str, "datasets.Dataset"]
 
 
 @public_function
-def train_classifier(
+def train_classifier(  # noqa: PLR0913
     config: AttentionClassifierConfig | None,
     train: Any,
     validation: Any = None,
@@ -72,58 +73,75 @@ def train_classifier(
     progress: bool | str = True,
     data_name: str | None = None,
 ) -> TrainedClassifier:
-    """Trains an attention classifier and saves it, with its tokenizer, as a checkpoint.
+    """Train an attention classifier and save it with its tokenizer as a checkpoint.
 
-    The epoch with the best validation score is kept. An option that is None is the
-    procedure's.
+    The epoch with the best validation score is kept. If an option is None, its value comes from the
+    training procedure of a paper (``options.procedure``):
 
-    ``jain-wallace``: the settings of Jain & Wallace 2019's released code. Adam with amsgrad,
-    learning rate 1e-3, weight decay 1e-5 on encoder and read-out but not on attention,
-    8 epochs of batches of 32, and for two classes the positive one weighted by
-    n_negative / n_positive. Scored by ROC-AUC for two classes, accuracy for more. Unlike
-    there, the first epoch may be kept too. A model of pairs (``query_encoder``): weight
-    decay on all weights, mean cross-entropy, 25 epochs of batches of 100, scored by
-    accuracy.
+    ``jain-wallace`` (default) uses the settings of the released code of Jain & Wallace 2019: Adam
+    with AMSGrad, learning rate 1e-3, weight decay 1e-5 on the encoder and the output layer but not
+    on the attention, and 8 epochs with batches of 32 texts. With two classes, the positive class is
+    weighted by n_negative / n_positive. The validation score is the ROC-AUC for two classes and the
+    accuracy for more. Unlike in the released code, the first epoch may be kept. Models of text
+    pairs (``query_encoder``) use weight decay on all weights, mean cross-entropy, 25 epochs with
+    batches of 100, and accuracy.
 
-    ``serrano-smith``: the settings of Serrano & Smith 2019's released code for IMDB. Adam,
-    learning rate 4e-4, halved after each epoch without a better validation accuracy,
-    gradients clipped to norm 10, batches of 64, at most 15 epochs and the end after 5
-    without a better one (60 and 10 without an encoder), words in fewer than 5 texts
-    unknown, mean cross-entropy. Unlike there, word vectors start at random unless
-    ``word_vectors`` are given, and long texts are not dropped.
+    ``serrano-smith`` uses the settings of the released code of Serrano & Smith 2019 for IMDB: Adam
+    with learning rate 4e-4, which is halved after each epoch that does not improve the validation
+    accuracy, gradients clipped to norm 10, batches of 64, and mean cross-entropy. Training stops
+    after 5 epochs without improvement, at the latest after 15 epochs (10 and 60 for models without
+    an encoder). Words that occur in fewer than 5 texts become unknown. Unlike in the released code,
+    word vectors start at random unless ``word_vectors`` is set, and long texts are kept.
 
     Args:
-        config: the architecture. It is not changed; the trained model's has vocabulary
-            size, special tokens and labels filled in. None is the procedure's, see
-            :func:`hf_attnprobe.training.procedures.papers_config`.
-        train, validation, test: data sets as :func:`hf_attnprobe.load_examples` returns
-            or takes them. The test texts are only scored.
-        output_dir: a new or empty folder, or one that holds an earlier training's result.
-        options: settings of the training.
-        tokenizer: used instead of one built from the training texts, and not changed. A
-            hierarchical model needs a separator, see :func:`hf_attnprobe.build_tokenizer`.
-        guides: for ``attention="guided"``, the attention weights of every text over its
-            tokens, by split and example id.
-        resume: continue what an interrupted training with the same settings left in
-            ``output_dir``, at its last epoch and to the same weights. A finished one is
-            loaded.
-        progress: show a bar on stderr; a string stands before it.
-        data_name: what the data set is called, for the record and the model card.
+        config: The architecture. It is not modified: vocabulary size, special tokens and labels are
+            filled in on a copy. None selects the architecture of the procedure, see
+            :func:`hf_attnprobe.training.procedures.make_paper_config`.
+        train: Training texts, in any form that :func:`hf_attnprobe.load_examples` returns or
+            accepts.
+        validation: Validation texts, which choose the epoch.
+        output_dir: A new or empty folder, or the folder of an earlier training.
+        test: Test texts. They are only scored.
+        options: Settings of the training.
+        tokenizer: Tokenizer to use instead of one built from the training texts. It is not
+            modified. A hierarchical model needs a separator token, see
+            :func:`hf_attnprobe.build_tokenizer`.
+        guides: Attention weights of every text over its tokens, by split and example id. Required
+            for ``attention="guided"``, and only allowed there.
+        resume: If True, continue an interrupted training with the same settings in ``output_dir``
+            from its last epoch, to the same weights, or load a finished one.
+        progress: Whether to show a progress bar on stderr. A string is displayed in front of the
+            bar.
+        data_name: Name of the data set, for the training record and the model card.
+
+    Returns:
+        The trained model in evaluation mode, its tokenizer, and its scores.
 
     Raises:
-        AttnProbeError: labels with a single class, pairs for a model of single texts or
-            the other way round, a label outside the candidates of its text, word vectors of another width, an output
-            folder with other files, no validation texts where the procedure needs them.
+        AttnProbeError: If the labels have a single class, if pairs of texts are passed to a model
+            of single texts or the other way round, if a label is not among the candidate answers of
+            its text, if the word vectors have the wrong width, if the output folder holds other
+            files, or if the procedure needs validation texts and there are none.
+
+    Example:
+        Train a BiLSTM on SST::
+
+            model, tokenizer, metrics = train_classifier(
+                AttentionClassifierConfig(encoder="bilstm"),
+                train=load_examples("sst", "train"),
+                validation=load_examples("sst", "validation"),
+                output_dir="bilstm-sst",
+            )
     """
-    config = papers_config(options.procedure) if config is None else config
-    procedure = procedure_of(options, config)
+    config = make_paper_config(options.procedure) if config is None else config
+    procedure = resolve_procedure(options, config)
     _check_validation(procedure, validation)
     _check_guides(config, guides)
-    splits = check_sets(train, validation, test)
+    splits = prepare_splits(train, validation, test)
     _check_segments(config, splits)
-    record = _record(config, splits, procedure, options)
+    record = _build_record(config, splits, procedure, options)
     prepare = partial(
-        _trainer,
+        _build_trainer,
         config,
         splits,
         procedure,
@@ -135,7 +153,7 @@ def train_classifier(
     return train_or_load(output_dir, record, prepare, resume=resume, data_name=data_name)
 
 
-def _trainer(
+def _build_trainer(
     config: AttentionClassifierConfig,
     splits: Splits,
     procedure: Procedure,
@@ -145,19 +163,20 @@ def _trainer(
     progress: bool | str,
     folder: Path,
 ) -> tuple[PlainTrainer, PreTrainedTokenizerBase]:
-    tokenizer = tokenizer or _new_tokenizer(splits["train"], config, procedure)
-    tokenizer = with_max_length(tokenizer, options.max_length)
-    names = label_names(splits["train"])
+    """Build the Trainer of an attention classifier, and its tokenizer."""
+    tokenizer = tokenizer or _make_tokenizer(splits["train"], config, procedure)
+    tokenizer = limit_text_length(tokenizer, options.max_length)
+    names = list_label_names(splits["train"])
     if options.answers_in_text:
-        config = with_answers(config, tokenizer, names)
-    model = new_model(config, tokenizer, names, options.word_vectors)
+        config = add_candidate_answers(config, tokenizer, names)
+    model = build_model(config, tokenizer, names, options.word_vectors)
     if config.answer_token_ids is not None:
         check_answers_in_texts(model, tokenizer, splits["train"])
-    loss = papers_loss(splits["train"], len(names), weighted=procedure.weighted)
+    loss = make_paper_loss(splits["train"], len(names), weighted=procedure.weighted)
     columns = None
     if guides is not None:
-        columns = partial(_guide_columns, guides, special_ids(tokenizer))
-    trainer = papers_trainer(
+        columns = partial(_make_guide_column, guides, get_special_ids(tokenizer))
+    trainer = make_paper_trainer(
         model,
         tokenizer,
         splits,
@@ -171,33 +190,39 @@ def _trainer(
     return trainer, tokenizer
 
 
-def procedure_of(options: TrainingOptions, config: AttentionClassifierConfig) -> Procedure:
-    """The procedure that the options name, with their settings."""
-    names = PROCEDURES[DEFAULT].settings()
+def resolve_procedure(options: TrainingOptions, config: AttentionClassifierConfig) -> Procedure:
+    """Return the procedure that the options name, with the options' own settings applied.
+
+    Args:
+        options: Options of the training; a setting that is None keeps the procedure's value.
+        config: The architecture, which changes some defaults (no encoder, pairs of texts).
+    """
+    names = PROCEDURES[DEFAULT_PROCEDURE].settings()
     changes = {name: getattr(options, name) for name in names}
     pairs = reads_pairs(config)
-    return papers_procedure(options.procedure, config.encoder, pairs=pairs, **changes)
+    return choose_procedure(options.procedure, config.encoder, is_pair_model=pairs, **changes)
 
 
-def _record(
+def _build_record(
     config: AttentionClassifierConfig,
     splits: Splits,
     procedure: Procedure,
     options: TrainingOptions,
 ) -> dict[str, Any]:
-    """The settings that must be equal for a training to be continued."""
+    """Return the settings that must be equal for a training to be continued."""
     vectors = options.word_vectors
     architecture = {field.name: getattr(config, field.name) for field in fields(Architecture)}
     record = {
-        "procedure": options.procedure or DEFAULT,
+        "procedure": options.procedure or DEFAULT_PROCEDURE,
         **procedure.settings(),
         "seed": options.seed,
         "max_length": options.max_length,
         "word_vectors": None if vectors is None else str(vectors),
         "architecture": architecture,
-        "data": {name: dataset_fingerprint(part) for name, part in splits.items()},
+        "data": {name: compute_dataset_fingerprint(part) for name, part in splits.items()},
     }
-    if not architecture["query_encoder"]:  # folders from before pairs do not have it
+    if not architecture["query_encoder"]:
+        # Records that were written before pairs of texts were supported do not have this key.
         del architecture["query_encoder"]
         return record
     answers = config.answer_token_ids
@@ -208,56 +233,68 @@ def _record(
 
 
 def _check_validation(procedure: Procedure, validation: Any) -> None:
+    """Raise AttnProbeError if the procedure needs validation texts and there are none."""
     needed = procedure.patience is not None or procedure.plateau_factor < 1
     if needed and validation is None:
         raise AttnProbeError(
-            "expected validation texts, which decide on learning rate and end; give some"
+            "this training procedure needs validation texts to adapt the learning rate and to "
+            "stop early, got none; pass validation texts"
         )
 
 
 def _check_segments(config: AttentionClassifierConfig, splits: Splits) -> None:
-    """Checks that a model with a query encoder gets pairs, and others single texts."""
+    """Check that a model with a query encoder gets text pairs, and any other model single texts.
+
+    Raises:
+        AttnProbeError: If a split does not fit the model.
+    """
     for name, examples in splits.items():
-        is_pair = second_texts(examples) is not None
+        is_pair = get_second_texts(examples) is not None
         if is_pair and not config.query_encoder:
             raise AttnProbeError(
-                f"the {name} texts are pairs, this attention classifier reads one text; "
-                "set query_encoder=True (--query-encoder), or name one text column with "
+                f"the {name} texts are pairs, but this attention classifier reads single texts; "
+                "set query_encoder=True (--query-encoder), or choose one text column with "
                 "--text-column"
             )
         if config.query_encoder and not is_pair:
             raise AttnProbeError(
-                f"expected pairs of texts for a model with a query encoder, the {name} "
-                "texts are single; name the second ones with --text-pair-column"
+                f"a model with a query encoder reads pairs of texts, but the {name} texts are "
+                "single; name the column of the second texts with --text-pair-column"
             )
 
 
-def with_answers(
+def add_candidate_answers(
     config: AttentionClassifierConfig,
     tokenizer: PreTrainedTokenizerBase,
     names: list[str],
 ) -> AttentionClassifierConfig:
-    """A copy of the configuration whose candidate answers are the labels.
+    """Return a copy of the configuration in which the labels are the candidate answers.
+
+    Args:
+        config: The architecture of a model of text pairs.
+        tokenizer: The tokenizer of the model.
+        names: Names of the labels; each must be a single known token.
 
     Raises:
-        AttnProbeError: no query encoder, or a label that is no one known token.
+        AttnProbeError: If the model has no query encoder, or if a label is not a single known
+            token.
     """
     if not config.query_encoder:
         raise AttnProbeError(
-            "answers_in_text is for models of pairs, whose first text has the answers; "
-            "set query_encoder=True (--query-encoder)"
+            "answers_in_text needs a model of text pairs, in which the first text contains the "
+            "answers; set query_encoder=True (--query-encoder)"
         )
     ids = []
     for name in names:
         tokens = tokenizer(name, add_special_tokens=False)["input_ids"]
         if len(tokens) != 1 or tokens[0] == tokenizer.unk_token_id:
             raise AttnProbeError(
-                f"expected every label to be one word of the texts, {name!r} is "
-                f"{len(tokens)} tokens, or unknown; leave answers_in_text out"
+                f"answers_in_text expects every label to be a single known word, but {name!r} is "
+                f"unknown or has {len(tokens)} tokens; remove answers_in_text"
             )
         ids.append(tokens[0])
     config = copy.deepcopy(config)
-    config.update({**named_labels(names), "answer_token_ids": ids})
+    config.update({**make_label_fields(names), "answer_token_ids": ids})
     return config
 
 
@@ -266,66 +303,82 @@ def check_answers_in_texts(
     tokenizer: PreTrainedTokenizerBase,
     train: "datasets.Dataset",
 ) -> None:
-    """Raises AttnProbeError where a training label does not occur among the candidates in its
-    text.
+    """Check that every training label is among the candidate answers in its text.
+
+    Texts without any candidate answer are accepted.
+
+    Args:
+        model: A model with ``answer_token_ids``.
+        tokenizer: The tokenizer of the model.
+        train: Training texts with the columns ``text``, ``text_pair``, ``label`` and
+            ``example_id``.
+
+    Raises:
+        AttnProbeError: If a text contains candidate answers, but not its own label.
     """
-    answers, names = model.config.answer_token_ids or (), label_names(train)
-    labels, ids = column_of(train, "label"), column_of(train, "example_id")
-    columns = column_of(train, "text"), column_of(train, "text_pair")
+    answers, names = model.config.answer_token_ids or (), list_label_names(train)
+    labels, ids = read_column(train, "label"), read_column(train, "example_id")
+    columns = read_column(train, "text"), read_column(train, "text_pair")
     texts = tokenizer(*columns, truncation=True)
     rows = zip(ids, labels, texts["input_ids"], texts["token_type_ids"], strict=True)
     for example_id, label, tokens, types in rows:
         first = {token for token, kind in zip(tokens, types, strict=True) if kind == 0}
         if answers[label] not in first and first & set(answers):
             raise AttnProbeError(
-                f"text {example_id}: its label {names[label]!r} is not "
-                "among the answers in its first text; leave such texts out of training, "
+                f"text {example_id} has the label {names[label]!r}, which is not among the "
+                "candidate answers in its first text; remove such texts from the training data, "
                 "or allow all answers (answers_in_text=False)"
             )
 
 
 def _check_guides(config: AttentionClassifierConfig, guides: Mapping[str, Guide] | None) -> None:
+    """Raise AttnProbeError unless guides come with guided attention, and only with it."""
     if (config.attention == "guided") != (guides is not None):
         with_or_without = "without" if guides is None else "with"
         raise AttnProbeError(
-            "expected guides, the attention weights of every text, with "
-            "attention='guided' and only there; got "
-            f"attention={config.attention!r} {with_or_without} guides"
+            "guides (attention weights of every text) are required for attention='guided' and "
+            f"allowed only there, got attention={config.attention!r} {with_or_without} guides"
         )
 
 
-def _guide_columns(
+def _make_guide_column(
     guides: Mapping[str, Guide],
     special: set[int],
     split: str,
     examples: "datasets.Dataset",
     input_ids: list[list[int]],
 ) -> dict[str, list]:
-    """The guide's weights for a split, as a column."""
+    """Return the attention weights of the guide for a split as a column of the data set."""
     if split not in guides:
         got = ", ".join(guides) or "none"
-        raise AttnProbeError(f"expected guides for the {split} texts too, got {got}")
-    return {"guide": guide_rows(guides[split], examples, input_ids, special)}
+        raise AttnProbeError(f"expected guides for the {split} texts too, got guides for {got}")
+    return {"guide": build_guide_rows(guides[split], examples, input_ids, special)}
 
 
-def _new_tokenizer(
+def _make_tokenizer(
     train: "datasets.Dataset",
     config: AttentionClassifierConfig,
     procedure: Procedure,
 ) -> PreTrainedTokenizerBase:
-    seconds = second_texts(train) or []
+    """Build a word tokenizer from the training texts, including the second texts of pairs."""
+    seconds = get_second_texts(train) or []
     return build_tokenizer(
-        [*column_of(train, "text"), *seconds],
+        [*read_column(train, "text"), *seconds],
         min_document_frequency=procedure.min_document_frequency,
         sentences=config.hierarchical,
         pairs=config.query_encoder,
     )
 
 
-def with_max_length(
+def limit_text_length(
     tokenizer: PreTrainedTokenizerBase, max_length: int | None
 ) -> PreTrainedTokenizerBase:
-    """A copy of the tokenizer that cuts texts to ``max_length`` tokens; itself for None."""
+    """Return a copy of the tokenizer that truncates texts to ``max_length`` tokens.
+
+    Args:
+        tokenizer: It is not modified.
+        max_length: Largest number of tokens; None returns the tokenizer itself.
+    """
     if max_length is None:
         return tokenizer
     tokenizer = copy.deepcopy(tokenizer)
@@ -333,7 +386,7 @@ def with_max_length(
     return tokenizer
 
 
-def papers_trainer(
+def make_paper_trainer(
     model: AttentionClassifierForSequenceClassification,
     tokenizer: PreTrainedTokenizerBase,
     splits: Splits,
@@ -345,11 +398,18 @@ def papers_trainer(
     settings: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> PlainTrainer:
-    """The Trainer that follows a paper's procedure.
+    """Build the Trainer that follows the training procedure of a paper.
 
     Args:
-        settings: of its arguments, in place of the procedure's.
-        options: of :func:`hf_attnprobe.training.trainer.make_trainer`.
+        model: The model to train.
+        tokenizer: Its tokenizer.
+        splits: Training texts, and validation and test texts if there are any.
+        output_dir: Folder of the checkpoint.
+        procedure: The training procedure.
+        seed: Seed of batches and dropout.
+        progress: Whether to show a progress bar; a string is displayed in front of it.
+        settings: Arguments of the Trainer that replace those of the procedure.
+        **options: Further arguments of :func:`hf_attnprobe.training.trainer.make_trainer`.
     """
     callbacks = []
     if procedure.patience is not None:
@@ -369,7 +429,7 @@ def papers_trainer(
         output_dir,
         settings=arguments | dict(settings or {}),
         progress=progress,
-        optimizers=optimizer_and_schedule(model, procedure),
+        optimizers=make_optimizer_and_schedule(model, procedure),
         callbacks=callbacks,
         **options,
     )
@@ -380,10 +440,15 @@ def set_word_vectors(
     tokenizer: PreTrainedTokenizerBase,
     file: str | Path,
 ) -> None:
-    """Replaces the word vectors that the file has.
+    """Replace the embeddings of all words that have a vector in the file.
+
+    Args:
+        model: The model to change in place.
+        tokenizer: Its tokenizer, whose vocabulary names the words.
+        file: Text file of pretrained word vectors (word2vec, fastText or GloVe format).
 
     Raises:
-        AttnProbeError: a file that cannot be read, or vectors of another width.
+        AttnProbeError: If the file cannot be read or its vectors have another width.
     """
     vectors, ids = read_vectors(file, tokenizer.get_vocab())
     embedding = model.get_input_embeddings()
@@ -394,7 +459,7 @@ def set_word_vectors(
     weight, width = tables[0], vectors.shape[1]
     if len(ids) and width != weight.shape[1]:
         raise AttnProbeError(
-            f"the word vectors in {file} have {width} numbers, the model embeds in "
+            f"the word vectors in {file} have {width} dimensions, but the model's embeddings have "
             f"{weight.shape[1]}; set embedding_size={width}"
         )
     with torch.no_grad():
@@ -403,40 +468,41 @@ def set_word_vectors(
     logger.info("%d of %d words have vectors in %s", len(ids), len(weight), file)
 
 
-def named_labels(names: list[str]) -> dict[str, dict]:
-    """Configuration fields that name the classes."""
+def make_label_fields(names: list[str]) -> dict[str, dict]:
+    """Return the configuration fields ``id2label`` and ``label2id`` for the names of the classes."""
     return {
         "id2label": dict(enumerate(names)),
         "label2id": {name: label for label, name in enumerate(names)},
     }
 
 
-def new_model(
+def build_model(
     config: AttentionClassifierConfig,
     tokenizer: PreTrainedTokenizerBase,
     names: list[str],
     word_vectors: str | Path | None = None,
 ) -> AttentionClassifierForSequenceClassification:
-    """A model with random weights for a tokenizer's vocabulary and named classes.
+    """Build a model with random weights for the vocabulary of a tokenizer and named classes.
 
     Args:
-        config: the architecture; it is not changed.
-        names: of the classes, in the order of their labels.
-        word_vectors: a file of pretrained word vectors, see :func:`set_word_vectors`.
+        config: The architecture; it is not modified.
+        tokenizer: The tokenizer that the model will read with.
+        names: Names of the classes, in the order of their labels.
+        word_vectors: File of pretrained word vectors, see :func:`set_word_vectors`.
 
     Raises:
-        AttnProbeError: a hierarchical model with a tokenizer that separates no sentences,
-            a model of pairs with one that does not tell the second text apart.
+        AttnProbeError: If the model is hierarchical and the tokenizer does not separate sentences,
+            or if the model reads pairs and the tokenizer does not mark the second text.
     """
     if config.hierarchical and tokenizer.sep_token_id is None:
         raise AttnProbeError(
-            "expected a tokenizer that separates sentences for a hierarchical model; "
-            "build one with build_tokenizer(texts, sentences=True)"
+            "a hierarchical model needs a tokenizer that separates sentences; build one with "
+            "build_tokenizer(texts, sentences=True)"
         )
     if config.query_encoder and "token_type_ids" not in tokenizer.model_input_names:
         raise AttnProbeError(
-            "expected a tokenizer with token_type_ids for a model of pairs; build one "
-            "with build_tokenizer(texts, pairs=True)"
+            "a model of text pairs needs a tokenizer that returns token_type_ids; build one with "
+            "build_tokenizer(texts, pairs=True)"
         )
     config = copy.deepcopy(config)
     if config.hierarchical:
@@ -444,11 +510,11 @@ def new_model(
     config.vocab_size = len(tokenizer)
     config.pad_token_id = tokenizer.pad_token_id
     config.unk_token_id = tokenizer.unk_token_id
-    # Some tokenizers begin a text with [CLS] and end it with [SEP]: neither is content.
+    # Some tokenizers begin a text with [CLS] and end it with [SEP]. Neither token is content.
     begin_id, end_id = tokenizer.bos_token_id, tokenizer.eos_token_id
     config.bos_token_id = tokenizer.cls_token_id if begin_id is None else begin_id
     config.eos_token_id = tokenizer.sep_token_id if end_id is None else end_id
-    config.update(named_labels(names))
+    config.update(make_label_fields(names))
     model = AttentionClassifierForSequenceClassification(config)
     if word_vectors is not None:
         set_word_vectors(model, tokenizer, word_vectors)

@@ -1,9 +1,10 @@
-"""A small decoder that learns to look things up, on passages whose deciding record is known.
+"""Training of a small decoder that copies from a passage whose deciding record is known.
 
-What it must do, and nothing else does, is copy: behind a word that stands in the passage, say
-the word that followed it there. A decoder of two layers does so with a head that marks every
-token by the one before it and a head that looks for that mark, an induction head (Olsson et al.
-2022, "In-context Learning and Induction Heads").
+The decoder learns a single skill: if a word has already occurred in the text, predict the word that
+followed it there. A decoder with two layers does this with an induction head (Olsson et al. 2022,
+"In-context Learning and Induction Heads"): a head in the first layer marks every token with the
+token before it, and a head in the second layer looks for that mark. Audits of this decoder can be
+checked, since the record that decides the answer is known.
 """
 
 import itertools
@@ -26,28 +27,38 @@ from transformers import (
 
 from hf_attnprobe.core.options import public_function
 from hf_attnprobe.core.progress import Bar
-from hf_attnprobe.data.synthetic import RECORD_LENGTH, RECORD_WORDS, records
+from hf_attnprobe.data.synthetic import RECORD_LENGTH, RECORD_WORDS, draw_records
 from hf_attnprobe.data.tokenizer import BOS, build_tokenizer
-from hf_attnprobe.training.trainer import PlainTrainer, Progress
+from hf_attnprobe.training.trainer import PlainTrainer, ProgressBarCallback
 
 
-N_STEPS, IN_ORDER, MIXED = 4500, 800, 1000
-"""Steps of the training; of these the first, and those over which the order is given up."""
-N_PASSAGES = 24  # in a step
-FEWEST, MOST, WIDEST_GAP = 2, 8, 5
-"""Records of a passage, and words between a passage and its recital."""
+N_STEPS = 4500
+"""Default number of training steps."""
+N_ORDERED_STEPS = 800
+"""First steps of the training, in which records are repeated in the order of the passage."""
+N_MIXING_STEPS = 1000
+"""Steps after these, over which the share of passages with shuffled records rises to 1."""
+PASSAGES_PER_STEP = 24
+"""Number of passages in a training step."""
+MIN_RECORDS, MAX_RECORDS = 2, 8
+"""Smallest and largest number of records in a passage."""
+MAX_GAP = 5
+"""Largest number of unrelated words between a passage and its repetition."""
 WIDTH, N_HEADS = 64, 4
-NEAR = 30.0
-"""Base of the rotary positions: passages are short, and neighbours have to be told apart."""
-ARCHITECTURE: dict[str, Any] = {
+"""Width of the hidden states and number of attention heads per layer."""
+ROTARY_BASE = 30.0
+"""Base of the rotary position embeddings, small because passages are short."""
+DECODER_CONFIG: dict[str, Any] = {
     "hidden_size": WIDTH,
     "intermediate_size": 2 * WIDTH,
     "num_attention_heads": N_HEADS,
     "max_position_embeddings": 512,
     "initializer_range": 0.05,
 }
-SETTINGS: dict[str, Any] = {
-    "per_device_train_batch_size": 1,  # a step's passages are one item
+"""Fields of the decoder's configuration that do not depend on the tokenizer."""
+TRAINER_ARGUMENTS: dict[str, Any] = {
+    # One item of the data set already holds all passages of a step.
+    "per_device_train_batch_size": 1,
     "train_sampling_strategy": "sequential",
     "num_train_epochs": 1,
     "learning_rate": 2e-3,
@@ -60,19 +71,20 @@ SETTINGS: dict[str, Any] = {
     "disable_tqdm": True,
     "dataloader_pin_memory": False,
 }
+"""Arguments of the Trainer."""
 
 
-class Recitals(Dataset):
-    """Batches of passages, each recited behind itself; the same seed gives the same.
+class RecitationDataset(Dataset):
+    """Batches of generated passages, each followed by a repetition of its records.
 
-    At first the records are recited in the order of the passage, then in any order: where many
-    tokens in a row can be copied, copying is soon found. A record's first word, which nothing
-    tells, is not learned.
+    At first, the records are repeated in the order of the passage, later in random order.
+    Repetitions of many tokens in a row make it easy to discover copying. The first word of a
+    repeated record cannot be predicted, so it is not part of the loss.
 
     Args:
-        vocabulary: ids of the words and of the token that begins a text.
-        seed: of all passages.
-        n_steps: number of batches.
+        vocabulary: Ids of the words and of the token that begins a text.
+        seed: Seed of all passages; the same seed gives the same batches.
+        n_steps: Number of batches.
     """
 
     def __init__(self, vocabulary: Mapping[str, int], seed: int, n_steps: int = N_STEPS) -> None:
@@ -82,33 +94,29 @@ class Recitals(Dataset):
         return self.n_steps
 
     def __getitem__(self, step: int) -> dict[str, Tensor]:
-        """Returns ``input_ids`` and ``labels`` of a step, both int64 [passages, tokens]."""
+        """Return ``input_ids`` and ``labels`` of a step, both int64 [passages, tokens]."""
         rng = random.Random(f"{self.seed} {step}")
-        n_records = rng.randint(FEWEST, MOST)
-        n_between = rng.randint(0, WIDEST_GAP)
-        in_any_order = (step - IN_ORDER) / MIXED
-        rows, learned = [], []
-        for _ in range(N_PASSAGES):
-            passage = records(rng, n_records)
-            said = rng.sample(passage, n_records) if rng.random() < in_any_order else passage
-            shown = [
-                BOS,
-                *itertools.chain(*passage),
-                *rng.choices(RECORD_WORDS, k=n_between),
-            ]
-            recited = [*itertools.chain(*said)]
-            words = [*shown, *recited]
-            rows.append([self.vocabulary[word] for word in words])
+        n_records = rng.randint(MIN_RECORDS, MAX_RECORDS)
+        n_between = rng.randint(0, MAX_GAP)
+        shuffled_share = (step - N_ORDERED_STEPS) / N_MIXING_STEPS
+        id_rows, loss_rows = [], []
+        for _ in range(PASSAGES_PER_STEP):
+            passage = draw_records(rng, n_records)
+            repeated_records = passage
+            if rng.random() < shuffled_share:
+                repeated_records = rng.sample(passage, n_records)
+            gap = rng.choices(RECORD_WORDS, k=n_between)
+            prefix = [BOS, *itertools.chain(*passage), *gap]
+            words = [*prefix, *itertools.chain(*repeated_records)]
+            id_rows.append([self.vocabulary[word] for word in words])
 
-            # A record's first word cannot be known; the others are learned where they are recited.
-            begin = len(shown)
-            starts = set(range(begin, len(words), RECORD_LENGTH))
-            places = range(len(words))
-            learned.append([place >= begin and place not in starts for place in places])
-        ids = torch.tensor(rows)
+            # The first word of a repeated record cannot be predicted, all later words can.
+            first_words = set(range(len(prefix), len(words), RECORD_LENGTH))
+            loss_rows.append([k >= len(prefix) and k not in first_words for k in range(len(words))])
+        ids = torch.tensor(id_rows)
         return {
             "input_ids": ids,
-            "labels": ids.where(torch.tensor(learned), -100),
+            "labels": ids.where(torch.tensor(loss_rows), -100),
         }
 
 
@@ -121,17 +129,28 @@ def train_decoder(
     n_steps: int = N_STEPS,
     progress: bool = True,
 ) -> tuple[LlamaForCausalLM, PreTrainedTokenizerBase]:
-    """Trains a decoder on generated passages, and saves it with its tokenizer.
+    """Train a decoder on generated passages, and save it with its tokenizer.
 
-    Llama's architecture, four heads in each layer, 64 wide; AdamW, learning rate .002, linear
-    decay after 50 steps; some two minutes on two cores.
+    The model has the Llama architecture with four heads per layer and width 64. It is trained with
+    AdamW, learning rate 0.002 and linear decay after 50 warm-up steps, which takes about two
+    minutes on two CPU cores.
 
     Args:
-        output_dir: where the checkpoint goes; what was there of an earlier one is replaced.
-        seed: of the weights and the passages.
-        n_layers: at least 2: one layer cannot look for what stands before a token.
-        n_steps: batches of passages; of far fewer it does not learn to copy.
-        progress: show a bar on stderr.
+        output_dir: Folder of the checkpoint. An earlier checkpoint there is replaced.
+        seed: Seed of the weights and the passages.
+        n_layers: Number of layers, at least 2, because a single layer cannot look for the token
+            before another token.
+        n_steps: Number of training steps. With far fewer than the default, the model does not learn
+            to copy.
+        progress: Whether to show a progress bar on stderr.
+
+    Returns:
+        The trained model in evaluation mode, on the CPU, and its tokenizer.
+
+    Example:
+        Train and inspect the demonstration decoder::
+
+                model, tokenizer = train_decoder("copying-decoder", seed=1)
     """
     set_seed(seed)
     tokenizer = build_tokenizer([" ".join(RECORD_WORDS)])
@@ -142,25 +161,25 @@ def train_decoder(
         bos_token_id=vocabulary[BOS],
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
-        rope_parameters={"rope_type": "default", "rope_theta": NEAR},
-        **ARCHITECTURE,
+        rope_parameters={"rope_type": "default", "rope_theta": ROTARY_BASE},
+        **DECODER_CONFIG,
     )
-    settings = TrainingArguments(
+    arguments = TrainingArguments(
         output_dir=str(output_dir),
         seed=seed,
         use_cpu=not torch.cuda.is_available(),
-        **SETTINGS,
+        **TRAINER_ARGUMENTS,
     )
     model = LlamaForCausalLM(config)
     trainer = PlainTrainer(
         model,
-        settings,
-        train_dataset=Recitals(vocabulary, seed, n_steps),
+        arguments,
+        train_dataset=RecitationDataset(vocabulary, seed, n_steps),
         data_collator=lambda steps: steps[0],
     )
     trainer.remove_callback(PrinterCallback)
     with Bar("training", shown=progress) as bar:
-        trainer.add_callback(Progress(bar))
+        trainer.add_callback(ProgressBarCallback(bar))
         trainer.train()
     model.eval().to("cpu")
     model.save_pretrained(output_dir)

@@ -1,4 +1,4 @@
-"""Options of a training, and the architecture of a classifier to be trained."""
+"""Options of a training, and of the architecture of a classifier to train."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,11 +9,16 @@ from hf_attnprobe.core.options import LARGEST_SEED, Options, option
 
 
 ProcedureName = Literal["jain-wallace", "serrano-smith"]
+"""Name of a paper's training procedure."""
 
 
 @dataclass(frozen=True)
 class TrainingOptions(Options):
-    """Settings of a training; None means the procedure's own, or the default of fine-tuning."""
+    """Settings of a training.
+
+    A setting that is None takes its value from the training procedure, or from the defaults of
+    fine-tuning if a pretrained model is trained.
+    """
 
     seed: int = option(
         0,
@@ -27,7 +32,7 @@ class TrainingOptions(Options):
     )
     epochs: int | None = option(
         None,
-        "largest number of epochs (default: 8, pairs 25, serrano-smith 15, fine-tuning 3)",
+        "maximum number of epochs (default: 8, pairs 25, serrano-smith 15, fine-tuning 3)",
         at_least=1,
         at_most=100_000,
     )
@@ -62,29 +67,30 @@ class TrainingOptions(Options):
     )
     patience: int | None = option(
         None,
-        "epochs without a better validation score that end the training "
+        "stop the training after this many epochs without a better validation score "
         "(default: never, serrano-smith 5)",
         at_least=1,
     )
     min_document_frequency: int | None = option(
         None,
-        "words that occur in fewer training texts become unknown (default: 1, serrano-smith 5)",
+        "treat words that occur in fewer training texts than this as unknown "
+        "(default: 1, serrano-smith 5)",
         at_least=1,
         daily=False,
     )
     max_length: int | None = option(
         None,
-        "number of tokens that longer texts are cut to (default: the tokenizer's)",
+        "number of tokens to which longer texts are truncated (default: the tokenizer's limit)",
         at_least=1,
     )
     word_vectors: str | Path | None = option(
         None,
-        "pretrained word vectors: a word2vec, fastText or GloVe text file",
+        "file of pretrained word vectors, in word2vec, fastText or GloVe text format",
         metavar="FILE",
     )
     answers_in_text: bool = option(
         False,
-        "pairs: only labels whose word occurs in the first text may be predicted",
+        "for text pairs: predict only labels whose word occurs in the first text",
         daily=False,
     )
 
@@ -92,12 +98,17 @@ class TrainingOptions(Options):
         super().__post_init__()
         factor = self.plateau_factor
         if factor is not None and not 0 < factor <= 1:
-            raise AttnProbeError(f"plateau_factor must be above 0 and at most 1, got {factor}")
+            raise AttnProbeError(
+                f"plateau_factor must be greater than 0 and at most 1, got {factor}; use 1 to keep "
+                "the learning rate constant"
+            )
 
 
-WIDEST = 100_000
-"""Of a layer that is trained: wider ones are typing errors that ask for all memory."""
-ONLY_CLASSIFIER = (
+MAX_WIDTH = 100_000
+"""Largest width of a layer; larger numbers are almost certainly typing errors that would exhaust
+the memory.
+"""
+CLASSIFIER_ONLY_OPTIONS = (
     "procedure",
     "max_grad_norm",
     "plateau_factor",
@@ -106,23 +117,23 @@ ONLY_CLASSIFIER = (
     "word_vectors",
     "answers_in_text",
 )
-"""Training options that mean nothing to a pretrained model."""
+"""Training options that have no effect on a pretrained model and are therefore refused for it."""
 
 
 @dataclass(frozen=True)
 class Architecture(Options):
     """The architecture of an attention classifier.
 
-    The fields are those of :class:`~hf_attnprobe.AttentionClassifierConfig`, less what the
-    data fill in. None is the procedure's. Guided attention is not among the choices: it
-    needs guides.
+    The fields are those of :class:`~hf_attnprobe.AttentionClassifierConfig`, except for the fields
+    that are filled in from the data. A field that is None takes its value from the training
+    procedure. Guided attention is not available here because it needs guides.
     """
 
     embedding_size: int | None = option(
         None,
-        "width of a word vector (default: 300, serrano-smith 200)",
+        "dimensions of a word vector (default: 300, serrano-smith 200)",
         at_least=1,
-        at_most=WIDEST,
+        at_most=MAX_WIDTH,
     )
     encoder: Literal["bilstm", "bigru", "orthogonal_lstm", "cnn", "mlp", "none"] | None = option(
         None, "encoder (default: bilstm, serrano-smith bigru)"
@@ -131,61 +142,61 @@ class Architecture(Options):
         None,
         "width of the encoder in each direction (default: 128, serrano-smith 50)",
         at_least=1,
-        at_most=WIDEST,
+        at_most=MAX_WIDTH,
     )
     kernel_sizes: list[int] | None = option(
         None,
         "widths of the convolutions of the encoder cnn (default: 1 3 5 7, serrano-smith 3 5)",
         at_least=1,
-        at_most=WIDEST,
+        at_most=MAX_WIDTH,
         daily=False,
     )
     attention: Literal["additive", "dot_product", "uniform"] | None = option(
-        None, "kind of attention (default: additive)"
+        None, "attention function (default: additive)"
     )
     attention_size: int | None = option(
         None,
-        "inner width of the attention (default: half of the states', serrano-smith 100)",
+        "inner width of the attention (default: half the width of the states, serrano-smith 100)",
         at_least=1,
-        at_most=WIDEST,
+        at_most=MAX_WIDTH,
         daily=False,
     )
     hierarchical: bool | None = option(
         None,
-        "attend to words within sentences, then to the sentences of the text",
+        "attend to the words of each sentence, then to the sentences of the text",
     )
     query_encoder: bool | None = option(
         None,
-        "pairs: the second text, with an encoder of its own, is the query of the "
-        "attention over the first",
+        "for text pairs: encode the second text separately and use it as the query of the "
+        "attention over the first text",
     )
     embedding_dropout: float | None = option(
         None,
-        "dropout on word vectors (default: 0, or the procedure's)",
+        "dropout on word vectors (default: the procedure's, or 0)",
         at_least=0,
         at_most=1,
         daily=False,
     )
     sentence_dropout: float | None = option(
         None,
-        "dropout on sentence vectors (default: 0, or the procedure's)",
+        "dropout on sentence vectors (default: the procedure's, or 0)",
         at_least=0,
         at_most=1,
         daily=False,
     )
     logit_dropout: float | None = option(
         None,
-        "dropout on logits (default: 0, or the procedure's)",
+        "dropout on logits (default: the procedure's, or 0)",
         at_least=0,
         at_most=1,
         daily=False,
     )
     residual_connection: Literal["none", "concat", "residual"] | None = option(
-        None, "how the encoder's states keep their word vectors (default: none)"
+        None, "how word vectors are added to the encoder's states (default: none)"
     )
     tying: float | None = option(
         None,
-        "weight of the distance between states and word vectors (default: 0)",
+        "weight of the penalty on the distance between states and word vectors (default: 0)",
         at_least=0,
     )
     mlm_weight: float | None = option(
@@ -195,7 +206,7 @@ class Architecture(Options):
     )
     mlm_rate: float | None = option(
         None,
-        "share of words that are masked for it (default: 0.15)",
+        "share of words that are masked for that loss (default: 0.15)",
         at_least=0,
         at_most=1,
         daily=False,

@@ -1,4 +1,4 @@
-"""Losses and training procedures of the papers."""
+"""Losses, training procedures, architectures and optimizers of the papers."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -13,7 +13,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from transformers import get_constant_schedule
 
 from hf_attnprobe.core.errors import AttnProbeError
-from hf_attnprobe.data.columns import column_of
+from hf_attnprobe.data.columns import read_column
 from hf_attnprobe.models.attention_classifier import AttentionClassifierConfig
 
 
@@ -21,30 +21,35 @@ if TYPE_CHECKING:
     import datasets
 
 
-def papers_loss(
+def make_paper_loss(
     train: "datasets.Dataset", n_classes: int, *, weighted: bool = True
 ) -> Callable[..., Tensor]:
-    """Cross-entropy as the papers reduce it, with the penalties of the model.
+    """Return a loss function that reduces the cross-entropy as the papers do, including penalties.
 
-    The loss takes a model's outputs, the labels [batch] and, as ``penalty`` [batch], what
-    is to be added per text besides the model's own ``outputs.regularization`` [batch].
-    Penalties are reduced as the cross-entropies are, so each weighs against its own text.
+    The loss function takes the outputs of a model, the labels [batch] and optionally ``penalty``
+    [batch], which is added per text to the model's own ``outputs.regularization`` [batch].
+    Penalties are reduced in the same way as the cross-entropies, so that the balance between the
+    two does not depend on the batch.
 
     Args:
-        train: training texts, whose ``label`` column gives the class weights.
-        weighted: for two classes, the positive one weighs n_negative / n_positive and
-            the batch is summed (Jain & Wallace 2019, released code). Otherwise, and for
-            more classes, the loss is the mean.
+        train: Training texts, whose ``label`` column determines the class weights.
+        n_classes: Number of classes.
+        weighted: For two classes, weight the positive class by n_negative / n_positive and sum over
+            the batch (Jain & Wallace 2019, released code). Otherwise, and for more than two
+            classes, the loss is the mean over the batch.
+
+    Returns:
+        A function for the argument ``compute_loss_func`` of a Trainer.
     """
     if n_classes > 2 or not weighted:
-        return partial(_loss, class_weights=None)
-    labels = np.asarray(column_of(train, "label"))
+        return partial(_compute_loss, class_weights=None)
+    labels = np.asarray(read_column(train, "label"))
     positive_weight = (labels == 0).sum() / (labels == 1).sum()
     class_weights = torch.tensor([1.0, positive_weight], dtype=torch.float32)
-    return partial(_loss, class_weights=class_weights)
+    return partial(_compute_loss, class_weights=class_weights)
 
 
-def _loss(
+def _compute_loss(
     outputs: Any,
     labels: Tensor,
     num_items_in_batch: Any = None,
@@ -52,54 +57,61 @@ def _loss(
     *,
     class_weights: Tensor | None,
 ) -> Tensor:
-    """Weighted sum over the batch; the mean where there are no weights."""
+    """Compute the sum over the batch if there are class weights, else the mean."""
     if class_weights is None:
         task = cross_entropy(outputs.logits, labels)
-        return with_penalties(task, outputs, torch.mean, penalty)
+        return add_penalties(task, outputs, torch.mean, penalty)
     weights = class_weights.to(outputs.logits)
     task = cross_entropy(outputs.logits, labels, weights, reduction="sum")
-    return with_penalties(task, outputs, torch.sum, penalty)
+    return add_penalties(task, outputs, torch.sum, penalty)
 
 
-def with_penalties(
+def add_penalties(
     loss: Tensor,
     outputs: Any,
     reduce: Callable[[Tensor], Tensor],
     penalty: Tensor | None = None,
 ) -> Tensor:
-    """The loss of a batch plus its reduced penalties.
+    """Return the loss of a batch plus its reduced penalties.
 
     Args:
-        outputs: a model's; ``regularization`` [batch], where it has one, is added.
-        reduce: how the losses of the texts were reduced, ``torch.sum`` or ``torch.mean``.
-        penalty: further penalties, [batch].
+        loss: Loss of the batch, a scalar.
+        outputs: Outputs of a model. Their ``regularization`` [batch] is added if it exists.
+        reduce: The reduction that was used for the loss, ``torch.sum`` or ``torch.mean``.
+        penalty: Further penalties, [batch].
     """
-    own = getattr(outputs, "regularization", None)
+    regularization = getattr(outputs, "regularization", None)
     if penalty is None:
-        penalty = own
-    elif own is not None:
-        penalty = penalty + own
+        penalty = regularization
+    elif regularization is not None:
+        penalty = penalty + regularization
     return loss if penalty is None else loss + reduce(penalty)
 
 
 # --- Training procedures and architectures of the papers, and the optimizer they use -------------
 
-DEFAULT = "jain-wallace"
+DEFAULT_PROCEDURE = "jain-wallace"
+"""Name of the procedure that is used if none is chosen."""
 
 
 @dataclass(frozen=True)
 class Procedure:
-    """How a paper trained its classifiers.
+    """Settings with which a paper trained its classifiers.
 
     Attributes:
-        max_grad_norm: norm to which gradients are clipped; 0 is never.
-        plateau_factor: factor of the learning rate after every epoch whose validation
-            score is no better.
-        patience: so many such epochs end the training; None is never.
-        amsgrad: whether Adam uses the AMSGrad variant.
-        weighted: for two classes, the positive one weighs n_negative / n_positive and
-            the losses of a batch are summed.
-        metric: the validation score; None is ROC-AUC for two classes, accuracy for more.
+        epochs: Maximum number of epochs.
+        batch_size: Number of texts per step.
+        learning_rate: Learning rate of Adam.
+        weight_decay: Weight decay of Adam, see :func:`make_paper_optimizer`.
+        min_document_frequency: Words that occur in fewer training texts become unknown.
+        max_grad_norm: Norm to which gradients are clipped; 0 disables clipping.
+        plateau_factor: Factor on the learning rate after every epoch without a better validation
+            score.
+        patience: Number of such epochs that end the training; None disables early stopping.
+        amsgrad: Whether Adam uses the AMSGrad variant.
+        weighted: Whether the positive of two classes is weighted by n_negative / n_positive and the
+            losses of a batch are summed.
+        metric: The validation score; None means ROC-AUC for two classes and accuracy for more.
     """
 
     epochs: int
@@ -115,9 +127,9 @@ class Procedure:
     metric: str | None
 
     def settings(self) -> dict[str, Any]:
-        """The fields that are also training options, by name."""
-        fixed = ("amsgrad", "weighted", "metric")
-        return {name: value for name, value in vars(self).items() if name not in fixed}
+        """Return the fields that are also training options, by name."""
+        not_options = ("amsgrad", "weighted", "metric")
+        return {name: value for name, value in vars(self).items() if name not in not_options}
 
 
 PROCEDURES = {
@@ -134,8 +146,8 @@ PROCEDURES = {
         weighted=True,
         metric=None,
     ),
-    # For IMDB and Yahoo Answers. The paper's bound of 5 counts words; here it counts
-    # the documents that have them.
+    # The settings for IMDB and Yahoo Answers. The paper requires 5 occurrences of a word, while
+    # `min_document_frequency` requires 5 texts that contain the word.
     "serrano-smith": Procedure(
         epochs=15,
         batch_size=64,
@@ -150,64 +162,73 @@ PROCEDURES = {
         metric="accuracy",
     ),
 }
+"""Training procedures by the name of the option ``procedure``."""
 
 
-# Of Jain & Wallace's models of pairs (2019, released code). Batches are
-# 128 for SNLI, 90 for CNN, 50 for bAbI with 100 epochs, and else as here.
-PAIRS: dict[str, Any] = {
+PAIR_SETTINGS: dict[str, Any] = {
     "epochs": 25,
     "batch_size": 100,
     "weighted": False,
     "metric": "accuracy",
 }
+"""Settings of Jain & Wallace 2019 (released code) that differ for models of text pairs.
+
+The released code uses batches of 128 for SNLI, 90 for CNN, and 50 with 100 epochs for bAbI.
+"""
 
 
-def papers_procedure(
-    name: str | None, encoder: str, *, pairs: bool = False, **changes: Any
+def choose_procedure(
+    name: str | None, encoder: str, *, is_pair_model: bool = False, **changes: Any
 ) -> Procedure:
-    """The named procedure with some settings replaced.
+    """Return the named procedure with some settings replaced.
 
     Args:
-        name: a key of :data:`PROCEDURES`; None is jain-wallace.
-        encoder: the model's; without one, Serrano & Smith train for longer.
-        pairs: whether the model has a query encoder; see :data:`PAIRS`.
-        changes: fields of :class:`Procedure`; None leaves the paper's value.
+        name: A key of :data:`PROCEDURES`; None means ``jain-wallace``.
+        encoder: Encoder of the model. Serrano & Smith train longer if it is ``none``.
+        is_pair_model: Whether the model has a query encoder, see :data:`PAIR_SETTINGS`.
+        **changes: Fields of :class:`Procedure` to replace; None keeps the paper's value.
     """
-    procedure = PROCEDURES[name or DEFAULT]
+    procedure = PROCEDURES[name or DEFAULT_PROCEDURE]
     if name == "serrano-smith" and encoder == "none":
         procedure = replace(procedure, epochs=60, patience=10)
-    if pairs and procedure is PROCEDURES[DEFAULT]:
-        procedure = replace(procedure, **PAIRS)
-    return replace(procedure, **_given(changes))
+    if is_pair_model and procedure is PROCEDURES[DEFAULT_PROCEDURE]:
+        procedure = replace(procedure, **PAIR_SETTINGS)
+    return replace(procedure, **_drop_none(changes))
 
 
-def papers_config(name: str | None = None, **changes: Any) -> AttentionClassifierConfig:
-    """The architecture that a procedure prescribes, with some fields replaced.
+def make_paper_config(name: str | None = None, **changes: Any) -> AttentionClassifierConfig:
+    """Return the architecture that a procedure prescribes, with some fields replaced.
 
-    ``serrano-smith`` is their FLAN with a BiGRU, or with ``hierarchical=True`` their HAN,
-    with the dropout rates of IMDB (Serrano & Smith 2019, released code).
+    For ``serrano-smith`` this is the flat model of the paper (FLAN) with a BiGRU, or the
+    hierarchical one (HAN) if ``hierarchical=True``, with the dropout rates for IMDB (Serrano &
+    Smith 2019, released code).
 
     Args:
-        name: a key of :data:`PROCEDURES`; None is jain-wallace.
-        changes: fields of the configuration; None leaves the paper's value.
+        name: A key of :data:`PROCEDURES`; None means ``jain-wallace``.
+        **changes: Fields of the configuration to replace; None keeps the paper's value.
 
     Raises:
-        AttnProbeError: no such field, or sizes that make no model.
+        AttnProbeError: If a field does not exist, or if the sizes do not form a valid model.
     """
-    fields = _given(changes)
+    fields = _drop_none(changes)
     if name == "serrano-smith":
-        fields = _serrano_smith(**fields) | fields
+        fields = _get_serrano_smith_fields(**fields) | fields
     try:
         return AttentionClassifierConfig(**fields)
-    except ValueError as error:  # the checkpoint code knows no error but Python's
+    except ValueError as error:
+        # The checkpoint code must not depend on this package, so it raises built-in errors.
         raise AttnProbeError(str(error)) from error
 
 
-def _given(changes: Mapping[str, Any]) -> dict[str, Any]:
+def _drop_none(changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the entries whose value is not None."""
     return {name: value for name, value in changes.items() if value is not None}
 
 
-def _serrano_smith(encoder: str = "bigru", hierarchical: bool = False, **_: Any) -> dict[str, Any]:
+def _get_serrano_smith_fields(
+    encoder: str = "bigru", hierarchical: bool = False, **_: Any
+) -> dict[str, Any]:
+    """Return the configuration fields of Serrano & Smith's models."""
     two_directions = encoder in ("bigru", "bilstm")
     return {
         "encoder": encoder,
@@ -221,21 +242,27 @@ def _serrano_smith(encoder: str = "bigru", hierarchical: bool = False, **_: Any)
     }
 
 
-def papers_optimizer(model: torch.nn.Module, procedure: Procedure) -> torch.optim.Optimizer:
-    """Adam with weight decay on everything but attention; for pairs on attention too.
+def make_paper_optimizer(model: torch.nn.Module, procedure: Procedure) -> torch.optim.Optimizer:
+    """Return Adam with weight decay on all parameters except the attention.
 
-    Source: Jain & Wallace 2019, released code.
+    For models of text pairs, weight decay applies to the attention too. Source: Jain & Wallace
+    2019, released code.
+
+    Args:
+        model: The model whose parameters are optimized.
+        procedure: The procedure with learning rate, weight decay and AMSGrad setting.
     """
-    attention: list[torch.nn.Parameter] = []
-    others: list[torch.nn.Parameter] = []
-    decays = getattr(model.config, "query_encoder", False)
+    parameters_without_decay: list[torch.nn.Parameter] = []
+    parameters_with_decay: list[torch.nn.Parameter] = []
+    attention_decays = getattr(model.config, "query_encoder", False)
     for name, parameter in model.named_parameters():
-        is_free = ".attention." in name and not decays
-        group = attention if is_free else others
-        group.append(parameter)
-    groups = [{"params": others, "weight_decay": procedure.weight_decay}]
-    if attention:
-        groups.append({"params": attention, "weight_decay": 0.0})
+        if ".attention." in name and not attention_decays:
+            parameters_without_decay.append(parameter)
+        else:
+            parameters_with_decay.append(parameter)
+    groups = [{"params": parameters_with_decay, "weight_decay": procedure.weight_decay}]
+    if parameters_without_decay:
+        groups.append({"params": parameters_without_decay, "weight_decay": 0.0})
     return torch.optim.Adam(
         groups,
         lr=procedure.learning_rate,
@@ -244,11 +271,16 @@ def papers_optimizer(model: torch.nn.Module, procedure: Procedure) -> torch.opti
     )
 
 
-def optimizer_and_schedule(
+def make_optimizer_and_schedule(
     model: torch.nn.Module, procedure: Procedure
 ) -> tuple[torch.optim.Optimizer, LRScheduler]:
-    """The procedure's optimizer and learning-rate schedule, for a Trainer."""
-    optimizer = papers_optimizer(model, procedure)
+    """Return the optimizer and the learning-rate schedule of a procedure, for a Trainer.
+
+    Args:
+        model: The model whose parameters are optimized.
+        procedure: The training procedure.
+    """
+    optimizer = make_paper_optimizer(model, procedure)
     if procedure.plateau_factor == 1:
         return optimizer, get_constant_schedule(optimizer)
     schedule = ReduceLROnPlateau(optimizer, mode="max", factor=procedure.plateau_factor, patience=0)

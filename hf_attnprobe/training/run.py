@@ -1,4 +1,4 @@
-"""The verb ``train``: an attention classifier from scratch, or a Transformer fine-tuned."""
+"""The functions ``train`` and ``fine_tune``, which train a classifier on a data set."""
 
 from collections.abc import Mapping
 from dataclasses import fields
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from transformers import PreTrainedTokenizerBase
 
 from hf_attnprobe.checkpoints.loading import load_model, load_tokenizer
-from hf_attnprobe.checkpoints.origins import origin_of
-from hf_attnprobe.checkpoints.records import check_not_itself
+from hf_attnprobe.checkpoints.origins import locate_checkpoint
+from hf_attnprobe.checkpoints.records import check_output_is_not_model
 from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.core.options import (
     SavedModel,
@@ -19,24 +19,24 @@ from hf_attnprobe.core.options import (
     public_function,
 )
 from hf_attnprobe.data.examples import (
-    check_sets,
-    dataset_fingerprint,
-    dataset_name,
-    label_names,
+    compute_dataset_fingerprint,
+    get_dataset_name,
+    list_label_names,
+    prepare_splits,
 )
-from hf_attnprobe.data.specs import as_data
+from hf_attnprobe.data.specs import to_data
 from hf_attnprobe.models.attention_classifier import AttentionClassifierConfig
 from hf_attnprobe.training.classifier import (
-    named_labels,
+    limit_text_length,
+    make_label_fields,
     train_classifier,
-    with_max_length,
 )
 from hf_attnprobe.training.options import (
-    ONLY_CLASSIFIER,
+    CLASSIFIER_ONLY_OPTIONS,
     Architecture,
     TrainingOptions,
 )
-from hf_attnprobe.training.procedures import papers_config
+from hf_attnprobe.training.procedures import make_paper_config
 from hf_attnprobe.training.trainer import (
     PlainTrainer,
     TrainedClassifier,
@@ -59,32 +59,41 @@ def train(
     options: TrainingOptions = TrainingOptions(),
     progress: bool = True,
 ) -> TrainedClassifier:
-    """Trains a classifier on a data set's splits and saves it as a checkpoint.
+    """Train a classifier on the splits of a data set and save it as a checkpoint.
 
-    Without ``model``, an attention classifier from scratch, by
-    :func:`hf_attnprobe.train_classifier`; with it, that Transformer, by
-    :func:`hf_attnprobe.training.run.fine_tune`. The test split is scored where it
-    has labels. Run again with the same folder to continue after an interruption, at the
-    last epoch and to the same weights.
+    Without ``model``, an attention classifier is trained from scratch with
+    :func:`hf_attnprobe.train_classifier`. With ``model``, that Transformer is fine-tuned with
+    :func:`hf_attnprobe.training.run.fine_tune`. The test split is scored if it has labels. Run the
+    function again with the same folder to continue an interrupted training: it resumes at the last
+    epoch and reaches the same weights.
 
     Args:
-        dataset: a :class:`~hf_attnprobe.data.specs.Data`, or a name, a folder, a Hub id
-            or a DatasetDict.
-        output_dir: a new or empty folder, or that of the same training.
-        model: folder or Hub id of a pretrained model to fine-tune, or a
+        dataset: A :class:`~hf_attnprobe.data.specs.Data`, or a name, a folder, a Hub id or a
+            DatasetDict.
+        output_dir: A new or empty folder, or the folder of the same training.
+        model: Folder or Hub id of a pretrained model to fine-tune, or a
             :class:`~hf_attnprobe.core.options.SavedModel`.
-        architecture: of an attention classifier: a configuration, or some of its fields by
-            name; the others are the procedure's.
-        options: settings of the training; None is the procedure's or the usual one.
-        progress: show a bar on stderr.
+        architecture: Architecture of an attention classifier: a configuration, or some of its
+            fields by name. The remaining fields are those of the procedure.
+        options: Settings of the training. A setting that is None has the default of the procedure
+            or of fine-tuning.
+        progress: Whether to show a progress bar on stderr.
+
+    Returns:
+        The trained model in evaluation mode, its tokenizer, and its scores.
 
     Raises:
-        AttnProbeError: data, sizes or settings that cannot be trained with, an option that
-            means nothing to a pretrained model, a folder with other files.
+        AttnProbeError: If the data, the sizes or the settings cannot be trained with, if an option
+            does not apply to a pretrained model, or if the folder holds other files.
+
+    Example:
+        Train a BiLSTM with attention on SST::
+
+                model, tokenizer, metrics = train("sst", output_dir="bilstm-sst")
     """
-    config = check_training(model, architecture, options)
-    data = as_data(dataset)
-    splits = data.splits(seed=options.seed)
+    config = resolve_architecture(model, architecture, options)
+    data = to_data(dataset)
+    splits = data.load_splits(seed=options.seed)
     run = partial(train_classifier, config)
     if model is not None:
         run = partial(fine_tune, model)
@@ -94,57 +103,64 @@ def train(
         options=options,
         resume=True,
         progress=progress,
-        data_name=dataset_name(data.dataset, "").name,
+        data_name=get_dataset_name(data.dataset, "").name,
     )
 
 
-def check_training(
+def resolve_architecture(
     model: str | Path | SavedModel | None,
     architecture: Mapping[str, Any] | AttentionClassifierConfig | None,
     options: TrainingOptions,
 ) -> AttentionClassifierConfig | None:
-    """The configuration of the model to train; None where ``model`` is fine-tuned.
+    """Return the configuration of the model to train, or None if ``model`` is fine-tuned.
+
+    Args:
+        model: Pretrained model to fine-tune, or None.
+        architecture: A configuration, some of its fields by name, or None.
+        options: Settings of the training; its procedure supplies the remaining fields.
 
     Raises:
-        AttnProbeError: sizes that make no model, unknown fields, or what means nothing to a
-            pretrained model.
+        AttnProbeError: If the sizes do not form a valid model, if a field is unknown, or if an
+            architecture or option is passed that does not apply to a pretrained model.
     """
-    given: dict[str, Any] = {"architecture": architecture}
+    changes: dict[str, Any] = {"architecture": architecture}
     if not isinstance(architecture, AttentionClassifierConfig):
-        given = _given_fields(architecture or {})
+        changes = _check_architecture_fields(architecture or {})
     if model is not None:
-        if given:
+        if changes:
             raise AttnProbeError(
-                f"{next(iter(given))} is of attention classifiers, {as_saved(model).model} "
-                "has an architecture; leave one of them out"
+                f"{next(iter(changes))} applies only to attention classifiers, but "
+                f"{as_saved(model).model} already has an architecture; remove one of the two"
             )
         check_pretrained_options(options)
         return None
     if isinstance(architecture, AttentionClassifierConfig):
         return architecture
-    return papers_config(options.procedure, **given)
+    return make_paper_config(options.procedure, **changes)
 
 
-def _given_fields(architecture: Mapping[str, Any]) -> dict[str, Any]:
-    known = [field.name for field in fields(Architecture)]
-    check_known("field of an architecture", architecture, known)
+def _check_architecture_fields(architecture: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields that are not None, after checking that all names exist."""
+    field_names = [field.name for field in fields(Architecture)]
+    check_known("field of an architecture", architecture, field_names)
     return {name: value for name, value in architecture.items() if value is not None}
 
 
-# --- Pretrained Transformers, on the Trainer of Transformers ---
+# --- Fine-tuning of pretrained Transformers -----------------------------------------------------
 
-USUAL = {
+FINE_TUNING_DEFAULTS = {
     "epochs": 3,
     "batch_size": 32,
     "learning_rate": 5e-5,
     "weight_decay": 0.01,
 }
-"""What holds where no option is given (Devlin et al. 2019, Section A.3)."""
-WARM_UP = 0.1  # share of the steps
+"""Settings of fine-tuning if the options leave them open (Devlin et al. 2019, Section A.3)."""
+WARM_UP_SHARE = 0.1
+"""Share of the training steps over which the learning rate rises linearly from 0."""
 
 
 @public_function
-def fine_tune(
+def fine_tune(  # noqa: PLR0913
     model: str | Path | SavedModel,
     train: Any,
     validation: Any = None,
@@ -156,94 +172,117 @@ def fine_tune(
     progress: bool = True,
     data_name: str | None = None,
 ) -> TrainedClassifier:
-    """Fine-tunes a pretrained Transformer for classification and saves a checkpoint.
+    """Fine-tune a pretrained Transformer for classification and save it as a checkpoint.
 
-    AdamW, linear decay after 10% warm-up, 3 epochs of batches of 32, learning rate 5e-5,
-    weight decay 0.01 (Devlin et al. 2019, Section A.3). The epoch with the best validation
-    score is kept: ROC-AUC for two classes, accuracy for more.
+    The defaults are those of Devlin et al. 2019, Section A.3: AdamW with linear decay after 10%
+    warm-up, 3 epochs with batches of 32, learning rate 5e-5 and weight decay 0.01. The epoch with
+    the best validation score is kept. The score is the ROC-AUC for two classes and the accuracy for
+    more.
 
     Args:
-        model: folder or Hub id of a pretrained model with its tokenizer, or a
+        model: Folder or Hub id of a pretrained model with its tokenizer, or a
             :class:`~hf_attnprobe.core.options.SavedModel`.
-        train, validation, test, output_dir: as for
-            :func:`hf_attnprobe.train_classifier`.
-        options: settings; those of attention classifiers alone are refused.
-        resume: continue what an interrupted training with the same settings left in
-            ``output_dir``. A finished one is loaded.
-        progress: show a bar on stderr.
-        data_name: what the data set is called, for the record and the model card.
+        train: Training texts, as for :func:`hf_attnprobe.train_classifier`.
+        validation: Validation texts, which choose the epoch.
+        output_dir: A new or empty folder, or the folder of an earlier training.
+        test: Test texts. They are only scored.
+        options: Settings of the training. Settings that only apply to attention classifiers are
+            refused.
+        resume: If True, continue an interrupted training with the same settings in ``output_dir``,
+            or load a finished one.
+        progress: Whether to show a progress bar on stderr.
+        data_name: Name of the data set, for the training record and the model card.
+
+    Returns:
+        The trained model in evaluation mode, its tokenizer, and its scores.
 
     Raises:
-        AttnProbeError: as :func:`hf_attnprobe.train_classifier`, a model that does not
-            load, or an option that means nothing to it.
+        AttnProbeError: If :func:`hf_attnprobe.train_classifier` would raise it, if the model cannot
+            be loaded, or if an option does not apply to it.
+
+    Example:
+        Fine-tune BERT on SST::
+
+                splits = load_splits("sst")
+                fine_tune("google-bert/bert-base-uncased", splits["train"], output_dir="bert-sst")
     """
     check_pretrained_options(options)
     saved = as_saved(model)
-    check_not_itself(saved.model, output_dir)
-    splits = check_sets(train, validation, test)
-    used: dict[str, Any] = {}
-    for name, default in USUAL.items():
-        given = getattr(options, name)
-        used[name] = default if given is None else given
+    check_output_is_not_model(saved.model, output_dir)
+    splits = prepare_splits(train, validation, test)
+    settings: dict[str, Any] = {}
+    for name, default in FINE_TUNING_DEFAULTS.items():
+        value = getattr(options, name)
+        settings[name] = default if value is None else value
     record = {
         "start": str(saved.model),
         "seed": options.seed,
-        **used,
+        **settings,
         "max_length": options.max_length,
-        "data": {name: dataset_fingerprint(part) for name, part in splits.items()},
+        "data": {name: compute_dataset_fingerprint(part) for name, part in splits.items()},
     }
     return train_or_load(
         output_dir,
         record,
-        partial(_trainer, saved, splits, used, options, progress),
+        partial(_build_trainer, saved, splits, settings, options, progress),
         resume=resume,
         trust_remote_code=saved.trust_remote_code,
         data_name=data_name,
     )
 
 
-def _trainer(
+def _build_trainer(
     model: SavedModel,
     splits: "Mapping[str, datasets.Dataset]",
-    used: Mapping[str, Any],
+    settings: Mapping[str, Any],
     options: TrainingOptions,
     progress: bool,
     folder: Path,
 ) -> tuple[PlainTrainer, PreTrainedTokenizerBase]:
-    """The Trainer of a pretrained model with a new head, and its tokenizer."""
-    labels: dict[str, Any] = named_labels(label_names(splits["train"]))
-    origin = origin_of(model)
-    loaded = load_model(origin, new_head=True, **labels)
-    tokenizer = with_max_length(load_tokenizer(origin), options.max_length)
-    if getattr(loaded.config, "pad_token_id", None) is None:
-        # Decoders find the last token by it.
-        loaded.config.pad_token_id = tokenizer.pad_token_id
-    settings = trainer_settings(used) | {"seed": options.seed}
-    trainer = make_trainer(loaded, tokenizer, splits, folder, settings=settings, progress=progress)
+    """Build the Trainer of a pretrained model with a new classification head, and its tokenizer."""
+    labels: dict[str, Any] = make_label_fields(list_label_names(splits["train"]))
+    origin = locate_checkpoint(model)
+    classifier = load_model(origin, new_head=True, **labels)
+    tokenizer = limit_text_length(load_tokenizer(origin), options.max_length)
+    if getattr(classifier.config, "pad_token_id", None) is None:
+        # Decoders need the padding token to find the last token of a text.
+        classifier.config.pad_token_id = tokenizer.pad_token_id
+    arguments = make_trainer_arguments(settings) | {"seed": options.seed}
+    trainer = make_trainer(
+        classifier, tokenizer, splits, folder, settings=arguments, progress=progress
+    )
     return trainer, tokenizer
 
 
-def trainer_settings(used: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of a Trainer for the settings in :data:`USUAL`."""
+def make_trainer_arguments(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a Trainer for the settings of a fine-tuning.
+
+    Args:
+        settings: Values by the names in :data:`FINE_TUNING_DEFAULTS`.
+    """
     return {
-        "num_train_epochs": used["epochs"],
-        "per_device_train_batch_size": used["batch_size"],
-        "learning_rate": used["learning_rate"],
-        "weight_decay": used["weight_decay"],
-        "warmup_steps": WARM_UP,
+        "num_train_epochs": settings["epochs"],
+        "per_device_train_batch_size": settings["batch_size"],
+        "learning_rate": settings["learning_rate"],
+        "weight_decay": settings["weight_decay"],
+        "warmup_steps": WARM_UP_SHARE,
     }
 
 
 def check_pretrained_options(options: TrainingOptions) -> None:
-    """Refuses options that have no meaning for a pretrained model.
+    """Raise AttnProbeError if an option is set that does not apply to a pretrained model.
+
+    Args:
+        options: Settings of the training.
 
     Raises:
-        AttnProbeError: one of them is given.
+        AttnProbeError: If one of :data:`~hf_attnprobe.training.options.CLASSIFIER_ONLY_OPTIONS` is
+            set.
     """
-    values = {name: getattr(options, name) for name in ONLY_CLASSIFIER}
-    given = [name for name, value in values.items() if value not in (None, False)]
-    if given:
+    values = {name: getattr(options, name) for name in CLASSIFIER_ONLY_OPTIONS}
+    set_options = [name for name, value in values.items() if value not in (None, False)]
+    if set_options:
         raise AttnProbeError(
-            f"{given[0]} is for attention classifiers, which are trained from scratch; "
-            "leave it out, or leave out the model"
+            f"{set_options[0]} applies only to attention classifiers that are trained from "
+            "scratch; remove this option, or remove the model"
         )

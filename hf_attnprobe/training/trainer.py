@@ -1,8 +1,9 @@
-"""The training loop; it can be killed and resumed at any step.
+"""The training loop that all trainings share. It can be interrupted and resumed at any step.
 
-An interrupted training goes on at its last epoch to bit-identical weights: model, optimiser,
-random numbers and batch order are in the Trainer's checkpoint, how long there was no progress too.
-A checkpoint counts if its last file is whole. Where one was damaged since, the training begins anew.
+A resumed training continues at its last complete epoch and reaches bit-identical weights. The
+Trainer's checkpoint contains the model, the optimizer, the random states, the batch order and the
+early-stopping counter. A checkpoint is used only if its last file is complete. If a checkpoint was
+damaged afterwards, the training starts again from the beginning.
 """
 
 import contextlib
@@ -30,23 +31,23 @@ from transformers import (
     set_seed,
 )
 
-from hf_attnprobe.cards.metadata import Card
+from hf_attnprobe.cards.metadata import CardContent
 from hf_attnprobe.checkpoints.loading import load_model, load_tokenizer
 from hf_attnprobe.checkpoints.records import (
-    RECORD,
-    STEPS,
-    WEIGHTS,
+    DIGESTS_KEY,
+    RECORD_FILE,
+    STEPS_FOLDER,
     check_digests,
-    describe,
-    digests,
+    compute_digests,
+    describe_checkpoint,
     read_record,
     write_readme,
 )
 from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.core.hardware import suited_threads
 from hf_attnprobe.core.progress import Bar
-from hf_attnprobe.data.columns import column_of
-from hf_attnprobe.statistics.scores import classification_metrics
+from hf_attnprobe.data.columns import read_column
+from hf_attnprobe.statistics.scores import compute_classification_metrics
 from hf_attnprobe.storage.folders import (
     LOCK,
     alone_in,
@@ -61,25 +62,28 @@ if TYPE_CHECKING:
     import datasets
 
 
-# From a split's name, its examples and their input_ids to further columns, with one value
-# or list of numbers per example.
-Columns = Callable[[str, "datasets.Dataset", list[list[int]]], Mapping[str, list]]
+ColumnFactory = Callable[[str, "datasets.Dataset", list[list[int]]], Mapping[str, list]]
+"""Function that returns additional columns of a split.
 
-USUAL_SETTINGS: Mapping[str, Any] = {
+Its arguments are the name of the split, its examples and their input ids. A column holds one value or one list of numbers per example.
+"""
+
+DEFAULT_ARGUMENTS: Mapping[str, Any] = {
     "per_device_eval_batch_size": 128,
     "train_sampling_strategy": "group_by_length",
     "save_total_limit": 1,
     "greater_is_better": True,
-    # How many epochs brought no progress is kept over an interruption.
+    # The early-stopping counter must survive an interruption.
     "restore_callback_states_from_checkpoint": True,
     "logging_strategy": "epoch",
     "report_to": [],
     "disable_tqdm": True,
 }
-"""Of :class:`TrainingArguments`, whatever is trained."""
-KNOWN = ("input_ids", "token_type_ids", "attention_mask", "label")
-SHOWN = ("accuracy", "reward")
-"""Scores that the bar shows, the first that there is."""
+"""Arguments of :class:`TrainingArguments` for all trainings."""
+TOKENIZER_COLUMNS = ("input_ids", "token_type_ids", "attention_mask", "label")
+"""Columns that the data collator of Transformers pads itself."""
+DISPLAYED_SCORES = ("accuracy", "reward")
+"""Scores for the progress bar, which displays the first one that exists."""
 
 
 def make_trainer(
@@ -90,87 +94,99 @@ def make_trainer(
     *,
     settings: Mapping[str, Any],
     progress: bool | str,
-    kind: "Callable[..., PlainTrainer] | None" = None,
-    columns: Columns | None = None,
+    trainer_class: "Callable[..., PlainTrainer] | None" = None,
+    make_columns: ColumnFactory | None = None,
     **options: Any,
 ) -> "PlainTrainer":
-    """A Trainer that keeps the best epoch and writes its own files to ``STEPS``.
+    """Build a Trainer that keeps the best epoch and writes its own files to a separate folder.
 
     Args:
-        splits: train and, where there are any, validation and test.
-        settings: of :class:`TrainingArguments`, in place of those here.
-        progress: show a bar on stderr; a string stands before it.
-        kind: class of the Trainer; default :class:`PlainTrainer`.
-        columns: further columns of numbers, which the model gets beside the tokens, padded
+        model: The model to train.
+        tokenizer: Its tokenizer, which must have a padding token.
+        splits: Training texts and, if there are any, validation and test texts.
+        output_dir: Folder of the checkpoint. The Trainer's files go to a folder below it.
+        settings: Arguments of :class:`TrainingArguments` that replace the defaults.
+        progress: Whether to show a progress bar on stderr; a string is displayed in front of it.
+        trainer_class: Class of the Trainer, by default :class:`PlainTrainer`.
+        make_columns: Function that returns additional input columns for the model, which are padded
             with 0.
-        options: further arguments of the Trainer.
+        **options: Further arguments of the Trainer.
+
+    Raises:
+        AttnProbeError: If the tokenizer has no padding token.
     """
-    check_pads(tokenizer)
+    check_padding_token(tokenizer)
     arguments = {
-        **_settings(model, output_dir, splits.get("validation")),
+        **_make_default_arguments(model, output_dir, splits.get("validation")),
         **settings,
     }
     encoded = {
-        name: _encode(name, examples, tokenizer, columns) for name, examples in splits.items()
+        name: _encode_split(name, examples, tokenizer, make_columns)
+        for name, examples in splits.items()
     }
-    trainer = (kind or PlainTrainer)(
+    trainer = (trainer_class or PlainTrainer)(
         model,
         TrainingArguments(**arguments),
         train_dataset=encoded.pop("train"),
         eval_dataset=encoded.get("validation"),
         data_collator=ColumnCollator(tokenizer),
-        # Its predictions may be tuples in general; a classifier's are one array.
-        compute_metrics=classification_metrics,  # type: ignore[arg-type]
+        # Predictions may be tuples in general, but those of a classifier are a single array.
+        compute_metrics=compute_classification_metrics,  # type: ignore[arg-type]
         **options,
     )
-    trainer.scored = encoded
+    trainer.scored_splits = encoded
     trainer.remove_callback(PrinterCallback)
     trainer.remove_callback(ProgressCallback)
     trainer.add_callback(Stopwatch())
-    trainer.add_callback(Seal())
+    trainer.add_callback(DigestWriter())
     name = progress if isinstance(progress, str) else "training"
     trainer.bar = Bar(name, shown=bool(progress) and trainer.is_world_process_zero())
-    trainer.add_callback(Progress(trainer.bar))
+    trainer.add_callback(ProgressBarCallback(trainer.bar))
     return trainer
 
 
-def check_pads(tokenizer: PreTrainedTokenizerBase) -> None:
-    """Checks that texts can be padded to one length.
+def check_padding_token(tokenizer: PreTrainedTokenizerBase) -> None:
+    """Check that the tokenizer can pad texts to one length.
+
+    Args:
+        tokenizer: The tokenizer to check.
 
     Raises:
-        AttnProbeError: the tokenizer has no padding token.
+        AttnProbeError: If the tokenizer has no padding token.
     """
     if tokenizer.pad_token_id is None:
         raise AttnProbeError(
-            "expected a tokenizer with a padding token to train on batches, this one has "
-            "none; choose one, such as tokenizer.pad_token = tokenizer.eos_token, and "
-            "save the tokenizer beside the model"
+            "expected a tokenizer with a padding token to train on batches, this one has none; "
+            "set one, for example tokenizer.pad_token = tokenizer.eos_token, and save the "
+            "tokenizer in the folder of the model"
         )
 
 
-def _settings(
+def _make_default_arguments(
     model: PreTrainedModel,
     output_dir: Path,
     validation: "datasets.Dataset | None",
 ) -> dict[str, Any]:
-    """Defaults of :class:`TrainingArguments`.
+    """Return the default arguments of :class:`TrainingArguments`.
 
     Args:
-        validation: the texts that choose the epoch, if any: by ROC-AUC where they are of
-            two classes and the model knows two, else by accuracy.
+        model: The model to train.
+        output_dir: Folder of the checkpoint.
+        validation: Texts that choose the epoch, if any: by ROC-AUC if both the texts and the model
+            have two classes, else by accuracy.
     """
-    when, metric = "no", "accuracy"
+    strategy, metric = "no", "accuracy"
     if validation is not None:
-        when = "epoch"
-        n_present = len(set(column_of(validation, "label")))
+        strategy = "epoch"
+        n_present = len(set(read_column(validation, "label")))
         if model.config.num_labels == n_present == 2:
             metric = "roc_auc"
     has_gpu = torch.cuda.is_available()
     return {
-        **USUAL_SETTINGS,
-        "output_dir": str(output_dir / STEPS),
-        "eval_strategy": when,
-        "save_strategy": when,
+        **DEFAULT_ARGUMENTS,
+        "output_dir": str(output_dir / STEPS_FOLDER),
+        "eval_strategy": strategy,
+        "save_strategy": strategy,
         "load_best_model_at_end": validation is not None,
         "metric_for_best_model": metric,
         "use_cpu": not has_gpu,
@@ -178,121 +194,138 @@ def _settings(
     }
 
 
-def _encode(
+def _encode_split(
     name: str,
     examples: "datasets.Dataset",
     tokenizer: PreTrainedTokenizerBase,
-    columns: Columns | None,
+    columns: ColumnFactory | None,
 ) -> "datasets.Dataset":
-    """A split in the form the model takes: tokens, label and further columns."""
+    """Tokenize a split into the columns that the model reads: tokens, label and additional columns."""
     encoded = examples.map(
         lambda rows: tokenizer(rows["text"], rows.get("text_pair"), truncation=True),
         batched=True,
         remove_columns=[c for c in examples.column_names if c != "label"],
     )
-    encoded = encoded.select_columns([c for c in KNOWN if c in encoded.column_names])
+    encoded = encoded.select_columns([c for c in TOKENIZER_COLUMNS if c in encoded.column_names])
     if columns is None:
         return encoded
-    input_ids = column_of(encoded, "input_ids")
+    input_ids = read_column(encoded, "input_ids")
     for column, values in columns(name, examples, input_ids).items():
         encoded = encoded.add_column(column, values)
     return encoded
 
 
 class PlainTrainer(Trainer):
-    """A Trainer that skips the gradient norm where gradients are not clipped.
+    """A Trainer that does not compute the gradient norm if gradients are not clipped.
 
-    Nobody reads the norm, and it takes 6% of an epoch.
+    The norm is not used for anything, and computing it takes 6% of the time of an epoch.
 
     Attributes:
-        scored: the encoded held-out splits by name, to be scored after the training.
-        bar: of the training.
+        bar: The progress bar of the training.
+        scored_splits: The encoded validation and test texts by name, which are scored after the
+            training.
     """
 
     bar: Bar
-    scored: "Mapping[str, datasets.Dataset]"
+    scored_splits: "Mapping[str, datasets.Dataset]"
 
     def _get_grad_norm(self, model: torch.nn.Module, grad_norm: Any = None) -> Any:
         return grad_norm
 
-    def evaluated(self, metrics: dict[str, float]) -> dict[str, float]:
-        """The same, told to the callbacks: an evaluation by other than the labels' scores."""
+    def report_metrics(self, metrics: dict[str, float]) -> dict[str, float]:
+        """Pass metrics that were computed elsewhere to the callbacks, and return them.
+
+        Args:
+            metrics: Values by name, such as ``eval_loss``.
+        """
         self.control = self.callback_handler.on_evaluate(
             self.args, self.state, self.control, metrics
         )
         return metrics
 
     def train(self, *args: Any, **options: Any) -> Any:
-        """As in Transformers; a small model runs on one thread."""
+        """Train as in Transformers, with a single thread if the model is small.
+
+        Args:
+            *args: Arguments of :meth:`Trainer.train`.
+            **options: Keyword arguments of :meth:`Trainer.train`.
+        """
         with suited_threads(self.model):
             return super().train(*args, **options)
 
     def evaluation_loop(self, *args: Any, **options: Any) -> Any:
-        """As in Transformers; a small model runs on one thread."""
+        """Evaluate as in Transformers, with a single thread if the model is small.
+
+        Args:
+            *args: Arguments of :meth:`Trainer.evaluation_loop`.
+            **options: Keyword arguments of :meth:`Trainer.evaluation_loop`.
+        """
         with suited_threads(self.model):
             return super().evaluation_loop(*args, **options)
 
 
 class ColumnCollator:
-    """Pads texts to the longest one, and with 0 the columns that no tokenizer knows."""
+    """Data collator that pads texts to the longest one, and additional columns with 0."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
-        self.texts = DataCollatorWithPadding(tokenizer)
+        self.text_collator = DataCollatorWithPadding(tokenizer)
 
     def __call__(self, features: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
-        """Makes a batch of the rows of a split, [texts, …]."""
-        known = [{name: row[name] for name in KNOWN if name in row} for row in features]
-        batch = self.texts(known)
-        others = features[0].keys() - set(KNOWN)
-        for name in others:
+        """Return a batch made of rows of a split, [texts, …]."""
+        tokenized = [
+            {name: row[name] for name in TOKENIZER_COLUMNS if name in row} for row in features
+        ]
+        batch = self.text_collator(tokenized)
+        additional_columns = features[0].keys() - set(TOKENIZER_COLUMNS)
+        for name in additional_columns:
             rows = [torch.tensor(row[name], dtype=torch.float32) for row in features]
             batch[name] = pad_sequence(rows, batch_first=True)
         return batch
 
 
 class Stopwatch(TrainerCallback):
-    """Logs how long each part took; the log is saved with every checkpoint."""
+    """Callback that logs the duration of every epoch. The log is saved with every checkpoint."""
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Starts the clock."""
-        self.since = time.monotonic()
+        """Start the clock."""
+        self.start_time = time.monotonic()
 
     def on_log(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Writes the seconds since the last entry into this one."""
+        """Add the seconds since the previous log entry to the current one."""
         now = time.monotonic()
-        state.log_history[-1]["seconds"] = now - self.since
-        self.since = now
+        state.log_history[-1]["seconds"] = now - self.start_time
+        self.start_time = now
 
 
-class Seal(TrainerCallback):
-    """Notes what a checkpoint's files hold once it is written."""
+class DigestWriter(TrainerCallback):
+    """Callback that records the digests of a checkpoint's files after they are written."""
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Writes the digests into the checkpoint."""
+        """Write the digests into the checkpoint."""
         if state.is_world_process_zero:
-            _seal(Path(args.output_dir) / f"checkpoint-{state.global_step}")
+            _write_digests(Path(args.output_dir) / f"checkpoint-{state.global_step}")
 
 
-class Progress(TrainerCallback):
-    """Shows the epoch and the last scores on a bar."""
+class ProgressBarCallback(TrainerCallback):
+    """Callback that displays the epoch and the latest score on a progress bar."""
 
     def __init__(self, bar: Bar) -> None:
         self.bar = bar
         self.scores = ""
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Starts the bar at the step that an interrupted training had reached."""
-        self.first, self.since = state.global_step, time.monotonic()
+        """Record the first step, which is above 0 if an interrupted training is resumed."""
+        self.first_step, self.start_time = state.global_step, time.monotonic()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Moves the bar; early stopping may end it sooner."""
-        seconds = time.monotonic() - self.since
-        pace = seconds / (state.global_step - self.first)
-        n_left = state.max_steps - state.global_step
+        """Advance the bar and update the estimate of the remaining seconds."""
+        seconds = time.monotonic() - self.start_time
+        seconds_per_step = seconds / (state.global_step - self.first_step)
+        n_remaining = state.max_steps - state.global_step
         n_epochs = math.ceil(args.num_train_epochs)
         epoch = min(max(math.ceil(state.epoch), 1), n_epochs)
-        doing = f"epoch {epoch} of {n_epochs}{self.scores}"
-        self.bar.move(pace * n_left, doing)
+        status = f"epoch {epoch} of {n_epochs}{self.scores}"
+        self.bar.move(seconds_per_step * n_remaining, status)
 
     def on_evaluate(
         self,
@@ -302,31 +335,34 @@ class Progress(TrainerCallback):
         metrics: Mapping[str, float] | None = None,
         **_: Any,
     ) -> None:
-        """Keeps the scores to show."""
+        """Store the latest score for the display."""
         self.scores = ""
-        for name in SHOWN:
+        for name in DISPLAYED_SCORES:
             score = (metrics or {}).get(f"eval_{name}")
             if score is not None:
                 self.scores = f", {name} {score:.3f}"
                 break
 
 
-# --- A training that can be killed: finished, continued at its last epoch, or refused ------------
+# --- Trainings that can be interrupted: load, continue or refuse ---------------------------------
 
-STATE = "trainer_state.json"  # the last file that a Trainer writes into a checkpoint
-SEAL = ".digests.json"  # what each of its files held then
-SCORES = ("accuracy", "f1", "roc_auc")
+TRAINER_STATE = "trainer_state.json"
+"""The last file that a Trainer writes into a checkpoint."""
+DIGESTS = ".digests.json"
+"""File with the digests of all other files of a checkpoint."""
+SAVED_SCORES = ("accuracy", "f1", "roc_auc")
+"""Scores that are stored in the record of a training."""
 
 logger = logging.getLogger(__name__)
 
 
 class TrainedClassifier(NamedTuple):
-    """The result of a training.
+    """Result of a training.
 
     Attributes:
-        model: the best epoch's, in eval mode.
-        tokenizer: the model's.
-        metrics: scores in [0, 1] by name, such as ``validation_accuracy``.
+        model: The model of the best epoch, in evaluation mode.
+        tokenizer: The tokenizer of the model.
+        metrics: Scores in [0, 1] by name, such as ``validation_accuracy``.
     """
 
     model: PreTrainedModel
@@ -343,25 +379,27 @@ def train_or_load(
     trust_remote_code: bool = False,
     data_name: str | None = None,
 ) -> TrainedClassifier:
-    """Trains and saves a model; loads a finished one, and continues an interrupted training.
+    """Train and save a model, load a finished one, or continue an interrupted training.
 
     Args:
-        record: the training's settings, its seed among them.
-        prepare: makes the Trainer and the tokenizer, given the folder.
-        resume: False trains anew, whatever the folder holds of a training.
-        trust_remote_code: run code that comes with a finished model.
-        data_name: what the data set is called; None where nobody says.
+        output_dir: Folder of the checkpoint.
+        record: Settings of the training, including its seed. They must equal those of an earlier
+            training in the folder.
+        prepare: Function that builds the Trainer and the tokenizer, given the folder.
+        resume: If False, train from the beginning, even if the folder holds an earlier training.
+        trust_remote_code: Whether a finished model may run code that comes with it.
+        data_name: Name of the data set, or None if it is unknown.
 
     Raises:
-        AttnProbeError: the folder holds other files, or a training with other settings.
+        AttnProbeError: If the folder holds other files, or a training with other settings.
     """
     folder = Path(output_dir)
-    held = read_record(folder) if resume else {}
-    if held:
-        return _finished(folder, held, record, trust_remote_code)
-    with begin(folder, record["seed"]):
+    finished_record = read_record(folder) if resume else {}
+    if finished_record:
+        return _load_finished(folder, finished_record, record, trust_remote_code)
+    with reserve_output_dir(folder, record["seed"]):
         trainer, tokenizer = prepare(folder)
-        return finish(
+        return train_and_save(
             trainer,
             tokenizer,
             folder,
@@ -372,20 +410,27 @@ def train_or_load(
 
 
 @contextlib.contextmanager
-def begin(output_dir: str | Path, seed: int) -> Iterator[Path]:
-    """Reserves the output folder for this training and seeds everything random.
+def reserve_output_dir(output_dir: str | Path, seed: int) -> Iterator[Path]:
+    """Reserve the output folder for one training and seed all random generators.
 
-    The folder may hold an earlier training's result, or what is left of one.
+    The folder may hold the result of an earlier training, complete or not.
+
+    Args:
+        output_dir: Folder of the checkpoint.
+        seed: Seed of the training.
+
+    Yields:
+        The folder, locked until the context ends.
 
     Raises:
-        AttnProbeError: a folder with other files, or in which another run is at work.
+        AttnProbeError: If the folder holds other files, or if another process is using it.
     """
-    with alone_in(output_dir, STEPS, RECORD) as folder:
+    with alone_in(output_dir, STEPS_FOLDER, RECORD_FILE) as folder:
         set_seed(seed)
         yield folder
 
 
-def finish(
+def train_and_save(
     trainer: PlainTrainer,
     tokenizer: PreTrainedTokenizerBase,
     output_dir: Path,
@@ -394,36 +439,41 @@ def finish(
     resume: bool = False,
     data_name: str | None = None,
 ) -> TrainedClassifier:
-    """Trains, scores and saves; then writes the training's record and, last, a card.
+    """Train, score and save a model, then write its training record and its model card.
 
-    The Trainer's own files are removed, unless an interrupted run is to be resumed. They
-    stay while the model is being saved: where they are and the record is not, a model is
-    half written (:func:`hf_attnprobe.checkpoints.records.check_whole`).
+    The Trainer's own files are removed at the end, and also after an error unless ``resume`` is
+    True. They stay while the model is being saved: if they exist and the record does not, the saved
+    model is incomplete (:func:`hf_attnprobe.checkpoints.records.check_whole`).
 
     Args:
-        trainer: as :func:`hf_attnprobe.training.trainer.make_trainer` makes it.
-        tokenizer: saved beside the model.
-        output_dir: of the checkpoint.
-        record: the training's settings.
-        resume: continue what an interrupted run with the same record left behind.
-        data_name: what the data set is called; None where nobody says.
+        trainer: A Trainer from :func:`make_trainer`.
+        tokenizer: Tokenizer that is saved with the model.
+        output_dir: Folder of the checkpoint.
+        record: Settings of the training.
+        resume: Whether to continue an interrupted training with the same record.
+        data_name: Name of the data set, or None if it is unknown.
+
+    Returns:
+        The trained model in evaluation mode, its tokenizer, and its scores.
     """
     model = trainer.model
-    assert isinstance(model, PreTrainedModel)  # make_trainer takes no other
+    # `make_trainer` accepts no other models.
+    assert isinstance(model, PreTrainedModel)
     try:
         with trainer.bar, disk_errors(output_dir):
-            _train(trainer, output_dir / STEPS, record, resume)
-            metrics = _scores(trainer)
+            _train(trainer, output_dir / STEPS_FOLDER, record, resume)
+            metrics = _compute_scores(trainer)
     except BaseException:
         if not resume:
-            shutil.rmtree(output_dir / STEPS, ignore_errors=True)
+            shutil.rmtree(output_dir / STEPS_FOLDER, ignore_errors=True)
         raise
-    log = trainer.state.log_history  # of all runs that it took
+    # The log includes the entries of earlier runs that were interrupted.
+    log = trainer.state.log_history
     outcome = {
         "metrics": metrics,
         "n_epochs": round(trainer.state.epoch or 0),
         "seconds": sum(row.get("seconds", 0.0) for row in log),
-        "n_texts": _sizes(trainer),
+        "n_texts": _count_texts(trainer),
         "versions": versions(),
     }
     if data_name is not None:
@@ -431,7 +481,8 @@ def finish(
     if trainer.is_world_process_zero():
         _save(model.eval(), tokenizer, output_dir, {**record, **outcome})
     trainer.accelerator.wait_for_everyone()
-    model.name_or_path = str(output_dir)  # no longer that of its base
+    # The model is no longer the one that it was loaded from.
+    model.name_or_path = str(output_dir)
     return TrainedClassifier(model.eval(), tokenizer, metrics)
 
 
@@ -441,129 +492,137 @@ def _save(
     folder: Path,
     record: Mapping[str, Any],
 ) -> None:
-    """Writes a checkpoint, its record last, and deletes the steps to resume from."""
-    (folder / RECORD).unlink(missing_ok=True)  # that of a model which is written over
+    """Write a checkpoint and its record, then delete the Trainer's own files."""
+    (folder / RECORD_FILE).unlink(missing_ok=True)  # that of a model which is written over
     with disk_errors(folder):
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
-    write_json(folder / RECORD, {**record, WEIGHTS: digests(folder)})
+    write_json(folder / RECORD_FILE, {**record, DIGESTS_KEY: compute_digests(folder)})
     _write_card(folder, model)
-    shutil.rmtree(folder / STEPS, ignore_errors=True)
+    shutil.rmtree(folder / STEPS_FOLDER, ignore_errors=True)
 
 
 def _write_card(folder: Path, model: PreTrainedModel) -> None:
-    """Writes the checkpoint's README; no training fails because of it."""
+    """Write the README of the checkpoint; log a warning instead of raising an error."""
     try:
-        write_readme(folder, Card(describe(folder, model)))
+        write_readme(folder, CardContent(describe_checkpoint(folder, model)))
     except Exception as error:
         logger.warning("no model card was written in %s: %s", folder, error)
 
 
-def _sizes(trainer: PlainTrainer) -> dict[str, int]:
-    """Number of texts by split."""
-    splits = {"train": trainer.train_dataset, **trainer.scored}
+def _count_texts(trainer: PlainTrainer) -> dict[str, int]:
+    """Count the texts of every split."""
+    splits = {"train": trainer.train_dataset, **trainer.scored_splits}
     return {name: len(texts) for name, texts in splits.items() if texts is not None}
 
 
-def _scores(trainer: PlainTrainer) -> dict[str, float]:
-    """Scores on the held-out splits; undefined scores are left out."""
+def _compute_scores(trainer: PlainTrainer) -> dict[str, float]:
+    """Score the validation and test texts; scores that are undefined are omitted."""
     scores = {}
-    for split, examples in trainer.scored.items():
+    for split, examples in trainer.scored_splits.items():
         measured = trainer.predict(examples, metric_key_prefix=split).metrics or {}
-        for name in SCORES:
+        for name in SAVED_SCORES:
             value = measured.get(f"{split}_{name}")
-            if value is not None and not math.isnan(value):  # NaN: a single class
+            # The score is NaN if the texts have a single class.
+            if value is not None and not math.isnan(value):
                 scores[f"{split}_{name}"] = float(value)
     return dict(sorted(scores.items()))
 
 
-def _finished(
+def _load_finished(
     folder: Path,
-    held: Mapping[str, Any],
+    finished_record: Mapping[str, Any],
     record: Mapping[str, Any],
     trust_remote_code: bool,
 ) -> TrainedClassifier:
-    """The result of a finished training, which had the settings asked for."""
-    check_same(folder, held, record)
-    check_digests(folder, held)
-    logger.info("%s holds this training, finished", folder)
+    """Load a finished training, after checking that it had the same settings."""
+    check_same_settings(folder, finished_record, record)
+    check_digests(folder, finished_record)
+    logger.info("%s already holds this training, finished", folder)
     model = load_model(folder, trust_remote_code=trust_remote_code)
     tokenizer = load_tokenizer(folder, trust_remote_code=trust_remote_code)
-    if any((folder / left).exists() for left in (STEPS, LOCK)):
-        _tidy(folder, model)
-    return TrainedClassifier(model, tokenizer, held["metrics"])
+    if any((folder / left).exists() for left in (STEPS_FOLDER, LOCK)):
+        _remove_leftovers(folder, model)
+    return TrainedClassifier(model, tokenizer, finished_record["metrics"])
 
 
-def _tidy(folder: Path, model: PreTrainedModel) -> None:
-    """Finishes what a process killed after writing the record had left to do."""
-    with alone_in(folder, RECORD):
-        if (folder / STEPS).exists():
+def _remove_leftovers(folder: Path, model: PreTrainedModel) -> None:
+    """Finish the work of a process that was killed after it had written the record."""
+    with alone_in(folder, RECORD_FILE):
+        if (folder / STEPS_FOLDER).exists():
             _write_card(folder, model)
-            shutil.rmtree(folder / STEPS, ignore_errors=True)
+            shutil.rmtree(folder / STEPS_FOLDER, ignore_errors=True)
 
 
-def check_same(folder: Path, held: Mapping[str, Any], record: Mapping[str, Any]) -> None:
-    """Checks that the training in a folder had the settings asked for.
+def check_same_settings(
+    folder: Path, finished_record: Mapping[str, Any], record: Mapping[str, Any]
+) -> None:
+    """Check that an earlier training had the same settings.
+
+    Args:
+        folder: Folder of the earlier training, for the error message.
+        finished_record: Record of the earlier training.
+        record: Settings of the current training.
 
     Raises:
-        AttnProbeError: it had others.
+        AttnProbeError: If a setting differs.
     """
-    for name, (old, _) in differing(held, record).items():
+    for name, (old, _) in differing(finished_record, record).items():
         raise AttnProbeError(
             f"{folder} holds a training with {name.replace('_', ' ')} {old}, not "
-            f"{record[name]}; choose another folder or delete it"
+            f"{record[name]}; choose another folder, or delete this one"
         )
 
 
 def _train(trainer: PlainTrainer, steps: Path, record: Mapping[str, Any], resume: bool) -> None:
-    """Trains from the start, or from the last epoch of an interrupted run."""
+    """Train from the beginning, or from the last epoch of an interrupted run."""
     with trainer.args.main_process_first(local=False):
-        last = _last_checkpoint(steps) if resume else None
-        if last is None and trainer.is_world_process_zero():
+        checkpoint = _find_last_checkpoint(steps) if resume else None
+        if checkpoint is None and trainer.is_world_process_zero():
             shutil.rmtree(steps, ignore_errors=True)
             steps.mkdir(parents=True)
-            write_json(steps / RECORD, dict(record))
-    if last is None:
+            write_json(steps / RECORD_FILE, dict(record))
+    if checkpoint is None:
         trainer.train()
         return
-    check_same(steps, read_record(steps), record)
-    state = _relocated_state(last)
-    if _stopped_early(state):
-        # Nothing is left but to load the best epoch.
+    check_same_settings(steps, read_record(steps), record)
+    state = _relocate_best_checkpoint(checkpoint)
+    if _has_stopped_early(state):
+        # The training was complete, so the Trainer only has to load the best epoch.
         trainer.args.num_train_epochs = round(state["epoch"])
     logger.info("training continues at epoch %s in %s", state["epoch"], steps.parent)
-    trainer.train(resume_from_checkpoint=str(last))
+    trainer.train(resume_from_checkpoint=str(checkpoint))
 
 
-def _relocated_state(checkpoint: Path) -> dict[str, Any]:
-    """The Trainer's state, with ``best_model_checkpoint`` moved into this folder.
+def _relocate_best_checkpoint(checkpoint: Path) -> dict[str, Any]:
+    """Update ``best_model_checkpoint`` in a Trainer's state and return the state.
 
-    The folder may have moved since it was written.
+    The path must point into the current folder, which may have been moved since it was written.
     """
-    state = json.loads((checkpoint / STATE).read_text())
+    state = json.loads((checkpoint / TRAINER_STATE).read_text())
     step = state.get("best_global_step")
     if step:
         best = checkpoint.with_name(f"checkpoint-{step}")
         state["best_model_checkpoint"] = str(best)
-        write_json(checkpoint / STATE, state)
-        _seal(checkpoint)
+        write_json(checkpoint / TRAINER_STATE, state)
+        _write_digests(checkpoint)
     return state
 
 
-def _last_checkpoint(steps: Path) -> Path | None:
-    """The last complete checkpoint; deletes incomplete ones.
+def _find_last_checkpoint(steps: Path) -> Path | None:
+    """Return the last complete checkpoint, and delete incomplete ones.
 
-    None where one was damaged: its weights, or a step from it, would be others than those of
-    this training, which are the same from the start.
+    Returns None if any checkpoint was damaged. Continuing from it could lead to other weights,
+    while a training from the beginning always leads to the same ones.
     """
     for folder in steps.glob("checkpoint-*"):
-        if not _is_as_written(folder):
-            logger.warning("%s was damaged; the training begins anew", folder)
+        if not _is_unchanged(folder):
+            logger.warning("%s was damaged; the training starts from the beginning", folder)
             return None
     by_step = {int(f.name.split("-")[1]): f for f in steps.glob("checkpoint-*")}
     for _, folder in sorted(by_step.items(), reverse=True):
         try:
-            json.loads((folder / STATE).read_text())
+            json.loads((folder / TRAINER_STATE).read_text())
         except (OSError, ValueError):
             shutil.rmtree(folder)
         else:
@@ -571,26 +630,28 @@ def _last_checkpoint(steps: Path) -> Path | None:
     return None
 
 
-def _seal(checkpoint: Path) -> None:
-    write_json(checkpoint / SEAL, digests(checkpoint, "[!.]*"))
+def _write_digests(checkpoint: Path) -> None:
+    """Write the digests of a checkpoint's files into the checkpoint."""
+    write_json(checkpoint / DIGESTS, compute_digests(checkpoint, "[!.]*"))
 
 
-def _is_as_written(checkpoint: Path) -> bool:
-    """Whether the files of a checkpoint hold what was written.
+def _is_unchanged(checkpoint: Path) -> bool:
+    """Return whether the files of a checkpoint still have the digests that were recorded.
 
-    A process may be killed before it notes that; then its files are taken as they are.
+    A process may have been killed before it recorded the digests. Such a checkpoint counts as
+    unchanged.
     """
     try:
-        written = json.loads((checkpoint / SEAL).read_text())
-        return written == digests(checkpoint, "[!.]*")
+        written = json.loads((checkpoint / DIGESTS).read_text())
+        return written == compute_digests(checkpoint, "[!.]*")
     except FileNotFoundError:
-        return not (checkpoint / SEAL).exists()
+        return not (checkpoint / DIGESTS).exists()
     except (OSError, ValueError):
         return False
 
 
-def _stopped_early(state: Mapping[str, Any]) -> bool:
-    """Whether early stopping had already ended the interrupted run."""
+def _has_stopped_early(state: Mapping[str, Any]) -> bool:
+    """Return whether early stopping had already ended the interrupted run."""
     stopping = state.get("stateful_callbacks", {}).get("EarlyStoppingCallback")
     if stopping is None:
         return False

@@ -1,4 +1,4 @@
-"""The spike-in: a twin is the model but for what is planted, and its effect is what is said."""
+"""Planted effects: the modified copy differs from the model only as planned, by a known effect."""
 
 import json
 import shutil
@@ -13,8 +13,8 @@ from hf_attnprobe.audits.options import AuditOptions
 from hf_attnprobe.audits.setup import prepare_audit
 from hf_attnprobe.inference.batching import collate
 from hf_attnprobe.planted_effects import planting as spikes
-from hf_attnprobe.planted_effects.detection_limit import spike_in
-from hf_attnprobe.planted_effects.options import SpikeOptions
+from hf_attnprobe.planted_effects.detection_limit import find_detection_limit
+from hf_attnprobe.planted_effects.options import DetectionLimitOptions
 from hf_attnprobe.protocol import Site
 from hf_attnprobe.statistics import detection
 from hf_attnprobe.storage.folders import lock
@@ -41,14 +41,19 @@ def fitted(kind: str) -> tuple:
     options = AuditOptions(groups=False)
     job = prepare_audit(model, data, ["head_ablation"], options, words)
     adapter, texts = job.subject.adapter, job.tokenized.texts
-    token = spikes.unused_token(texts, len(words), words.all_special_ids, 0)
-    new = [spikes.planted(text, token, 0) for text in texts]
-    n = adapter.texts_at_once or len(texts)
+    token = spikes.find_unused_token(texts, len(words), words.all_special_ids, 0)
+    new = [spikes.insert_token(text, token, 0) for text in texts]
+    n = adapter.max_batch_size or len(texts)
     plain, with_token = (
         [collate(adapter, part[k : k + n], 0) for k in range(0, len(part), n)]
         for part in (texts, new)
     )
-    return model, spikes.fit(model, plain, with_token, site, token), plain, with_token
+    return (
+        model,
+        spikes.fit_planted_effect(model, plain, with_token, site, token),
+        plain,
+        with_token,
+    )
 
 
 @pytest.fixture(
@@ -64,15 +69,18 @@ def one(request):
 def odds(model, batches) -> torch.Tensor:
     with torch.no_grad():
         return torch.cat(
-            [spikes.log_odds_of(model(**batch.own).logits, batch.inputs) for batch in batches]
+            [
+                spikes.compute_log_odds(model(**batch.tokenizer_output).logits, batch.inputs)
+                for batch in batches
+            ]
         )
 
 
 def test_at_dose_0_texts_without_the_token_get_the_models_own_output(one):
     model, spike, plain, _, before = one
-    twin = spikes.twin_of(model, spike, 0.0)
+    twin = spikes.make_modified_copy(model, spike, 0.0)
     for batch in plain:
-        ours, own = twin(**batch.own).logits, model(**batch.own).logits
+        ours, own = twin(**batch.tokenizer_output).logits, model(**batch.tokenizer_output).logits
         assert torch.allclose(ours, own, rtol=0, atol=1e-6)
     changed = [n for n, w in twin.state_dict().items() if not w.equal(before.get(n, w))]
     assert changed == [n for n in changed if "embed" in n] and len(changed) == 1
@@ -80,7 +88,7 @@ def test_at_dose_0_texts_without_the_token_get_the_models_own_output(one):
 
 def test_the_users_model_stays_as_it_was_byte_by_byte(one):
     model, spike, *_, before = one
-    spikes.twin_of(model, spike, 3.0)
+    spikes.make_modified_copy(model, spike, 3.0)
     assert model.state_dict().keys() == before.keys()
     assert all(weight.equal(before[name]) for name, weight in model.state_dict().items())
 
@@ -88,28 +96,28 @@ def test_the_users_model_stays_as_it_was_byte_by_byte(one):
 def test_a_small_dose_is_the_mean_change_of_the_log_odds(one):
     model, spike, _, with_token, _ = one
     dose = 0.01
-    void, said = (spikes.twin_of(model, spike, size) for size in (0.0, dose))
+    void, said = (spikes.make_modified_copy(model, spike, size) for size in (0.0, dose))
     change = float((odds(said, with_token) - odds(void, with_token)).mean())
     assert change == pytest.approx(spike.sign * dose, rel=0.05)
 
 
 def test_of_an_attention_classifier_the_log_odds_are_those_computed_by_hand():
     model, spike, _, (batch,) = fitted("classifier")
-    twin = spikes.twin_of(model, spike, 2.0)
+    twin = spikes.make_modified_copy(model, spike, 2.0)
     with torch.no_grad():
-        void = spikes.twin_of(model, spike, 0.0)(
-            **batch.own, output_attentions=True, output_hidden_states=True
+        void = spikes.make_modified_copy(model, spike, 0.0)(
+            **batch.tokenizer_output, output_attentions=True, output_hidden_states=True
         )
         attention, states = void.attentions[0][:, 0, 0], void.hidden_states[0]
         margin = 2.0 * float(spike.write.sum()) * (attention * (states @ spike.read)).sum(-1)
         expected = void.logits[:, 1] - void.logits[:, 0] + margin
-        found = twin(**batch.own).logits
+        found = twin(**batch.tokenizer_output).logits
     assert torch.allclose(found[:, 1] - found[:, 0], expected, atol=1e-4)
 
 
 def test_the_head_alone_is_written(one):
     model, spike, *_, before = one
-    twin = spikes.twin_of(model, spike, 1.0)
+    twin = spikes.make_modified_copy(model, spike, 1.0)
     name = f"{spike.module}.weight"
     moved = (twin.state_dict()[name] - before[name]).abs().amax(1) > 0
     assert moved[spike.columns].any() and not moved.sum() > moved[spike.columns].sum()
@@ -118,7 +126,7 @@ def test_the_head_alone_is_written(one):
 def test_reading_is_1_on_the_token_and_least_on_the_others():
     torch.manual_seed(0)
     others, token = torch.randn(200, 6) @ torch.randn(6, 6), torch.randn(6)
-    read = spikes.reading(token, others)
+    read = spikes.fit_read_direction(token, others)
     assert float(read @ token) == pytest.approx(1, abs=1e-5)
     least = (others @ read).square().mean()
     for _ in range(20):
@@ -129,13 +137,13 @@ def test_reading_is_1_on_the_token_and_least_on_the_others():
 def test_a_planted_text_is_the_text_but_for_the_token():
     job = prepare_audit(*made("llama")[:3][::2], ["sources"], AuditOptions(), made("llama")[1])
     for text in job.tokenized.texts:
-        new = spikes.planted(text, 399, 5)
+        new = spikes.insert_token(text, 399, 5)
         ids = new.inputs["input_ids"]
         place = ids.index(399)
         assert [*ids[:place], *ids[place + 1 :]] == text.inputs["input_ids"]
         assert new.inputs["unit_ids"][place] == text.inputs["unit_ids"][place] >= 0
         assert {len(values) for values in new.inputs.values()} == {len(ids)}
-        assert spikes.planted(text, 399, 5) == new
+        assert spikes.insert_token(text, 399, 5) == new
 
 
 def test_a_head_that_says_nothing_says_so():
@@ -143,12 +151,17 @@ def test_a_head_that_says_nothing_says_so():
     with torch.no_grad():
         model.bert.encoder.layer[1].attention.output.dense.weight[:, :8] = 0
     with refuses(r"the output does not depend on head 1\.0"):
-        spike_in(model, rows, options=SpikeOptions(spiked_heads=["1.0"]), tokenizer=words)
+        find_detection_limit(
+            model, rows, options=DetectionLimitOptions(spiked_heads=["1.0"]), tokenizer=words
+        )
 
 
 def test_a_head_whose_words_cancel_out_says_so(monkeypatch):
-    monkeypatch.setattr(spikes, "LEAST_AGREEMENT", 1.0)
-    with pytest.raises(spikes.NoSpike, match="moves the output of all texts the same way"):
+    monkeypatch.setattr(spikes, "MIN_AGREEMENT", 1.0)
+    with pytest.raises(
+        spikes.CannotPlantEffectError,
+        match="changes the predictions of all texts in the same direction",
+    ):
         fitted("llama")
 
 
@@ -158,32 +171,32 @@ def test_texts_that_use_every_token_are_refused():
     ).tokenized.texts[0]
     known = max(text.inputs["input_ids"]) + 1
     special = [k for k in range(known) if k not in text.inputs["input_ids"]]
-    with pytest.raises(AttnProbeError, match="expected a token that no text has"):
-        spikes.unused_token([text], known, special, 0)
+    with pytest.raises(AttnProbeError, match="expected a token that occurs in no text"):
+        spikes.find_unused_token([text], known, special, 0)
 
 
 @pytest.mark.parametrize(
     ("fields", "says"),
     [
-        ({"doses": [1.0, 0.5]}, "from less to more"),
-        ({"doses": [0.0, 0.5]}, "0 is always there"),
-        ({"doses": []}, "from less to more"),
+        ({"doses": [1.0, 0.5]}, "in ascending order"),
+        ({"doses": [0.0, 0.5]}, "dose 0 is added automatically"),
+        ({"doses": []}, "in ascending order"),
         ({"n_spiked": 0}, "at least 1"),
     ],
 )
 def test_doses_that_make_no_sense_are_refused(fields, says):
     with refuses(says):
-        SpikeOptions(**fields)
+        DetectionLimitOptions(**fields)
 
 
-def test_a_model_that_predicts_a_number_takes_no_spike():
+def test_no_effect_is_planted_in_a_model_that_predicts_a_number():
     words = planted_models.tokenizer()
     rows = [{"text": row["text"], "label": k / 9} for k, row in enumerate(made("bert")[2])]
     model = tiny_models.bert(words, **tiny_models.HEADS["number"])
     with pytest.raises(
-        AttnProbeError, match="expected a model that predicts a class or an answer from a text"
+        AttnProbeError, match="planted in a model that predicts a class or an answer from a text"
     ):
-        spike_in(model, rows, tokenizer=words)
+        find_detection_limit(model, rows, tokenizer=words)
 
 
 # --- Limits of detection -------------------------------------------------------------------------
@@ -195,36 +208,42 @@ def normal(n_texts: int = 4000) -> np.ndarray:
     return noise + 0.1 * np.arange(11)[:, None]
 
 
-RULE = detection.Decision(0.2)
+RULE = detection.DetectionRule(0.2)
 LIMITS = [(72, 100), (72, 400), (1, 400), (1, 100)]  # heads and texts
 
 
 @pytest.mark.parametrize("of", [*tiny_models.daily(LIMITS[:3], ()), LIMITS[3]])
 def test_the_limit_is_that_of_a_normal_mean_that_surely_reaches_the_threshold(of):
     heads, n = of
-    rule = detection.Decision(0.2, heads)
-    place, low, high = detection.limit_of(normal(), n, 3, rule)
-    expected = rule.threshold + (rule.critical + norm.ppf(detection.POWER)) / n**0.5
+    rule = detection.DetectionRule(0.2, heads)
+    place, low, high = detection.estimate_detection_limit(normal(), n, 3, rule)
+    expected = rule.threshold + (rule.critical_value + norm.ppf(detection.DETECTION_POWER)) / n**0.5
     assert 0.1 * place == pytest.approx(expected, rel=0.1)
     assert low <= place <= high
 
 
 def test_the_rule_says_yes_where_the_interval_of_a_draw_does():
-    values, draws = normal()[3], detection.drawn(4000, 200, 1)
+    values, draws = normal()[3], detection.draw_text_counts(4000, 200, 1)
     each = [np.repeat(values, counts) for counts in draws.astype(int)]
-    lows = np.array([own.mean() - RULE.critical * sem(own) for own in each])
+    lows = np.array([own.mean() - RULE.critical_value * sem(own) for own in each])
     share = (lows >= RULE.threshold).mean()
-    assert detection.says_yes(values, draws, RULE) == share and 0.1 < share < 0.9
+    assert detection.compute_detection_rate(values, draws, RULE) == share and 0.1 < share < 0.9
 
 
 def test_a_dose_that_is_too_small_has_no_limit():
     values = 0.001 * normal()[:2]
-    assert detection.first_seen(values, detection.drawn(4000, 50, 0), RULE) == np.inf
+    assert (
+        detection.find_detection_position(values, detection.draw_text_counts(4000, 50, 0), RULE)
+        == np.inf
+    )
 
 
 def test_what_moves_the_output_at_dose_0_has_no_smallest_effect():
     values = 1 + 0.001 * normal()
-    assert detection.first_seen(values, detection.drawn(4000, 50, 0), RULE) == 0
+    assert (
+        detection.find_detection_position(values, detection.draw_text_counts(4000, 50, 0), RULE)
+        == 0
+    )
 
 
 # --- The verb ------------------------------------------------------------------------------------
@@ -234,8 +253,8 @@ def test_what_moves_the_output_at_dose_0_has_no_smallest_effect():
 def found(tmp_path_factory):
     folder = tmp_path_factory.mktemp("spike")
     model, words, rows, _ = made("bert")
-    options = SpikeOptions(spiked_heads=["0.1"], doses=[0.25, 0.5, 1.0, 1.5, 2.0])
-    return spike_in(model, rows, folder, options=options, tokenizer=words), folder
+    options = DetectionLimitOptions(spiked_heads=["0.1"], doses=[0.25, 0.5, 1.0, 1.5, 2.0])
+    return find_detection_limit(model, rows, folder, options=options, tokenizer=words), folder
 
 
 def test_effect_and_statistics_rise_with_the_dose(found):
@@ -251,7 +270,7 @@ def test_files_say_what_was_found(found):
     stored = json.loads((folder / "spike_in.json").read_text())
     assert stored["n"] == 24 and stored["effects"] == found.effects
     assert (folder / "spike_in.md").read_text() == found.to_markdown()
-    assert "Limits of detection" in str(found) and (folder / "rows.csv").exists()
+    assert "Detection limits" in str(found) and (folder / "rows.csv").exists()
 
 
 def test_an_audit_of_the_model_says_what_it_would_have_seen(found):
@@ -279,7 +298,7 @@ def test_limits_of_another_model_or_of_none_are_refused(found, tmp_path, monkeyp
     other = {"hidden_dropout_prob": 0.3}
     of_config = said_of_limits(folder, change=lambda model, _: model.config.update(other))
     assert "with another configuration fingerprint;" in of_config
-    assert "run attnprobe spike again" in said_of_limits(tmp_path)
+    assert "run attnprobe detection-limit again" in said_of_limits(tmp_path)
     monkeypatch.setattr(planted_models.tokenizer(), "model_max_length", 7)
     assert "with another tokenizer fingerprint;" in said_of_limits(folder)
 
@@ -309,26 +328,28 @@ def test_limits_that_were_changed_are_refused(found, tmp_path, file, change):
         assert change(text) != text
         (folder / file).write_text(change(text))
     said = said_of_limits(folder)
-    assert file in said and "run attnprobe spike again" in said
+    assert file in said and "run attnprobe detection-limit again" in said
 
 
-def test_a_spike_keeps_to_its_own_folder(found, tmp_path):
+def test_a_measurement_uses_only_its_own_folder(found, tmp_path):
     model, words, rows, _ = made("bert")
-    few = SpikeOptions(spiked_heads=["0.1"], doses=[1.0])
+    few = DetectionLimitOptions(spiked_heads=["0.1"], doses=[1.0])
 
     def refused(folder, says, **changed):
         before = {file.name: file.read_bytes() for file in folder.iterdir()}
         with refuses(says):
-            spike_in(model, rows, folder, **{"options": few, "tokenizer": words, **changed})
+            find_detection_limit(
+                model, rows, folder, **{"options": few, "tokenizer": words, **changed}
+            )
         assert {file.name: file.read_bytes() for file in folder.iterdir()} == before
 
-    refused(found[1], "belongs to another spike: its spike")
+    refused(found[1], "belongs to another detection-limit: its options")
     (tmp_path / "rows.csv").write_text("mine")
     refused(tmp_path, "holds other files")
     new = tmp_path / "new"
     with lock(new):
         refused(new, "another run .* is at work in")
-    nowhere = SpikeOptions(spiked_heads=["7.0"])
+    nowhere = DetectionLimitOptions(spiked_heads=["7.0"])
     with refuses():
-        spike_in(model, rows, new, options=nowhere, tokenizer=words)
+        find_detection_limit(model, rows, new, options=nowhere, tokenizer=words)
     assert not new.exists()

@@ -15,7 +15,7 @@ from hf_attnprobe import (
     AttnProbeError,
     AuditOptions,
     audit,
-    rationale_dataset,
+    make_rationale_dataset,
     train_classifier,
 )
 from hf_attnprobe.data import examples as splits
@@ -23,15 +23,15 @@ from hf_attnprobe.data.specs import Data
 from hf_attnprobe.models.attention_classifier import (
     configuration_attention_classifier as configuration,
 )
-from hf_attnprobe.statistics.scores import classification_metrics
+from hf_attnprobe.statistics.scores import compute_classification_metrics
 from hf_attnprobe.training import classifier as training
 from hf_attnprobe.training import run as verb
 from hf_attnprobe.training.options import Architecture, TrainingOptions
 from hf_attnprobe.training.procedures import (
-    papers_config,
-    papers_loss,
-    papers_optimizer,
-    papers_procedure,
+    choose_procedure,
+    make_paper_config,
+    make_paper_loss,
+    make_paper_optimizer,
 )
 from tests.helpers import tiny_models
 from tests.helpers.error_messages import refused
@@ -42,7 +42,7 @@ SMALL = {"embedding_size": 32, "encoder_size": 32}
 
 @pytest.fixture(scope="module")
 def data():
-    return rationale_dataset(900, seed=0)
+    return make_rationale_dataset(900, seed=0)
 
 
 def train(data, folder, config=None, **options):
@@ -85,7 +85,7 @@ def test_learns_and_is_reproducible(data, tmp_path):
 
 def test_weight_decay_spares_attention_as_in_the_papers(tokenizer):
     model = tiny_models.classifier(tokenizer)
-    optimizer = papers_optimizer(model, papers_procedure(None, "bilstm"))
+    optimizer = make_paper_optimizer(model, choose_procedure(None, "bilstm"))
     spared = {id(p) for p in optimizer.param_groups[1]["params"]}
     assert spared == {id(p) for p in model.attention_classifier.attention.parameters()}
     assert [g["weight_decay"] for g in optimizer.param_groups] == [1e-5, 0.0]
@@ -99,8 +99,8 @@ def test_the_loss_of_either_paper():
     outputs = type("Outputs", (), {"logits": torch.stack([torch.zeros(3), z], dim=-1)})
     theirs = torch.nn.functional.binary_cross_entropy_with_logits(z, y.float(), reduction="none")
     expected = (theirs * torch.tensor([3.0, 1.0, 3.0])).sum()
-    assert papers_loss(labels, 2)(outputs, y).item() == pytest.approx(expected.item(), abs=1e-6)
-    found = papers_loss(labels, 2, weighted=False)(outputs, y)
+    assert make_paper_loss(labels, 2)(outputs, y).item() == pytest.approx(expected.item(), abs=1e-6)
+    found = make_paper_loss(labels, 2, weighted=False)(outputs, y)
     assert found.item() == pytest.approx(theirs.mean().item(), abs=1e-6)
 
 
@@ -109,7 +109,7 @@ def test_metrics_on_hand_computed_cases():
     prediction.predictions = np.array([[0, 1.0], [0, 2], [0, -1]])
     prediction.label_ids = np.array([1, 0, 1])
     expected = {"accuracy": 1 / 3, "f1": 0.5, "roc_auc": 0.0}
-    assert classification_metrics(prediction) == pytest.approx(expected)
+    assert compute_classification_metrics(prediction) == pytest.approx(expected)
 
 
 def test_more_than_two_classes(tmp_path):
@@ -152,12 +152,12 @@ def test_bad_input(data, tmp_path):
         train_classifier(None, one_class, output_dir=tmp_path / "m", progress=False)
     given = {"options": TrainingOptions(procedure="serrano-smith"), "progress": False}
     given["output_dir"] = tmp_path / "m"
-    refused("expected validation texts", train_classifier, None, data["train"], **given)
+    refused("needs validation texts", train_classifier, None, data["train"], **given)
     refused("plateau_factor must be above 0", TrainingOptions, plateau_factor=1.5)
     with pytest.raises(AttnProbeError, match="jain-wallace or serrano-smith for procedure, got 'y"):
         TrainingOptions(procedure="yang")
     plain = training.build_tokenizer(data["train"]["text"][:])
-    config = papers_config("serrano-smith", hierarchical=True)
+    config = make_paper_config("serrano-smith", hierarchical=True)
     with pytest.raises(AttnProbeError, match="separates sentences"):
         train_classifier(config, data["train"], data["validation"], tokenizer=plain, **given)
     assert not (tmp_path / "m").exists()
@@ -168,18 +168,20 @@ def test_bad_input(data, tmp_path):
 
 def test_the_architectures_of_serrano_and_smith():
     """The numbers of their released code for IMDB."""
-    han, flan = (papers_config("serrano-smith", hierarchical=value) for value in (True, False))
+    han, flan = (make_paper_config("serrano-smith", hierarchical=value) for value in (True, False))
     theirs = {"encoder": "bigru", "encoder_size": 50, "embedding_size": 200, "attention_size": 100}
     theirs |= {"hidden_size": 100, "embedding_dropout": 0.444}
     own = {"sentence_dropout": 0.22, "logit_dropout": 0.246}
     flat = {"sentence_dropout": 0.0, "logit_dropout": 0.346}
     for config, expected in ((han, theirs | own), (flan, theirs | flat)):
         assert {name: getattr(config, name) for name in expected} == expected
-    conv = papers_config("serrano-smith", encoder="cnn")
+    conv = make_paper_config("serrano-smith", encoder="cnn")
     assert (tuple(conv.kernel_sizes), conv.encoder_size) == ((3, 5), 100)
-    assert papers_config("serrano-smith", encoder="none").attention_size == 200
-    assert papers_config("serrano-smith", embedding_size=7, logit_dropout=0.0).embedding_size == 7
-    assert papers_config().to_dict() == AttentionClassifierConfig().to_dict()
+    assert make_paper_config("serrano-smith", encoder="none").attention_size == 200
+    assert (
+        make_paper_config("serrano-smith", embedding_size=7, logit_dropout=0.0).embedding_size == 7
+    )
+    assert make_paper_config().to_dict() == AttentionClassifierConfig().to_dict()
 
 
 def test_the_procedures():
@@ -197,7 +199,7 @@ def test_the_procedures():
         ),
         ("jain-wallace", "bilstm", {}, jain_wallace | {"max_grad_norm": 0}),
     ):
-        found = papers_procedure(name, encoder, **given)
+        found = choose_procedure(name, encoder, **given)
         assert {field: getattr(found, field) for field in expected} == expected
 
 
@@ -210,7 +212,7 @@ def test_hierarchical_models_are_trained(encoder, tmp_path):
         sentences.insert(k % 7 % (len(sentences) + 1), telling[k % 3])
         rows.append({"text": " ".join(sentences), "label": k % 3})
     sizes = {"hierarchical": True, "embedding_size": 32, "embedding_dropout": 0.1}
-    config = papers_config("serrano-smith", encoder=encoder, **sizes)
+    config = make_paper_config("serrano-smith", encoder=encoder, **sizes)
     options = {"procedure": "serrano-smith", "epochs": 8, "learning_rate": 0.01}
     options |= {"batch_size": 16, "min_document_frequency": 1, "max_length": 30}
     splits = {"train": rows[:300], "validation": rows[300:]}
@@ -225,7 +227,7 @@ def test_hierarchical_models_are_trained(encoder, tmp_path):
 def test_no_progress_halves_the_rate_and_ends_the_training(tmp_path, watched):
     """All texts are the same, so that no epoch is better than the first."""
     rows = [{"text": "the same", "label": k % 2} for k in range(20)]
-    config = papers_config("serrano-smith", encoder="none", embedding_size=4)
+    config = make_paper_config("serrano-smith", encoder="none", embedding_size=4)
     options = {"procedure": "serrano-smith", "epochs": 30, "patience": 3}
     train(rows, tmp_path / "m", config, **options, min_document_frequency=1)
     (trainer,) = watched
@@ -260,7 +262,7 @@ def test_tokens_that_begin_and_end_a_text_are_no_content_whatever_they_are_calle
     )
     tokenizer = BertTokenizer(str(tmp_path / "vocab.txt"))
     config = AttentionClassifierConfig(embedding_size=4, encoder_size=4)
-    model = training.new_model(config, tokenizer, ["neg", "pos"]).eval()
+    model = training.build_model(config, tokenizer, ["neg", "pos"]).eval()
     inputs = tokenizer("dull film", return_tensors="pt")
     weights = model(**inputs, output_attentions=True).attentions[0][0, 0, 0].detach()
     assert weights[0] == weights[-1] == 0 and weights[1:-1].sum() == pytest.approx(1, abs=1e-6)
@@ -313,9 +315,9 @@ def test_the_verb_trains_as_its_function_and_continues(reviews_folder, tmp_path,
 
 def test_what_means_nothing_to_a_pretrained_model_is_refused(checkpoint, reviews_folder, tmp_path):
     for arguments, message in (
-        ({"options": TrainingOptions(patience=3)}, "patience is for attention class"),
-        ({"options": TrainingOptions(procedure="jain-wallace")}, "procedure is for"),
-        ({"architecture": {"encoder": "cnn"}}, "encoder is of attention classifiers"),
+        ({"options": TrainingOptions(patience=3)}, "patience applies only to attention class"),
+        ({"options": TrainingOptions(procedure="jain-wallace")}, "procedure applies only to"),
+        ({"architecture": {"encoder": "cnn"}}, "encoder applies only to attention classifiers"),
         ({"architecture": {"encoders": "cnn"}}, "'encoders'; did you mean encoder"),
     ):
         with pytest.raises(AttnProbeError, match=message):
@@ -335,6 +337,6 @@ def test_the_architecture_is_the_configurations():
     assert {*choices["attention"], "guided"} == {*configuration.ATTENTIONS}
     assert get_args(get_args(kinds["residual_connection"])[0]) == configuration.CONNECTIONS
     options = Architecture(encoder="cnn", kernel_sizes=[3], hierarchical=True)
-    config = papers_config(**vars(options))
+    config = make_paper_config(**vars(options))
     assert (config.encoder, config.hierarchical) == ("cnn", True)
     refused("for encoder, got 'gru'", Architecture, encoder="gru")
