@@ -1,8 +1,18 @@
-"""The protocol between models and tests.
+"""The contract between models and faithfulness tests.
 
-Every model shows its attention as one tensor [batch, heads, queries, keys] per layer. A
-BiLSTM attention classifier is a Transformer with one layer, one head and one query: a
-test never knows which of them it has.
+Every model presents its attention as one tensor `[batch, heads, queries, keys]` per layer. A
+BiLSTM attention classifier is treated as a Transformer with one layer, one head and one query,
+so a faithfulness test never needs to know which architecture it runs on.
+
+Main classes, in reading order:
+
+- `Site`: a layer and a head, or a group of heads.
+- `Batch`: encoded texts with the masks that tests need.
+- `AttentionModel`: the methods that every adapter implements.
+- `Differentiable`, `EditableInputs`, `LinearReadout` and the other capabilities: optional methods.
+  A faithfulness test names the capabilities that it requires.
+- `AttentionModelBase`: the base class of adapters, with defaults for everything optional.
+- `Observation`: the result of one forward pass, with cached quantities derived from it.
 """
 
 from abc import abstractmethod
@@ -18,16 +28,16 @@ from transformers import PreTrainedTokenizerBase
 
 from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.functional import predictions
-from hf_attnprobe.functional.divergence import small_side
-from hf_attnprobe.functional.fingerprint import model_fingerprint
-from hf_attnprobe.functional.intervention import at_heads, random_permutations
+from hf_attnprobe.functional.divergence import compute_shifted_probability
+from hf_attnprobe.functional.fingerprint import compute_fingerprint
+from hf_attnprobe.functional.intervention import draw_permutations, replace_heads
 from hf_attnprobe.functional.predictions import Prediction
 
 
 T = TypeVar("T")
 S = TypeVar("S", covariant=True)
 
-NO_INPUTS = frozenset(
+NON_MODEL_COLUMNS = frozenset(
     [
         "special_tokens_mask",
         "word_ids",
@@ -38,25 +48,26 @@ NO_INPUTS = frozenset(
         "other_ids",
     ]
 )
-"""Columns of encoded texts that are this package's own, and no model's."""
+"""Columns of encoded texts that only this package reads; they are not passed to a model."""
 
 
 ALL = -1
-"""In place of a head: every head of the layer; of a layer: every layer."""
-SET = -2
-"""In place of a layer: a set of heads, ``head`` is its number in ``head_sets``."""
+"""Value of `Site.head` for all heads of a layer, and of `Site.layer` for all layers."""
+HEAD_SET = -2
+"""Value of `Site.layer` for a set of heads; `Site.head` is then its index in `head_sets`."""
 
 
 class Site(NamedTuple):
-    """Where attention is read or edited: one head, or a group of heads.
+    """The attention that a test reads or edits: one head, or a group of heads.
 
-    ``Site(3, ALL)`` is layer 3, ``Site(ALL, ALL)`` all attention of the model, and
-    ``Site(SET, 0)`` the first of its ``head_sets``.
+    `Site(3, 1)` is head 1 of layer 3, `Site(3, ALL)` is layer 3, `Site(ALL, ALL)` is all attention
+    of the model, and `Site(HEAD_SET, 0)` is the first of the model's `head_sets`.
 
     Attributes:
-        layer, head: numbers from 0 on, or what makes a group of them.
-        query: one query row. ``None``: edits change every row, readings take the row
-            that the prediction is read from.
+        layer: Index of the layer, or `ALL` or `HEAD_SET`.
+        head: Index of the head within the layer, or `ALL`; for `HEAD_SET` the index of the set.
+        query: Index of a single query row. With None, edits change every row, and readings use
+            the row that the prediction is computed from.
     """
 
     layer: int = 0
@@ -65,29 +76,31 @@ class Site(NamedTuple):
 
     @property
     def is_group(self) -> bool:
-        """Whether it stands for several heads at once."""
+        """Whether the site consists of several heads."""
         return self.layer < 0 or self.head < 0
 
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Some texts, ready for a model.
+    """Encoded texts, ready for a model.
 
     Attributes:
-        inputs: the model's keyword arguments, each [batch, ...].
-        mask: bool [batch, keys], positions that may receive attention.
-        content_mask: bool [batch, keys], positions that are explained: no padding, no
-            special tokens.
-        example_ids: stable ids from the data set; with the seed they fix all randomness.
-        labels: int [batch], or None.
-        rationale: bool [batch, keys], the units that people marked as the reason, none
-            in texts without a rationale; or None.
-        segments: int [batch, keys], 0 in the text, 1 in the second text, -1 elsewhere;
-            None where texts are single.
-        own: all that the tokenizer gives for a model; empty where it is not known.
-        scores: float64 [batch, keys], scores of the units that somebody gave, which are then
-            a ranking among others; or None.
-        identities: int64 [batch], of prompts with their answers; or None.
+        inputs: Keyword arguments of the model, each of shape `[batch, ...]`.
+        mask: Positions that may receive attention, bool `[batch, keys]`.
+        content_mask: Positions that are explained, bool `[batch, keys]`. Padding and special
+            tokens are excluded.
+        example_ids: Stable ids from the data set. Together with the seed they determine all
+            random draws.
+        labels: Class indices, int `[batch]`, or None.
+        rationale: Units that annotators marked as the reason for the label, bool
+            `[batch, keys]`, or None. A text without a rationale has no marked units.
+        segments: Number of the text that each position belongs to, int `[batch, keys]`: 0 for the
+            first text, 1 for the second, -1 for other tokens. None if texts are not pairs.
+        tokenizer_output: All tensors that the tokenizer returned, which a model can be called
+            with directly. Empty if they are not available.
+        scores: User-provided scores of the units, float64 `[batch, keys]`, or None. They are
+            evaluated as an additional ranking.
+        identities: Hashes of prompts with their answers, int64 `[batch]`, or None.
     """
 
     inputs: Mapping[str, Tensor]
@@ -97,7 +110,7 @@ class Batch:
     labels: Tensor | None = None
     rationale: Tensor | None = None
     segments: Tensor | None = None
-    own: Mapping[str, Tensor] = field(default_factory=dict)
+    tokenizer_output: Mapping[str, Tensor] = field(default_factory=dict)
     scores: Tensor | None = None
     identities: Tensor | None = None
 
@@ -107,10 +120,10 @@ class Reference:
     """Head outputs of a fixed sample of texts, for mean and resample ablation.
 
     Attributes:
-        example_ids: the ids of the texts.
-        lengths: int [texts], the number of real queries of each.
-        outputs: per layer [texts, heads, queries, width], a text's real queries first
-            and in order, then zeros.
+        example_ids: Ids of the sampled texts.
+        lengths: Number of real (not padding) queries of each text, int `[texts]`.
+        outputs: One tensor `[texts, heads, queries, width]` per layer. The real queries of a text
+            come first, in their order, followed by zeros.
     """
 
     example_ids: tuple[int, ...]
@@ -118,51 +131,66 @@ class Reference:
     outputs: tuple[Tensor, ...]
 
     @classmethod
-    def joined(cls, parts: Sequence["Reference"]) -> "Reference":
-        """The texts of several references, padded to the most queries."""
-        ids = tuple(example_id for part in parts for example_id in part.example_ids)
+    def concatenate(cls, parts: Sequence["Reference"]) -> "Reference":
+        """Concatenate references along the text axis, padded to the largest number of queries.
+
+        Args:
+            parts: References of different texts, from the same model.
+
+        Returns:
+            A reference with the texts of all parts.
+        """
+        example_ids = tuple(example_id for part in parts for example_id in part.example_ids)
         layers = []
         for outputs in zip(*(part.outputs for part in parts), strict=True):
-            most = max(output.shape[2] for output in outputs)
-            padded = [F.pad(one, (0, 0, 0, most - one.shape[2])) for one in outputs]
+            n_queries = max(output.shape[2] for output in outputs)
+            padded = [F.pad(output, (0, 0, 0, n_queries - output.shape[2])) for output in outputs]
             layers.append(torch.cat(padded))
-        return cls(ids, torch.cat([part.lengths for part in parts]), tuple(layers))
+        lengths = torch.cat([part.lengths for part in parts])
+        return cls(example_ids, lengths, tuple(layers))
 
 
 @dataclass(frozen=True, eq=False)
 class Donors:
-    """What attention reads most in a fixed sample of texts, to be read in place of another's.
+    """States of a fixed sample of texts, which interchange tests insert into other texts.
+
+    Each text contributes the state of its most attended position.
 
     Attributes:
-        decisions: what each text is predicted to be, int [texts, parts].
-        states: by site, by layer of it [texts, heads, width].
+        decisions: Predicted outcome of each part of the prediction, int `[texts, parts]`.
+        states: For each site, and for each layer of that site, a tensor `[texts, heads, width]`.
     """
 
     decisions: Tensor
     states: Mapping[Site, Mapping[int, Tensor]]
 
 
-Change = Callable[[int, Tensor], Tensor]
-"""(layer, attention of some heads [batch, heads, queries, keys]) -> copies of it."""
+SiteEdit = Callable[[int, Tensor], Tensor]
+"""Function from a layer and the attention of some of its heads, `[batch, heads, queries, keys]`,
+to edited attention, `[copies, batch, heads, queries, keys]`."""
 
 
 @runtime_checkable
 class AttentionModel(Protocol):
-    """What every faithfulness test asks of a model; :func:`hf_attnprobe.wrap` makes one.
+    """Methods that every faithfulness test calls; `hf_attnprobe.wrap` returns such a model.
 
-    Derive from :class:`AttentionModelBase`, which has defaults for everything else. What
-    a model can do beyond this core is stated by the capabilities below; ask for one with
-    :meth:`AttentionModelBase.lacks`.
+    Derive adapters from `AttentionModelBase`, which has defaults for everything else. Abilities
+    beyond these methods are declared by the capability protocols below. A test checks for one with
+    `AttentionModelBase.lacks`.
 
     Attributes:
-        pads_left: whether texts must be padded on the left.
+        pads_left: Whether texts must be padded on the left.
     """
 
     pads_left: bool
 
     @abstractmethod
     def sites(self) -> list[Site]:
-        """Every layer and head that can be read and edited."""
+        """Return one site for every layer and head that can be read and edited.
+
+        Returns:
+            Sites without a query, ordered by layer and head.
+        """
 
     @abstractmethod
     def prepare(
@@ -171,64 +199,128 @@ class AttentionModel(Protocol):
         example_ids: tuple[int, ...],
         labels: Tensor | None = None,
     ) -> Batch:
-        """A batch on the model's device from padded tokenizer output."""
+        """Create a batch on the model's device from padded tokenizer output.
+
+        Args:
+            inputs: Tokenizer output, such as `input_ids` and `attention_mask`, each
+                `[batch, keys]`.
+            example_ids: Id of each text in the data set.
+            labels: Class indices, int `[batch]`.
+
+        Returns:
+            A batch whose masks mark real and explained positions.
+        """
 
     @abstractmethod
     def observe(self, batch: Batch) -> "Observation":
-        """One forward pass: probabilities and the attention of every layer."""
+        """Run one forward pass and record the probabilities and the attention of every layer.
 
-    @abstractmethod
-    def visible(self, observation: "Observation", layer: int) -> Tensor:
-        """What tests may move: the keys that each query sees, bool [batch, queries, keys].
+        Args:
+            batch: Texts from `prepare`.
 
-        Queries of padding see nothing. Keys that are held, such as the question and the
-        first token of a language model's prompt, are False though they have weights: a
-        test keeps these weights, and with them the mass of a row that it may move.
+        Returns:
+            An observation with `probs` `[batch, classes]` and one attention tensor
+            `[batch, heads, queries, keys]` per layer. Each attention row sums to 1 over the
+            visible keys and is exactly 0 at all other keys.
         """
 
     @abstractmethod
-    def read_map(self, observation: "Observation", values: Tensor, site: Site) -> Tensor:
-        """The row of a map that the prediction is read from, or the row of ``site.query``.
+    def get_visible_keys(self, observation: "Observation", layer: int) -> Tensor:
+        """Return the keys whose attention weights tests may change, for each query.
 
-        Shape: values [batch, queries, keys] -> [batch, keys]. The pieces of a word are
-        added up at the first one.
+        A query of a padding token has no such keys. Some keys are fixed although they have
+        weights, for example the question and the first token of a language model's prompt. They
+        are marked False, so that a test leaves their weights unchanged and only redistributes the
+        remaining weight of the row.
+
+        Args:
+            observation: The observed batch.
+            layer: Index of the layer.
+
+        Returns:
+            Bool `[batch, queries, keys]`.
         """
 
-    def read_from(self, observation: "Observation") -> str:
-        """Which of several rows the prediction is read from, in words; else empty."""
+    @abstractmethod
+    def select_row(self, observation: "Observation", values: Tensor, site: Site) -> Tensor:
+        """Select the query row that the prediction is computed from.
+
+        If `site.query` is set, that row is selected instead. Values of the pieces of a word are
+        summed at the first piece.
+
+        Args:
+            observation: The observed batch.
+            values: Values such as attention weights or gradients, `[batch, queries, keys]`.
+            site: A single head, whose layer determines the row.
+
+        Returns:
+            The row, `[batch, keys]`. It must depend linearly on `values`.
+        """
+
+    def describe_readout(self, observation: "Observation") -> str:
+        """Describe which query row the prediction is computed from.
+
+        Args:
+            observation: The observed batch.
+
+        Returns:
+            A phrase such as "the first token", or an empty string if there is only one row.
+        """
         return ""
 
     @abstractmethod
     def replay(self, observation: "Observation", attention: Mapping[int, Tensor]) -> Tensor:
-        """Probabilities with the attention of some layers replaced.
+        """Compute the probabilities with the attention of some layers replaced.
 
-        Shape: attention by layer, each [copies, batch, heads, queries, keys] ->
-        [copies, batch, classes]. Layers below the lowest replaced one are not rerun.
+        Layers below the lowest replaced layer are not computed again.
+
+        Args:
+            observation: The observed batch.
+            attention: New attention by layer, each `[copies, batch, heads, queries, keys]`.
+                Every copy is an independent edit.
+
+        Returns:
+            Probabilities `[copies, batch, classes]`.
         """
 
 
 @runtime_checkable
 class Differentiable(Protocol):
-    """Gradients of the probability of one class."""
+    """Capability: gradients of the probability of one class."""
 
-    def gradient(self, observation: "Observation", target: Tensor) -> Tensor:
-        """Gradient × input, attention held fixed, summed over embedding dimensions.
+    def compute_gradient_times_input(self, observation: "Observation", target: Tensor) -> Tensor:
+        """Compute gradient × input, summed over the embedding dimensions.
 
-        Shape: target int [batch] -> signed [batch, keys].
+        Attention weights are treated as constants.
+
+        Args:
+            observation: The observed batch.
+            target: Class whose probability is differentiated, int `[batch]`.
+
+        Returns:
+            Signed values `[batch, keys]`.
         """
 
-    def attention_gradient(self, observation: "Observation", target: Tensor) -> list[Tensor]:
-        """Gradient with respect to the attention; not zero at masked keys.
+    def compute_attention_gradient(
+        self, observation: "Observation", target: Tensor
+    ) -> list[Tensor]:
+        """Compute the gradient of a probability with respect to the attention weights.
 
-        Shape: target int [batch] -> per layer [batch, heads, queries, keys].
+        Args:
+            observation: The observed batch.
+            target: Class whose probability is differentiated, int `[batch]`.
+
+        Returns:
+            One tensor `[batch, heads, queries, keys]` per layer. Masked keys may have a gradient
+            too.
         """
 
 
 @runtime_checkable
 class IntegratedGradients(Protocol):
-    """Gradients of the probability of one class, along the way to the text."""
+    """Capability: gradients integrated from zero embeddings to those of the text."""
 
-    def integrated_gradient(
+    def compute_integrated_gradients(
         self,
         observation: "Observation",
         target: Tensor,
@@ -236,31 +328,47 @@ class IntegratedGradients(Protocol):
         *,
         through_attention: bool = True,
     ) -> Tensor:
-        """Integrated gradients (Sundararajan et al. 2017), summed over dimensions.
+        """Compute integrated gradients (Sundararajan et al. 2017), summed over dimensions.
 
-        The way is straight, from all embeddings 0 to those of the text. At each of its
-        ``n_steps`` points attention is what the model computes there. The sum over a
-        text's keys, special tokens included, is p(text) − p(all embeddings 0).
+        The path is a straight line from embeddings that are all 0 to the embeddings of the text.
+        At each of the `n_steps` points of the path, attention has the value that the model
+        computes there. The sum over all keys of a text, special tokens included, approximates
+        p(text) - p(all embeddings 0).
 
         Args:
-            through_attention: whether gradients flow through the attention. Without,
-                the sum is no such difference.
+            observation: The observed batch.
+            target: Class whose probability is differentiated, int `[batch]`.
+            n_steps: Number of points at which the gradient is evaluated.
+            through_attention: Whether gradients flow through the attention weights. If not, the
+                sum does not approximate the difference of probabilities.
 
-        Shape: target int [batch] -> signed [batch, keys].
+        Returns:
+            Signed values `[batch, keys]`.
         """
 
-    def probs_without_embeddings(self, observation: "Observation") -> Tensor:
-        """Probabilities where the way begins, all embeddings 0, [batch, classes]."""
+    def compute_zero_embedding_probs(self, observation: "Observation") -> Tensor:
+        """Compute the probabilities at the start of the path, with all embeddings 0.
+
+        Args:
+            observation: The observed batch.
+
+        Returns:
+            Probabilities `[batch, classes]`.
+        """
 
 
 @runtime_checkable
 class EditableInputs(Protocol):
-    """The model run again on texts without some of their units."""
+    """Capability: forward passes on texts without some of their units."""
 
-    def leave_one_out(self, observation: "Observation") -> Tensor:
-        """Probabilities without each unit, [batch, keys, classes].
+    def compute_leave_one_out(self, observation: "Observation") -> Tensor:
+        """Compute the probabilities of each text without each one of its units.
 
-        Meaningful where ``content_mask`` is True.
+        Args:
+            observation: The observed batch.
+
+        Returns:
+            Probabilities `[batch, keys, classes]`, meaningful wherever `content_mask` is True.
         """
 
     def erase_inputs(
@@ -268,236 +376,376 @@ class EditableInputs(Protocol):
         observation: "Observation",
         erased: Tensor,
         *,
-        by: str = "deletion",
+        operator: str = "deletion",
     ) -> Tensor:
-        """Probabilities without the units ``erased``.
+        """Compute the probabilities of each text without the erased units.
 
-        Shape: bool [copies, batch, keys] -> [copies, batch, classes]. Ids are deleted
-        (by "deletion") or replaced by the model's ``mask_id`` (by "mask"); special tokens stay.
-        A language model knows "deletion" and "gap": deleted, the others' positions kept.
+        Special tokens are never erased.
+
+        Args:
+            observation: The observed batch.
+            erased: Units to remove, bool `[copies, batch, keys]`.
+            operator: "deletion" removes tokens, "mask" replaces them by the model's `mask_id`. A
+                language model supports "deletion" and "gap", which removes tokens but keeps the
+                positions of the remaining ones.
+
+        Returns:
+            Probabilities `[copies, batch, classes]`.
         """
 
 
 @runtime_checkable
 class KeptPositions(Protocol):
-    """Units of a prompt can be left out by "gap", the others at their positions."""
+    """Capability: deletion of units from a prompt without moving the remaining tokens.
+
+    Such a model supports the operator "gap" of `EditableInputs.erase_inputs`.
+    """
 
     keeps_positions: bool
 
 
 @runtime_checkable
 class LinearReadout(Protocol):
-    """logits = Σ_t a_t · token_logits_t: what makes exact answers possible."""
+    """Capability: logits = Σ_t a_t · token_logits_t, which makes exact solutions possible."""
 
-    def token_logits(self, observation: "Observation") -> Tensor:
-        """Logits of each token alone, bias included, [batch, keys, classes]."""
+    def compute_token_logits(self, observation: "Observation") -> Tensor:
+        """Compute the logits if all attention were on one token, for each token.
 
-    def readout_bias(self) -> Tensor:
-        """The logits that stay where there is no attention at all, [classes]."""
+        Args:
+            observation: The observed batch.
+
+        Returns:
+            Logits including the bias, `[batch, keys, classes]`.
+        """
+
+    def get_readout_bias(self) -> Tensor:
+        """Return the logits without any attention, `[classes]`."""
 
 
 @runtime_checkable
 class HeadValues(Protocol):
-    """The vectors that attention averages."""
+    """Capability: access to the vectors that attention averages."""
 
-    def states(self, observation: "Observation", site: Site) -> Tensor:
-        """One vector per position of the site's layer, [batch, keys, width]."""
+    def get_states(self, observation: "Observation", site: Site) -> Tensor:
+        """Return one vector for each position of a layer.
 
-    def head_values(self, observation: "Observation") -> tuple[Tensor, ...]:
-        """Value vectors, bias included, per layer [batch, heads, keys, width]."""
+        Args:
+            observation: The observed batch.
+            site: A single head.
+
+        Returns:
+            States `[batch, keys, width]`.
+        """
+
+    def compute_head_values(self, observation: "Observation") -> tuple[Tensor, ...]:
+        """Compute the value vectors of all heads, bias included.
+
+        Args:
+            observation: The observed batch.
+
+        Returns:
+            One tensor `[batch, heads, keys, width]` per layer.
+        """
 
 
 @runtime_checkable
 class OutputProjections(Protocol):
-    """Heads that a linear map mixes."""
+    """Capability: heads whose outputs are combined by a linear map."""
 
-    def output_projections(self) -> tuple[Tensor, ...]:
-        """The heads' slices of the output projection, per layer [heads, width, hidden]."""
+    def get_output_projections(self) -> tuple[Tensor, ...]:
+        """Return each head's slice of the output projection.
+
+        Returns:
+            One tensor `[heads, width, hidden]` per layer.
+        """
 
 
 @runtime_checkable
 class HeadOutputs(Protocol):
-    """Heads whose output (attention · values) can be replaced.
+    """Capability: heads whose output (attention · values) can be replaced.
 
-    ``reference`` holds the outputs to replace it by; None until it is set.
+    Attributes:
+        reference: Head outputs to replace a head's output by, or None before `set_reference`.
     """
 
     reference: Reference | None
 
     def set_reference(self, *batches: Batch) -> None:
-        """Keeps the head outputs of some texts, once per audit."""
+        """Store the head outputs of a sample of texts as `reference`; called once per audit.
+
+        Args:
+            *batches: The sampled texts.
+        """
 
     def replay_outputs(self, observation: "Observation", site: Site, outputs: Tensor) -> Tensor:
-        """Probabilities with the output of one head replaced.
+        """Compute the probabilities with the output of one head replaced.
 
-        Shape: outputs [copies, batch, queries, width] -> [copies, batch, classes]; only
-        at ``site.query`` where that is given.
+        Args:
+            observation: The observed batch.
+            site: A single head. If `site.query` is set, only that row is replaced.
+            outputs: New outputs `[copies, batch, queries, width]`.
+
+        Returns:
+            Probabilities `[copies, batch, classes]`.
         """
 
 
 @runtime_checkable
 class ExchangeableStates(HeadValues, Protocol):
-    """Heads that can read another state at a key, with their weights as they are.
+    """Capability: heads that can read another state at a key, with unchanged weights.
 
-    ``donors`` holds the states of other texts; None until they are given.
+    Attributes:
+        donors: States of other texts, or None before an audit has set them.
     """
 
     donors: Donors | None
 
-    def replay_exchanged(
+    def replay_interchange(
         self,
         observation: "Observation",
         site: Site,
         units: Tensor,
         states: Mapping[int, Tensor],
     ) -> Tensor:
-        """Probabilities with what a site's heads read at one unit of every text replaced.
+        """Compute the probabilities if a site's heads read other states at one unit per text.
 
-        The weights of the site's layers are held.
+        The attention weights of the site's layers are kept at their observed values.
 
         Args:
-            units: int [copies, batch].
-            states: by layer of the site [batch, heads of the site, width], in place of
-                ``head_values`` at every position of the unit.
+            observation: The observed batch.
+            site: The heads that read the other states.
+            units: Position of the unit in each text, int `[copies, batch]`.
+            states: States that replace the head values at every position of the unit, by layer,
+                each `[batch, heads of the site, width]`.
 
         Returns:
-            [copies, batch, classes].
+            Probabilities `[copies, batch, classes]`.
         """
 
 
 @runtime_checkable
 class MaskedReplay(Protocol):
-    """Attention of several layers scaled at once, as pruning several heads needs it."""
+    """Capability: multiplying the attention of several layers, for example to prune heads."""
 
-    def replay_masked(self, observation: "Observation", kept: Mapping[int, Tensor]) -> Tensor:
-        """Probabilities with the attention of some layers multiplied by ``kept``.
+    def replay_masked(self, observation: "Observation", factors: Mapping[int, Tensor]) -> Tensor:
+        """Compute the probabilities with attention weights multiplied by factors.
 
-        Each layer recomputes its attention on top of the edited layers below. Shape:
-        kept by layer, broadcast to [copies, batch, heads, queries, keys] ->
-        [copies, batch, classes].
+        Each layer recomputes its attention from the output of the edited layers below it.
+
+        Args:
+            observation: The observed batch.
+            factors: Factors by layer, which broadcast to `[copies, batch, heads, queries, keys]`.
+
+        Returns:
+            Probabilities `[copies, batch, classes]`.
         """
 
 
 @runtime_checkable
 class Stack(Protocol):
-    """Layers that feed one another."""
+    """Capability: layers of which each one reads the output of the layer below."""
 
-    def layers_below(self, layer: int) -> list[int]:
-        """The layers that lead from the input to ``layer``, which is the last."""
+    def list_layers_below(self, layer: int) -> list[int]:
+        """List the layers from the input up to a layer.
+
+        Args:
+            layer: Index of the layer.
+
+        Returns:
+            Ascending layer indices, which end with `layer`.
+        """
 
 
 @runtime_checkable
 class BlockOutputs(Protocol):
-    """Layers in blocks whose output can be read."""
+    """Capability: access to the output of the block that contains a layer."""
 
-    def block_output(self, observation: "Observation", layer: int, kept: Tensor) -> Tensor:
-        """Output of the block that holds ``layer``, its attention multiplied by ``kept``.
+    def compute_block_output(
+        self, observation: "Observation", layer: int, factors: Tensor
+    ) -> Tensor:
+        """Compute a block's output with the attention of its layer multiplied by factors.
 
-        Shape: kept [copies, batch, 1, 1, keys] -> [copies, batch, queries, hidden].
+        Args:
+            observation: The observed batch.
+            layer: Index of the layer.
+            factors: Factors of the keys, `[copies, batch, 1, 1, keys]`.
+
+        Returns:
+            Hidden states `[copies, batch, queries, hidden]`.
         """
 
 
 KNOCKOUTS = ("none", "renormalised", "sink")
-"""Where the weights go that a knockout takes away: nowhere, to all that the row still looks
-at in proportion, or to the sink."""
+"""What happens to the attention weight that a knockout removes.
+
+It is lost ("none"), distributed over the remaining keys of the row in proportion to their weights
+("renormalised"), or moved to the attention sink ("sink").
+"""
 
 
-class ReadTokens(Protocol[S]):
-    """What :meth:`AnswersFromPassage.token_attention` calls in every layer."""
+class LayerReader(Protocol[S]):
+    """Function that `AnswersFromPassage.read_token_attention` calls in every layer."""
 
     def __call__(self, layer: int, weights: Tensor, values: Tensor) -> S:
-        """Reads one layer.
+        """Read one layer.
 
         Args:
-            layer: its number.
-            weights: [heads, rows, tokens], each row sums to 1 (less where the layer has an
-                explicit sink).
-            values: [heads, tokens, width], what the weights average.
+            layer: Index of the layer.
+            weights: Attention weights `[heads, rows, tokens]`. Each row sums to 1, or to less
+                if the layer has an explicit attention sink.
+            values: Value vectors that the weights average, `[heads, tokens, width]`.
         """
 
 
 @runtime_checkable
 class AnswersFromPassage(Protocol):
-    """A language model that answers from a passage.
+    """Capability: a language model that answers from a passage.
 
-    Its keys are the passage's units in order, then two that are held: all else (question,
-    template, answer), and the sink (the explicit one, or the first token). Its queries
-    are the rows behind the passage. Row t − 1 predicts token t.
+    Its keys are the units of the passage in their order, followed by two fixed keys: one for all
+    other tokens (question, template, answer), and one for the attention sink (the explicit sink,
+    or the first token). Its queries are the tokens after the passage. The row of token t - 1
+    predicts token t.
     """
 
-    def log_prob(self, observation: "Observation", probs: Tensor) -> Tensor:
-        """Log-probability of the whole answer, [..., batch, entries] -> [..., batch], nats."""
+    def compute_log_prob(self, observation: "Observation", probs: Tensor) -> Tensor:
+        """Compute the log-probability of the whole answer.
 
-    def contrast(self, observation: "Observation", probs: Tensor) -> Tensor:
-        """How much likelier the answer is than the other one, in nats.
-
-        The log of the ratio of their probabilities at the first token where they differ.
-        Shape: [..., batch, entries] -> [..., batch]; NaN without another answer.
-        """
-
-    def without_passage(self, observation: "Observation") -> Tensor:
-        """Probabilities with every unit deleted, [batch, entries]."""
-
-    def is_greedy(self, observation: "Observation") -> Tensor:
-        """Whether greedy decoding says the answer, bool [batch]."""
-
-    def unit_lengths(self, observation: "Observation") -> Tensor:
-        """Number of tokens of each unit, int [batch, keys]; 0 at the two held keys."""
-
-    def row_positions(self, observation: "Observation") -> Tensor:
-        """The position in the prompt of every row, int [rows]; the next token is at + 1."""
-
-    def answer_rows(self, observation: "Observation") -> Tensor:
-        """Which rows predict a token of the answer, bool [rows]."""
-
-    def token_attention(self, observation: "Observation", read: ReadTokens[S]) -> list[S]:
-        """Attention by token instead of by unit: one pass, nothing of it is kept.
-
-        ``observation.batch.inputs`` has the tokens' ``input_ids`` [1, tokens + 1] (the
-        answer's last token is no key) and ``unit_ids`` [1, tokens + 1].
+        Args:
+            observation: The observed prompt.
+            probs: Prediction vectors `[..., batch, entries]`.
 
         Returns:
-            What ``read`` returned in each layer.
+            Log-probabilities in nats, `[..., batch]`.
+        """
+
+    def compute_contrast(self, observation: "Observation", probs: Tensor) -> Tensor:
+        """Compute the log-odds of the answer against the user's alternative answer.
+
+        The two are compared at the first token at which they differ.
+
+        Args:
+            observation: The observed prompt.
+            probs: Prediction vectors `[..., batch, entries]`.
+
+        Returns:
+            Log of the ratio of both probabilities in nats, `[..., batch]`. NaN if there is no
+            alternative answer.
+        """
+
+    def compute_probs_without_passage(self, observation: "Observation") -> Tensor:
+        """Compute the probabilities with all units of the passage deleted.
+
+        Args:
+            observation: The observed prompt.
+
+        Returns:
+            Prediction vectors `[batch, entries]`.
+        """
+
+    def is_greedy(self, observation: "Observation") -> Tensor:
+        """Check whether greedy decoding generates the answer.
+
+        Args:
+            observation: The observed prompt.
+
+        Returns:
+            Bool `[batch]`.
+        """
+
+    def count_unit_tokens(self, observation: "Observation") -> Tensor:
+        """Count the tokens of each unit.
+
+        Args:
+            observation: The observed prompt.
+
+        Returns:
+            Int `[batch, keys]`; 0 at the two fixed keys.
+        """
+
+    def get_row_positions(self, observation: "Observation") -> Tensor:
+        """Return the position of each row's token in the prompt.
+
+        Args:
+            observation: The observed prompt.
+
+        Returns:
+            Int `[rows]`. The token that a row predicts is at the next position.
+        """
+
+    def find_answer_rows(self, observation: "Observation") -> Tensor:
+        """Find the rows that predict a token of the answer.
+
+        Args:
+            observation: The observed prompt.
+
+        Returns:
+            Bool `[rows]`.
+        """
+
+    def read_token_attention(
+        self, observation: "Observation", read_layer: LayerReader[S]
+    ) -> list[S]:
+        """Run one forward pass and call a function with the token-level attention of each layer.
+
+        The attention itself is not stored. `observation.batch.inputs` contains the `input_ids`
+        and `unit_ids` of the tokens, each `[1, tokens + 1]`. The last token of the answer is not
+        a key.
+
+        Args:
+            observation: The observed prompt.
+            read_layer: Function of a layer's weights and values.
+
+        Returns:
+            The result of `read_layer` for each layer.
         """
 
     def replay_masked(
         self,
         observation: "Observation",
-        kept: Mapping[int, Tensor],
+        factors: Mapping[int, Tensor],
         *,
         operator: str = "none",
     ) -> Tensor:
-        """Like :meth:`MaskedReplay.replay_masked`, with an operator of ``KNOCKOUTS``.
+        """Compute the probabilities with the attention to some units blocked.
 
-        ``kept`` is 0 at the units that are knocked out, 1 elsewhere.
+        Like `MaskedReplay.replay_masked`, with a choice of how the removed weight is used.
+
+        Args:
+            observation: The observed prompt.
+            factors: 0 at the units that are knocked out, 1 elsewhere; by layer, each broadcasts
+                to `[copies, batch, heads, queries, keys]`.
+            operator: One of `KNOCKOUTS`.
+
+        Returns:
+            Prediction vectors `[copies, batch, entries]`.
         """
 
 
 @runtime_checkable
 class Decisions(Protocol):
-    """Predictions that are decisions, which an edit may flip; numbers are none."""
+    """Capability: predictions that are decisions, which an edit may flip, unlike numbers."""
 
     prediction: Prediction
 
 
 class AttentionModelBase(AttentionModel):
-    """Base class of adapters: defaults for everything beyond the core.
+    """Base class of adapters, with defaults for everything beyond `AttentionModel`.
 
     Attributes:
-        model: the module that is run.
-        label_names: the names of the classes, in the order of the probabilities.
-        unit: what attention weighs and tests explain: "token", "word" or "sentence".
-        n_embeddings: number of token ids the model embeds; None where it reads no ids.
-        separator_ids: ids of tokens that are no content, beside the special tokens.
-        segment: "text" where only the first text of a pair is attended to; None: any.
-        mask_id: the token that stands in for an erased one; None where there is none.
-        reference: see :class:`HeadOutputs`.
-        donors: see :class:`ExchangeableStates`.
-        head_sets: sets of heads that are edited together, besides layers and all heads.
-        shared_heads: sets of heads that share keys and values.
-        texts_at_once: the most texts of a batch; None: any number.
-        sharpness: factor on the logits that makes the model's temperature the standard one; an
-            audit finds it, see :meth:`Observation.standard`.
+        model: The module that is run.
+        label_names: Names of the classes, in the order of the probabilities.
+        unit: Name of the unit that attention weights belong to: "token", "word" or "sentence".
+        n_embeddings: Number of token ids that the model embeds, or None if it reads no ids.
+        separator_ids: Ids of tokens that are not content, in addition to the special tokens.
+        segment: "text" if only the first text of a pair receives attention, or None.
+        mask_id: Id of the token that replaces erased tokens, or None.
+        reference: Head outputs for `HeadOutputs`.
+        donors: States for `ExchangeableStates`.
+        head_sets: Sets of heads that are edited together, in addition to layers and all heads.
+        shared_heads: Sets of heads that share their keys and values.
+        max_batch_size: Largest number of texts in a batch, or None for no limit.
+        sharpness: Factor on the logits that gives the model the standard temperature; determined
+            by an audit, see `Observation.apply_standard_temperature`.
     """
 
     model: nn.Module
@@ -512,71 +760,89 @@ class AttentionModelBase(AttentionModel):
     donors: Donors | None = None
     head_sets: Sequence[Sequence[Site]] = ()
     shared_heads: Sequence[Sequence[Site]] = ()
-    texts_at_once: int | None = None
+    max_batch_size: int | None = None
     sharpness: float = 1.0
 
     @property
-    def n_side_by_side(self) -> int:
-        """How many batches an audit works on at once."""
+    def n_parallel_batches(self) -> int:
+        """Number of batches that an audit processes concurrently."""
         return 1
 
     @property
     def prediction(self) -> Prediction:
-        """What the model predicts; by default one of the classes."""
-        return predictions.classes(self.label_names)
+        """Meaning of the probabilities; by default, one of several classes is predicted."""
+        return predictions.make_class_prediction(self.label_names)
 
     def lacks(self, capability: type, site: Site | None = None) -> str | None:
-        """Why the model cannot do what a capability asks for, or None where it can.
+        """Return the reason why the model does not have a capability, or None if it does.
 
-        Override it where the answer depends on the model and not on its class alone.
+        Override this method if the answer depends on the wrapped model, and not only on the
+        methods of the adapter class.
 
         Args:
-            capability: one of the protocols above, such as :class:`EditableInputs`.
-            site: where it is needed; ``None``: anywhere.
+            capability: A capability protocol, such as `EditableInputs`.
+            site: The site that needs the capability, or None for the model as a whole.
+
+        Returns:
+            The text of an error message, or None.
         """
         if capability is Decisions and not self.prediction.decides:
             return (
-                f"expected a model that decides, this one predicts "
-                f"{self.prediction.name}; give a threshold with --threshold"
+                f"expected a model that makes decisions, but this one predicts "
+                f"{self.prediction.name}; set a decision threshold with --threshold"
             )
         if capability is ExchangeableStates and not self.prediction.class_names:
             return (
-                "expected a decision for one of the same classes in every text, this model "
+                "expected a model that chooses among the same classes in every text, but this one "
                 f"predicts {self.prediction.name}"
             )
         if isinstance(self, capability):
             return None
         return (
-            f"expected a model with {capability.__name__}, "
-            f"got {type(self).__name__}, which lacks its methods; add them or leave the test out"
+            f"expected a model with the methods of {capability.__name__}, but "
+            f"{type(self).__name__} does not have them; add the methods or leave the test out"
         )
 
     def require(self, capability: type[T], site: Site | None = None) -> T:
-        """The model itself, where it has the capability.
+        """Return the model, typed as a capability that it must have.
+
+        Args:
+            capability: A capability protocol, such as `EditableInputs`.
+            site: The site that needs the capability, or None for the model as a whole.
+
+        Returns:
+            The model itself.
 
         Raises:
-            AttnProbeError: the reason that :meth:`lacks` gives.
+            AttnProbeError: If the model lacks the capability. The message is the reason that
+                `lacks` returns.
         """
         reason = self.lacks(capability, site)
         if reason is not None:
             raise AttnProbeError(reason)
         return cast(T, self)
 
-    def members(self, site: Site) -> dict[int, list[int]]:
-        """The heads that a site stands for, by layer, both in ascending order.
+    def get_heads_by_layer(self, site: Site) -> dict[int, list[int]]:
+        """Return the heads of a site, grouped by layer.
+
+        Args:
+            site: A head, or a group of heads.
+
+        Returns:
+            Ascending head indices by layer index, in ascending order of the layers.
 
         Raises:
-            AttnProbeError: no such layer, head or set.
+            AttnProbeError: If the model has no such layer or head.
         """
-        if site.layer == SET:
-            return _by_layer(self.head_sets[site.head])
-        known = self._known_heads
+        if site.layer == HEAD_SET:
+            return _group_heads_by_layer(self.head_sets[site.head])
+        all_heads = self._all_heads_by_layer
         if site.layer == ALL:
-            return known
-        if site.layer not in known:
-            expected = f"expected a layer from {min(known)} to {max(known)}"
+            return all_heads
+        if site.layer not in all_heads:
+            expected = f"expected a layer from {min(all_heads)} to {max(all_heads)}"
             raise AttnProbeError(f"{expected}, got {site.layer}")
-        heads = known[site.layer]
+        heads = all_heads[site.layer]
         if site.head == ALL:
             return {site.layer: heads}
         if site.head not in heads:
@@ -585,79 +851,115 @@ class AttentionModelBase(AttentionModel):
         return {site.layer: [site.head]}
 
     @cached_property
-    def _known_heads(self) -> dict[int, list[int]]:
-        """The heads of every layer, both in ascending order; a test asks for them often."""
-        return _by_layer(self.sites())
+    def _all_heads_by_layer(self) -> dict[int, list[int]]:
+        """All heads of the model by layer; cached because tests look them up often."""
+        return _group_heads_by_layer(self.sites())
 
     def check_site(self, site: Site) -> None:
-        """Raises AttnProbeError where the model has no such layer or head."""
-        self.members(site)
+        """Raise AttnProbeError if the model has no such layer or head.
+
+        Args:
+            site: A head, or a group of heads.
+        """
+        self.get_heads_by_layer(site)
 
     def self_check(self, batch: Batch) -> None:
-        """Called before an audit; raises AttnProbeError where an edit does not arrive.
+        """Raise AttnProbeError if an edit of the attention does not reach the output.
 
-        By default nothing is checked: :func:`hf_attnprobe.testing.check_adapter` does.
+        Called before every audit. By default nothing is checked;
+        `hf_attnprobe.testing.check_adapter` checks an adapter in a test suite.
+
+        Args:
+            batch: Texts to run the check on.
         """
 
-    def native_probs(self, batch: Batch) -> Tensor | None:
-        """Probabilities [batch, classes] of the model itself, run without the adapter.
+    def compute_native_probs(self, batch: Batch) -> Tensor | None:
+        """Compute the probabilities by calling the user's model without the adapter.
 
-        On ``batch.own``, as users run it; where that is empty on the batch's inputs.
-        Rows must equal them; None where the model cannot be run by itself.
+        They are compared with the probabilities that the adapter computes. The model is called
+        with `batch.tokenizer_output`, as users call it, or with `batch.inputs` if that is empty.
+
+        Args:
+            batch: Texts from `prepare`.
+
+        Returns:
+            Probabilities `[batch, classes]`, or None if the model cannot be called by itself.
         """
         return None
 
-    def leave_one_out(self, observation: "Observation") -> Tensor:
-        """See :class:`EditableInputs`: every unit erased by itself."""
+    def compute_leave_one_out(self, observation: "Observation") -> Tensor:
+        """Compute the probabilities without each unit; see `EditableInputs`.
+
+        Args:
+            observation: The observed batch.
+
+        Returns:
+            Probabilities `[batch, keys, classes]`.
+        """
         n_texts, n_keys = observation.batch.mask.shape
         device = observation.batch.mask.device
-        each = torch.eye(n_keys, dtype=torch.bool, device=device)
-        erased = each[:, None].expand(-1, n_texts, -1)
+        single_units = torch.eye(n_keys, dtype=torch.bool, device=device)
+        erased = single_units[:, None].expand(-1, n_texts, -1)
         model = self.require(EditableInputs)
         return model.erase_inputs(observation, erased).transpose(0, 1)
 
-    def positions(self, observation: "Observation", layer: int, units: Tensor) -> Tensor:
-        """Every position of ``layer`` that belongs to one of the units.
+    def get_unit_positions(self, observation: "Observation", layer: int, units: Tensor) -> Tensor:
+        """Return all positions of a layer that belong to the given units.
 
-        Shape: bool [..., batch, keys] -> the same.
+        Args:
+            observation: The observed batch.
+            layer: Index of the layer.
+            units: Selected units, bool `[..., batch, keys]`.
+
+        Returns:
+            Bool `[..., batch, keys]`.
         """
         return units
 
-    def max_length(self, tokenizer: PreTrainedTokenizerBase) -> int | None:
-        """The most tokens that a text may have, special ones included; None: any number."""
-        longest = int(tokenizer.model_max_length)
-        return longest if 0 < longest < UNLIMITED else None
+    def get_max_length(self, tokenizer: PreTrainedTokenizerBase) -> int | None:
+        """Return the largest number of tokens of a text, including special tokens.
 
-    def fingerprint(self) -> str:
-        """16 hexadecimal digits that differ between models with different weights."""
-        return model_fingerprint(self.model)
+        Args:
+            tokenizer: The tokenizer of the model.
+
+        Returns:
+            The limit, or None if there is none.
+        """
+        max_length = int(tokenizer.model_max_length)
+        return max_length if 0 < max_length < UNLIMITED_LENGTH else None
+
+    def compute_fingerprint(self) -> str:
+        """Compute 16 hexadecimal digits that differ between models with different weights."""
+        return compute_fingerprint(self.model)
 
 
-def _by_layer(sites: Sequence[Site]) -> dict[int, list[int]]:
-    """The heads of sites by layer, both in ascending order."""
-    heads: dict[int, list[int]] = {}
+def _group_heads_by_layer(sites: Sequence[Site]) -> dict[int, list[int]]:
+    """Group the heads of sites by layer, with layers and heads in ascending order."""
+    heads_by_layer: dict[int, list[int]] = {}
     for layer, head in sorted(site[:2] for site in sites):
-        heads.setdefault(layer, []).append(head)
-    return heads
+        heads_by_layer.setdefault(layer, []).append(head)
+    return heads_by_layer
 
 
-UNLIMITED = 10**9
-"""Tokenizers without a limit say a number beyond this one."""
+UNLIMITED_LENGTH = 10**9
+"""Tokenizers without a length limit report a number above this one, in tokens."""
 
 
 @dataclass(frozen=True, eq=False)
 class Observation:
-    """What a model did with a batch.
+    """The result of one forward pass over a batch.
 
-    Importances are computed when they are first asked for, and once.
+    Derived quantities, such as gradients, are computed on first use and then cached.
 
     Attributes:
-        model, batch: who saw what.
-        probs: [batch, classes].
-        attention: per layer [batch, heads, queries, keys].
-        state: what the adapter keeps for itself.
-        memory: what :meth:`remember` has computed.
-        explains: the class that is explained; ``None``: of each text the predicted one.
+        model: The model that was run.
+        batch: The texts that it was run on.
+        probs: Probabilities `[batch, classes]`.
+        attention: One tensor `[batch, heads, queries, keys]` per layer.
+        state: Private data of the adapter.
+        cache: Results that `remember` has computed, by key.
+        explained_class: The class that is explained. With None, the predicted class of each text
+            is explained.
     """
 
     model: AttentionModelBase
@@ -665,270 +967,348 @@ class Observation:
     probs: Tensor
     attention: tuple[Tensor, ...]
     state: Any = None
-    memory: dict[Hashable, Any] = field(default_factory=dict, repr=False)
-    explains: int | None = None
+    cache: dict[Hashable, Any] = field(default_factory=dict, repr=False)
+    explained_class: int | None = None
 
-    def explaining(self, target: str | int | None) -> "Observation":
-        """The same observation with a class explained, and the same memory.
+    def with_target(self, target: str | int | None) -> "Observation":
+        """Return this observation with another class to explain, sharing the same cache.
 
-        Gradients, leave-one-out and :meth:`flips` are then of this class.
+        Gradients, leave-one-out importance and `find_flips` then refer to this class.
 
         Args:
-            target: a class by name or number; a name that is there counts first.
-                ``None``: of each text the predicted one.
+            target: Name or index of a class; names take precedence. None explains the predicted
+                class of each text.
+
+        Returns:
+            The observation itself if nothing changes, otherwise a copy.
 
         Raises:
-            AttnProbeError: no such class.
+            AttnProbeError: If the model has no such class.
         """
-        number = None if target is None else self._number_of(target)
-        return self if number == self.explains else replace(self, explains=number)
+        class_index = None if target is None else self._find_class_index(target)
+        if class_index == self.explained_class:
+            return self
+        return replace(self, explained_class=class_index)
 
-    def _number_of(self, target: str | int) -> int:
+    def _find_class_index(self, target: str | int) -> int:
+        """Find the index of a class by its name or index."""
         prediction = self.model.prediction
         names, n_targets = (
-            list(prediction.targets),
-            prediction.n_targets(self.probs),
+            list(prediction.target_names),
+            prediction.count_targets(self.probs),
         )
         if not n_targets:
             raise AttnProbeError(
-                f"expected no target: this model predicts {prediction.name}, of which no "
-                "class can be chosen; leave it out"
+                f"no target class can be chosen, because this model predicts {prediction.name}; "
+                "leave the option out"
             )
         if isinstance(target, str) and names.count(target) == 1:
             return names.index(target)
-        number = int(target) if str(target).isdecimal() else -1
-        if 0 <= number < n_targets:
-            return number
-        named = f"the names are {', '.join(names)}" if names else "choose one of them"
+        class_index = int(target) if str(target).isdecimal() else -1
+        if 0 <= class_index < n_targets:
+            return class_index
+        hint = f"the names are {', '.join(names)}" if names else "choose one of them"
         raise AttnProbeError(
-            f"expected a target class from 0 to {n_targets - 1}, got {target}; {named}"
+            f"expected a target class from 0 to {n_targets - 1}, got {target}; {hint}"
         )
 
-    def flips(self, after: Tensor) -> Tensor:
-        """Whether outputs are decided otherwise: [..., batch, classes] -> [..., batch].
+    def find_flips(self, after: Tensor) -> Tensor:
+        """Find the outputs whose decision differs from the decision of this observation.
 
-        Where a class is explained, whether they change sides: decided for it or not. NaN
-        where the model makes no decisions.
+        If a class is explained, an output flips if it changes between a decision for this class
+        and a decision against it.
+
+        Args:
+            after: Probabilities after an edit, `[..., batch, classes]`.
+
+        Returns:
+            Whether each decision has flipped, `[..., batch]`; NaN if the model makes no decisions.
         """
-        flipped = self.model.prediction.flips(self.probs, after, self.explains)
+        flipped = self.model.prediction.has_flipped(self.probs, after, self.explained_class)
         if self.model.prediction.decides:
             return flipped
         return torch.full_like(after[..., 0], torch.nan)
 
-    def moved_by_part(self, after: Tensor) -> dict[str, Tensor] | None:
-        """How far each part of the prediction moves, by name; None where parts have no names.
+    def compute_change_by_part(self, after: Tensor) -> dict[str, Tensor] | None:
+        """Compute the output change of each part of the prediction, such as each label.
 
-        Shape: [..., batch, entries] -> each [..., batch].
+        Args:
+            after: Prediction vectors after an edit, `[..., batch, entries]`.
+
+        Returns:
+            Changes `[..., batch]` by name of the part, or None if parts have no names.
         """
         prediction = self.model.prediction
         if not prediction.parts:
             return None
-        moved = prediction.distance_by_part(after, self.probs)
-        return dict(zip(prediction.parts, moved.unbind(-1), strict=True))
+        changes = prediction.compute_part_distances(after, self.probs)
+        return dict(zip(prediction.parts, changes.unbind(-1), strict=True))
 
     @property
     def _n_parts(self) -> int:
-        """What a label's entries were divided by; 1 where no label can be explained."""
+        """Number of parts of the prediction, or 1 if no class can be explained."""
         return self.model.prediction.n_parts or 1
 
     @property
-    def side(self) -> Tensor:
-        """−1 where a class is explained that is not decided for, else 1, [batch, 1]."""
-        is_for = self.model.prediction.is_for(self.probs, self.explains)
+    def target_sign(self) -> Tensor:
+        """-1 for texts decided against the explained class, otherwise 1, `[batch, 1]`."""
+        is_for = self.model.prediction.is_decided_for(self.probs, self.explained_class)
         return torch.where(is_for, 1, -1)[:, None]
 
     def remember(self, key: Hashable, compute: Callable[[], T]) -> T:
-        """The value of ``compute()``, which runs for the first of equal keys only."""
-        if key not in self.memory:
-            self.memory[key] = compute()
-        return self.memory[key]
+        """Return a cached result, and compute it if it is not in the cache yet.
+
+        Args:
+            key: Key of the result. It must identify everything that the result depends on, apart
+                from this observation.
+            compute: Function that computes the result.
+
+        Returns:
+            The cached or computed result.
+        """
+        if key not in self.cache:
+            self.cache[key] = compute()
+        return self.cache[key]
 
     def read(self, site: Site) -> Tensor:
-        """The attention of one head from one query, [batch, keys].
+        """Read the attention of one head in the row that the prediction is computed from.
 
-        Of a group the mean over its heads.
+        If `site.query` is set, that row is read. For a group of heads, their mean is returned.
+
+        Args:
+            site: A head, or a group of heads.
+
+        Returns:
+            Attention weights `[batch, keys]`.
 
         Raises:
-            AttnProbeError: no such layer or head.
+            AttnProbeError: If the model has no such layer or head.
         """
 
         def compute() -> Tensor:
             rows = [
-                self.model.read_map(
+                self.model.select_row(
                     self,
                     self.attention[layer][:, head],
                     site._replace(layer=layer, head=head),
                 )
-                for layer, heads in self.model.members(site).items()
+                for layer, heads in self.model.get_heads_by_layer(site).items()
                 for head in heads
             ]
             return rows[0] if len(rows) == 1 else torch.stack(rows).mean(0)
 
         return self.remember(("read", site), compute)
 
-    def edited(self, site: Site, change: Change) -> dict[int, Tensor]:
-        """The attention of a site's layers with its heads changed, for ``replay``.
+    def edit_attention(self, site: Site, edit: SiteEdit) -> dict[int, Tensor]:
+        """Edit the attention of a site's heads, for `AttentionModel.replay`.
 
         Args:
-            change: (layer, attention of the site's heads in it [batch, heads, queries,
-                keys]) -> the new attention [copies, batch, heads, queries, keys].
+            site: The heads to edit. If `site.query` is set, only that row changes.
+            edit: Function from a layer and the attention of the site's heads in it,
+                `[batch, heads, queries, keys]`, to new attention
+                `[copies, batch, heads, queries, keys]`.
 
         Returns:
-            By layer, each [copies, batch, heads, queries, keys], all heads of the layer;
-            only the row ``site.query`` is changed where there is one.
+            Attention of all heads by layer, each `[copies, batch, heads, queries, keys]`.
         """
         edits = {}
-        for layer, heads in self.model.members(site).items():
+        for layer, heads in self.model.get_heads_by_layer(site).items():
             attention = self.attention[layer]
-            new = change(layer, attention[:, heads])
-            edits[layer] = at_heads(attention, heads, site.query, new)
+            edited = edit(layer, attention[:, heads])
+            edits[layer] = replace_heads(attention, heads, site.query, edited)
         return edits
 
-    def reaching(self, layer: int) -> Tensor:
-        """The query rows of a layer that can move the output, bool [batch, queries].
+    def find_effective_queries(self, layer: int) -> Tensor:
+        """Find the query rows of a layer that can change the output.
 
-        In the last layer of a model that reads one position this is one row: no other
-        one has a gradient. Where a model has no gradients every real row counts.
+        In the last layer of a model that reads only one position, this is a single row, because
+        no other row has a gradient. If the model has no gradients, all real rows are returned.
+
+        Args:
+            layer: Index of the layer.
+
+        Returns:
+            Bool `[batch, queries]`.
         """
 
         def compute() -> list[Tensor]:
-            return _reaching(self.explaining(None))
+            return _find_rows_with_gradient(self.with_target(None))
 
-        real = self.model.visible(self, layer).any(-1)
-        return self.remember("reaching", compute)[layer] & real
+        is_real = self.model.get_visible_keys(self, layer).any(-1)
+        return self.remember("reaching", compute)[layer] & is_real
 
-    def target(self, target: int | None) -> Tensor:
-        """The class to explain, int [batch]: ``target``, or the predicted one.
+    def get_target_classes(self, target: int | None) -> Tensor:
+        """Return the class to explain in each text.
 
-        Where the prediction has several parts, the decided outcome of each,
-        int [batch, parts]. Without a target that of :meth:`explaining` comes first.
+        Args:
+            target: Index of a class. With None, the class chosen by `with_target` is used, and if
+                there is none, the predicted class of each text.
+
+        Returns:
+            Int `[batch]`. If the prediction has several parts, the decided outcome of each part,
+            int `[batch, parts]`.
         """
-        target = self.explains if target is None else target
-        return self.model.prediction.explained(self.probs, target)
+        target = self.explained_class if target is None else target
+        return self.model.prediction.select_explained_entries(self.probs, target)
 
-    def explained_probs(self, probs: Tensor) -> Tensor:
-        """The probability of what is explained, [..., batch, entries] -> [..., batch]."""
-        total = predictions.entry_sum(probs, self.target(None))
-        return total if self.explains is None else total * self._n_parts
+    def compute_explained_probs(self, probs: Tensor) -> Tensor:
+        """Compute the probability of the explained class or prediction.
 
-    def standard(self, probs: Tensor) -> Tensor:
-        """Returns what is predicted at the standard temperature, [..., batch, entries].
+        Args:
+            probs: Prediction vectors `[..., batch, entries]`.
 
-        There the median lead of what is predicted is 3 nats (p = .95 of two classes), so that
-        no number depends on how sure a model was trained to be.
+        Returns:
+            Probabilities `[..., batch]`.
         """
-        return self.model.prediction.sharpened(probs, self.model.sharpness)
+        total = predictions.sum_entries(probs, self.get_target_classes(None))
+        return total if self.explained_class is None else total * self._n_parts
 
-    def standard_losses(self, after: Tensor) -> Tensor:
-        """Returns how far the probability of what is explained falls at the standard temperature.
+    def apply_standard_temperature(self, probs: Tensor) -> Tensor:
+        """Convert probabilities to the standard temperature.
 
-        On the side that the text is on: for a class that is explained, or against it.
+        At this temperature, the median margin of the predictions is 3 nats, which is p = 0.95
+        with two classes. Statistics computed there do not depend on how confident the model was
+        trained to be.
 
-        Shape: [copies, batch, entries] -> [copies, batch].
+        Args:
+            probs: Prediction vectors `[..., batch, entries]`.
+
+        Returns:
+            Prediction vectors of the same shape.
         """
-        before = self.explained_probs(self.standard(self.probs))
-        return (before - self.explained_probs(self.standard(after))) * self.side[:, 0]
+        return self.model.prediction.sharpen(probs, self.model.sharpness)
+
+    def compute_standard_losses(self, after: Tensor) -> Tensor:
+        """Compute how far the explained probability falls, at the standard temperature.
+
+        If a class is explained and a text is decided against it, the sign is reversed: the
+        loss is then the rise of the class's probability.
+
+        Args:
+            after: Prediction vectors after an edit, `[copies, batch, entries]`.
+
+        Returns:
+            Losses `[copies, batch]`.
+        """
+        before = self.compute_explained_probs(self.apply_standard_temperature(self.probs))
+        edited = self.compute_explained_probs(self.apply_standard_temperature(after))
+        return (before - edited) * self.target_sign[:, 0]
 
     @property
     def token_logits(self) -> Tensor | None:
-        """Logits of each token alone [batch, keys, classes], for linear read-outs only."""
+        """Logits of each token alone, `[batch, keys, classes]`; None without a linear read-out."""
         if self.model.lacks(LinearReadout):
             return None
         model = self.model.require(LinearReadout)
-        return self.remember("token_logits", lambda: model.token_logits(self))
+        return self.remember("token_logits", lambda: model.compute_token_logits(self))
 
     @property
     def leave_one_out(self) -> Tensor:
-        """Probabilities without each token, [batch, keys, classes]."""
+        """Probabilities without each unit, `[batch, keys, classes]`."""
         model = self.model.require(EditableInputs)
-        return self.remember("leave_one_out", lambda: model.leave_one_out(self))
+        return self.remember("leave_one_out", lambda: model.compute_leave_one_out(self))
 
     @property
     def attention_gradient(self) -> list[Tensor]:
         """Gradient of the explained class's probability with respect to the attention.
 
-        Per layer [batch, heads, queries, keys].
+        One tensor `[batch, heads, queries, keys]` per layer.
         """
 
         def compute() -> list[Tensor]:
             model = self.model.require(Differentiable)
-            return model.attention_gradient(self, self.target(None))
+            return model.compute_attention_gradient(self, self.get_target_classes(None))
 
-        return self.remember(("attention_gradient", self.explains), compute)
+        return self.remember(("attention_gradient", self.explained_class), compute)
 
     @property
     def head_values(self) -> tuple[Tensor, ...]:
-        """Value vectors of every head, per layer [batch, heads, keys, width]."""
+        """Value vectors of every head, one tensor `[batch, heads, keys, width]` per layer."""
         model = self.model.require(HeadValues)
-        return self.remember("head_values", lambda: model.head_values(self))
+        return self.remember("head_values", lambda: model.compute_head_values(self))
 
-    def permutations(self, layer: int, n_copies: int, seed: int) -> Tensor:
-        """Random permutations of what each query may see; the same for all heads.
+    def draw_permutations(self, layer: int, n_copies: int, seed: int) -> Tensor:
+        """Draw random permutations of the visible keys of each query, equal for all heads.
 
-        Shape: int [copies, batch, queries, keys].
+        Args:
+            layer: Index of the layer.
+            n_copies: Number of permutations per query.
+            seed: Seed of the random draws.
+
+        Returns:
+            Permutations as key indices, int `[copies, batch, queries, keys]`.
         """
-        shuffles: dict = self.remember("permutations", dict)
+        permutations: dict = self.remember("permutations", dict)
         key = layer, n_copies, seed
-        if key not in shuffles:
-            shuffles.clear()  # they are large: one layer's at a time
-            visible = self.model.visible(self, layer)
-            shuffles[key] = random_permutations(
+        if key not in permutations:
+            # Permutations are large, so only those of one layer are cached.
+            permutations.clear()
+            visible = self.model.get_visible_keys(self, layer)
+            permutations[key] = draw_permutations(
                 visible, n_copies, seed=seed, example_ids=self.batch.example_ids
             )
-        return shuffles[key]
+        return permutations[key]
 
-    def gradient_importance(self) -> Tensor:
-        """|gradient × input| of the explained class's probability, [batch, keys].
+    def compute_gradient_importance(self) -> Tensor:
+        """Compute |gradient × input| of the explained class's probability.
 
-        Jain & Wallace 2019, Algorithm 1.
+        Jain & Wallace (2019), Algorithm 1.
+
+        Returns:
+            Importance of each position, `[batch, keys]`.
         """
 
         def compute() -> Tensor:
             model = self.model.require(Differentiable)
-            return model.gradient(self, self.target(None)).abs()
+            return model.compute_gradient_times_input(self, self.get_target_classes(None)).abs()
 
-        return self.remember(("gradient", self.explains), compute)
+        return self.remember(("gradient", self.explained_class), compute)
 
-    def leave_one_out_importance(self) -> Tensor:
-        """How far the output moves without each token, [batch, keys].
+    def compute_leave_one_out_importance(self) -> Tensor:
+        """Compute the output change that leaving out each unit causes.
 
-        Total variation distance to the whole text's output (Jain & Wallace 2019,
-        Algorithm 1); of an explained class |p(x without t) − p(x)|. For two classes the
-        two are equal.
+        The change is the total variation distance to the output of the whole text (Jain & Wallace
+        2019, Algorithm 1). If a class is explained, it is |p(text without unit) - p(text)| of that
+        class. With two classes, both definitions give the same number.
+
+        Returns:
+            Importance of each position, `[batch, keys]`.
         """
-        if self.explains is None:
-            return self.model.prediction.distance(self.probs, self.leave_one_out)
-        explained = self.target(None)
+        if self.explained_class is None:
+            return self.model.prediction.compute_distance(self.probs, self.leave_one_out)
+        explained = self.get_target_classes(None)
         is_large = self.probs.gather(-1, explained[:, None])[:, 0] * self._n_parts > 0.5
-        before = small_side(self.probs, explained, is_large)
+        before = compute_shifted_probability(self.probs, explained, is_large)
         without = self.leave_one_out
-        each = explained[:, None].expand(without.shape[:2])
-        after = small_side(without, each, is_large[:, None].expand_as(each))
+        explained_by_key = explained[:, None].expand(without.shape[:2])
+        after = compute_shifted_probability(
+            without, explained_by_key, is_large[:, None].expand_as(explained_by_key)
+        )
         return (after - before[:, None]).abs() * self._n_parts
 
 
-def _reaching(observation: Observation) -> list[Tensor]:
-    """Rows with a gradient, per layer bool [batch, queries].
+def _find_rows_with_gradient(observation: Observation) -> list[Tensor]:
+    """Find the query rows whose attention has a gradient, per layer bool `[batch, queries]`.
 
-    Of the predicted class's probability, and of the least probable class's where the
-    first is lost in rounding; every row of a text in which both are.
+    The predicted class's probability is differentiated. If its gradient is lost in rounding, the
+    least probable class is used too. If that is also lost, all rows of the text are returned.
     """
     attention = observation.attention
     if observation.model.lacks(Differentiable):
-        return [torch.ones_like(a[:, 0, :, 0], dtype=torch.bool) for a in attention]
-    rows = [_moves(slope) for slope in observation.attention_gradient]
-    lost = ~torch.stack([row.any(-1) for row in rows]).any(0)
-    if not lost.any():
+        return [torch.ones_like(layer[:, 0, :, 0], dtype=torch.bool) for layer in attention]
+    rows = [_has_gradient(gradient) for gradient in observation.attention_gradient]
+    is_lost = ~torch.stack([row.any(-1) for row in rows]).any(0)
+    if not is_lost.any():
         return rows
     model = observation.model.require(Differentiable)
     probs = observation.probs
-    least = probs.masked_fill(probs == 0, torch.inf).argmin(-1)
-    others = model.attention_gradient(observation, least)
-    rows = [row | _moves(slope) for row, slope in zip(rows, others, strict=True)]
-    lost = ~torch.stack([row.any(-1) for row in rows]).any(0)
-    return [row | lost[:, None] for row in rows]
+    least_probable = probs.masked_fill(probs == 0, torch.inf).argmin(-1)
+    gradients = model.compute_attention_gradient(observation, least_probable)
+    rows = [row | _has_gradient(gradient) for row, gradient in zip(rows, gradients, strict=True)]
+    is_lost = ~torch.stack([row.any(-1) for row in rows]).any(0)
+    return [row | is_lost[:, None] for row in rows]
 
 
-def _moves(slope: Tensor) -> Tensor:
-    """[batch, heads, queries, keys] -> bool [batch, queries]: any slope but 0."""
-    return (slope != 0).any(-1).any(1)
+def _has_gradient(gradient: Tensor) -> Tensor:
+    """Check for a nonzero gradient, `[batch, heads, queries, keys]` -> bool `[batch, queries]`."""
+    return (gradient != 0).any(-1).any(1)

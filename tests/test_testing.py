@@ -30,7 +30,7 @@ def test_transformers_keep_the_protocol(family):
         batch = adapter_families.prepare(adapter, words=given)
         check_adapter(adapter, batch)
         adapter.self_check(batch)
-        assert adapter.vectorises == (family not in ("bloom", "falcon"))
+        assert adapter.supports_vmap == (family not in ("bloom", "falcon"))
 
 
 @pytest.mark.parametrize("num_labels", [2, 4])
@@ -85,17 +85,17 @@ def of_the_batch(observation, batch):
 
 BUGS = [
     ("sites", lambda sites: [*sites, Site(7, 0)], "sites.. names layer 7 of 3"),
-    ("visible", lambda seen, *_: seen.float(), "layer 0: visible is not bool"),
-    ("read_map", lambda row, *_: row[:, 1:], "a reading of layer 0"),
-    ("gradient", lambda slope, *_: 0 * slope, "gradient × input is 0 at every token"),
-    ("attention_gradient", negated, "layer 0: attention_gradient is not that of an edit"),
-    ("leave_one_out", lambda p, *_: p.roll(1, dims=1), "leave_one_out to be erase_inputs of one"),
+    ("get_visible_keys", lambda seen, *_: seen.float(), "layer 0: visible is not bool"),
+    ("select_row", lambda row, *_: row[:, 1:], "a reading of layer 0"),
+    ("compute_gradient_times_input", lambda slope, *_: 0 * slope, "gradient × input is 0 at every token"),
+    ("compute_attention_gradient", negated, "layer 0: attention_gradient is not that of an edit"),
+    ("compute_leave_one_out", lambda p, *_: p.roll(1, dims=1), "leave_one_out to be erase_inputs of one"),
     ("erase_inputs", lambda probs, *_, **__: probs.flip(-1), "where nothing is erased"),
     ("replay_outputs", lambda probs, *_: probs.flip(-1), "outputs of Site.*head=0"),
     ("replay_masked", lambda probs, *_: probs.flip(0), "masked attention of layer 0 to be an edit"),
     ("layers_below", lambda layers, layer: [], "layers_below"),
     ("block_output", lambda output, *_: output[:1], "block outputs of layer 0"),
-    ("head_values", transposed, "head values of layer 0"),
+    ("compute_head_values", transposed, "head values of layer 0"),
     ("observe", unmasked, "attention exactly 0 where nothing is visible"),
     ("observe", noisy, "probabilities to sum to 1|passes over the same batch differ"),
     ("observe", scaled, "rows of attention in layer 0 to sum to 1"),
@@ -119,12 +119,12 @@ def test_a_readout_that_is_not_linear_is_found():
 
     class Wrong(ClassifierAdapter):
         def replay(self, observation, attention):
-            return self._probs(attention[0], super().token_logits(observation))
+            return self._probs(attention[0], super().compute_token_logits(observation))
 
-        def token_logits(self, observation):
-            return 1.1 * super().token_logits(observation)
+        def compute_token_logits(self, observation):
+            return 1.1 * super().compute_token_logits(observation)
 
-        def attention_gradient(self, observation, target):
+        def compute_attention_gradient(self, observation, target):
             attention = observation.attention[0].clone().requires_grad_()
             probs = self.replay(observation, {0: attention[None]})[0]
             explained = probs.gather(-1, target[:, None]).sum()

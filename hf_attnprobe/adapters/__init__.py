@@ -14,10 +14,10 @@ from hf_attnprobe.adapters.classifier.hierarchical import HierarchicalAdapter
 from hf_attnprobe.adapters.classifier.pair import PairAdapter
 from hf_attnprobe.adapters.language_model.adapter import LanguageModelAdapter
 from hf_attnprobe.adapters.pretrained import (
-    PretrainedFacts,
+    PretrainedModelInfo,
     is_hierarchical,
     reads_pairs,
-    unwrapped,
+    unwrap_peft,
 )
 from hf_attnprobe.adapters.transformer.adapter import TransformerAdapter
 from hf_attnprobe.core.errors import AttnProbeError
@@ -30,7 +30,7 @@ from hf_attnprobe.protocol import AttentionModelBase
 AdapterFactory = Callable[..., AttentionModelBase]
 """(model, dtype=…, mask_id=…, and what else :func:`wrap` is given) -> its adapter."""
 
-LANGUAGE_MODELS = (
+LANGUAGE_MODEL_SUFFIXES = (
     "ForCausalLM",
     "LMHeadModel",
     "ModelWithLMHead",
@@ -89,12 +89,12 @@ def wrap(
     """
     if isinstance(model, AttentionModelBase):
         return model
-    inner = unwrapped(model)
+    inner = unwrap_peft(model)
     given = {"dtype": dtype, "mask_id": mask_id, **options}
     arguments = {name: value for name, value in given.items() if value is not None}
     adapter = _factory_of(inner)(inner, **arguments)
-    if inner is not model and isinstance(adapter, PretrainedFacts):
-        adapter.given = model  # the wrapper has the last word, see `native_output`
+    if inner is not model and isinstance(adapter, PretrainedModelInfo):
+        adapter.user_model = model  # the wrapper has the last word, see `native_output`
     return adapter
 
 
@@ -111,7 +111,7 @@ def _factory_of(model: nn.Module) -> AdapterFactory:
             f"{type(model).__name__}; register one with register_adapter (docs/extending.md says how)"
         )
     name = type(model).__name__
-    if name.endswith(LANGUAGE_MODELS):
+    if name.endswith(LANGUAGE_MODEL_SUFFIXES):
         return LanguageModelAdapter
     if name.endswith("ForConditionalGeneration") and hasattr(model.config, "vision_config"):
         raise AttnProbeError(

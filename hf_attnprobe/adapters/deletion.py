@@ -11,7 +11,7 @@ from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.protocol import Observation
 
 
-def units_of_words(word_ids: Tensor) -> Tensor:
+def find_word_units(word_ids: Tensor) -> Tensor:
     """The position of the first piece of each token's word, [batch, keys].
 
     A token whose word is -1 is a unit by itself.
@@ -25,7 +25,7 @@ def units_of_words(word_ids: Tensor) -> Tensor:
     return positions.where(is_first, 0).cummax(dim=1).values
 
 
-def sum_pieces(values: Tensor, units: Tensor) -> Tensor:
+def sum_over_pieces(values: Tensor, units: Tensor) -> Tensor:
     """Values of all pieces of a unit added up at its first one, 0 at the others.
 
     Shape: [batch, keys] both, and the result.
@@ -33,14 +33,14 @@ def sum_pieces(values: Tensor, units: Tensor) -> Tensor:
     return torch.zeros_like(values).scatter_add(1, units, values)
 
 
-def shortened(
+def iterate_shortened_texts(
     inputs: Mapping[str, Tensor],
     example: Tensor,
     kept: Tensor,
     *,
     pad_id: int,
     tokens_per_pass: int,
-    left: bool = False,
+    pads_left: bool = False,
     ids: Tensor | None = None,
 ) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
     """Model inputs of shorter texts, those of like length together.
@@ -53,7 +53,7 @@ def shortened(
         kept: what it keeps of it, bool [rows, keys].
         pad_id: the token to pad with.
         tokens_per_pass: how many tokens, padding included, to yield at once.
-        left: pad on the left.
+        pads_left: pad on the left.
         ids: token ids to use in place of the texts' own, [rows, keys].
 
     Yields:
@@ -65,7 +65,7 @@ def shortened(
         texts = {name: value[example[chosen]] for name, value in inputs.items()}
         if ids is not None:
             texts["input_ids"] = ids[chosen]
-        yield chosen, _compact(texts, kept[chosen], pad_id, left)
+        yield chosen, _compact(texts, kept[chosen], pad_id, pads_left)
 
 
 def _passes(lengths: list[int], tokens_per_pass: int) -> Iterator[slice]:
@@ -107,7 +107,7 @@ def _compact(
 # neither kind of text (Hase et al. 2021), so the caller chooses and reports which. Equal
 # sets of units are run once per observation: many heads rank the same tokens first.
 
-OPERATORS = ("deletion", "mask")
+ERASURE_OPERATORS = ("deletion", "mask")
 
 RunTexts = Callable[[Mapping[str, Tensor]], Tensor]
 """Model inputs of n texts -> probabilities [n, classes]."""
@@ -126,19 +126,19 @@ class _Answers:
     probs: list[Tensor] = field(default_factory=list)
 
 
-def erased_probs(
+def compute_erased_probs(
     observation: Observation,
     erased: Tensor,
     run: RunTexts,
     *,
     inputs: Mapping[str, Tensor] | None = None,
     units: Tensor | None = None,
-    by: str = "deletion",
+    operator: str = "deletion",
     mask_id: int | None = None,
     empty: Tensor,
     pad_id: int,
     tokens_per_pass: int,
-    left: bool = False,
+    pads_left: bool = False,
 ) -> Tensor:
     """Probabilities of the texts without the erased units; special tokens always stay.
 
@@ -149,10 +149,10 @@ def erased_probs(
         inputs: what is shortened; ``None``: the batch's inputs.
         units: [batch, keys], for each token the position that stands for it; ``None``:
             its own.
-        by: "deletion", or "mask" by the token ``mask_id``.
+        operator: "deletion", or "mask" by the token ``find_mask_id``.
         empty: [batch, classes], the answer to a text of which no token is left.
         pad_id, tokens_per_pass, left: see
-            :func:`~hf_attnprobe.adapters.deletion.shortened`.
+            :func:`~hf_attnprobe.adapters.deletion.iterate_shortened_texts`.
 
     Returns:
         [copies, batch, classes].
@@ -160,13 +160,13 @@ def erased_probs(
     Raises:
         AttnProbeError: an unknown operator, or no token to mask with.
     """
-    check_operator(by, mask_id)
+    check_erasure_operator(operator, mask_id)
     batch = observation.batch
     gone = erased & batch.content_mask
     if units is not None:
         gone = gone.gather(-1, units.expand(gone.shape))
     gone = gone.flatten(0, 1)
-    key = "erased inputs", by, mask_id
+    key = "erased inputs", operator, mask_id
     known = observation.remember(key, lambda: _Answers(probs=[observation.probs[:0]]))
     names = _names(gone, len(batch.mask))
     new = {name: row for row, name in enumerate(names) if name not in known.rows}
@@ -178,15 +178,15 @@ def erased_probs(
             empty[example],
             observation.probs[example],
         )
-        inputs, kept, ids = _edited(inputs or batch.inputs, example, sets, by, mask_id)
-        texts = shortened(
+        inputs, kept, ids = _edited(inputs or batch.inputs, example, sets, operator, mask_id)
+        texts = iterate_shortened_texts(
             inputs,
             example,
             kept,
             ids=ids,
             pad_id=pad_id,
             tokens_per_pass=tokens_per_pass,
-            left=left,
+            pads_left=pads_left,
         )
         for places, shorter in texts:
             probs[places] = run(shorter).to(probs.dtype)
@@ -225,11 +225,11 @@ def _edited(
     return inputs, kept, ids.masked_fill(gone, mask_id)
 
 
-def check_operator(by: str, mask_id: int | None) -> None:
+def check_erasure_operator(by: str, mask_id: int | None) -> None:
     """Raises AttnProbeError for an unknown operator, or where there is no mask token."""
-    if by not in OPERATORS:
+    if by not in ERASURE_OPERATORS:
         raise AttnProbeError(
-            f"expected inputs to be erased by one of {', '.join(OPERATORS)}, got {by!r}"
+            f"expected inputs to be erased by one of {', '.join(ERASURE_OPERATORS)}, got {by!r}"
         )
     if by == "mask" and mask_id is None:
         raise AttnProbeError(

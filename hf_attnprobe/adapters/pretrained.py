@@ -16,20 +16,20 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from hf_attnprobe.adapters.transformer.attention_hooks import FOR_ANY_LENGTH
-from hf_attnprobe.adapters.transformer.layout import embeddings_of
+from hf_attnprobe.adapters.transformer.attention_hooks import VARIABLE_LENGTH_KERNELS
+from hf_attnprobe.adapters.transformer.layout import get_embeddings_module
 from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.functional.explanations import gauss_legendre
-from hf_attnprobe.functional.fingerprint import model_fingerprint
+from hf_attnprobe.functional.fingerprint import compute_fingerprint
 from hf_attnprobe.functional.predictions import (
     Prediction,
-    classes,
-    names_in_order,
+    make_class_prediction,
+    list_label_names,
 )
 from hf_attnprobe.models.attention_classifier.configuration_attention_classifier import (
     AttentionClassifierConfig,
 )
-from hf_attnprobe.protocol import UNLIMITED, Observation
+from hf_attnprobe.protocol import UNLIMITED_LENGTH, Observation
 
 
 POSITIONS_FROM_PADDING = {
@@ -51,7 +51,7 @@ They lose two positions.
 """
 
 
-class PretrainedFacts:
+class PretrainedModelInfo:
     """The facts of a ``PreTrainedModel``, from its configuration; no copy is made.
 
     Adapters derive from it: their facts are those of the model that they were given.
@@ -71,14 +71,14 @@ class PretrainedFacts:
                 f"expected a Transformers model or one with an adapter, got "
                 f"{type(model).__name__}; register one with register_adapter (docs/extending.md says how)"
             )
-        config, embeddings = model.config, embeddings_of(model)
+        config, embeddings = model.config, get_embeddings_module(model)
         if not config.return_dict:
             raise AttnProbeError(
                 "expected a model that returns its output by names, got one with "
                 "return_dict=False; set model.config.return_dict = True"
             )
-        self.given: Any = model
-        self.label_names = class_names(config)
+        self.user_model: Any = model
+        self.label_names = get_class_names(config)
         self.n_embeddings: int | None = None
         if isinstance(embeddings, nn.Embedding):
             self.n_embeddings = embeddings.num_embeddings
@@ -91,11 +91,11 @@ class PretrainedFacts:
     @property
     def prediction(self) -> Prediction:
         """What the model predicts: one of its classes."""
-        return classes(self.label_names)
+        return make_class_prediction(self.label_names)
 
-    def max_length(self, tokenizer: PreTrainedTokenizerBase) -> int | None:
+    def get_max_length(self, tokenizer: PreTrainedTokenizerBase) -> int | None:
         """The most tokens that a text may have, special ones included; None: any number."""
-        config = self.given.config
+        config = self.user_model.config
         bounds = []
         has_positions = getattr(config, "max_position_embeddings", None) is not None
         if has_positions and not _is_ours(config):  # ours read any number of tokens
@@ -103,16 +103,16 @@ class PretrainedFacts:
             bounds.append(config.max_position_embeddings - lost)
         bounds.append(tokenizer.model_max_length)
         return min(
-            [int(bound) for bound in bounds if 0 < bound < UNLIMITED],
+            [int(bound) for bound in bounds if 0 < bound < UNLIMITED_LENGTH],
             default=None,
         )
 
-    def fingerprint(self) -> str:
+    def compute_fingerprint(self) -> str:
         """16 hexadecimal digits of the given weights' content, before any change of dtype."""
-        return model_fingerprint(self.given)
+        return compute_fingerprint(self.user_model)
 
     @torch.no_grad()
-    def native_output(self, inputs: Mapping[str, Any]) -> Any:
+    def compute_native_output(self, inputs: Mapping[str, Any]) -> Any:
         """The given model's own output, in eval mode; its mode is restored.
 
         No adapter has a part in it, so its numbers can be compared with this.
@@ -120,16 +120,16 @@ class PretrainedFacts:
         Args:
             inputs: those that its forward does not take are left out.
         """
-        forget_lengths(self.given)
-        with evaluating(self.given):
-            return self.given(**taken(self.given, inputs))
+        reset_dynamic_positions(self.user_model)
+        with use_eval_mode(self.user_model):
+            return self.user_model(**select_forward_inputs(self.user_model, inputs))
 
 
 class ScaledGradients:
     """Gradient × input and its integral, from gradients at scaled embeddings."""
 
     @abstractmethod
-    def scaled_gradient(
+    def compute_scaled_gradient(
         self, observation: Observation, target: Tensor, scale: float, hold: bool
     ) -> Tensor:
         """Gradient × input [batch, keys] where the embeddings are scaled.
@@ -139,8 +139,8 @@ class ScaledGradients:
             hold: lets no gradient flow through the attention.
         """
 
-    def gradient(self, observation: Observation, target: Tensor) -> Tensor:
-        return self.scaled_gradient(observation, target, 1.0, hold=True)
+    def compute_gradient_times_input(self, observation: Observation, target: Tensor) -> Tensor:
+        return self.compute_scaled_gradient(observation, target, 1.0, hold=True)
 
     def integrated_gradient(
         self,
@@ -153,23 +153,23 @@ class ScaledGradients:
         hold = not through_attention
         total: Tensor | float = 0.0
         for place, weight in gauss_legendre(n_steps):
-            part = self.scaled_gradient(observation, target, place, hold)
+            part = self.compute_scaled_gradient(observation, target, place, hold)
             total = total + weight * part
         return torch.as_tensor(total)
 
 
-BY_LENGTH = ("dynamic", "longrope")
+LENGTH_DEPENDENT_ROPE_TYPES = ("dynamic", "longrope")
 """Kinds of rotary positions that are others in longer texts."""
 
 
-def positions_by_length(config: PreTrainedConfig) -> bool:
+def has_length_dependent_positions(config: PreTrainedConfig) -> bool:
     """Whether a token's position is turned into another number where the text goes on."""
     rope = getattr(config.get_text_config(), "rope_parameters", None) or {}
     by_layer = [one for one in rope.values() if isinstance(one, Mapping)]
-    return any(one.get("rope_type") in BY_LENGTH for one in [rope, *by_layer])
+    return any(one.get("rope_type") in LENGTH_DEPENDENT_ROPE_TYPES for one in [rope, *by_layer])
 
 
-def forget_lengths(model: nn.Module) -> None:
+def reset_dynamic_positions(model: nn.Module) -> None:
     """Makes dynamic positions those of a new model, which has read no longer text."""
     for module in model.modules():
         # a module that is asked for what it lacks looks for it in three places
@@ -178,19 +178,19 @@ def forget_lengths(model: nn.Module) -> None:
 
 
 @contextlib.contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
+def use_eval_mode(model: nn.Module) -> Iterator[None]:
     """A model in eval mode, in kernels for any length; what it was is restored."""
     training = [module for module in model.modules() if module.training]
     model.eval()
     try:
-        with sdpa_kernel(FOR_ANY_LENGTH):
+        with sdpa_kernel(VARIABLE_LENGTH_KERNELS):
             yield
     finally:
         for module in training:
             module.training = True
 
 
-def taken(model: nn.Module, inputs: Mapping[str, Any]) -> dict[str, Any]:
+def select_forward_inputs(model: nn.Module, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The inputs that a model's forward takes: by their names, or all by ``**kwargs``."""
     known = inspect.signature(model.forward).parameters
     if any(one.kind is one.VAR_KEYWORD for one in known.values()):
@@ -198,7 +198,7 @@ def taken(model: nn.Module, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in inputs.items() if name in known}
 
 
-def unwrapped(model: nn.Module) -> nn.Module:
+def unwrap_peft(model: nn.Module) -> nn.Module:
     """The model inside of peft's wrapper, with what was added to it; others as they are.
 
     Raises:
@@ -215,14 +215,14 @@ def unwrapped(model: nn.Module) -> nn.Module:
     return model.get_base_model()
 
 
-def class_names(config: PreTrainedConfig) -> list[str]:
+def get_class_names(config: PreTrainedConfig) -> list[str]:
     """Names of a model's classes or labels, in the order of their numbers.
 
     Raises:
         AttnProbeError: a key of ``id2label`` that is no number.
     """
     try:
-        return names_in_order(config.id2label)
+        return list_label_names(config.id2label)
     except ValueError as reason:
         raise AttnProbeError(
             "expected numbers as keys of id2label in the model's configuration, got "

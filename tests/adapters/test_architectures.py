@@ -51,7 +51,7 @@ def test_a_class_works_or_says_why_not(name):
 
 def test_hybrids_and_layers_with_two_attentions_are_named():
     def notes(name):
-        return wrap(tiny_model(name, ALL[name])).stack_notes()
+        return wrap(tiny_model(name, ALL[name])).describe_unusual_layers()
 
     (hybrid,) = notes("MiniMaxForSequenceClassification")
     assert "1 of 2 in model.layers have no softmax attention (1)" in hybrid

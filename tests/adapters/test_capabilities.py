@@ -64,7 +64,7 @@ def test_where_two_stacks_meet_there_is_no_stack():
     stacked = [not model.lacks(Stack, Site(layer)) for layer in range(6)]
     assert stacked == [True, True, False, False, False, False]
     with pytest.raises(AttnProbeError, match=r"single stack up to cross\.0, which"):
-        model.layers_below(3)
+        model.list_layers_below(3)
 
 
 def test_what_a_model_is_called_and_counts():
@@ -76,7 +76,7 @@ def test_what_a_model_is_called_and_counts():
     assert (sentences.unit, sentences.separator_ids) == ("sentence", {4})
     assert wrap(shared("vit")).n_embeddings is None
     single = make("bert")
-    assert wrap(single).fingerprint() == wrap(single, dtype=torch.float64).fingerprint()
+    assert wrap(single).compute_fingerprint() == wrap(single, dtype=torch.float64).compute_fingerprint()
 
 
 @pytest.mark.parametrize("run", [erasure, explanations])

@@ -50,7 +50,7 @@ def test_erasure_is_an_edited_token_list(family, by):
     for words, units in ((None, tokens), *([(WORDS, WORDS)] if family == "bert" else [])):
         observation = adapter.observe(prepare(adapter, words=words))
         erased = random_sets(observation.batch.content_mask)
-        found = adapter.erase_inputs(observation, erased, by=by)
+        found = adapter.erase_inputs(observation, erased, operator=by)
         for copy, sets in enumerate(erased):
             for row, (text, unit_of) in enumerate(zip(TEXTS, units, strict=True)):
                 real = observation.batch.mask[row].nonzero()[:, 0].tolist()
@@ -107,7 +107,7 @@ def test_a_text_of_which_nothing_is_left_answers_as_a_whole():
 def test_operators_that_cannot_be(by, message):
     adapter, observation = observed(shared("bert"))
     with pytest.raises(AttnProbeError, match=message):
-        adapter.erase_inputs(observation, observation.batch.content_mask[None], by=by)
+        adapter.erase_inputs(observation, observation.batch.content_mask[None], operator=by)
 
 
 # Classifiers
@@ -128,7 +128,7 @@ def test_classifiers_read_the_edited_token_list(encoder, num_labels, by):
     model = classifier(encoder, num_labels)
     adapter, observation = tiny_models.seen(model, IDS, (4, 2, 9), mask_id=MASK)
     erased = random_sets(observation.batch.content_mask, 12)
-    found, model = adapter.erase_inputs(observation, erased, by=by), model.double()
+    found, model = adapter.erase_inputs(observation, erased, operator=by), model.double()
     for copy, sets in enumerate(erased):
         for row, ids in enumerate(IDS):
             gone = set(sets[row].nonzero()[:, 0].tolist())

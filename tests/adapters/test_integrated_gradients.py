@@ -42,7 +42,7 @@ def test_of_a_classifier_they_add_up_to_the_change_of_the_output(options, ids):
     model = classifier(**options)
     adapter, observation = tiny_models.seen(model, ids)
     target = torch.tensor([1, 0, 1])[: len(ids)]
-    found = adapter.integrated_gradient(observation, target, 50)
+    found = adapter.compute_integrated_gradients(observation, target, 50)
     without = copy.deepcopy(model)
     without.attention_classifier.embeddings.weight.data.zero_()
     with torch.no_grad():
@@ -50,7 +50,7 @@ def test_of_a_classifier_they_add_up_to_the_change_of_the_output(options, ids):
     expected = whole - blank
     assert expected.abs().min() > 1e-3  # or there is nothing to add up to
     torch.testing.assert_close(found.sum(-1), expected, atol=1e-9, rtol=0)
-    held = adapter.integrated_gradient(observation, target, 50, through_attention=False)
+    held = adapter.compute_integrated_gradients(observation, target, 50, through_attention=False)
     assert (held.sum(-1) - expected).abs().max() > 1e-4
 
 
@@ -81,7 +81,7 @@ def test_of_a_classifier_they_are_the_path_integral(through_attention):
 
     expected = path_integral(probs_of, base.embeddings(IDS).detach(), target, N_POINTS)
     options = {"through_attention": through_attention}
-    found = adapter.integrated_gradient(observation, target, 50, **options)
+    found = adapter.compute_integrated_gradients(observation, target, 50, **options)
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
 
 
@@ -98,7 +98,7 @@ def change_of_output(adapter, observation, target):
 
     handles = [module.register_forward_hook(blank) for module in adapter.layout.embeddings.modules]
     with torch.no_grad():
-        without = adapter.logits(observation.batch.inputs).softmax(-1)
+        without = adapter.compute_logits(observation.batch.inputs).softmax(-1)
     for handle in handles:
         handle.remove()
     return of_target(observation.probs, target) - of_target(without, target)
@@ -107,8 +107,8 @@ def change_of_output(adapter, observation, target):
 @pytest.mark.parametrize("family", ["bert", "roberta", "gpt2", "bart", "vit"])
 def test_of_a_transformer_they_add_up_to_the_change_of_the_output(family):
     adapter, observation = observed(shared(family), dtype=torch.float64)
-    target = observation.target(None)
-    found = adapter.integrated_gradient(observation, target, 60)
+    target = observation.get_target_classes(None)
+    found = adapter.compute_integrated_gradients(observation, target, 60)
     assert not found[~observation.batch.mask].any()
     expected = change_of_output(adapter, observation, target)
     assert expected.abs().max() > 1e-3
@@ -118,8 +118,8 @@ def test_of_a_transformer_they_add_up_to_the_change_of_the_output(family):
 def test_where_a_norm_stretches_tiny_embeddings_the_gap_is_said():
     """DeBERTa without position embeddings jumps at embeddings of 0: no sum of gradients contains the jump."""
     adapter, observation = observed(shared("deberta"), dtype=torch.float64)
-    target = observation.target(None)
-    summed = adapter.integrated_gradient(observation, target, 50).sum(-1)
+    target = observation.get_target_classes(None)
+    summed = adapter.compute_integrated_gradients(observation, target, 50).sum(-1)
     expected = (summed - change_of_output(adapter, observation, target)).abs()
     found = attribution_agreement(observation, Site(1, 2)).integrated_gap
     torch.testing.assert_close(found, expected.to(found.dtype), atol=1e-9, rtol=0)
@@ -132,7 +132,7 @@ def test_of_a_bert_they_are_the_path_integral():
     model = copy.deepcopy(shared("bert")).double()
     adapter, observation = observed(model, level="token")
     inputs = observation.batch.inputs
-    target = observation.target(None)
+    target = observation.get_target_classes(None)
 
     def probs_of(vectors):
         outputs = model(inputs_embeds=vectors, attention_mask=inputs["attention_mask"])
@@ -140,7 +140,7 @@ def test_of_a_bert_they_are_the_path_integral():
 
     vectors = model.get_input_embeddings()(inputs["input_ids"]).detach()
     expected = path_integral(probs_of, vectors, target, 201)
-    found = adapter.integrated_gradient(observation, target, 50)
+    found = adapter.compute_integrated_gradients(observation, target, 50)
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
 
 
@@ -151,8 +151,8 @@ def test_agreement_of_attention_and_attributions_against_scipy():
     target = torch.ones(len(IDS), dtype=torch.int64)
     measures = {
         "attention": observation.attention[0][:, 0, 0],
-        "gradient": adapter.gradient(observation, target).abs(),
-        "integrated": adapter.integrated_gradient(observation, target, 20).abs(),
+        "gradient": adapter.compute_gradient_times_input(observation, target).abs(),
+        "integrated": adapter.compute_integrated_gradients(observation, target, 20).abs(),
     }
     for a, b in itertools.combinations(measures, 2):
         for row, real in enumerate(observation.batch.content_mask):

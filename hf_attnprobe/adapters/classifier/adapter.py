@@ -11,16 +11,16 @@ import torch
 from torch import Tensor, nn
 
 from hf_attnprobe.adapters.classifier.leave_one_out import (
-    PARTS,
+    DELETION_METHODS,
     ClassifierState,
-    gradient_times_input,
-    leave_one_out_outputs,
-    readout_of,
-    trace,
+    compute_gradient_times_input,
+    compute_leave_one_out_outputs,
+    create_readout,
+    trace_lstm,
 )
-from hf_attnprobe.adapters.deletion import erased_probs
-from hf_attnprobe.adapters.pretrained import PretrainedFacts, ScaledGradients
-from hf_attnprobe.functional.divergence import small_side
+from hf_attnprobe.adapters.deletion import compute_erased_probs
+from hf_attnprobe.adapters.pretrained import PretrainedModelInfo, ScaledGradients
+from hf_attnprobe.functional.divergence import compute_shifted_probability
 from hf_attnprobe.models.attention_classifier.modeling_attention_classifier import (
     AttentionClassifierForSequenceClassification,
 )
@@ -35,7 +35,7 @@ from hf_attnprobe.protocol import (
 TOKENS_PER_PASS = 4096  # of shortened texts
 
 
-class SingleHeadAdapter(PretrainedFacts, ScaledGradients, AttentionModelBase):
+class SingleHeadAdapter(PretrainedModelInfo, ScaledGradients, AttentionModelBase):
     """Base class of the adapters of all attention classifiers.
 
     It works on a frozen copy in ``dtype``; the user's model stays as it was. The default
@@ -77,25 +77,25 @@ class SingleHeadAdapter(PretrainedFacts, ScaledGradients, AttentionModelBase):
         """Whether leave-one-out can resume from the states of the whole text."""
         config = self.model.config
         connection = getattr(config, "residual_connection", "none")
-        return config.encoder in PARTS and connection == "none"
+        return config.encoder in DELETION_METHODS and connection == "none"
 
-    def visible(self, observation: Observation, layer: int) -> Tensor:
+    def get_visible_keys(self, observation: Observation, layer: int) -> Tensor:
         return observation.batch.mask[:, None]
 
-    def read_map(self, observation: Observation, values: Tensor, site: Site) -> Tensor:
+    def select_row(self, observation: Observation, values: Tensor, site: Site) -> Tensor:
         return values[:, site.query or 0]
 
-    def native_probs(self, batch: Batch) -> Tensor | None:
-        inputs = batch.own or batch.inputs
+    def compute_native_probs(self, batch: Batch) -> Tensor | None:
+        inputs = batch.tokenizer_output or batch.inputs
         given = {n: v.to(batch.mask.device) for n, v in inputs.items() if n != "units"}
-        return self.native_output(given).logits.softmax(-1)
+        return self.compute_native_output(given).logits.softmax(-1)
 
     # Capabilities
 
-    def states(self, observation: Observation, site: Site) -> Tensor:
+    def get_states(self, observation: Observation, site: Site) -> Tensor:
         return observation.state.states
 
-    def head_values(self, observation: Observation) -> tuple[Tensor, ...]:
+    def compute_head_values(self, observation: Observation) -> tuple[Tensor, ...]:
         """The encoder's states; attention averages them directly."""
         return (observation.state.states[:, None],)
 
@@ -119,14 +119,14 @@ class SingleHeadAdapter(PretrainedFacts, ScaledGradients, AttentionModelBase):
         Shape: attention [copies, batch, 1, 1, keys + 1], state [batch, 1, hidden].
         """
 
-    def output_projections(self) -> tuple[Tensor, ...]:
+    def get_output_projections(self) -> tuple[Tensor, ...]:
         weight, width = (
             self.base.embeddings.weight,
             self.model.config.hidden_size,
         )
         return (torch.eye(width, dtype=weight.dtype, device=weight.device)[None],)
 
-    def scaled_gradient(
+    def compute_scaled_gradient(
         self, observation: Observation, target: Tensor, scale: float, hold: bool
     ) -> Tensor:
         with torch.enable_grad():
@@ -138,22 +138,22 @@ class SingleHeadAdapter(PretrainedFacts, ScaledGradients, AttentionModelBase):
             )
             probs = self._scaled_probs(observation, factor, hold_attention=hold)
             # Of texts without words nothing depends on the factor.
-            explained = small_side(probs, target).sum() + 0 * factor.sum()
+            explained = compute_shifted_probability(probs, target).sum() + 0 * factor.sum()
             (slope,) = torch.autograd.grad(explained, factor)
         return slope
 
-    def attention_gradient(self, observation: Observation, target: Tensor) -> list[Tensor]:
+    def compute_attention_gradient(self, observation: Observation, target: Tensor) -> list[Tensor]:
         with torch.enable_grad():
             weights = observation.attention[self.layer].clone()
             weights.requires_grad_()
             edited = {self.layer: weights[None]}
             probs = self.replay(observation, edited)[0]
-            explained = small_side(probs, target).sum()
+            explained = compute_shifted_probability(probs, target).sum()
             (slope,) = torch.autograd.grad(explained, weights)
         return [slope]
 
     @torch.no_grad()
-    def probs_without_embeddings(self, observation: Observation) -> Tensor:
+    def compute_zero_embedding_probs(self, observation: Observation) -> Tensor:
         ids = observation.batch.inputs["input_ids"]
         factor = torch.zeros_like(ids, dtype=observation.probs.dtype)
         return self._scaled_probs(observation, factor, hold_attention=True)
@@ -195,8 +195,8 @@ class ClassifierAdapter(SingleHeadAdapter):
         table = self.base.embeddings
         if self.model.config.encoder == "bilstm" and self._resumable:
             lstm = self.base.encoder.get_submodule("lstm")
-            traces = trace(lstm, table.weight, ids, mask)
-            states = torch.cat([one.states() for one in traces], dim=-1)
+            traces = trace_lstm(lstm, table.weight, ids, mask)
+            states = torch.cat([one.get_states() for one in traces], dim=-1)
             embeddings = states[:0]
         else:
             traces, embeddings = [], table(ids)
@@ -209,7 +209,7 @@ class ClassifierAdapter(SingleHeadAdapter):
         return Observation(self, batch, probs, (attention,), state)
 
     def replay(self, observation: Observation, attention: Mapping[int, Tensor]) -> Tensor:
-        return self._probs(attention[self.layer], self.token_logits(observation))
+        return self._probs(attention[self.layer], self.compute_token_logits(observation))
 
     def _probs(self, attention: Tensor, token_logits: Tensor) -> Tensor:
         """Returns the softmax of the read-out of Σ_t a_t h_t; attention need not sum to 1.
@@ -220,7 +220,7 @@ class ClassifierAdapter(SingleHeadAdapter):
         finest = torch.promote_types(attention.dtype, token_logits.dtype)
         weights = attention[:, :, 0, 0].transpose(0, 1)  # [batch, copies, keys]
         weights = weights.to(finest)
-        bias = self.readout_bias().to(finest)
+        bias = self.get_readout_bias().to(finest)
         values = token_logits.to(finest) - bias
         if len(bias) == 2:  # [0, z]: half the work, and a sigmoid does not cancel
             score = weights @ values[..., 1:] + bias[1:]
@@ -234,27 +234,27 @@ class ClassifierAdapter(SingleHeadAdapter):
 
     def _probs_beside(self, observation: Observation, attention: Tensor, state: Tensor) -> Tensor:
         beside = self.model.decode(state)
-        return self._probs(attention, torch.cat([self.token_logits(observation), beside], 1))
+        return self._probs(attention, torch.cat([self.compute_token_logits(observation), beside], 1))
 
-    def token_logits(self, observation: Observation) -> Tensor:
+    def compute_token_logits(self, observation: Observation) -> Tensor:
         return observation.state.token_logits
 
-    def readout_bias(self) -> Tensor:
+    def get_readout_bias(self) -> Tensor:
         weight = self.model.classifier.weight
         return self.model.decode(weight.new_zeros(self.model.config.hidden_size))
 
-    def gradient(self, observation: Observation, target: Tensor) -> Tensor:
+    def compute_gradient_times_input(self, observation: Observation, target: Tensor) -> Tensor:
         """See the protocol; through a BiLSTM that was traced by formula."""
         state = observation.state
         if not state.traces:
-            return super().gradient(observation, target)
+            return super().compute_gradient_times_input(observation, target)
         with torch.enable_grad():
             states = state.states.detach().requires_grad_()
             token_logits = self.model.decode(states)
             probs = self._probs(observation.attention[0][None], token_logits)
-            explained = small_side(probs[0], target).sum()
+            explained = compute_shifted_probability(probs[0], target).sum()
             (slope,) = torch.autograd.grad(explained, states)
-        return gradient_times_input(state.traces, slope)
+        return compute_gradient_times_input(state.traces, slope)
 
     def _scaled_probs(
         self, observation: Observation, factor: Tensor, *, hold_attention: bool
@@ -269,14 +269,14 @@ class ClassifierAdapter(SingleHeadAdapter):
         return self._probs(attention, token_logits)[0]
 
     @torch.no_grad()
-    def leave_one_out(self, observation: Observation) -> Tensor:
+    def compute_leave_one_out(self, observation: Observation) -> Tensor:
         batch = observation.batch
         if not self._resumable:
-            return super().leave_one_out(observation)
+            return super().compute_leave_one_out(observation)
         mask = batch.inputs["attention_mask"]
         config, head = self.model.config, self.model.classifier
-        readout = readout_of(config.attention, self.base.attention, head.weight)
-        outputs = leave_one_out_outputs(
+        readout = create_readout(config.attention, self.base.attention, head.weight)
+        outputs = compute_leave_one_out_outputs(
             config.encoder,
             self.base.encoder,
             readout,
@@ -291,15 +291,15 @@ class ClassifierAdapter(SingleHeadAdapter):
 
     @torch.no_grad()
     def erase_inputs(
-        self, observation: Observation, erased: Tensor, *, by: str = "deletion"
+        self, observation: Observation, erased: Tensor, *, operator: str = "deletion"
     ) -> Tensor:
         """See the protocol; a text without tokens is classified by the bias."""
-        bias = self.readout_bias().softmax(-1)
-        return erased_probs(
+        bias = self.get_readout_bias().softmax(-1)
+        return compute_erased_probs(
             observation,
             erased,
             self._run,
-            by=by,
+            operator=operator,
             mask_id=self.mask_id,
             empty=bias.expand_as(observation.probs),
             pad_id=self.model.config.pad_token_id or 0,

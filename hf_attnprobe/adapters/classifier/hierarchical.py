@@ -20,7 +20,7 @@ from hf_attnprobe.adapters.classifier.adapter import (
     ClassifierAdapter,
     SingleHeadAdapter,
 )
-from hf_attnprobe.adapters.deletion import check_operator
+from hf_attnprobe.adapters.deletion import check_erasure_operator
 from hf_attnprobe.models.attention_classifier.sentences_attention_classifier import (
     Sentences,
     find_sentences,
@@ -86,10 +86,10 @@ class HierarchicalAdapter(ClassifierAdapter):
         return Observation(self, batch, probs, (words, attention), state)
 
     # Nothing of the words' encoder is traced, nor resumed.
-    gradient = SingleHeadAdapter.gradient
-    leave_one_out = SingleHeadAdapter.leave_one_out
+    compute_gradient_times_input = SingleHeadAdapter.compute_gradient_times_input
+    compute_leave_one_out = SingleHeadAdapter.compute_leave_one_out
 
-    def scaled_gradient(
+    def compute_scaled_gradient(
         self, observation: Observation, target: Tensor, scale: float, hold: bool
     ) -> Tensor:
         """Sums the words of each sentence; special tokens are in none, and not read.
@@ -97,7 +97,7 @@ class HierarchicalAdapter(ClassifierAdapter):
         Args:
             hold: holds the attention of both levels fixed.
         """
-        values = super().scaled_gradient(observation, target, scale, hold)
+        values = super().compute_scaled_gradient(observation, target, scale, hold)
         summed = values.new_zeros(len(values), observation.batch.mask.shape[1] + 1)
         units = observation.batch.inputs["units"]
         return summed.scatter_add(1, units + 1, values)[:, 1:]
@@ -118,15 +118,15 @@ class HierarchicalAdapter(ClassifierAdapter):
             attention = attention.detach()
         return self._probs(attention[None, :, None, None], self.model.decode(states))[0]
 
-    def attention_gradient(self, observation: Observation, target: Tensor) -> list[Tensor]:
+    def compute_attention_gradient(self, observation: Observation, target: Tensor) -> list[Tensor]:
         """See the protocol; NaN for words, which are no site."""
-        slope = super().attention_gradient(observation, target)[-1]
+        slope = super().compute_attention_gradient(observation, target)[-1]
         words = slope.new_full((), torch.nan).expand_as(observation.attention[0])
         return [words, slope]
 
-    def head_values(self, observation: Observation) -> tuple[Tensor, ...]:
+    def compute_head_values(self, observation: Observation) -> tuple[Tensor, ...]:
         """See the protocol; NaN for words, which are no site."""
-        (states,) = super().head_values(observation)
+        (states,) = super().compute_head_values(observation)
         shape = (
             len(states),
             1,
@@ -135,16 +135,16 @@ class HierarchicalAdapter(ClassifierAdapter):
         )
         return states.new_full((), torch.nan).expand(shape), states
 
-    def output_projections(self) -> tuple[Tensor, ...]:
-        return super().output_projections() * 2
+    def get_output_projections(self) -> tuple[Tensor, ...]:
+        return super().get_output_projections() * 2
 
     @torch.no_grad()
     def erase_inputs(
-        self, observation: Observation, erased: Tensor, *, by: str = "deletion"
+        self, observation: Observation, erased: Tensor, *, operator: str = "deletion"
     ) -> Tensor:
-        check_operator(by, self.mask_id)
+        check_erasure_operator(operator, self.mask_id)
         batch = observation.batch
-        if by == "deletion":
+        if operator == "deletion":
             n_copies, n_texts, _ = erased.shape
             text = torch.arange(n_texts, device=erased.device).repeat(n_copies)
             left = (batch.content_mask & ~erased).flatten(0, 1)
@@ -155,7 +155,7 @@ class HierarchicalAdapter(ClassifierAdapter):
         sentence = units.clamp_min(0).expand(len(erased), -1, -1)
         words = erased.gather(-1, sentence) & is_word
         of_words = replace(observation, batch=replace(batch, content_mask=is_word))
-        return super().erase_inputs(of_words, words, by=by)
+        return super().erase_inputs(of_words, words, operator=operator)
 
     def _probs_of(self, observation: Observation, text: Tensor, left: Tensor) -> Tensor:
         """Probabilities of texts reduced to some of their sentences.

@@ -21,11 +21,11 @@ from torch import Tensor, nn
 # --- Recurrent encoders that resume around a deleted token -------------------
 
 
-SUFFIXES = ("l0", "l0_reverse")  # of the weights of the two directions
+DIRECTION_SUFFIXES = ("l0", "l0_reverse")  # of the weights of the two directions
 
 
 @dataclass(frozen=True, eq=False)
-class Trace:
+class LstmTrace:
     """One direction after its run; gates are input, forget, candidate, output.
 
     Attributes:
@@ -50,18 +50,18 @@ class Trace:
     recurrent: Tensor
     bias: Tensor
 
-    def states(self) -> Tensor:
+    def get_states(self) -> Tensor:
         """This direction's half of the encoder states, [batch, keys, size]."""
-        return 2 * align(self.hidden[1:].transpose(0, 1), self.step)
+        return 2 * gather_positions(self.hidden[1:].transpose(0, 1), self.step)
 
 
-def align(values: Tensor, position: Tensor) -> Tensor:
+def gather_positions(values: Tensor, position: Tensor) -> Tensor:
     """Positions to steps, or back: [batch, keys, ...] at ``position`` [batch, keys]."""
     rows = torch.arange(len(values), device=values.device)[:, None]
     return values[rows, position]
 
 
-def positions(attention_mask: Tensor) -> list[tuple[Tensor, Tensor]]:
+def compute_step_positions(attention_mask: Tensor) -> list[tuple[Tensor, Tensor]]:
     """Returns position and step of both directions, over right-padded texts [batch, keys]."""
     n_keys = attention_mask.shape[1]
     keys = torch.arange(n_keys, device=attention_mask.device)
@@ -73,24 +73,24 @@ def positions(attention_mask: Tensor) -> list[tuple[Tensor, Tensor]]:
     return [(position, step), (backward, backward)]
 
 
-def gate_weights(layer: nn.Module, suffix: str) -> list[Tensor]:
+def get_gate_weights(layer: nn.Module, suffix: str) -> list[Tensor]:
     """Input and recurrent weights, input and recurrent bias of one direction."""
     names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
     return [layer.get_parameter(f"{name}_{suffix}") for name in names]
 
 
-def trace(
+def trace_lstm(
     lstm: nn.Module,
     embedding: Tensor,
     input_ids: Tensor,
     attention_mask: Tensor,
-) -> list[Trace]:
+) -> list[LstmTrace]:
     """Runs both directions over right-padded texts [batch, keys]."""
     words, index = input_ids.unique(return_inverse=True)
     vectors, traces = embedding[words], []
-    directions = positions(attention_mask)
-    for suffix, (position, step) in zip(SUFFIXES, directions, strict=True):
-        weight, recurrent, bias, more = gate_weights(lstm, suffix)
+    directions = compute_step_positions(attention_mask)
+    for suffix, (position, step) in zip(DIRECTION_SUFFIXES, directions, strict=True):
+        weight, recurrent, bias, more = get_gate_weights(lstm, suffix)
         scale = torch.ones_like(bias)
         scale.chunk(4)[2].fill_(2)  # of the candidate
         bias = (bias + more) * scale
@@ -100,7 +100,7 @@ def trace(
         alive = attention_mask.gather(1, position).t().bool()
         gates, cell, hidden = _run(inputs, alive, recurrent)
         traces.append(
-            Trace(
+            LstmTrace(
                 position=position,
                 step=step,
                 alive=alive,
@@ -124,7 +124,7 @@ def _run(inputs: Tensor, alive: Tensor, recurrent: Tensor) -> tuple[Tensor, Tens
         new_cell, new_hidden = cell[t + 1], hidden[t + 1]
         new_cell.copy_(cell[t])
         opened = gates[t].addmm_(hidden[t], recurrent)
-        advance(opened, new_cell, new_hidden)
+        advance_step(opened, new_cell, new_hidden)
         if not all_alive:
             is_alive = alive[t, :, None]
             new_cell *= is_alive
@@ -132,7 +132,7 @@ def _run(inputs: Tensor, alive: Tensor, recurrent: Tensor) -> tuple[Tensor, Tens
     return gates, cell, hidden
 
 
-def advance(gates: Tensor, cell: Tensor, hidden: Tensor) -> None:
+def advance_step(gates: Tensor, cell: Tensor, hidden: Tensor) -> None:
     """One step in place, from gates [rows, 4 · size] before σ to those after it.
 
     The cell and the hidden state become the next ones.
@@ -142,7 +142,7 @@ def advance(gates: Tensor, cell: Tensor, hidden: Tensor) -> None:
     torch.mul(out, cell.sigmoid().sub_(0.5), out=hidden)
 
 
-def gradient_times_input(traces: Sequence[Trace], slope: Tensor) -> Tensor:
+def compute_gradient_times_input(traces: Sequence[LstmTrace], slope: Tensor) -> Tensor:
     """Gradient × input [batch, keys] of the words' vectors, both directions added up.
 
     Args:
@@ -155,19 +155,19 @@ def gradient_times_input(traces: Sequence[Trace], slope: Tensor) -> Tensor:
     return total + _factor_gradient(backward, of_backward)
 
 
-def _factor_gradient(trace: Trace, slope: Tensor) -> Tensor:
+def _factor_gradient(trace: LstmTrace, slope: Tensor) -> Tensor:
     """Gradient × input [batch, keys] through one direction.
 
     Args:
         slope: the gradient of its states, [batch, keys, size].
     """
-    of_hidden = 2 * align(slope, trace.position).transpose(0, 1)
+    of_hidden = 2 * gather_positions(slope, trace.position).transpose(0, 1)
     of_words = trace.inputs - trace.bias
     products = of_words * _gate_gradient(trace, of_hidden)
-    return align(products.sum(-1).t(), trace.step)
+    return gather_positions(products.sum(-1).t(), trace.step)
 
 
-def _gate_gradient(trace: Trace, slope: Tensor) -> Tensor:
+def _gate_gradient(trace: LstmTrace, slope: Tensor) -> Tensor:
     """Returns the gradient before σ, [steps, batch, 4 · size].
 
     Args:
@@ -201,7 +201,7 @@ def _gate_gradient(trace: Trace, slope: Tensor) -> Tensor:
     return gradient.flatten(2)
 
 
-ROWS_AT_ONCE = 512
+COPIES_PER_STEP = 512
 """Copies per step of a resumed layer: what keeps their gates in a core's cache."""
 
 
@@ -216,7 +216,7 @@ class ClassifierState(NamedTuple):
     """
 
     embeddings: Tensor
-    traces: Sequence[Trace]
+    traces: Sequence[LstmTrace]
     states: Tensor
     token_logits: Tensor
 
@@ -251,7 +251,7 @@ class Readout(NamedTuple):
         return inner.sigmoid() @ self.query, outputs
 
 
-def readout_of(kind: str, attention: nn.Module, decode: Tensor) -> Readout:
+def create_readout(kind: str, attention: nn.Module, decode: Tensor) -> Readout:
     """Returns the read-out of an attention classifier.
 
     The classifier's bias is left out, it is added once at the end.
@@ -277,7 +277,7 @@ def readout_of(kind: str, attention: nn.Module, decode: Tensor) -> Readout:
     return Readout(weight, bias, query, n_outputs)
 
 
-def leave_one_out_outputs(
+def compute_leave_one_out_outputs(
     kind: str,
     encoder: nn.Module,
     readout: Readout,
@@ -288,7 +288,7 @@ def leave_one_out_outputs(
     """Returns the read-out, without bias, of the text without each token; 0 of the only one.
 
     Args:
-        kind: one of ``PARTS``.
+        kind: one of ``DELETION_METHODS``.
         encoder: of that kind.
         readout: of the encoder's states.
         state: of the whole text; no graph is recorded.
@@ -297,7 +297,7 @@ def leave_one_out_outputs(
     Returns:
         [batch, deleted, outputs].
     """
-    scores, outputs = PARTS[kind](encoder, readout, state, attention_mask, content)
+    scores, outputs = DELETION_METHODS[kind](encoder, readout, state, attention_mask, content)
     n_keys = content.shape[1]
     deleted = torch.eye(n_keys, dtype=torch.bool, device=content.device)
     kept = content[:, None, :] & ~deleted
@@ -397,7 +397,7 @@ def _bilstm(
 
 
 def _resume(
-    trace: Trace,
+    trace: LstmTrace,
     content: Tensor,
     kept: Tensor,
     weight: Tensor,
@@ -419,8 +419,8 @@ def _resume(
         Scores [batch, deleted, keys] and outputs [batch, deleted, keys, outputs], 0 where
         nothing is resumed.
     """
-    is_deleted = align(content, trace.position).t()
-    kept = align(kept, trace.position)
+    is_deleted = gather_positions(content, trace.position).t()
+    kept = gather_positions(kept, trace.position)
     kept = kept.transpose(0, 1).contiguous()
     weight = 2 * weight.t().contiguous()  # hidden states are halved
 
@@ -431,19 +431,19 @@ def _resume(
     n_steps = len(kept)
     scores = kept.new_zeros(len(text), n_steps)
     outputs = kept.new_zeros(len(text), n_steps, readout.n_outputs)
-    gates = kept.new_empty(ROWS_AT_ONCE, trace.recurrent.shape[1])
-    projected = kept.new_empty(ROWS_AT_ONCE, weight.shape[1])
+    gates = kept.new_empty(COPIES_PER_STEP, trace.recurrent.shape[1])
+    projected = kept.new_empty(COPIES_PER_STEP, weight.shape[1])
     last = int(step[-1]) if len(step) else 0
     for t in range(1, last + 1):
         n_begun = n_copies[t - 1]
-        for start in range(0, n_begun, ROWS_AT_ONCE):
-            end = min(start + ROWS_AT_ONCE, n_begun)
+        for start in range(0, n_begun, COPIES_PER_STEP):
+            end = min(start + COPIES_PER_STEP, n_begun)
             n_rows = end - start
             rows = slice(start, end)
             texts = text[rows]
             opened = torch.index_select(trace.inputs[t], 0, texts, out=gates[:n_rows])
             opened.addmm_(hidden[rows], trace.recurrent)
-            advance(opened, cell[rows], hidden[rows])
+            advance_step(opened, cell[rows], hidden[rows])
             read = torch.index_select(kept[t], 0, texts, out=projected[:n_rows])
             read.addmm_(hidden[rows], weight)
             scores[rows, t], outputs[rows, t] = readout.finish(read)
@@ -456,13 +456,13 @@ def _resume(
 def _at(rows: Tensor, text: Tensor, position: Tensor, step: Tensor) -> Tensor:
     """Copies [copies, steps, ...] to [batch, deleted, keys, ...]."""
     placed = rows.new_zeros(*step.shape, *rows.shape[1:])
-    placed[text, position] = align(rows, step[text])
+    placed[text, position] = gather_positions(rows, step[text])
     return placed
 
 
-Part = Callable[[nn.Module, Readout, ClassifierState, Tensor, Tensor], tuple[Tensor, Tensor]]
+DeletionMethod = Callable[[nn.Module, Readout, ClassifierState, Tensor, Tensor], tuple[Tensor, Tensor]]
 
-PARTS: dict[str, Part] = {
+DELETION_METHODS: dict[str, DeletionMethod] = {
     "bilstm": _bilstm,
     "cnn": _cnn,
     "mlp": _context_free,

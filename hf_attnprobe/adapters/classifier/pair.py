@@ -15,7 +15,7 @@ from hf_attnprobe.adapters.classifier.adapter import (
     TOKENS_PER_PASS,
     SingleHeadAdapter,
 )
-from hf_attnprobe.adapters.deletion import erased_probs
+from hf_attnprobe.adapters.deletion import compute_erased_probs
 from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.models.attention_classifier.pairs_attention_classifier import (
     PairDecoder,
@@ -24,7 +24,7 @@ from hf_attnprobe.models.attention_classifier.pairs_attention_classifier import 
 from hf_attnprobe.protocol import Batch, Observation
 
 
-class Inner(NamedTuple):
+class TanhArgument(NamedTuple):
     """The argument of the read-out's tanh: Σ_t a_t tokens_t + held.
 
     Attributes:
@@ -51,7 +51,7 @@ class PairState(NamedTuple):
     states: Tensor
     query: Tensor
     candidates: Tensor
-    inner: Inner
+    inner: TanhArgument
 
 
 class PairAdapter(SingleHeadAdapter):
@@ -106,15 +106,15 @@ class PairAdapter(SingleHeadAdapter):
         state = observation.state
         return self._probs(attention[self.layer], state.inner, state.candidates)
 
-    def _inner(self, states: Tensor, query: Tensor) -> Inner:
+    def _inner(self, states: Tensor, query: Tensor) -> TanhArgument:
         """The argument of the read-out's tanh, from states [batch, keys, hidden] and q [batch,
         hidden].
         """
         decoder = self._decoder
         held = decoder.query(query) + decoder.context.bias
-        return Inner(held, states @ decoder.context.weight.t())
+        return TanhArgument(held, states @ decoder.context.weight.t())
 
-    def _probs(self, attention: Tensor, inner: Inner, candidates: Tensor) -> Tensor:
+    def _probs(self, attention: Tensor, inner: TanhArgument, candidates: Tensor) -> Tensor:
         """Returns the probabilities of the read-out; attention need not sum to 1.
 
         Shape: attention [copies, batch, 1, 1, keys] -> [copies, batch, classes].
@@ -133,7 +133,7 @@ class PairAdapter(SingleHeadAdapter):
         _, _, query, candidates, inner = observation.state
         beside = self._inner(state, query)
         tokens = torch.cat([inner.tokens, beside.tokens], 1)
-        return self._probs(attention, Inner(inner.held, tokens), candidates)
+        return self._probs(attention, TanhArgument(inner.held, tokens), candidates)
 
     def _probs_of(
         self,
@@ -175,7 +175,7 @@ class PairAdapter(SingleHeadAdapter):
 
     @torch.no_grad()
     def erase_inputs(
-        self, observation: Observation, erased: Tensor, *, by: str = "deletion"
+        self, observation: Observation, erased: Tensor, *, operator: str = "deletion"
     ) -> Tensor:
         """See the protocol; without a first text, q alone is classified."""
         batch, state = observation.batch, observation.state
@@ -187,12 +187,12 @@ class PairAdapter(SingleHeadAdapter):
             "candidates": state.candidates[:, None],
         }
         nothing = torch.zeros_like(observation.attention[0])[None]
-        return erased_probs(
+        return compute_erased_probs(
             observation,
             erased,
             self._run_first,
             inputs=inputs,
-            by=by,
+            operator=operator,
             mask_id=self.mask_id,
             empty=self.replay(observation, {self.layer: nothing})[0],
             pad_id=self.model.config.pad_token_id or 0,

@@ -13,39 +13,39 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from hf_attnprobe.adapters.language_model.kv_cache_passes import (
-    Pass,
+    PromptPass,
     PassageState,
-    PromptPasses,
+    PromptRunner,
 )
 from hf_attnprobe.adapters.language_model.prompt import (
-    N_HELD,
-    ROWS,
-    Answer,
-    Columns,
+    N_EXTRA_COLUMNS,
+    ROW_CHOICES,
+    AnswerHead,
+    KeyColumns,
     Prompt,
-    knocked_out,
-    with_totals,
+    apply_knockout,
+    rescale_columns,
 )
-from hf_attnprobe.adapters.language_model.prompt_batching import ask, side_by_side
-from hf_attnprobe.adapters.pretrained import PretrainedFacts
+from hf_attnprobe.adapters.language_model.prompt_batching import run_batched, run_jobs_together
+from hf_attnprobe.adapters.pretrained import PretrainedModelInfo
 from hf_attnprobe.adapters.transformer.attention_hooks import (
-    OutputTap,
-    detached,
-    unpacked,
-    visible_keys,
+    OutputHook,
+    detach_attention,
+    unpack_heads,
+    find_visible_keys,
 )
 from hf_attnprobe.adapters.transformer.layout import (
-    example_inputs,
-    gradient_times_input,
+    create_example_inputs,
+    compute_gradient_times_input,
 )
 from hf_attnprobe.adapters.transformer.recorded_blocks import (
-    recorded,
-    relative_tolerance,
+    record_outputs,
+    get_relative_tolerance,
 )
-from hf_attnprobe.adapters.transformer.replay import self_check
-from hf_attnprobe.adapters.transformer.task_heads import scores_of_kept
+from hf_attnprobe.adapters.transformer.replay import check_edits_reach_logits
+from hf_attnprobe.adapters.transformer.task_heads import compute_candidate_scores
 from hf_attnprobe.core.errors import AttnProbeError
-from hf_attnprobe.functional.divergence import small_side
+from hf_attnprobe.functional.divergence import compute_shifted_probability
 from hf_attnprobe.functional.predictions import Prediction
 from hf_attnprobe.protocol import (
     KNOCKOUTS,
@@ -56,25 +56,25 @@ from hf_attnprobe.protocol import (
     KeptPositions,
     Observation,
     OutputProjections,
-    ReadTokens,
+    LayerReader,
     Reference,
     S,
     Site,
 )
 
 
-DELETIONS = ("deletion", "gap")
+PASSAGE_OPERATORS = ("deletion", "gap")
 """How units are left out: the others close up, or keep their positions."""
-LARGE_LOGIT = 32
+TYPICAL_LARGE_LOGIT = 32
 """Logits of this size round by so many eps."""
-SIDE_BY_SIDE = 8
+PROMPTS_PER_BATCH = 8
 """Prompts of like length whose passes are one on a GPU; on a CPU that takes no less time."""
 
 
 T = TypeVar("T")
 
 
-class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
+class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase):
     """Reads and edits what the rows behind a passage give its units.
 
     Like :class:`~hf_attnprobe.adapters.transformer.adapter.TransformerAdapter` it works on a
@@ -83,14 +83,14 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
     Args:
         model: with a causal language-modelling head.
         dtype: what to compute in; ``None``: as loaded.
-        rows: which rows tests may move, see ``ROWS``.
+        rows: which rows tests may move, see ``ROW_CHOICES``.
         unit: what the units are, in one word.
         tokens_per_pass: how many keys to feed at once in replays; ``None``: by device.
         ignored: further options of other adapters.
     """
 
     model: PreTrainedModel
-    texts_at_once = 1
+    max_batch_size = 1
 
     def __init__(
         self,
@@ -102,11 +102,11 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
         tokens_per_pass: int | None = None,
         **ignored: Any,
     ) -> None:
-        if rows not in ROWS:
-            raise AttnProbeError(f"expected rows to be one of {', '.join(ROWS)}, got {rows!r}")
-        PretrainedFacts.__init__(self, model)
-        head = Answer(model.config.get_text_config().vocab_size)
-        PromptPasses.__init__(self, model, head, dtype=dtype, tokens_per_pass=tokens_per_pass)
+        if rows not in ROW_CHOICES:
+            raise AttnProbeError(f"expected rows to be one of {', '.join(ROW_CHOICES)}, got {rows!r}")
+        PretrainedModelInfo.__init__(self, model)
+        head = AnswerHead(model.config.get_text_config().vocab_size)
+        PromptRunner.__init__(self, model, head, dtype=dtype, tokens_per_pass=tokens_per_pass)
         self.label_names: list[str] = []
         self.rows, self.unit = rows, unit
         self._unchecked = set(range(len(self.layers)))
@@ -117,7 +117,7 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
         """Raises AttnProbeError where a token sees a later one."""
 
         def check(layer: int, weights: Tensor, scores: Tensor) -> Tensor:
-            if visible_keys(scores).triu(1).any():
+            if find_visible_keys(scores).triu(1).any():
                 raise AttnProbeError(
                     "expected a language model whose tokens see no later ones, "
                     f"{type(self.model).__name__} is none as it is configured; an encoder "
@@ -126,7 +126,7 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
             return weights
 
         with torch.no_grad():
-            self.logits(example_inputs(self.model), check)
+            self.compute_logits(create_example_inputs(self.model), check)
 
     @property
     def prediction(self) -> Prediction:
@@ -134,7 +134,7 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
 
     def _sharing(self) -> list[list[Site]]:
         sets: list[list[Site]] = []
-        for layer, n_shared in enumerate(self.n_shared):
+        for layer, n_shared in enumerate(self.n_sharing_heads):
             if n_shared <= 1:
                 continue
             heads = [Site(layer, head) for head in range(self.n_heads[layer])]
@@ -161,14 +161,14 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
         return super().lacks(capability, site)
 
     @property
-    def n_side_by_side(self) -> int:
-        """How many prompts an audit works on at once, see :meth:`side_by_side`."""
+    def n_parallel_batches(self) -> int:
+        """How many prompts an audit works on at once, see :meth:`run_jobs_together`."""
         is_gpu = self.model.device.type != "cpu"
-        return SIDE_BY_SIDE if is_gpu and self.joins_prompts else 1
+        return PROMPTS_PER_BATCH if is_gpu and self.can_join_prompts else 1
 
-    def side_by_side(self, jobs: Sequence[Callable[[], T]]) -> list[T]:
+    def run_jobs_together(self, jobs: Sequence[Callable[[], T]]) -> list[T]:
         """What jobs return, each of another prompt; edits and deletions of all are one pass."""
-        return side_by_side(jobs, self.in_few)
+        return run_jobs_together(jobs, self.run_passes)
 
     # Batches and observations
 
@@ -198,12 +198,12 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
         self._check_inputs(inputs)
         names = ("input_ids", "unit_ids", "labelled", "other_ids")
         kept = {name: inputs[name] for name in names}
-        kept["kept"] = self.prefilled(kept).kept
+        kept["kept"] = self.prefill(kept).kept
         prompt = Prompt(kept, self.rows)
         columns = torch.arange(prompt.n_columns, device=self.model.device)
         mask = torch.ones_like(columns, dtype=torch.bool)
-        of_keys = prompt.columns(prompt.n_tokens).of_keys
-        content = (columns < prompt.n_columns - N_HELD) & torch.isin(columns, of_keys)
+        of_keys = prompt.get_columns(prompt.n_tokens).column_of_key
+        content = (columns < prompt.n_columns - N_EXTRA_COLUMNS) & torch.isin(columns, of_keys)
         return Batch(kept, mask[None], content[None], tuple(example_ids), labels)
 
     def _check_inputs(self, inputs: Mapping[str, Tensor]) -> None:
@@ -229,13 +229,13 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
             raise AttnProbeError("expected a passage with units in front of the answer, got none")
 
     def observe(self, batch: Batch) -> Observation:
-        prefilled = self.prefilled(batch.inputs)
+        prefilled = self.prefill(batch.inputs)
         prompt = Prompt(batch.inputs, self.rows)
         for keys_values in (prefilled.keys_values, None):
             state = PassageState(prompt, prefilled.kept, keys_values)
             observation, scores = self._observed(batch, state)
-            if self.agree(scores, prefilled.scores):
-                if self.by_length:
+            if self.scores_agree(scores, prefilled.scores):
+                if self.has_length_dependent_positions:
                     self._check_last_token(observation)
                 return observation
         error = float((scores - prefilled.scores).abs().max())
@@ -250,29 +250,29 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
         attention: list[Tensor] = []
         visible: list[Tensor] = []
 
-        def note(layer: int, rows: Tensor, scores: Tensor, columns: Columns) -> Tensor:
-            attention.append(columns.total(rows))
-            seen = columns.total(visible_keys(scores[:, 0]).float()) > 0
+        def note(layer: int, rows: Tensor, scores: Tensor, columns: KeyColumns) -> Tensor:
+            attention.append(columns.sum_by_column(rows))
+            seen = columns.sum_by_column(find_visible_keys(scores[:, 0]).float()) > 0
             visible.append(seen & batch.content_mask[:, None])
             return rows
 
-        with recorded(self.layout.blocks) as outputs:
-            scores = self.rows_from(state, note)
+        with record_outputs(self.layout.blocks) as outputs:
+            scores = self.compute_row_scores(state, note)
         state = state._replace(outputs=tuple(outputs), visible=tuple(visible))
-        probs = self.head.probabilities(scores, batch.inputs)
+        probs = self.head.compute_probs(scores, batch.inputs)
         return Observation(self, batch, probs, tuple(attention), state), scores
 
-    def visible(self, observation: Observation, layer: int) -> Tensor:
+    def get_visible_keys(self, observation: Observation, layer: int) -> Tensor:
         return observation.state.visible[layer]
 
-    def read_map(self, observation: Observation, values: Tensor, site: Site) -> Tensor:
+    def select_row(self, observation: Observation, values: Tensor, site: Site) -> Tensor:
         """The mean over the rows that predict the answer."""
         if site.query is not None:
             return values[:, site.query]
         n_answer = observation.state.prompt.n_answer
         return values[:, -n_answer:].mean(1)
 
-    def native_probs(self, batch: Batch) -> Tensor:
+    def compute_native_probs(self, batch: Batch) -> Tensor:
         """The user's own model on the prompt and answer as they are."""
         return self._by_own_model(batch, batch.inputs["input_ids"], 1)
 
@@ -293,19 +293,19 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
         kept = batch.inputs["kept"]
         n_read = kept.shape[1] + n_behind
         given: dict[str, Any] = {"input_ids": ids, "use_cache": False}
-        if "logits_to_keep" in self.takes:
+        if "logits_to_keep" in self.forward_parameters:
             given["logits_to_keep"] = n_read
         if visible is not None:
-            kind = self.given.dtype
+            kind = self.user_model.dtype
             shown = torch.zeros(visible.shape, dtype=kind, device=ids.device)
             hidden = shown.masked_fill(~visible, torch.finfo(kind).min)
             given["attention_mask"] = hidden[None, None]
-        logits = self.native_output(given).logits[:, -n_read:][:, : kept.shape[1]]
-        scores = scores_of_kept(logits, kept)
-        return self.head.probabilities(scores.flatten(1), batch.inputs)
+        logits = self.compute_native_output(given).logits[:, -n_read:][:, : kept.shape[1]]
+        scores = compute_candidate_scores(logits, kept)
+        return self.head.compute_probs(scores.flatten(1), batch.inputs)
 
     @torch.no_grad()
-    def away_from_own_model(self, observation: Observation, unit: int) -> dict[str, float]:
+    def measure_native_differences(self, observation: Observation, unit: int) -> dict[str, float]:
         """How far a deletion and a knockout are from passes of the user's own model.
 
         Those know neither twin nor cache: one reads a shorter prompt, one has a mask over the
@@ -319,7 +319,7 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
         found: dict[str, float] = {}
         gone = torch.zeros_like(batch.content_mask)[None]
         gone[..., unit] = True
-        left = prompt.left_without([unit])
+        left = prompt.find_remaining_tokens([unit])
         if len(left) >= prompt.n_answer:
             ours = self.erase_inputs(observation, gone)[0]
             shorter = torch.cat([prompt.ids[:, left], batch.inputs["input_ids"][:, -1:]], 1)
@@ -328,8 +328,8 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
         causal = torch.ones_like(prompt.ids[0], dtype=torch.bool)
         causal = causal.expand(prompt.n_tokens, -1).tril()
         looks = causal.clone()
-        is_gone = prompt.columns(prompt.n_tokens).of_keys == unit
-        looks[prompt.start :, is_gone] = False
+        is_gone = prompt.get_columns(prompt.n_tokens).column_of_key == unit
+        looks[prompt.first_row :, is_gone] = False
         if not looks.any(-1).all():
             return found
         stays = (~gone)[..., None, None, :].to(observation.attention[0].dtype)
@@ -355,7 +355,7 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
         return self._probs(observation, self._replay_scores(observation, attention))
 
     def _probs(self, observation: Observation, scores: Tensor) -> Tensor:
-        return self.head.probabilities(scores, observation.batch.inputs)
+        return self.head.compute_probs(scores, observation.batch.inputs)
 
     def _replay_scores(self, observation: Observation, attention: Mapping[int, Tensor]) -> Tensor:
         """Scores [copies, 1, scores] with other totals of the units."""
@@ -366,7 +366,7 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
                 raise AttnProbeError(
                     f"expected attention {expected} for layer {layer}, got {list(edited.shape)}"
                 )
-        return self._replayed(observation, attention, with_totals)
+        return self._replayed(observation, attention, rescale_columns)
 
     def replay_masked(
         self,
@@ -382,32 +382,32 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
         n_copies = max(map(len, kept.values()))
         shapes = {layer: observation.attention[layer].shape for layer in kept}
         every = {n: one.expand(n_copies, *shapes[n]) for n, one in kept.items()}
-        scores = self._replayed(observation, every, partial(knocked_out, operator=operator))
+        scores = self._replayed(observation, every, partial(apply_knockout, operator=operator))
         return self._probs(observation, scores)
 
     def _replayed(
         self,
         observation: Observation,
         edits: Mapping[int, Tensor],
-        change: Callable[[Tensor, Tensor, Columns, Tensor], Tensor],
+        change: Callable[[Tensor, Tensor, KeyColumns, Tensor], Tensor],
     ) -> Tensor:
         """Returns scores [copies, 1, scores]; ``change`` takes the rows of a layer and its edit."""
         lowest, state = min(edits), observation.state
         ids = state.prompt.ids.expand(len(edits[lowest]), -1)
 
-        def of(copies: slice) -> Pass:
+        def of(copies: slice) -> PromptPass:
             part = {layer: every[copies, 0] for layer, every in edits.items()}
 
-            def edit(layer: int, rows: Tensor, scores: Tensor, columns: Columns) -> Tensor:
+            def edit(layer: int, rows: Tensor, scores: Tensor, columns: KeyColumns) -> Tensor:
                 if layer not in part:
                     return rows
                 return change(rows, scores, columns, part[layer])
 
-            return Pass(state, ids[copies], state.cut, edit, layer=lowest)
+            return PromptPass(state, ids[copies], state.first_run_row, edit, layer=lowest)
 
         return self._in_parts(of, ids)
 
-    def _in_parts(self, of: Callable[[slice], Pass], ids: Tensor) -> Tensor:
+    def _in_parts(self, of: Callable[[slice], PromptPass], ids: Tensor) -> Tensor:
         """Scores [copies, 1, scores], as many copies at once as a pass may hold.
 
         Args:
@@ -419,7 +419,7 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
         starts = range(0, n_copies, n_at_once)
         parts = [slice(start, start + n_at_once) for start in starts]
         passes = [*map(of, parts)]
-        scores = torch.cat([*ask(passes, self.in_few)])
+        scores = torch.cat([*run_batched(passes, self.run_passes)])
         return scores[:, None]
 
     # Heads
@@ -432,20 +432,20 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
         n_rows = state.prompt.n_rows
         ids = state.prompt.ids.expand(len(outputs), -1)
 
-        def of(copies: slice) -> Pass:
+        def of(copies: slice) -> PromptPass:
             new = outputs[copies, 0]
 
             def replace(layer: int, output: Tensor, values: Tensor) -> Tensor:
                 if layer != site.layer:
                     return output
-                heads = unpacked(output, n_heads).clone()
+                heads = unpack_heads(output, n_heads).clone()
                 rows = heads[:, site.head, -n_rows:]
                 chosen = slice(None) if site.query is None else site.query
                 rows[:, chosen] = new[:, chosen].to(rows.dtype)
                 return heads.reshape(output.shape)
 
-            tap = OutputTap(replace)
-            return Pass(state, ids[copies], state.cut, tap=tap, layer=site.layer)
+            tap = OutputHook(replace)
+            return PromptPass(state, ids[copies], state.first_run_row, tap=tap, layer=site.layer)
 
         return self._probs(observation, self._in_parts(of, ids))
 
@@ -453,7 +453,7 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
     def set_reference(self, *batches: Batch) -> None:
         """Keeps the head outputs of the rows behind the passages."""
         self.require(HeadOutputs)
-        self.reference = Reference.joined([self._reference_of(batch) for batch in batches])
+        self.reference = Reference.concatenate([self._reference_of(batch) for batch in batches])
 
     def _reference_of(self, batch: Batch) -> Reference:
         observation = self.observe(batch)
@@ -461,23 +461,23 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
         outputs: list[Tensor] = []
 
         def note(layer: int, output: Tensor, values: Tensor) -> Tensor:
-            outputs.append(unpacked(output, self.n_heads[layer])[:, :, -n_rows:])
+            outputs.append(unpack_heads(output, self.n_heads[layer])[:, :, -n_rows:])
             return output
 
-        self.rows_from(observation.state, tap=OutputTap(note))
+        self.compute_row_scores(observation.state, tap=OutputHook(note))
         return Reference(batch.example_ids, torch.tensor([n_rows]), tuple(outputs))
 
-    def output_projections(self) -> tuple[Tensor, ...]:
+    def get_output_projections(self) -> tuple[Tensor, ...]:
         self.require(OutputProjections)
         assert self._heads.projections is not None
         return self._heads.projections
 
     @torch.no_grad()
-    def token_attention(self, observation: Observation, read: ReadTokens[S]) -> list[S]:
+    def read_token_attention(self, observation: Observation, read: LayerReader[S]) -> list[S]:
         n_tokens, found = observation.state.prompt.n_tokens, []
         last: list[Tensor] = []
 
-        def note(layer: int, rows: Tensor, scores: Tensor, columns: Columns) -> Tensor:
+        def note(layer: int, rows: Tensor, scores: Tensor, columns: KeyColumns) -> Tensor:
             last[:] = [rows[0, ..., :n_tokens]]
             return rows
 
@@ -486,12 +486,12 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
             found.append(read(layer, last[0], of_heads))
             return output
 
-        self.rows_from(observation.state, note, OutputTap(with_values))
+        self.compute_row_scores(observation.state, note, OutputHook(with_values))
         return found
 
     # Units left out
 
-    def leave_one_out(self, observation: Observation) -> Tensor:
+    def compute_leave_one_out(self, observation: Observation) -> Tensor:
         """See the protocol; the whole prompt's where nothing is left out."""
         columns = observation.batch.mask.shape[1]
         each = torch.eye(columns, dtype=torch.bool, device=observation.probs.device)
@@ -499,75 +499,75 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
 
     @torch.no_grad()
     def erase_inputs(
-        self, observation: Observation, erased: Tensor, *, by: str = "deletion"
+        self, observation: Observation, erased: Tensor, *, operator: str = "deletion"
     ) -> Tensor:
         """See the protocol. By "deletion" the tokens behind close up, by "gap" they keep
         their positions. Equal sets of units are run once.
         """
-        if by not in DELETIONS:
+        if operator not in PASSAGE_OPERATORS:
             raise AttnProbeError(
-                f"expected units to be erased by one of {', '.join(DELETIONS)}, got {by!r}"
+                f"expected units to be erased by one of {', '.join(PASSAGE_OPERATORS)}, got {operator!r}"
             )
-        if by == "gap":
+        if operator == "gap":
             self.require(KeptPositions)
-        known: dict[tuple[int, ...], Tensor] = observation.remember(("erased", by), dict)
+        known: dict[tuple[int, ...], Tensor] = observation.remember(("erased", operator), dict)
         gone = (erased & observation.batch.content_mask)[:, 0]
         names = [tuple(row.nonzero()[:, 0].tolist()) for row in gone]
         prompt: Prompt = observation.state.prompt
-        shorter: dict[tuple[int, ...], Pass] = {}
+        shorter: dict[tuple[int, ...], PromptPass] = {}
         for name in dict.fromkeys(names):
-            left = prompt.left_without(name)
+            left = prompt.find_remaining_tokens(name)
             if not name or len(left) < prompt.n_answer:  # nothing is gone, or nobody answers
                 known[name] = observation.probs[0]
             elif name not in known:
-                shorter[name] = self._without(observation, left, by)
-        for name, scores in zip(shorter, ask([*shorter.values()], self.in_few), strict=True):
+                shorter[name] = self._without(observation, left, operator)
+        for name, scores in zip(shorter, run_batched([*shorter.values()], self.run_passes), strict=True):
             known[name] = self._probs(observation, scores)[0]
         return torch.stack([known[name] for name in names])[:, None]
 
-    def _without(self, observation: Observation, left: Tensor, by: str) -> Pass:
+    def _without(self, observation: Observation, left: Tensor, by: str) -> PromptPass:
         """A pass over the tokens at the places ``left``, int [n], from their first change on."""
         state: PassageState = observation.state
         prompt, is_gap = state.prompt, by == "gap"
         ids = prompt.ids[:, left]
-        n_same = 0 if state.keys_values is None else prompt.first_change(left)
+        n_same = 0 if state.keys_values is None else prompt.find_first_changed_row(left)
         n_behind = 0
-        if self.by_length and not is_gap:
+        if self.has_length_dependent_positions and not is_gap:
             # of as many tokens as the model itself reads
             last = observation.batch.inputs["input_ids"][:, -1:]
             ids, n_behind = torch.cat([ids, last], 1), 1
         places = left if is_gap else None
-        return Pass(state, ids, n_same, places=places, n_behind=n_behind)
+        return PromptPass(state, ids, n_same, places=places, n_behind=n_behind)
 
     # Gradients
 
-    def attention_gradient(self, observation: Observation, target: Tensor) -> list[Tensor]:
+    def compute_attention_gradient(self, observation: Observation, target: Tensor) -> list[Tensor]:
         """Returns the gradient by total of a unit, whose tokens move in proportion."""
         seen: list[Tensor] = []
 
-        def mark(layer: int, rows: Tensor, scores: Tensor, columns: Columns) -> Tensor:
-            totals = columns.total(rows)
+        def mark(layer: int, rows: Tensor, scores: Tensor, columns: KeyColumns) -> Tensor:
+            totals = columns.sum_by_column(rows)
             totals = totals.clone() if totals.requires_grad else totals.requires_grad_()
             seen.append(totals)
-            return with_totals(rows, scores, columns, totals)
+            return rescale_columns(rows, scores, columns, totals)
 
         with torch.enable_grad():
-            scores = self.rows_from(observation.state, mark)
+            scores = self.compute_row_scores(observation.state, mark)
             probs = self._probs(observation, scores)
-            explained = small_side(probs, target).sum()
+            explained = compute_shifted_probability(probs, target).sum()
             slopes = torch.autograd.grad(explained, seen, materialize_grads=True)
         return [s.to(a.dtype) for s, a in zip(slopes, observation.attention, strict=True)]
 
-    def gradient(self, observation: Observation, target: Tensor) -> Tensor:
+    def compute_gradient_times_input(self, observation: Observation, target: Tensor) -> Tensor:
         """See the protocol: summed over a unit's tokens."""
         prompt, kept = observation.state.prompt, observation.state.kept
 
         def explained() -> Tensor:
-            probs = self._probs(observation, self.scores_of(prompt.ids, kept, detached))
-            return small_side(probs, target).sum()
+            probs = self._probs(observation, self.compute_answer_scores(prompt.ids, kept, detach_attention))
+            return compute_shifted_probability(probs, target).sum()
 
-        slopes = gradient_times_input(self.layout.embeddings, explained, prompt.n_tokens)
-        return prompt.columns(prompt.n_tokens).total(slopes)
+        slopes = compute_gradient_times_input(self.layout.embeddings, explained, prompt.n_tokens)
+        return prompt.get_columns(prompt.n_tokens).sum_by_column(slopes)
 
     # The answer
 
@@ -576,10 +576,10 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
         n_answer = observation.state.prompt.n_answer
         return probs.unflatten(-1, (n_answer, -1)) * n_answer
 
-    def log_prob(self, observation: Observation, probs: Tensor) -> Tensor:
+    def compute_log_prob(self, observation: Observation, probs: Tensor) -> Tensor:
         return self._said(observation, probs)[..., 0].log().sum(-1)
 
-    def contrast(self, observation: Observation, probs: Tensor) -> Tensor:
+    def compute_contrast(self, observation: Observation, probs: Tensor) -> Tensor:
         n_answer = observation.state.prompt.n_answer
         other_ids = observation.batch.inputs["other_ids"]
         differs = other_ids[0, -n_answer:] >= 0
@@ -596,24 +596,24 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
         In half precision one pass over an answer and its generation step by step differ by it.
         """
         each = self._said(observation, observation.probs)[..., :-1].log()
-        rounding = LARGE_LOGIT * torch.finfo(self.model.dtype).eps
+        rounding = TYPICAL_LARGE_LOGIT * torch.finfo(self.model.dtype).eps
         return (each[..., 0] >= each.amax(-1) - rounding).all(-1)
 
-    def without_passage(self, observation: Observation) -> Tensor:
+    def compute_probs_without_passage(self, observation: Observation) -> Tensor:
         return self.erase_inputs(observation, observation.batch.content_mask[None])[0]
 
-    def unit_lengths(self, observation: Observation) -> Tensor:
+    def count_unit_tokens(self, observation: Observation) -> Tensor:
         prompt = observation.state.prompt
         units = prompt.unit_ids[prompt.unit_ids >= 0]
         return units.bincount(minlength=prompt.n_columns)[None]
 
-    def row_positions(self, observation: Observation) -> Tensor:
+    def get_row_positions(self, observation: Observation) -> Tensor:
         prompt = observation.state.prompt
-        return torch.arange(prompt.start, prompt.n_tokens, device=prompt.ids.device)
+        return torch.arange(prompt.first_row, prompt.n_tokens, device=prompt.ids.device)
 
-    def answer_rows(self, observation: Observation) -> Tensor:
+    def find_answer_rows(self, observation: Observation) -> Tensor:
         prompt = observation.state.prompt
-        return self.row_positions(observation) >= prompt.n_tokens - prompt.n_answer
+        return self.get_row_positions(observation) >= prompt.n_tokens - prompt.n_answer
 
     # Whether edits arrive
 
@@ -630,12 +630,12 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
     @property
     def _own_rounding(self) -> float:
         """How far the user's own model may be away: the coarser of both formats."""
-        kinds = (self.model.dtype, self.given.dtype)
-        return max(relative_tolerance(kind) for kind in kinds)
+        kinds = (self.model.dtype, self.user_model.dtype)
+        return max(get_relative_tolerance(kind) for kind in kinds)
 
     def _check_last_token(self, observation: Observation) -> None:
         batch = observation.batch
-        error = float((self.native_probs(batch) - observation.probs).abs().max())
+        error = float((self.compute_native_probs(batch) - observation.probs).abs().max())
         if not error <= self._own_rounding:
             raise AttnProbeError(
                 f"self-check: probabilities of text {batch.example_ids[0]} differ by {error:.1e} "
@@ -645,9 +645,9 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
             )
 
     def _check(self, observation: Observation, layers: Sequence[int]) -> None:
-        native = self.prefilled(observation.batch.inputs).scores
+        native = self.prefill(observation.batch.inputs).scores
         names, dtype = self.layer_names, self.model.dtype
-        self_check(observation, native, self._replay_scores, names, dtype, layers)
+        check_edits_reach_logits(observation, native, self._replay_scores, names, dtype, layers)
         self._unchecked.difference_update(layers)
 
 

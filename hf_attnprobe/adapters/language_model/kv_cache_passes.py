@@ -19,36 +19,36 @@ from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
 from hf_attnprobe.adapters.language_model.prompt import (
-    Change,
+    RowEdit,
     Prompt,
-    kept_words,
+    select_candidate_words,
 )
-from hf_attnprobe.adapters.pretrained import forget_lengths, positions_by_length
-from hf_attnprobe.adapters.transformer.adapter import in_one_line
-from hf_attnprobe.adapters.transformer.attention_hooks import Edit, OutputTap, unpacked
+from hf_attnprobe.adapters.pretrained import reset_dynamic_positions, has_length_dependent_positions
+from hf_attnprobe.adapters.transformer.adapter import shorten_model_errors
+from hf_attnprobe.adapters.transformer.attention_hooks import AttentionEdit, OutputHook, unpack_heads
 from hf_attnprobe.adapters.transformer.layout import (
-    N_PROBED,
-    example_inputs,
+    EXAMPLE_LENGTH,
+    create_example_inputs,
 )
-from hf_attnprobe.adapters.transformer.recorded_blocks import relative_tolerance
-from hf_attnprobe.adapters.transformer.replay import TappedTransformer
-from hf_attnprobe.adapters.transformer.task_heads import scores_of_kept
+from hf_attnprobe.adapters.transformer.recorded_blocks import get_relative_tolerance
+from hf_attnprobe.adapters.transformer.replay import HookedTransformer
+from hf_attnprobe.adapters.transformer.task_heads import compute_candidate_scores
 from hf_attnprobe.core.errors import AttnProbeError
 
 
 DELETION_TOKENS_ON_CPU = 512
 """Rows of shorter prompts in a pass: more at once take no less time each."""
-FREE_TOKENS = 1024
+FREE_TOKENS_ON_GPU = 1024
 """Of a pass on a GPU that are taken to cost no time beside the start of its kernels: through 7 billion
 weights 200 took .02 to .04 s and 2,000 .06 s (H200)."""
-MOST_AGAIN = 1 / 4
+MAX_REPEATED_SHARE = 1 / 4
 """Of the rows of a prompt in such a pass those that need not run."""
 
 KeysValues = Sequence[tuple[Tensor, Tensor] | None]
 """Of every layer of the cache, each [1, heads, tokens, width]; None: it keeps none."""
 
 
-class HeldLayer(DynamicLayer):
+class CachedPrefixLayer(DynamicLayer):
     """Keys and values of prompts' first tokens, in front of the rows that run; never grows.
 
     Those of fewer tokens are padded in front. All copies of a prompt share them.
@@ -89,7 +89,7 @@ class HeldLayer(DynamicLayer):
         return torch.cat(padded) if len(padded) > 1 else padded[0]
 
 
-def held_cache(
+def build_prefix_cache(
     kept: Sequence[KeysValues | None],
     n_tokens: Sequence[int],
     n_copies: Sequence[int],
@@ -110,11 +110,11 @@ def held_cache(
             [one[..., :n, :] for one, n in zip(some, n_tokens, strict=True)]
             for some in zip(*pairs, strict=True)
         )
-        cache.layers.append(HeldLayer(keys, values, n_copies))
+        cache.layers.append(CachedPrefixLayer(keys, values, n_copies))
     return cache
 
 
-def keys_values_of(cache: DynamicCache) -> KeysValues:
+def get_keys_values(cache: DynamicCache) -> KeysValues:
     """The keys and values of a cache that a pass has filled."""
     pairs: list[tuple[Tensor, Tensor] | None] = []
     for layer in cache.layers:
@@ -124,11 +124,11 @@ def keys_values_of(cache: DynamicCache) -> KeysValues:
     return pairs
 
 
-class Prefilled(NamedTuple):
+class PrefillResult(NamedTuple):
     """A full pass over a prompt, in the model's fastest kernels.
 
     Attributes:
-        kept: see :class:`~hf_attnprobe.adapters.language_model.prompt.Answer`, int
+        kept: see :class:`~hf_attnprobe.adapters.language_model.prompt.AnswerHead`, int
             [1, answer tokens, words].
         scores: [1, scores].
         keys_values: None where the model cannot go on from them.
@@ -144,7 +144,7 @@ class PassageState(NamedTuple):
 
     Attributes:
         prompt: its places.
-        kept: see :class:`Prefilled`.
+        kept: see :class:`PrefillResult`.
         keys_values: of all its tokens; None where the model cannot go on from them.
         outputs: what every block call returned, of the rows that run.
         visible: per layer bool [1, rows, columns].
@@ -157,12 +157,12 @@ class PassageState(NamedTuple):
     visible: tuple[Tensor, ...] = ()
 
     @property
-    def cut(self) -> int:
+    def first_run_row(self) -> int:
         """Rows from here on run in every replay."""
-        return 0 if self.keys_values is None else self.prompt.start
+        return 0 if self.keys_values is None else self.prompt.first_row
 
 
-class Pass(NamedTuple):
+class PromptPass(NamedTuple):
     """Copies of a prompt, or of what is left of it, that run from the first row on that differs.
 
     Attributes:
@@ -179,8 +179,8 @@ class Pass(NamedTuple):
     state: PassageState
     ids: Tensor
     n_same: int
-    change: Change | None = None
-    tap: OutputTap | None = None
+    change: RowEdit | None = None
+    tap: OutputHook | None = None
     layer: int = 0
     places: Tensor | None = None
     n_behind: int = 0
@@ -191,47 +191,47 @@ class Pass(NamedTuple):
         return self.ids.shape[1] - self.n_same
 
 
-class PromptPasses(TappedTransformer):
+class PromptRunner(HookedTransformer):
     """A twin of a language model, and the passes that are run with it."""
 
-    _last: Prefilled | None = None
+    _last: PrefillResult | None = None
 
     @cached_property
-    def takes(self) -> set[str]:
+    def forward_parameters(self) -> set[str]:
         """What the model's forward names; what it takes by ``**kwargs`` it may ignore."""
         return set(inspect.signature(self.model.forward).parameters)
 
     @property
-    def continues(self) -> bool:
+    def supports_prefix_cache(self) -> bool:
         """Whether the model goes on from keys and values, and shorter texts have the same."""
-        return self._example is not None and not self.by_length
+        return self._example is not None and not self.has_length_dependent_positions
 
     @cached_property
-    def by_length(self) -> bool:
+    def has_length_dependent_positions(self) -> bool:
         """Whether positions depend on how long a text is; each is then run by itself."""
-        return positions_by_length(self.model.config)
+        return has_length_dependent_positions(self.model.config)
 
     @cached_property
     def _example(self) -> KeysValues | None:
         """Keys and values of the example; None if the model does not go on from them."""
-        if "past_key_values" not in self.takes:
+        if "past_key_values" not in self.forward_parameters:
             return None
-        ids, cache = example_inputs(self.model)["input_ids"], DynamicCache()
+        ids, cache = create_example_inputs(self.model)["input_ids"], DynamicCache()
         half = ids.shape[1] // 2
         try:
             with torch.no_grad():
                 whole = self._logits_of(ids, half, cache)
-                kept = keys_values_of(cache)
-                held = held_cache([kept], [half], [1])
+                kept = get_keys_values(cache)
+                held = build_prefix_cache([kept], [half], [1])
                 rest = self._logits_of(ids[:, half:], half, held)
         except torch.OutOfMemoryError:
             raise
         except Exception:  # a model raises whatever it likes
             return None
-        return kept if self.agree(rest, whole) else None
+        return kept if self.scores_agree(rest, whole) else None
 
     @property
-    def n_shared(self) -> list[int]:
+    def n_sharing_heads(self) -> list[int]:
         """Returns for every layer how many heads share keys and values; 1 where it is not known."""
         kept = self._example or ()
         if len(kept) != len(self.layers):
@@ -244,38 +244,38 @@ class PromptPasses(TappedTransformer):
     @cached_property
     def keeps_positions(self) -> bool:
         """Whether ``position_ids`` are the positions of tokens, from 0 on; tried once."""
-        if "position_ids" not in self.takes:
+        if "position_ids" not in self.forward_parameters:
             return False
-        ids = example_inputs(self.model)["input_ids"]
+        ids = create_example_inputs(self.model)["input_ids"]
         positions = torch.arange(ids.shape[1], device=ids.device)[None]
         inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
         try:
             with torch.no_grad():
-                own = self.logits(inputs)
-                return self.agree(self.logits({**inputs, "position_ids": positions}), own)
+                own = self.compute_logits(inputs)
+                return self.scores_agree(self.compute_logits({**inputs, "position_ids": positions}), own)
         except (RuntimeError, IndexError, TypeError):
             return False
 
     @cached_property
-    def joins_prompts(self) -> bool:
+    def can_join_prompts(self) -> bool:
         """Whether prompts of unequal lengths run as one pass; tried once."""
-        if not (self.continues and self.keeps_positions):
+        if not (self.supports_prefix_cache and self.keeps_positions):
             return False
         n_words = self.model.config.get_text_config().vocab_size
-        numbers = torch.arange(1, N_PROBED + 1, device=self.model.device)
+        numbers = torch.arange(1, EXAMPLE_LENGTH + 1, device=self.model.device)
         ids = numbers[None] % n_words
         tried = [self._tried(some) for some in (ids, ids[:, :-2])]
         try:
-            found = self._as_one([one for one, _ in tried])
+            found = self._run_joined([one for one, _ in tried])
         except torch.OutOfMemoryError:
             raise
         except Exception:  # a model raises whatever it likes
             return False
         return all(
-            self.agree(scores, alone) for scores, (_, alone) in zip(found, tried, strict=True)
+            self.scores_agree(scores, alone) for scores, (_, alone) in zip(found, tried, strict=True)
         )
 
-    def _tried(self, ids: Tensor) -> tuple[Pass, Tensor]:
+    def _tried(self, ids: Tensor) -> tuple[PromptPass, Tensor]:
         """A pass over the second half of some tokens as a prompt, and its scores by itself."""
         place = torch.arange(ids.shape[1], device=ids.device)[None]
         inputs = {
@@ -284,19 +284,19 @@ class PromptPasses(TappedTransformer):
             "labelled": (place == ids.shape[1] - 1).long(),
             "other_ids": torch.full_like(ids, -1),
         }
-        whole = self.prefilled(inputs)
+        whole = self.prefill(inputs)
         state = PassageState(Prompt(inputs, "behind"), whole.kept, whole.keys_values)
-        return Pass(state, state.prompt.ids, state.cut), whole.scores
+        return PromptPass(state, state.prompt.ids, state.first_run_row), whole.scores
 
-    def agree(self, found: Tensor, expected: Tensor) -> bool:
+    def scores_agree(self, found: Tensor, expected: Tensor) -> bool:
         """Whether two ways to compute the same scores did."""
-        tolerance = relative_tolerance(self.model.dtype) * expected.abs().max()
+        tolerance = get_relative_tolerance(self.model.dtype) * expected.abs().max()
         return bool((found - expected).abs().max() <= tolerance)
 
     def _logits_of(self, ids: Tensor, n_read: int, cache: DynamicCache | None) -> Tensor:
         """Logits [n_read, words] of the last rows, as the model computes them."""
-        forget_lengths(self.model)
-        logits = self.logits({"input_ids": ids, **self._arguments(cache, n_read)})[0]
+        reset_dynamic_positions(self.model)
+        logits = self.compute_logits({"input_ids": ids, **self._arguments(cache, n_read)})[0]
         return logits.unflatten(0, (-1, self.model.config.get_text_config().vocab_size))[-n_read:]
 
     def _arguments(self, cache: DynamicCache | None, n_read: int) -> dict[str, Any]:
@@ -305,10 +305,10 @@ class PromptPasses(TappedTransformer):
         given: dict[str, Any] = {"logits_to_keep": last}
         if cache is not None:
             given |= {"past_key_values": cache, "use_cache": True}
-        return {name: given[name] for name in given if name in self.takes}
+        return {name: given[name] for name in given if name in self.forward_parameters}
 
     @torch.no_grad()
-    def prefilled(self, inputs: Mapping[str, Tensor]) -> Prefilled:
+    def prefill(self, inputs: Mapping[str, Tensor]) -> PrefillResult:
         """The model's own pass over a prompt; that of the last prompt is kept.
 
         Args:
@@ -321,8 +321,8 @@ class PromptPasses(TappedTransformer):
             inputs["input_ids"][:, :-1],
             int(inputs["labelled"].sum()),
         )
-        cache = DynamicCache() if self.continues else None
-        with in_one_line(inputs):
+        cache = DynamicCache() if self.supports_prefix_cache else None
+        with shorten_model_errors(inputs):
             logits = self._logits_of(ids, n_answer, cache)
         if not logits.isfinite().all():
             raise AttnProbeError(
@@ -331,30 +331,30 @@ class PromptPasses(TappedTransformer):
             )
         if kept is None:
             said, other = (inputs[n][0, -n_answer:] for n in ("input_ids", "other_ids"))
-            kept = kept_words(logits, said, other)[None]
-        scores = scores_of_kept(logits[None], kept).flatten(1)
-        self._last = Prefilled(kept, scores, None if cache is None else keys_values_of(cache))
+            kept = select_candidate_words(logits, said, other)[None]
+        scores = compute_candidate_scores(logits[None], kept).flatten(1)
+        self._last = PrefillResult(kept, scores, None if cache is None else get_keys_values(cache))
         return self._last
 
-    def scores_of(
+    def compute_answer_scores(
         self,
         ids: Tensor,
         kept: Tensor,
-        edit: Edit | None = None,
+        edit: AttentionEdit | None = None,
         *,
         cache: DynamicCache | None = None,
         outputs: Sequence[Any] = (),
-        tap: OutputTap | None = None,
+        tap: OutputHook | None = None,
         others: Mapping[str, Any] | None = None,
     ) -> Tensor:
         """Returns scores [batch, scores] of the answer, from one pass over the last tokens.
 
         Args:
             ids: int [batch, rows].
-            kept: see :class:`Prefilled`.
+            kept: see :class:`PrefillResult`.
             cache: of the tokens before them.
             edit, outputs, tap: see :meth:`logits`.
-            others: further arguments of the model; ``n_padded``, see :class:`Answer`.
+            others: further arguments of the model; ``n_padded``, see :class:`AnswerHead`.
         """
         others = dict(others or {})
         n_read = kept.shape[1]
@@ -363,25 +363,25 @@ class PromptPasses(TappedTransformer):
             n_read = min(n_read, ids.shape[1])
         arguments = self._arguments(cache, n_read) | others
         inputs = {"input_ids": ids, "kept": kept, **arguments}
-        forget_lengths(self.model)
+        reset_dynamic_positions(self.model)
         n_keys = ids.shape[1]
         if cache is not None:
             n_keys += cache.get_seq_length()
-        return self.logits(inputs, edit, outputs, tap, n_keys=n_keys)
+        return self.compute_logits(inputs, edit, outputs, tap, n_keys=n_keys)
 
-    def rows_from(
+    def compute_row_scores(
         self,
         state: PassageState,
-        change: Change | None = None,
-        tap: OutputTap | None = None,
+        change: RowEdit | None = None,
+        tap: OutputHook | None = None,
     ) -> Tensor:
-        """Scores [1, scores] of a pass over the rows that run, see :class:`Pass`."""
-        one = Pass(state, state.prompt.ids, state.cut, change, tap)
-        return self._as_one([one])[0]
+        """Scores [1, scores] of a pass over the rows that run, see :class:`PromptPass`."""
+        one = PromptPass(state, state.prompt.ids, state.first_run_row, change, tap)
+        return self._run_joined([one])[0]
 
     # Passes that are one
 
-    def in_few(self, passes: Sequence[Pass]) -> list[Tensor]:
+    def run_passes(self, passes: Sequence[PromptPass]) -> list[Tensor]:
         """Scores [copies, scores] of each; what differs first at about the same place runs as one.
 
         Few tokens at once take the time to read the model's weights.
@@ -396,35 +396,35 @@ class PromptPasses(TappedTransformer):
                 groups.append([k])
         found: dict[int, Tensor] = {}
         for group in groups:
-            scores = self._as_one([passes[k] for k in group])
+            scores = self._run_joined([passes[k] for k in group])
             found |= zip(group, scores, strict=True)
         return [found[k] for k in numbers]
 
-    def _fits(self, group: Sequence[Pass], one: Pass) -> bool:
+    def _fits(self, group: Sequence[PromptPass], one: PromptPass) -> bool:
         """Whether a pass of no more rows than those of a group may be run with them."""
         first = group[0]
         alone = any(some.tap is not None or self._n_skipped(some) for some in (first, one))
         is_other = one.state is not first.state
         is_edit = one.change is not None
-        if alone or self.by_length or is_edit != (first.change is not None):
+        if alone or self.has_length_dependent_positions or is_edit != (first.change is not None):
             return False
-        if is_other and not self.joins_prompts:
+        if is_other and not self.can_join_prompts:
             return False
         n_copies = sum(len(some.ids) for some in (*group, one))
         if is_edit:
             n_keys = max(some.ids.shape[1] for some in (*group, one))
             return n_copies * n_keys <= self.tokens_per_pass
-        at_once, for_free = self.tokens_per_pass, FREE_TOKENS
+        at_once, for_free = self.tokens_per_pass, FREE_TOKENS_ON_GPU
         if self.model.device.type == "cpu":
             at_once, for_free = min(at_once, DELETION_TOKENS_ON_CPU), 0
-        is_near = one.n_rows >= first.n_rows * (1 - MOST_AGAIN)
+        is_near = one.n_rows >= first.n_rows * (1 - MAX_REPEATED_SHARE)
         return n_copies * first.n_rows <= (at_once if is_near else for_free)
 
-    def _n_skipped(self, one: Pass) -> int:
+    def _n_skipped(self, one: PromptPass) -> int:
         """Blocks that do not run; they hand on what the last of them returned."""
-        return self.layers[one.layer].n_skipped if one.state.outputs else 0
+        return self.layers[one.layer].n_blocks_before if one.state.outputs else 0
 
-    def _as_one(self, passes: Sequence[Pass]) -> list[Tensor]:
+    def _run_joined(self, passes: Sequence[PromptPass]) -> list[Tensor]:
         """Scores of each, from one pass of the model.
 
         Rows are padded behind, where no row of theirs sees it; what stands in front of them, of
@@ -461,12 +461,12 @@ class PromptPasses(TappedTransformer):
             output = first.state.outputs[n_skipped - 1]
             below = [_shared(output, len(ids))] * n_skipped
         keys_values = [one.state.keys_values for one in passes]
-        with in_one_line({"input_ids": ids}):
-            scores = self.scores_of(
+        with shorten_model_errors({"input_ids": ids}):
+            scores = self.compute_answer_scores(
                 ids,
                 torch.cat(kept),
                 self._edit_of(passes, n_held),
-                cache=held_cache(keys_values, n_held, n_copies),
+                cache=build_prefix_cache(keys_values, n_held, n_copies),
                 outputs=below,
                 tap=first.tap,
                 others=others,
@@ -474,7 +474,7 @@ class PromptPasses(TappedTransformer):
         by_token = scores.unflatten(-1, (most, -1)).split(n_copies)
         return [some[:, most - n :].flatten(1) for some, n in zip(by_token, n_answers, strict=True)]
 
-    def _edit_of(self, passes: Sequence[Pass], n_held: Sequence[int]) -> Edit | None:
+    def _edit_of(self, passes: Sequence[PromptPass], n_held: Sequence[int]) -> AttentionEdit | None:
         """The edit that shows each prompt's change its own rows and keys alone."""
         changes = [
             self._editing(one.state.prompt, one.change) for one in passes if one.change is not None
@@ -488,12 +488,12 @@ class PromptPasses(TappedTransformer):
 
         def edit(layer: int, weights: Tensor, scores: Tensor) -> Tensor:
             n_heads = self.n_heads[layer]
-            by_head = unpacked(weights, n_heads)
+            by_head = unpack_heads(weights, n_heads)
             every = torch.arange(by_head.shape[-1], device=weights.device)
             edited = []
             parts = zip(
                 by_head.split(n_copies),
-                unpacked(scores, n_heads).split(n_copies),
+                unpack_heads(scores, n_heads).split(n_copies),
                 strict=True,
             )
             for (own, before), change, n, end in zip(parts, changes, n_held, ends, strict=True):
@@ -508,16 +508,16 @@ class PromptPasses(TappedTransformer):
 
         return edit
 
-    def _editing(self, prompt: Prompt, change: Change) -> Edit:
+    def _editing(self, prompt: Prompt, change: RowEdit) -> AttentionEdit:
         """Returns the edit that changes the rows that may move, which are the last ones."""
 
         def edit(layer: int, weights: Tensor, scores: Tensor) -> Tensor:
             n_heads = self.n_heads[layer]
-            by_head = unpacked(weights, n_heads)
+            by_head = unpack_heads(weights, n_heads)
             n_before = by_head.shape[2] - prompt.n_rows
             rows = by_head[:, :, n_before:]
-            of_rows = unpacked(scores, n_heads)[:, :, n_before:]
-            columns = prompt.columns(weights.shape[-1])
+            of_rows = unpack_heads(scores, n_heads)[:, :, n_before:]
+            columns = prompt.get_columns(weights.shape[-1])
             new = change(layer, rows, of_rows, columns)
             if new is rows:
                 return weights
@@ -528,7 +528,7 @@ class PromptPasses(TappedTransformer):
         return edit
 
 
-def _first_tokens(passes: Sequence[Pass]) -> list[int]:
+def _first_tokens(passes: Sequence[PromptPass]) -> list[int]:
     """How many tokens stand in front of each pass's rows: as many in all those of a prompt."""
     fewest: dict[int, int] = {}
     for one in passes:
@@ -537,7 +537,7 @@ def _first_tokens(passes: Sequence[Pass]) -> list[int]:
     return [fewest[id(one.state)] for one in passes]
 
 
-def _positions(passes: Sequence[Pass], n_held: Sequence[int], n_rows: int) -> dict[str, Tensor]:
+def _positions(passes: Sequence[PromptPass], n_held: Sequence[int], n_rows: int) -> dict[str, Tensor]:
     """The positions of rows, and a mask that hides what is padded in front of them."""
     begin = max(n_held)
     device = passes[0].ids.device

@@ -16,25 +16,25 @@ import torch
 
 
 T = TypeVar("T")
-Q = TypeVar("Q")
-A = TypeVar("A")
-Answers = Callable[[Sequence[Q]], Sequence[A]]
+Request = TypeVar("Q")
+Answer = TypeVar("A")
+BatchFunction = Callable[[Sequence[Request]], Sequence[Answer]]
 """Questions -> an answer to each."""
 
-_asking: ContextVar[Answers[Any, Any] | None] = ContextVar("_asking", default=None)
+_asking: ContextVar[BatchFunction[Any, Any] | None] = ContextVar("_asking", default=None)
 
 
-class Stopped(BaseException):
+class JobCancelled(BaseException):
     """Ends a job because another one failed."""
 
 
-def ask(questions: Sequence[Q], answer: Answers[Q, A]) -> Sequence[A]:
+def run_batched(questions: Sequence[Request], answer: BatchFunction[Request, Answer]) -> Sequence[Answer]:
     """The answers, together with those of the jobs beside; by ``answer`` where there are none."""
     together = _asking.get() or answer
     return together(questions)
 
 
-def side_by_side(jobs: Sequence[Callable[[], T]], answer: Answers[Any, Any]) -> list[T]:
+def run_jobs_together(jobs: Sequence[Callable[[], T]], answer: BatchFunction[Any, Any]) -> list[T]:
     """What the jobs return, each of which may :func:`ask`.
 
     Args:
@@ -43,11 +43,11 @@ def side_by_side(jobs: Sequence[Callable[[], T]], answer: Answers[Any, Any]) -> 
     Raises:
         Exception: of the first job that fails, or of ``answer``; the others are stopped.
     """
-    found: dict[Job[T], T] = {}
+    found: dict[PromptThread[T], T] = {}
     with ThreadPoolExecutor(len(jobs)) as pool:
-        started = [Job(job, pool) for job in jobs]
+        started = [PromptThread(job, pool) for job in jobs]
         try:
-            replies: dict[Job[T], Sequence[Any] | None] = dict.fromkeys(started)
+            replies: dict[PromptThread[T], Sequence[Any] | None] = dict.fromkeys(started)
             while replies:
                 asked = {}
                 for job, reply in replies.items():
@@ -67,7 +67,7 @@ def side_by_side(jobs: Sequence[Callable[[], T]], answer: Answers[Any, Any]) -> 
     return [found[job] for job in started]
 
 
-class Job(Generic[T]):
+class PromptThread(Generic[T]):
     """Work in a thread that waits for its turn.
 
     Attributes:
@@ -86,7 +86,7 @@ class Job(Generic[T]):
 
     def stop(self) -> None:
         """Ends the work where it asks next."""
-        self._replies.put(Stopped)
+        self._replies.put(JobCancelled)
 
     def _run(self, work: Callable[[], T], with_gradients: bool) -> T:
         self._wait()
@@ -103,6 +103,6 @@ class Job(Generic[T]):
 
     def _wait(self) -> Any:
         reply = self._replies.get()
-        if reply is Stopped:
-            raise Stopped
+        if reply is JobCancelled:
+            raise JobCancelled
         return reply

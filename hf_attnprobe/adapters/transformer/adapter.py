@@ -16,50 +16,50 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from hf_attnprobe.adapters.deletion import (
-    erased_probs,
-    sum_pieces,
-    units_of_words,
+    compute_erased_probs,
+    sum_over_pieces,
+    find_word_units,
 )
 from hf_attnprobe.adapters.pretrained import (
-    PretrainedFacts,
+    PretrainedModelInfo,
     ScaledGradients,
-    taken,
+    select_forward_inputs,
 )
 from hf_attnprobe.adapters.transformer.attention_hooks import (
-    Edit,
-    detached,
-    masking,
-    replacing,
-    unpacked,
-    visible_keys,
+    AttentionEdit,
+    detach_attention,
+    create_masking_edit,
+    create_replacing_edit,
+    unpack_heads,
+    find_visible_keys,
 )
 from hf_attnprobe.adapters.transformer.layout import (
     Layout,
-    gradient_times_input,
-    n_patches,
-    pads_left,
-    query_rows,
-    readout_of,
-    without_embeddings,
+    compute_gradient_times_input,
+    count_patches,
+    needs_left_padding,
+    compute_row_weights,
+    choose_readout,
+    run_with_zero_embeddings,
 )
-from hf_attnprobe.adapters.transformer.recorded_blocks import BlockCall, recorded_calls
+from hf_attnprobe.adapters.transformer.recorded_blocks import BlockCall, record_calls
 from hf_attnprobe.adapters.transformer.replay import (
-    TappedTransformer,
-    block_output,
-    check_short_replays,
-    head_outputs,
-    reference_of,
-    replay_exchanged,
+    HookedTransformer,
+    compute_block_output,
+    check_partial_replays,
+    compute_outputs_and_values,
+    create_reference,
+    replay_interchange,
     replay_logits,
     replay_outputs,
-    self_check,
+    check_edits_reach_logits,
 )
-from hf_attnprobe.adapters.transformer.task_heads import OURS, head_of
+from hf_attnprobe.adapters.transformer.task_heads import ADAPTER_INPUTS, create_head
 from hf_attnprobe.core.errors import AttnProbeError
-from hf_attnprobe.functional.divergence import small_side
+from hf_attnprobe.functional.divergence import compute_shifted_probability
 from hf_attnprobe.functional.predictions import Prediction
 from hf_attnprobe.protocol import (
-    NO_INPUTS,
+    NON_MODEL_COLUMNS,
     AttentionModelBase,
     Batch,
     BlockOutputs,
@@ -81,7 +81,7 @@ from hf_attnprobe.protocol import (
 LEVELS = ("token", "word")
 
 
-def masks(
+def build_masks(
     model: PreTrainedModel, layout: Layout, inputs: Mapping[str, Tensor]
 ) -> tuple[Tensor, Tensor]:
     """Which positions may receive attention, and which are special, both bool [batch, keys].
@@ -92,7 +92,7 @@ def masks(
     if layout.n_keys is not None:
         # before the patches come [CLS] and its like
         positions = torch.arange(layout.n_keys, device=model.device)
-        special = positions < layout.n_keys - n_patches(model.config)
+        special = positions < layout.n_keys - count_patches(model.config)
         special = special.expand(len(inputs["pixel_values"]), -1)
         return torch.ones_like(special), special
     needed = {"input_ids", "attention_mask", "special_tokens_mask"}
@@ -109,7 +109,7 @@ def masks(
             f"expected token ids below {len(table)}, got {largest}; use the tokenizer of this model"
         )
     mask = inputs["attention_mask"].bool()
-    if pads_left(model.config) and not mask[:, -1].all():
+    if needs_left_padding(model.config) and not mask[:, -1].all():
         raise AttnProbeError(
             "expected padding on the left, got it on the right; "
             f"{type(model).__name__} classifies at the last position"
@@ -117,7 +117,7 @@ def masks(
     return mask, inputs["special_tokens_mask"].bool()
 
 
-def units(level: str | None, inputs: Mapping[str, Tensor], mask: Tensor) -> Tensor:
+def find_units(level: str | None, inputs: Mapping[str, Tensor], mask: Tensor) -> Tensor:
     """For each position, the position that represents its unit, int64 [batch, keys].
 
     That is the first piece of its word, or itself.
@@ -131,7 +131,7 @@ def units(level: str | None, inputs: Mapping[str, Tensor], mask: Tensor) -> Tens
         )
     if level == "token" or "word_ids" not in inputs:
         return torch.arange(mask.shape[1], device=mask.device).expand(mask.shape)
-    return units_of_words(inputs["word_ids"])
+    return find_word_units(inputs["word_ids"])
 
 
 # --- Any Transformer with a classification head as an :class:`AttentionModel` --------------------
@@ -139,20 +139,20 @@ def units(level: str | None, inputs: Mapping[str, Tensor], mask: Tensor) -> Tens
 DELETION_TOKENS_ON_CPU = 1024
 """Whole passes over a core's cache: smaller ones are faster, of 512 to 4,096 tokens."""
 
-MENDS = {
+ERROR_HINTS = {
     "padding token": "set model.config.pad_token_id, as for its training",
     "<eos> token": "leave out texts that hold the model's end token as a word",
 }
 """What to do, by what a model says: GPT-2 and its kin saved without one, BART."""
 
 
-OF_HEADS = {
+HEAD_CAPABILITIES = {
     HeadValues: "no_values",
     OutputProjections: "no_projections",
     HeadOutputs: "no_outputs",
     ExchangeableStates: "no_outputs",
 }
-"""Where :class:`Heads` says why a capability is missing."""
+"""Where :class:`HeadSupport` says why a capability is missing."""
 
 
 class TransformerState(NamedTuple):
@@ -172,7 +172,7 @@ class TransformerState(NamedTuple):
         return tuple(call.output for call in self.calls)
 
 
-class TransformerAdapter(PretrainedFacts, ScaledGradients, TappedTransformer, AttentionModelBase):
+class TransformerAdapter(PretrainedModelInfo, ScaledGradients, HookedTransformer, AttentionModelBase):
     """Reads and edits the attention of every layer and head of a Transformer.
 
     It works on a twin of the model that shares its weights (in eval mode, as loaded:
@@ -180,7 +180,7 @@ class TransformerAdapter(PretrainedFacts, ScaledGradients, TappedTransformer, At
     or changed. Move it to its device before.
 
     Args:
-        model: with a head that :func:`~hf_attnprobe.adapters.transformer.task_heads.head_of`
+        model: with a head that :func:`~hf_attnprobe.adapters.transformer.task_heads.find_head`
             knows: classes of texts or images, several labels, a number, tags of words, the
             span of an answer, one of several choices, a masked word.
         dtype: what to compute in; ``None``: as loaded.
@@ -189,7 +189,7 @@ class TransformerAdapter(PretrainedFacts, ScaledGradients, TappedTransformer, At
             ``word_ids``.
         readout: the query row that the prediction is read from, "first", "last" or
             "mean"; ``None``: found out, see
-            :func:`~hf_attnprobe.adapters.transformer.layout.query_rows`.
+            :func:`~hf_attnprobe.adapters.transformer.layout.compute_row_weights`.
         mask_id: the token that stands in for an erased one.
         tokens_per_pass: how many tokens to feed at once in replays and leave-one-out;
             ``None``: by device.
@@ -221,20 +221,20 @@ class TransformerAdapter(PretrainedFacts, ScaledGradients, TappedTransformer, At
     ) -> None:
         if level not in (None, *LEVELS):
             raise AttnProbeError(f"expected level to be one of {', '.join(LEVELS)}, got {level!r}")
-        self.readout = readout_of(model.config, readout)
-        head = head_of(
+        self.readout = choose_readout(model.config, readout)
+        head = create_head(
             model,
             predicts=predicts,
             scale=scale,
             threshold=threshold,
             mask_id=mask_id,
         )
-        PretrainedFacts.__init__(self, model)
-        TappedTransformer.__init__(self, model, head, dtype=dtype, tokens_per_pass=tokens_per_pass)
+        PretrainedModelInfo.__init__(self, model)
+        HookedTransformer.__init__(self, model, head, dtype=dtype, tokens_per_pass=tokens_per_pass)
         self.label_names = list(head.prediction.class_names)
         self.level, self.mask_id = level, mask_id
         self.unit = level or "word"
-        self.pads_left = pads_left(model.config)
+        self.pads_left = needs_left_padding(model.config)
 
     @property
     def prediction(self) -> Prediction:
@@ -243,8 +243,8 @@ class TransformerAdapter(PretrainedFacts, ScaledGradients, TappedTransformer, At
     def lacks(self, capability: type, site: Site | None = None) -> str | None:
         if capability is EditableInputs and self.layout.n_keys is not None:
             return "expected texts, got images, from which no token can be removed"
-        if capability in OF_HEADS:
-            reason = getattr(self._heads, OF_HEADS[capability])
+        if capability in HEAD_CAPABILITIES:
+            reason = getattr(self._heads, HEAD_CAPABILITIES[capability])
             if reason is not None:
                 return reason
         if capability is BlockOutputs and not self.layout.blocks:
@@ -275,16 +275,16 @@ class TransformerAdapter(PretrainedFacts, ScaledGradients, TappedTransformer, At
         """
         device = self.model.device
         inputs = {name: value.to(device) for name, value in inputs.items()}
-        inputs = self.head.select(inputs, self._run)
-        mask, special = masks(self.model, self.layout, inputs)
-        stands_for = units(self.level, inputs, mask)
+        inputs = self.head.select_inputs(inputs, self._run)
+        mask, special = build_masks(self.model, self.layout, inputs)
+        stands_for = find_units(self.level, inputs, mask)
         places = torch.arange(mask.shape[1], device=mask.device)
         content = mask & ~special & (stands_for == places)
-        inputs = self.head.place(inputs, mask, content, self._run)
+        inputs = self.head.add_readout_inputs(inputs, mask, content, self._run)
         if labels is not None:
-            labels = self.head.labels(labels, inputs)
+            labels = self.head.convert_labels(labels, inputs)
 
-        kept = {name: value for name, value in inputs.items() if name in OURS}
+        kept = {name: value for name, value in inputs.items() if name in ADAPTER_INPUTS}
         kept |= self._taken(inputs)
         kept["units"] = stands_for
         is_read_alone = _read_alone(kept, content)
@@ -293,12 +293,12 @@ class TransformerAdapter(PretrainedFacts, ScaledGradients, TappedTransformer, At
 
     @torch.no_grad()
     def _run(self, inputs: Mapping[str, Tensor]) -> Any:
-        with in_one_line(inputs):
-            return self.model(**self.arguments(self._taken(inputs)))
+        with shorten_model_errors(inputs):
+            return self.model(**self.build_arguments(self._taken(inputs)))
 
     def _taken(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        besides = OURS | NO_INPUTS
-        return taken(self.model, {n: v for n, v in inputs.items() if n not in besides})
+        besides = ADAPTER_INPUTS | NON_MODEL_COLUMNS
+        return select_forward_inputs(self.model, {n: v for n, v in inputs.items() if n not in besides})
 
     # Forward passes
 
@@ -309,18 +309,18 @@ class TransformerAdapter(PretrainedFacts, ScaledGradients, TappedTransformer, At
         def capture(layer: int, weights: Tensor, scores: Tensor) -> Tensor:
             n_heads = self.n_heads[layer]
             precise = torch.promote_types(weights.dtype, torch.float32)
-            attention.append(unpacked(weights, n_heads).to(precise))
-            visible.append(visible_keys(unpacked(scores, n_heads)[:, 0]))
+            attention.append(unpack_heads(weights, n_heads).to(precise))
+            visible.append(find_visible_keys(unpack_heads(scores, n_heads)[:, 0]))
             return weights
 
-        refusals = in_one_line(batch.inputs)
+        refusals = shorten_model_errors(batch.inputs)
         with (
             torch.no_grad(),
             refusals,
-            recorded_calls(self.layout.blocks) as calls,
+            record_calls(self.layout.blocks) as calls,
         ):
-            scores = self.logits(batch.inputs, capture)
-        probs = self.head.probabilities(scores, batch.inputs)
+            scores = self.compute_logits(batch.inputs, capture)
+        probs = self.head.compute_probs(scores, batch.inputs)
         if not probs.isfinite().all():
             raise AttnProbeError(
                 f"expected finite logits, got NaN or infinity in {self.model.dtype}; "
@@ -329,20 +329,20 @@ class TransformerAdapter(PretrainedFacts, ScaledGradients, TappedTransformer, At
         state = TransformerState(tuple(calls), tuple(visible))
         return Observation(self, batch, probs, tuple(attention), state)
 
-    def native_probs(self, batch: Batch) -> Tensor | None:
+    def compute_native_probs(self, batch: Batch) -> Tensor | None:
         inputs = dict(batch.inputs)
-        own = {n: v.to(batch.mask.device) for n, v in batch.own.items()}
+        own = {n: v.to(batch.mask.device) for n, v in batch.tokenizer_output.items()}
         if own:
             inputs.pop("known", None)  # of several choices the model sees all
-        with in_one_line(batch.inputs):
-            result = self.native_output(own or self.arguments(inputs))
-        scores = self.head.scores(result, inputs)
+        with shorten_model_errors(batch.inputs):
+            result = self.compute_native_output(own or self.build_arguments(inputs))
+        scores = self.head.compute_scores(result, inputs)
         precise = torch.promote_types(scores.dtype, torch.float32)
-        return self.head.probabilities(scores.to(precise), inputs)
+        return self.head.compute_probs(scores.to(precise), inputs)
 
     def replay(self, observation: Observation, attention: Mapping[int, Tensor]) -> Tensor:
         scores = self.replay_logits(observation, attention)
-        return self.head.probabilities(scores, observation.batch.inputs)
+        return self.head.compute_probs(scores, observation.batch.inputs)
 
     def replay_logits(self, observation: Observation, attention: Mapping[int, Tensor]) -> Tensor:
         """Like :meth:`replay`, for the head's scores: [copies, batch, scores]."""
@@ -353,17 +353,17 @@ class TransformerAdapter(PretrainedFacts, ScaledGradients, TappedTransformer, At
                 raise AttnProbeError(
                     f"expected attention {expected} for layer {layer}, got {list(edited.shape)}"
                 )
-        return replay_logits(self, observation, attention, replacing)
+        return replay_logits(self, observation, attention, create_replacing_edit)
 
     def replay_masked(self, observation: Observation, kept: Mapping[int, Tensor]) -> Tensor:
-        masked = partial(masking, n_heads=self.n_heads)
+        masked = partial(create_masking_edit, n_heads=self.n_heads)
         scores = replay_logits(self, observation, kept, masked)
-        return self.head.probabilities(scores, observation.batch.inputs)
+        return self.head.compute_probs(scores, observation.batch.inputs)
 
     def set_reference(self, *batches: Batch) -> None:
         self.require(HeadOutputs)
-        with in_one_line(batches[0].inputs):
-            self.reference = Reference.joined([reference_of(self, batch) for batch in batches])
+        with shorten_model_errors(batches[0].inputs):
+            self.reference = Reference.concatenate([create_reference(self, batch) for batch in batches])
 
     def replay_outputs(self, observation: Observation, site: Site, outputs: Tensor) -> Tensor:
         self.check_site(site)
@@ -378,32 +378,32 @@ class TransformerAdapter(PretrainedFacts, ScaledGradients, TappedTransformer, At
         states: Mapping[int, Tensor],
     ) -> Tensor:
         self.require(ExchangeableStates, site)
-        return replay_exchanged(self, observation, site, units, states)
+        return replay_interchange(self, observation, site, units, states)
 
-    def layers_below(self, layer: int) -> list[int]:
+    def list_layers_below(self, layer: int) -> list[int]:
         self.require(Stack, Site(layer))
         kind = self.layers[layer].kind
         return [n for n in range(layer + 1) if self.layers[n].kind == kind]
 
-    def head_values(self, observation: Observation) -> tuple[Tensor, ...]:
+    def compute_head_values(self, observation: Observation) -> tuple[Tensor, ...]:
         self.require(HeadValues)
-        return head_outputs(self, observation.batch)[1]
+        return compute_outputs_and_values(self, observation.batch)[1]
 
-    def states(self, observation: Observation, site: Site) -> Tensor:
+    def get_states(self, observation: Observation, site: Site) -> Tensor:
         return observation.head_values[site.layer][:, site.head]
 
-    def output_projections(self) -> tuple[Tensor, ...]:
+    def get_output_projections(self) -> tuple[Tensor, ...]:
         self.require(OutputProjections)
         assert self._heads.projections is not None
         return self._heads.projections
 
-    def block_output(self, observation: Observation, layer: int, kept: Tensor) -> Tensor:
+    def compute_block_output(self, observation: Observation, layer: int, kept: Tensor) -> Tensor:
         self.require(BlockOutputs)
-        return block_output(self, observation, layer, kept)
+        return compute_block_output(self, observation, layer, kept)
 
     # Importances
 
-    def read_map(self, observation: Observation, values: Tensor, site: Site) -> Tensor:
+    def select_row(self, observation: Observation, values: Tensor, site: Site) -> Tensor:
         kind = self.layers[site.layer].kind
         if site.query is not None:
             row = values[:, site.query]
@@ -413,9 +413,9 @@ class TransformerAdapter(PretrainedFacts, ScaledGradients, TappedTransformer, At
             row = (rows.to(values.dtype)[:, None] @ values)[:, 0]
         if kind == "decoder":  # its input is shifted by one, behind a start token
             row = F.pad(row[:, 1:], (0, 1))
-        return sum_pieces(row, observation.batch.inputs["units"])
+        return sum_over_pieces(row, observation.batch.inputs["units"])
 
-    def read_from(self, observation: Observation) -> str:
+    def describe_readout(self, observation: Observation) -> str:
         """Of the first text; empty where stacks differ, or where parts are read apart."""
         batch = observation.batch
         if {layer.kind for layer in self.layers} != {"layer"} or "reads" in batch.inputs:
@@ -430,25 +430,25 @@ class TransformerAdapter(PretrainedFacts, ScaledGradients, TappedTransformer, At
         """Weight of each query row in the read-out, [batch, queries].
 
         The tokens that the prediction is read from count alike; where it is read from
-        the whole text, see :func:`query_rows`.
+        the whole text, see :func:`compute_row_weights`.
         """
         reads = observation.batch.inputs.get("reads")
         if reads is None or self.readout is not None or kind == "encoder":
             mask = observation.batch.mask
-            return query_rows(self.readout, kind, visible, mask)
+            return compute_row_weights(self.readout, kind, visible, mask)
         read = reads >= 0
         if kind != "layer":  # a decoder's input is shifted by one
             read = F.pad(read[:, :-1], (1, 0))
         return read / read.sum(1, keepdim=True).clamp_min(1)
 
-    def positions(self, observation: Observation, layer: int, units: Tensor) -> Tensor:
+    def get_unit_positions(self, observation: Observation, layer: int, units: Tensor) -> Tensor:
         stands_for = observation.batch.inputs["units"]
         places = units.gather(-1, stands_for.expand(units.shape))
         if self.layers[layer].kind == "decoder":  # see `read_map`
             places = F.pad(places[..., :-1], (1, 0))
         return places
 
-    def visible(self, observation: Observation, layer: int) -> Tensor:
+    def get_visible_keys(self, observation: Observation, layer: int) -> Tensor:
         """See the protocol: follows causality and windows; padding sees nothing.
 
         What is drawn for queries, or averaged over them, then does not depend on padding.
@@ -456,32 +456,32 @@ class TransformerAdapter(PretrainedFacts, ScaledGradients, TappedTransformer, At
         mask = observation.batch.mask
         return observation.state.visible[layer] & mask[:, None] & mask[:, :, None]
 
-    def _explained(self, inputs: Mapping[str, Tensor], edit: Edit | None, target: Tensor) -> Tensor:
+    def _explained(self, inputs: Mapping[str, Tensor], edit: AttentionEdit | None, target: Tensor) -> Tensor:
         """Probability of the class ``target`` [batch], summed over texts."""
-        probs = self.head.probabilities(self.logits(inputs, edit), inputs)
-        return small_side(probs, target).sum()
+        probs = self.head.compute_probs(self.compute_logits(inputs, edit), inputs)
+        return compute_shifted_probability(probs, target).sum()
 
-    def scaled_gradient(
+    def compute_scaled_gradient(
         self, observation: Observation, target: Tensor, scale: float, hold: bool
     ) -> Tensor:
         """See the base class; a decoder's start token is not scaled."""
         inputs = observation.batch.inputs
-        edit = detached if hold else None
-        slopes = gradient_times_input(
+        edit = detach_attention if hold else None
+        slopes = compute_gradient_times_input(
             self.layout.embeddings,
             partial(self._explained, inputs, edit, target),
             observation.batch.mask.shape[1],
             scale=scale,
         )
-        return sum_pieces(slopes, inputs["units"])
+        return sum_over_pieces(slopes, inputs["units"])
 
     @torch.no_grad()
-    def probs_without_embeddings(self, observation: Observation) -> Tensor:
+    def compute_zero_embedding_probs(self, observation: Observation) -> Tensor:
         inputs = observation.batch.inputs
-        scores = without_embeddings(self.layout.embeddings, partial(self.logits, inputs))
-        return self.head.probabilities(scores, inputs)
+        scores = run_with_zero_embeddings(self.layout.embeddings, partial(self.compute_logits, inputs))
+        return self.head.compute_probs(scores, inputs)
 
-    def attention_gradient(self, observation: Observation, target: Tensor) -> list[Tensor]:
+    def compute_attention_gradient(self, observation: Observation, target: Tensor) -> list[Tensor]:
         """See the protocol; one backward pass."""
         seen: list[Tensor] = []
 
@@ -499,13 +499,13 @@ class TransformerAdapter(PretrainedFacts, ScaledGradients, TappedTransformer, At
 
     def _probs_of(self, texts: Mapping[str, Tensor]) -> Tensor:
         """Probabilities of shortened texts."""
-        with in_one_line(texts):
-            scores = self.logits(texts)
-        return self.head.probabilities(scores, texts)
+        with shorten_model_errors(texts):
+            scores = self.compute_logits(texts)
+        return self.head.compute_probs(scores, texts)
 
     @torch.no_grad()
     def erase_inputs(
-        self, observation: Observation, erased: Tensor, *, by: str = "deletion"
+        self, observation: Observation, erased: Tensor, *, operator: str = "deletion"
     ) -> Tensor:
         """Probabilities without the erased units, [copies, batch, classes].
 
@@ -519,18 +519,18 @@ class TransformerAdapter(PretrainedFacts, ScaledGradients, TappedTransformer, At
         n_tokens = self.tokens_per_pass
         if self.model.device.type == "cpu":
             n_tokens = min(n_tokens, DELETION_TOKENS_ON_CPU)
-        return erased_probs(
+        return compute_erased_probs(
             observation,
             erased,
             self._probs_of,
             inputs=inputs,
             units=inputs["units"],
-            by=by,
+            operator=operator,
             mask_id=self.mask_id,
             empty=observation.probs,
             pad_id=self.model.config.get_text_config().pad_token_id or 0,
             tokens_per_pass=n_tokens,
-            left=self.pads_left,
+            pads_left=self.pads_left,
         )
 
     def self_check(self, batch: Batch) -> None:
@@ -540,14 +540,14 @@ class TransformerAdapter(PretrainedFacts, ScaledGradients, TappedTransformer, At
         whole passes are, there are none from here on.
         """
         observation = self.observe(batch)
-        check_short_replays(self, observation)
-        native = _comparable(self.logits(batch.inputs))
+        check_partial_replays(self, observation)
+        native = _comparable(self.compute_logits(batch.inputs))
         names, dtype = self.layer_names, self.model.dtype
 
         def replayed(observation: Observation, attention: Mapping[int, Tensor]) -> Tensor:
             return _comparable(self.replay_logits(observation, attention))
 
-        self_check(observation, native, replayed, names, dtype)
+        check_edits_reach_logits(observation, native, replayed, names, dtype)
 
 
 def _comparable(scores: Tensor) -> Tensor:
@@ -567,7 +567,7 @@ def _read_alone(inputs: Mapping[str, Tensor], content: Tensor) -> Tensor:
 
 
 @contextlib.contextmanager
-def in_one_line(inputs: Mapping[str, Tensor]) -> Iterator[None]:
+def shorten_model_errors(inputs: Mapping[str, Tensor]) -> Iterator[None]:
     """Turns an error of the model, such as for too long a text, into one line."""
     try:
         yield
@@ -576,7 +576,7 @@ def in_one_line(inputs: Mapping[str, Tensor]) -> Iterator[None]:
     except (ValueError, IndexError, RuntimeError) as error:
         shape = list(next(iter(inputs.values())).shape)
         reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
-        mends = [f"; {mend}" for said, mend in MENDS.items() if said in reason]
+        mends = [f"; {mend}" for said, mend in ERROR_HINTS.items() if said in reason]
         raise AttnProbeError(
             f"the model refused a batch of shape {shape}: {reason}{''.join(mends)}"
         ) from error

@@ -20,18 +20,18 @@ from torch.nn.attention import SDPBackend
 from torch.overrides import TorchFunctionMode
 
 
-FOR_ANY_LENGTH = [
+VARIABLE_LENGTH_KERNELS = [
     SDPBackend.FLASH_ATTENTION,
     SDPBackend.EFFICIENT_ATTENTION,
     SDPBackend.MATH,
 ]
 """Kernels that do not plan every number of tokens anew, as texts have all. cuDNN's take 50 to 120 ms
 for each (H200, PyTorch 2.11), as long as 2,000 tokens through a model of 7 billion weights."""
-HEADS = ("num_heads", "num_attention_heads", "n_heads")
+HEAD_COUNT_ATTRIBUTES = ("num_heads", "num_attention_heads", "n_heads")
 """What attention modules call the number of their heads."""
 
 
-class Form(NamedTuple):
+class AttentionForm(NamedTuple):
     """Shape of attention for the tests, and the way back to the model's own.
 
     Attributes:
@@ -46,11 +46,11 @@ class Form(NamedTuple):
     restored: Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
-def heads_of(modules: Mapping[str, nn.Module]) -> dict[str, int]:
+def find_head_counts(modules: Mapping[str, nn.Module]) -> dict[str, int]:
     """Number of heads of every module that states it."""
     found: dict[str, int] = {}
     for name, module in modules.items():
-        for attribute in HEADS:
+        for attribute in HEAD_COUNT_ATTRIBUTES:
             number = getattr(module, attribute, None)
             if isinstance(number, int):
                 found.setdefault(name, number)
@@ -68,12 +68,12 @@ def is_packed(weights: Tensor, n_heads: int | None, n_keys: int | None = None) -
     return weights.shape[2] == (n_keys or weights.shape[1])
 
 
-def form_of(
+def standardise_form(
     weights: Tensor,
     scores: Tensor,
     n_heads: int | None,
     n_keys: int | None = None,
-) -> Form:
+) -> AttentionForm:
     """Returns the form of attention weights after a softmax, given the shape of its scores.
 
     Args:
@@ -84,11 +84,11 @@ def form_of(
         assert n_heads is not None  # `is_packed` has said so
         weights = weights.unflatten(0, (-1, n_heads))
         scores = scores.unflatten(0, (-1, n_heads))
-        return Form(weights, scores, lambda edited: (edited, edited.flatten(0, 1)))
+        return AttentionForm(weights, scores, lambda edited: (edited, edited.flatten(0, 1)))
     if n_keys is not None:
-        return Form(weights, scores, lambda edited: (edited[..., :n_keys], edited))
+        return AttentionForm(weights, scores, lambda edited: (edited[..., :n_keys], edited))
     if weights.shape[-1] != weights.shape[-2] + 1:
-        return Form(weights, scores, lambda edited: (edited, edited))
+        return AttentionForm(weights, scores, lambda edited: (edited, edited))
     kept = weights[..., :-1]
     sink = weights[..., -1:]
     share = kept.sum(-1, keepdim=True)
@@ -100,10 +100,10 @@ def form_of(
         whole = torch.cat([scaled, sinks], -1)
         return scaled, whole
 
-    return Form(shown, scores[..., :-1], restored)
+    return AttentionForm(shown, scores[..., :-1], restored)
 
 
-def unpacked(values: Tensor, n_heads: int) -> Tensor:
+def unpack_heads(values: Tensor, n_heads: int) -> Tensor:
     """Restores [batch, heads, queries, ...] also where a text has one token.
 
     Grouped queries of a single token come packed as [batch, key heads, group, ...].
@@ -119,24 +119,24 @@ def unpacked(values: Tensor, n_heads: int) -> Tensor:
 # gradients flow. Layers are numbered in the order of their calls, because ALBERT calls one
 # module for all of them.
 
-Edit = Callable[[int, Tensor, Tensor], Tensor]
+AttentionEdit = Callable[[int, Tensor, Tensor], Tensor]
 """(layer, weights [batch, heads, queries, keys], the same before the softmax) -> weights."""
 
 
-class FollowsWeights(Protocol):
-    """Follows attention weights through later operations, as ``OutputTap`` does."""
+class WeightFollower(Protocol):
+    """Follows attention weights through later operations, as ``OutputHook`` does."""
 
-    def start(self, layer: int, weights: Tensor, *others: Tensor) -> None:
+    def start_following(self, layer: int, weights: Tensor, *others: Tensor) -> None:
         """Starts to follow a layer's weights and other forms of them."""
 
-    def see(self, name: str, args: tuple[Any, ...], result: Any) -> Any:
+    def observe_operation(self, name: str, args: tuple[Any, ...], result: Any) -> Any:
         """Called after every operation; returns the result to go on with."""
 
-    def product(self, result: Tensor, values: Tensor) -> Tensor:
+    def edit_product(self, result: Tensor, values: Tensor) -> Tensor:
         """Called with ``weights @ values``; returns the result to go on with."""
 
 
-def attention_modules(model: nn.Module, run: Callable[[], object]) -> dict[str, nn.Module]:
+def find_attention_modules(model: nn.Module, run: Callable[[], object]) -> dict[str, nn.Module]:
     """Modules that compute attention, by qualified name.
 
     They are found by what they do in ``run()``, one forward pass of a single text: the
@@ -158,7 +158,7 @@ def attention_modules(model: nn.Module, run: Callable[[], object]) -> dict[str, 
             modules[name] = everything[name]
         return weights
 
-    with tapped(everything, note) as tap:
+    with hook_attention(everything, note) as tap:
         run()
     return modules
 
@@ -169,23 +169,23 @@ def _is_named_attention(module: nn.Module) -> bool:
 
 
 @contextmanager
-def tapped(
+def hook_attention(
     modules: Mapping[str, nn.Module],
-    edit: Edit,
+    edit: AttentionEdit,
     *,
     first: int = 0,
-    outputs: FollowsWeights | None = None,
+    outputs: WeightFollower | None = None,
     n_keys: int | None = None,
-) -> Iterator["AttentionTap"]:
+) -> Iterator["AttentionHook"]:
     """Inserts ``edit`` between attention and the next operation, inside the context.
 
     Args:
-        modules: where attention is computed, see :func:`attention_modules`.
+        modules: where attention is computed, see :func:`find_attention_modules`.
         edit: called once per layer and forward pass; returning its ``weights`` leaves
             the model as it is.
         first: number of the first layer that will run, where lower layers are skipped.
         outputs: what to do with the heads' outputs, the product of attention and values.
-        n_keys: see :func:`form_of`.
+        n_keys: see :func:`standardise_form`.
     """
     stack: list[str] = []
     handles = []
@@ -199,7 +199,7 @@ def tapped(
             enter = partial(_enter, stack, name)
             handles.append(module.register_forward_pre_hook(enter))
             handles.append(module.register_forward_hook(leave))
-        with AttentionTap(stack, edit, first, outputs, heads_of(modules), n_keys) as tap:
+        with AttentionHook(stack, edit, first, outputs, find_head_counts(modules), n_keys) as tap:
             yield tap
     finally:
         for handle in handles:
@@ -210,7 +210,7 @@ def _enter(stack: list[str], name: str, *_: Any) -> None:
     stack.append(name)
 
 
-class AttentionTap(TorchFunctionMode):
+class AttentionHook(TorchFunctionMode):
     """Intercepts attention; ``stack`` names the module that computes it.
 
     Attributes:
@@ -220,9 +220,9 @@ class AttentionTap(TorchFunctionMode):
     def __init__(
         self,
         stack: list[str],
-        edit: Edit,
+        edit: AttentionEdit,
         first: int,
-        outputs: FollowsWeights | None = None,
+        outputs: WeightFollower | None = None,
         heads: Mapping[str, int] = MappingProxyType({}),
         n_keys: int | None = None,
     ) -> None:
@@ -246,8 +246,8 @@ class AttentionTap(TorchFunctionMode):
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
         if self.stack and name == "scaled_dot_product_attention":
-            product = None if self.outputs is None else self.outputs.product
-            return attend(*args, **kwargs, edit=self._pass, product=product)
+            product = None if self.outputs is None else self.outputs.edit_product
+            return compute_eager_attention(*args, **kwargs, edit=self._pass, product=product)
         result = func(*args, **kwargs)
         if self.stack and name in ("softmax", "special_softmax"):
             if not _is_attention(result, args, kwargs, self._n_heads, self.n_keys):
@@ -257,16 +257,16 @@ class AttentionTap(TorchFunctionMode):
         if self.outputs is None:
             return result
         named = [value for value in kwargs.values() if isinstance(value, Tensor)]
-        return self.outputs.see(name, (*args, *named), result)
+        return self.outputs.observe_operation(name, (*args, *named), result)
 
     def _pass(self, weights: Tensor, scores: Tensor) -> Tensor:
         layer = self.first + len(self.names)
         self.names.append(self.stack[-1])
-        form = form_of(weights, scores, self._n_heads, self.n_keys)
+        form = standardise_form(weights, scores, self._n_heads, self.n_keys)
         edited = self.edit(layer, form.weights, form.scores).to(weights.dtype)
         edited, restored = form.restored(edited)
         if self.outputs is not None:
-            self.outputs.start(layer, edited, restored)
+            self.outputs.start_following(layer, edited, restored)
         return restored
 
     @property
@@ -294,7 +294,7 @@ def _is_attention(
     return weights.dim() == 4 and axis in (-1, 3)
 
 
-def attend(
+def compute_eager_attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -353,17 +353,17 @@ def _of_groups(by_query: Tensor, by_key: Tensor) -> Tensor:
 # Edits
 
 
-def untouched(layer: int, weights: Tensor, scores: Tensor) -> Tensor:
+def keep_attention(layer: int, weights: Tensor, scores: Tensor) -> Tensor:
     """The edit that changes nothing."""
     return weights
 
 
-def detached(layer: int, weights: Tensor, scores: Tensor) -> Tensor:
+def detach_attention(layer: int, weights: Tensor, scores: Tensor) -> Tensor:
     """The edit that stops gradients at the attention."""
     return weights.detach()
 
 
-def replacing(attention: Mapping[int, Tensor]) -> Edit:
+def create_replacing_edit(attention: Mapping[int, Tensor]) -> AttentionEdit:
     """The edit that replaces a layer's attention by ``attention[layer]``."""
     return partial(_replaced, attention)
 
@@ -376,7 +376,7 @@ def _replaced(
     return attention[layer].reshape(weights.shape)
 
 
-def masking(kept: Mapping[int, Tensor], n_heads: Sequence[int]) -> Edit:
+def create_masking_edit(kept: Mapping[int, Tensor], n_heads: Sequence[int]) -> AttentionEdit:
     """The edit that multiplies a layer's attention by ``kept[layer]``.
 
     It broadcasts to [batch, heads, queries, keys].
@@ -397,14 +397,14 @@ def _masked(
 ) -> Tensor:
     if layer not in kept:
         return weights
-    edited = unpacked(weights, n_heads[layer]) * kept[layer]
+    edited = unpack_heads(weights, n_heads[layer]) * kept[layer]
     return edited.reshape(weights.shape)
 
 
 # Readings
 
 
-def visible_keys(scores: Tensor) -> Tensor:
+def find_visible_keys(scores: Tensor) -> Tensor:
     """Which keys of scores [..., keys] are unmasked, bool.
 
     Masks subtract 10,000 or more, so that no masked key is near its row's best.
@@ -418,14 +418,14 @@ def visible_keys(scores: Tensor) -> Tensor:
 # output, before the output projection that mixes the heads; it goes through
 # ``edit(layer, output, values) -> output``.
 
-EditOutput = Callable[[int, Tensor, Tensor], Tensor]
+OutputEdit = Callable[[int, Tensor, Tensor], Tensor]
 """(layer, output [batch, heads, queries, width], values) -> output.
 
 The values are [batch, heads or 1, keys, width].
 """
 
-PRODUCTS = ("matmul", "__matmul__", "bmm")
-REARRANGED = (
+MATRIX_PRODUCTS = ("matmul", "__matmul__", "bmm")
+REARRANGING_OPERATIONS = (
     "transpose",
     "permute",
     "contiguous",
@@ -443,7 +443,7 @@ Anything else is computation of its own.
 """
 
 
-class OutputTap:
+class OutputHook:
     """Edits the heads' outputs during one forward pass.
 
     Attributes:
@@ -452,14 +452,14 @@ class OutputTap:
             plain linear map of the head outputs.
     """
 
-    def __init__(self, edit: EditOutput) -> None:
+    def __init__(self, edit: OutputEdit) -> None:
         self.edit = edit
         self.projections: dict[int, Tensor] = {}
         self._layer, self._shape = -1, torch.Size()
         self._weights: list[Tensor] = []
         self._output: list[Tensor] = []
 
-    def start(self, layer: int, weights: Tensor, *others: Tensor) -> None:
+    def start_following(self, layer: int, weights: Tensor, *others: Tensor) -> None:
         """Starts to follow the weights [batch, heads, queries, keys].
 
         Args:
@@ -470,7 +470,7 @@ class OutputTap:
         self._layer, self._shape = layer, weights.shape
         self._weights, self._output = [weights, *others], []
 
-    def see(self, name: str, args: tuple[Any, ...], result: Any) -> Any:
+    def observe_operation(self, name: str, args: tuple[Any, ...], result: Any) -> Any:
         """Called after every operation; returns the result to go on with."""
         if not isinstance(result, Tensor):
             return result
@@ -478,19 +478,19 @@ class OutputTap:
         if position is not None:
             if name == "einsum" and position == 1 and len(args) == 3:
                 return self._einsum(args[0], args[2], result)
-            if name in PRODUCTS and position == 0:
-                return self.product(result, args[1])
+            if name in MATRIX_PRODUCTS and position == 0:
+                return self.edit_product(result, args[1])
             if result.numel() == self._weights[0].numel():
                 self._weights.append(result)
             return result
         position = _position(args, self._output)
-        if position is not None and name in REARRANGED:
+        if position is not None and name in REARRANGING_OPERATIONS:
             self._output.append(result)
         elif position is not None:
             self._note_projection(_projection(name, position, args))
         return result
 
-    def product(self, result: Tensor, values: Tensor) -> Tensor:
+    def edit_product(self, result: Tensor, values: Tensor) -> Tensor:
         """Edits ``weights @ values``; batch and heads may be one axis."""
         if values.dim() == 3:
             values = values.unflatten(0, self._shape[:2])
@@ -527,7 +527,7 @@ class OutputTap:
         self._output = []
 
 
-class ReadInstead(NamedTuple):
+class SubstituteValues(NamedTuple):
     """Values that heads of a layer read in place of their own.
 
     Attributes:
@@ -539,7 +539,7 @@ class ReadInstead(NamedTuple):
     reads: Tensor
 
     @classmethod
-    def by(
+    def create(
         cls,
         heads: Sequence[int],
         query: int | None,
@@ -562,7 +562,7 @@ class ReadInstead(NamedTuple):
         return cls(values, reads)
 
 
-class ExchangeTap(OutputTap):
+class InterchangeHook(OutputHook):
     """Lets heads read other values at some keys, with the weights that they have.
 
     Args:
@@ -574,14 +574,14 @@ class ExchangeTap(OutputTap):
     def __init__(
         self,
         places: Mapping[int, Tensor],
-        instead: Mapping[int, ReadInstead],
+        instead: Mapping[int, SubstituteValues],
         n_heads: Sequence[int],
     ) -> None:
         super().__init__(self._exchanged)
         self._places, self._instead, self._n_heads = places, instead, n_heads
 
-    def start(self, layer: int, weights: Tensor, *others: Tensor) -> None:
-        super().start(layer, weights, *others)
+    def start_following(self, layer: int, weights: Tensor, *others: Tensor) -> None:
+        super().start_following(layer, weights, *others)
         self._given = weights
 
     def _exchanged(self, layer: int, output: Tensor, values: Tensor) -> Tensor:
@@ -593,7 +593,7 @@ class ExchangeTap(OutputTap):
             self._instead[layer],
         )
         own = values.repeat_interleave(n_heads // values.shape[1], dim=1)
-        weights = unpacked(self._given, n_heads).to(own.dtype) * places[:, None, None] * reads
+        weights = unpack_heads(self._given, n_heads).to(own.dtype) * places[:, None, None] * reads
         of_copies = new.repeat(len(places) // len(new), 1, 1)[:, :, None].to(own.dtype)
         change = weights.sum(-1, keepdim=True) * of_copies - weights @ own
         return output + change.reshape(output.shape)
@@ -613,16 +613,16 @@ def _projection(name: str, position: int, args: tuple[Any, ...]) -> Tensor | Non
         return args[1].t()
     if name == "addmm" and position == 1:
         return args[-1]
-    if name in PRODUCTS and position == 0:
+    if name in MATRIX_PRODUCTS and position == 0:
         return args[-1]
     if name == "einsum" and args[0] == "ibnd,hnd->ibh":
         return args[2].permute(1, 2, 0).flatten(0, 1)
     return None
 
 
-def replacing_output(
+def create_output_edit(
     layer: int, head: int, query: int | None, n_heads: int, new: Tensor
-) -> EditOutput:
+) -> OutputEdit:
     """The edit that replaces one head's output, at all queries or one.
 
     Args:
@@ -646,7 +646,7 @@ def _output_replaced(
 ) -> Tensor:
     if number != layer:
         return output
-    heads = unpacked(output, n_heads)
+    heads = unpack_heads(output, n_heads)
     chosen = torch.arange(n_heads, device=output.device)[:, None, None] == head
     if query is not None:
         queries = torch.arange(heads.shape[2], device=output.device)

@@ -14,26 +14,26 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from hf_attnprobe.adapters.transformer.attention_hooks import attention_modules, tapped
+from hf_attnprobe.adapters.transformer.attention_hooks import find_attention_modules, hook_attention
 from hf_attnprobe.adapters.transformer.recorded_blocks import (
-    attention_blocks,
-    first_tensor,
-    hooked,
-    recorded,
-    with_first_tensor,
+    find_attention_blocks,
+    get_first_tensor,
+    hook_modules,
+    record_outputs,
+    replace_first_tensor,
 )
 from hf_attnprobe.adapters.transformer.task_heads import TaskHead
 from hf_attnprobe.core.errors import AttnProbeError
 
 
 READOUTS = ("first", "last", "mean")
-POOLINGS = {"mean": "mean", "cls": "first"}
+READOUT_BY_POOLING = {"mean": "mean", "cls": "first"}
 """The read-outs that ModernBERT's ``classifier_pooling`` names."""
 
-LAST_POSITION = {"xlnet"}
+LAST_POSITION_MODEL_TYPES = {"xlnet"}
 """Model types that classify at the last position: their texts are padded on the left."""
 
-CROSS_ATTENTION = (
+CROSS_ATTENTION_NAMES = (
     "encoder_attn",
     "encdecattention",
     "crossattention",
@@ -48,27 +48,27 @@ class Layer(NamedTuple):
         module: qualified name.
         kind: "encoder", "decoder" or "cross"; "layer" in a model with only one stack.
         n_heads: number of heads.
-        n_skipped: how many block calls are over when it runs, which a resumed pass can
+        n_blocks_before: how many block calls are over when it runs, which a resumed pass can
             leave out.
     """
 
     module: str
     kind: str
     n_heads: int
-    n_skipped: int
+    n_blocks_before: int
 
 
-def layer_kind(module: str, is_encoder_decoder: bool) -> str:
+def classify_layer(module: str, is_encoder_decoder: bool) -> str:
     """Kind of a layer, from its qualified name: layer, encoder, decoder or cross."""
     if not is_encoder_decoder:
         return "layer"
     parts = module.lower().split(".")
-    if not set(parts).isdisjoint(CROSS_ATTENTION):
+    if not set(parts).isdisjoint(CROSS_ATTENTION_NAMES):
         return "cross"
     return "decoder" if "decoder" in parts else "encoder"
 
 
-def layer_names(layers: list[Layer]) -> list[str]:
+def name_layers(layers: list[Layer]) -> list[str]:
     """ "layer.3", or "encoder.0", "decoder.0", "cross.0" if there are two stacks.
 
     Numbers count within the kind.
@@ -77,10 +77,10 @@ def layer_names(layers: list[Layer]) -> list[str]:
     return [f"{kind}.{kinds[:n].count(kind)}" for n, kind in enumerate(kinds)]
 
 
-def readout_of(config: PreTrainedConfig, readout: str | None) -> str | None:
+def choose_readout(config: PreTrainedConfig, readout: str | None) -> str | None:
     """The read-out asked for, or the one in the configuration.
 
-    None leaves it to the attention, see :func:`query_rows`.
+    None leaves it to the attention, see :func:`compute_row_weights`.
 
     Raises:
         AttnProbeError: an unknown read-out.
@@ -89,17 +89,17 @@ def readout_of(config: PreTrainedConfig, readout: str | None) -> str | None:
         raise AttnProbeError(
             f"expected readout to be one of {', '.join(READOUTS)}, got {readout!r}"
         )
-    pooling = POOLINGS.get(getattr(config, "classifier_pooling", ""))
-    last = "last" if pads_left(config) else None
+    pooling = READOUT_BY_POOLING.get(getattr(config, "classifier_pooling", ""))
+    last = "last" if needs_left_padding(config) else None
     return readout or pooling or last
 
 
-def pads_left(config: PreTrainedConfig) -> bool:
+def needs_left_padding(config: PreTrainedConfig) -> bool:
     """Whether texts must be padded on the left."""
-    return config.model_type in LAST_POSITION
+    return config.model_type in LAST_POSITION_MODEL_TYPES
 
 
-def query_rows(readout: str | None, kind: str, visible: Tensor, mask: Tensor) -> Tensor:
+def compute_row_weights(readout: str | None, kind: str, visible: Tensor, mask: Tensor) -> Tensor:
     """Weight of each query row in the read-out of a layer; weights sum to 1.
 
     Without an asked read-out: the last real token where no query sees a later key (GPT-2,
@@ -131,24 +131,24 @@ def query_rows(readout: str | None, kind: str, visible: Tensor, mask: Tensor) ->
 
 # --- The input of a model: the images that it takes, and where it embeds what it reads -----------
 
-USUAL = {"num_channels": 3, "image_size": 224, "patch_size": 16}
+DEFAULT_IMAGE_CONFIG = {"num_channels": 3, "image_size": 224, "patch_size": 16}
 """Of configurations that say nothing: of convolutions, which take any size."""
 
 
-def image_shape(config: PreTrainedConfig) -> tuple[int, int, int]:
+def get_image_shape(config: PreTrainedConfig) -> tuple[int, int, int]:
     """Channels, height and width."""
     channels = _of_images(config, "num_channels")
-    return (channels, *height_and_width(_of_images(config, "image_size")))
+    return (channels, *get_height_and_width(_of_images(config, "image_size")))
 
 
-def n_patches(config: PreTrainedConfig) -> int:
+def count_patches(config: PreTrainedConfig) -> int:
     """Number of patches of an image."""
-    height, width = height_and_width(_of_images(config, "image_size"))
-    down, right = height_and_width(_of_images(config, "patch_size"))
+    height, width = get_height_and_width(_of_images(config, "image_size"))
+    down, right = get_height_and_width(_of_images(config, "patch_size"))
     return (height // down) * (width // right)
 
 
-def height_and_width(size: int | Sequence[int]) -> tuple[int, int]:
+def get_height_and_width(size: int | Sequence[int]) -> tuple[int, int]:
     """Height and width of an image or patch, from a configuration with both or one number."""
     if isinstance(size, int):
         return size, size
@@ -156,7 +156,7 @@ def height_and_width(size: int | Sequence[int]) -> tuple[int, int]:
     return height, width
 
 
-def embeddings_of(model: PreTrainedModel) -> nn.Module:
+def get_embeddings_module(model: PreTrainedModel) -> nn.Module:
     """The token embeddings, or the module that makes an image's patches.
 
     Raises:
@@ -188,17 +188,17 @@ def _of_images(config: PreTrainedConfig, name: str) -> Any:
     """A field of the vision part, if the configuration has parts."""
     part = getattr(config, "vision_config", config)
     value = getattr(part, name, None)
-    return USUAL[name] if value is None else value
+    return DEFAULT_IMAGE_CONFIG[name] if value is None else value
 
 
 # --- What a Transformer looks like to the tests --------------------------------------------------
 # It is found by running the model once on a few tokens, never from the model's class.
 
-COVERED = (
+SUPPORTED_MODELS = (
     "classifiers of texts, images and tokens, extractive question answering, multiple "
     "choice, masked language models and decoders that answer from a passage"
 )
-N_PROBED = 8  # odd windows, sinks and landmarks do not come out as 8 keys by chance
+EXAMPLE_LENGTH = 8  # odd windows, sinks and landmarks do not come out as 8 keys by chance
 
 
 class Embeddings(NamedTuple):
@@ -231,7 +231,7 @@ class Layout(NamedTuple):
     n_keys: int | None
 
 
-def frozen_twin(model: PreTrainedModel, dtype: torch.dtype | None) -> PreTrainedModel:
+def copy_with_shared_weights(model: PreTrainedModel, dtype: torch.dtype | None) -> PreTrainedModel:
     """Returns a second module tree over the same weights, in eval mode, without gradients.
 
     Hooks and patched methods go to the twin: the user's model keeps its mode, its hooks
@@ -257,10 +257,10 @@ def find_layout(model: PreTrainedModel, head: TaskHead) -> Layout:
         AttnProbeError: another output than the head's, no softmax attention, or attention
             that is not over every token.
     """
-    inputs = example_inputs(model)
-    run = partial(model, **head.arguments(inputs))
+    inputs = create_example_inputs(model)
+    run = partial(model, **head.build_arguments(inputs))
     modules = _attention_of(model, run)
-    blocks = attention_blocks(model, modules)
+    blocks = find_attention_blocks(model, modules)
     shapes, n_skipped = [], []
 
     def note(layer: int, weights: Tensor, scores: Tensor) -> Tensor:
@@ -268,17 +268,17 @@ def find_layout(model: PreTrainedModel, head: TaskHead) -> Layout:
         n_skipped.append(len(outputs))
         return weights
 
-    with recorded(blocks) as outputs, tapped(modules, note) as tap:
+    with record_outputs(blocks) as outputs, hook_attention(modules, note) as tap:
         result = run()
     if not outputs:  # SqueezeBERT calls the forward methods of its blocks, past hooks
         blocks = []
     _check_head(model, head, result)
     is_image = "pixel_values" in inputs
-    n_keys = shapes[0][-1] if is_image and shapes else N_PROBED
+    n_keys = shapes[0][-1] if is_image and shapes else EXAMPLE_LENGTH
     _check_attention(model, tap.names, shapes, n_keys)
     layers = []
     for name, shape, skipped in zip(tap.names, shapes, n_skipped, strict=True):
-        kind = layer_kind(name, bool(model.config.is_encoder_decoder))
+        kind = classify_layer(name, bool(model.config.is_encoder_decoder))
         layers.append(Layer(name, kind, shape[1], skipped))
     used = {name: modules[name] for name in tap.names}
     embeddings = find_embeddings(model, blocks, run)
@@ -288,14 +288,14 @@ def find_layout(model: PreTrainedModel, head: TaskHead) -> Layout:
 def _attention_of(model: PreTrainedModel, run: Callable[[], object]) -> dict[str, nn.Module]:
     """Modules with attention, if the model runs on a text alone."""
     try:
-        return attention_modules(model, run)
+        return find_attention_modules(model, run)
     except (torch.OutOfMemoryError, AttnProbeError):
         raise
     except Exception as error:  # a model raises whatever it likes
         reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
         raise AttnProbeError(
             f"expected a model that runs on a text or an image alone, "
-            f"{type(model).__name__} does not: {reason}; {COVERED} can be audited"
+            f"{type(model).__name__} does not: {reason}; {SUPPORTED_MODELS} can be audited"
         ) from error
 
 
@@ -314,7 +314,7 @@ def find_embeddings(
         model, blocks: see :mod:`~hf_attnprobe.adapters.transformer.recorded_blocks`.
         run: one forward pass of a single text.
     """
-    base = embeddings_of(model)
+    base = get_embeddings_module(model)
     table = getattr(base, "weight", None)
     inside = {module for block in blocks for module in block.modules()}
     tables: list[nn.Module] = []
@@ -332,7 +332,7 @@ def find_embeddings(
         if args and any(args[0] is embeddings for embeddings in looked_up):
             readers.append(module)
 
-    with recorded(tables) as looked_up, hooked(norms, note_norm):
+    with record_outputs(tables) as looked_up, hook_modules(norms, note_norm):
         run()
     tensors = [leaf for leaf in tree_leaves(looked_up[:1]) if isinstance(leaf, Tensor)]
     if len(tensors) != 1:
@@ -343,11 +343,11 @@ def find_embeddings(
     return Embeddings(readers or tables, sequence_first=len(tensors[0]) != 1)
 
 
-def example_inputs(model: PreTrainedModel) -> dict[str, Tensor]:
+def create_example_inputs(model: PreTrainedModel) -> dict[str, Tensor]:
     """The smallest input that a text or image classifier runs on, a batch of one."""
     config, device = model.config, model.device
     if model.main_input_name == "pixel_values":
-        shape = (1, *image_shape(config))
+        shape = (1, *get_image_shape(config))
         return {"pixel_values": torch.zeros(shape, device=device, dtype=model.dtype)}
     if model.main_input_name != "input_ids":
         raise AttnProbeError(
@@ -364,16 +364,16 @@ def example_inputs(model: PreTrainedModel) -> dict[str, Tensor]:
     plain = min(set(range(len(special) + 1)) - special)
     # T5 and BART classify at the end token, others do not care
     has_end = end is not None and 0 <= end < config.vocab_size
-    text = [plain] * (N_PROBED - 1) + [end if has_end else plain]
+    text = [plain] * (EXAMPLE_LENGTH - 1) + [end if has_end else plain]
     ids = torch.tensor([text], device=device)
     return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
 
 
 def _check_head(model: PreTrainedModel, head: TaskHead, result: Any) -> None:
-    if not head.fits(result):
+    if not head.can_read(result):
         raise AttnProbeError(
             f"expected {head.output} from {type(model).__name__}, got "
-            f"{', '.join(_shapes(result)) or 'none'}; {COVERED} can be audited"
+            f"{', '.join(_shapes(result)) or 'none'}; {SUPPORTED_MODELS} can be audited"
         )
 
 
@@ -408,12 +408,12 @@ def _check_attention(
 
 # --- Stacks that are not one attention per layer: hybrids, and layers with two attentions --------
 
-PLACE = re.compile(r"(.*?)\.(\d+)(?:\.|$)")
+LAYER_NAME_PATTERN = re.compile(r"(.*?)\.(\d+)(?:\.|$)")
 """The list of a model's layers, and the number of one of them."""
-MOST = 8  # numbers that are named
+MAX_LISTED_NUMBERS = 8  # numbers that are named
 
 
-def stack_notes(model: nn.Module, layers: Sequence[Layer], names: Sequence[str]) -> list[str]:
+def describe_unusual_layers(model: nn.Module, layers: Sequence[Layer], names: Sequence[str]) -> list[str]:
     """Notes on layers whose numbers differ from the model's own numbering.
 
     Args:
@@ -427,7 +427,7 @@ def stack_notes(model: nn.Module, layers: Sequence[Layer], names: Sequence[str])
     """
     seen: dict[str, set[int]] = {}
     for layer in layers:
-        found = PLACE.match(layer.module)
+        found = LAYER_NAME_PATTERN.match(layer.module)
         if found is not None:
             seen.setdefault(found[1], set()).add(int(found[2]))
     notes = _doubled(layers, names)
@@ -451,7 +451,7 @@ def _doubled(layers: Sequence[Layer], names: Sequence[str]) -> list[str]:
     """Attention modules called more than once: ALBERT's layers are calls of one module."""
     calls: dict[tuple[str, int], list[str]] = {}
     for layer, name in zip(layers, names, strict=True):
-        calls.setdefault((layer.module, layer.n_skipped), []).append(name)
+        calls.setdefault((layer.module, layer.n_blocks_before), []).append(name)
     several = [(module, named) for (module, _), named in calls.items() if named[1:]]
     return [
         f"Layers: {module} has {len(named)} attentions, counted as layers of their own: "
@@ -461,15 +461,15 @@ def _doubled(layers: Sequence[Layer], names: Sequence[str]) -> list[str]:
 
 
 def _some(numbers: Sequence[int]) -> str:
-    more = ", …" if len(numbers) > MOST else ""
-    return ", ".join(map(str, numbers[:MOST])) + more
+    more = ", …" if len(numbers) > MAX_LISTED_NUMBERS else ""
+    return ", ".join(map(str, numbers[:MAX_LISTED_NUMBERS])) + more
 
 
 # --- Gradient × input at the token embeddings of any model -------------------
 # It does without ``inputs_embeds``, which T5 and BART refuse.
 
 
-def gradient_times_input(
+def compute_gradient_times_input(
     embeddings: Embeddings,
     explained: Callable[[], Tensor],
     n_keys: int,
@@ -525,16 +525,16 @@ def _scaled(
     n_calls = itertools.count()
 
     def replace(module: nn.Module, args: Any, output: Any) -> Any:
-        given = first_tensor(output)  # what makes patches may also return their number
+        given = get_first_tensor(output)  # what makes patches may also return their number
         scaled = given * scale
         if next(n_calls):  # of a decoder
             scaled[:, 0] = given[:, 0]
-        return with_first_tensor(output, change(given, scaled))
+        return replace_first_tensor(output, change(given, scaled))
 
-    return hooked(embeddings.modules, replace)
+    return hook_modules(embeddings.modules, replace)
 
 
-def without_embeddings(embeddings: Embeddings, run: Callable[[], Tensor]) -> Tensor:
+def run_with_zero_embeddings(embeddings: Embeddings, run: Callable[[], Tensor]) -> Tensor:
     """Calls ``run()`` with all embeddings 0, the baseline of the integral."""
     with _scaled(embeddings, 0.0, lambda given, scaled: scaled):
         return run()

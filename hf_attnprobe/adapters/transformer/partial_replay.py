@@ -20,17 +20,17 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from hf_attnprobe.adapters.transformer.attention_hooks import (
-    Edit,
-    OutputTap,
-    tapped,
-    untouched,
+    AttentionEdit,
+    OutputHook,
+    hook_attention,
+    keep_attention,
 )
 from hf_attnprobe.adapters.transformer.recorded_blocks import (
     BlockCall,
-    first_tensor,
-    hooked,
-    patched,
-    with_first_tensor,
+    get_first_tensor,
+    hook_modules,
+    patch_forwards,
+    replace_first_tensor,
 )
 
 
@@ -55,7 +55,7 @@ class Sublayer(NamedTuple):
     returned: Any
 
 
-class Captured(NamedTuple):
+class SublayerResults(NamedTuple):
     """Intermediate results of one run of a block.
 
     Attributes:
@@ -77,9 +77,9 @@ def find_sublayer(
         modules: attention modules by qualified name.
         n_heads: of its attention.
     """
-    tap = OutputTap(lambda layer, output, values: output)
-    with tapped(modules, untouched, outputs=tap) as attention_tap:
-        call.run(call.before)
+    tap = OutputHook(lambda layer, output, values: output)
+    with hook_attention(modules, keep_attention, outputs=tap) as attention_tap:
+        call.run(call.hidden_in)
     if len(attention_tap.names) != 1 or 0 not in tap.projections:
         return None
     (name,), slices = attention_tap.names, tap.projections[0]
@@ -113,20 +113,20 @@ def _returned(
     def note(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         seen[module] = args, output
 
-    with hooked(modules, note):
-        call.run(call.before)
+    with hook_modules(modules, note):
+        call.run(call.hidden_in)
     return seen
 
 
 def _joins_rows(call: BlockCall, args: tuple[Any, ...], projected: Tensor, joined: Any) -> bool:
     """Whether the projection is [batch, queries, …] and is all that the sublayer returns."""
-    rows, given = call.before.shape[:2], args[0]
+    rows, given = call.hidden_in.shape[:2], args[0]
     if given.dim() != 3 or not given.shape[:2] == projected.shape[:2] == rows:
         return False
-    return projected.equal(first_tensor(joined))
+    return projected.equal(get_first_tensor(joined))
 
 
-def capture(call: BlockCall, sublayer: Sublayer) -> Captured:
+def run_sublayer(call: BlockCall, sublayer: Sublayer) -> SublayerResults:
     """Runs a block as it was called and keeps the intermediate results of its attention."""
     seen: list[Tensor] = []
 
@@ -135,15 +135,15 @@ def capture(call: BlockCall, sublayer: Sublayer) -> Captured:
         return output
 
     modules = {sublayer.name: sublayer.attention}
-    with tapped(modules, untouched, outputs=OutputTap(note)):
+    with hook_attention(modules, keep_attention, outputs=OutputHook(note)):
         returned = _returned(call, {sublayer.joint})
     (values,) = seen
     n_shared = len(sublayer.slices) // values.shape[1]  # by heads sharing their values
-    projected = first_tensor(returned[sublayer.joint][1])
-    return Captured(values.repeat_interleave(n_shared, dim=1), projected)
+    projected = get_first_tensor(returned[sublayer.joint][1])
+    return SublayerResults(values.repeat_interleave(n_shared, dim=1), projected)
 
 
-def finish(call: BlockCall, sublayer: Sublayer, hidden: Tensor, projected: Tensor) -> Tensor:
+def finish_block(call: BlockCall, sublayer: Sublayer, hidden: Tensor, projected: Tensor) -> Tensor:
     """A block's output [rows, hidden] from its attention's contribution to these rows.
 
     Args:
@@ -153,9 +153,9 @@ def finish(call: BlockCall, sublayer: Sublayer, hidden: Tensor, projected: Tenso
     """
     joined: Any = projected
     if sublayer.joint is sublayer.attention:
-        joined = with_first_tensor(sublayer.returned, projected)
+        joined = replace_first_tensor(sublayer.returned, projected)
     forwards = {sublayer.attention: partial(_instead, sublayer.returned)}
-    with patched(forwards | {sublayer.joint: partial(_instead, joined)}):
+    with patch_forwards(forwards | {sublayer.joint: partial(_instead, joined)}):
         return call.run(hidden)
 
 
@@ -167,7 +167,7 @@ class _Reached(Exception):
     """Ends a run once the heads' outputs are known; no error."""
 
 
-def head_outputs_of(call: BlockCall, sublayer: Sublayer, hidden: Tensor) -> Tensor:
+def compute_head_outputs(call: BlockCall, sublayer: Sublayer, hidden: Tensor) -> Tensor:
     """The heads' outputs side by side [any, queries, heads · width]; the rest is not run.
 
     Args:
@@ -190,7 +190,7 @@ def head_outputs_of(call: BlockCall, sublayer: Sublayer, hidden: Tensor) -> Tens
     return given[0]
 
 
-def chosen_rows(chosen: Tensor) -> Tensor | None:
+def index_rows(chosen: Tensor) -> Tensor | None:
     """Positions of the chosen rows, bool [batch, queries] -> int [batch, most chosen].
 
     Texts with fewer take some of their other rows along. At least one is taken; None
@@ -239,9 +239,9 @@ def put_rows(values: Tensor, rows: Tensor | None, new: Tensor) -> Tensor:
 #
 # It serves stacks of blocks whose hidden states go from one to the next. Whether a model is
 # one is tried on the example (:func:`matches`), whether it holds for a batch is tried on the
-# batch (:meth:`ShortReplay.holds`); other models are replayed as a whole.
+# batch (:meth:`PartialReplay.holds`); other models are replayed as a whole.
 
-Head = Callable[[Tensor], Tensor]
+RunHead = Callable[[Tensor], Tensor]
 """Last hidden states [copies, batch, queries, hidden] -> scores [copies, batch, …]."""
 
 
@@ -254,7 +254,7 @@ def is_stack(calls: Sequence[BlockCall]) -> bool:
             return False
         if below is not None and hidden is not below:
             return False
-        below = call.after
+        below = call.hidden_out
     return True
 
 
@@ -281,7 +281,7 @@ def find_sublayers(
     return found
 
 
-def rows_read(hidden: Tensor, mask: Tensor, head: Head) -> Tensor | None:
+def find_readout_rows(hidden: Tensor, mask: Tensor, head: RunHead) -> Tensor | None:
     """Rows that the prediction is read from, int [batch, 1]; None: perhaps all.
 
     Tried: [CLS] and the last token. All other rows are made NaN, which goes through
@@ -311,7 +311,7 @@ def _given(call: BlockCall) -> tuple[object, ...]:
     return type(call.block), *map(id, others)
 
 
-class ShortReplay:
+class PartialReplay:
     """One batch, run once and prepared for edits of its attention.
 
     Args:
@@ -331,7 +331,7 @@ class ShortReplay:
         sublayers: Sequence[Sublayer],
         attention: Sequence[Tensor],
         mask: Tensor,
-        head: Head,
+        head: RunHead,
     ) -> None:
         self.calls = calls
         self.sublayers = sublayers
@@ -340,8 +340,8 @@ class ShortReplay:
         self.head = head
         self.top = len(calls) - 1
         with torch.no_grad():
-            self.read = rows_read(calls[-1].after, mask, head)
-        self._captured: dict[int, Captured] = {}
+            self.read = find_readout_rows(calls[-1].hidden_out, mask, head)
+        self._captured: dict[int, SublayerResults] = {}
 
     # Whether it may be used
 
@@ -367,19 +367,19 @@ class ShortReplay:
     def _holds(self, layer: int, tolerance: float) -> bool:
         call = self.calls[layer]
         sublayer = self.sublayers[layer]
-        before = call.before
-        expected = call.after
+        before = call.hidden_in
+        expected = call.hidden_out
         largest = expected[self.mask].abs().max()
 
         # Two copies in one batch.
-        twice = call.repeated(2, len(self.mask))
+        twice = call.repeat(2, len(self.mask))
         error = twice.run(before.repeat(2, 1, 1)) - expected.repeat(2, 1, 1)
         error = error[self.mask.repeat(2, 1)].abs().max()
 
         # The first two rows alone.
         two = slice(0, 2)
-        projected = capture(call, sublayer).projected[:, two]
-        rows = finish(call, sublayer, before[:, two], projected)
+        projected = run_sublayer(call, sublayer).projected[:, two]
+        rows = finish_block(call, sublayer, before[:, two], projected)
         error_of_rows = rows - expected[:, two]
         error_of_rows = error_of_rows[self.mask[:, two]].abs().max()
 
@@ -396,7 +396,7 @@ class ShortReplay:
 
     # Edits
 
-    def replay(self, layer: int, edited: Tensor, above: Edit | None = None) -> Tensor:
+    def replay(self, layer: int, edited: Tensor, above: AttentionEdit | None = None) -> Tensor:
         """Returns scores [copies, batch, …] with other attention in a layer.
 
         Args:
@@ -414,7 +414,7 @@ class ShortReplay:
         heads = head_differs.nonzero()[:, 0].tolist() or [0]
         change = edited[:, :, heads] - attention[:, :, heads]
         if rows is None:
-            rows = chosen_rows(differs.any(2).any(0))
+            rows = index_rows(differs.any(2).any(0))
             change = take_rows(change, rows)
         values = self.captured(layer).values[:, heads]
         change = change.to(values.dtype) @ values
@@ -438,12 +438,12 @@ class ShortReplay:
         change = take_rows(change, rows)
         return self.run(layer, [head], rows, change.unsqueeze(2))
 
-    def captured(self, layer: int) -> Captured:
+    def captured(self, layer: int) -> SublayerResults:
         """Intermediate results of a layer's attention; those of one layer are kept."""
         if layer not in self._captured:
             self._captured.clear()
             with torch.no_grad():
-                part = capture(self.calls[layer], self.sublayers[layer])
+                part = run_sublayer(self.calls[layer], self.sublayers[layer])
             self._captured[layer] = part
         return self._captured[layer]
 
@@ -453,7 +453,7 @@ class ShortReplay:
         heads: Sequence[int],
         rows: Tensor | None,
         change: Tensor,
-        above: Edit | None = None,
+        above: AttentionEdit | None = None,
     ) -> Tensor:
         """Returns scores [copies, batch, …] when some heads' outputs change.
 
@@ -465,11 +465,11 @@ class ShortReplay:
         """
         new = self._edited(layer, heads, rows, change)
         if layer < self.top:
-            hidden = put_rows(self.calls[layer].after, rows, new).flatten(0, 1)
+            hidden = put_rows(self.calls[layer].hidden_out, rows, new).flatten(0, 1)
             new = self._climb(layer + 1, hidden, above)
             new = new.unflatten(0, change.shape[:2])
             rows = self.read
-        return self.head(put_rows(self.calls[-1].after, rows, new))
+        return self.head(put_rows(self.calls[-1].hidden_out, rows, new))
 
     def _edited(
         self,
@@ -484,13 +484,13 @@ class ShortReplay:
         added = by_row @ sublayer.slices[heads].flatten(0, 1)
         projected = take_rows(self.captured(layer).projected, rows)
         projected = projected + added
-        hidden = take_rows(call.before, rows)
+        hidden = take_rows(call.hidden_in, rows)
         hidden = hidden.expand(projected.shape).flatten(0, 1)
         projected = projected.flatten(0, 1)
-        new = finish(call, sublayer, hidden, projected)
+        new = finish_block(call, sublayer, hidden, projected)
         return new.unflatten(0, change.shape[:2])
 
-    def _climb(self, first: int, hidden: Tensor, above: Edit | None) -> Tensor:
+    def _climb(self, first: int, hidden: Tensor, above: AttentionEdit | None) -> Tensor:
         """Runs [copies · batch, queries, hidden] through the blocks from ``first`` on.
 
         Of the last one only the rows that are read come out.
@@ -498,14 +498,14 @@ class ShortReplay:
         n_batch = len(self.mask)
         n_copies, sublayer = len(hidden) // n_batch, self.sublayers[-1]
         modules = {one.name: one.attention for one in self.sublayers}
-        editing = nullcontext() if above is None else tapped(modules, above, first=first)
+        editing = nullcontext() if above is None else hook_attention(modules, above, first=first)
         with editing:
             for call in self.calls[first:-1]:
-                hidden = call.repeated(n_copies, n_batch).run(hidden)
-            call = self.calls[-1].repeated(n_copies, n_batch)
+                hidden = call.repeat(n_copies, n_batch).run(hidden)
+            call = self.calls[-1].repeat(n_copies, n_batch)
             if self.read is None:
                 return call.run(hidden)
-            outputs = head_outputs_of(call, sublayer, hidden)
+            outputs = compute_head_outputs(call, sublayer, hidden)
         rows = self.read.repeat(n_copies, 1)
         projected = sublayer.projection(take_rows(outputs, rows))
-        return finish(call, sublayer, take_rows(hidden, rows), projected)
+        return finish_block(call, sublayer, take_rows(hidden, rows), projected)

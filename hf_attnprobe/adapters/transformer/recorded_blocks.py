@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 
-def attention_blocks(model: nn.Module, modules: Mapping[str, nn.Module]) -> list[nn.Module]:
+def find_attention_blocks(model: nn.Module, modules: Mapping[str, nn.Module]) -> list[nn.Module]:
     """For each attention module, the outermost ModuleList element that contains it.
 
     Each block is listed once.
@@ -40,7 +40,7 @@ def _outermost_element(model: nn.Module, name: str) -> nn.Module | None:
 
 
 @contextmanager
-def hooked(
+def hook_modules(
     modules: Iterable[nn.Module],
     hook: Callable[..., Any],
     *,
@@ -67,70 +67,70 @@ class BlockCall(NamedTuple):
     output: Any
 
     @property
-    def before(self) -> Tensor:
+    def hidden_in(self) -> Tensor:
         """The hidden states given to the block; the first argument in every family."""
         return self.args[0]
 
     @property
-    def after(self) -> Tensor:
+    def hidden_out(self) -> Tensor:
         """The hidden states that the block returned."""
-        return first_tensor(self.output)
+        return get_first_tensor(self.output)
 
     def run(self, hidden: Tensor) -> Tensor:
         """Runs the block on other hidden states with its other arguments unchanged."""
-        return first_tensor(self.block(hidden, *self.args[1:], **self.kwargs))
+        return get_first_tensor(self.block(hidden, *self.args[1:], **self.kwargs))
 
-    def repeated(self, n_copies: int, n_batch: int) -> "BlockCall":
+    def repeat(self, n_copies: int, n_batch: int) -> "BlockCall":
         """The same call with its other arguments repeated for ``n_copies`` of the batch."""
-        others = repeated((self.args[1:], self.kwargs), n_copies, n_batch)
-        return self._replace(args=(self.before, *others[0]), kwargs=others[1])
+        others = repeat_batch((self.args[1:], self.kwargs), n_copies, n_batch)
+        return self._replace(args=(self.hidden_in, *others[0]), kwargs=others[1])
 
 
-def first_tensor(output: Any) -> Tensor:
+def get_first_tensor(output: Any) -> Tensor:
     """The first tensor of a module's output: its hidden states."""
     return next(leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor))
 
 
-def with_first_tensor(output: Any, new: Tensor) -> Any:
+def replace_first_tensor(output: Any, new: Tensor) -> Any:
     """A module's output with other hidden states."""
-    old = first_tensor(output)
+    old = get_first_tensor(output)
     return tree_map_only(Tensor, lambda leaf: new if leaf is old else leaf, output)
 
 
 @contextmanager
-def recorded_calls(blocks: Iterable[nn.Module]) -> Iterator[list[BlockCall]]:
+def record_calls(blocks: Iterable[nn.Module]) -> Iterator[list[BlockCall]]:
     """Records every block call in a list, in order."""
     calls: list[BlockCall] = []
 
     def record(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         calls.append(BlockCall(module, args, kwargs, output))
 
-    with hooked(blocks, record, with_kwargs=True):
+    with hook_modules(blocks, record, with_kwargs=True):
         yield calls
 
 
 @contextmanager
-def recorded(blocks: Iterable[nn.Module]) -> Iterator[list[Any]]:
+def record_outputs(blocks: Iterable[nn.Module]) -> Iterator[list[Any]]:
     """Records the output of every block call in a list, in order."""
     outputs: list[Any] = []
 
     def record(module: nn.Module, args: Any, output: Any) -> None:
         outputs.append(output)
 
-    with hooked(blocks, record):
+    with hook_modules(blocks, record):
         yield outputs
 
 
 @contextmanager
-def resumed(blocks: Sequence[nn.Module], outputs: Sequence[Any]) -> Iterator[None]:
+def skip_first_calls(blocks: Sequence[nn.Module], outputs: Sequence[Any]) -> Iterator[None]:
     """Makes the first ``len(outputs)`` block calls return ``outputs`` without running."""
     waiting = iter(outputs)
-    with patched({block: _Skipping(waiting, block.forward) for block in blocks}):
+    with patch_forwards({block: _Skipping(waiting, block.forward) for block in blocks}):
         yield
 
 
 @contextmanager
-def patched(forwards: Mapping[nn.Module, Callable[..., Any]]) -> Iterator[None]:
+def patch_forwards(forwards: Mapping[nn.Module, Callable[..., Any]]) -> Iterator[None]:
     """Replaces the modules' forward by these functions inside the context."""
     # somebody else may have wrapped a module already, for offloading for one
     before = {module: module.__dict__.get("forward") for module in forwards}
@@ -157,7 +157,7 @@ class _Skipping:
         return self.forward(*args, **kwargs)
 
 
-def repeated(output: Any, n_copies: int, n_batch: int) -> Any:
+def repeat_batch(output: Any, n_copies: int, n_batch: int) -> Any:
     """Every tensor [batch, ...] in a nested output as [copies · batch, ...].
 
     Other tensors are shared by the batch and stay as they are.
@@ -171,7 +171,7 @@ def repeated(output: Any, n_copies: int, n_batch: int) -> Any:
     return tree_map_only(Tensor, repeat, output)
 
 
-def relative_tolerance(dtype: torch.dtype) -> float:
+def get_relative_tolerance(dtype: torch.dtype) -> float:
     """How far two runs of a model may differ, relative to the largest number.
 
     Above what another order of summation does to a deep model, far below a lost mask.

@@ -18,41 +18,41 @@ from torch.nn.attention import sdpa_kernel
 from transformers import PreTrainedModel
 
 from hf_attnprobe.adapters.transformer.attention_hooks import (
-    FOR_ANY_LENGTH,
-    Edit,
-    ExchangeTap,
-    OutputTap,
-    ReadInstead,
-    masking,
-    replacing,
-    replacing_output,
-    tapped,
-    unpacked,
-    untouched,
+    VARIABLE_LENGTH_KERNELS,
+    AttentionEdit,
+    InterchangeHook,
+    OutputHook,
+    SubstituteValues,
+    create_masking_edit,
+    create_replacing_edit,
+    create_output_edit,
+    hook_attention,
+    unpack_heads,
+    keep_attention,
 )
 from hf_attnprobe.adapters.transformer.layout import (
-    N_PROBED,
-    example_inputs,
+    EXAMPLE_LENGTH,
+    create_example_inputs,
     find_layout,
-    frozen_twin,
-    layer_names,
-    stack_notes,
+    copy_with_shared_weights,
+    name_layers,
+    describe_unusual_layers,
 )
 from hf_attnprobe.adapters.transformer.partial_replay import (
-    ShortReplay,
+    PartialReplay,
     Sublayer,
     find_sublayers,
 )
 from hf_attnprobe.adapters.transformer.recorded_blocks import (
-    first_tensor,
-    hooked,
-    recorded_calls,
-    relative_tolerance,
-    repeated,
-    resumed,
-    with_first_tensor,
+    get_first_tensor,
+    hook_modules,
+    record_calls,
+    get_relative_tolerance,
+    repeat_batch,
+    skip_first_calls,
+    replace_first_tensor,
 )
-from hf_attnprobe.adapters.transformer.task_heads import OURS, TaskHead
+from hf_attnprobe.adapters.transformer.task_heads import ADAPTER_INPUTS, TaskHead
 from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.protocol import Batch, Observation, Reference, Site
 
@@ -64,7 +64,7 @@ TOKENS_PER_PASS = {"cpu": 4096}
 """
 
 
-class TappedTransformer:
+class HookedTransformer:
     """A twin of a model that shares its weights, with the places of its attention.
 
     Attributes:
@@ -75,7 +75,7 @@ class TappedTransformer:
         n_heads: number of heads of each layer.
         layer_names: "layer.3", or "encoder.0", "decoder.0", "cross.0".
         tokens_per_pass: how many tokens are fed at once.
-        caches: whether the model may be told to keep no cache.
+        accepts_use_cache: whether the model may be told to keep no cache.
     """
 
     def __init__(
@@ -86,12 +86,12 @@ class TappedTransformer:
         dtype: torch.dtype | None = None,
         tokens_per_pass: int | None = None,
     ) -> None:
-        self.model, self.head = frozen_twin(model, dtype), head
+        self.model, self.head = copy_with_shared_weights(model, dtype), head
         self.layout = find_layout(self.model, head)
         self.layers = self.layout.layers
         self.n_heads = [layer.n_heads for layer in self.layers]
-        self.layer_names = layer_names(self.layers)
-        self.caches = "use_cache" in inspect.signature(self.model.forward).parameters
+        self.layer_names = name_layers(self.layers)
+        self.accepts_use_cache = "use_cache" in inspect.signature(self.model.forward).parameters
         at_once = TOKENS_PER_PASS.get(self.model.device.type, 65536)
         self.tokens_per_pass = tokens_per_pass or at_once
 
@@ -102,20 +102,20 @@ class TappedTransformer:
             for head in range(n_heads)
         ]
 
-    def stack_notes(self) -> list[str]:
+    def describe_unusual_layers(self) -> list[str]:
         """Notes on layers that the model numbers in another way."""
-        return stack_notes(self.model, self.layers, self.layer_names)
+        return describe_unusual_layers(self.model, self.layers, self.layer_names)
 
     @cached_property
-    def _heads(self) -> "Heads":
-        return examine_heads(self)
+    def _heads(self) -> "HeadSupport":
+        return examine_head_support(self)
 
-    def logits(
+    def compute_logits(
         self,
         inputs: Mapping[str, Tensor],
-        edit: Edit | None = None,
+        edit: AttentionEdit | None = None,
         outputs: Sequence[Any] = (),
-        tap: OutputTap | None = None,
+        tap: OutputHook | None = None,
         n_keys: int | None = None,
     ) -> Tensor:
         """The head's scores [batch, scores] of one forward pass.
@@ -125,23 +125,23 @@ class TappedTransformer:
             edit: what the attention of every layer goes through.
             outputs: what the first block calls return instead of running.
             tap: what the heads' outputs go through.
-            n_keys: see :func:`~hf_attnprobe.adapters.transformer.attention_hooks.form_of`.
+            n_keys: see :func:`~hf_attnprobe.adapters.transformer.attention_hooks.standardise_form`.
         """
-        arguments = self.arguments(inputs)
-        first = sum(layer.n_skipped < len(outputs) for layer in self.layers)
+        arguments = self.build_arguments(inputs)
+        first = sum(layer.n_blocks_before < len(outputs) for layer in self.layers)
         modules = {} if edit is None and tap is None else self.layout.modules
-        change = edit or untouched
-        editing = tapped(modules, change, first=first, outputs=tap, n_keys=n_keys)
+        change = edit or keep_attention
+        editing = hook_attention(modules, change, first=first, outputs=tap, n_keys=n_keys)
         with (
-            sdpa_kernel(FOR_ANY_LENGTH),
+            sdpa_kernel(VARIABLE_LENGTH_KERNELS),
             editing if modules else nullcontext(),
-            resumed(self.layout.blocks if outputs else (), outputs),
+            skip_first_calls(self.layout.blocks if outputs else (), outputs),
         ):
             result = self.model(**arguments)
-        scores = self.head.scores(result, inputs)
+        scores = self.head.compute_scores(result, inputs)
         return scores.to(torch.promote_types(scores.dtype, torch.float32))
 
-    def from_last(
+    def compute_scores_from_hidden(
         self,
         inputs: Mapping[str, Tensor],
         outputs: Sequence[Any],
@@ -156,13 +156,13 @@ class TappedTransformer:
         """
 
         def run(inputs: Mapping[str, Tensor], hidden: Tensor) -> Tensor:
-            last = with_first_tensor(outputs[-1], hidden)
-            return self.logits(inputs, None, (*outputs[:-1], last))
+            last = replace_first_tensor(outputs[-1], hidden)
+            return self.compute_logits(inputs, None, (*outputs[:-1], last))
 
-        if self.vectorises:
+        if self.supports_vmap:
             return torch.func.vmap(partial(run, inputs))(hidden)
         n_copies, n_batch = hidden.shape[:2]
-        inputs = repeated(dict(inputs), n_copies, n_batch)
+        inputs = repeat_batch(dict(inputs), n_copies, n_batch)
         scores = run(inputs, hidden.flatten(0, 1))
         return scores.unflatten(0, (n_copies, n_batch))
 
@@ -186,46 +186,46 @@ class TappedTransformer:
             return None
 
     def _tried_sublayers(self) -> list[Sublayer] | None:
-        inputs, attention = example_inputs(self.model), []
+        inputs, attention = create_example_inputs(self.model), []
 
         def note(layer: int, weights: Tensor, scores: Tensor) -> Tensor:
             attention.append(weights)
             return weights
 
-        with recorded_calls(self.layout.blocks) as calls:
-            self.logits(inputs, note)
+        with record_calls(self.layout.blocks) as calls:
+            self.compute_logits(inputs, note)
         sublayers = find_sublayers(calls, self.layout.modules, self.n_heads)
         if sublayers is None:
             return None
         mask = torch.ones_like(attention[0][:, 0, 0], dtype=torch.bool)
-        head = partial(self.from_last, inputs, [call.output for call in calls])
-        short = ShortReplay(calls, sublayers, attention, mask, head)
+        head = partial(self.compute_scores_from_hidden, inputs, [call.output for call in calls])
+        short = PartialReplay(calls, sublayers, attention, mask, head)
         for layer, weights in enumerate(attention):
-            if not is_whole_pass(self, short, inputs, layer, weights.flip(-1)):
+            if not equals_full_pass(self, short, inputs, layer, weights.flip(-1)):
                 return None
         return sublayers
 
-    def arguments(self, inputs: Mapping[str, Tensor]) -> dict[str, Any]:
+    def build_arguments(self, inputs: Mapping[str, Tensor]) -> dict[str, Any]:
         """The model's arguments: the inputs that are not this package's own."""
-        own = {name: value for name, value in inputs.items() if name not in OURS}
-        arguments = self.head.arguments(own)
-        if self.caches:
+        own = {name: value for name, value in inputs.items() if name not in ADAPTER_INPUTS}
+        arguments = self.head.build_arguments(own)
+        if self.accepts_use_cache:
             arguments.setdefault("use_cache", False)
         return arguments
 
     @cached_property
-    def vectorises(self) -> bool:
+    def supports_vmap(self) -> bool:
         """Whether ``torch.func.vmap`` can run the model over several edits.
 
         Tried once, on the example: an error in an audit is never taken for this. vmap
         refuses layers that look at values (routers, overflow guards) and autograd
         functions of a model's own (Bloom).
         """
-        inputs = example_inputs(self.model)
-        n_keys = self.layout.n_keys or N_PROBED
+        inputs = create_example_inputs(self.model)
+        n_keys = self.layout.n_keys or EXAMPLE_LENGTH
         shape = (2, 1, self.n_heads[0], n_keys, n_keys)
         edits = torch.full(shape, 1 / n_keys, device=self.model.device)
-        run = torch.func.vmap(lambda edit: self.logits(inputs, replacing({0: edit})))
+        run = torch.func.vmap(lambda edit: self.compute_logits(inputs, create_replacing_edit({0: edit})))
         try:
             with torch.no_grad():
                 run(edits)
@@ -241,15 +241,15 @@ class TappedTransformer:
 
 Inputs = Mapping[str, Tensor]
 Edits = Mapping[int, Tensor]
-Run = Callable[[Inputs, tuple[Any, ...], Edits], Tensor]
+RunAboveEdits = Callable[[Inputs, tuple[Any, ...], Edits], Tensor]
 """(model inputs, outputs of the block calls to skip, edits by layer) -> [batch, ...]."""
 
 
-def resume(
-    transformer: TappedTransformer,
+def resume_above_edits(
+    transformer: HookedTransformer,
     observation: Observation,
     edits: Edits,
-    run: Run,
+    run: RunAboveEdits,
 ) -> Tensor:
     """Runs every copy of the edits from the lowest edited layer up.
 
@@ -260,83 +260,83 @@ def resume(
         [copies, batch, ...].
     """
     lowest = min(edits)
-    n_skipped = transformer.layers[lowest].n_skipped
+    n_skipped = transformer.layers[lowest].n_blocks_before
     lower = observation.state.outputs[:n_skipped]
     inputs = observation.batch.inputs
 
     def some(copies: slice) -> Tensor:
         part = {layer: edited[copies] for layer, edited in edits.items()}
-        if transformer.vectorises:
+        if transformer.supports_vmap:
             return torch.func.vmap(partial(run, inputs, lower))(part)
         n_copies, n_batch = part[lowest].shape[:2]
         flat = {layer: edited.flatten(0, 1) for layer, edited in part.items()}
         given = dict(inputs), lower
-        all_inputs, all_lower = repeated(given, n_copies, n_batch)
+        all_inputs, all_lower = repeat_batch(given, n_copies, n_batch)
         found = run(all_inputs, all_lower, flat)
         return found.unflatten(0, (n_copies, n_batch))
 
     n_at_once = transformer.tokens_per_pass // observation.batch.mask.numel()
-    return in_parts(some, len(edits[lowest]), n_at_once)
+    return run_in_chunks(some, len(edits[lowest]), n_at_once)
 
 
-def short_replay(transformer: TappedTransformer, observation: Observation) -> ShortReplay | None:
+def prepare_partial_replay(transformer: HookedTransformer, observation: Observation) -> PartialReplay | None:
     """Prepares an observation for short replays; None if they are not exact for it."""
     sublayers = transformer.sublayers
     if sublayers is None:
         return None
 
-    def prepare() -> ShortReplay | None:
+    def prepare() -> PartialReplay | None:
         state, batch = observation.state, observation.batch
-        head = partial(transformer.from_last, batch.inputs, state.outputs)
+        head = partial(transformer.compute_scores_from_hidden, batch.inputs, state.outputs)
         attention, mask = observation.attention, batch.mask
-        short = ShortReplay(state.calls, sublayers, attention, mask, head)
-        holds = short.holds(relative_tolerance(transformer.model.dtype))
+        short = PartialReplay(state.calls, sublayers, attention, mask, head)
+        holds = short.holds(get_relative_tolerance(transformer.model.dtype))
         return short if holds else None
 
     return observation.remember("short_replay", prepare)
 
 
 @torch.no_grad()
-def check_short_replays(transformer: TappedTransformer, observation: Observation) -> None:
+def check_partial_replays(transformer: HookedTransformer, observation: Observation) -> None:
     """Checks in every layer that short replays equal whole passes.
 
     Where they do not, the transformer makes no short ones any more.
     """
     short, inputs = (
-        short_replay(transformer, observation),
+        prepare_partial_replay(transformer, observation),
         observation.batch.inputs,
     )
     if short is None:
         return
     for layer, attention in enumerate(observation.attention):
-        visible = observation.model.visible(observation, layer)
-        edited = least_attended(attention, visible)
-        if not is_whole_pass(transformer, short, inputs, layer, edited):
+        visible = observation.model.get_visible_keys(observation, layer)
+        edited = put_weight_on_least_attended(attention, visible)
+        if not equals_full_pass(transformer, short, inputs, layer, edited):
             transformer.sublayers = None
             return
 
 
-def is_whole_pass(
-    transformer: TappedTransformer,
-    short: ShortReplay,
+def equals_full_pass(
+    transformer: HookedTransformer,
+    short: PartialReplay,
     inputs: Inputs,
     layer: int,
     edited: Tensor,
 ) -> bool:
     """Whether a short replay of an edit, twice in one batch, gives what a whole pass does."""
-    expected = transformer.logits(inputs, replacing({layer: edited}))
+    expected = transformer.compute_logits(inputs, create_replacing_edit({layer: edited}))
     found = short.replay(layer, edited.repeat(2, 1, 1, 1, 1))
     largest = float(expected.nan_to_num(neginf=0).abs().max())
     return torch.allclose(
         found,
         expected.expand_as(found),
         rtol=0,
-        atol=relative_tolerance(transformer.model.dtype) * largest,
+        atol=get_relative_tolerance(transformer.model.dtype) * largest,
         equal_nan=True,
     )
 
 
-def in_parts(run: Callable[[slice], Tensor], n_copies: int, n_at_once: int) -> Tensor:
+def run_in_chunks(run: Callable[[slice], Tensor], n_copies: int, n_at_once: int) -> Tensor:
     """Calls ``run`` on a few copies at a time, [copies, …]."""
     n_at_once = max(1, n_at_once)
     starts = range(0, n_copies, n_at_once)
@@ -344,27 +344,27 @@ def in_parts(run: Callable[[slice], Tensor], n_copies: int, n_at_once: int) -> T
 
 
 def replay_logits(
-    transformer: TappedTransformer,
+    transformer: HookedTransformer,
     observation: Observation,
     edits: Edits,
-    as_edit: Callable[[Edits], Edit],
+    as_edit: Callable[[Edits], AttentionEdit],
 ) -> Tensor:
     """Logits [copies, batch, outputs]; ``as_edit`` turns one copy of ``edits`` into an edit."""
-    short = short_replay(transformer, observation)
+    short = prepare_partial_replay(transformer, observation)
     if short is not None:
         return _replay_shortly(transformer, short, edits, as_edit)
 
     def run(inputs: Inputs, lower: tuple[Any, ...], edits: Edits) -> Tensor:
-        return transformer.logits(inputs, as_edit(edits), lower)
+        return transformer.compute_logits(inputs, as_edit(edits), lower)
 
-    return resume(transformer, observation, edits, run)
+    return resume_above_edits(transformer, observation, edits, run)
 
 
 def _replay_shortly(
-    transformer: TappedTransformer,
-    short: ShortReplay,
+    transformer: HookedTransformer,
+    short: PartialReplay,
     edits: Edits,
-    as_edit: Callable[[Edits], Edit],
+    as_edit: Callable[[Edits], AttentionEdit],
 ) -> Tensor:
     lowest, n_texts = min(edits), len(short.mask)
 
@@ -380,34 +380,34 @@ def _replay_shortly(
         return short.replay(lowest, edited, as_edit(flat) if flat else None)
 
     n_at_once = transformer.tokens_per_pass // (n_texts * short.n_rows(lowest))
-    return in_parts(run, len(edits[lowest]), n_at_once)
+    return run_in_chunks(run, len(edits[lowest]), n_at_once)
 
 
 def replay_outputs(
-    transformer: TappedTransformer,
+    transformer: HookedTransformer,
     observation: Observation,
     site: Site,
     outputs: Tensor,
 ) -> Tensor:
     """See :class:`~hf_attnprobe.protocol.HeadOutputs`."""
     n_heads = transformer.n_heads[site.layer]
-    short = short_replay(transformer, observation)
+    short = prepare_partial_replay(transformer, observation)
     if short is not None:
         n_at_once = transformer.tokens_per_pass // observation.batch.mask.numel()
         replayed = [short.replay_output(*site, part) for part in outputs.split(max(1, n_at_once))]
         logits = torch.cat(replayed)
-        return transformer.head.probabilities(logits, observation.batch.inputs)
+        return transformer.head.compute_probs(logits, observation.batch.inputs)
 
     def run(inputs: Inputs, lower: tuple[Any, ...], edits: Edits) -> Tensor:
-        edit = replacing_output(*site, n_heads, edits[site.layer])
-        return transformer.logits(inputs, None, lower, OutputTap(edit))
+        edit = create_output_edit(*site, n_heads, edits[site.layer])
+        return transformer.compute_logits(inputs, None, lower, OutputHook(edit))
 
-    logits = resume(transformer, observation, {site.layer: outputs}, run)
-    return transformer.head.probabilities(logits, observation.batch.inputs)
+    logits = resume_above_edits(transformer, observation, {site.layer: outputs}, run)
+    return transformer.head.compute_probs(logits, observation.batch.inputs)
 
 
-def replay_exchanged(
-    transformer: TappedTransformer,
+def replay_interchange(
+    transformer: HookedTransformer,
     observation: Observation,
     site: Site,
     units: Tensor,
@@ -418,10 +418,10 @@ def replay_exchanged(
     mask = observation.batch.mask
     at_unit = torch.nn.functional.one_hot(units, mask.shape[1]).bool()
     places, instead, own = {}, {}, {}
-    for layer, heads in model.members(site).items():
+    for layer, heads in model.get_heads_by_layer(site).items():
         own[layer] = observation.attention[layer]
-        places[layer] = model.positions(observation, layer, at_unit)
-        instead[layer] = ReadInstead.by(heads, site.query, states[layer], own[layer])
+        places[layer] = model.get_unit_positions(observation, layer, at_unit)
+        instead[layer] = SubstituteValues.create(heads, site.query, states[layer], own[layer])
 
     def run(inputs: Inputs, lower: tuple[Any, ...], places: Edits) -> Tensor:
         lowest = places[min(places)]
@@ -429,19 +429,19 @@ def replay_exchanged(
         held = {}
         for layer, weights in own.items():
             held[layer] = weights.repeat(n_copies, 1, 1, 1)
-        tap = ExchangeTap(places, instead, transformer.n_heads)
-        return transformer.logits(inputs, replacing(held), lower, tap)
+        tap = InterchangeHook(places, instead, transformer.n_heads)
+        return transformer.compute_logits(inputs, create_replacing_edit(held), lower, tap)
 
-    logits = resume(transformer, observation, places, run)
-    return transformer.head.probabilities(logits, observation.batch.inputs)
+    logits = resume_above_edits(transformer, observation, places, run)
+    return transformer.head.compute_probs(logits, observation.batch.inputs)
 
 
 class _Reached(Exception):
     """Ends a run once the awaited block call is over; no error."""
 
 
-def block_output(
-    transformer: TappedTransformer,
+def compute_block_output(
+    transformer: HookedTransformer,
     observation: Observation,
     layer: int,
     kept: Tensor,
@@ -450,7 +450,7 @@ def block_output(
 
     It goes on from the recorded inputs of the block and ends behind it.
     """
-    n_before = transformer.layers[layer].n_skipped
+    n_before = transformer.layers[layer].n_blocks_before
 
     def run(inputs: Inputs, lower: tuple[Any, ...], edits: Edits) -> Tensor:
         outputs: list[Any] = []
@@ -461,18 +461,18 @@ def block_output(
                 raise _Reached
 
         try:
-            with hooked(transformer.layout.blocks, stop):
-                transformer.logits(inputs, masking(edits, transformer.n_heads), lower)
+            with hook_modules(transformer.layout.blocks, stop):
+                transformer.compute_logits(inputs, create_masking_edit(edits, transformer.n_heads), lower)
         except _Reached:
             pass
-        return hidden_of(transformer, outputs[n_before])
+        return extract_hidden_states(transformer, outputs[n_before])
 
-    return resume(transformer, observation, {layer: kept}, run)
+    return resume_above_edits(transformer, observation, {layer: kept}, run)
 
 
-def hidden_of(transformer: TappedTransformer, output: Any) -> Tensor:
+def extract_hidden_states(transformer: HookedTransformer, output: Any) -> Tensor:
     """Hidden states [batch, queries, hidden] in a block's output."""
-    hidden = first_tensor(output)
+    hidden = get_first_tensor(output)
     if transformer.layout.embeddings.sequence_first:
         return hidden.transpose(0, 1)
     return hidden
@@ -484,7 +484,7 @@ def hidden_of(transformer: TappedTransformer, output: Any) -> Tensor:
 
 
 @torch.no_grad()
-def self_check(
+def check_edits_reach_logits(
     observation: Observation,
     native: Tensor,
     replay_logits: Callable[[Observation, Mapping[int, Tensor]], Tensor],
@@ -502,7 +502,7 @@ def self_check(
         dtype: what the model computes in.
         layers: those to check; ``None``: all.
     """
-    tolerance = relative_tolerance(dtype) * float(native.abs().max())
+    tolerance = get_relative_tolerance(dtype) * float(native.abs().max())
     for layer in range(len(layer_names)) if layers is None else layers:
         name, attention = layer_names[layer], observation.attention[layer]
         same = replay_logits(observation, {layer: attention[None]})[0]
@@ -513,8 +513,8 @@ def self_check(
                 f"{error:.1e}, more than {tolerance:.1e}; this model cannot be audited, "
                 "please report it"
             )
-        visible = observation.model.visible(observation, layer)
-        edit = least_attended(attention, visible)[None]
+        visible = observation.model.get_visible_keys(observation, layer)
+        edit = put_weight_on_least_attended(attention, visible)[None]
         edited = replay_logits(observation, {layer: edit})[0]
         if (visible.sum(-1) > 1).any() and torch.equal(edited, same):
             raise AttnProbeError(
@@ -523,7 +523,7 @@ def self_check(
             )
 
 
-def least_attended(attention: Tensor, visible: Tensor) -> Tensor:
+def put_weight_on_least_attended(attention: Tensor, visible: Tensor) -> Tensor:
     """Puts all weight of each row on the visible key that had the least.
 
     It is another attention wherever two keys are visible. Shape: attention [batch, heads,
@@ -536,10 +536,10 @@ def least_attended(attention: Tensor, visible: Tensor) -> Tensor:
 
 # --- The outputs and values of heads: attention · values, before the projection ---
 # Some families compute something else than a product of attention and values: there is
-# nothing to capture or to replace. :func:`examine_heads` finds out on the example.
+# nothing to capture or to replace. :func:`examine_head_support` finds out on the example.
 
 
-class Heads(NamedTuple):
+class HeadSupport(NamedTuple):
     """Which heads' outputs and values can be read.
 
     Attributes:
@@ -555,10 +555,10 @@ class Heads(NamedTuple):
 
 
 @torch.no_grad()
-def examine_heads(transformer: TappedTransformer) -> Heads:
+def examine_head_support(transformer: HookedTransformer) -> HeadSupport:
     """Compares zero-ablated outputs with zero-ablated attention on an example."""
     inputs, layers = (
-        example_inputs(transformer.model),
+        create_example_inputs(transformer.model),
         range(len(transformer.layers)),
     )
     attention: dict[int, Tensor] = {}
@@ -572,8 +572,8 @@ def examine_heads(transformer: TappedTransformer) -> Heads:
         outputs[layer] = output
         return output
 
-    tap = OutputTap(note_output)
-    logits = transformer.logits(inputs, note_attention, tap=tap)
+    tap = OutputHook(note_output)
+    logits = transformer.compute_logits(inputs, note_attention, tap=tap)
     no_values = _missing(transformer, outputs, "the product of attention and values")
     no_projections = _missing(
         transformer,
@@ -584,7 +584,7 @@ def examine_heads(transformer: TappedTransformer) -> Heads:
     if no_projections is None:
         projections = tuple(tap.projections[layer] for layer in layers)
     if no_values is not None:
-        return Heads(projections, no_values, no_projections, no_values)
+        return HeadSupport(projections, no_values, no_projections, no_values)
     tolerance = 1e-3 * float(logits.abs().max())
     no_outputs = None
     for layer in reversed(layers):
@@ -597,10 +597,10 @@ def examine_heads(transformer: TappedTransformer) -> Heads:
                 f"{type(transformer.model).__name__} computes something else; "
                 "its heads can only be zero-ablated"
             )
-    return Heads(projections, no_values, no_projections, no_outputs)
+    return HeadSupport(projections, no_values, no_projections, no_outputs)
 
 
-def _missing(transformer: TappedTransformer, seen: Collection[int], what: str) -> str | None:
+def _missing(transformer: HookedTransformer, seen: Collection[int], what: str) -> str | None:
     """Names the layers that were not seen to compute ``what``; None if there are none."""
     for layer, name in enumerate(transformer.layer_names):
         if layer not in seen:
@@ -612,7 +612,7 @@ def _missing(transformer: TappedTransformer, seen: Collection[int], what: str) -
 
 
 def _ablation_error(
-    transformer: TappedTransformer,
+    transformer: HookedTransformer,
     inputs: dict[str, Tensor],
     layer: int,
     attention: Tensor,
@@ -627,16 +627,16 @@ def _ablation_error(
     n_heads = transformer.n_heads[layer]
     zero_attention = attention.clone()
     zero_attention[:, 0] = 0
-    zeros = torch.zeros_like(unpacked(output, n_heads)[:, 0])
-    replaced = replacing_output(layer, 0, None, n_heads, zeros)
-    expected = transformer.logits(inputs, replacing({layer: zero_attention}))
-    ablated = transformer.logits(inputs, tap=OutputTap(replaced))
+    zeros = torch.zeros_like(unpack_heads(output, n_heads)[:, 0])
+    replaced = create_output_edit(layer, 0, None, n_heads, zeros)
+    expected = transformer.compute_logits(inputs, create_replacing_edit({layer: zero_attention}))
+    ablated = transformer.compute_logits(inputs, tap=OutputHook(replaced))
     return float((ablated - expected).abs().max())
 
 
 @torch.no_grad()
-def head_outputs(
-    transformer: TappedTransformer, batch: Batch
+def compute_outputs_and_values(
+    transformer: HookedTransformer, batch: Batch
 ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
     """Outputs and values of every layer's heads, from one forward pass.
 
@@ -648,23 +648,23 @@ def head_outputs(
     def capture(layer: int, output: Tensor, value: Tensor) -> Tensor:
         n_heads = transformer.n_heads[layer]
         n_shared = n_heads // value.shape[1]  # by heads that share their values
-        outputs[layer] = unpacked(output, n_heads)
+        outputs[layer] = unpack_heads(output, n_heads)
         values[layer] = value.repeat_interleave(n_shared, dim=1)
         return output
 
-    transformer.logits(batch.inputs, tap=OutputTap(capture))
+    transformer.compute_logits(batch.inputs, tap=OutputHook(capture))
     layers = range(len(transformer.layers))
     return tuple(outputs[n] for n in layers), tuple(values[n] for n in layers)
 
 
-def reference_of(transformer: TappedTransformer, batch: Batch) -> Reference:
+def create_reference(transformer: HookedTransformer, batch: Batch) -> Reference:
     """Returns head outputs for a sample of texts, padded on the right."""
     mask = batch.mask
     order = (~mask).sort(dim=1, stable=True).indices
     is_real = mask.gather(1, order)[:, None, :, None]
     rows = order[:, None, :, None]
     together = []
-    for output in head_outputs(transformer, batch)[0]:
+    for output in compute_outputs_and_values(transformer, batch)[0]:
         sorted_rows = output.gather(2, rows.expand(output.shape))
         together.append(sorted_rows * is_real)
     return Reference(batch.example_ids, mask.sum(1), tuple(together))

@@ -15,16 +15,16 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.functional import predictions
-from hf_attnprobe.functional.predictions import Prediction, names_in_order
+from hf_attnprobe.functional.predictions import Prediction, list_label_names
 
 
 Inputs = Mapping[str, Tensor]
 Run = Callable[[Inputs], Any]
 """The model on some inputs, without edits: inputs -> its output."""
 
-N_KEPT = 100
-"""Of a masked word's candidates, so many are told apart; see :class:`MaskedWords`."""
-PREDICTS = ("auto", "probability", "number")
+N_CANDIDATE_WORDS = 100
+"""Of a masked word's candidates, so many are told apart; see :class:`MaskedWordHead`."""
+LOGIT_MEANINGS = ("auto", "probability", "number")
 
 
 class TaskHead:
@@ -40,20 +40,20 @@ class TaskHead:
     def __init__(self, prediction: Prediction) -> None:
         self.prediction = prediction
 
-    def fits(self, result: Any) -> bool:
+    def can_read(self, result: Any) -> bool:
         """Whether the head can read a model's output."""
         logits = getattr(result, "logits", None)
         return logits is not None and logits.dim() == 2
 
-    def arguments(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    def build_arguments(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """Arguments for the model."""
         return dict(inputs)
 
-    def select(self, inputs: Inputs, run: Run) -> dict[str, Tensor]:
+    def select_inputs(self, inputs: Inputs, run: Run) -> dict[str, Tensor]:
         """Inputs of the explained texts, [batch, keys] each."""
         return dict(inputs)
 
-    def place(self, inputs: Inputs, mask: Tensor, content: Tensor, run: Run) -> dict[str, Tensor]:
+    def add_readout_inputs(self, inputs: Inputs, mask: Tensor, content: Tensor, run: Run) -> dict[str, Tensor]:
         """Adds to the inputs what the whole text determines for its shortened copies.
 
         Args:
@@ -64,15 +64,15 @@ class TaskHead:
         """
         return dict(inputs)
 
-    def labels(self, labels: Tensor, inputs: Inputs) -> Tensor:
+    def convert_labels(self, labels: Tensor, inputs: Inputs) -> Tensor:
         """Labels, numbered as the prediction's outcomes; −1 where there is none."""
         return labels
 
-    def scores(self, result: Any, inputs: Inputs) -> Tensor:
+    def compute_scores(self, result: Any, inputs: Inputs) -> Tensor:
         """Scores [batch, scores] from a model's output."""
         return result.logits
 
-    def probabilities(self, scores: Tensor, inputs: Inputs) -> Tensor:
+    def compute_probs(self, scores: Tensor, inputs: Inputs) -> Tensor:
         """Prediction vector [..., batch, entries] from scores [..., batch, scores].
 
         Args:
@@ -81,39 +81,39 @@ class TaskHead:
         return scores.softmax(-1)
 
 
-class OneLogit(TaskHead):
+class BinaryLogitHead(TaskHead):
     """A single logit: the log-odds of the second of two classes."""
 
-    def probabilities(self, scores: Tensor, inputs: Inputs) -> Tensor:
+    def compute_probs(self, scores: Tensor, inputs: Inputs) -> Tensor:
         return torch.cat([-scores, scores], dim=-1).sigmoid()
 
 
-class SeveralLabels(TaskHead):
+class MultiLabelHead(TaskHead):
     """A logit per label, each the log-odds of that label."""
 
-    def probabilities(self, scores: Tensor, inputs: Inputs) -> Tensor:
+    def compute_probs(self, scores: Tensor, inputs: Inputs) -> Tensor:
         each = torch.stack([-scores, scores], dim=-1).sigmoid()
         return each.flatten(-2) / scores.shape[-1]
 
 
-class Number(TaskHead):
+class RegressionHead(TaskHead):
     """Regression: one number, or several."""
 
-    def probabilities(self, scores: Tensor, inputs: Inputs) -> Tensor:
+    def compute_probs(self, scores: Tensor, inputs: Inputs) -> Tensor:
         above = (scores - self.prediction.origin) / self.prediction.scale
         return torch.stack([above, -above], dim=-1).flatten(-2) / scores.shape[-1]
 
 
-class OfTokens(TaskHead):
+class TokenTagHead(TaskHead):
     """Tags: a distribution over classes at every token that is read."""
 
     output = "logits [batch, keys, classes]"
 
-    def fits(self, result: Any) -> bool:
+    def can_read(self, result: Any) -> bool:
         logits = getattr(result, "logits", None)
         return logits is not None and logits.dim() == 3
 
-    def place(self, inputs: Inputs, mask: Tensor, content: Tensor, run: Run) -> dict[str, Tensor]:
+    def add_readout_inputs(self, inputs: Inputs, mask: Tensor, content: Tensor, run: Run) -> dict[str, Tensor]:
         """Reads the labelled words' first tokens, or every word's."""
         read = content
         if "labelled" in inputs:
@@ -124,7 +124,7 @@ class OfTokens(TaskHead):
             )
         return dict(inputs) | _numbered(read)
 
-    def scores(self, result: Any, inputs: Inputs) -> Tensor:
+    def compute_scores(self, result: Any, inputs: Inputs) -> Tensor:
         """[batch, slots · classes]; NaN at slots that the text has lost."""
         return self._at_slots(result.logits, inputs).flatten(1)
 
@@ -134,14 +134,14 @@ class OfTokens(TaskHead):
         index = place[..., None].expand(-1, -1, values.shape[-1])
         return values.gather(1, index).where(is_there[..., None], torch.nan)
 
-    def probabilities(self, scores: Tensor, inputs: Inputs) -> Tensor:
+    def compute_probs(self, scores: Tensor, inputs: Inputs) -> Tensor:
         slots = inputs["slots"][:, 0]
         each = scores.unflatten(-1, (slots.shape[-1], -1)).softmax(-1)
         each = each.where(slots[..., None], 0) / slots.sum(-1)[:, None, None]
         return _filled(each.flatten(-2), inputs)
 
 
-class MaskedWords(OfTokens):
+class MaskedWordHead(TokenTagHead):
     """Masked words: the likeliest words by name, then the next one, then all others.
 
     The likeliest are those of the whole text. Whatever of the others is the likeliest has
@@ -153,7 +153,7 @@ class MaskedWords(OfTokens):
         super().__init__(prediction)
         self.mask_id = mask_id
 
-    def place(self, inputs: Inputs, mask: Tensor, content: Tensor, run: Run) -> dict[str, Tensor]:
+    def add_readout_inputs(self, inputs: Inputs, mask: Tensor, content: Tensor, run: Run) -> dict[str, Tensor]:
         """Reads the masks; ``kept`` [batch, slots, words] are the likeliest words."""
         read = (inputs["input_ids"] == self.mask_id) & mask
         if not read.any(1).all():
@@ -163,10 +163,10 @@ class MaskedWords(OfTokens):
             )
         placed = dict(inputs) | _numbered(read)
         logits = self._at_slots(run(placed).logits, placed).nan_to_num(0)
-        n_kept = n_kept_words(logits.shape[-1])
+        n_kept = count_candidate_words(logits.shape[-1])
         return {**placed, "kept": logits.topk(n_kept).indices}
 
-    def labels(self, labels: Tensor, inputs: Inputs) -> Tensor:
+    def convert_labels(self, labels: Tensor, inputs: Inputs) -> Tensor:
         """Returns token ids as positions among the likeliest words, the last one for any other."""
         kept = inputs["kept"]
         wanted = labels.to(kept.device)
@@ -178,25 +178,25 @@ class MaskedWords(OfTokens):
         place = place.where(hits.any(-1), other)
         return place.where(wanted >= 0, -1)
 
-    def scores(self, result: Any, inputs: Inputs) -> Tensor:
+    def compute_scores(self, result: Any, inputs: Inputs) -> Tensor:
         logits = self._at_slots(result.logits, inputs)
         kept = inputs.get("kept")
         if kept is None:  # while the model's layout is found
             return logits.flatten(1)
-        return scores_of_kept(logits, kept).flatten(1)
+        return compute_candidate_scores(logits, kept).flatten(1)
 
 
-class Span(TaskHead):
+class SpanHead(TaskHead):
     """Start and end of an answer: two distributions over the context."""
 
     output = "start_logits and end_logits [batch, keys]"
 
-    def fits(self, result: Any) -> bool:
+    def can_read(self, result: Any) -> bool:
         return getattr(result, "start_logits", None) is not None and (
             getattr(result, "end_logits", None) is not None
         )
 
-    def place(self, inputs: Inputs, mask: Tensor, content: Tensor, run: Run) -> dict[str, Tensor]:
+    def add_readout_inputs(self, inputs: Inputs, mask: Tensor, content: Tensor, run: Run) -> dict[str, Tensor]:
         """Reads every token of the second segment, as Transformers' pipeline does."""
         read = mask & ~inputs["special_tokens_mask"].bool()
         segments = inputs.get("segment_ids")
@@ -214,19 +214,19 @@ class Span(TaskHead):
             "slots": read[:, None],
         }
 
-    def scores(self, result: Any, inputs: Inputs) -> Tensor:
+    def compute_scores(self, result: Any, inputs: Inputs) -> Tensor:
         """[batch, 2 · slots]; −inf at positions outside the context."""
         both = torch.stack([result.start_logits, result.end_logits], dim=1)
         place, is_there = _find(inputs, both.shape[-1], both.device)
         values = both.gather(-1, place[:, None].expand(-1, 2, -1))
         return values.where(is_there[:, None], -torch.inf).flatten(1)
 
-    def probabilities(self, scores: Tensor, inputs: Inputs) -> Tensor:
+    def compute_probs(self, scores: Tensor, inputs: Inputs) -> Tensor:
         each = scores.unflatten(-1, (2, -1)).softmax(-1) / 2
         return _filled(each.flatten(-2), inputs)
 
 
-class Choice(TaskHead):
+class MultipleChoiceHead(TaskHead):
     """One of several texts. The chosen one is explained, the others are held.
 
     The model gives every choice a logit of its own, so that the logits of the others are
@@ -235,7 +235,7 @@ class Choice(TaskHead):
 
     output = "logits [batch, choices]"
 
-    def arguments(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    def build_arguments(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """One choice per text where tokens are [batch, keys]; else all of them."""
         given = dict(inputs)
         for name, value in inputs.items():
@@ -243,7 +243,7 @@ class Choice(TaskHead):
                 given[name] = value.unsqueeze(1)
         return given
 
-    def select(self, inputs: Inputs, run: Run) -> dict[str, Tensor]:
+    def select_inputs(self, inputs: Inputs, run: Run) -> dict[str, Tensor]:
         """The chosen text of [batch, choices, keys], and the logits of all choices."""
         if inputs["input_ids"].dim() != 3:
             raise AttnProbeError(
@@ -258,7 +258,7 @@ class Choice(TaskHead):
             "chosen": chosen[:, None, None],
         }
 
-    def scores(self, result: Any, inputs: Inputs) -> Tensor:
+    def compute_scores(self, result: Any, inputs: Inputs) -> Tensor:
         if "known" not in inputs:
             return result.logits
         held, chosen = inputs["known"][:, 0], inputs["chosen"][:, 0]
@@ -301,7 +301,7 @@ def _filled(probs: Tensor, inputs: Inputs) -> Tensor:
     return probs if whole is None else probs.where(~probs.isnan(), whole[:, 0])
 
 
-OURS = frozenset(
+ADAPTER_INPUTS = frozenset(
     [
         "units",
         "segment_ids",
@@ -318,7 +318,7 @@ OURS = frozenset(
 """Inputs that are the adapter's own, and not the model's."""
 
 
-def head_of(
+def create_head(
     model: PreTrainedModel,
     *,
     predicts: str = "auto",
@@ -339,12 +339,12 @@ def head_of(
     Raises:
         AttnProbeError: an unknown ``predicts``, or a head that is not covered.
     """
-    if predicts not in PREDICTS:
+    if predicts not in LOGIT_MEANINGS:
         raise AttnProbeError(
-            f"expected predicts to be one of {', '.join(PREDICTS)}, got {predicts!r}"
+            f"expected predicts to be one of {', '.join(LOGIT_MEANINGS)}, got {predicts!r}"
         )
     name = type(model).__name__.removesuffix("Simple")  # XLNet's without a beam search
-    suffix = next((suffix for suffix in OF_PARTS if name.endswith(suffix)), None)
+    suffix = next((suffix for suffix in HEADS_BY_CLASS_SUFFIX if name.endswith(suffix)), None)
     if suffix is None:
         return _of_texts(model, predicts, scale, threshold)
     if predicts == "number" or threshold is not None:
@@ -353,11 +353,11 @@ def head_of(
             f"expected no {given} for a model of the kind {suffix}, which predicts no "
             "number; leave it out"
         )
-    return OF_PARTS[suffix](model, mask_id)
+    return HEADS_BY_CLASS_SUFFIX[suffix](model, mask_id)
 
 
-def _tags(model: PreTrainedModel, mask_id: int | None) -> OfTokens:
-    names = tuple(names_in_order(model.config.id2label))
+def _tags(model: PreTrainedModel, mask_id: int | None) -> TokenTagHead:
+    names = tuple(list_label_names(model.config.id2label))
     tags = Prediction(
         "tags",
         f"one of {len(names)} tags for every word that is read",
@@ -365,25 +365,25 @@ def _tags(model: PreTrainedModel, mask_id: int | None) -> OfTokens:
         n_parts=None,
         n_outcomes=len(names),
     )
-    return OfTokens(tags)
+    return TokenTagHead(tags)
 
 
-def _span(model: PreTrainedModel, mask_id: int | None) -> Span:
+def _span(model: PreTrainedModel, mask_id: int | None) -> SpanHead:
     where = ("start", "end")
-    return Span(Prediction("span", "where the answer starts and ends", parts=where, n_parts=2))
+    return SpanHead(Prediction("span", "where the answer starts and ends", parts=where, n_parts=2))
 
 
-def _choice(model: PreTrainedModel, mask_id: int | None) -> Choice:
-    return Choice(Prediction("choice", "one of the choices"))
+def _choice(model: PreTrainedModel, mask_id: int | None) -> MultipleChoiceHead:
+    return MultipleChoiceHead(Prediction("choice", "one of the choices"))
 
 
-def _masked_words(model: PreTrainedModel, mask_id: int | None) -> MaskedWords:
+def _masked_words(model: PreTrainedModel, mask_id: int | None) -> MaskedWordHead:
     if mask_id is None:
         raise AttnProbeError(
             "expected a mask token for a masked language model, got none; load its "
             "tokenizer, or pass mask_id="
         )
-    n_kept = n_kept_words(model.config.get_text_config().vocab_size)
+    n_kept = count_candidate_words(model.config.get_text_config().vocab_size)
     words = Prediction(
         "words",
         f"the masked word: its {n_kept} likeliest candidates, the next one, and the others as one",
@@ -391,10 +391,10 @@ def _masked_words(model: PreTrainedModel, mask_id: int | None) -> MaskedWords:
         n_outcomes=n_kept + 2,
         has_rest=True,
     )
-    return MaskedWords(words, mask_id)
+    return MaskedWordHead(words, mask_id)
 
 
-OF_PARTS: Mapping[str, Callable[[PreTrainedModel, int | None], TaskHead]] = {
+HEADS_BY_CLASS_SUFFIX: Mapping[str, Callable[[PreTrainedModel, int | None], TaskHead]] = {
     "ForTokenClassification": _tags,
     "ForQuestionAnswering": _span,
     "ForMultipleChoice": _choice,
@@ -403,12 +403,12 @@ OF_PARTS: Mapping[str, Callable[[PreTrainedModel, int | None], TaskHead]] = {
 """Heads that say something of parts of a text, by how the names of their classes end."""
 
 
-def n_kept_words(n_words: int) -> int:
+def count_candidate_words(n_words: int) -> int:
     """Number of candidate words kept by name, for a vocabulary of this size."""
-    return min(N_KEPT, n_words - 2)
+    return min(N_CANDIDATE_WORDS, n_words - 2)
 
 
-def scores_of_kept(logits: Tensor, kept: Tensor) -> Tensor:
+def compute_candidate_scores(logits: Tensor, kept: Tensor) -> Tensor:
     """Logits of the words kept by name, of the next likeliest, and of all others together.
 
     Shape: logits [..., words], kept int [..., n] -> [..., n + 2], in float32 or more: a sum over
@@ -432,7 +432,7 @@ def _of_texts(
     threshold: float | None,
 ) -> TaskHead:
     """Heads that predict one thing for a whole text or image."""
-    names = names_in_order(model.config.id2label)
+    names = list_label_names(model.config.id2label)
     if predicts_number(model.config, predicts):
         is_said = getattr(model.config, "problem_type", None) == "regression"
         if len(names) > 1 and not is_said:
@@ -441,8 +441,8 @@ def _of_texts(
                 f"classes: {', '.join(names[:5])}; leave it out"
             )
         unit = 1.0 if scale is None else scale
-        about = predictions.number(scale=unit, threshold=threshold, n_parts=max(len(names), 1))
-        return Number(about)
+        about = predictions.make_number_prediction(scale=unit, threshold=threshold, n_parts=max(len(names), 1))
+        return RegressionHead(about)
     if threshold is not None:
         number = ", or say --predicts number" if len(names) == 1 else ""
         raise AttnProbeError(
@@ -450,10 +450,10 @@ def _of_texts(
             f"predicts classes ({len(names)}); leave it out{number}"
         )
     if getattr(model.config, "problem_type", None) == "multi_label_classification":
-        return SeveralLabels(predictions.labels(names))
+        return MultiLabelHead(predictions.make_label_prediction(names))
     if len(names) == 1:
-        return OneLogit(predictions.classes([f"not {names[0]}", names[0]]))
-    return TaskHead(predictions.classes(names))
+        return BinaryLogitHead(predictions.make_class_prediction([f"not {names[0]}", names[0]]))
+    return TaskHead(predictions.make_class_prediction(names))
 
 
 def predicts_number(config: PreTrainedConfig, predicts: str = "auto") -> bool:

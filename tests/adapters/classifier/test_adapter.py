@@ -52,7 +52,7 @@ def test_gradient_equals_finite_differences(kind):
     adapter, observation = tiny_models.seen(model, IDS)
     model = model.double()
     target = torch.tensor([1, 0, 1, 0, 1])
-    ours = adapter.gradient(observation, target)
+    ours = adapter.compute_gradient_times_input(observation, target)
     base, mask, step = model.attention_classifier, (IDS != 0).long(), 1e-6
     embeddings = base.embeddings(IDS).detach()
 

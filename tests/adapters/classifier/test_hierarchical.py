@@ -63,7 +63,7 @@ def test_erased_sentences_are_deleted_or_masked(encoder):
     gone = torch.zeros(3, 4, 4, dtype=torch.bool)
     gone[1, 0, [0, 2]] = gone[1, 2, 1] = gone[2, 1, 0] = True
     deleted, masked = (
-        adapter.erase_inputs(observation, gone, by=by) for by in ("deletion", "mask")
+        adapter.erase_inputs(observation, gone, operator=by) for by in ("deletion", "mask")
     )
     for copy, row in torch.cartesian_prod(torch.arange(3), torch.arange(4)).tolist():
         erased = gone[copy, row]
@@ -73,7 +73,7 @@ def test_erased_sentences_are_deleted_or_masked(encoder):
             expected = model(**batch_of([text])).logits.softmax(-1)[0]
             torch.testing.assert_close(found[copy, row], expected, atol=1e-12, rtol=0)
     with pytest.raises(AttnProbeError, match="erased by one of"):
-        adapter.erase_inputs(observation, gone, by="fire")
+        adapter.erase_inputs(observation, gone, operator="fire")
 
 
 @pytest.mark.parametrize("kind", tiny_models.daily(KINDS, tiny_models.FEW_ENCODERS), ids=str)
@@ -81,7 +81,7 @@ def test_gradient_equals_finite_differences(kind):
     model = make(*kind)
     adapter, observation = observe(model)
     target, step = torch.tensor([1, 0, 1, 0]), 1e-6
-    ours = adapter.gradient(observation, target)
+    ours = adapter.compute_gradient_times_input(observation, target)
     base, batch = model.double().attention_classifier, batch_of(TEXTS)
     embeddings = base.embeddings(batch["input_ids"]).detach()
 
@@ -119,6 +119,6 @@ def test_a_class_that_is_never_predicted():
     with torch.no_grad():
         model.classifier.weight[2], model.classifier.bias[2] = 0, -60
     adapter, observation = observe(model)
-    assert (observation.probs[:, 2] < 1e-12).all() and 2 not in observation.target(None).tolist()
-    assert torch.isfinite(observation.explaining(2).gradient_importance()).all()
-    assert torch.isfinite(adapter.attention_gradient(observation, torch.full((4,), 2))[1]).all()
+    assert (observation.probs[:, 2] < 1e-12).all() and 2 not in observation.get_target_classes(None).tolist()
+    assert torch.isfinite(observation.with_target(2).compute_gradient_importance()).all()
+    assert torch.isfinite(adapter.compute_attention_gradient(observation, torch.full((4,), 2))[1]).all()

@@ -87,7 +87,7 @@ def test_masked_tokens_by_hand():
     hand, (adapter, observation) = ByHand(model), observe(model, mask_id=1)
     erased = torch.zeros(1, *observation.batch.mask.shape, dtype=torch.bool)
     erased[0, :, 1] = True
-    found = adapter.erase_inputs(observation, erased, by="mask")[0]
+    found = adapter.erase_inputs(observation, erased, operator="mask")[0]
     for row, (first, second) in enumerate(PAIRS):
         expected, _ = hand.run([1, *first[1:]], second, hand.candidates(first))
         np.testing.assert_allclose(found[row].numpy(), expected, atol=1e-10)
@@ -97,7 +97,7 @@ def test_masked_tokens_by_hand():
 def test_permuted_attention_by_hand(kind):
     model = make(kind[0], kind[1], answers=kind[2])
     hand, (adapter, observation) = ByHand(model), observe(model)
-    shuffle = observation.permutations(0, 3, seed=0)
+    shuffle = observation.draw_permutations(0, 3, seed=0)
     moved = observation.attention[0].expand(3, -1, -1, -1, -1)
     moved = moved.gather(-1, shuffle[:, :, None])
     found = adapter.replay(observation, {0: moved})
@@ -114,7 +114,7 @@ def test_gradient_is_a_finite_difference_by_hand(kind):
     model = make(kind[0], kind[1], answers=kind[2])
     hand, (adapter, observation) = ByHand(model), observe(model)
     target, step = torch.tensor([1, 1, 0, 2]), 1e-6
-    ours = adapter.gradient(observation, target)
+    ours = adapter.compute_gradient_times_input(observation, target)
     for row, (first, second) in enumerate(PAIRS):
         q = hand.question(second)
         _, weights = hand.run(first, second)
@@ -136,8 +136,8 @@ def test_integrated_gradients_add_up_to_what_the_first_text_changes(kind):
     """By hand: p of the pair less p with all word vectors of the first text 0, the question and the candidates held."""
     model = make(kind[0], kind[1], answers=kind[2])
     adapter, observation = observe(model)
-    target, hand = observation.target(None), ByHand(model)
-    found, changes = adapter.integrated_gradient(observation, target, 60), []
+    target, hand = observation.get_target_classes(None), ByHand(model)
+    found, changes = adapter.compute_integrated_gradients(observation, target, 60), []
     for row, (first, second) in enumerate(PAIRS):
         q = hand.question(second)
         blank = hand.states(first, np.zeros(len(first) + 2))

@@ -11,9 +11,9 @@ from hf_attnprobe.adapters import wrap
 from hf_attnprobe.adapters.language_model import kv_cache_passes as passes
 from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.faithfulness.head_ablation import head_ablation
-from hf_attnprobe.faithfulness.registry import tests as registered
+from hf_attnprobe.faithfulness.registry import load_tests as registered
 from hf_attnprobe.faithfulness.uniform_attention import uniform_attention
-from hf_attnprobe.functional.divergence import small_side
+from hf_attnprobe.functional.divergence import compute_shifted_probability
 from hf_attnprobe.protocol import ALL, KNOCKOUTS, Site
 from hf_attnprobe.storage.rows import statistics_of
 from tests.helpers import transformer_families
@@ -73,14 +73,14 @@ def test_everything_equals_full_passes_by_hand(name):
     adapter = wrap(decoder(name))
     found = errors(adapter, decoder(name, attn_implementation="eager"), asked())
     assert found.pop("identity") == 0 and max(found.values()) < 1e-5, found
-    assert observed(adapter).state.cut == (0 if name in WITHOUT_CACHE else asked().start)
+    assert observed(adapter).state.first_run_row == (0 if name in WITHOUT_CACHE else asked().first_row)
 
 
 def test_windows_are_shorter_than_the_prompt():
     observation = observed(wrap(decoder("MistralForCausalLM")), asked(behind=6))
-    assert observation.model.visible(observation, 0)[0, 0].any()
+    assert observation.model.get_visible_keys(observation, 0)[0, 0].any()
     assert decoder("MistralForCausalLM").config.sliding_window == WINDOW
-    assert not observation.model.visible(observation, 0)[0, -1].any()
+    assert not observation.model.get_visible_keys(observation, 0)[0, -1].any()
     assert observation.attention[0][0, :, -1, -2].allclose(torch.ones(4))
 
 
@@ -114,17 +114,17 @@ def test_rows(rows):
     adapter = wrap(decoder(), rows=rows)
     observation = observed(adapter, prompt)
     n_tokens = prompt.ids.shape[1] - 1
-    first = {"behind": prompt.start, "answer": n_tokens - 2, "all": prompt.units[0][0]}[rows]
-    assert adapter.row_positions(observation).tolist() == list(range(first, n_tokens))
-    assert adapter.answer_rows(observation).sum() == prompt.n_answer
+    first = {"behind": prompt.first_row, "answer": n_tokens - 2, "all": prompt.units[0][0]}[rows]
+    assert adapter.get_row_positions(observation).tolist() == list(range(first, n_tokens))
+    assert adapter.find_answer_rows(observation).sum() == prompt.n_answer
     same = adapter.replay(observation, {1: observation.attention[1][None]})[0]
     assert same.equal(observation.probs)
-    assert (adapter.native_probs(observation.batch) - observation.probs).abs().max() < 1e-6
+    assert (adapter.compute_native_probs(observation.batch) - observation.probs).abs().max() < 1e-6
     other = observed(wrap(decoder()), prompt)
     for by in ("deletion", "gap"):
         gone = observation.batch.content_mask[None]
-        found = adapter.erase_inputs(observation, gone, by=by)
-        assert found.allclose(other.model.erase_inputs(other, gone, by=by), atol=1e-6)
+        found = adapter.erase_inputs(observation, gone, operator=by)
+        assert found.allclose(other.model.erase_inputs(other, gone, operator=by), atol=1e-6)
 
 
 def test_tokens_per_pass_and_the_cache_change_nothing(observation):
@@ -141,14 +141,14 @@ def test_tokens_per_pass_and_the_cache_change_nothing(observation):
             model.replay_masked(own, {1: edits}, operator="sink"),
             model.replay_outputs(own, Site(0, 1), outputs),
             model.replay_outputs(own, Site(1, 2, 3), outputs),
-            model.leave_one_out(own),
+            model.compute_leave_one_out(own),
         ]
 
     expected = answers(observation.model)
     for model in (few, none):
         for found, wanted in zip(answers(model), expected, strict=True):
             assert (found - wanted).abs().max() < 1e-6
-    assert observed(none).state.cut == 0 and observed(few).state.cut > 0
+    assert observed(none).state.first_run_row == 0 and observed(few).state.first_run_row > 0
 
 
 class Largest(TorchDispatchMode):
@@ -169,15 +169,15 @@ def test_attention_keeps_to_kernels_for_any_length(adapter):
     def note(*given):
         allowed.append(torch.backends.cuda.cudnn_sdp_enabled())
 
-    notes = [model.register_forward_pre_hook(note) for model in (adapter.model, adapter.given)]
-    adapter.native_probs(observed(adapter).batch)
+    notes = [model.register_forward_pre_hook(note) for model in (adapter.model, adapter.user_model)]
+    adapter.compute_native_probs(observed(adapter).batch)
     for one in notes:
         one.remove()
     assert len(allowed) == 3 and not any(allowed) and torch.backends.cuda.cudnn_sdp_enabled()
 
 
 def test_on_a_gpu_few_tokens_run_in_one_pass(adapter, observation, monkeypatch):
-    left = map(observation.state.prompt.left_without, ([0], [1], [2]))
+    left = map(observation.state.prompt.find_remaining_tokens, ([0], [1], [2]))
     first, *others = (adapter._without(observation, some, "deletion") for some in left)
     assert not all(adapter._fits([first], one) for one in others)
     monkeypatch.setattr(type(adapter.model), "device", torch.device("cuda"))
@@ -195,32 +195,32 @@ def test_prompts_side_by_side_are_as_each_alone(name, monkeypatch):
         monkeypatch.setitem(small, positions, max(prompt.ids.shape[1] for prompt in UNLIKE))
     adapter = wrap(decoder(name))
     monkeypatch.setattr(passes, "DELETION_TOKENS_ON_CPU", 4096)
-    monkeypatch.setattr(passes, "MOST_AGAIN", 1)
-    sizes, as_one = [], adapter._as_one
-    monkeypatch.setattr(adapter, "_as_one", lambda some: sizes.append(len(some)) or as_one(some))
+    monkeypatch.setattr(passes, "MAX_REPEATED_SHARE", 1)
+    sizes, as_one = [], adapter._run_joined
+    monkeypatch.setattr(adapter, "_run_joined", lambda some: sizes.append(len(some)) or as_one(some))
 
     def work(prompt):
         own, draws = observed(adapter, prompt), torch.Generator().manual_seed(len(prompt.units))
         edits = {layer: some.flip(-1)[None] for layer, some in enumerate(own.attention)}
         shape = (2, 1, *own.attention[0].shape[1:])
         stays = {layer: torch.rand(shape, generator=draws) for layer in edits}
-        found = [adapter.leave_one_out(own)[0, :, None], adapter.replay(own, edits)]
+        found = [adapter.compute_leave_one_out(own)[0, :, None], adapter.replay(own, edits)]
         found.append(adapter.replay_masked(own, stays, operator="renormalised"))
         if adapter.keeps_positions:
             content = own.batch.content_mask[None]
-            found.append(adapter.erase_inputs(own, content, by="gap"))
-        return [adapter.log_prob(own, one) for one in (own.probs, *found)]
+            found.append(adapter.erase_inputs(own, content, operator="gap"))
+        return [adapter.compute_log_prob(own, one) for one in (own.probs, *found)]
 
     alone = [work(prompt) for prompt in UNLIKE]
     sizes.clear()
-    together = adapter.side_by_side([partial(work, prompt) for prompt in UNLIKE])
+    together = adapter.run_jobs_together([partial(work, prompt) for prompt in UNLIKE])
     for found, expected in zip(together, alone, strict=True):
         for one, other in zip(found, expected, strict=True):
             assert one.allclose(other, rtol=0, atol=1e-5)
         assert all((one - expected[0]).abs().max() > 1e-3 for one in expected[1:])
-    assert adapter.joins_prompts == (name not in {*WITHOUT_CACHE, "BloomForCausalLM"})
+    assert adapter.can_join_prompts == (name not in {*WITHOUT_CACHE, "BloomForCausalLM"})
     # of each prompt one edit of each kind
-    assert (sizes.count(len(UNLIKE)) >= 2) == adapter.joins_prompts, sizes
+    assert (sizes.count(len(UNLIKE)) >= 2) == adapter.can_join_prompts, sizes
 
 
 def test_copies_share_the_weights_of_the_words(adapter, observation):
@@ -242,7 +242,7 @@ def test_outputs_of_heads_are_what_the_projection_reads(adapter, observation):
 
         def replace(module, args, copy=copy):
             hidden = args[0].clone()
-            hidden[0, prompt.start :, 2 * width : 3 * width] = new[copy, 0]
+            hidden[0, prompt.first_row :, 2 * width : 3 * width] = new[copy, 0]
             return (hidden,)
 
         with model.model.layers[1].self_attn.o_proj.register_forward_pre_hook(replace):
@@ -257,7 +257,7 @@ def test_an_ablated_head_is_a_mean_over_other_prompts(adapter, observation):
     batches = [adapter.prepare(p.inputs(), (n,)) for n, p in enumerate(prompts)]
     adapter.set_reference(*batches)
     reference = adapter.reference
-    n_rows = [p.ids.shape[1] - 1 - p.start for p in prompts]
+    n_rows = [p.ids.shape[1] - 1 - p.first_row for p in prompts]
     assert reference.example_ids == (0, 1, 2) and reference.lengths.tolist() == n_rows
     site = Site(1, 0)
     mean = reference.outputs[1][:, 0].sum((0, 1)) / sum(n_rows)
@@ -281,9 +281,9 @@ def test_attention_by_token_is_that_of_the_eager_model(adapter, observation):
     with torch.no_grad():
         eager = decoder(attn_implementation="eager")
         expected = eager(prompt.ids[:, :-1], output_attentions=True).attentions
-    read = adapter.token_attention(observation, lambda layer, weights, values: (weights, values))
+    read = adapter.read_token_attention(observation, lambda layer, weights, values: (weights, values))
     for layer, (weights, values) in enumerate(read):
-        assert weights.allclose(expected[layer][0, :, prompt.start :], atol=1e-6)
+        assert weights.allclose(expected[layer][0, :, prompt.first_row :], atol=1e-6)
         assert values.shape == (4, prompt.ids.shape[1] - 1, 8)
     own = [weights @ values for weights, values in read]
     adapter.set_reference(observation.batch)
@@ -292,20 +292,20 @@ def test_attention_by_token_is_that_of_the_eager_model(adapter, observation):
 
 
 def test_the_slope_of_attention_is_that_of_a_small_change(adapter, observation):
-    target = observation.target(None)
+    target = observation.get_target_classes(None)
     slopes = observation.attention_gradient
     for layer in (0, 1):
         own = observation.attention[layer]
         step = torch.zeros_like(own)
         step[0, 1, 2, 1] = 1e-2
         up, down = adapter.replay(observation, {layer: torch.stack([own + step, own - step])})
-        change = (small_side(up, target) - small_side(down, target)).sum() / 2e-2
+        change = (compute_shifted_probability(up, target) - compute_shifted_probability(down, target)).sum() / 2e-2
         assert slopes[layer][0, 1, 2, 1].item() == pytest.approx(change.item(), rel=0.02, abs=1e-6)
 
 
 def test_gradient_times_input_holds_attention(adapter, observation):
     """Against one backward pass of the eager model whose softmax is cut off by hand."""
-    prompt, target = asked(), observation.target(None)
+    prompt, target = asked(), observation.get_target_classes(None)
     model = decoder(attn_implementation="eager")
     ids = prompt.ids[:, :-1]
     embedded = model.get_input_embeddings()(ids).detach().requires_grad_()
@@ -314,7 +314,7 @@ def test_gradient_times_input_holds_attention(adapter, observation):
     said = observation.batch.inputs["kept"][0].gather(1, (target % 60).t())[:, 0]
     chosen = logits.double().softmax(-1)[range(prompt.n_answer), said].sum() / prompt.n_answer
     slope = (torch.autograd.grad(chosen, embedded)[0] * embedded.detach()).sum(-1)[0]
-    found = adapter.gradient(observation, target)[0]
+    found = adapter.compute_gradient_times_input(observation, target)[0]
     for number, unit in enumerate(prompt.units):
         assert found[number].item() == pytest.approx(slope[unit].sum().item(), rel=1e-3, abs=1e-8)
 
@@ -324,18 +324,18 @@ def test_the_answer_is_read_from_the_same_vector(adapter):
     observation = observed(adapter, prompt, other=other)
     expected = answer_probs(decoder(attn_implementation="eager"), prompt)
     said = expected.gather(1, prompt.ids[0, -2:, None])[:, 0]
-    log_prob = adapter.log_prob(observation, observation.probs).item()
+    log_prob = adapter.compute_log_prob(observation, observation.probs).item()
     assert log_prob == pytest.approx(said.log().sum().item(), abs=1e-5)
-    contrast = adapter.contrast(observation, observation.probs).item()
+    contrast = adapter.compute_contrast(observation, observation.probs).item()
     assert contrast == pytest.approx((said[0] / expected[0, other]).log().item(), abs=1e-5)
-    assert adapter.contrast(observed(adapter), observation.probs).isnan().all()
+    assert adapter.compute_contrast(observed(adapter), observation.probs).isnan().all()
     kept = observation.batch.inputs["kept"][0]
     assert kept[:, 0].tolist() == prompt.ids[0, -2:].tolist() and kept[0, 1] == other
-    copies = adapter.log_prob(observation, observation.probs.expand(3, -1, -1))
+    copies = adapter.compute_log_prob(observation, observation.probs.expand(3, -1, -1))
     assert copies.shape == (3, 1)
-    assert adapter.unit_lengths(observation).tolist() == [[3, 3, 3, 0, 0]]
+    assert adapter.count_unit_tokens(observation).tolist() == [[3, 3, 3, 0, 0]]
     without = prompt._replace(ids=prompt.ids[:, [0, 1, 5, 9, *range(13, prompt.ids.shape[1])]])
-    named = named_probs(adapter, adapter.without_passage(observation)[0], 2)
+    named = named_probs(adapter, adapter.compute_probs_without_passage(observation)[0], 2)
     wanted = answer_probs(decoder(attn_implementation="eager"), without)
     assert named.allclose(wanted.gather(1, kept), atol=1e-6)
 
@@ -412,10 +412,10 @@ def test_bad_options(adapter, observation):
     with pytest.raises(AttnProbeError, match=f"an operator out of {', '.join(KNOCKOUTS)}"):
         adapter.replay_masked(observation, {0: torch.ones(1)}, operator="mask")
     with pytest.raises(AttnProbeError, match="one of deletion, gap, got 'mask'"):
-        adapter.erase_inputs(observation, observation.batch.content_mask[None], by="mask")
+        adapter.erase_inputs(observation, observation.batch.content_mask[None], operator="mask")
     bloom = observed(wrap(decoder("BloomForCausalLM")))
     with pytest.raises(AttnProbeError, match="takes position_ids"):
-        bloom.model.erase_inputs(bloom, bloom.batch.content_mask[None], by="gap")
+        bloom.model.erase_inputs(bloom, bloom.batch.content_mask[None], operator="gap")
     with pytest.raises(AttnProbeError, match=r"expected attention \['copies', 1, 4, "):
         adapter.replay(observation, {0: observation.attention[0]})
     broken = decoder()

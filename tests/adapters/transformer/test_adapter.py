@@ -10,7 +10,7 @@ from transformers import AutoModelForSequenceClassification, BertForMaskedLM, Be
 from hf_attnprobe import Site
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.adapters.transformer.adapter import TransformerAdapter
-from hf_attnprobe.adapters.transformer.attention_hooks import replacing
+from hf_attnprobe.adapters.transformer.attention_hooks import create_replacing_edit
 from hf_attnprobe.core.errors import AttnProbeError
 from tests.helpers import tiny_models
 from tests.helpers.adapter_families import (
@@ -44,7 +44,7 @@ def state_of(model):
 
 def random_attention(adapter, observation, layer, n_copies=4, seed=0):
     """Other attention over the keys that each query may see, [copies, batch, heads, queries, keys]."""
-    visible = adapter.visible(observation, layer)[:, None]
+    visible = adapter.get_visible_keys(observation, layer)[:, None]
     size = (n_copies, *observation.attention[layer].shape)
     weights = torch.rand(size, generator=torch.Generator().manual_seed(seed + layer)).masked_fill(
         ~visible, 0
@@ -58,7 +58,7 @@ def rerun(adapter, observation, layer, attention):
     def edit(n, weights, scores):
         return attention if n == layer else weights
 
-    return adapter.logits(observation.batch.inputs, edit).softmax(-1)
+    return adapter.compute_logits(observation.batch.inputs, edit).softmax(-1)
 
 
 def rows_of(mask, attention):
@@ -104,7 +104,7 @@ def test_layers_are_numbered_by_call_and_named_apart():
 def test_visible_is_where_attention_can_go(adapter, observation):
     mask = observation.batch.mask
     for layer, attention in enumerate(observation.attention):
-        visible = adapter.visible(observation, layer)
+        visible = adapter.get_visible_keys(observation, layer)
         real = visible[mask] if visible.shape[1] == mask.shape[1] else visible
         assert torch.equal(
             (attention.amax(1) > 0)[mask] & mask.repeat_interleave(mask.sum(1), 0), real
@@ -127,13 +127,13 @@ def test_replay_is_a_rerun_with_the_edit(adapter, observation):
 )  # of which batch is not the first axis
 def test_repeating_the_batch_gives_the_same(family):
     adapter, repeating = (TransformerAdapter(shared(family)) for _ in range(2))
-    observation, repeating.vectorises = adapter.observe(prepare(adapter)), False
+    observation, repeating.supports_vmap = adapter.observe(prepare(adapter)), False
     for layer in range(len(adapter.layers)):
         edits = random_attention(adapter, observation, layer)
         expected = adapter.replay(observation, {layer: edits})
         found = repeating.replay(observation, {layer: edits})
         torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
-    assert adapter.vectorises
+    assert adapter.supports_vmap
 
 
 def test_an_error_in_a_replay_is_raised_and_changes_no_mode(monkeypatch):
@@ -145,18 +145,18 @@ def test_an_error_in_a_replay_is_raised_and_changes_no_mode(monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(adapter, "logits", fail)
-        adapter.vectorises = True
+        adapter.supports_vmap = True
         with pytest.raises(RuntimeError, match="out of luck"):
             adapter.replay(observation, edits)
-    assert adapter.vectorises and adapter.replay(observation, edits).shape == (1, 3, 3)
+    assert adapter.supports_vmap and adapter.replay(observation, edits).shape == (1, 3, 3)
 
 
-@pytest.mark.parametrize("vectorises", [True, False])
+@pytest.mark.parametrize("supports_vmap", [True, False])
 @pytest.mark.parametrize(("is_short", "expected"), [(False, [1, 2]), (True, [2])])
-def test_nothing_below_the_edit_is_computed(vectorises, is_short, expected):
+def test_nothing_below_the_edit_is_computed(supports_vmap, is_short, expected):
     adapter = TransformerAdapter(shared("bert"))
     observation, calls = adapter.observe(prepare(adapter)), []
-    adapter.vectorises = vectorises
+    adapter.supports_vmap = supports_vmap
     if not is_short:
         adapter.sublayers = None
     edit = {1: observation.attention[1][None]}
@@ -182,15 +182,15 @@ def test_gradients_reach_the_edit_and_match_finite_differences(family):
     adapter, observation = observed(
         shared(family), [TEXTS[0], [3, *range(21, 28), 2]], dtype=torch.float64
     )
-    target = observation.target(None)
-    slopes = adapter.attention_gradient(observation, target)
+    target = observation.get_target_classes(None)
+    slopes = adapter.compute_attention_gradient(observation, target)
     step, tolerance = (1e-2, 2e-3) if family in UPCAST.split() else (1e-3, 1e-6)
     for layer, (attention, slope) in enumerate(zip(observation.attention, slopes, strict=True)):
         edit = attention[None].clone().requires_grad_()
         explained = adapter.replay(observation, {layer: edit})[0].gather(-1, target[:, None]).sum()
         (through_replay,) = torch.autograd.grad(explained, edit)
         torch.testing.assert_close(through_replay[0], slope, atol=1e-5, rtol=1e-4)
-        visible = adapter.visible(observation, layer)[:, None]
+        visible = adapter.get_visible_keys(observation, layer)[:, None]
         direction = tiny_models.drawn(*attention.shape) * visible / attention.numel() ** 0.5
 
         def explain(h, layer=layer, attention=attention, direction=direction):
@@ -208,9 +208,9 @@ def test_gradients_reach_the_edit_and_match_finite_differences(family):
 )
 def test_gradient_times_input_matches_finite_differences(family):
     adapter, observation = observed(shared(family), dtype=torch.float64)
-    batch, target = observation.batch, observation.target(None)
-    found = adapter.gradient(observation, target)
-    assert not adapter.gradient(observation, target)[~batch.mask].any()
+    batch, target = observation.batch, observation.get_target_classes(None)
+    found = adapter.compute_gradient_times_input(observation, target)
+    assert not adapter.compute_gradient_times_input(observation, target)[~batch.mask].any()
     step, tolerance = (1e-2, 1e-3) if family in UPCAST.split() else (1e-3, 1e-6)
     for place in (1, 3):  # scaling an embedding by 1 + h moves the output by h · gradient · input
 
@@ -234,7 +234,7 @@ def scaled(adapter, observation, place, factor):
 
     handles = [module.register_forward_hook(scale) for module in adapter.layout.embeddings.modules]
     held = dict(enumerate(observation.attention))
-    probs = adapter.logits(observation.batch.inputs, replacing(held)).softmax(-1)
+    probs = adapter.compute_logits(observation.batch.inputs, create_replacing_edit(held)).softmax(-1)
     for handle in handles:
         handle.remove()
     return probs
@@ -244,7 +244,7 @@ def scaled(adapter, observation, place, factor):
 def test_gradient_is_taken_behind_a_norm_that_would_make_it_vanish(adapter, observation):
     (norm,) = adapter.layout.embeddings.modules
     assert "Norm" in type(norm).__name__
-    assert adapter.gradient(observation, observation.target(None)).abs().sum() > 1e-2
+    assert adapter.compute_gradient_times_input(observation, observation.get_target_classes(None)).abs().sum() > 1e-2
 
 
 # Leave-one-out, words, read-out
@@ -261,9 +261,9 @@ def test_words_are_explained_as_one():
     ]
     of_words, of_tokens = (words.observe(batch), tokens.observe(prepare(tokens, words=WORDS)))
     assert torch.equal(of_tokens.batch.content_mask.sum(1), torch.tensor([7, 3, 5]))
-    target = of_words.target(None)
+    target = of_words.get_target_classes(None)
     read = [seen.read(Site(1, 2)) for seen in (of_words, of_tokens)]
-    slopes = words.gradient(of_words, target), tokens.gradient(of_tokens, target)
+    slopes = words.compute_gradient_times_input(of_words, target), tokens.compute_gradient_times_input(of_tokens, target)
     for whole, pieces in (read, slopes):
         assert torch.allclose(whole[0, 5], pieces[0, 5:8].sum())
         assert torch.allclose(whole[1, 1], pieces[1, 1:3].sum())
@@ -272,7 +272,7 @@ def test_words_are_explained_as_one():
         torch.testing.assert_close(whole[0, :3], expected)
     without = words.observe(prepare(words, [[3, 11, 12, 13, 14, 2]])).probs[0]
     torch.testing.assert_close(of_words.leave_one_out[0, 5], without, atol=1e-6, rtol=1e-5)
-    assert of_words.leave_one_out_importance()[0, 5] > 1e-4
+    assert of_words.compute_leave_one_out_importance()[0, 5] > 1e-4
 
 
 def test_the_row_of_the_prediction_is_read():
@@ -306,9 +306,9 @@ def test_encoder_decoders_are_read_where_their_classifier_looks(adapter, observa
 def test_images_have_patches_for_content():
     adapter, observation = observed(shared("vit"))
     assert observation.batch.content_mask.tolist() == [[False, True, True, True, True]] * 3
-    assert adapter.gradient(observation, observation.target(None))[:, 0].abs().max() == 0
+    assert adapter.compute_gradient_times_input(observation, observation.get_target_classes(None))[:, 0].abs().max() == 0
     with pytest.raises(AttnProbeError, match="got images"):
-        adapter.leave_one_out(observation)
+        adapter.compute_leave_one_out(observation)
     with pytest.raises(AttnProbeError, match="images, from which no token can be removed"):
         adapter.erase_inputs(observation, observation.batch.content_mask[None])
 
@@ -324,13 +324,13 @@ def test_the_model_is_left_as_it_was_found(family):
     assert [p.data_ptr() for p in adapter.model.parameters()] == weights  # shared, not copied
     observation = adapter.observe(prepare(adapter))
     adapter.replay(observation, {0: observation.attention[0][None]})
-    adapter.gradient(observation, observation.target(None))
+    adapter.compute_gradient_times_input(observation, observation.get_target_classes(None))
 
     def fail(layer, edited, scores):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        adapter.logits(observation.batch.inputs, fail, observation.state.outputs[:1])
+        adapter.compute_logits(observation.batch.inputs, fail, observation.state.outputs[:1])
     assert state_of(model) == before and state_of(adapter.model) == twin
     assert all(p.grad is None for p in model.parameters())
 

@@ -5,12 +5,12 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from hf_attnprobe.adapters.transformer.attention_hooks import attend, tapped
+from hf_attnprobe.adapters.transformer.attention_hooks import compute_eager_attention, hook_attention
 from hf_attnprobe.adapters.transformer.recorded_blocks import (
-    attention_blocks,
-    recorded,
-    repeated,
-    resumed,
+    find_attention_blocks,
+    record_outputs,
+    repeat_batch,
+    skip_first_calls,
 )
 
 
@@ -86,20 +86,20 @@ def test_every_spelling_of_softmax_is_seen_once_inside_attention_only(spelling, 
         seen.append((layer, weights, scores))
         return weights
 
-    with tapped(attention_modules(model), note) as tap:
+    with hook_attention(attention_modules(model), note) as tap:
         same = model(x)
     ((layer, weights, scores),) = seen
     assert layer == 0 and tap.names == ["layers.0.attention"]
     assert torch.equal(same, model(x)) and torch.equal(scores, x)
     torch.testing.assert_close(weights.float(), x.softmax(-1))
-    with tapped(attention_modules(model), uniform):
+    with hook_attention(attention_modules(model), uniform):
         torch.testing.assert_close(model(x), x + x.mean(-2, keepdim=True) * x.softmax(-1))
 
 
 def test_texts_and_heads_in_one_axis_are_edited_as_two(x):
     model = Model(lambda x: x.flatten(0, 1).softmax(-1).unflatten(0, x.shape[:2]))
     model.layers[0].attention.num_heads = 3
-    with tapped(attention_modules(model), uniform):
+    with hook_attention(attention_modules(model), uniform):
         torch.testing.assert_close(model(x), x + x.mean(-2, keepdim=True) * x.softmax(-1))
 
 
@@ -110,7 +110,7 @@ def test_softmaxes_of_other_shape_or_axis_are_not_attention(x):
         lambda x: x.softmax(2),
     ]
     model = Model(*spellings)
-    with tapped(attention_modules(model), uniform) as tap:
+    with hook_attention(attention_modules(model), uniform) as tap:
         model(x)
     assert tap.names == []
 
@@ -139,14 +139,14 @@ def test_attend_is_scaled_dot_product_attention(options):
     if options.get("attn_mask") is not None and options["attn_mask"].dtype == torch.bool:
         options["attn_mask"][..., 0] = True  # no row without a visible key
     expected = F.scaled_dot_product_attention(query, key, value, **options)
-    found = attend(query, key, value, **options, edit=lambda weights, scores: weights)
+    found = compute_eager_attention(query, key, value, **options, edit=lambda weights, scores: weights)
     torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-5)
 
 
 def test_attend_in_half_precision_keeps_float32_weights():
     query, key, value = torch.randn(3, 1, 2, 4, 8).bfloat16()
     seen = []
-    found = attend(query, key, value, edit=lambda weights, scores: seen.append(weights) or weights)
+    found = compute_eager_attention(query, key, value, edit=lambda weights, scores: seen.append(weights) or weights)
     assert found.dtype == torch.bfloat16 and seen[0].dtype == torch.float32
     torch.testing.assert_close(seen[0].sum(-1), torch.ones(1, 2, 4))
 
@@ -154,7 +154,7 @@ def test_attend_in_half_precision_keeps_float32_weights():
 def test_fused_attention_is_edited_and_gradients_reach_the_edit(x):
     model = Model(lambda x: F.scaled_dot_product_attention(x, x, torch.eye(5).expand_as(x)))
     attention = torch.rand(2, 3, 5, 5).requires_grad_()
-    with tapped(attention_modules(model), lambda layer, weights, scores: attention):
+    with hook_attention(attention_modules(model), lambda layer, weights, scores: attention):
         found = model(x)
     torch.testing.assert_close(found, x + attention @ x * x.softmax(-1))
     (slope,) = torch.autograd.grad(found.sum(), attention)
@@ -164,21 +164,21 @@ def test_fused_attention_is_edited_and_gradients_reach_the_edit(x):
 def test_nothing_is_left_behind_also_after_an_exception(x):
     model = Model()
     before, expected = hooks_of(model), model(x)
-    blocks = attention_blocks(model, attention_modules(model))
+    blocks = find_attention_blocks(model, attention_modules(model))
 
     def fail(layer, weights, scores):
         raise ZeroDivisionError
 
     with (
         pytest.raises(ZeroDivisionError),
-        tapped(attention_modules(model), fail),
-        resumed(blocks, [x]),
+        hook_attention(attention_modules(model), fail),
+        skip_first_calls(blocks, [x]),
     ):
         model(x)
     with (
         pytest.raises(FloatingPointError),
-        tapped(attention_modules(model), uniform),
-        recorded(blocks),
+        hook_attention(attention_modules(model), uniform),
+        record_outputs(blocks),
     ):
         model(x * torch.nan)
     assert hooks_of(model) == before and torch.equal(model(x), expected)
@@ -188,16 +188,16 @@ def test_nothing_is_left_behind_also_after_an_exception(x):
 def test_resuming_skips_calls_and_numbers_the_others_on(x):
     model, seen = Model(), []
     modules = attention_modules(model)
-    blocks = attention_blocks(model, modules)
+    blocks = find_attention_blocks(model, modules)
     assert blocks == list(model.layers)
-    with recorded(blocks) as outputs:
+    with record_outputs(blocks) as outputs:
         expected = model(x)
 
     def note(layer, weights, scores):
         seen.append(layer)
         return weights
 
-    with tapped(modules, note, first=2), resumed(blocks, outputs[:2]):
+    with hook_attention(modules, note, first=2), skip_first_calls(blocks, outputs[:2]):
         assert torch.equal(model(torch.zeros_like(x)), expected)
     assert seen == [2]
 
@@ -205,11 +205,11 @@ def test_resuming_skips_calls_and_numbers_the_others_on(x):
 def test_one_block_called_again_and_again_is_counted_by_calls(x):
     model = Model()
     model.layers[1] = model.layers[2] = model.layers[0]
-    blocks = attention_blocks(model, attention_modules(model))
-    with recorded(blocks) as outputs:
+    blocks = find_attention_blocks(model, attention_modules(model))
+    with record_outputs(blocks) as outputs:
         expected = model(x)
     assert len(blocks) == 1 and len(outputs) == 3
-    with resumed(blocks, outputs[:2]):
+    with skip_first_calls(blocks, outputs[:2]):
         assert torch.equal(model(torch.zeros_like(x)), expected)
     assert "forward" not in model.layers[0].__dict__
 
@@ -218,12 +218,12 @@ def test_somebody_elses_forward_is_put_back(x):
     model = Model()
     model.layers[0].forward = lambda x: x
     mine = model.layers[0].forward
-    with resumed(list(model.layers), [x]):
+    with skip_first_calls(list(model.layers), [x]):
         pass
     assert model.layers[0].forward is mine and "forward" not in model.layers[1].__dict__
 
 
 def test_repeated_leaves_what_the_batch_shares():
     hidden, bias = torch.arange(4.0).view(2, 2), torch.ones(1, 3)
-    found, (kept, nothing) = repeated((hidden, (bias, None)), 2, 2)
+    found, (kept, nothing) = repeat_batch((hidden, (bias, None)), 2, 2)
     assert found.tolist() == [[0, 1], [2, 3], [0, 1], [2, 3]] and kept is bias and nothing is None

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from hf_attnprobe import Site
 from hf_attnprobe.adapters import wrap
-from hf_attnprobe.faithfulness.registry import tests as all_tests
+from hf_attnprobe.faithfulness.registry import load_tests as all_tests
 from tests.helpers.adapter_families import SIZES, TEXTS, encode, make
 from tests.helpers.error_messages import refuses
 
@@ -80,20 +80,20 @@ def test_a_head_of_another_family(family, head):
     for row in range(3):
         expected = by_hand(model, head, row)
         for observation, place in ((together, row), (observe([row]), 0)):
-            parts = adapter.prediction.grouped(observation.probs[place])
+            parts = adapter.prediction.group_by_part(observation.probs[place])
             for part, p in zip(parts, expected, strict=False):
                 if head == "words":
                     p = p[observation.batch.inputs["kept"][place, 0]]
                 found = part[part > 0] if head == "span" else part
                 torch.testing.assert_close(found[: len(p)], p, atol=1e-8, rtol=1e-6)
-    torch.testing.assert_close(adapter.native_probs(together.batch), together.probs)
+    torch.testing.assert_close(adapter.compute_native_probs(together.batch), together.probs)
     for layer, attention in enumerate(together.attention):
         same = adapter.replay(together, {layer: attention[None]})[0]
         torch.testing.assert_close(same, together.probs)
         uniform = all_tests()["uniform_attention"].function(together, Site(layer, 0))
         assert float(uniform.uniform_tvd.max()) > 1e-9
-    assert together.leave_one_out_importance().isfinite().all()
-    assert together.gradient_importance().isfinite().all()
+    assert together.compute_leave_one_out_importance().isfinite().all()
+    assert together.compute_gradient_importance().isfinite().all()
 
 
 NOT_COVERED = {

@@ -5,8 +5,8 @@ import torch
 
 from hf_attnprobe import Site
 from hf_attnprobe.adapters.transformer.adapter import TransformerAdapter
-from hf_attnprobe.adapters.transformer.recorded_blocks import recorded
-from hf_attnprobe.adapters.transformer.replay import head_outputs, hidden_of
+from hf_attnprobe.adapters.transformer.recorded_blocks import record_outputs
+from hf_attnprobe.adapters.transformer.replay import compute_outputs_and_values, extract_hidden_states
 from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.protocol import ALL, HeadOutputs
 from tests.adapters.transformer.test_adapter import state_of
@@ -32,7 +32,7 @@ def test_outputs_are_attention_times_values(family, implementation):
     batch = prepare(adapter)
     before = state_of(adapter.model)
     observation = adapter.observe(batch)
-    outputs, values = head_outputs(adapter, batch)
+    outputs, values = compute_outputs_and_values(adapter, batch)
     for attention, output, value in zip(observation.attention, outputs, values, strict=True):
         assert output.shape[:3] == attention.shape[:3] and value.shape[1] == attention.shape[1]
         torch.testing.assert_close(output, attention @ value, atol=1e-6, rtol=1e-5)
@@ -47,18 +47,18 @@ def test_reading_nothing_at_a_unit_is_having_no_weight_there(adapter, observatio
     n_layers = len(adapter.layers)
     for site in (Site(0, 1), Site(n_layers - 1, 0), Site(ALL, ALL)):
         places, own = {}, {}
-        for layer, heads in adapter.members(site).items():
-            places[layer] = adapter.positions(observation, layer, at_unit)
+        for layer, heads in adapter.get_heads_by_layer(site).items():
+            places[layer] = adapter.get_unit_positions(observation, layer, at_unit)
             values = observation.head_values[layer][:, heads]
             own[layer] = (values * places[layer][:, None, :, None]).sum(2)
-        same = adapter.replay_exchanged(observation, site, unit[None], own)[0]
+        same = adapter.replay_interchange(observation, site, unit[None], own)[0]
         torch.testing.assert_close(same, observation.probs, atol=1e-5, rtol=0)
         if site.is_group:
             continue
         none = {layer: torch.zeros_like(states) for layer, states in own.items()}
-        found = adapter.replay_exchanged(observation, site, unit[None], none)
+        found = adapter.replay_interchange(observation, site, unit[None], none)
         keys = places[site.layer][:, None, None]
-        edit = observation.edited(site, lambda _, weights, keys=keys: (weights * ~keys)[None])
+        edit = observation.edit_attention(site, lambda _, weights, keys=keys: (weights * ~keys)[None])
         torch.testing.assert_close(found, adapter.replay(observation, edit), atol=1e-5, rtol=0)
 
 
@@ -73,7 +73,7 @@ def test_masked_attention_is_what_the_layer_comes_to(adapter, observation):
     def edit(layer, weights, scores):
         return weights * kept[layer][1] if layer in kept else weights
 
-    expected = adapter.logits(observation.batch.inputs, edit).softmax(-1)
+    expected = adapter.compute_logits(observation.batch.inputs, edit).softmax(-1)
     untouched, found = adapter.replay_masked(observation, kept)
     torch.testing.assert_close(untouched, observation.probs, atol=1e-6, rtol=0)
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
@@ -86,15 +86,15 @@ def test_block_outputs_are_those_of_a_full_pass(adapter, observation):
         -1, len(observation.probs), -1, -1, -1
     )
     for layer in {0, len(adapter.layers) - 1}:
-        found = adapter.block_output(observation, layer, kept)
+        found = adapter.compute_block_output(observation, layer, kept)
         for copy, mask in zip(found, kept, strict=True):
-            with recorded(adapter.layout.blocks) as outputs, torch.no_grad():
+            with record_outputs(adapter.layout.blocks) as outputs, torch.no_grad():
 
                 def edit(n, weights, scores, mask=mask, layer=layer):
                     return weights * mask if n == layer else weights
 
-                adapter.logits(observation.batch.inputs, edit)
-            expected = hidden_of(adapter, outputs[adapter.layers[layer].n_skipped])
+                adapter.compute_logits(observation.batch.inputs, edit)
+            expected = extract_hidden_states(adapter, outputs[adapter.layers[layer].n_skipped])
             assert expected.shape[:2] == observation.attention[layer].shape[::2]
             torch.testing.assert_close(copy, expected, atol=1e-5, rtol=1e-5)
     assert state_of(adapter.model) == before
@@ -102,7 +102,7 @@ def test_block_outputs_are_those_of_a_full_pass(adapter, observation):
 
 
 def test_projections_are_slices_of_the_weights(family, adapter):
-    found = adapter.output_projections()
+    found = adapter.get_output_projections()
     assert [p.shape for p in found] == [(layer.n_heads, 8, 32) for layer in adapter.layers]
     if family in PROJECTIONS:
         for layer, projection in enumerate(found):
@@ -113,13 +113,13 @@ def test_projections_are_slices_of_the_weights(family, adapter):
 
 def test_projections_of_t5_and_xlnet():
     t5 = TransformerAdapter(shared("t5"))
-    for layer, projection in zip(t5.layers, t5.output_projections(), strict=True):
+    for layer, projection in zip(t5.layers, t5.get_output_projections(), strict=True):
         assert torch.equal(
             projection.flatten(0, 1), t5.model.get_submodule(layer.module).o.weight.T
         )
     xlnet = TransformerAdapter(shared("xlnet"))
     o = xlnet.model.transformer.layer[1].rel_attn.o  # [hidden, heads, width]
-    assert torch.equal(xlnet.output_projections()[1], o.permute(1, 2, 0))
+    assert torch.equal(xlnet.get_output_projections()[1], o.permute(1, 2, 0))
 
 
 def test_a_model_without_lists_of_layers_has_no_block_outputs():
@@ -127,12 +127,12 @@ def test_a_model_without_lists_of_layers_has_no_block_outputs():
     adapter.layout = adapter.layout._replace(blocks=[])
     observation = adapter.observe(prepare(adapter))
     with pytest.raises(AttnProbeError, match="found none in BertForSequenceClassification"):
-        adapter.block_output(observation, 0, torch.ones(1, 3, 1, 1, 9))
+        adapter.compute_block_output(observation, 0, torch.ones(1, 3, 1, 1, 9))
 
 
 def test_grouped_queries_of_a_single_token():
     adapter, observation = observed(shared("llama"), [[11]])
-    values = adapter.head_values(observation)
+    values = adapter.compute_head_values(observation)
     found = adapter.replay_outputs(observation, Site(1, 3), values[1][None, :, 3])
     torch.testing.assert_close(found[0], observation.probs)
     masked = adapter.replay_masked(

@@ -5,8 +5,8 @@ import itertools
 import pytest
 import torch
 
-from hf_attnprobe.adapters.transformer.partial_replay import ShortReplay
-from hf_attnprobe.adapters.transformer.replay import short_replay
+from hf_attnprobe.adapters.transformer.partial_replay import PartialReplay
+from hf_attnprobe.adapters.transformer.replay import prepare_partial_replay
 from tests.adapters.transformer.test_adapter import random_attention, rerun
 from tests.helpers.adapter_families import TEXTS, make, observed, prepare, shared
 
@@ -31,7 +31,7 @@ def close(found, expected):
 def test_families_that_are_replayed_shortly(family):
     """As whole passes give, and read where the family's classifier reads."""
     adapter, observation = observed(shared(family))
-    short = short_replay(adapter, observation)
+    short = prepare_partial_replay(adapter, observation)
     assert short is not None
     causal = ["gpt2", "gpt_neo", "gpt_neox", "llama", "qwen2", "mistral", "gemma2", "falcon", "opt"]
     if family == "modernbert":  # the mean of all tokens
@@ -50,7 +50,7 @@ def test_families_that_are_replayed_shortly(family):
 @pytest.mark.parametrize("family", WHOLE)
 def test_families_of_another_form_are_replayed_as_a_whole(family):
     adapter, observation = observed(shared(family))
-    assert adapter.sublayers is None and short_replay(adapter, observation) is None
+    assert adapter.sublayers is None and prepare_partial_replay(adapter, observation) is None
 
 
 def test_a_block_that_mixes_rows_is_not_cut():
@@ -60,7 +60,7 @@ def test_a_block_that_mixes_rows_is_not_cut():
         lambda module, args: args[0] + 0.5 * args[0].roll(1, 1)
     )
     adapter, observation = observed(model)
-    assert short_replay(adapter, observation) is None
+    assert prepare_partial_replay(adapter, observation) is None
     edited = shuffled(observation, 2)
     found = adapter.replay(observation, {2: edited})
     close(found, torch.stack([rerun(adapter, observation, 2, attention) for attention in edited]))
@@ -69,8 +69,8 @@ def test_a_block_that_mixes_rows_is_not_cut():
 def test_the_self_check_gives_up_short_replays_that_are_wrong(monkeypatch):
     adapter, observation = observed(shared("bert"))
     assert adapter.sublayers is not None
-    replay = ShortReplay.replay
-    monkeypatch.setattr(ShortReplay, "replay", lambda *args: replay(*args) * 1.01)
+    replay = PartialReplay.replay
+    monkeypatch.setattr(PartialReplay, "replay", lambda *args: replay(*args) * 1.01)
     adapter.self_check(observation.batch)
     assert adapter.sublayers is None
     edited = shuffled(observation, 1)
@@ -82,7 +82,7 @@ def test_a_classifier_that_reads_more_than_one_row_gets_all():
     model = make("bert")
     model.bert.pooler.register_forward_pre_hook(lambda module, args: args[0] + args[0][:, 1:2])
     adapter, observation = observed(model)
-    assert short_replay(adapter, observation).read is None
+    assert prepare_partial_replay(adapter, observation).read is None
 
 
 @pytest.mark.parametrize("family", ["bert", "llama"])

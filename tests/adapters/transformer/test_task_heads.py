@@ -10,9 +10,9 @@ from transformers.models.roberta import modeling_roberta
 
 from hf_attnprobe import Site
 from hf_attnprobe.adapters import wrap
-from hf_attnprobe.adapters.transformer.task_heads import N_KEPT
+from hf_attnprobe.adapters.transformer.task_heads import N_CANDIDATE_WORDS
 from hf_attnprobe.core.errors import AttnProbeError
-from hf_attnprobe.faithfulness.registry import tests as all_tests
+from hf_attnprobe.faithfulness.registry import load_tests as all_tests
 from tests.helpers.error_messages import refuses
 
 
@@ -166,7 +166,7 @@ def mean_distance(before, after, kind):
     if kind == "number":
         return float((before[0] - after[0]).abs())
     if kind == "words":
-        kept = before[0].topk(min(N_KEPT, len(before[0]) - 2)).indices
+        kept = before[0].topk(min(N_CANDIDATE_WORDS, len(before[0]) - 2)).indices
         both = ([by_name_next_and_rest(p, kept) for p in parts] for parts in (before, after))
         before, after = both
     pairs = zip(before, after, strict=True)
@@ -186,12 +186,12 @@ def test_the_prediction_is_the_models_own(case):
     kind, model, adapter, observation = case
     about = adapter.prediction
     assert about.kind == {"logit": "classes"}.get(kind, kind)
-    torch.testing.assert_close(adapter.native_probs(observation.batch), observation.probs)
+    torch.testing.assert_close(adapter.compute_native_probs(observation.batch), observation.probs)
     for row, ids in enumerate(texts_of(kind)):
         expected = by_hand(model, kind, ids)
-        grouped = about.grouped(observation.probs[row])
+        grouped = about.group_by_part(observation.probs[row])
         if kind == "number":
-            torch.testing.assert_close(about.value(observation.probs[row]) / SCALE, expected[0])
+            torch.testing.assert_close(about.decode_number(observation.probs[row]) / SCALE, expected[0])
             continue
         if kind == "words":
             kept = observation.batch.inputs["kept"][row, 0]
@@ -234,7 +234,7 @@ def test_an_edit_arrives_as_in_the_models_own_attention(case, monkeypatch):
 
 def test_leave_one_out_is_a_run_without_the_token(case):
     kind, model, _adapter, observation = case
-    importance = observation.leave_one_out_importance()
+    importance = observation.compute_leave_one_out_importance()
     for row, ids in enumerate(texts_of(kind)):
         before = by_hand(model, kind, ids)
         content = observation.batch.content_mask[row].nonzero()[:, 0].tolist()
@@ -254,10 +254,10 @@ def test_padding_changes_nothing(case):
     for row, ids in enumerate(texts_of(kind)):
         alone = adapter.observe(prepare(adapter, kind, [ids]))
         n_keys = len(ids)
-        together, apart = (about.grouped(o.probs[r]) for o, r in ((observation, row), (alone, 0)))
+        together, apart = (about.group_by_part(o.probs[r]) for o, r in ((observation, row), (alone, 0)))
         shape = apart.shape
         torch.testing.assert_close(together[: shape[0], : shape[1]], apart)
-        for name in ("leave_one_out_importance", "gradient_importance"):
+        for name in ("compute_leave_one_out_importance", "compute_gradient_importance"):
             many, one = getattr(observation, name)(), getattr(alone, name)()
             torch.testing.assert_close(many[row, :n_keys], one[0], atol=1e-9, rtol=1e-6)
 
@@ -265,8 +265,8 @@ def test_padding_changes_nothing(case):
 def test_gradients_are_finite_differences(case):
     """Of what is decided: the sum of its probabilities over parts, divided by them."""
     _kind, _model, adapter, observation = case
-    target = observation.target(None)
-    slopes = adapter.attention_gradient(observation, target)[0]
+    target = observation.get_target_classes(None)
+    slopes = adapter.compute_attention_gradient(observation, target)[0]
     attention = observation.attention[0]
     step = 1e-5
 
@@ -286,9 +286,9 @@ def test_gradients_are_finite_differences(case):
 
 def test_the_share_of_labels_that_are_met():
     adapter = wrap(make("Bert", "labels"))
-    probs = adapter.head.probabilities(torch.tensor([[2.0, -1.0, 3.0]] * 4), {})
+    probs = adapter.head.compute_probs(torch.tensor([[2.0, -1.0, 3.0]] * 4), {})
     labels = torch.tensor([[1, 0, 1], [0, 1, 1], [0, -1, 1], [-1, -1, -1]])
-    right = adapter.prediction.right(probs, labels)
+    right = adapter.prediction.compute_accuracy(probs, labels)
     assert right.tolist() == pytest.approx([1, 1 / 3, 1 / 2, math.nan], nan_ok=True)
 
 
@@ -298,8 +298,8 @@ def test_a_threshold_makes_a_decision_of_a_number():
     for threshold, side in ((value - 0.1, 0), (value + 0.1, 1)):
         adapter = wrap(model, level="token", threshold=threshold, scale=SCALE)
         observation = adapter.observe(prepare(adapter, "number", [FIRST]))
-        assert adapter.prediction.decision(observation.probs).tolist() == [[side]]
-        assert float(adapter.prediction.value(observation.probs)) == pytest.approx(value)
+        assert adapter.prediction.decide(observation.probs).tolist() == [[side]]
+        assert float(adapter.prediction.decode_number(observation.probs)) == pytest.approx(value)
         assert adapter.label_names[side].startswith(("above", f"{threshold:g}")[side])
 
 
