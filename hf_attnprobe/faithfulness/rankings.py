@@ -1,15 +1,21 @@
-"""Rankings of a text's units by importance.
+"""Rankings of the units of a text by importance, and the maps from which they are computed.
 
-Attention, what it is compared with, and chance.
+Every ranking has a name, which is also used in stored rows:
 
-attention: of the site. gradient: ∂p/∂attention of the explained class's probability p,
-signed; product: attention × that (Serrano & Smith 2019, Section 4).
-effective_attention, norm_based: in heads, see ``explanations``.
-rollout, last_layer: of a layer's heads together, or of all.
-input_gradient: |gradient × input|. leave_one_out: how far the output moves without the
-unit (total variation). random: a draw per text.
-given: the scores that somebody gave, see ``attnprobe judge``; given_moved: the same at other
-units of each text, drawn at random, which are as peaked and tie as often.
+- ``attention``: attention at the site.
+- ``gradient``: gradient of the explained class's probability p with respect to the attention,
+  signed. ``product``: attention × this gradient (Serrano & Smith 2019, Section 4).
+- ``effective_attention``, ``norm_based``: attention of a single Transformer head, corrected for
+  its values, see the test ``explanations``.
+- ``rollout``, ``last_layer``: attention of a whole layer or of all heads.
+- ``input_gradient``: |gradient × input|.
+- ``leave_one_out``: total variation distance between the outputs with and without the unit.
+- ``random``: one random order per text.
+- ``given``: user-provided scores, see ``attnprobe evaluate-scores``. ``given_moved``: the same
+  scores assigned to random units of the text. This baseline is as peaked as the scores and has as
+  many ties.
+
+:func:`compute_ranking` returns ranks, :func:`compute_importance` the values that are ranked.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,12 +28,12 @@ from scipy.sparse import block_diag, csr_array
 from scipy.sparse.csgraph import maximum_flow
 from torch import Tensor
 
-from hf_attnprobe.faithfulness.correlation import leave_one_out_ranks, ranks
+from hf_attnprobe.faithfulness.correlation import rank_by_leave_one_out, rank_with_ties
 from hf_attnprobe.functional import explanations
-from hf_attnprobe.functional.intervention import drawn_order
+from hf_attnprobe.functional.intervention import draw_permutation
 from hf_attnprobe.protocol import (
     ALL,
-    SET,
+    HEAD_SET,
     AttentionModelBase,
     BlockOutputs,
     Differentiable,
@@ -40,534 +46,704 @@ from hf_attnprobe.protocol import (
 )
 
 
-# --- Maps of attention that tokens are ranked by -----------------------------
+# --- Attention flow --------------------------------------------------------------------------
+
+CAPACITY_UNITS = 2**30
+"""Integer capacity that represents an attention weight of 1. The capacities of a position sum to
+this number, and the solver uses 32-bit integers."""
+FLOW_DECIMALS = 7
+"""Decimal places to which flows are rounded, so that equal flows are ties."""
 
 
-SCALE = 2**30
-"""Capacities of a position sum to 1, and 2³¹ is the first number too large."""
-DIGITS = 7
-"""Flows that are equal in so many digits are equal."""
+def compute_attention_flow(maps: Sequence[np.ndarray], source: int) -> np.ndarray:
+    """Return the maximum flow from one position above the last layer to all input positions.
 
-
-def attention_flow(maps: Sequence[np.ndarray], source: int) -> np.ndarray:
-    """Maximum flow from one position of the last layer to every position of the input.
+    The capacity of an edge is ½ attention + ½ identity, as in Abnar & Zuidema 2020.
 
     Args:
-        maps: per layer [positions, positions], the lowest first; rows sum to 1, or to 0
-            where a position sees nothing.
-        source: the position at the top.
+        maps: Attention of each layer ``[positions, positions]``, lowest layer first. Rows sum to
+            1, or to 0 for positions that attend to nothing.
+        source: Position above the last layer from which the flow starts.
 
     Returns:
-        float64 [positions], in [0, 1].
+        Flows in [0, 1], float64 ``[positions]``.
 
     >>> half = np.array([[0.0, 1.0], [0.0, 1.0]])
-    >>> attention_flow([half, half], 0).tolist()
+    >>> compute_attention_flow([half, half], 0).tolist()
     [0.5, 1.0]
     """
-    n = len(maps[0])
-    # ½ map + ½ I in units of 1 / SCALE.
+    n_positions = len(maps[0])
     capacities = []
-    for layer in maps:
-        weights = (layer + np.eye(n)) / 2
-        capacities.append(np.rint(weights * SCALE).astype(np.int32))
-    # Node l·n + i is position i above l layers; the edges go down.
-    below = block_diag(capacities)
-    size = below.shape[0] + n
-    edges = below.row + n, below.col
-    graph = csr_array((below.data, edges), shape=(size, size))
-    top = len(maps) * n + source
-    flows = [maximum_flow(graph, top, sink).flow_value for sink in range(n)]
-    return np.array(flows) / SCALE
+    for layer_map in maps:
+        weights = (layer_map + np.eye(n_positions)) / 2
+        capacities.append(np.rint(weights * CAPACITY_UNITS).astype(np.int32))
+    # Node l * n_positions + i is position i above l layers. Edges lead to the layer below.
+    blocks = block_diag(capacities)
+    n_nodes = blocks.shape[0] + n_positions
+    edges = blocks.row + n_positions, blocks.col
+    graph = csr_array((blocks.data, edges), shape=(n_nodes, n_nodes))
+    source_node = len(maps) * n_positions + source
+    flows = [maximum_flow(graph, source_node, sink).flow_value for sink in range(n_positions)]
+    return np.array(flows) / CAPACITY_UNITS
 
 
-def flow_to_tokens(observation: Observation, site: Site, longest: int) -> Tensor:
-    """Flow from the rows that the prediction is read from, through a layer and those below it.
+def compute_flow_to_tokens(observation: Observation, site: Site, longest: int) -> Tensor:
+    """Return the attention flow from the prediction's query row through a layer to the tokens.
 
-    Several rows are averaged as :meth:`AttentionModel.read_map` does.
+    If the prediction is read from several rows, their flows are averaged in the same way as
+    attention is by :meth:`AttentionModel.select_row`.
 
     Args:
-        longest: real positions that a text may have; it grows with their square.
+        observation: Model output for a batch of texts.
+        site: Layer above which the flow starts.
+        longest: Longest text, in positions, for which the flow is computed. The time grows with
+            the cube of the length.
 
     Returns:
-        float64 [batch, keys]; NaN in longer texts.
+        Flows float64 ``[batch, keys]``, NaN in longer texts.
     """
     model, mask = observation.model, observation.batch.mask
-    below = model.require(Stack).layers_below(site.layer)
-    maps = [observation.attention[layer].mean(1).double() for layer in below]
-    is_read = _rows_read(observation, site, maps[0])
+    layers = model.require(Stack).list_layers_below(site.layer)
+    maps = [observation.attention[layer].mean(1).double() for layer in layers]
+    is_read_row = _find_read_rows(observation, site, maps[0])
     flows = torch.zeros_like(maps[0])
-    for text, real in enumerate(mask.cpu()):
-        places = real.nonzero()[:, 0]
-        if len(places) > longest:
+    for text, is_real in enumerate(mask.cpu()):
+        positions = is_real.nonzero()[:, 0]
+        if len(positions) > longest:
             flows[text] = torch.nan
             continue
-        inside = [layer[text].cpu()[places][:, places].numpy() for layer in maps]
-        for row, place in enumerate(places.tolist()):
-            if is_read[text, place]:
-                found = torch.from_numpy(attention_flow(inside, row))
-                flows[text, place, places] = found.to(flows)
-    values = model.read_map(observation, flows, site)
-    return values.round(decimals=DIGITS)
+        text_maps = [layer_map[text].cpu()[positions][:, positions].numpy() for layer_map in maps]
+        for index, position in enumerate(positions.tolist()):
+            if is_read_row[text, position]:
+                row_flows = torch.from_numpy(compute_attention_flow(text_maps, index))
+                flows[text, position, positions] = row_flows.to(flows)
+    values = model.select_row(observation, flows, site)
+    return values.round(decimals=FLOW_DECIMALS)
 
 
-def _rows_read(observation: Observation, site: Site, values: Tensor) -> Tensor:
-    """The query rows that :meth:`AttentionModel.read_map` reads, bool [batch, queries]."""
-    rows = []
+def _find_read_rows(observation: Observation, site: Site, values: Tensor) -> Tensor:
+    """Return the query rows that the model's ``select_row`` reads, bool ``[batch, queries]``."""
+    is_read = []
     for query in range(values.shape[1]):
-        only = torch.zeros_like(values)
-        only[:, query] = 1
-        rows.append(observation.model.read_map(observation, only, site).amax(-1) > 0)
-    return torch.stack(rows, dim=1)
+        probe = torch.zeros_like(values)
+        probe[:, query] = 1
+        is_read.append(observation.model.select_row(observation, probe, site).amax(-1) > 0)
+    return torch.stack(is_read, dim=1)
 
 
-# --- Quantities computed from attention that may explain a prediction ----------------------------
-# Each is a function from an observation and a site, a head or a layer, to a map
-# [batch, queries, keys].
+# --- Maps computed from attention --------------------------------------------------------------
+# Each function maps an observation and a site (a head or a layer) to [batch, queries, keys].
 
-COLUMNS_AT_ONCE = 8
-"""Of value zeroing: a block output [batch, queries, hidden] for each is held at a time."""
+ZEROED_COLUMNS_PER_PASS = 8
+"""Number of keys whose values are zeroed in one forward pass of value zeroing. One block output
+``[batch, queries, hidden]`` per key is in memory at the same time."""
 
 
 @dataclass(frozen=True)
 class AttentionMap:
-    """A map and the capabilities it needs.
+    """Map of a head or a layer that may explain a prediction, and its requirements.
 
-    function: observation and site -> [batch, queries, keys].
-    needs: the capabilities that it asks of the model.
-    is_difference: whether its values are differences of larger numbers, whose rounding
-        stays where they cancel; other values are exact relative to themselves.
+    Attributes:
+        function: Function ``(observation, site) -> [batch, queries, keys]``.
+        needs: Capabilities that the model must have.
+        is_difference: Whether the values are differences of larger numbers. The rounding error of
+            a difference depends on these numbers and not on the value itself.
     """
 
     function: Callable[[Observation, Site], Tensor]
     needs: tuple[type, ...] = ()
     is_difference: bool = False
 
-    def is_possible(self, model: AttentionModelBase, site: Site) -> bool:
-        """Whether a model has what the map needs at a site."""
+    def is_available(self, model: AttentionModelBase, site: Site) -> bool:
+        """Return whether the model has all capabilities that the map needs at a site.
+
+        Args:
+            model: Model to be explained.
+            site: Head or layer.
+        """
         return all(model.lacks(need, site) is None for need in self.needs)
 
     def read(self, observation: Observation, site: Site) -> Tensor:
-        """Absolute values of the map in the row that the prediction is read from, [batch, keys]."""
+        """Return the absolute values of the map in the prediction's query row.
+
+        Args:
+            observation: Model output for a batch of texts.
+            site: Head or layer.
+
+        Returns:
+            Values ``[batch, keys]``.
+        """
         values = self.function(observation, site)
-        return observation.model.read_map(observation, values, site).abs()
+        return observation.model.select_row(observation, values, site).abs()
 
 
-def raw_attention(observation: Observation, site: Site) -> Tensor:
-    """The attention of a head."""
+def get_raw_attention(observation: Observation, site: Site) -> Tensor:
+    """Return the attention of a head, ``[batch, queries, keys]``.
+
+    Args:
+        observation: Model output for a batch of texts.
+        site: Single head.
+    """
     return observation.attention[site.layer][:, site.head]
 
 
-def attention_gradient(observation: Observation, site: Site) -> Tensor:
-    """Gradient of the explained class's probability with respect to a head's attention."""
+def get_attention_gradient(observation: Observation, site: Site) -> Tensor:
+    """Return the gradient of the explained probability with respect to a head's attention.
+
+    Args:
+        observation: Model output for a batch of texts.
+        site: Single head.
+
+    Returns:
+        Gradients ``[batch, queries, keys]``.
+    """
     return observation.attention_gradient[site.layer][:, site.head]
 
 
-def attention_times_gradient(observation: Observation, site: Site) -> Tensor:
-    """Attention × gradient of a head."""
-    attention = raw_attention(observation, site)
-    gradient = attention_gradient(observation, site)
+def compute_attention_times_gradient(observation: Observation, site: Site) -> Tensor:
+    """Return attention × gradient of a head, ``[batch, queries, keys]``.
+
+    Args:
+        observation: Model output for a batch of texts.
+        site: Single head.
+    """
+    attention = get_raw_attention(observation, site)
+    gradient = get_attention_gradient(observation, site)
     return explanations.attention_times_gradient(attention, gradient)
 
 
-def effective_attention(observation: Observation, site: Site) -> Tensor:
-    """Attention without what its values cannot tell apart (Brunner et al. 2020)."""
+def compute_effective_attention(observation: Observation, site: Site) -> Tensor:
+    """Return the effective attention of a head (Brunner et al. 2020), ``[batch, queries, keys]``.
+
+    This is the component of the attention that changes the head's output.
+
+    Args:
+        observation: Model output for a batch of texts.
+        site: Single head.
+    """
     values = observation.head_values[site.layer][:, site.head]
     values = values * observation.batch.mask[..., None]
-    return explanations.effective_attention(raw_attention(observation, site), values)
+    return explanations.effective_attention(get_raw_attention(observation, site), values)
 
 
-def norm_based(observation: Observation, site: Site) -> Tensor:
-    """Returns norms of a head's weighted values (Kobayashi et al. 2020)."""
+def compute_norm_based(observation: Observation, site: Site) -> Tensor:
+    """Return the norms of a head's weighted values (Kobayashi et al. 2020).
+
+    Args:
+        observation: Model output for a batch of texts.
+        site: Single head.
+
+    Returns:
+        Norms ``[batch, queries, keys]``.
+    """
     head = slice(site.head, site.head + 1)
     attention = observation.attention[site.layer][:, head]
     values = observation.head_values[site.layer][:, head]
-    projections = observation.model.require(OutputProjections).output_projections()
+    projections = observation.model.require(OutputProjections).get_output_projections()
     projection = projections[site.layer][head]
-    norms = explanations.norm_based(attention, values, projection)
+    norms = explanations.norm_based_attention(attention, values, projection)
     return norms[:, 0]
 
 
-def mean_attention(observation: Observation, site: Site) -> Tensor:
-    """The mean attention of a layer's heads."""
+def compute_mean_attention(observation: Observation, site: Site) -> Tensor:
+    """Return the mean attention of a layer's heads, ``[batch, queries, keys]``.
+
+    Args:
+        observation: Model output for a batch of texts.
+        site: Layer.
+    """
     return observation.attention[site.layer].mean(1)
 
 
-def rollout(observation: Observation, site: Site) -> Tensor:
-    """Attention rolled out from the input to a layer (Abnar & Zuidema 2020)."""
-    below = observation.model.require(Stack).layers_below(site.layer)
-    return explanations.rollout([mean_attention(observation, Site(layer)) for layer in below])
+def compute_rollout(observation: Observation, site: Site) -> Tensor:
+    """Return the attention rollout from the input to a layer (Abnar & Zuidema 2020).
+
+    Args:
+        observation: Model output for a batch of texts.
+        site: Layer.
+
+    Returns:
+        Rollout ``[batch, queries, keys]``.
+    """
+    layers = observation.model.require(Stack).list_layers_below(site.layer)
+    maps = [compute_mean_attention(observation, Site(layer)) for layer in layers]
+    return explanations.rollout(maps)
 
 
-def layer_norm_based(observation: Observation, site: Site) -> Tensor:
-    """Norms of the weighted values of a layer's heads together (Kobayashi et al. 2020)."""
+def compute_layer_norm_based(observation: Observation, site: Site) -> Tensor:
+    """Return the norms of the weighted values of all heads of a layer (Kobayashi et al. 2020).
+
+    Args:
+        observation: Model output for a batch of texts.
+        site: Layer.
+
+    Returns:
+        Norms ``[batch, queries, keys]``.
+    """
     attention = observation.attention[site.layer]
     values = observation.head_values[site.layer]
-    projection = observation.model.require(OutputProjections).output_projections()[site.layer]
-    return explanations.norm_based_layer(attention, values, projection)
+    projection = observation.model.require(OutputProjections).get_output_projections()[site.layer]
+    return explanations.norm_based_layer_attention(attention, values, projection)
 
 
 @torch.no_grad()
-def value_zeroing(observation: Observation, site: Site) -> Tensor:
-    """How far a layer's output moves when each value is zeroed (Mohebbi et al. 2023)."""
+def compute_value_zeroing(observation: Observation, site: Site) -> Tensor:
+    """Return the change of a layer's output when each value is zeroed (Mohebbi et al. 2023).
+
+    Args:
+        observation: Model output for a batch of texts.
+        site: Layer.
+
+    Returns:
+        Changes ``[batch, queries, keys]``, which sum to 1 over the keys.
+    """
     return observation.remember(
         ("value_zeroing", site.layer),
-        lambda: _value_zeroing(observation, site.layer),
+        lambda: _compute_value_zeroing(observation, site.layer),
     )
 
 
-def _value_zeroing(observation: Observation, layer: int) -> Tensor:
+def _compute_value_zeroing(observation: Observation, layer: int) -> Tensor:
+    """Run the block of a layer once per zeroed key and compare the outputs."""
     model = observation.model.require(BlockOutputs)
     n_texts = len(observation.probs)
     n_keys = observation.batch.mask.shape[1]
-    zeroed = torch.eye(n_keys, dtype=torch.bool, device=observation.probs.device)
-    kept = ~zeroed[:, None, None, None].expand(-1, n_texts, -1, -1, -1)
-    every = torch.ones_like(kept[:1])
-    original = model.block_output(observation, layer, every)
+    is_zeroed = torch.eye(n_keys, dtype=torch.bool, device=observation.probs.device)
+    key_masks = ~is_zeroed[:, None, None, None].expand(-1, n_texts, -1, -1, -1)
+    full_mask = torch.ones_like(key_masks[:1])
+    original = model.compute_block_output(observation, layer, full_mask)
     columns = []
-    for part in kept.split(COLUMNS_AT_ONCE):
-        output = model.block_output(observation, layer, part)
+    for chunk in key_masks.split(ZEROED_COLUMNS_PER_PASS):
+        output = model.compute_block_output(observation, layer, chunk)
         columns.append(explanations.cosine_distance(original, output))
     distances = torch.cat(columns).permute(1, 2, 0)
-    visible = observation.model.visible(observation, layer)
+    visible = observation.model.get_visible_keys(observation, layer)
     return explanations.value_zeroing(distances, visible)
 
 
-def value_zeroing_rollout(observation: Observation, site: Site) -> Tensor:
-    """Value zeroing rolled out from the input to a layer."""
-    below = observation.model.require(Stack).layers_below(site.layer)
-    zeroing = [value_zeroing(observation, Site(layer)) for layer in below]
-    return explanations.rollout(zeroing, residual=False)
+def compute_value_zeroing_rollout(observation: Observation, site: Site) -> Tensor:
+    """Return the rollout of value zeroing from the input to a layer (Mohebbi et al. 2023).
+
+    Args:
+        observation: Model output for a batch of texts.
+        site: Layer.
+
+    Returns:
+        Rollout ``[batch, queries, keys]``.
+    """
+    layers = observation.model.require(Stack).list_layers_below(site.layer)
+    maps = [compute_value_zeroing(observation, Site(layer)) for layer in layers]
+    return explanations.rollout(maps, residual=False)
 
 
-OF_HEADS = {
-    "raw_attention": AttentionMap(raw_attention),
-    "attention_times_gradient": AttentionMap(attention_times_gradient, (Differentiable,)),
-    "effective_attention": AttentionMap(effective_attention, (HeadValues,), is_difference=True),
-    "norm_based": AttentionMap(norm_based, (HeadValues, OutputProjections)),
+HEAD_MAPS = {
+    "raw_attention": AttentionMap(get_raw_attention),
+    "attention_times_gradient": AttentionMap(compute_attention_times_gradient, (Differentiable,)),
+    "effective_attention": AttentionMap(
+        compute_effective_attention, (HeadValues,), is_difference=True
+    ),
+    "norm_based": AttentionMap(compute_norm_based, (HeadValues, OutputProjections)),
 }
-OF_LAYERS = {
-    "mean_attention": AttentionMap(mean_attention),
-    "rollout": AttentionMap(rollout, (Stack,)),
-    "layer_norm_based": AttentionMap(layer_norm_based, (HeadValues, OutputProjections)),
-    "value_zeroing": AttentionMap(value_zeroing, (BlockOutputs,), is_difference=True),
+"""Maps of a single head, by name."""
+LAYER_MAPS = {
+    "mean_attention": AttentionMap(compute_mean_attention),
+    "rollout": AttentionMap(compute_rollout, (Stack,)),
+    "layer_norm_based": AttentionMap(compute_layer_norm_based, (HeadValues, OutputProjections)),
+    "value_zeroing": AttentionMap(compute_value_zeroing, (BlockOutputs,), is_difference=True),
     "value_zeroing_rollout": AttentionMap(
-        value_zeroing_rollout, (Stack, BlockOutputs), is_difference=True
+        compute_value_zeroing_rollout, (Stack, BlockOutputs), is_difference=True
     ),
 }
+"""Maps of a whole layer, by name."""
 
 
-def group_readings(observation: Observation, site: Site) -> dict[str, Tensor]:
-    """Importance of each unit by the maps of a group of heads, by name, each [batch, keys].
+def read_group_maps(observation: Observation, site: Site) -> dict[str, Tensor]:
+    """Return the importance of each unit according to the maps of a group of heads.
 
-    Of a layer all of :data:`OF_LAYERS` that the model allows. Of all attention the mean
-    over all heads, the mean over those of the last layer, and attention rolled out to
-    it. Of a set of heads their mean.
+    Args:
+        observation: Model output for a batch of texts.
+        site: Group of heads.
+
+    Returns:
+        Values ``[batch, keys]`` by name. A layer has all of :data:`LAYER_MAPS` that the model
+        supports. The group of all heads has the mean over all heads, the mean over the heads of
+        the last layer, and attention rollout. A set of heads has their mean.
     """
     if site.layer >= 0:
-        return _of_layer(observation, site)
-    readings = {"mean_attention": observation.read(site)}
+        return _read_layer_maps(observation, site)
+    maps = {"mean_attention": observation.read(site)}
     if site.layer == ALL:
-        last = Site(max(observation.model.members(site)), ALL, site.query)
-        of_last = _of_layer(observation, last)
-        readings["last_layer_attention"] = of_last["mean_attention"]
-        if "rollout" in of_last:
-            readings["rollout"] = of_last["rollout"]
-    return readings
+        last_layer = Site(max(observation.model.get_heads_by_layer(site)), ALL, site.query)
+        last_layer_maps = _read_layer_maps(observation, last_layer)
+        maps["last_layer_attention"] = last_layer_maps["mean_attention"]
+        if "rollout" in last_layer_maps:
+            maps["rollout"] = last_layer_maps["rollout"]
+    return maps
 
 
-def _of_layer(observation: Observation, site: Site) -> dict[str, Tensor]:
+def _read_layer_maps(observation: Observation, site: Site) -> dict[str, Tensor]:
+    """Return all maps of a layer that the model supports, each ``[batch, keys]``."""
     return {
-        name: explanation.read(observation, site)
-        for name, explanation in OF_LAYERS.items()
-        if explanation.is_possible(observation.model, site)
+        name: layer_map.read(observation, site)
+        for name, layer_map in LAYER_MAPS.items()
+        if layer_map.is_available(observation.model, site)
     }
 
 
-RELATIVE = (
+# --- Rankings by name ------------------------------------------------------------------------
+
+RELATIVE_ROUNDING_RANKINGS = (
     "attention",
     "norm_based",
     "input_gradient",
     "rollout",
     "last_layer",
 )
-"""Rankings whose values are exact relative to themselves."""
-OF_SITE = (
+"""Rankings whose values have a rounding error proportional to each value."""
+SITE_RANKINGS = (
     "attention",
     "gradient",
     "product",
     "effective_attention",
     "norm_based",
 )
-SIGNED = ("gradient", "product")
-"""Rankings in which what speaks against the side that the text is on comes last."""
-OF_TEXT = ("input_gradient", "leave_one_out", "random")
-GIVEN = ("given", "given_moved")
-OF_GROUP = {"rollout": "rollout", "last_layer": "mean_attention"}
-"""Maps of a whole layer that rank for a group of heads, by name of the ranking."""
-NEEDS = {
+"""Rankings that depend on the site."""
+SIGNED_RANKINGS = ("gradient", "product")
+"""Rankings in which units that oppose the decision come last."""
+TEXT_RANKINGS = ("input_gradient", "leave_one_out", "random")
+"""Rankings that do not depend on the site."""
+USER_SCORE_RANKINGS = ("given", "given_moved")
+"""Ranking by user-provided scores, and the same scores at random units as its baseline."""
+GROUP_RANKINGS = {"rollout": "rollout", "last_layer": "mean_attention"}
+"""Entry of :data:`LAYER_MAPS` for each ranking that exists for groups of heads only."""
+REQUIRED_CAPABILITIES = {
     "gradient": Differentiable,
     "product": Differentiable,
     "input_gradient": Differentiable,
     "leave_one_out": EditableInputs,
 }
+"""Capability that the model needs for a ranking."""
 RANDOM_STREAM = 4
-MOVED_STREAM = 5
+"""Random number stream of the random ranking."""
+SHUFFLED_SCORES_STREAM = 5
+"""Random number stream of the assignment of user-provided scores to random units."""
 
-Rows = Literal["read", "reaching"]
-"""Which query rows of a map rank: the one that the prediction is read from, where units
-are erased from the text; all that can reach the output, where their weights are erased
-in every row. With ``site.query`` it is that row."""
+QueryRows = Literal["read", "reaching"]
+"""Query rows of a map that determine a ranking. "read": the row from which the prediction is read,
+for tests that remove units from the text. "reaching": all rows that can influence the output, for
+tests that erase the weights of a unit in every row. A site with ``query`` uses that row only."""
 
 
-def ranking(
+def compute_ranking(
     observation: Observation,
     site: Site,
     name: str,
     *,
     seed: int = 0,
-    rows: Rows = "read",
+    rows: QueryRows = "read",
 ) -> Tensor:
-    """Returns importance as dense ranks, [batch, keys], higher for more important.
+    """Return the dense ranks of the units of each text in a ranking.
 
-    Only ``content_mask`` counts. What differs by rounding alone is equal. Gradients are
-    signed: what speaks for the decision is important, with a class explained that for it or
-    against it. What does not depend on the site
-    is computed once per observation.
+    Values that differ only by rounding share a rank. Gradients are signed: units that support the
+    decision are important. If a class is explained, the decision is for or against this class.
 
     Args:
-        name: one of :data:`OF_SITE`, :data:`OF_GROUP`, :data:`OF_TEXT` or :data:`GIVEN`, for
-            which :func:`is_possible`.
-        seed: of the random ranking and of moved scores.
-        rows: see :data:`Rows`.
+        observation: Model output for a batch of texts.
+        site: Head or group of heads.
+        name: Entry of :data:`SITE_RANKINGS`, :data:`GROUP_RANKINGS`, :data:`TEXT_RANKINGS` or
+            :data:`USER_SCORE_RANKINGS` that is available, see :func:`is_ranking_available`.
+        seed: Seed of the random ranking and of the shuffled user-provided scores.
+        rows: Query rows to be used, see :data:`QueryRows`.
+
+    Returns:
+        Ranks ``[batch, keys]``, larger for more important units. Only entries in
+        ``content_mask`` are meaningful.
     """
     content = observation.batch.content_mask
-    if name not in (*OF_TEXT, *GIVEN):
-        values = importance(observation, site, name, seed=seed, rows=rows)
-        return tied(name, values, content)
-    key = f"ranking {name}", seed, observation.explains
-    return observation.remember(key, lambda: tied(name, _of_text(observation, name, seed), content))
+    if name not in (*TEXT_RANKINGS, *USER_SCORE_RANKINGS):
+        values = compute_importance(observation, site, name, seed=seed, rows=rows)
+        return rank_scores(name, values, content)
+
+    def compute() -> Tensor:
+        return rank_scores(name, _compute_text_importance(observation, name, seed), content)
+
+    return observation.remember((f"ranking {name}", seed, observation.explained_class), compute)
 
 
-def importance(
+def compute_importance(
     observation: Observation,
     site: Site,
     name: str,
     *,
     seed: int = 0,
-    rows: Rows = "read",
+    rows: QueryRows = "read",
 ) -> Tensor:
-    """Returns the values behind :func:`ranking`, [batch, keys]; of leave-one-out its ranks.
+    """Return the values by which :func:`compute_ranking` orders the units.
 
-    Comparable within a text only. Signed ones are positive for what speaks for the side that
-    the text is on.
+    Args:
+        observation: Model output for a batch of texts.
+        site: Head or group of heads.
+        name: Name of the ranking, see :func:`compute_ranking`.
+        seed: Seed of the random ranking and of the shuffled user-provided scores.
+        rows: Query rows to be used, see :data:`QueryRows`.
+
+    Returns:
+        Values ``[batch, keys]``, comparable within a text only. Leave-one-out is returned as ranks.
+        Signed values are positive for units that support the decision.
     """
-    if name in (*OF_TEXT, *GIVEN):
-        return _of_text(observation, name, seed)
-    values = _of_site(observation, site, name, rows)
-    return values * observation.side if name in SIGNED else values
+    if name in (*TEXT_RANKINGS, *USER_SCORE_RANKINGS):
+        return _compute_text_importance(observation, name, seed)
+    values = _compute_site_importance(observation, site, name, rows)
+    return values * observation.target_sign if name in SIGNED_RANKINGS else values
 
 
-def is_possible(observation: Observation, site: Site, name: str) -> bool:
-    """Whether the model can compute a ranking, and whether it means anything at this site."""
+def is_ranking_available(observation: Observation, site: Site, name: str) -> bool:
+    """Return whether a ranking is defined for a site and supported by the model and the data.
+
+    Args:
+        observation: Model output for a batch of texts.
+        site: Head or group of heads.
+        name: Name of the ranking.
+    """
     model = observation.model
-    if name in GIVEN:
+    if name in USER_SCORE_RANKINGS:
         return observation.batch.scores is not None
-    if name in OF_HEADS:
-        return not site.is_group and OF_HEADS[name].is_possible(model, site)
-    if name in OF_GROUP:
-        return _is_of_group(model, site, name)
-    need = NEEDS.get(name)
-    return need is None or model.lacks(need, site) is None
+    if name in HEAD_MAPS:
+        return not site.is_group and HEAD_MAPS[name].is_available(model, site)
+    if name in GROUP_RANKINGS:
+        return _is_group_ranking_available(model, site, name)
+    capability = REQUIRED_CAPABILITIES.get(name)
+    return capability is None or model.lacks(capability, site) is None
 
 
-def _is_of_group(model: AttentionModelBase, site: Site, name: str) -> bool:
-    """Whether the ranking has a form for this group of heads."""
-    if not site.is_group or site.layer == SET:
+def _is_group_ranking_available(model: AttentionModelBase, site: Site, name: str) -> bool:
+    """Return whether a ranking for groups of heads is defined for this group."""
+    if not site.is_group or site.layer == HEAD_SET:
         return False
-    layers = model.members(site)
+    layers = model.get_heads_by_layer(site)
     if name == "last_layer" and (site.layer != ALL or len(layers) == 1):
         return False
-    return OF_LAYERS[OF_GROUP[name]].is_possible(model, Site(max(layers)))
+    return LAYER_MAPS[GROUP_RANKINGS[name]].is_available(model, Site(max(layers)))
 
 
-def attention_of(observation: Observation, site: Site) -> Tensor:
-    """Attention [batch, keys] that is edited when a key is erased in every row.
+def compute_site_attention(observation: Observation, site: Site) -> Tensor:
+    """Return the attention to each key, averaged over heads and over effective query rows.
 
-    The mean over the site's heads, and over the rows that can reach the output.
+    This is the attention that disappears when a key is erased in every row that can influence the
+    output.
+
+    Args:
+        observation: Model output for a batch of texts.
+        site: Head or group of heads.
+
+    Returns:
+        Attention ``[batch, keys]``.
     """
 
     def compute() -> Tensor:
-        members = observation.model.members(site)
-        total = _of_members(observation, site, "attention", "reaching")
-        return total / sum(map(len, members.values()))
+        heads_by_layer = observation.model.get_heads_by_layer(site)
+        total = _sum_head_maps(observation, site, "attention", "reaching")
+        return total / sum(map(len, heads_by_layer.values()))
 
     return observation.remember(("attention_of", site), compute)
 
 
-def _of_site(observation: Observation, site: Site, name: str, rows: Rows) -> Tensor:
-    """Importance [batch, keys] at a site; sizes are comparable within a text only."""
-    if name in MAPS:
-        return _of_members(observation, site, name, rows)
-    if name in OF_HEADS:
-        values = OF_HEADS[name].function(observation, site)
-        return _row(observation, values, site, rows).abs()
-    top = Site(max(observation.model.members(site)))
-    values = OF_LAYERS[OF_GROUP[name]].function(observation, top)
-    return _row(observation, values, top._replace(query=site.query), rows)
+def _compute_site_importance(
+    observation: Observation, site: Site, name: str, rows: QueryRows
+) -> Tensor:
+    """Return the values ``[batch, keys]`` of a ranking that depends on the site."""
+    if name in PER_LAYER_MAPS:
+        return _sum_head_maps(observation, site, name, rows)
+    if name in HEAD_MAPS:
+        values = HEAD_MAPS[name].function(observation, site)
+        return _reduce_to_row(observation, values, site, rows).abs()
+    last_layer = Site(max(observation.model.get_heads_by_layer(site)))
+    values = LAYER_MAPS[GROUP_RANKINGS[name]].function(observation, last_layer)
+    return _reduce_to_row(observation, values, last_layer._replace(query=site.query), rows)
 
 
-def _of_members(observation: Observation, site: Site, name: str, rows: Rows) -> Tensor:
-    """Sums a signed map over the heads of the site.
+def _sum_head_maps(observation: Observation, site: Site, name: str, rows: QueryRows) -> Tensor:
+    """Return the sum of a map over the heads of a site, ``[batch, keys]``.
 
-    Attention is averaged over rows. What erasing a key in all rows changes is, to first
-    order, the sum over rows; of several layers, as if each of them was edited alone.
+    Attention is averaged over the rows. Gradients and products are summed over the rows, because
+    this sum is the first-order effect of erasing a key in all rows. With several layers, it is the
+    sum of the effects of editing each layer alone.
     """
     total: Tensor | float = 0.0
-    is_added = name != "attention"
-    for layer, heads in observation.model.members(site).items():
-        values = MAPS[name](observation, layer)[:, heads].sum(1)
-        first = Site(layer, heads[0], site.query)
-        total = total + _row(observation, values, first, rows, added=is_added)
+    is_summed = name != "attention"
+    for layer, heads in observation.model.get_heads_by_layer(site).items():
+        values = PER_LAYER_MAPS[name](observation, layer)[:, heads].sum(1)
+        first_head = Site(layer, heads[0], site.query)
+        total = total + _reduce_to_row(observation, values, first_head, rows, is_summed=is_summed)
     return torch.as_tensor(total)
 
 
-def _row(
+def _reduce_to_row(
     observation: Observation,
     values: Tensor,
     site: Site,
-    rows: Rows,
+    rows: QueryRows,
     *,
-    added: bool = False,
+    is_summed: bool = False,
 ) -> Tensor:
-    """Reduces a map [batch, queries, keys] to one row [batch, keys], see :data:`Rows`."""
+    """Reduce a map ``[batch, queries, keys]`` to one row ``[batch, keys]``.
+
+    The row is the prediction's row, or the mean (``is_summed``: the sum) of all effective rows.
+    """
     if rows == "read" or site.query is not None:
-        return observation.model.read_map(observation, values, site)
-    reaching = observation.reaching(site.layer).to(values.dtype)
-    if not added:
-        n_reaching = reaching.sum(-1, keepdim=True)
-        reaching = reaching / n_reaching.clamp_min(1)
-    row = reaching.unsqueeze(1) @ values
-    return observation.model.read_map(observation, row, site._replace(query=0))
+        return observation.model.select_row(observation, values, site)
+    row_weights = observation.find_effective_queries(site.layer).to(values.dtype)
+    if not is_summed:
+        n_rows = row_weights.sum(-1, keepdim=True)
+        row_weights = row_weights / n_rows.clamp_min(1)
+    row = row_weights.unsqueeze(1) @ values
+    return observation.model.select_row(observation, row, site._replace(query=0))
 
 
-def _attention(observation: Observation, layer: int) -> Tensor:
+def _get_attention(observation: Observation, layer: int) -> Tensor:
+    """Return the attention of a layer."""
     return observation.attention[layer]
 
 
-def _gradient(observation: Observation, layer: int) -> Tensor:
+def _get_attention_gradient(observation: Observation, layer: int) -> Tensor:
+    """Return the gradient with respect to the attention of a layer."""
     return observation.attention_gradient[layer]
 
 
-def _product(observation: Observation, layer: int) -> Tensor:
+def _multiply_by_gradient(observation: Observation, layer: int) -> Tensor:
+    """Return attention × gradient of a layer."""
     return observation.attention[layer] * observation.attention_gradient[layer]
 
 
-MAPS: dict[str, Callable[[Observation, int], Tensor]] = {
-    "attention": _attention,
-    "gradient": _gradient,
-    "product": _product,
+PER_LAYER_MAPS: dict[str, Callable[[Observation, int], Tensor]] = {
+    "attention": _get_attention,
+    "gradient": _get_attention_gradient,
+    "product": _multiply_by_gradient,
 }
-"""Maps of all heads of a layer, [batch, heads, queries, keys]."""
+"""Functions that return the maps of all heads of a layer, ``[batch, heads, queries, keys]``."""
 
 
-def _of_text(observation: Observation, name: str, seed: int) -> Tensor:
+def _compute_text_importance(observation: Observation, name: str, seed: int) -> Tensor:
+    """Return the values ``[batch, keys]`` of a ranking that does not depend on the site."""
     if name == "input_gradient":
-        return observation.gradient_importance()
+        return observation.compute_gradient_importance()
     if name == "leave_one_out":
-        return leave_one_out_ranks(observation)
+        return rank_by_leave_one_out(observation)
     if name == "random":
-        return _drawn(observation, seed, RANDOM_STREAM)
-    return given_scores(observation, name, seed)
+        return _draw_random_orders(observation, seed, RANDOM_STREAM)
+    return read_user_scores(observation, name, seed)
 
 
-def given_scores(observation: Observation, name: str, seed: int) -> Tensor:
-    """The scores of a batch that has some, as they are or moved, [batch, keys].
+def read_user_scores(observation: Observation, name: str, seed: int) -> Tensor:
+    """Return the user-provided scores of a batch, in place or assigned to random units.
 
     Args:
-        name: one of :data:`GIVEN`.
-        seed: of the places that they are moved to.
+        observation: Model output for a batch of texts that has scores.
+        name: "given" for the scores in place, "given_moved" for the scores at random units.
+        seed: Seed of the random assignment.
+
+    Returns:
+        Scores ``[batch, keys]``.
     """
-    given = observation.batch.scores
-    assert given is not None  # see `is_possible`
-    return given if name == "given" else _moved(observation, given, seed)
+    scores = observation.batch.scores
+    # Callers check `is_ranking_available` before.
+    assert scores is not None
+    return scores if name == "given" else _shuffle_scores(observation, scores, seed)
 
 
-def _drawn(observation: Observation, seed: int, stream: int) -> Tensor:
-    """A random number of every unit: its place in an order, float64 [batch, keys]."""
+def _draw_random_orders(observation: Observation, seed: int, stream: int) -> Tensor:
+    """Return a random permutation of each text's units, float64 ``[batch, keys]``."""
     content = observation.batch.content_mask
     values = torch.zeros(content.shape, dtype=torch.float64)
     texts = zip(observation.batch.example_ids, content.cpu(), strict=True)
-    for row, (example_id, real) in enumerate(texts):
-        draw = drawn_order(seed, int(example_id), stream, int(real.sum()))
-        values[row, real] = torch.from_numpy(draw.astype(np.float64))
+    for row, (example_id, is_unit) in enumerate(texts):
+        order = draw_permutation(seed, int(example_id), stream, int(is_unit.sum()))
+        values[row, is_unit] = torch.from_numpy(order.astype(np.float64))
     return values.to(content.device)
 
 
-def _moved(observation: Observation, given: Tensor, seed: int) -> Tensor:
-    """The scores of each text's units in a random order, [batch, keys]."""
+def _shuffle_scores(observation: Observation, scores: Tensor, seed: int) -> Tensor:
+    """Return the scores of each text's units in a random order, ``[batch, keys]``."""
     content = observation.batch.content_mask
-    places = _drawn(observation, seed, MOVED_STREAM).long()
-    moved = torch.zeros_like(given)
-    for row, real in enumerate(content):
-        moved[row, real] = given[row, real][places[row, real]]
-    return moved
+    order = _draw_random_orders(observation, seed, SHUFFLED_SCORES_STREAM).long()
+    shuffled = torch.zeros_like(scores)
+    for row, is_unit in enumerate(content):
+        shuffled[row, is_unit] = scores[row, is_unit][order[row, is_unit]]
+    return shuffled
 
 
-def rankings_of_text(observation: Observation) -> tuple[str, ...]:
-    """The rankings that do not depend on the site: :data:`OF_TEXT`, and given scores."""
-    given = observation.batch.scores is not None
-    return (*OF_TEXT, *GIVEN) if given else OF_TEXT
+def list_text_rankings(observation: Observation) -> tuple[str, ...]:
+    """Return the names of the available rankings that do not depend on the site.
+
+    Args:
+        observation: Model output for a batch of texts.
+    """
+    has_scores = observation.batch.scores is not None
+    return (*TEXT_RANKINGS, *USER_SCORE_RANKINGS) if has_scores else TEXT_RANKINGS
 
 
-def tied(name: str, values: Tensor, content: Tensor) -> Tensor:
-    """Dense ranks [batch, keys].
+def rank_scores(name: str, values: Tensor, content: Tensor) -> Tensor:
+    """Return dense ranks of the values of a ranking, with ties for differences by rounding.
 
-    Weights, norms and sizes of gradients are exact relative to themselves, what has a
-    sign is relative to the largest. Leave-one-out comes as ranks.
+    The rounding error of weights, norms and absolute gradients is proportional to each value. The
+    error of signed values is proportional to the largest value of the text.
+
+    Args:
+        name: Name of the ranking, which determines the rounding error. Values of
+            ``leave_one_out`` are ranks already and are returned unchanged.
+        values: Values ``[batch, keys]``.
+        content: Boolean mask ``[batch, keys]`` of the units.
+
+    Returns:
+        Dense ranks ``[batch, keys]``.
     """
     if name == "leave_one_out":
         return values
-    if name in RELATIVE:
-        return ranks(values, content)
-    return ranks(values, content, values.abs().masked_fill(~content, 0).amax(-1, True))
+    if name in RELATIVE_ROUNDING_RANKINGS:
+        return rank_with_ties(values, content)
+    return rank_with_ties(values, content, values.abs().masked_fill(~content, 0).amax(-1, True))
 
 
-STEPS_AT_ONCE = 8
-"""Of removals: then the orders in which all has happened are left out."""
+STEPS_PER_REPLAY = 8
+"""Number of removal steps that are run together. Orders in which all events have happened are
+skipped afterwards."""
 
 
-def removals_until(
-    happens: Callable[[Tensor], Tensor],
+def count_removals_until(
+    detect_events: Callable[[Tensor], Tensor],
     n_events: int,
     turns: Tensor,
     content: Tensor,
     counts: Tensor,
 ) -> Tensor:
-    """Units that are gone when something first happens, as they leave in some orders.
+    """Return how many units have been removed when each event first happens, for several orders.
+
+    An event is, for example, a flip of the decision.
 
     Args:
-        happens: sets of units bool [copies, batch, keys] -> bool [events, copies, batch].
-        n_events: how many events it tells of.
-        turns: at which each unit leaves, int [orders, batch, keys].
-        content: bool [batch, keys], the units.
-        counts: how many are gone at each step, int [steps, batch].
+        detect_events: Function from sets of removed units, bool ``[copies, batch, keys]``, to
+            whether each event happens, bool ``[events, copies, batch]``.
+        n_events: Number of events that ``detect_events`` distinguishes.
+        turns: Turn at which each unit is removed, counted from 0, int ``[orders, batch, keys]``.
+        content: Boolean mask ``[batch, keys]`` of the units.
+        counts: Number of units that are removed after each step, int ``[steps, batch]``.
 
     Returns:
-        float64 [events, orders, batch]; NaN where it never happens.
+        Numbers of units, float64 ``[events, orders, batch]``; NaN if an event never happens.
     """
     shape = n_events, *turns.shape[:2]
     n_removed = torch.full(shape, torch.nan, dtype=torch.float64)
     n_removed = n_removed.to(turns.device)
-    for some in counts.split(STEPS_AT_ONCE):
-        is_open = n_removed.isnan()
-        if not is_open.any():
+    for step_counts in counts.split(STEPS_PER_REPLAY):
+        is_pending = n_removed.isnan()
+        if not is_pending.any():
             break
-        is_followed = is_open.any(0)[..., None]
-        gone = (turns < some[:, None, :, None]) & content & is_followed
-        happened = happens(gone.flatten(0, 1)).unflatten(1, gone.shape[:2])
-        happened &= gone.any(-1)
-        first = happened.to(torch.int8).argmax(1)
-        count = some.double().gather(0, first.flatten(0, 1)).view(shape)
-        is_new = is_open & happened.any(1)
+        has_pending_event = is_pending.any(0)[..., None]
+        is_removed = (turns < step_counts[:, None, :, None]) & content & has_pending_event
+        happens = detect_events(is_removed.flatten(0, 1)).unflatten(1, is_removed.shape[:2])
+        happens &= is_removed.any(-1)
+        first_step = happens.to(torch.int8).argmax(1)
+        count = step_counts.double().gather(0, first_step.flatten(0, 1)).view(shape)
+        is_new = is_pending & happens.any(1)
         n_removed = torch.where(is_new, count, n_removed)
     return n_removed
