@@ -1,35 +1,44 @@
-"""Does attention rank tokens as feature importance does?
+"""Test ``correlation``: does attention rank tokens as feature importance does?
 
 Jain & Wallace 2019, Section 4.1, Algorithm 1.
 
-Question: do tokens with more attention matter more to the output?
-Measure:  Kendall's τ-b between the attention of a text's tokens and (a) |gradient ×
-          input| of the output with the attention weights held fixed, (b) the change of
-          the output when the token is left out of the input.
-Compare:  τ-b of (a) with (b): how far two measures of importance agree that do not look
-          at attention; text by text, how much more one of them agrees with the other
-          than attention does (the paper's Figures 3 and 4).
-Top:      the share of the k tokens that one ranks first among the k that the other does,
-          beside k / T, what random orders of T tokens come to; and τ on the union of
-          both, 1 − 2K / pairs for the distance K of Fagin et al. (2003) with p = ½.
-Weighted: as (b), but every pair of tokens counts by how much their importances differ
-          (Gini correlation, functional/rank.py): where one token decides, the order of
-          the others is noise and weighs nothing. Precision: of the fewest tokens that
-          hold half of the importance, the share among as many of most attention.
-Reading:  1 the same order, 0 unrelated orders, −1 the reverse. Agreement is
-          significant where τ > 0 and its two-sided p ≤ .05 (the papers also count
-          τ < 0); an undefined τ is not. Beside it stands how often unrelated orders
-          agree as significantly: 0 in texts of up to 4 tokens, 2.5% in long ones.
+Question
+    Do tokens with more attention have more influence on the output?
 
-What differs by rounding alone is a tie. Attention and gradients are exact relative to
-themselves. Leave-one-out is a difference of two outputs: exact relative to 1 − p of the
-predicted class, as far as its logits are. Tokens whose effects on the logits differ by
-less than the logits' own rounding (in float32 some 3e-5) share a rank; in float64 they
-need not.
+Measure
+    Kendall's τ-b between the attention of a text's tokens and (a) |gradient × input| with the
+    attention weights held fixed, (b) leave-one-out: the output change when the token is removed
+    from the input.
 
-Where several tokens tie for the k-th place, it is drawn among them: the overlap is its
-mean over the draws of both sides. For τ on the union all of them are in. Both are NaN in
-texts of k tokens or fewer, whose top is the whole text.
+Weighted agreement
+    Gini correlation of attention with (b): each pair of tokens is weighted by the difference of
+    their effects (see ``functional/rank.py``). If one token decides, the order of the others is
+    noise and has no weight. Precision: the share of the tokens that together carry half of the
+    importance that is among equally many tokens with the most attention.
+
+Top-k sets
+    Share of the k tokens that one ranking puts first that the other puts first too, and Kendall's
+    τ on the union of both sets, 1 − 2K / pairs, with the distance K of Fagin et al. 2003 for
+    p = ½. The chance level of the overlap in a text of T tokens is k / T. Both are NaN in texts of
+    at most k tokens. Tokens that tie for rank k are drawn at random for the overlap, which is
+    averaged over all draws; for τ all of them belong to the set.
+
+Baseline
+    τ-b of (a) with (b), which is the agreement of two measures of importance that do not use
+    attention. For each text the test also reports how much more (a) and (b) agree with each other
+    than attention does with either (Figures 3 and 4 of the paper).
+
+Interpretation
+    1 is the same order, 0 are unrelated orders, −1 is the reverse order. An agreement is
+    significant if τ > 0 and its two-sided p ≤ .05. The paper also counts τ < 0. An undefined τ is
+    not significant. ``significant_by_chance`` is the probability that a random order is
+    significant: 0 in texts of up to 4 tokens, 2.5% in long texts.
+
+Ties
+    Values that differ only by rounding are ties. The rounding error of attention and gradients is
+    proportional to each value. Leave-one-out is a difference of two outputs, so its error is
+    proportional to 1 − p of the predicted class. In float32, tokens whose effects on the logits
+    differ by less than about 3e-5 share a rank; in float64 such effects can be distinguished.
 """
 
 from collections import defaultdict
@@ -43,14 +52,14 @@ from torch import Tensor
 from hf_attnprobe.core.readings import TestReadings, share
 from hf_attnprobe.faithfulness.options import Correlation
 from hf_attnprobe.faithfulness.registry import register_test
-from hf_attnprobe.functional.divergence import small_side
+from hf_attnprobe.functional.divergence import compute_shifted_probability
 from hf_attnprobe.functional.rank import (
-    chance_of_agreement,
+    compute_chance_of_agreement,
     dense_rank,
     gini_correlation,
-    heaviest,
     kendall_tau_b_matrix,
-    precision,
+    r_precision,
+    select_heaviest,
     top_overlap,
     top_tau,
 )
@@ -62,109 +71,133 @@ from hf_attnprobe.protocol import (
 )
 
 
-LEVEL = 0.05
-ROUNDINGS = 256
-"""Values closer than so many roundings of a single operation are equal, but never
-more than ``AT_MOST`` apart, which is what matters in 16 bits."""
-AT_MOST = 0.01
-PAIRS = ((0, 1), (0, 2), (1, 2))  # attention, gradient, leave-one-out
-NAMES = (
+SIGNIFICANCE_LEVEL = 0.05
+"""Largest p-value that counts as significant."""
+ROUNDING_STEPS = 256
+"""Largest difference between tied values, in units of the machine precision of their type."""
+LARGEST_TOLERANCE = 0.01
+"""Upper limit of the relative tolerance for ties. It only applies to 16-bit types."""
+RANKING_PAIRS = ((0, 1), (0, 2), (1, 2))
+"""Compared pairs of rankings, with 0 for attention, 1 for gradients and 2 for leave-one-out."""
+PAIR_NAMES = (
     "attention_gradient",
     "attention_leave_one_out",
     "gradient_leave_one_out",
 )
+"""Names of :data:`RANKING_PAIRS` in the names of statistics."""
 
 READINGS: TestReadings = {
     "attention_gradient_tau": (
-        "attention and gradients order the tokens with rank correlation {mean:.2f} (1 "
-        "is the same order)"
+        "attention and gradients rank the tokens with a rank correlation of {mean:.2f} (1 is the "
+        "same order)"
     ),
     "attention_gradient_significant": share(
         "attention and gradients agree significantly (p ≤ .05, τ > 0) in {mean:.0%} of texts"
     ),
     "attention_leave_one_out_tau": (
-        "attention and leaving out order the tokens with rank correlation {mean:.2f}"
+        "attention and leave-one-out rank the tokens with a rank correlation of {mean:.2f}"
     ),
     "attention_leave_one_out_significant": share(
-        "attention and leaving out agree significantly (p ≤ .05, τ > 0) in {mean:.0%} of texts"
+        "attention and leave-one-out agree significantly (p ≤ .05, τ > 0) in {mean:.0%} of texts"
     ),
     "gradient_leave_one_out_tau": (
-        "gradients and leaving out, the yardstick, agree with rank correlation {mean:.2f}"
+        "gradients and leave-one-out, the baseline, have a rank correlation of {mean:.2f}"
     ),
     "gradient_leave_one_out_significant": share(
-        "gradients and leaving out agree significantly (p ≤ .05, τ > 0) in {mean:.0%} of texts"
+        "gradients and leave-one-out agree significantly (p ≤ .05, τ > 0) in {mean:.0%} of texts"
     ),
     "significant_by_chance": share(
-        "orders that have nothing to do with each other agree as significantly in "
-        "{mean:.1%} of texts (never in texts of 4 tokens or fewer)"
+        "unrelated orders would agree significantly in {mean:.1%} of texts (never in texts of 4 "
+        "tokens or fewer)"
     ),
-    "attention_gradient_p_value": ("the mean p-value of attention against gradients is {mean:.2f}"),
+    "attention_gradient_p_value": "the mean p-value of attention and gradients is {mean:.2f}",
     "attention_leave_one_out_p_value": (
-        "the mean p-value of attention against leaving out is {mean:.2f}"
+        "the mean p-value of attention and leave-one-out is {mean:.2f}"
     ),
     "gradient_leave_one_out_p_value": (
-        "the mean p-value of gradients against leaving out is {mean:.2f}"
+        "the mean p-value of gradients and leave-one-out is {mean:.2f}"
     ),
     "leave_one_out_tau_difference": (
-        "gradients order the tokens nearer to leaving out than attention does by "
-        "{mean:+.2f} of rank correlation (mean over texts; below 0 attention is nearer)"
+        "the rank correlation with leave-one-out is larger for gradients than for attention by "
+        "{mean:+.2f} (mean over texts; below 0, attention agrees better)"
     ),
     "gradient_tau_difference": (
-        "leaving out orders the tokens nearer to gradients than attention does by "
-        "{mean:+.2f} of rank correlation (mean over texts; below 0 attention is nearer)"
+        "the rank correlation with gradients is larger for leave-one-out than for attention by "
+        "{mean:+.2f} (mean over texts; below 0, attention agrees better)"
     ),
     "attention_leave_one_out_agreement": (
-        "attention puts first what matters most when left out with a Gini correlation "
-        "of {mean:.2f} (1 is the best order, 0 chance)"
+        "the order of attention agrees with the effect of leaving tokens out with a Gini "
+        "correlation of {mean:.2f} (1 is the best order, 0 chance)"
     ),
     "attention_leave_one_out_precision": (
-        "{mean:.2f} of the tokens that together hold half of the importance by leaving out "
-        "are among as many that attention ranks first"
+        "{mean:.2f} of the tokens that carry half of the leave-one-out importance are among "
+        "equally many tokens with the most attention"
     ),
     "attention_gradient_top_overlap": share(
-        "{mean:.0%} of the {key} most attended tokens are among the {key} of the largest "
-        "gradients (mean over longer texts)"
+        "{mean:.0%} of the {key} tokens with the most attention are among the {key} with the "
+        "largest gradients (mean over texts of more tokens)"
     ),
     "attention_leave_one_out_top_overlap": share(
-        "{mean:.0%} of the {key} most attended tokens are among the {key} that matter "
-        "most when left out (mean over longer texts)"
+        "{mean:.0%} of the {key} tokens with the most attention are among the {key} most "
+        "important tokens by leave-one-out (mean over texts of more tokens)"
     ),
     "gradient_leave_one_out_top_overlap": share(
-        "{mean:.0%} of the {key} tokens of the largest gradients are among the {key} "
-        "that matter most when left out (mean over longer texts)"
+        "{mean:.0%} of the {key} tokens with the largest gradients are among the {key} most "
+        "important tokens by leave-one-out (mean over texts of more tokens)"
     ),
     "top_overlap_by_chance": share(
-        "orders that have nothing to do with each other share {mean:.0%} of their first "
-        "{key} tokens (mean over longer texts)"
+        "unrelated orders share {mean:.0%} of their first {key} tokens (mean over texts of more "
+        "tokens)"
     ),
     "attention_gradient_top_tau": (
-        "on the {key} first tokens of both attention and gradients have rank correlation {mean:.2f}"
+        "on the first {key} tokens of either ranking, attention and gradients have a rank "
+        "correlation of {mean:.2f}"
     ),
     "attention_leave_one_out_top_tau": (
-        "on the {key} first tokens of both attention and leaving out have rank "
-        "correlation {mean:.2f}"
+        "on the first {key} tokens of either ranking, attention and leave-one-out have a rank "
+        "correlation of {mean:.2f}"
     ),
     "gradient_leave_one_out_top_tau": (
-        "on the {key} first tokens of both gradients and leaving out have rank "
-        "correlation {mean:.2f}"
+        "on the first {key} tokens of either ranking, gradients and leave-one-out have a rank "
+        "correlation of {mean:.2f}"
     ),
 }
 
 
 @dataclass(frozen=True)
 class CorrelationResult:
-    """All [batch]: τ-b in [−1, 1] and p-values, NaN for one-token texts and constant
-    rows; significant is 1 where p ≤ .05 and τ > 0, else 0.
+    """Statistics of the test ``correlation``: tensors ``[batch]``, or mappings to them by k.
 
-    ``significant_by_chance`` is the probability of that for a random order of as many
-    tokens, without ties. ``leave_one_out_tau_difference`` is τ(gradient, leave-one-out)
-    − τ(attention, leave-one-out), ``gradient_tau_difference`` τ(gradient, leave-one-out)
-    − τ(attention, gradient), both in [−2, 2]. ``attention_leave_one_out_agreement`` is in
-    [−1, 1], its precision in [0, 1]; both are NaN where no token matters more than
-    another.
+    In the names, a pair such as ``attention_gradient`` stands for the two compared rankings.
 
-    By number k of tokens: overlaps in [0, 1] and τ on the union in [−1, 1], NaN in texts
-    of k tokens or fewer; τ also where the union is a single token.
+    Attributes:
+        attention_gradient_tau: Kendall's τ-b in [−1, 1]. This and the other τ-b and p-values are
+            NaN in texts of one token and for constant rankings.
+        attention_gradient_p_value: Two-sided p-value of τ-b.
+        attention_gradient_significant: 1 if p ≤ .05 and τ > 0, else 0.
+        attention_leave_one_out_tau: Kendall's τ-b.
+        attention_leave_one_out_p_value: Two-sided p-value of τ-b.
+        attention_leave_one_out_significant: 1 if p ≤ .05 and τ > 0, else 0.
+        gradient_leave_one_out_tau: Kendall's τ-b.
+        gradient_leave_one_out_p_value: Two-sided p-value of τ-b.
+        gradient_leave_one_out_significant: 1 if p ≤ .05 and τ > 0, else 0.
+        significant_by_chance: Probability that a random order without ties is significant.
+        leave_one_out_tau_difference: τ(gradient, leave-one-out) − τ(attention, leave-one-out), in
+            [−2, 2].
+        gradient_tau_difference: τ(gradient, leave-one-out) − τ(attention, gradient), in [−2, 2].
+        attention_leave_one_out_agreement: Gini correlation in [−1, 1]. NaN if all tokens are
+            equally important.
+        attention_leave_one_out_precision: Precision in [0, 1]. NaN if all tokens are equally
+            important.
+        attention_gradient_top_overlap: Overlap of the top-k sets in [0, 1], by k. This and the
+            following are NaN in texts of k tokens or fewer.
+        attention_leave_one_out_top_overlap: Overlap of the top-k sets.
+        gradient_leave_one_out_top_overlap: Overlap of the top-k sets.
+        top_overlap_by_chance: Expected overlap of unrelated top-k sets, k / T.
+        attention_gradient_top_tau: τ on the union of the top-k sets in [−1, 1], by k. NaN also if
+            the union is a single token.
+        attention_leave_one_out_top_tau: τ on the union of the top-k sets.
+        gradient_leave_one_out_top_tau: τ on the union of the top-k sets.
     """
 
     attention_gradient_tau: Tensor
@@ -192,7 +225,7 @@ class CorrelationResult:
 
 @register_test(
     readings=READINGS,
-    does="compares the order of attention with that of gradients and of leaving out",
+    summary="compares the ranking by attention with those by gradients and by leave-one-out",
     groups=True,
     needs=(Differentiable, EditableInputs),
 )
@@ -203,101 +236,135 @@ def correlation(
     *,
     seed: int = 0,
 ) -> CorrelationResult:
-    """Rank correlation of attention with gradient and leave-one-out importance.
+    """Compute the rank correlations of attention, gradients and leave-one-out.
 
-    Importance is absolute: what lowers the class counts as much as what raises it.
+    Importance is absolute: tokens that lower the probability of the class count as much as tokens
+    that raise it.
 
     Args:
-        seed: unused, nothing here is random.
+        observation: Model output for a batch of texts.
+        site: Head or group of heads whose attention is ranked.
+        options: Explained class and sizes of the top-k sets.
+        seed: Unused, because the test is deterministic.
+
+    Returns:
+        Statistics per text.
     """
-    observation = observation.explaining(options.target)
+    observation = observation.with_target(options.target)
     content = observation.batch.content_mask
     attention = observation.read(site)
-    gradient = observation.gradient_importance()
-    leave_one_out = observation.leave_one_out_importance()
+    gradient = observation.compute_gradient_importance()
+    leave_one_out = observation.compute_leave_one_out_importance()
     values = torch.stack([attention, gradient, leave_one_out], dim=1)
-    unit = _unit_of_leave_one_out(observation)
-    units = torch.stack([0 * unit, 0 * unit, unit], dim=1)
-    ranked = ranks(values, content.unsqueeze(1), units)
-    found = kendall_tau_b_matrix(ranked, content)
+    scale = _get_leave_one_out_scale(observation)
+    scales = torch.stack([0 * scale, 0 * scale, scale], dim=1)
+    ranks = rank_with_ties(values, content.unsqueeze(1), scales)
+    kendall = kendall_tau_b_matrix(ranks, content)
     # NaN is not significant, as in the paper's count over all texts.
-    significant = ((found.p_value <= LEVEL) & (found.tau > 0)).double()
-    parts = torch.stack([found.tau, found.p_value, significant])
-    by_pair = [part for x, y in PAIRS for part in parts[:, :, x, y]]
-    by_chance = chance_of_agreement(content.sum(-1), level=LEVEL)
-    baseline = found.tau[:, 1, 2]
-    differences = [baseline - found.tau[:, 0, 2], baseline - found.tau[:, 0, 1]]
-    tops = _tops(ranked, content, options.tops)
-    agreements = _weighted(ranked, leave_one_out, content)
-    found_ones = [*by_pair, by_chance, *differences, *agreements]
-    return CorrelationResult(*found_ones, **tops)
+    significant = ((kendall.p_value <= SIGNIFICANCE_LEVEL) & (kendall.tau > 0)).double()
+    matrices = torch.stack([kendall.tau, kendall.p_value, significant])
+    pair_statistics = [
+        matrix for first, second in RANKING_PAIRS for matrix in matrices[:, :, first, second]
+    ]
+    significant_by_chance = compute_chance_of_agreement(content.sum(-1), level=SIGNIFICANCE_LEVEL)
+    baseline = kendall.tau[:, 1, 2]
+    differences = [baseline - kendall.tau[:, 0, 2], baseline - kendall.tau[:, 0, 1]]
+    top_statistics = _compare_tops(ranks, content, options.tops)
+    weighted_statistics = _compare_weighted(ranks, leave_one_out, content)
+    # The positional arguments follow the order of the fields of the result.
+    return CorrelationResult(
+        *pair_statistics,
+        significant_by_chance,
+        *differences,
+        *weighted_statistics,
+        **top_statistics,
+    )
 
 
-def _weighted(ranked: Tensor, importance: Tensor, content: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns Gini correlation and precision of attention against leave-one-out, each [batch].
-
-    Shape: ranked [batch, 3, keys], see :data:`PAIRS`.
-    """
-    attention = ranked[:, 0]
-    all_equal = ranked[:, 2].masked_fill(~content, 0).amax(-1) == 0
-    agreement = gini_correlation(importance, attention, content)
-    agreement = agreement.masked_fill(all_equal, torch.nan)
-    wanted = heaviest(importance, content)
-    precise = precision(attention, wanted, content)
-    precise = precise.masked_fill(all_equal, torch.nan)
-    return agreement, precise
-
-
-def _tops(ranked: Tensor, content: Tensor, tops: Sequence[int]) -> dict[str, Any]:
-    """Overlap and τ of the first k tokens of each pair of rankings, by statistic and k, each
-    [batch].
-
-    Shape: ranked [batch, 3, keys], see :data:`PAIRS`.
-    """
-    n_tokens = content.sum(-1)
-    one, other = (list(side) for side in zip(*PAIRS, strict=True))
-    first = ranked[:, one].flatten(0, 1)
-    second = ranked[:, other].flatten(0, 1)
-    mask = content.repeat_interleave(len(PAIRS), 0)
-    found: dict[str, dict[int, Tensor]] = defaultdict(dict)
-    for k in sorted(set(tops)):
-        too_short = n_tokens <= k
-        chance = k / n_tokens.double()
-        chance = chance.masked_fill(too_short, torch.nan)
-        found["top_overlap_by_chance"][k] = chance
-        for kind, measure in (("overlap", top_overlap), ("tau", top_tau)):
-            measured = measure(first, second, mask, k)
-            by_pair = measured.unflatten(0, (-1, len(PAIRS)))
-            by_pair = by_pair.masked_fill(too_short[:, None], torch.nan)
-            for name, values in zip(NAMES, by_pair.unbind(1), strict=True):
-                found[f"{name}_top_{kind}"][k] = values
-    return found
-
-
-def ranks(values: Tensor, content: Tensor, unit: Tensor | float = 0.0) -> Tensor:
-    """Dense ranks [..., keys] in which values that differ by rounding alone are equal.
+def _compare_weighted(ranks: Tensor, importance: Tensor, content: Tensor) -> tuple[Tensor, Tensor]:
+    """Return Gini correlation and precision of attention against leave-one-out, each ``[batch]``.
 
     Args:
-        values, content: [..., keys].
-        unit: the numbers whose difference the values are, [..., 1]: their rounding
-            stays where they cancel. Without one, rounding is relative to each value.
+        ranks: Ranks by attention, gradients and leave-one-out, ``[batch, 3, keys]``.
+        importance: Leave-one-out importance ``[batch, keys]``.
+        content: Boolean mask ``[batch, keys]`` of the units.
     """
-    rounding = min(ROUNDINGS * torch.finfo(values.dtype).eps, AT_MOST)
-    return dense_rank(values, content, rtol=rounding, atol=rounding * unit)
+    attention_ranks = ranks[:, 0]
+    is_constant = ranks[:, 2].masked_fill(~content, 0).amax(-1) == 0
+    agreement = gini_correlation(importance, attention_ranks, content)
+    important_tokens = select_heaviest(importance, content)
+    precision = r_precision(attention_ranks, important_tokens, content)
+    return (
+        agreement.masked_fill(is_constant, torch.nan),
+        precision.masked_fill(is_constant, torch.nan),
+    )
 
 
-def leave_one_out_ranks(observation: Observation) -> Tensor:
-    """Ranks [batch, keys] of the leave-one-out importance.
+def _compare_tops(ranks: Tensor, content: Tensor, tops: Sequence[int]) -> dict[str, Any]:
+    """Return overlap and τ of the top-k sets of each pair of rankings.
 
-    Leaving out either of two equal neighbours leaves the same text, hence a tie.
+    Args:
+        ranks: Ranks by attention, gradients and leave-one-out, ``[batch, 3, keys]``.
+        content: Boolean mask ``[batch, keys]`` of the units.
+        tops: Sizes k of the top-k sets.
+
+    Returns:
+        Values ``[batch]`` by statistic and k.
     """
-    importance = observation.leave_one_out_importance()
-    unit = _unit_of_leave_one_out(observation)
-    return ranks(importance, observation.batch.content_mask, unit)
+    n_tokens = content.sum(-1)
+    first_indices, second_indices = (list(side) for side in zip(*RANKING_PAIRS, strict=True))
+    first_ranks = ranks[:, first_indices].flatten(0, 1)
+    second_ranks = ranks[:, second_indices].flatten(0, 1)
+    mask = content.repeat_interleave(len(RANKING_PAIRS), 0)
+    statistics: dict[str, dict[int, Tensor]] = defaultdict(dict)
+    for k in sorted(set(tops)):
+        is_too_short = n_tokens <= k
+        chance = k / n_tokens.double()
+        chance = chance.masked_fill(is_too_short, torch.nan)
+        statistics["top_overlap_by_chance"][k] = chance
+        for measure_name, measure in (("overlap", top_overlap), ("tau", top_tau)):
+            values = measure(first_ranks, second_ranks, mask, k)
+            values = values.unflatten(0, (-1, len(RANKING_PAIRS)))
+            values = values.masked_fill(is_too_short[:, None], torch.nan)
+            for pair_name, pair_values in zip(PAIR_NAMES, values.unbind(1), strict=True):
+                statistics[f"{pair_name}_top_{measure_name}"][k] = pair_values
+    return statistics
 
 
-def _unit_of_leave_one_out(observation: Observation) -> Tensor:
-    """Size of the probability that leave-one-out subtracts from, [batch, 1]; it sets the
-    rounding.
+def rank_with_ties(values: Tensor, content: Tensor, scale: Tensor | float = 0.0) -> Tensor:
+    """Return dense ranks in which values that differ only by rounding are equal.
+
+    Args:
+        values: Values ``[..., keys]``.
+        content: Boolean mask ``[..., keys]`` of the ranked values.
+        scale: Size of the numbers whose difference the values are, ``[..., 1]``. The rounding
+            error of a difference depends on these numbers. With 0, the error is proportional to
+            each value.
+
+    Returns:
+        Dense ranks ``[..., keys]``.
     """
-    return small_side(observation.probs, observation.target(None)).abs()[:, None]
+    tolerance = min(ROUNDING_STEPS * torch.finfo(values.dtype).eps, LARGEST_TOLERANCE)
+    return dense_rank(values, content, rtol=tolerance, atol=tolerance * scale)
+
+
+def rank_by_leave_one_out(observation: Observation) -> Tensor:
+    """Return the ranks of the tokens by leave-one-out importance, ``[batch, keys]``.
+
+    Two equal neighbouring tokens tie, because the text without either of them is the same.
+
+    Args:
+        observation: Model output for a batch of texts.
+    """
+    importance = observation.compute_leave_one_out_importance()
+    scale = _get_leave_one_out_scale(observation)
+    return rank_with_ties(importance, observation.batch.content_mask, scale)
+
+
+def _get_leave_one_out_scale(observation: Observation) -> Tensor:
+    """Return the size of the probability from which leave-one-out subtracts, ``[batch, 1]``.
+
+    It determines the rounding error of the differences.
+    """
+    target_classes = observation.get_target_classes(None)
+    return compute_shifted_probability(observation.probs, target_classes).abs()[:, None]
