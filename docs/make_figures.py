@@ -21,7 +21,7 @@ from hf_attnprobe import (
     audit,
     demo,
     figures,
-    rationale_dataset,
+    make_rationale_dataset,
     retrain,
     train,
 )
@@ -95,7 +95,7 @@ def example_page(made: Path) -> None:
 
 def draw(report: object, names: tuple[str, ...], folder: Path) -> None:
     """Keeps the named figures of a report."""
-    figures.save(report.charts(), folder, formats=("svg",))
+    figures.save_charts(report.charts(), folder, formats=("svg",))
     (DOCS / "figures").mkdir(exist_ok=True)
     for name in names:
         shutil.copy(folder / f"{name}.svg", DOCS / "figures")
@@ -117,7 +117,7 @@ def audit_of_heads(folder: Path) -> object:
 
 def retrained(folder: Path) -> object:
     """Adversaries of a small classifier beside its other seeds."""
-    data = rationale_dataset(900, seed=0)
+    data = make_rationale_dataset(900, seed=0)
     small = {"encoder": "bilstm", "embedding_size": 32, "encoder_size": 32}
     options = TrainingOptions(epochs=4, learning_rate=2e-3)
     base = folder / "base"

@@ -1,46 +1,47 @@
-"""What a report says, as data: a verb writes it once, and every form prints it.
+"""Data types for the contents of a report: a document is a sequence of blocks.
 
-A verb has one function ``document(result) -> Document``. ``text.py`` prints it for a terminal,
-``markdown.py`` as Markdown, ``html.py`` as a page or a notebook's cell; none of them knows a verb::
+Every command has one function that turns its result into a :class:`Document`. The modules
+``terminal_text.py``, ``markdown.py`` and ``html.py`` print any document, so they need no knowledge
+of the commands. For example::
 
-    def document(d: Deception) -> Document:
+    def build_document(result: TrainingResult) -> Document:
         return Document(
-            f"Does {d.model} hide what it uses?",
-            [LEAD, Answered(QUESTION, d.overall, verdict(d))],
+            f"How good is {result.model}?",
+            [INTRODUCTION, AnswerBlock(QUESTION, result.answer, describe_result(result))],
             [
-                Section("What this cannot say", [LIMITS]),
-                Section("Before and after", [Table(["", "before", "after"], rows(d))], brief=True),
-                Section("How it was made", [Folded("Every setting", [Facts(d.settings)])]),
+                Section("Limitations", [LIMITATIONS]),
+                Section("Metrics", [Table(["metric", "value"], rows)], in_short_report=True),
+                Section("Settings", [Collapsible("All settings", [DefinitionList(settings)])]),
             ],
-            data=plain(d),
+            data=plain(result),
         )
 
-Blocks, which are what stands in a lead, a section, a fold or an answer:
+A section, a collapsible block and an answer contain blocks of these types:
 
-=====================  =====================================================================
-``"a sentence"``       a paragraph; ``("run ", Code("x"))`` is one with code or strong words
-``["one", "two"]``     a list, of sentences as above
-:class:`Note`          a paragraph in small print
-:class:`Facts`         terms, each with what is said of it: "model", "texts", a glossary
-:class:`Table`         cells are values; their digits are the form's affair
-:class:`Answered`      a question with its graded answer and what it rests on
-:class:`NumberLine`    a number among its thresholds and yardsticks
-:class:`Scores`        numbers on one scale, a row each: name, number, line, meaning
-:class:`Listing`       a command or a file, letter by letter
-``Chart, HeatMap``     of :mod:`hf_attnprobe.plots.chart`: a drawing, its numbers behind it
-:class:`Texts`         texts whose tokens are shaded by their scores
-:class:`Section`       within a section: a part with a smaller heading
-:class:`Folded`        what is folded away on a page until it is asked for
-=====================  =====================================================================
+========================  ==================================================================
+``"a sentence"``          a paragraph; ``("run ", Code("x"))`` is a paragraph with code in it
+``["first", "second"]``   a bulleted list of sentences
+:class:`Note`             a paragraph in small print
+:class:`DefinitionList`   terms with their descriptions, for example settings or a glossary
+:class:`Table`            a table of values; every output format formats the numbers
+:class:`AnswerBlock`      a question, its answer (yes, partly, no), and the reasons
+:class:`NumberLine`       a number on an axis with thresholds and reference values
+:class:`ScoreTable`       numbers on a common scale, one row each
+:class:`CodeBlock`        a command or a file, printed verbatim
+``Chart, HeatMap``        a drawing, see :mod:`hf_attnprobe.plots.chart`
+:class:`ExampleTexts`     texts whose tokens are shaded by their scores
+:class:`Section`          a subsection, if it is inside another section
+:class:`Collapsible`      blocks that a page hides until the reader opens them
+========================  ==================================================================
 
-Whatever is empty is left out: None, "", [], a table without rows, a section without blocks. So a
-verb writes ``table if rows else None``, or nothing at all, and asks no further.
+Empty blocks are dropped: None, ``""``, ``[]``, a table without rows, a section without blocks.
+Callers can therefore pass ``table if rows else None``.
 
-A cell, and a number on a line, is a text, an int, a float (None and NaN are a dash), an
-estimate (anything with ``value`` and ``ci95``), or a :class:`Number` that wants other digits,
-points, a sign or a word beside it, or :class:`Figures`, written elsewhere. :func:`written` is the one place that makes text of a cell.
+A table cell is a text, an int, a float (None and NaN are printed as a dash), or an object with
+``value`` and ``ci95``. Use :class:`FormattedNumber` to choose the digits or to add words, and
+:class:`NumericText` for a number that is formatted already. :func:`format_cell` formats all cells.
 
-Texts are plain: each form escapes them. Nothing here is HTML or Markdown. Pure.
+Texts are plain text, never HTML or Markdown; every output format escapes them.
 """
 
 import re
@@ -51,134 +52,144 @@ from typing import Any, Literal, Protocol
 
 from hf_attnprobe.core.formatting import MISSING, interval, number
 from hf_attnprobe.plots.chart import Chart, HeatMap
-from hf_attnprobe.plots.shown_text import ShownText
+from hf_attnprobe.plots.highlighted_text import HighlightedText
 
 
 class Code(str):
-    """Words that are code: a name, an option, a command."""
+    """Inline code: the name of an option, a file or a command."""
 
     __slots__ = ()
 
 
 class Strong(str):
-    """Words that carry the sentence."""
+    """Emphasised words, printed in bold."""
 
     __slots__ = ()
 
 
-class Quoted(str):
-    """Words of somebody's text, of which no sign means anything."""
+class UserText(str):
+    """Text from a user's data or model, in which no character is markup."""
 
     __slots__ = ()
 
 
-class Figures(str):
-    """A number that is a text already, such as "3 of 40 [.01, .20]"; it is never broken."""
+class NumericText(str):
+    """A number that is formatted already, such as "3 of 40 [.01, .20]"; it is never wrapped."""
 
     __slots__ = ()
 
 
 @dataclass(frozen=True)
 class Link:
-    """Words that lead to another place.
+    """A hyperlink.
 
     Attributes:
-        words: what is read.
-        address: of a file beside this one, of a section as ``#id``, or of a page.
+        words: the link's text.
+        address: a relative path, ``#id`` of a section of the same page, or a URL.
     """
 
     words: str
     address: str
 
 
-Words = str | Link | tuple[str | Link, ...]
-"""A sentence; a tuple where some of its words are code, strong, quoted or a link."""
+InlineText = str | Link | tuple[str | Link, ...]
+"""A sentence; a tuple if parts of it are code, bold, user text or links."""
 
 
-class Estimated(Protocol):
-    """A number that may have an interval."""
+class NumberWithInterval(Protocol):
+    """Any object with a value and an optional 95% confidence interval."""
 
     @property
-    def value(self) -> float: ...
+    def value(self) -> float:
+        """The number."""
+        ...
+
     @property
-    def ci95(self) -> tuple[float, float] | None: ...
+    def ci95(self) -> tuple[float, float] | None:
+        """Its 95% confidence interval, if it has one."""
+        ...
 
 
 @dataclass(frozen=True)
-class Number:
-    """A number that is not written with three digits, or not by itself.
+class FormattedNumber:
+    """A number with its own number of digits, sign, prefix or suffix.
 
     Attributes:
-        value: NaN where there is none.
-        ci95: its interval.
-        digits: behind the point.
-        sign: ``+`` to write the sign of positive numbers too.
-        before: words before it, such as "at most".
-        after: words behind it, such as "(?)".
+        value: the number; NaN if it is not defined.
+        ci95: its 95% confidence interval.
+        digits: digits after the decimal point.
+        sign: ``+`` to print the sign of positive numbers too.
+        prefix: words before the number, such as "at most".
+        suffix: words after the number, such as "better".
     """
 
     value: float
     ci95: tuple[float, float] | None = None
     digits: int = 3
     sign: Literal["", "+"] = ""
-    before: str = ""
-    after: str = ""
+    prefix: str = ""
+    suffix: str = ""
 
 
-Cell = Words | int | float | Estimated | Number | None
+Cell = InlineText | int | float | NumberWithInterval | FormattedNumber | None
+"""The value of a table cell."""
 
 
 @dataclass(frozen=True)
 class Note:
-    """A paragraph in small print: what a number is of, where a claim comes from."""
+    """A paragraph in small print, for example the source of a claim."""
 
-    words: Words
+    words: InlineText
 
     def __bool__(self) -> bool:
         return bool(self.words)
 
 
 @dataclass(frozen=True)
-class Listing:
-    """A command or a file, letter by letter."""
+class CodeBlock:
+    """A command or the contents of a file, printed verbatim."""
 
     text: str
 
 
 @dataclass(frozen=True)
-class Facts:
-    """Terms, each with what is said of it; a list where there is more than one thing to say."""
+class DefinitionList:
+    """Terms with their descriptions.
 
-    said: Mapping[str, Words | list[Words] | list[str] | None]
+    Attributes:
+        definitions: one description, or a list of them, for each term; empty ones are dropped.
+    """
+
+    definitions: Mapping[str, InlineText | list[InlineText] | list[str] | None]
 
     def __post_init__(self) -> None:
-        kept = {term: words for term, words in self.said.items() if words}
-        object.__setattr__(self, "said", kept)
+        definitions = {term: words for term, words in self.definitions.items() if words}
+        object.__setattr__(self, "definitions", definitions)
 
     def __bool__(self) -> bool:
-        return bool(self.said)
+        return bool(self.definitions)
 
-    def items(self) -> Iterator[tuple[str, Sequence[Words], bool]]:
-        """Each term, what is said of it, and whether that is a list."""
-        for term, said in self.said.items():
-            if isinstance(said, list):
-                yield term, said, True
-            elif said:
-                yield term, [said], False
+    def items(self) -> Iterator[tuple[str, Sequence[InlineText], bool]]:
+        """Yield each term, its descriptions, and whether they were passed as a list."""
+        for term, description in self.definitions.items():
+            if isinstance(description, list):
+                yield term, description, True
+            elif description:
+                yield term, [description], False
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table; the first cell of a row names it.
+    """A table whose first column names the rows.
 
     Attributes:
         head: names of the columns.
-        rows: cells, as values.
-        caption: what is in it.
-        sortable: whether its order means nothing, so that a page may sort it.
+        rows: the cells of every row, as values.
+        caption: short description of the contents.
+        sortable: whether a page lets readers sort the rows; False if their order has a meaning.
     """
 
-    head: Sequence[Words]
+    head: Sequence[InlineText]
     rows: Sequence[Sequence[Cell]]
     caption: str = ""
     sortable: bool = True
@@ -189,68 +200,68 @@ class Table:
 
 @dataclass(frozen=True)
 class NumberLine:
-    """A number with its interval on a line, among what it is to be compared with.
+    """A number with its interval on an axis, together with thresholds and reference values.
 
     Attributes:
-        number: what is on the line; a NaN is not drawn.
-        thresholds: where the answer changes, by what they are.
-        yardsticks: what others reach, such as a random order, by what they are.
-        ends: of the line; None for round numbers around all that is on it.
-        before: words before the number, such as "at most".
+        number: the number to mark; NaN is not drawn.
+        thresholds: name and position of each threshold at which the answer changes.
+        references: name and position of values to compare with, such as a random order.
+        ends: both ends of the axis; None chooses round numbers around all values.
+        prefix: words before the number, such as "at most".
     """
 
-    number: Estimated
+    number: NumberWithInterval
     thresholds: Mapping[str, float] = field(default_factory=dict)
-    yardsticks: Mapping[str, float] = field(default_factory=dict)
+    references: Mapping[str, float] = field(default_factory=dict)
     ends: tuple[float, float] | None = None
-    before: str = ""
+    prefix: str = ""
 
 
 @dataclass(frozen=True)
-class Score:
-    """A row of :class:`Scores`.
+class ScoreRow:
+    """A row of a :class:`ScoreTable`.
 
     Attributes:
-        name: of the question.
-        number: None of a row that is a sentence alone.
-        meaning: of the number, or the sentence.
-        line: the number on its scale, for a page.
-        is_part: whether it is a part of the row above it.
-        is_beside: whether it stands beside the scale; a page shows it below the texts.
+        name: name of the measured quantity.
+        number: its value; None if the row is only a sentence.
+        meaning: explanation of the number, or the sentence.
+        line: the number on its scale, which only pages draw.
+        is_part: whether the number is one of those whose mean is the row above.
+        is_secondary: whether a page shows the row after the example texts.
     """
 
     name: str
-    number: Number | None
-    meaning: Words
+    number: FormattedNumber | None
+    meaning: InlineText
     line: NumberLine | None = None
     is_part: bool = False
-    is_beside: bool = False
+    is_secondary: bool = False
 
 
 @dataclass(frozen=True)
-class Scores:
-    """Numbers on one scale, each with its meaning on its row."""
+class ScoreTable:
+    """Numbers on a common scale, each in a row with its explanation."""
 
-    rows: Sequence[Score]
+    rows: Sequence[ScoreRow]
 
     def __bool__(self) -> bool:
         return bool(self.rows)
 
 
 @dataclass(frozen=True)
-class Answered:
-    """A question with its graded answer.
+class AnswerBlock:
+    """A question with its answer.
 
     Attributes:
-        question: as a reader would ask it; "" where the report's heading asks it.
-        answer: yes, partly, no, or cannot say.
-        sentence: what was found, with its number.
-        blocks: what the answer rests on: its number's line, notes, folds.
+        question: the question as a reader would ask it; "" if the report's heading asks it.
+        answer: "yes", "partly", "no" or "cannot say"; also "mostly yes" and "mostly no".
+        sentence: the result that leads to the answer, with its number.
+        blocks: further details, such as the number line and notes.
     """
 
     question: str
     answer: str
-    sentence: Words
+    sentence: InlineText
     blocks: "Sequence[Block]" = ()
 
     def __post_init__(self) -> None:
@@ -258,17 +269,17 @@ class Answered:
 
 
 @dataclass(frozen=True)
-class Texts:
+class ExampleTexts:
     """Texts whose tokens are shaded by their scores, with a legend."""
 
-    texts: Sequence[ShownText]
+    texts: Sequence[HighlightedText]
 
     def __bool__(self) -> bool:
         return bool(self.texts)
 
 
-class WithBlocks:
-    """What is nothing without its blocks; those that are empty are left out."""
+class BlockContainer:
+    """Base class of blocks that contain other blocks and are empty without them."""
 
     blocks: "Sequence[Block]"
 
@@ -280,12 +291,12 @@ class WithBlocks:
 
 
 @dataclass(frozen=True)
-class Folded(WithBlocks):
-    """What is folded away on a page; other forms print it like a section.
+class Collapsible(BlockContainer):
+    """Blocks that a page hides until they are opened; other formats print them as a section.
 
     Attributes:
-        summary: what is always seen.
-        blocks: what is folded away.
+        summary: the visible heading.
+        blocks: the hidden blocks.
     """
 
     summary: str
@@ -293,22 +304,22 @@ class Folded(WithBlocks):
 
 
 @dataclass(frozen=True)
-class Section(WithBlocks):
-    """A part with a heading.
+class Section(BlockContainer):
+    """A part of a document with a heading.
 
     Attributes:
         title: its heading.
-        blocks: what stands in it.
-        id: its name in links to a page; "" for one made of the title.
-        brief: whether the terminal shows it without being asked for all.
-        folded: whether a page folds it away, so that it is printed only where it is opened.
+        blocks: its contents.
+        id: target of links to the section; "" derives it from the title.
+        in_short_report: whether the terminal prints the section even without ``--verbose``.
+        is_collapsed: whether a page shows only the heading until the reader opens the section.
     """
 
     title: str
     blocks: "Sequence[Block]"
     id: str = ""
-    brief: bool = False
-    folded: bool = False
+    in_short_report: bool = False
+    is_collapsed: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -318,65 +329,65 @@ class Section(WithBlocks):
 
 
 Block = (
-    Words
-    | list[Words]
+    InlineText
+    | list[InlineText]
     | list[str]
     | Note
-    | Facts
+    | DefinitionList
     | Table
-    | Answered
+    | AnswerBlock
     | NumberLine
-    | Scores
-    | Listing
+    | ScoreTable
+    | CodeBlock
     | Chart
     | HeatMap
-    | Texts
-    | Folded
+    | ExampleTexts
+    | Collapsible
     | Section
     | None
 )
 
 
-KINDS = {
+MACRO_NAMES = {
     list: "bullets",
     Note: "note",
-    Facts: "facts",
+    DefinitionList: "definition_list",
     Table: "table",
-    Answered: "answered",
+    AnswerBlock: "answer",
     NumberLine: "number_line",
-    Scores: "scores",
-    Listing: "listing",
+    ScoreTable: "score_table",
+    CodeBlock: "code_block",
     Chart: "chart",
     HeatMap: "chart",
-    Texts: "texts",
-    Folded: "folded",
-    Section: "part",
+    ExampleTexts: "example_texts",
+    Collapsible: "collapsible",
+    Section: "subsection",
 }
-"""By class of block the macro that prints it; all others are paragraphs."""
+"""Name of the template macro that prints each class of blocks; all others are paragraphs."""
 
 
-def kind_of(block: object) -> str:
-    """The kind of a block: the name of what prints it in ``blocks.html`` and ``blocks.md``.
+def get_macro_name(block: object) -> str:
+    """Return the name of the macro that prints a block in ``blocks.html``, ``.md`` and ``.txt``.
 
     Raises:
-        TypeError: it is no block.
+        TypeError: If the object is not a block.
     """
-    kind = KINDS.get(type(block))
-    if kind is None and not isinstance(block, str | tuple | Link):
+    name = MACRO_NAMES.get(type(block))
+    if name is None and not isinstance(block, str | tuple | Link):
         raise TypeError(f"expected a block of a document, got {type(block).__name__}")
-    return kind or "paragraph"
+    return name or "paragraph"
 
 
 @dataclass(frozen=True)
 class Document:
-    """A report.
+    """A report that every output format can print.
 
     Attributes:
-        title: of the browser's window.
-        lead: the answer, and what must be known to read it; every form begins with it.
-        sections: the rest, in the order of reading; a page lists them at its beginning.
-        data: the same for machines, as JSON in the page; plain data, None for NaN.
-        heading: the first heading; "" for the title.
+        title: title of the browser window.
+        lead: blocks at the beginning of every format: the answer and how to read it.
+        sections: the other parts, in reading order; a page lists them in its contents.
+        data: the results for programs, embedded into the page as JSON; None instead of NaN.
+        heading: main heading; "" uses the title.
     """
 
     title: str
@@ -391,13 +402,18 @@ class Document:
         object.__setattr__(self, "heading", self.heading or self.title)
 
 
-def written(cell: Cell) -> str:
-    """The text of a cell: three digits, and more of them where a small number needs them.
+def format_cell(cell: Cell) -> str:
+    """Return the text of a table cell.
 
-    >>> written(0.12345), written(2e-5), written(7), written(None), written("a name")
-    ('0.123', '2.0e-05', '7', '–', 'a name')
-    >>> written(Number(0.8, (0.75, 0.85), digits=1, after="(?)"))
-    '0.8 [0.8, 0.8] (?)'
+    Numbers get three digits after the point, very small ones are written as powers of ten.
+
+    >>> format_cell(0.12345), format_cell(2e-5), format_cell(7), format_cell(None)
+    ('0.123', '2.0e-05', '7', '–')
+    >>> format_cell("a name"), format_cell(FormattedNumber(0.8, (0.75, 0.85), 1, suffix="(?)"))
+    ('a name', '0.8 [0.8, 0.8] (?)')
+
+    Args:
+        cell: the value of the cell.
     """
     match cell:
         case None:
@@ -407,9 +423,9 @@ def written(cell: Cell) -> str:
         case Link():
             return cell.words
         case tuple():
-            return "".join(map(written, cell))
-        case Number():
-            return _number(cell)
+            return "".join(map(format_cell, cell))
+        case FormattedNumber():
+            return _format_number(cell)
         case int() | Integral():
             return str(cell)
         case float() | Real():
@@ -418,62 +434,73 @@ def written(cell: Cell) -> str:
     return interval(cell.value, cell.ci95)
 
 
-def _number(cell: Number) -> str:
-    shown = interval(cell.value, cell.ci95, digits=cell.digits, sign=cell.sign)
-    return " ".join(filter(None, [cell.before, shown, cell.after]))
+def _format_number(cell: FormattedNumber) -> str:
+    """Return a number with its interval, prefix and suffix."""
+    text = interval(cell.value, cell.ci95, digits=cell.digits, sign=cell.sign)
+    return " ".join(filter(None, [cell.prefix, text, cell.suffix]))
 
 
-def is_number(cell: Cell) -> bool:
-    """Whether a cell is a number, which is aligned to the right."""
-    if isinstance(cell, Figures):
+def is_numeric_cell(cell: Cell) -> bool:
+    """Check whether a cell is a number, which tables align to the right."""
+    if isinstance(cell, NumericText):
         return True
     return not isinstance(cell, (str, tuple, Link, bool, type(None)))
 
 
-def number_line_in_words(line: NumberLine) -> str:
-    """What a form without drawings says of it.
+def describe_number_line(line: NumberLine) -> str:
+    """Return a number line as text, for formats without drawings.
 
-    >>> number_line_in_words(NumberLine(Number(0.34, (0.31, 0.37)), {"yes from": 0.3}))
+    >>> line = NumberLine(FormattedNumber(0.34, (0.31, 0.37)), {"yes from": 0.3})
+    >>> describe_number_line(line)
     '0.340 [0.310, 0.370]; yes from 0.3'
+
+    Args:
+        line: the number with its thresholds and reference values.
     """
-    number = line.number
-    own = written(Number(number.value, number.ci95, before=line.before))
-    marks = {**line.thresholds, **line.yardsticks}
-    return "; ".join([own, *(f"{name} {value:.3g}" for name, value in marks.items())])
+    value = FormattedNumber(line.number.value, line.number.ci95, prefix=line.prefix)
+    marks = {**line.thresholds, **line.references}
+    return "; ".join([format_cell(value), *(f"{name} {x:.3g}" for name, x in marks.items())])
 
 
-NOT_READ = {"key", "id", "kind", "data", "answer"}
-"""Fields of blocks whose strings are not for readers."""
+NON_TEXT_FIELDS = {"key", "id", "kind", "data", "answer"}
+"""Fields of blocks whose strings are not shown to readers as text."""
 
 
-def texts_in(part: object) -> Iterator[str]:
-    """All that is to be read in a document, a section or a block, text by text."""
+def iterate_texts(part: object) -> Iterator[str]:
+    """Yield every readable text of a document, a section or a block.
+
+    Args:
+        part: a document, a block, or a collection of them.
+    """
     if isinstance(part, str):
         yield part
     elif isinstance(part, Mapping):
-        for term, said in part.items():
+        for term, description in part.items():
             yield str(term)
-            yield from texts_in(said)
+            yield from iterate_texts(description)
     elif is_dataclass(part):
-        for own in fields(part):
-            if own.name not in NOT_READ:
-                yield from texts_in(getattr(part, own.name))
+        for part_field in fields(part):
+            if part_field.name not in NON_TEXT_FIELDS:
+                yield from iterate_texts(getattr(part, part_field.name))
     elif isinstance(part, Iterable):
-        for each in part:
-            yield from texts_in(each)
+        for item in part:
+            yield from iterate_texts(item)
 
 
-def glossary(parts: Iterable[object], meanings: Mapping[str, str]) -> Section:
-    """The terms that occur in parts of a document, with what they mean.
+def build_glossary(parts: Iterable[object], meanings: Mapping[str, str]) -> Section:
+    """Build a section that explains the technical terms used in a document.
 
     Args:
-        parts: sections or blocks.
-        meanings: by term.
+        parts: the sections or blocks of the document.
+        meanings: explanation of each known term.
+
+    Returns:
+        The terms that occur in ``parts``, in the order of ``meanings``.
     """
-    text = " ".join(texts_in(list(parts)))
-    known: dict[str, Words | list[Words] | None] = {
+    text = " ".join(iterate_texts(list(parts)))
+    definitions: dict[str, InlineText | list[InlineText] | None] = {
         term: meaning
         for term, meaning in meanings.items()
         if re.search(rf"(?<!\w){re.escape(term)}", text, re.IGNORECASE)
     }
-    return Section("What the words mean", [Facts(known)], id="glossary")
+    return Section("Glossary", [DefinitionList(definitions)], id="glossary")

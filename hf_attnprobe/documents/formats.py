@@ -1,4 +1,4 @@
-"""What every result can do with its document: print it, save it, show it in a notebook."""
+"""Output formats of a result: terminal text, Markdown, HTML page, JSON and CSV."""
 
 import json
 from collections.abc import Mapping
@@ -9,81 +9,99 @@ from typing import Any
 import pandas as pd
 
 from hf_attnprobe.documents.blocks import Document
-from hf_attnprobe.documents.html import to_cell, to_html
-from hf_attnprobe.documents.markdown import to_markdown
-from hf_attnprobe.documents.terminal_text import WIDTH, to_text
+from hf_attnprobe.documents.html import render_cell_html, render_html
+from hf_attnprobe.documents.markdown import render_markdown
+from hf_attnprobe.documents.terminal_text import MAX_LINE_WIDTH, render_text
 from hf_attnprobe.storage.folders import write_atomically
 
 
-def as_json(data: Mapping[str, Any]) -> str:
-    """Plain data as the text of a file."""
+def format_json(data: Mapping[str, Any]) -> str:
+    """Return plain data as the text of a JSON file.
+
+    Args:
+        data: values that JSON can represent.
+    """
     return json.dumps(data, indent=1) + "\n"
 
 
-FORMULA = ("=", "+", "-", "@", "\t", "\r")
+FORMULA_PREFIXES = ("=", "+", "-", "@", "\t", "\r")
+"""First characters of cells that spreadsheets evaluate as formulas."""
 
 
-def csv_of(frame: pd.DataFrame) -> str:
-    """A table as CSV; ``'`` stands before a text that a spreadsheet would take for a formula.
+def format_csv(frame: pd.DataFrame) -> str:
+    """Return a table as CSV that is safe to open in a spreadsheet.
 
-    Names of classes and groups are whoever made the checkpoint's.
+    Class names come from the author of a checkpoint. A text that a spreadsheet would evaluate as a
+    formula therefore gets a ``'`` in front.
+
+    Args:
+        frame: the table.
     """
-    texts = {name: frame[name].map(_no_formula) for name in frame if frame[name].dtype.kind in "OU"}
-    return frame.assign(**texts).to_csv(index=False)
+    is_text = {name: frame[name].dtype.kind in "OU" for name in frame}
+    escaped_columns = {name: frame[name].map(_escape_formula) for name in frame if is_text[name]}
+    return frame.assign(**escaped_columns).to_csv(index=False)
 
 
-def _no_formula(cell: object) -> object:
-    return f"'{cell}" if isinstance(cell, str) and cell.startswith(FORMULA) else cell
+def _escape_formula(cell: object) -> object:
+    """Return the cell, with a quote in front if it looks like a formula."""
+    return f"'{cell}" if isinstance(cell, str) and cell.startswith(FORMULA_PREFIXES) else cell
 
 
-class Documented:
-    """The forms of a result that has a document. ``print(result)`` shows it."""
+class DocumentedResult:
+    """Base class of results that can be printed, saved, and displayed in a notebook.
 
-    def document(self) -> Document:
-        """All that the result says."""
+    Subclasses implement :meth:`build_document`. ``print(result)`` prints the short report.
+    """
+
+    def build_document(self) -> Document:
+        """Build the document that all output formats print."""
         raise NotImplementedError
 
     def __str__(self) -> str:
         return self.to_text()
 
     def to_text(self, *, verbose: bool = False, width: int | None = None) -> str:
-        """The report for a terminal.
+        """Return the report as plain text for a terminal.
 
         Args:
-            verbose: all of it; else its lead, and the sections that are ``brief``.
-            width: letters of a line; by default those of the terminal, 100 at most and
-                where there is none.
+            verbose: return the whole report, not only its beginning and short sections.
+            width: characters in a line; by default the width of the terminal, at most 100.
         """
         if width is None:
-            width = min(WIDTH, get_terminal_size((WIDTH, 24)).columns)
-        return to_text(self.document(), verbose=verbose, width=width)
+            width = min(MAX_LINE_WIDTH, get_terminal_size((MAX_LINE_WIDTH, 24)).columns)
+        return render_text(self.build_document(), verbose=verbose, width=width)
 
     def to_markdown(self) -> str:
-        """The whole report as Markdown."""
-        return to_markdown(self.document())
+        """Return the whole report as Markdown."""
+        return render_markdown(self.build_document())
 
     def to_html(self) -> str:
-        """The whole page, self-contained, as ``report.html`` has it."""
-        return to_html(self.document())
+        """Return the whole report as one self-contained HTML page."""
+        return render_html(self.build_document())
 
     def to_json(self) -> str:
-        """The same for machines."""
-        return as_json(self.document().data or {})
+        """Return the results as JSON, for programs."""
+        return format_json(self.build_document().data or {})
 
     def write(self, folder: Path, summary: str) -> None:
-        """Writes all forms into a folder: ``report.md``, ``report.html`` and the data.
+        """Write ``report.md``, ``report.html`` and a JSON file into a folder.
 
         Args:
-            summary: the name of the file with the data.
+            folder: an existing folder.
+            summary: name of the JSON file.
         """
         write_atomically(folder / summary, self.to_json())
         write_atomically(folder / "report.md", self.to_markdown())
         write_atomically(folder / "report.html", self.to_html())
 
     def save_html(self, path: str | Path) -> None:
-        """Writes the page to a file."""
+        """Write the HTML page to a file.
+
+        Args:
+            path: the file; an existing one is replaced.
+        """
         write_atomically(Path(path), self.to_html())
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: the lead."""
-        return to_cell(self.document().lead)
+        """Return the beginning of the report for the output of a notebook cell."""
+        return render_cell_html(self.build_document().lead)

@@ -1,7 +1,7 @@
-"""A document as one page that stands by itself, or for a notebook's cell. Pure.
+"""Documents as one self-contained HTML page, or as the output of a notebook cell.
 
-The layout is ``page.html``, each kind of block a macro of ``blocks.html``; jinja2 escapes
-every text in them. A page loads nothing, sends nothing, and can be read without scripts.
+``page.html`` is the layout of a page, and ``blocks.html`` has a macro for every type of block.
+Jinja escapes every text. A page loads nothing, sends nothing, and is readable without scripts.
 """
 
 import base64
@@ -15,80 +15,95 @@ from importlib.resources import files
 from jinja2 import Environment
 from markupsafe import Markup
 
-from hf_attnprobe.documents import highlighted_text as texts
+from hf_attnprobe.documents import token_shading
 from hf_attnprobe.documents.blocks import (
     Block,
     Code,
     Document,
+    InlineText,
     Link,
-    Quoted,
     Strong,
     Table,
-    Words,
-    is_number,
-    kind_of,
-    number_line_in_words,
-    written,
+    UserText,
+    describe_number_line,
+    format_cell,
+    get_macro_name,
+    is_numeric_cell,
 )
-from hf_attnprobe.documents.highlighted_text import legible
-from hf_attnprobe.documents.number_line import placed
-from hf_attnprobe.documents.templates import templates_of
+from hf_attnprobe.documents.number_line import layout_number_line
+from hf_attnprobe.documents.templates import load_templates
+from hf_attnprobe.documents.token_shading import escape_invisible
 from hf_attnprobe.plots.chart import Chart, HeatMap
 
 
-IN_A_SCRIPT = re.compile("[<>&\u2028\u2029\ud800-\udfff]")
-"""What could end a script, or a line of it, or cannot be written in UTF-8."""
+UNSAFE_IN_SCRIPT = re.compile("[<>&\u2028\u2029\ud800-\udfff]")
+"""Characters that could end a script or a line of it, or that UTF-8 cannot encode."""
 
-FEWEST_LISTED = 5
-"""A page with fewer sections that are not folded has no contents."""
+MIN_LISTED_SECTIONS = 5
+"""Number of open sections from which on a page has a table of contents."""
 
-LONG = 420
-"""Letters of a finding that is too long to stand beside its drawing."""
+MAX_SIDE_CAPTION = 420
+"""Maximum characters of a finding that is printed next to its drawing, not below it."""
 
-SYMBOLS = {
+ANSWER_SYMBOLS = {
     "yes": "M4.5 8.5l2.5 2.5 4.5-5.5",
     "partly": "M4 8h8",
     "no": "M5 5l6 6M11 5l-6 6",
     "cannot say": "M6 6.2c.2-2.6 4-2.4 4 0 0 1.6-2 1.5-2 3.1M8 11.3v.6",
 }
-"""The sign of each answer, beside its word."""
+"""SVG path of the symbol for each answer: a tick, a dash, a cross and a question mark."""
 
 
-def to_html(report: Document) -> str:
-    """The whole page: the same document gives the same bytes.
+def render_html(document: Document) -> str:
+    """Render a document as a complete HTML page.
+
+    The same document always gives the same bytes.
+
+    Args:
+        document: the document to print.
 
     Raises:
-        ValueError: NaN or infinity in its data, which JSON does not have.
+        ValueError: If its data contain NaN or infinity, which JSON cannot represent.
     """
-    script = _file("page.js")
+    script = _read_file("page.js")
+    sections = [s for s in document.sections if s is not None and not s.is_collapsed]
     return (
-        _templates()
+        _load_templates()
         .get_template("page.html")
         .render(
-            report=report,
-            listed=[s for s in report.sections if s is not None and not s.folded],
-            fewest=FEWEST_LISTED,
-            policy=policy(script),
-            style=_style(),
-            script=Markup(script),  # nosec B704: a file of this package
-            data=None if report.data is None else _as_json(report.data),
+            document=document,
+            listed_sections=sections,
+            min_listed_sections=MIN_LISTED_SECTIONS,
+            security_policy=build_security_policy(script),
+            style=_build_style(),
+            # The script is a file of this package, not user input.
+            script=Markup(script),  # nosec B704
+            data=None if document.data is None else _embed_json(document.data),
         )
     )
 
 
-def to_cell(parts: Iterable[Block]) -> str:
-    """Blocks for a notebook's cell: style and content, without script.
+def render_cell_html(blocks: Iterable[Block]) -> str:
+    """Render blocks with their style, but without scripts, for a notebook cell.
 
-    The style holds within the cell's output alone. A shadow root would part them more
-    strictly, but notebooks insert output in a way that leaves declared shadow roots out,
-    and then nothing would be seen.
+    The style applies only within the output of the cell. A shadow root would isolate it better,
+    but notebooks insert outputs in a way that ignores declarative shadow roots, so that nothing
+    would be displayed.
+
+    Args:
+        blocks: the blocks to print; empty ones are skipped.
     """
-    kept = [part for part in parts if part]
-    return _templates().get_template("cell.html").render(parts=kept, style=_style())
+    filled_blocks = [block for block in blocks if block]
+    template = _load_templates().get_template("cell.html")
+    return template.render(parts=filled_blocks, style=_build_style())
 
 
-def policy(script: str) -> str:
-    """What the page may do: show itself and run one script, known by its SHA-256."""
+def build_security_policy(script: str) -> str:
+    """Return a Content-Security-Policy that allows inline styles and one script.
+
+    Args:
+        script: source of the script, which the policy identifies by its SHA-256.
+    """
     digest = hashlib.sha256(script.encode()).digest()
     return (
         "default-src 'none'; style-src 'unsafe-inline'; "
@@ -98,58 +113,69 @@ def policy(script: str) -> str:
 
 
 @cache
-def _templates() -> Environment:
+def _load_templates() -> Environment:
+    """Return the HTML templates with their filters."""
     filters = {
-        "kind": kind_of,
-        "spans": lambda words: words if isinstance(words, tuple) else (words,),
-        "span": _span,
-        "written": written,
-        "numbers": _columns_of_numbers,
-        "placed": placed,
-        "in_words": number_line_in_words,
-        "svg": _svg,
+        "macro_name": get_macro_name,
+        "spans": lambda text: text if isinstance(text, tuple) else (text,),
+        "span_type": _get_span_type,
+        "format_cell": format_cell,
+        "find_numeric_columns": _find_numeric_columns,
+        "layout_number_line": layout_number_line,
+        "describe_number_line": describe_number_line,
+        "svg": _render_chart,
     }
-    templates = templates_of(
+    templates = load_templates(
         "documents",
         filters,
         autoescape=True,
-        finalize=lambda value: legible(value) if isinstance(value, str) else value,
+        finalize=lambda value: escape_invisible(value) if isinstance(value, str) else value,
     )
-    templates.globals |= {"symbols": SYMBOLS, "long": LONG, "shown": texts}
-    templates.tests["number"] = is_number
+    templates.globals |= {
+        "answer_symbols": ANSWER_SYMBOLS,
+        "max_side_caption": MAX_SIDE_CAPTION,
+        "token_shading": token_shading,
+    }
+    templates.tests["number"] = is_numeric_cell
     return templates
 
 
-def _span(words: Words) -> str:
-    """The kind of a span of words."""
-    kinds = {Code: "code", Strong: "strong", Quoted: "quoted", Link: "link"}
-    return kinds.get(type(words), "plain")
+def _get_span_type(span: InlineText) -> str:
+    """Return the type of a part of a sentence, for the macro that prints it."""
+    types = {Code: "code", Strong: "strong", UserText: "user_text", Link: "link"}
+    return types.get(type(span), "plain")
 
 
-def _columns_of_numbers(table: Table) -> list[bool]:
-    """Which columns have numbers, which are aligned to the right."""
-    return [any(is_number(row[k]) for row in table.rows) for k in range(len(table.head))]
+def _find_numeric_columns(table: Table) -> list[bool]:
+    """Return for each column whether it contains numbers, which are aligned to the right."""
+    return [any(is_numeric_cell(row[k]) for row in table.rows) for k in range(len(table.head))]
 
 
-def _svg(chart: Chart | HeatMap) -> Markup:
-    from hf_attnprobe.documents.svg import draw  # matplotlib is slow to import
+def _render_chart(chart: Chart | HeatMap) -> Markup:
+    """Return a chart as SVG."""
+    # Matplotlib is slow to import, and many pages have no charts.
+    from hf_attnprobe.documents.svg import render_svg
 
-    return Markup(draw(chart))  # nosec B704: ElementTree has escaped its texts
+    # ElementTree has escaped all texts in the drawing.
+    return Markup(render_svg(chart))  # nosec B704
 
 
-def _as_json(data: object) -> Markup:
+def _embed_json(data: object) -> Markup:
+    """Return data as JSON that can be embedded in a script element."""
     text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    safe = IN_A_SCRIPT.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
-    return Markup(safe)  # nosec B704: nothing in it ends a script
+    safe_text = UNSAFE_IN_SCRIPT.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+    return Markup(safe_text)  # nosec B704
 
 
 @cache
-def _style() -> Markup:
-    """All styles, valid within the class of the page alone."""
-    rules = "\n".join(_file(name) for name in ("page.css", "texts.css"))
-    return Markup(f".attnprobe {{\n{rules}}}\n")  # nosec B704: files of this package
+def _build_style() -> Markup:
+    """Return all CSS rules, restricted to elements within the class ``attnprobe``."""
+    rules = "\n".join(_read_file(name) for name in ("page.css", "texts.css"))
+    # The rules are files of this package, not user input.
+    return Markup(f".attnprobe {{\n{rules}}}\n")  # nosec B704
 
 
 @cache
-def _file(name: str) -> str:
+def _read_file(name: str) -> str:
+    """Return the text of a file of this package."""
     return files("hf_attnprobe.documents").joinpath(name).read_text(encoding="utf-8")

@@ -1,6 +1,6 @@
-"""A document as Markdown, in which no text is HTML, a link or a picture. Pure.
+"""Documents as Markdown, in which no user text becomes HTML, a link or an image.
 
-Each kind of block is a macro of ``blocks.md``.
+Every type of block has a macro in ``blocks.md``.
 """
 
 import re
@@ -16,116 +16,133 @@ from hf_attnprobe.documents.blocks import (
     Cell,
     Code,
     Document,
+    InlineText,
     Link,
-    Quoted,
     Strong,
     Table,
-    Words,
-    number_line_in_words,
-    written,
+    UserText,
+    describe_number_line,
+    format_cell,
 )
-from hf_attnprobe.documents.highlighted_text import in_words
-from hf_attnprobe.documents.templates import printed, templates_of
+from hf_attnprobe.documents.templates import load_templates, render_blocks
+from hf_attnprobe.documents.token_shading import describe_text
 
 
-READ = re.compile(
+MARKUP = re.compile(
     r"\\(?=[^\w\s]|$)|`|~(?=~)|<(?=[A-Za-z/!?])|\](?=[(\[])|!$|(?:^|(?<=^ ))\[(?=[^\]]*\]:)"
 )
-"""What begins code or HTML, escapes, or makes a link or a picture of what it stands beside."""
+"""Characters that start code, HTML or an escape, or make a link or an image, in our sentences."""
+
+MARKUP_IN_USER_TEXT = re.compile(r"[\\`*_\[\]<>|#]|!$")
+"""Characters that may have a meaning in Markdown; all are escaped in user texts."""
 
 
-def to_markdown(report: Document) -> str:
-    """The whole report."""
+def render_markdown(document: Document) -> str:
+    """Render a document as Markdown.
+
+    Args:
+        document: the document to print.
+    """
     parts = [
-        f"# {words(report.heading)}",
-        *blocks(report.lead, 3),
-        *blocks(report.sections),
+        f"# {format_inline(document.heading)}",
+        *render_markdown_blocks(document.lead, 3),
+        *render_markdown_blocks(document.sections),
     ]
     return "\n\n".join(parts) + "\n"
 
 
-def blocks(parts: Iterable[Block], level: int = 2) -> list[str]:
-    """The Markdown of blocks, to be parted by empty lines.
+def render_markdown_blocks(blocks: Iterable[Block], level: int = 2) -> list[str]:
+    """Render blocks as Markdown, to be separated by blank lines.
 
     Args:
-        parts: blocks.
-        level: of the headings of sections among them; 1 is the title's.
+        blocks: the blocks to print; empty ones are skipped.
+        level: heading level of sections among the blocks; the document's title has level 1.
     """
-    return printed(_templates(), "blocks.md", parts, level)
+    return render_blocks(_load_templates(), "blocks.md", blocks, level)
 
 
 @cache
-def _templates() -> Environment:
+def _load_templates() -> Environment:
+    """Return the Markdown templates with their filters."""
     filters = {
-        "words": words,
-        "written": written,
-        "table": _table,
-        "fenced": _fenced,
-        "in_words": number_line_in_words,
-        "shown": in_words,
-        "blocks": lambda parts, level: "\n\n".join(blocks(parts, level)),
+        "inline": format_inline,
+        "format_cell": format_cell,
+        "table": _format_table,
+        "code_block": _format_code_block,
+        "describe_number_line": describe_number_line,
+        "describe_text": describe_text,
+        "blocks": lambda blocks, level: "\n\n".join(render_markdown_blocks(blocks, level)),
     }
-    return templates_of("documents", filters)
+    return load_templates("documents", filters)
 
 
-def words(said: Words) -> str:
-    """A sentence on one line.
+def format_inline(text: InlineText) -> str:
+    """Return a sentence as one line of Markdown.
 
-    >>> words(("run ", Code("x"), ", not <b>"))
+    >>> format_inline(("run ", Code("x"), ", not <b>"))
     'run `x`, not &lt;b>'
+
+    Args:
+        text: the sentence.
     """
-    text = ""
-    for part in map(_span, said if isinstance(said, tuple) else (said,)):
-        apart = " " if text.endswith("`") and part.startswith("`") else ""  # or they were one code
-        text += f"{apart}{part}"
-    return text
+    line = ""
+    for span in map(_format_span, text if isinstance(text, tuple) else (text,)):
+        # Without a space, two adjacent pieces of code would become one.
+        space = " " if line.endswith("`") and span.startswith("`") else ""
+        line += f"{space}{span}"
+    return line
 
 
-def _span(span: str | Link) -> str:
+def _format_span(span: str | Link) -> str:
+    """Return a part of a sentence as Markdown."""
     match span:
         case Link():
             address = re.sub(r"[<>\s]", "", visible(span.address))
-            return f"[{_quoted(span.words)}](<{address}>)"
+            return f"[{_escape_user_text(span.words)}](<{address}>)"
         case Code():
-            return _code(span)
+            return _format_code(span)
         case Strong():
-            return f"**{_quoted(span)}**"
-        case Quoted():
-            return _quoted(span)
-    # Spaces at its ends part it from its neighbours.
-    return READ.sub(escaped, visible(re.sub(r"\s+", " ", span)))
+            return f"**{_escape_user_text(span)}**"
+        case UserText():
+            return _escape_user_text(span)
+    # Leading and trailing spaces are kept, because they separate the span from its neighbours.
+    return MARKUP.sub(escaped, visible(re.sub(r"\s+", " ", span)))
 
 
-def _quoted(text: str) -> str:
-    """Text whose every sign Markdown leaves as it is."""
-    return re.sub(r"[\\`*_\[\]<>|#]|!$", escaped, visible(" ".join(text.split()) or text))
+def _escape_user_text(text: str) -> str:
+    """Return a text in which Markdown finds no markup."""
+    return MARKUP_IN_USER_TEXT.sub(escaped, visible(" ".join(text.split()) or text))
 
 
-def _code(text: str) -> str:
-    """As it is, between more backquotes than it has in a row."""
-    fence = _fence(text)
+def _format_code(text: str) -> str:
+    """Return inline code."""
+    fence = _choose_fence(text)
     space = " " if "`" in text else ""
-    shown = visible(re.sub(r"\s+", " ", text))
-    return f"{fence}{space}{shown}{space}{fence}"
+    line = visible(re.sub(r"\s+", " ", text))
+    return f"{fence}{space}{line}{space}{fence}"
 
 
-def _fenced(text: str) -> str:
-    fence = _fence(text, least=3)
+def _format_code_block(text: str) -> str:
+    """Return a fenced code block."""
+    fence = _choose_fence(text, min_length=3)
     return f"{fence}\n{visible(text)}\n{fence}"
 
 
-def _fence(text: str, least: int = 1) -> str:
-    """More backquotes than a text has in a row."""
-    longest = max(map(len, re.findall("`+", text)), default=0)
-    return "`" * max(least, 1 + longest)
+def _choose_fence(text: str, min_length: int = 1) -> str:
+    """Return more backquotes than the text has in a row."""
+    longest_run = max(map(len, re.findall("`+", text)), default=0)
+    return "`" * max(min_length, 1 + longest_run)
 
 
-def _table(block: Table) -> str:
-    head, rows = map(words, block.head), (map(_cell, row) for row in block.rows)
+def _format_table(block: Table) -> str:
+    """Return a Markdown table."""
+    head = map(format_inline, block.head)
+    rows = (map(_format_table_cell, row) for row in block.rows)
     return "\n".join(table([*head], map(list, rows)))
 
 
-def _cell(cell: Cell) -> str:
+def _format_table_cell(cell: Cell) -> str:
+    """Return a cell, with its markup if it is a text."""
     if isinstance(cell, (str, tuple, Link)):
-        return words(cell)
-    return written(cell)
+        return format_inline(cell)
+    return format_cell(cell)

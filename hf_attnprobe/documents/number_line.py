@@ -1,4 +1,4 @@
-"""Where a number, its thresholds and its yardsticks stand on a line, for a page. Pure."""
+"""Positions of a number, its thresholds and its reference values on a drawn line."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -7,120 +7,152 @@ from matplotlib.ticker import MaxNLocator
 
 from hf_attnprobe.core.formatting import interval
 from hf_attnprobe.documents.blocks import NumberLine
-from hf_attnprobe.plots.chart import drawable, short
+from hf_attnprobe.plots.chart import format_label, is_drawable
 
 
-ROUND = MaxNLocator(5, steps=[1, 2, 5, 10])
-"""Finds round numbers, some five of them from below the least to above the largest."""
-NARROW, WIDE = 2.1, 1.2
-"""Room for a letter of a label, in percent of the line on a phone and on other screens."""
+TICK_LOCATOR = MaxNLocator(5, steps=[1, 2, 5, 10])
+"""Finds about five round numbers that cover a range of values."""
+
+NARROW_CHARACTER_WIDTH = 2.1
+"""Width of a label's character on a phone, in percent of the line."""
+
+WIDE_CHARACTER_WIDTH = 1.2
+"""Width of a label's character on larger screens, in percent of the line."""
 
 
 @dataclass(frozen=True)
 class Label:
-    """A label at its place.
+    """A label with its position.
 
     Attributes:
-        text: of the label.
-        x: its place in percent of the line.
-        narrow: its row on a phone, so that no label runs into another.
-        wide: its row on other screens.
+        text: text of the label.
+        x: position in percent of the line.
+        narrow_row: row of the label on a phone, chosen so that labels do not overlap.
+        wide_row: row of the label on larger screens.
     """
 
     text: str
     x: float
-    narrow: int
-    wide: int
+    narrow_row: int
+    wide_row: int
 
 
 @dataclass(frozen=True)
-class Placed:
-    """A line with all that stands on it, in percent of its length.
+class NumberLineLayout:
+    """Positions of all elements of a number line, in percent of its length.
 
     Attributes:
-        own: the number's label; none where there is no number.
-        thresholds: where an answer changes; dashed, above the line.
-        below: ends of the line and yardsticks; solid, below it.
-        bar: where the interval begins, and its width; None without one.
+        number_labels: label of the number; empty if the number is NaN or infinite.
+        threshold_labels: labels of the thresholds, above the line.
+        reference_labels: labels of the ends and of the reference values, below the line.
+        bar: start and width of the confidence interval; None if there is none.
     """
 
-    own: list[Label]
-    thresholds: list[Label]
-    below: list[Label]
+    number_labels: list[Label]
+    threshold_labels: list[Label]
+    reference_labels: list[Label]
     bar: tuple[float, float] | None
 
 
-def placed(line: NumberLine) -> Placed:
-    """Everything on the line at its place; what is beyond its ends is left out."""
-    value, ci95 = line.number.value, line.number.ci95
-    marks = [*line.thresholds.values(), *line.yardsticks.values()]
-    start, end = _reach([value, *(ci95 or ()), *marks], line.ends)
+def layout_number_line(line: NumberLine) -> NumberLineLayout:
+    """Compute the positions of all elements of a number line.
 
-    def place(number: float) -> float:
-        """In percent of the line; at its end where a number is beyond."""
+    A number beyond the ends of the line is drawn at the nearer end. Thresholds and reference
+    values beyond the ends are omitted.
+
+    Args:
+        line: the number line.
+    """
+    value, ci95 = line.number.value, line.number.ci95
+    marks = [*line.thresholds.values(), *line.references.values()]
+    start, end = _choose_ends([value, *(ci95 or ()), *marks], line.ends)
+
+    def compute_percent(number: float) -> float:
+        """Return a position in percent, clipped to the ends of the line."""
         share = (min(max(number, start), end) - start) / (end - start)
         return round(100 * share, 2)
 
-    def held(named: Mapping[str, float]) -> dict[str, float]:
-        slack = 1e-9 * (end - start)
-        held = {name: v for name, v in named.items() if start - slack <= v <= end + slack}
-        return {f"{name} {short(v)}": place(v) for name, v in held.items()}
+    def position_marks(values: Mapping[str, float]) -> dict[str, float]:
+        """Return the labels of all values on the line with their positions."""
+        tolerance = 1e-9 * (end - start)
+        return {
+            f"{name} {format_label(mark)}": compute_percent(mark)
+            for name, mark in values.items()
+            if start - tolerance <= mark <= end + tolerance
+        }
 
-    own = (
-        {f"{line.before} {interval(value, ci95)}".lstrip(): place(value)} if drawable(value) else {}
-    )
-    ends = {short(v): place(v) for v in (start, end) if v not in line.yardsticks.values()}
+    number_position = {}
     bar = None
-    if own and ci95 is not None and ci95[0] <= ci95[1]:
-        low, high = map(place, ci95)
-        bar = low, round(high - low, 2)
-    return Placed(
-        labels(own),
-        labels(held(line.thresholds)),
-        labels(ends | held(line.yardsticks)),
+    if is_drawable(value):
+        text = f"{line.prefix} {interval(value, ci95)}".lstrip()
+        number_position = {text: compute_percent(value)}
+        if ci95 is not None and ci95[0] <= ci95[1]:
+            low, high = map(compute_percent, ci95)
+            bar = low, round(high - low, 2)
+    unmarked_ends = [v for v in (start, end) if v not in line.references.values()]
+    end_positions = {format_label(v): compute_percent(v) for v in unmarked_ends}
+    return NumberLineLayout(
+        position_labels(number_position),
+        position_labels(position_marks(line.thresholds)),
+        position_labels(end_positions | position_marks(line.references)),
         bar,
     )
 
 
-def labels(places: Mapping[str, float]) -> list[Label]:
-    """Labels at their places, each in a row where it has room on a narrow and a wide screen."""
-    narrow, wide = (label_rows(places, letter) for letter in (NARROW, WIDE))
-    return [Label(text, x, narrow[text], wide[text]) for text, x in places.items()]
+def position_labels(positions: Mapping[str, float]) -> list[Label]:
+    """Arrange labels in rows for narrow and wide screens.
 
-
-def label_rows(places: Mapping[str, float], letter: float) -> dict[str, int]:
-    """The row of each label, so that none runs into another.
-
-    A label at the left end begins there and one at the right end stops there, so that none
-    is ever outside.
+    Args:
+        positions: position of each label in percent of the line.
     """
-    rows, stops = {}, list[float]()  # where the last label of each row stops
-    for text, x in sorted(places.items(), key=lambda label: label[1]):
-        room = letter * (len(text) + 1)
-        begin = x - room * x / 100
-        row = next((k for k, stop in enumerate(stops) if stop <= begin), len(stops))
-        stops[row : row + 1] = [begin + room]
+    narrow_rows = assign_label_rows(positions, NARROW_CHARACTER_WIDTH)
+    wide_rows = assign_label_rows(positions, WIDE_CHARACTER_WIDTH)
+    return [Label(text, x, narrow_rows[text], wide_rows[text]) for text, x in positions.items()]
+
+
+def assign_label_rows(positions: Mapping[str, float], character_width: float) -> dict[str, int]:
+    """Assign each label to a row so that no labels overlap.
+
+    A label at the left end of the line begins there and a label at the right end stops there, so
+    no label extends beyond the line.
+
+    Args:
+        positions: position of each label in percent of the line.
+        character_width: width of a character in percent of the line.
+    """
+    rows: dict[str, int] = {}
+    row_ends: list[float] = []
+    for text, x in sorted(positions.items(), key=lambda item: item[1]):
+        width = character_width * (len(text) + 1)
+        label_start = x - width * x / 100
+        row = next((k for k, row_end in enumerate(row_ends) if row_end <= label_start), None)
+        if row is None:
+            row = len(row_ends)
+            row_ends.append(0.0)
+        row_ends[row] = label_start + width
         rows[text] = row
     return rows
 
 
-def _reach(values: Iterable[float], ends: tuple[float, float] | None) -> tuple[float, float]:
-    """Ends of the line: those that are given, else round numbers around the values.
+def _choose_ends(
+    values: Iterable[float], fixed_ends: tuple[float, float] | None
+) -> tuple[float, float]:
+    """Return the ends of a line: the fixed ones if valid, else round numbers around the values.
 
-    >>> _reach([0.12, 0.87], None), _reach([3.0], None), _reach([], None)
+    >>> _choose_ends([0.12, 0.87], None), _choose_ends([3.0], None), _choose_ends([], None)
     ((0.0, 1.0), (2.5, 3.5), (0.0, 1.0))
     """
-    if ends is not None and all(map(drawable, ends)) and ends[0] < ends[1]:
-        return ends
-    known = [float(value) for value in values if drawable(value)]
-    low = min(known, default=0.0)
-    high = max(known, default=1.0)
-    size = max(abs(low), abs(high))
-    is_one = high - low <= 1e-9 * size + 1e-100
-    if is_one:  # it stands in the middle
-        around = max(0.5, 0.1 * size)
-        return low - around, high + around
-    begin, *_, end = map(float, ROUND.tick_values(low, high))
-    begin = min(begin, low)
-    end = max(end, high)
-    return begin, end
+    if fixed_ends is not None:
+        are_drawable = all(map(is_drawable, fixed_ends))
+        if are_drawable and fixed_ends[0] < fixed_ends[1]:
+            return fixed_ends
+    drawable_values = [float(value) for value in values if is_drawable(value)]
+    low = min(drawable_values, default=0.0)
+    high = max(drawable_values, default=1.0)
+    magnitude = max(abs(low), abs(high))
+    if high - low <= 1e-9 * magnitude + 1e-100:
+        # All values are equal, so they are centred on the line.
+        margin = max(0.5, 0.1 * magnitude)
+        return low - margin, high + margin
+    first_tick, *_, last_tick = map(float, TICK_LOCATOR.tick_values(low, high))
+    return min(first_tick, low), max(last_tick, high)

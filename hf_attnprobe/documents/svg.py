@@ -1,7 +1,7 @@
-"""Charts as inline SVG: matplotlib's drawing in the page's colours. Pure.
+"""Charts as inline SVG: matplotlib's drawing with the fonts and colours of the page.
 
-Text stays text; colours are the page's, so that a drawing follows light and dark; ids are
-the chart's own.
+Texts remain texts. Colours are CSS variables, so that drawings follow the light and the dark
+theme, and ids contain the key of the chart, so that charts on one page do not collide.
 """
 
 import re
@@ -12,12 +12,12 @@ import numpy as np
 from matplotlib.collections import Collection
 from matplotlib.lines import Line2D
 
-from hf_attnprobe.documents.highlighted_text import legible
-from hf_attnprobe.plots import matplotlib_backend as figures
-from hf_attnprobe.plots.chart import Chart, HeatMap, drawable, short
+from hf_attnprobe.documents.token_shading import escape_invisible
+from hf_attnprobe.plots import matplotlib_backend
+from hf_attnprobe.plots.chart import Chart, HeatMap, format_label, is_drawable
 
 
-COLOURS = {
+CSS_COLOURS = {
     "#0072b2": "blue",
     "#d55e00": "orange",
     "#009e73": "green",
@@ -31,86 +31,110 @@ COLOURS = {
     "#dddddd": "rule",
     "#ffffff": "ground",
 }
-"""By colour on paper that of the page, a variable of its style."""
+"""CSS variable of the page's style for each colour of the printed figures."""
 
-FONT = re.compile(r"font(?:-size|-family)?: [^;\"]*;? ?")
-"""Type is the page's, but for numbers in cells, which have their own size and weight."""
-OF_A_CELL = f"{figures.IN_CELLS:g}px"
-IDLE = re.compile(r"^.*?(?=<svg)|<metadata>.*?</metadata>|(?<=>)\s+(?=<)", re.DOTALL)
-"""A prologue, facts of the file, and lines between tags: a page does without."""
-OURS_NOT = re.compile(
+FONT_STYLE = re.compile(r"font(?:-size|-family)?: [^;\"]*;? ?")
+"""Font styles, which are removed so that the page's style applies."""
+
+CELL_FONT_STYLE = f"{matplotlib_backend.CELL_FONT_SIZE:g}px"
+"""Font size of numbers in cells of a map, which keep their own size and weight."""
+
+REDUNDANT_TEXT = re.compile(r"^.*?(?=<svg)|<metadata>.*?</metadata>|(?<=>)\s+(?=<)", re.DOTALL)
+"""XML prologue, metadata and line breaks between tags, which a page does not need."""
+
+REDUNDANT_ATTRIBUTES = re.compile(
     r"""(?<=<g)\ id="[^"]*"
     | (?<=\ )xlink:(?=href)
     | font-family:[^;"]*;\ ?
     | \ transform="rotate\(-0\ [^"]*\)" """,
     re.VERBOSE,
 )
-"""Names of groups, to which nobody refers, a namespace, letters and turns by nothing."""
-LONG = re.compile(r"(?<=\d\.\d)\d{3,}")
-"""Digits of coordinates past a tenth of a point."""
-MOST_MARKS = 1_000
-"""More of a series are one picture."""
-COLOUR = re.compile("|".join(COLOURS))
+"""Unused ids of groups, a needless namespace, font families, and rotations by 0 degrees."""
+
+EXCESS_DIGITS = re.compile(r"(?<=\d\.\d)\d{3,}")
+"""Digits of coordinates beyond a tenth of a point."""
+
+MAX_VECTOR_MARKS = 1_000
+"""Number of marks in a series above which they are embedded as one bitmap."""
+
+COLOUR = re.compile("|".join(CSS_COLOURS))
+"""Any colour that has a CSS variable."""
+
 TAG = re.compile("<[^>]*>")
-KINDS = {
+"""Any tag of the SVG."""
+
+CHART_KIND_NAMES = {
     "histogram": "Histogram",
     "dots": "Values with bars",
     "curve": "Lines",
     "points": "Points",
 }
-"""Of charts, in words."""
-SIZE = re.compile(r'(?<=<svg)[^>]*?(viewBox="[^"]*")[^>]*>')
+"""Name of each kind of chart in descriptions for screen readers."""
+
+SVG_TAG = re.compile(r'(?<=<svg)[^>]*?(viewBox="[^"]*")[^>]*>')
+"""Attributes of the ``svg`` element, of which only the view box is kept."""
 
 
-def draw(chart: Chart | HeatMap) -> str:
-    """A chart as an SVG element; what is not a finite number is left out, and counted."""
+def render_svg(chart: Chart | HeatMap) -> str:
+    """Render a chart as an SVG element for a page.
+
+    Values that are NaN or infinite are not drawn; the description counts them.
+
+    Args:
+        chart: the chart.
+    """
     key = re.sub(r"[^\w-]", "-", chart.key)
-    with warnings.catch_warnings(action="ignore"):  # a browser has glyphs that our font lacks
-        ax = figures.draw(chart)
+    # Matplotlib warns of characters that its font lacks, but browsers can display them.
+    with warnings.catch_warnings(action="ignore"):
+        ax = matplotlib_backend.draw(chart)
         figure = ax.get_figure(root=True)
-        assert figure is not None  # it was made for these axes
+        # The axes were created on a new figure.
+        assert figure is not None
         figure.patch.set_visible(False)
         ax.patch.set_visible(False)
-        drawn: list[Line2D | Collection] = [*ax.lines, *ax.collections]
-        for marks in drawn:
-            marks.set_rasterized(_n_marks(marks) > MOST_MARKS)
-        svg = figures.written(figure, "svg", salt=key).decode()
-    svg = TAG.sub(_as_on_the_page, IDLE.sub("", svg))
+        artists: list[Line2D | Collection] = [*ax.lines, *ax.collections]
+        for artist in artists:
+            artist.set_rasterized(_count_marks(artist) > MAX_VECTOR_MARKS)
+        svg = matplotlib_backend.render_figure(figure, "svg", salt=key).decode()
+    svg = TAG.sub(_adapt_tag, REDUNDANT_TEXT.sub("", svg))
     kind = chart.kind if isinstance(chart, Chart) else "map"
-    opening = f' class="chart {kind}" \\1 role="img" aria-labelledby="{key}-title {key}-desc">'
-    said = (
+    attributes = f' class="chart {kind}" \\1 role="img" aria-labelledby="{key}-title {key}-desc">'
+    description = (
         f'<title id="{key}-title">{escape(chart.title)}</title>'
-        f'<desc id="{key}-desc">{escape(_described(chart))}</desc>'
+        f'<desc id="{key}-desc">{escape(_describe_chart(chart))}</desc>'
     )
-    svg = SIZE.sub(opening, svg, count=1)
-    head, _, body = svg.partition(">")
-    return legible(f"{head}>{said}{body}")
+    svg = SVG_TAG.sub(attributes, svg, count=1)
+    opening_tag, _, body = svg.partition(">")
+    return escape_invisible(f"{opening_tag}>{description}{body}")
 
 
-def _as_on_the_page(found: re.Match[str]) -> str:
-    """A tag in the page's type and colours; what stands between tags are names and numbers."""
-    tag = LONG.sub("", found[0])
-    tag = OURS_NOT.sub("", tag if OF_A_CELL in tag else FONT.sub("", tag))
-    return COLOUR.sub(lambda colour: f"var(--{COLOURS[colour[0]]})", tag)
+def _adapt_tag(match: re.Match[str]) -> str:
+    """Return a tag with the page's fonts and colours; texts between tags are not changed."""
+    tag = EXCESS_DIGITS.sub("", match[0])
+    if CELL_FONT_STYLE not in tag:
+        tag = FONT_STYLE.sub("", tag)
+    tag = REDUNDANT_ATTRIBUTES.sub("", tag)
+    return COLOUR.sub(lambda colour: f"var(--{CSS_COLOURS[colour[0]]})", tag)
 
 
-def _n_marks(marks: Line2D | Collection) -> int:
-    if isinstance(marks, Line2D):
-        return int(np.size(marks.get_xdata()))
-    return int(np.shape(marks.get_offsets())[0])
+def _count_marks(artist: Line2D | Collection) -> int:
+    """Return the number of points of a drawn series."""
+    if isinstance(artist, Line2D):
+        return int(np.size(artist.get_xdata()))
+    return int(np.shape(artist.get_offsets())[0])
 
 
-def _described(chart: Chart | HeatMap) -> str:
-    """The drawing in words, for those who do not see it."""
+def _describe_chart(chart: Chart | HeatMap) -> str:
+    """Return a description of the drawing for screen readers."""
     if isinstance(chart, HeatMap):
-        return f"Map: {chart.value_label}, layers down and heads across."
+        return f"Map: {chart.value_label}, with layers as rows and heads as columns."
     names = ", ".join(s.name for s in chart.series if s.name)
-    said = f"{KINDS[chart.kind]}: {chart.y_label} by {chart.x_label}"
-    said += f", for {names}." if names else "."
+    description = f"{CHART_KIND_NAMES[chart.kind]}: {chart.y_label} by {chart.x_label}"
+    description += f", for {names}." if names else "."
     if chart.references:
-        lines = [f"{r.name} {short(r.value)}" for r in chart.references]
-        said += f" Lines for comparison: {', '.join(lines)}."
-    missing = sum(not drawable(y) for s in chart.series for y in s.y)
-    if missing:
-        said += f" {missing} values are missing or infinite and not drawn."
-    return said
+        lines = [f"{r.name} {format_label(r.value)}" for r in chart.references]
+        description += f" Reference lines: {', '.join(lines)}."
+    n_missing = sum(not is_drawable(y) for s in chart.series for y in s.y)
+    if n_missing:
+        description += f" {n_missing} values are missing or infinite and not drawn."
+    return description

@@ -1,29 +1,30 @@
-"""Templates in the folders of this package, filled in by jinja2."""
+"""Jinja templates of this package."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from hf_attnprobe.documents.blocks import Block, kind_of
+from hf_attnprobe.documents.blocks import Block, get_macro_name
 
 
-def templates_of(
+def load_templates(
     folder: str,
     filters: Mapping[str, Any],
     *,
     autoescape: bool = False,
     **options: Any,
 ) -> Environment:
-    """Returns the templates of a folder, where a name that is not known is an error.
+    """Load the templates of a folder of this package; undefined names raise an error.
 
     Args:
-        folder: of the package.
-        filters: what templates call behind a bar.
-        autoescape: whether texts are escaped for HTML; else the filters escape what they print.
-        options: further ones of jinja2.
+        folder: folder within the package, such as "documents".
+        filters: functions that the templates call as filters, by name.
+        autoescape: escape all texts for HTML. Without it, the filters must escape their output.
+        options: further arguments of :class:`jinja2.Environment`.
     """
-    made = Environment(  # nosec B701: HTML is escaped, what else is printed goes through filters
+    # Only HTML needs autoescape; the filters escape text for all other formats.
+    environment = Environment(  # nosec B701
         loader=PackageLoader("hf_attnprobe", folder),
         autoescape=autoescape,
         trim_blocks=True,
@@ -31,17 +32,22 @@ def templates_of(
         undefined=StrictUndefined,
         **options,
     )
-    made.filters |= filters
-    return made
+    environment.filters |= filters
+    return environment
 
 
-def printed(templates: Environment, file: str, parts: Iterable[Block], room: int) -> list[str]:
-    """Returns blocks as the macros of a template print them, without empty lines around.
+def render_blocks(
+    templates: Environment, file: str, blocks: Iterable[Block], size: int
+) -> list[str]:
+    """Render each block with its macro and strip blank lines around it.
 
     Args:
-        file: of the template, which has a macro for every kind of block.
-        room: what the macros take beside a block.
+        templates: the loaded templates.
+        file: template with one macro for each type of block.
+        blocks: the blocks to render; empty ones are skipped.
+        size: second argument of all macros: the line width, or the level of headings.
     """
     macros: Any = templates.get_template(file).module
-    said = [getattr(macros, kind_of(part))(part, room) for part in parts if part]
-    return [text for one in said if (text := one.strip("\n"))]
+    texts = [getattr(macros, get_macro_name(block))(block, size) for block in blocks if block]
+    stripped_texts = [text.strip("\n") for text in texts]
+    return [text for text in stripped_texts if text]

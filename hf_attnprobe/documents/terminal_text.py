@@ -1,6 +1,7 @@
-"""A document as text for a terminal, which no text of a user steers. Pure.
+"""Documents as plain text for a terminal.
 
-Each kind of block is a macro of ``blocks.txt``.
+Every type of block has a macro in ``blocks.txt``. Control characters in users' texts are replaced,
+so that they cannot change the state of the terminal.
 """
 
 from collections.abc import Iterable
@@ -18,143 +19,155 @@ from hf_attnprobe.core.terminal import one_line, visible
 from hf_attnprobe.documents.blocks import (
     Block,
     Cell,
+    DefinitionList,
     Document,
-    Facts,
-    Scores,
+    InlineText,
+    ScoreTable,
     Table,
-    Words,
-    is_number,
-    number_line_in_words,
-    written,
+    describe_number_line,
+    format_cell,
+    is_numeric_cell,
 )
-from hf_attnprobe.documents.highlighted_text import in_words
-from hf_attnprobe.documents.templates import printed, templates_of
+from hf_attnprobe.documents.templates import load_templates, render_blocks
+from hf_attnprobe.documents.token_shading import describe_text
 
 
-WIDTH = 100
-"""Letters of a line of words at most; tables whose numbers need more room have it."""
+MAX_LINE_WIDTH = 100
+"""Maximum characters in a line of prose; tables with many numbers may be wider."""
 
-KEPT = 8
-"""Letters that a column leaves to each longer one, where a table is too wide."""
+MIN_COLUMN_GROWTH = 8
+"""Characters reserved for each remaining column when a table is too wide for the terminal."""
 
-LONGEST = 30
-"""Letters of a word in a table that is not broken."""
+MAX_UNBROKEN_WORD = 30
+"""Length in characters above which a word in a table may be broken."""
 
 
-def to_text(report: Document, *, verbose: bool = False, width: int = WIDTH) -> str:
-    """The report, without colours.
+def render_text(document: Document, *, verbose: bool = False, width: int = MAX_LINE_WIDTH) -> str:
+    """Render a document as plain text without colours.
 
     Args:
-        report: a document.
-        verbose: all of it; else its lead and the sections that are ``brief``.
-        width: letters of a line.
+        document: the document to print.
+        verbose: print all sections, not only those of the short report.
+        width: characters in a line.
     """
-    sections = [s for s in report.sections if s is not None and (verbose or s.brief)]
-    said = [
-        _words(report.heading, width),
-        *_blocks([*report.lead, *sections], width),
+    sections = [s for s in document.sections if s is not None and (verbose or s.in_short_report)]
+    parts = [
+        _wrap(document.heading, width),
+        *_render_blocks([*document.lead, *sections], width),
     ]
-    return "\n\n".join(said)
+    return "\n\n".join(parts)
 
 
-def _blocks(parts: Iterable[Block], width: int) -> list[str]:
-    return printed(_templates(), "blocks.txt", parts, width)
+def _render_blocks(blocks: Iterable[Block], width: int) -> list[str]:
+    """Return the text of each block."""
+    return render_blocks(_load_templates(), "blocks.txt", blocks, width)
+
+
+def _render_indented_blocks(blocks: Iterable[Block], width: int, separator: str) -> str:
+    """Return the text of blocks, indented by two spaces."""
+    return indent(separator.join(_render_blocks(blocks, width - 2)), "  ")
 
 
 @cache
-def _templates() -> Environment:
+def _load_templates() -> Environment:
+    """Return the text templates with their filters."""
     filters = {
-        "words": _words,
-        "facts": _facts,
-        "table": _table,
-        "scores": _scores,
-        "in_words": number_line_in_words,
-        "shown": in_words,
-        "listing": lambda text: indent(visible(text), "  "),
-        "blocks": lambda parts, width, between: between.join(_blocks(parts, width)),
-        "inner": lambda parts, width, between: indent(
-            between.join(_blocks(parts, width - 2)), "  "
-        ),
+        "wrap": _wrap,
+        "definition_list": _format_definition_list,
+        "table": _format_table,
+        "score_table": _format_score_table,
+        "describe_number_line": describe_number_line,
+        "describe_text": describe_text,
+        "code_block": lambda text: indent(visible(text), "  "),
+        "blocks": lambda blocks, width, separator: separator.join(_render_blocks(blocks, width)),
+        "indented_blocks": _render_indented_blocks,
     }
-    return templates_of("documents", filters)
+    return load_templates("documents", filters)
 
 
-def _words(said: Words, width: int, begin: str = "", hang: str = "") -> str:
-    """A sentence in lines; the first begins with ``begin``, those behind it with ``hang``."""
-    text = " ".join(visible(begin + written(said)).split())
+def _wrap(text: InlineText, width: int, prefix: str = "", hanging_indent: str = "") -> str:
+    """Wrap a sentence into lines; all lines but the first are indented."""
+    words = " ".join(visible(prefix + format_cell(text)).split())
     return fill(
-        text,
+        words,
         width,
-        subsequent_indent=hang,
+        subsequent_indent=hanging_indent,
         break_long_words=False,
         break_on_hyphens=False,
     )
 
 
-def _beside(name: str, said: Words, width: int) -> str:
-    """A name on the left of a sentence in lines."""
-    lines = _words(said, max(width - len(name), LONGEST))
-    return name + indent(lines, " " * len(name)).lstrip()
+def _wrap_next_to(label: str, text: InlineText, width: int) -> str:
+    """Wrap a sentence to the right of a label."""
+    lines = _wrap(text, max(width - len(label), MAX_UNBROKEN_WORD))
+    return label + indent(lines, " " * len(label)).lstrip()
 
 
-def _facts(block: Facts, width: int) -> str:
-    room = 2 + max(map(len, block.said))
+def _format_definition_list(block: DefinitionList, width: int) -> str:
+    """Return one line for each description, with the term in front of the first."""
+    label_width = 2 + max(map(len, block.definitions))
     lines = []
-    for term, said, _ in block.items():
-        names = [one_line(term), *[""] * (len(said) - 1)]
-        for name, item in zip(names, said, strict=True):
-            lines.append(_beside(name.ljust(room), item, width))
+    for term, descriptions, _ in block.items():
+        labels = [one_line(term), *[""] * (len(descriptions) - 1)]
+        for label, description in zip(labels, descriptions, strict=True):
+            lines.append(_wrap_next_to(label.ljust(label_width), description, width))
     return "\n".join(lines)
 
 
-def _scores(block: Scores, width: int) -> str:
+def _format_score_table(block: ScoreTable, width: int) -> str:
+    """Return the rows as name, number and explanation."""
     names = [f"{'    ' if row.is_part else '  '}{one_line(row.name)}" for row in block.rows]
-    numbers = ["" if row.number is None else written(row.number) for row in block.rows]
-    room, room_of_number = (2 + max(map(len, column)) for column in (names, numbers))
+    numbers = ["" if row.number is None else format_cell(row.number) for row in block.rows]
+    name_width = 2 + max(map(len, names))
+    number_width = 2 + max(map(len, numbers))
     lines = []
     for row, name, number in zip(block.rows, names, numbers, strict=True):
-        shown = number.ljust(room_of_number) if number else ""
-        lines.append(_beside(name.ljust(room) + shown, row.meaning, width))
+        padded_number = number.ljust(number_width) if number else ""
+        lines.append(_wrap_next_to(name.ljust(name_width) + padded_number, row.meaning, width))
     return "\n".join(lines)
 
 
-def _table(block: Table, width: int) -> str:
+def _format_table(block: Table, width: int) -> str:
+    """Return a table whose columns are as wide as the terminal allows."""
     table = RichTable(box=None, pad_edge=False, header_style="", padding=(0, 2, 0, 0))
-    for k, own in enumerate(_widths(block, width)):
-        numbers = any(is_number(row[k]) for row in block.rows)
-        side: Literal["left", "right"] = "right" if numbers else "left"
-        table.add_column(_cell(block.head[k]), justify=side, width=own)
+    for k, column_width in enumerate(_compute_column_widths(block, width)):
+        has_numbers = any(is_numeric_cell(row[k]) for row in block.rows)
+        side: Literal["left", "right"] = "right" if has_numbers else "left"
+        table.add_column(_build_rich_text(block.head[k]), justify=side, width=column_width)
     for row in block.rows:
-        table.add_row(*map(_cell, row))
+        table.add_row(*map(_build_rich_text, row))
+    # The console is wide enough for any table, because rich would otherwise shorten numbers.
     console = Console(file=StringIO(), width=100_000, color_system=None)
     with console.capture() as captured:
         console.print(table)
     return "\n".join(line.rstrip() for line in captured.get().splitlines())
 
 
-def _widths(table: Table, width: int) -> list[int]:
-    """Returns the column widths that fit `width`.
+def _compute_column_widths(table: Table, width: int) -> list[int]:
+    """Return column widths, in characters, whose sum fits the terminal if possible.
 
-    Numbers are never broken; words are broken only between each other, the longest column most.
+    Numbers are never wrapped. Texts are wrapped at spaces, and the widest column is wrapped first.
     """
-    least, most = [], []
+    min_widths, max_widths = [], []
     for k, name in enumerate(table.head):
-        cells = [_cell(name), *(_cell(row[k]) for row in table.rows)]
-        whole = [_cell(row[k]) for row in table.rows if is_number(row[k])]
-        words = [Text(word[:LONGEST]) for cell in cells for word in cell.plain.split()]
-        least.append(max([1, *(text.cell_len for text in (*whole, *words))]))
-        most.append(max(cell.cell_len for cell in cells))
-    spare = max(0, width - sum(least) - 2 * (len(least) - 1))
-    widths = list(least)
-    by_need = sorted(range(len(least)), key=lambda k: most[k] - least[k])
-    for n_before, k in enumerate(by_need):
-        n_left = len(least) - n_before
-        room = max(spare // n_left, spare - KEPT * (n_left - 1))
-        more = min(most[k] - least[k], room)
-        widths[k] += more
-        spare -= more
+        cells = [_build_rich_text(name), *(_build_rich_text(row[k]) for row in table.rows)]
+        numbers = [_build_rich_text(row[k]) for row in table.rows if is_numeric_cell(row[k])]
+        words = [Text(word[:MAX_UNBROKEN_WORD]) for cell in cells for word in cell.plain.split()]
+        min_widths.append(max([1, *(text.cell_len for text in (*numbers, *words))]))
+        max_widths.append(max(cell.cell_len for cell in cells))
+    available = max(0, width - sum(min_widths) - 2 * (len(min_widths) - 1))
+    widths = list(min_widths)
+    growth = [high - low for low, high in zip(min_widths, max_widths, strict=True)]
+    # Columns that need little room come first and leave the remainder to the wider ones.
+    for n_before, k in enumerate(sorted(range(len(widths)), key=growth.__getitem__)):
+        n_remaining = len(widths) - n_before
+        share = max(available // n_remaining, available - MIN_COLUMN_GROWTH * (n_remaining - 1))
+        extra = min(growth[k], share)
+        widths[k] += extra
+        available -= extra
     return widths
 
 
-def _cell(cell: Cell) -> Text:
-    return Text(one_line(written(cell)))  # a Text has no markup
+def _build_rich_text(cell: Cell) -> Text:
+    """Return a cell as rich text, in which square brackets are no markup."""
+    return Text(one_line(format_cell(cell)))

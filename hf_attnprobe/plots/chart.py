@@ -1,7 +1,6 @@
-"""A chart as data: what is drawn, from which numbers, and what it shows in words.
+"""Charts as data: the numbers to draw, labels, and the finding in words.
 
-Whatever draws (the page in SVG, the figures in matplotlib) draws the same numbers, and a
-table of them stands behind each drawing. Pure.
+Pages and papers draw the same chart object, so drawing, table and text cannot differ.
 """
 
 from dataclasses import dataclass, field
@@ -9,31 +8,32 @@ from numbers import Real
 from typing import Literal
 
 
-LARGEST = 1e100
-"""Beyond it a number is treated as infinite: it is in the table and not drawn."""
+LARGEST_DRAWABLE = 1e100
+"""Largest absolute value that is drawn; larger ones are treated as infinite."""
 
-LEAST_FULL = 0.1
-"""Colours of a map are never full below it, so that one of hardly anything looks like that."""
+MIN_COLOUR_RANGE = 0.1
+"""Smallest value that gets the darkest colour of a map, so that tiny values look small."""
 
 Grid = tuple[tuple[float, ...], ...]
-"""Numbers by layer and head, [layers][heads]."""
+"""One number for each layer and head, [layers][heads]."""
 
-Kind = Literal["histogram", "dots", "curve", "points"]
+ChartKind = Literal["histogram", "dots", "curve", "points"]
+"""How a chart is drawn: bars over bins, values with error bars, lines, or single points."""
 
 
 @dataclass(frozen=True)
 class Series:
-    """One group of a chart: a colour, a mark, a line of its legend.
+    """A group of values that share a colour, a marker and an entry in the legend.
 
     Attributes:
-        name: in the legend.
-        x: places: numbers, or names where the axis has categories. Of a histogram the
-            lower edges of bins of equal width.
-        y: values, one per place; NaN where there is none.
-        low: lower ends of the bars around the values; empty without bars.
-        high: upper ends.
-        n: texts behind each value; empty where that is said elsewhere.
-        joined: of single points, whether a line joins them, in their order.
+        name: entry in the legend.
+        x: position of each value: numbers, or names of categories. For a histogram, the lower
+            edges of bins of equal width.
+        y: the values; NaN if a value is missing.
+        low: lower ends of the error bars; empty without error bars.
+        high: upper ends of the error bars.
+        n: number of texts of each value; empty if not displayed.
+        is_connected: whether single points are connected by a line, in their order.
     """
 
     name: str
@@ -42,17 +42,17 @@ class Series:
     low: tuple[float, ...] = ()
     high: tuple[float, ...] = ()
     n: tuple[int, ...] = ()
-    joined: bool = False
+    is_connected: bool = False
 
 
 @dataclass(frozen=True)
 class Reference:
-    """A yardstick: a line across a chart.
+    """A value to compare with, drawn as a line across the chart.
 
     Attributes:
-        name: such as "chance".
-        value: on the axis.
-        axis: that it is on.
+        name: entry in the legend, such as "chance".
+        value: position on the axis.
+        axis: the axis that the value belongs to.
     """
 
     name: str
@@ -62,30 +62,29 @@ class Reference:
 
 @dataclass(frozen=True)
 class Chart:
-    """A chart of one kind.
+    """A chart of one or several series.
 
     Attributes:
-        key: its name in files and links, lower case with underscores.
-        title: what is shown.
-        sentences: what is to be seen, with its numbers, and how these are to be read.
-        source: paper and figure that it follows.
-        kind: bars over bins of numbers, values with bars at categories, lines over
-            numbers, or single points.
-        x_label: of the axis, with its unit.
-        y_label: of the axis, with its unit.
-        series: the groups.
-        references: yardsticks.
-        bars: what ``low`` and ``high`` of the series are, such as "95% interval".
-        x_range: ends of the axis; None for those of the values.
-        y_range: ends of the axis.
-        bin_width: of a histogram.
+        key: name in files and links, in lower case with underscores.
+        title: title of the chart.
+        sentences: what the chart shows, with its numbers, and how to read them.
+        source: paper and figure on which the chart is modelled.
+        kind: histogram, values with error bars, lines, or single points.
+        x_label: label of the x axis, with the unit.
+        y_label: label of the y axis, with the unit.
+        series: the groups of values.
+        references: values to compare with.
+        bars: meaning of the error bars, such as "95% interval".
+        x_range: both ends of the x axis; None fits them to the values.
+        y_range: both ends of the y axis; None fits them to the values.
+        bin_width: width of the bins of a histogram.
     """
 
     key: str
     title: str
     sentences: tuple[str, ...] = field(repr=False)
     source: str
-    kind: Kind
+    kind: ChartKind
     x_label: str
     y_label: str
     series: tuple[Series, ...] = field(repr=False)
@@ -97,29 +96,28 @@ class Chart:
 
     @property
     def finding(self) -> str:
-        """The sentences, one after the other."""
+        """All sentences as one text."""
         return " ".join(self.sentences)
 
 
 @dataclass(frozen=True)
 class HeatMap:
-    """A number of every head, by layer.
+    """A map with one number for each head, layers as rows and heads as columns.
 
     Attributes:
-        key: its name in files and links.
-        title: what is shown.
-        finding: one sentence that says what is to be seen, with its numbers.
-        source: paper, or rule, that it follows.
-        values: [layers][heads]; NaN where a head was not tested.
-        low: lower ends of the intervals, simultaneous over all heads where the finding
-            says so; empty without intervals.
-        high: upper ends.
-        value_label: what the number is, with its unit.
+        key: name in files and links.
+        title: title of the map.
+        finding: what the map shows, with its numbers.
+        source: paper or rule on which the map is modelled.
+        values: the numbers, [layers][heads]; NaN if a head was not tested.
+        low: lower ends of the confidence intervals, [layers][heads]; empty without intervals.
+        high: upper ends of the confidence intervals.
+        value_label: meaning of the numbers, with their unit.
         layers: numbers of the layers.
         heads: numbers of the heads.
-        centre: the value in the middle of two colours; None for one colour.
-        threshold: heads whose interval reaches it are marked; None marks those whose interval
-            excludes the centre, or 0.
+        centre: value between two colours; None uses one colour.
+        threshold: heads whose interval lies at or above it are marked; None marks heads whose
+            interval excludes ``centre``, or 0.
     """
 
     key: str
@@ -136,39 +134,51 @@ class HeatMap:
     threshold: float | None = None
 
     def is_marked(self, low: float, high: float) -> bool:
-        """Whether an interval is that of a head that is marked."""
+        """Check whether a head with this interval is marked.
+
+        Args:
+            low: lower end of the confidence interval.
+            high: upper end of the confidence interval.
+        """
         if self.threshold is not None:
             return low >= self.threshold
         middle = self.centre or 0.0
         return low > middle or high < middle
 
     @property
-    def mark(self) -> str:
-        """What the mark of a head means, in words."""
+    def mark_description(self) -> str:
+        """Meaning of a marked head, in words."""
         if self.threshold is not None:
             return f"the interval lies at {self.threshold:.2f} or more"
         return f"the interval excludes {self.centre or 0:g}"
 
 
-def drawable(value: object) -> bool:
-    """Whether a value is a number that an axis can reach; NaN and infinity are not."""
-    return isinstance(value, Real) and abs(float(value)) <= LARGEST
+def is_drawable(value: object) -> bool:
+    """Check whether a value is a number that an axis can represent; NaN and infinity are not.
+
+    Args:
+        value: any value.
+    """
+    return isinstance(value, Real) and abs(float(value)) <= LARGEST_DRAWABLE
 
 
-def short(value: object) -> str:
-    """A value in a label: a name as it is, a number with about three digits.
+def format_label(value: object) -> str:
+    """Return a value as a label: a number with about three digits, anything else as text.
 
-    >>> short(0.123456), short(-2.0), short(1234567.0), short("max")
+    >>> format_label(0.123456), format_label(-2.0), format_label(1234567.0), format_label("max")
     ('0.123', '−2', '1.23e+06', 'max')
+
+    Args:
+        value: a number or the name of a category.
     """
     if isinstance(value, bool) or not isinstance(value, Real):
         return str(value)
     value = float(value)
     if value != value:
         return "–"
-    size = abs(value)
-    if size and (size < 5e-4 or size >= 1e6):
+    magnitude = abs(value)
+    if magnitude and (magnitude < 5e-4 or magnitude >= 1e6):
         text = f"{value:.3g}"
     else:
-        text = f"{value:z.3f}".rstrip("0").rstrip(".") if size < 1e3 else f"{value:.0f}"
+        text = f"{value:z.3f}".rstrip("0").rstrip(".") if magnitude < 1e3 else f"{value:.0f}"
     return text.replace("-", "−")

@@ -1,11 +1,14 @@
-"""Charts drawn with matplotlib, for notebooks and papers; a page shows the same drawings.
+"""Charts drawn with matplotlib, for notebooks, papers and HTML pages.
 
->>> from hf_attnprobe import figures  # doctest: +SKIP
->>> report.plot("tau_gradient")  # doctest: +SKIP
->>> figures.draw(report.charts()[0]).figure  # doctest: +SKIP
->>> figures.save(report.charts(), "figures")  # doctest: +SKIP
+For example::
 
-Neither pyplot nor its global state is used, and the bytes of files are the same every time.
+    from hf_attnprobe.plots import matplotlib_backend
+
+    report.plot("tau_gradient")
+    matplotlib_backend.draw(report.charts()[0]).figure
+    matplotlib_backend.save_charts(report.charts(), "figures")
+
+This module does not use pyplot or its global state, and equal charts give equal files.
 """
 
 import io
@@ -29,23 +32,28 @@ from matplotlib.figure import Figure
 from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.core.terminal import visible
 from hf_attnprobe.plots.chart import (
-    LEAST_FULL,
+    MIN_COLOUR_RANGE,
     Chart,
     HeatMap,
     Series,
-    drawable,
+    is_drawable,
 )
-from hf_attnprobe.statistics.estimates import MIN_SHOWN
+from hf_attnprobe.statistics.estimates import MIN_DISPLAYED_TEXTS
 
 
-__all__ = ["captions", "draw", "draw_one", "save"]
+__all__ = ["draw", "draw_by_key", "format_captions", "save_charts"]
 
 logger = logging.getLogger(__name__)
 
 
-# --- how figures look -------------------------------------------------------------------
+# --- style of figures -------------------------------------------------------------------
 
-COLUMN, PAGE = 3.25, 6.75  # inches, a column of most proceedings, and two
+COLUMN_WIDTH = 3.25
+"""Width, in inches, of a column in most conference proceedings."""
+
+PAGE_WIDTH = 6.75
+"""Width, in inches, of two columns."""
+
 COLOURS = (
     "#0072B2",
     "#D55E00",
@@ -55,18 +63,31 @@ COLOURS = (
     "#56B4E9",
     "#000000",
 )
-"""Okabe & Ito 2008: told apart with every kind of colour blindness."""
-MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-LINES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)))
-HATCHES = ("////", "\\\\\\\\", "xxxx", "||||", "----", "++++", "//")
-"""No dots or stars, which make an SVG of 5 kB one of 150."""
-REFERENCE_LINES = ("--", ":", "-.", (0, (5, 1)), (0, (1, 1)))
-REFERENCE_COLOURS = ("#555555", "#222222", "#777777")
-GRID = "#DDDDDD"
+"""Colours of series, distinguishable with colour blindness (Okabe & Ito 2008)."""
 
-LOOK: dict[Any, Any] = {
-    "font.family": "DejaVu Sans",  # comes with matplotlib, so it is the same everywhere
-    "font.size": 7,  # and all texts alike, as on a page
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+"""Markers of series."""
+
+LINE_STYLES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)))
+"""Line styles of series."""
+
+HATCHES = ("////", "\\\\\\\\", "xxxx", "||||", "----", "++++", "//")
+"""Hatches of histograms; dots and stars would make an SVG of 5 kB 150 kB large."""
+
+REFERENCE_LINE_STYLES = ("--", ":", "-.", (0, (5, 1)), (0, (1, 1)))
+"""Line styles of reference values."""
+
+REFERENCE_COLOURS = ("#555555", "#222222", "#777777")
+"""Colours of reference values."""
+
+GRID_COLOUR = "#DDDDDD"
+"""Colour of grid lines."""
+
+# DejaVu Sans comes with matplotlib, so figures look the same on every machine. All texts have the
+# same size, as on a page.
+STYLE: dict[Any, Any] = {
+    "font.family": "DejaVu Sans",
+    "font.size": 7,
     "axes.labelsize": 7,
     "axes.titlesize": 7,
     "xtick.labelsize": 7,
@@ -84,295 +105,333 @@ LOOK: dict[Any, Any] = {
     "axes.unicode_minus": True,
     "text.usetex": False,
 }
-PLAIN_TEXT: dict[Any, Any] = {"text.parse_math": False}
-"""Names of classes may hold dollar signs."""
-REPRODUCIBLE: dict[Any, Any] = {
+"""Matplotlib settings of all figures."""
+
+PLAIN_TEXT_STYLE: dict[Any, Any] = {"text.parse_math": False}
+"""Matplotlib settings that print dollar signs, which class names may contain, as they are."""
+
+FILE_STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "pdf.fonttype": 42,
 }
+"""Matplotlib settings that keep texts in files as texts."""
 
-ACROSS, UPRIGHT, LEGEND = (
-    44,
-    30,
-    40,
-)  # characters in a line of labels and legend
-IN_CELLS = 5.5
-"""Points of the type in cells of a map."""
-DARK, LIGHT = "#010101", "#fefefe"
-"""Of numbers in cells, whose shades are the same on light and dark pages."""
-MOST_NARROW, MOST_NUMBERED = (
-    12,
-    24,
-)  # heads: in one column, and with their numbers
-ROOM = 0.8  # of the way between two categories
-LINE_HEIGHT = 0.135  # inches of a line of the legend
-MARK, SMALL_MARK = 4, 2.5  # points across
-MOST_MARKS = 50  # of a series; more are small and pale
+X_LABEL_WIDTH = 44
+"""Maximum characters in a line of a title or of the label of the x axis."""
+
+Y_LABEL_WIDTH = 30
+"""Maximum characters in a line of the label of the y axis."""
+
+LEGEND_WIDTH = 40
+"""Maximum characters in a line of the legend."""
+
+CELL_FONT_SIZE = 5.5
+"""Font size, in points, of the numbers in the cells of a map."""
+
+DARK_TEXT_COLOUR = "#010101"
+"""Colour of numbers in light cells of a map, the same on light and dark pages."""
+
+LIGHT_TEXT_COLOUR = "#fefefe"
+"""Colour of numbers in dark cells of a map, the same on light and dark pages."""
+
+MAX_HEADS_IN_COLUMN = 12
+"""Maximum number of heads of a map that is one column wide; wider maps take two."""
+
+MAX_NUMBERED_HEADS = 24
+"""Maximum number of heads of a map with numbers in its cells."""
+
+CATEGORY_FILL = 0.8
+"""Share of the distance between two categories over which their series are spread."""
+
+LEGEND_LINE_HEIGHT = 0.135
+"""Height, in inches, of a line of the legend."""
+
+MARKER_SIZE = 4
+"""Diameter of a marker, in points."""
+
+SMALL_MARKER_SIZE = 2.5
+"""Diameter of a marker in a series of many points."""
+
+MAX_LARGE_MARKERS = 50
+"""Number of points in a series above which markers are small and pale."""
 
 
-# --- figures without a window -----------------------------------------------------------
+# --- figures and files ------------------------------------------------------------------
 
-UNDATED: dict[str, dict[str, Any]] = {
+UNDATED_METADATA: dict[str, dict[str, Any]] = {
     "svg": {"Date": None},
     "pdf": {"CreationDate": None},
     "png": {},
 }
-"""By format, the metadata that leaves the time out."""
+"""Metadata for each file format that omit the date, so that equal charts give equal files."""
 
 
 class PaperFigure(Figure):
-    """A figure that a notebook shows as SVG."""
+    """A figure that notebooks display as SVG."""
 
     def _repr_svg_(self) -> str:
-        return written(self, "svg").decode()
+        return render_figure(self, "svg").decode()
 
 
 class PaperAxes(Axes):
-    """The axes of such a figure, which a notebook shows as the figure."""
+    """Axes that notebooks display as their figure."""
 
     def _repr_svg_(self) -> str:
         figure = self.get_figure(root=True)
-        assert figure is not None  # they were made for it
-        return written(figure, "svg").decode()
+        # These axes are always created on a figure.
+        assert figure is not None
+        return render_figure(figure, "svg").decode()
 
 
-def written(figure: Figure, kind: str, *, salt: str = "attnprobe") -> bytes:
-    """A figure as the bytes of a file.
+def render_figure(figure: Figure, kind: str, *, salt: str = "attnprobe") -> bytes:
+    """Render a figure as the bytes of a file.
 
     Args:
-        figure: any figure of matplotlib.
+        figure: a matplotlib figure.
         kind: ``svg``, ``pdf`` or ``png``.
-        salt: of the ids in an SVG, so that those of two on one page differ.
+        salt: salt for the ids in an SVG, so that two charts on one page have different ids.
     """
     stream = io.BytesIO()
     FigureCanvasAgg(figure)
-    with mpl.rc_context(LOOK | REPRODUCIBLE | {"svg.hashsalt": salt}):
-        figure.savefig(stream, format=kind, metadata=UNDATED[kind], dpi=300)
+    with mpl.rc_context(STYLE | FILE_STYLE | {"svg.hashsalt": salt}):
+        figure.savefig(stream, format=kind, metadata=UNDATED_METADATA[kind], dpi=300)
     return stream.getvalue()
 
 
 # --- one chart --------------------------------------------------------------------------
 
 Handle = Artist | ErrorbarContainer
-"""What a legend shows of a series."""
+"""The artist that represents a series in the legend."""
 
 
 def draw(chart: Chart | HeatMap, ax: Axes | None = None, *, title: bool = False) -> Axes:
-    """A chart on axes.
+    """Draw a chart.
 
     Args:
-        chart: what is drawn.
-        ax: where; without, on a new figure as wide as a paper's column, which a notebook
-            shows as the last line of a cell. It is ``draw(chart).figure``.
-        title: whether the chart's title is written above; papers have captions.
+        chart: the chart.
+        ax: axes to draw on. By default, a new figure as wide as a paper's column is created; it is
+            ``draw(chart).figure``, and notebooks display it.
+        title: print the chart's title above it. Papers have captions instead.
 
     Returns:
         The axes.
     """
     if ax is None:
-        with mpl.rc_context(LOOK):
-            figure = PaperFigure(_size(chart, title), layout="constrained")
+        with mpl.rc_context(STYLE):
+            figure = PaperFigure(_compute_size(chart, title), layout="constrained")
             return draw(chart, figure.add_subplot(axes_class=PaperAxes), title=title)
-    above = _wrapped(chart.title, ACROSS) if title else ""
-    with mpl.rc_context(PLAIN_TEXT):
+    printed_title = _wrap(chart.title, X_LABEL_WIDTH) if title else ""
+    with mpl.rc_context(PLAIN_TEXT_STYLE):
         if isinstance(chart, HeatMap):
             _draw_map(chart, ax)
-            ax.set_title(above)
+            ax.set_title(printed_title)
         else:
-            _draw_chart(chart, ax, above)
-    _write_plainly(ax)
+            _draw_chart(chart, ax, printed_title)
+    _disable_math(ax)
     return ax
 
 
-def draw_one(
+def draw_by_key(
     charts: Sequence[Chart | HeatMap],
     kind: str | None = None,
     ax: Axes | None = None,
 ) -> Axes:
-    """Draws one of several charts with its title, by its key; by default the first.
+    """Draw one of several charts with its title.
+
+    Args:
+        charts: the available charts.
+        kind: key of the chart to draw; by default the first chart.
+        ax: axes to draw on; by default those of a new figure.
 
     Raises:
-        AttnProbeError: nothing to draw, or no such chart.
+        AttnProbeError: If there are no charts, or none with this key.
     """
-    known = {chart.key: chart for chart in charts}
-    if not known:
+    charts_by_key = {chart.key: chart for chart in charts}
+    if not charts_by_key:
         raise AttnProbeError(
-            f"expected a report with figures, this one has none: texts are fewer than {MIN_SHOWN}, "
-            "or its rows are missing; give more texts, or read it from its folder"
+            f"this report has no figures: it has fewer than {MIN_DISPLAYED_TEXTS} texts, or no rows; audit "
+            "more texts, or read the report from its folder"
         )
-    if kind is not None and kind not in known:
-        of_heads = any(isinstance(chart, HeatMap) for chart in charts)
+    if kind is not None and kind not in charts_by_key:
+        has_head_maps = any(isinstance(chart, HeatMap) for chart in charts)
+        hint = "; pass site=(layer, head) for the figures of one head" if has_head_maps else ""
         raise AttnProbeError(
-            f"expected a figure of this report, got {kind}; there are "
-            f"{', '.join(known)}"
-            f"{' (others of one head: pass site=(layer, head))' if of_heads else ''}"
+            f"this report has no figure {kind}; expected one of {', '.join(charts_by_key)}{hint}"
         )
-    return draw(known[kind or next(iter(known))], ax, title=True)
+    return draw(charts_by_key[kind or next(iter(charts_by_key))], ax, title=True)
 
 
-def _write_plainly(ax: Axes) -> None:
-    """No text between dollars is a formula: names come from users."""
+def _disable_math(ax: Axes) -> None:
+    """Print dollar signs as they are, because class names may contain them."""
     texts = [ax.title, ax.xaxis.label, ax.yaxis.label]
     texts += [*ax.get_xticklabels(), *ax.get_yticklabels()]
     for text in texts:
         text.set_parse_math(False)
 
 
-def _size(chart: Chart | HeatMap, title: bool) -> tuple[float, float]:
-    """Inches: a column, or two for a map of many heads."""
-    n_lines = len(textwrap.wrap(chart.title, ACROSS)) if title else 0
+def _compute_size(chart: Chart | HeatMap, title: bool) -> tuple[float, float]:
+    """Return width and height of a new figure in inches."""
+    n_lines = len(textwrap.wrap(chart.title, X_LABEL_WIDTH)) if title else 0
     if isinstance(chart, HeatMap):
-        width = COLUMN if len(chart.heads) <= MOST_NARROW else PAGE
-        return width, 0.9 + 0.22 * len(chart.layers) + LINE_HEIGHT * n_lines
+        width = COLUMN_WIDTH if len(chart.heads) <= MAX_HEADS_IN_COLUMN else PAGE_WIDTH
+        return width, 0.9 + 0.22 * len(chart.layers) + LEGEND_LINE_HEIGHT * n_lines
     names = [
         *(s.name for s in chart.series),
         *(r.name for r in chart.references),
     ]
-    n_lines += sum(len(textwrap.wrap(name, LEGEND)) for name in names)
-    body = 2.0
+    n_lines += sum(len(textwrap.wrap(name, LEGEND_WIDTH)) for name in names)
+    height = 2.0
     if chart.kind == "dots":
-        row = 0.15 + 0.1 * len(chart.series)
-        body = 0.6 + row * len(categories(chart))
-    return COLUMN, body + LINE_HEIGHT * n_lines
+        row_height = 0.15 + 0.1 * len(chart.series)
+        height = 0.6 + row_height * len(list_categories(chart))
+    return COLUMN_WIDTH, height + LEGEND_LINE_HEIGHT * n_lines
 
 
 def _draw_chart(chart: Chart, ax: Axes, title: str) -> None:
+    """Draw a chart of series, its axes and its legend."""
     draw_series = {
-        "histogram": _histogram,
-        "dots": _dots,
-        "curve": _curves,
-        "points": _points,
+        "histogram": _draw_histogram,
+        "dots": _draw_dots,
+        "curve": _draw_curves,
+        "points": _draw_points,
     }[chart.kind]
     handles = list(draw_series(chart, ax))
-    handles += [_reference(chart, k, ax) for k in range(len(chart.references))]
-    _axes(chart, ax)
-    _legend(chart, ax, handles, title)
-    if not any(drawable(y) for s in chart.series for y in s.y):
+    handles += [_draw_reference(chart, k, ax) for k in range(len(chart.references))]
+    _format_axes(chart, ax)
+    _add_legend(chart, ax, handles, title)
+    if not any(is_drawable(y) for s in chart.series for y in s.y):
         ax.text(0.5, 0.5, "no values", transform=ax.transAxes, ha="center")
 
 
-def _histogram(chart: Chart, ax: Axes) -> Iterator[Handle]:
-    """Outlines over each other, each hatched unlike the others."""
+def _draw_histogram(chart: Chart, ax: Axes) -> Iterator[Handle]:
+    """Draw the outlines of all series over each other, with different hatches."""
     for k, series in enumerate(chart.series):
-        last = float((0.0, *series.x)[-1])
+        last_edge = float((0.0, *series.x)[-1])
         yield ax.stairs(
-            np.nan_to_num(_known(series.y)),
-            [*_known(series.x), last + (chart.bin_width or 1.0)],  # type: ignore[arg-type]
+            np.nan_to_num(_to_array(series.y)),
+            [*_to_array(series.x), last_edge + (chart.bin_width or 1.0)],  # type: ignore[arg-type]
             fill=True,
             facecolor="none",
             edgecolor=COLOURS[k % len(COLOURS)],
             hatch=HATCHES[k % len(HATCHES)],
             linewidth=0.8,
-            label=_wrapped(series.name),
+            label=_wrap(series.name),
         )
 
 
-def _dots(chart: Chart, ax: Axes) -> Iterator[Handle]:
-    """Values to the right with their bars, categories below each other, series side by side."""
-    names = categories(chart)
+def _draw_dots(chart: Chart, ax: Axes) -> Iterator[Handle]:
+    """Draw values with error bars along the x axis; categories are rows, series side by side."""
+    names = list_categories(chart)
     for k, series in enumerate(chart.series):
-        lane = ((k + 0.5) / len(chart.series) - 0.5) * ROOM
-        places = [names.index(str(x)) + lane for x in series.x]
+        offset = ((k + 0.5) / len(chart.series) - 0.5) * CATEGORY_FILL
+        positions = [names.index(str(x)) + offset for x in series.x]
         yield ax.errorbar(
-            _known(series.y),
-            places,
-            xerr=_bars(series),
+            _to_array(series.y),
+            positions,
+            xerr=_compute_error_bars(series),
             fmt=MARKERS[k % len(MARKERS)],
             color=COLOURS[k % len(COLOURS)],
             elinewidth=1.2,
-            label=_wrapped(series.name),
+            label=_wrap(series.name),
         )
-    ax.set_yticks(range(len(names)), [_wrapped(name, 24) for name in names])
+    ax.set_yticks(range(len(names)), [_wrap(name, 24) for name in names])
     ax.set_ylim(len(names) - 0.5, -0.5)
 
 
-def _bars(series: Series) -> np.ndarray | None:
-    """How far the bars reach below and above, [2, values]; None without any."""
+def _compute_error_bars(series: Series) -> np.ndarray | None:
+    """Return the lengths of the error bars below and above, [2, values]; None without bars."""
     if not series.low:
         return None
-    y, low, high = map(_known, (series.y, series.low, series.high))
-    reach = np.stack([y - low, high - y])
-    return np.where(np.isnan(reach), 0, reach).clip(0)
+    y, low, high = map(_to_array, (series.y, series.low, series.high))
+    lengths = np.stack([y - low, high - y])
+    return np.where(np.isnan(lengths), 0, lengths).clip(0)
 
 
-def _known(values: Sequence[float]) -> np.ndarray:
-    """Values as an array; NaN where there is none that can be drawn."""
-    return np.array([value if drawable(value) else np.nan for value in values], np.float64)
+def _to_array(values: Sequence[float]) -> np.ndarray:
+    """Return values as an array, with NaN instead of values that cannot be drawn."""
+    return np.array([value if is_drawable(value) else np.nan for value in values], np.float64)
 
 
-def _curves(chart: Chart, ax: Axes) -> Iterator[Handle]:
+def _draw_curves(chart: Chart, ax: Axes) -> Iterator[Handle]:
+    """Draw each series as a line with a band between its lower and upper values."""
     for k, series in enumerate(chart.series):
-        x = _known(series.x)  # type: ignore[arg-type]
+        x = _to_array(series.x)  # type: ignore[arg-type]
         colour = COLOURS[k % len(COLOURS)]
         (line,) = ax.plot(
             x,
-            _known(series.y),
+            _to_array(series.y),
             color=colour,
-            linestyle=LINES[k % len(LINES)],
+            linestyle=LINE_STYLES[k % len(LINE_STYLES)],
             marker=MARKERS[k % len(MARKERS)],
-            markevery=marked(chart, k),
-            label=_wrapped(series.name),
+            markevery=select_marker_positions(chart, k),
+            label=_wrap(series.name),
         )
         if series.low:
-            low, high = _known(series.low), _known(series.high)
+            low, high = _to_array(series.low), _to_array(series.high)
             ax.fill_between(x, low, high, color=colour, alpha=0.2, lw=0)
         yield line
 
 
-def marked(chart: Chart, k: int) -> slice:
-    """Which values of the k-th line have a mark: some six, not those of its neighbours."""
-    every = max(1, len(chart.series[k].x) // 6)
-    return slice(k * every // len(chart.series), None, every)
+def select_marker_positions(chart: Chart, k: int) -> slice:
+    """Return the points of line k that get a marker: about six, staggered between lines.
+
+    Args:
+        chart: a chart of lines.
+        k: index of the series.
+    """
+    step = max(1, len(chart.series[k].x) // 6)
+    return slice(k * step // len(chart.series), None, step)
 
 
-def _points(chart: Chart, ax: Axes) -> Iterator[Handle]:
-    """Single points, pale where they are many; those that are joined in front."""
+def _draw_points(chart: Chart, ax: Axes) -> Iterator[Handle]:
+    """Draw single points, pale if there are many; connected points are in the foreground."""
     for k, series in enumerate(chart.series):
-        many = len(series.x) > MOST_MARKS
+        has_many_points = len(series.x) > MAX_LARGE_MARKERS
         yield ax.errorbar(
-            _known(series.x),  # type: ignore[arg-type]
-            _known(series.y),
-            yerr=_bars(series),
-            fmt="o" if many else MARKERS[k % len(MARKERS)],
-            linestyle=LINES[k % len(LINES)] if series.joined else "none",
+            _to_array(series.x),  # type: ignore[arg-type]
+            _to_array(series.y),
+            yerr=_compute_error_bars(series),
+            fmt="o" if has_many_points else MARKERS[k % len(MARKERS)],
+            linestyle=LINE_STYLES[k % len(LINE_STYLES)] if series.is_connected else "none",
             color=COLOURS[k % len(COLOURS)],
-            alpha=0.5 if many else 1.0,
-            markersize=SMALL_MARK if many else MARK,
-            markeredgewidth=0 if many else None,
+            alpha=0.5 if has_many_points else 1.0,
+            markersize=SMALL_MARKER_SIZE if has_many_points else MARKER_SIZE,
+            markeredgewidth=0 if has_many_points else None,
             elinewidth=1.0,
-            zorder=3 if series.joined else 2,
-            label=_wrapped(series.name),
+            zorder=3 if series.is_connected else 2,
+            label=_wrap(series.name),
         )
 
 
-def _reference(chart: Chart, number: int, ax: Axes) -> Handle:
-    """A line across; upright where values run to the right."""
+def _draw_reference(chart: Chart, number: int, ax: Axes) -> Handle:
+    """Draw a reference value as a line; charts of dots have their values on the x axis."""
     reference = chart.references[number]
-    upright = (reference.axis == "x") != (chart.kind == "dots")
-    line = ax.axvline if upright else ax.axhline
-    return line(
-        reference.value if drawable(reference.value) else np.nan,
+    is_vertical = (reference.axis == "x") != (chart.kind == "dots")
+    draw_line = ax.axvline if is_vertical else ax.axhline
+    return draw_line(
+        reference.value if is_drawable(reference.value) else np.nan,
         color=REFERENCE_COLOURS[number % len(REFERENCE_COLOURS)],
-        linestyle=REFERENCE_LINES[number % len(REFERENCE_LINES)],
+        linestyle=REFERENCE_LINE_STYLES[number % len(REFERENCE_LINE_STYLES)],
         linewidth=0.9,
         zorder=1.5,
-        label=_wrapped(reference.name),
+        label=_wrap(reference.name),
     )
 
 
-def _axes(chart: Chart, ax: Axes) -> None:
-    across, upright = chart.x_label, chart.y_label
+def _format_axes(chart: Chart, ax: Axes) -> None:
+    """Set labels, ranges, ticks and grid lines of the axes."""
+    x_label, y_label = chart.x_label, chart.y_label
     x_range, y_range = chart.x_range, chart.y_range
     is_dots = chart.kind == "dots"
     if is_dots:
-        across, upright = upright, across
+        x_label, y_label = y_label, x_label
         x_range, y_range = chart.y_range, None
-    ax.set_xlabel(_wrapped(across, ACROSS))
-    ax.set_ylabel(_wrapped(upright, UPRIGHT))
+    ax.set_xlabel(_wrap(x_label, X_LABEL_WIDTH))
+    ax.set_ylabel(_wrap(y_label, Y_LABEL_WIDTH))
     if _is_range(x_range):
-        ax.set_xlim(*_with_room(x_range))
+        ax.set_xlim(*_add_margin(x_range))
     if _is_range(y_range):
-        ax.set_ylim(*_with_room(y_range))
+        ax.set_ylim(*_add_margin(y_range))
     if chart.kind == "histogram":
         ax.locator_params(axis="x", nbins=5)
         if y_range is None:
@@ -380,7 +439,7 @@ def _axes(chart: Chart, ax: Axes) -> None:
     if isinstance(ax, PaperAxes):
         ax.grid(
             axis="x" if is_dots else "y",
-            color=GRID,
+            color=GRID_COLOUR,
             linewidth=0.5,
             clip_on=False,
         )
@@ -390,96 +449,99 @@ def _axes(chart: Chart, ax: Axes) -> None:
 def _is_range(
     span: tuple[float, float] | None,
 ) -> TypeGuard[tuple[float, float]]:
-    return span is not None and all(map(drawable, span)) and span[0] < span[1]
+    """Check whether both ends of an axis are finite and in ascending order."""
+    return span is not None and all(map(is_drawable, span)) and span[0] < span[1]
 
 
-def _with_room(span: tuple[float, float]) -> tuple[float, float]:
-    room = 0.02 * (span[1] - span[0])
-    return span[0] - room, span[1] + room
+def _add_margin(span: tuple[float, float]) -> tuple[float, float]:
+    """Return a range extended by 2% on both sides."""
+    margin = 0.02 * (span[1] - span[0])
+    return span[0] - margin, span[1] + margin
 
 
-def _legend(chart: Chart, ax: Axes, handles: Sequence[Handle], title: str) -> None:
-    """Above the axes, so that it never lies on what is drawn, and begun by the title.
+def _add_legend(chart: Chart, ax: Axes, handles: Sequence[Handle], title: str) -> None:
+    """Add a legend above the axes, so that it hides no data, with the title as its first line.
 
-    On a figure of its own it has the whole width. One series alone needs no name.
+    The legend of a new figure is as wide as the figure. A single series has no entry.
     """
-    named = [
+    names = [
         *(s.name for s in chart.series),
         *(r.name for r in chart.references),
     ]
-    if len(named) < 2:
-        named = []
-    names = [name for name in named if name]
-    handles = [handle for handle, name in zip(handles, named, strict=False) if name]
-    if not names and not title:
+    if len(names) < 2:
+        names = []
+    entries = [(handle, name) for handle, name in zip(handles, names, strict=False) if name]
+    if not entries and not title:
         return
-    on: Any = ax
-    place: dict[str, Any] = {"loc": "lower left", "bbox_to_anchor": (0, 1)}
+    parent: Any = ax
+    location: dict[str, Any] = {"loc": "lower left", "bbox_to_anchor": (0, 1)}
     if isinstance(ax, PaperAxes):
-        on, place = ax.get_figure(), {"loc": "outside upper left"}
-    legend = on.legend(
-        handles=handles,
-        labels=names,
+        parent, location = ax.get_figure(), {"loc": "outside upper left"}
+    legend = parent.legend(
+        handles=[handle for handle, _ in entries],
+        labels=[name for _, name in entries],
         title=title or None,
         alignment="left",
         frameon=False,
         borderaxespad=0.2,
         labelspacing=0.25,
         handlelength=2.6,
-        **place,
+        **location,
     )
-    for text, name in zip(legend.get_texts(), names, strict=True):
-        text.set_text(_wrapped(name))
+    for text, (_, name) in zip(legend.get_texts(), entries, strict=True):
+        text.set_text(_wrap(name))
 
 
 def _draw_map(chart: HeatMap, ax: Axes) -> None:
-    """Layers down, heads across; every cell has its number where there is room."""
+    """Draw a map of heads, with numbers in its cells unless there are too many heads."""
     values = np.asarray(chart.values, dtype=np.float64)
-    norm, colours = _scale(chart, values)
-    image = ax.imshow(values, cmap=colours, norm=norm, aspect="auto", interpolation="none")
-    shown = range(0, len(chart.heads), 1 + (len(chart.heads) - 1) // MOST_NUMBERED)
-    ax.set_xticks(shown, [str(chart.heads[k]) for k in shown])
+    norm, colour_map = _choose_colours(chart, values)
+    image = ax.imshow(values, cmap=colour_map, norm=norm, aspect="auto", interpolation="none")
+    tick_step = 1 + (len(chart.heads) - 1) // MAX_NUMBERED_HEADS
+    ticks = range(0, len(chart.heads), tick_step)
+    ax.set_xticks(ticks, [str(chart.heads[k]) for k in ticks])
     ax.set_yticks(range(len(chart.layers)), [str(k) for k in chart.layers])
-    is_written = len(chart.heads) <= MOST_NUMBERED
-    mark = f" (bold: {chart.mark})" if chart.low and is_written else ""
-    ax.set_xlabel(f"head{mark}")
+    has_numbers = len(chart.heads) <= MAX_NUMBERED_HEADS
+    explanation = f" (bold: {chart.mark_description})" if chart.low and has_numbers else ""
+    ax.set_xlabel(f"head{explanation}")
     ax.set_ylabel("layer")
     ax.spines[:].set_visible(False)
     ax.tick_params(length=0)
     figure = ax.figure
-    assert figure is not None  # axes are on a figure
-    bar = figure.colorbar(image, ax=ax, pad=0.02)
-    bar.set_label(_wrapped(chart.value_label, 34))
-    bar.outline.set_visible(False)
-    if is_written:
-        _numbers(chart, image, ax)
+    # Axes always belong to a figure.
+    assert figure is not None
+    colour_bar = figure.colorbar(image, ax=ax, pad=0.02)
+    colour_bar.set_label(_wrap(chart.value_label, 34))
+    colour_bar.outline.set_visible(False)
+    if has_numbers:
+        _print_cell_numbers(chart, image, ax)
 
 
-def _scale(chart: HeatMap, values: np.ndarray) -> tuple[Normalize, str]:
-    """Two colours around the centre, or one from 0 up."""
-    known = values[~np.isnan(values)]
+def _choose_colours(chart: HeatMap, values: np.ndarray) -> tuple[Normalize, str]:
+    """Return the colour scale: two colours around the centre, or one colour from 0."""
+    measured_values = values[~np.isnan(values)]
     if chart.centre is None:
-        top = float(known.max(initial=LEAST_FULL))
-        return Normalize(min(0.0, float(known.min(initial=0.0))), top), "Blues"
-    reach = float(np.abs(known - chart.centre).max(initial=LEAST_FULL))
-    low, high = chart.centre - reach, chart.centre + reach
-    return TwoSlopeNorm(chart.centre, low, high), "PuOr_r"
+        high = float(measured_values.max(initial=MIN_COLOUR_RANGE))
+        return Normalize(min(0.0, float(measured_values.min(initial=0.0))), high), "Blues"
+    reach = float(np.abs(measured_values - chart.centre).max(initial=MIN_COLOUR_RANGE))
+    return TwoSlopeNorm(chart.centre, chart.centre - reach, chart.centre + reach), "PuOr_r"
 
 
-def _numbers(chart: HeatMap, image: mpl.image.AxesImage, ax: Axes) -> None:
-    """The sign is written, so colour is never alone; dark cells have light numbers."""
+def _print_cell_numbers(chart: HeatMap, image: mpl.image.AxesImage, ax: Axes) -> None:
+    """Print the number of every cell, in a colour that contrasts with the cell.
+
+    The numbers have a sign, so that readers need not distinguish colours.
+    """
     values = np.asarray(chart.values, dtype=np.float64)
-    reach = float(np.nanmax(np.abs(values), initial=0.0))
-    n_digits = 3 if reach < LEAST_FULL else 2
+    largest = float(np.nanmax(np.abs(values), initial=0.0))
+    n_digits = 3 if largest < MIN_COLOUR_RANGE else 2
     for (row, column), value in np.ndenumerate(values):
-        text, colour, weight = "–", DARK, "normal"
+        text, colour, weight = "–", DARK_TEXT_COLOUR, "normal"
         if value == value:
-            shade = image.cmap(image.norm(np.asarray(value)))[:3]
-            light = float(np.dot(shade, (0.299, 0.587, 0.114))) > 0.5
-            text, colour = (
-                _short(float(value), n_digits),
-                DARK if light else LIGHT,
-            )
+            cell_colour = image.cmap(image.norm(np.asarray(value)))[:3]
+            is_light = float(np.dot(cell_colour, (0.299, 0.587, 0.114))) > 0.5
+            text = _format_cell_number(float(value), n_digits)
+            colour = DARK_TEXT_COLOUR if is_light else LIGHT_TEXT_COLOUR
         if chart.low and chart.is_marked(chart.low[row][column], chart.high[row][column]):
             weight = "bold"
         ax.text(
@@ -490,111 +552,126 @@ def _numbers(chart: HeatMap, image: mpl.image.AxesImage, ax: Axes) -> None:
             va="center",
             color=colour,
             weight=weight,
-            fontsize=IN_CELLS,
+            fontsize=CELL_FONT_SIZE,
         )
 
 
-def _short(value: float, n_digits: int) -> str:
-    """
-    >>> _short(0.034, 2), _short(-0.2, 2), _short(1.5, 2), _short(-0.001, 2)
-    ('.03', '−.20', '1.50', '.00')
+def _format_cell_number(value: float, n_digits: int) -> str:
+    """Return a number without the zero before the decimal point.
+
+    >>> [_format_cell_number(value, 2) for value in (0.034, -0.2, 1.5, -0.001)]
+    ['.03', '−.20', '1.50', '.00']
     """
     digits = f"{abs(value):.{n_digits}f}".removeprefix("0")
     return f"−{digits}" if value < 0 and digits.strip(".0") else digits
 
 
-def categories(chart: Chart) -> list[str]:
-    """Names of all series' places, in the order in which they first occur."""
+def list_categories(chart: Chart) -> list[str]:
+    """Return the categories of all series, in the order of their first occurrence.
+
+    Args:
+        chart: a chart whose x values are names.
+    """
     return list(dict.fromkeys(str(x) for s in chart.series for x in s.x))
 
 
-def _wrapped(text: str, width: int = LEGEND) -> str:
+def _wrap(text: str, width: int = LEGEND_WIDTH) -> str:
+    """Wrap a label into lines of at most ``width`` characters."""
     return textwrap.fill(visible(text), width)
 
 
-# --- files ------------------------------------------------------------------------------
+# --- saved figures ----------------------------------------------------------------------
 
-CAPTIONS = "captions.md"
+CAPTIONS_FILE = "captions.md"
+"""Name of the file with the captions of saved figures."""
 
 
-def save(
+def save_charts(
     charts: Iterable[Chart | HeatMap],
     folder: str | os.PathLike,
     formats: Sequence[str] = ("svg", "pdf"),
 ) -> list[Path]:
-    """Writes each chart in each format, and their captions.
+    """Save each chart in each format, and write a file with the captions.
 
     Args:
-        charts: to draw; the files are named by their keys.
-        folder: made where there is none. Files of the same names are replaced.
-        formats: of ``svg``, ``pdf`` and ``png``.
+        charts: the charts; their keys are the names of the files.
+        folder: folder for the files, created if needed. Existing files are replaced.
+        formats: file formats among ``svg``, ``pdf`` and ``png``.
 
     Returns:
         The files, ``captions.md`` last.
 
     Raises:
-        AttnProbeError: an unknown format, or nothing to draw.
+        AttnProbeError: If a format is unknown, there are no charts, or a file cannot be written.
     """
-    unknown = [kind for kind in formats if kind not in UNDATED]
-    if unknown:
-        raise AttnProbeError(f"expected formats of {', '.join(UNDATED)}, got {unknown[0]!r}")
+    unknown_formats = [name for name in formats if name not in UNDATED_METADATA]
+    if unknown_formats:
+        raise AttnProbeError(
+            f"unknown figure format {unknown_formats[0]!r}; expected one of "
+            f"{', '.join(UNDATED_METADATA)}"
+        )
     charts = list(charts)
     if not charts:
-        raise AttnProbeError(
-            "expected a report with numbers to draw, got one of which nothing can be drawn"
-        )
+        raise AttnProbeError("this report has no numbers that could be drawn as figures")
     folder = Path(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise AttnProbeError(
-            f"expected a folder for figures, got {folder} ({error.strerror})"
+            f"cannot create the folder {folder} for figures ({error.strerror}); choose another one"
         ) from error
     paths = []
-    with warnings.catch_warnings(record=True, action="always") as caught:
+    with warnings.catch_warnings(record=True, action="always") as caught_warnings:
         for chart in charts:
             figure = draw(chart).get_figure(root=True)
-            assert figure is not None  # it was made for these axes
-            for kind in formats:
-                content = written(figure, kind)
-                paths.append(_write(folder / f"{chart.key}.{kind}", content))
-    _report(caught)
-    paths.append(_write(folder / CAPTIONS, captions(charts).encode()))
+            # The axes were created on a new figure.
+            assert figure is not None
+            for name in formats:
+                content = render_figure(figure, name)
+                paths.append(_write_file(folder / f"{chart.key}.{name}", content))
+    _report_warnings(caught_warnings)
+    paths.append(_write_file(folder / CAPTIONS_FILE, format_captions(charts).encode()))
     return paths
 
 
-def _report(caught: Sequence[warnings.WarningMessage]) -> None:
-    """Characters that the font lacks, in one line; other warnings as they are."""
-    missing = [w for w in caught if "missing from font" in str(w.message)]
-    if missing:
+def _report_warnings(caught_warnings: Sequence[warnings.WarningMessage]) -> None:
+    """Summarise warnings about missing characters in one line; repeat all other warnings."""
+    font_warnings = [w for w in caught_warnings if "missing from font" in str(w.message)]
+    if font_warnings:
         logger.warning(
-            "the font of the figures lacks characters of some names: SVG files keep "
-            "them as text, other files show boxes in their place"
+            "the figures' font lacks some characters of these names: SVG files contain them as "
+            "text, but other files show boxes instead"
         )
-    for one in caught:
-        if one not in missing:
-            warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
+    for warning in caught_warnings:
+        if warning not in font_warnings:
+            warnings.warn_explicit(
+                warning.message, warning.category, warning.filename, warning.lineno
+            )
 
 
-def captions(charts: Iterable[Chart | HeatMap]) -> str:
-    """What belongs below each figure, as Markdown."""
+def format_captions(charts: Iterable[Chart | HeatMap]) -> str:
+    """Return the captions of charts as Markdown.
+
+    Args:
+        charts: the charts.
+    """
     parts = ["# Captions"]
     for chart in charts:
-        said = [f"**{chart.title}.**", chart.finding]
+        sentences = [f"**{chart.title}.**", chart.finding]
         if isinstance(chart, Chart) and any(s.low for s in chart.series):
-            said.append(f"Bars: {chart.bars}.")
+            sentences.append(f"Bars: {chart.bars}.")
         if chart.source:
-            said.append(f"(After {chart.source}.)")
-        parts.append(f"## {chart.key}\n\n{' '.join(filter(None, said))}")
+            sentences.append(f"(After {chart.source}.)")
+        parts.append(f"## {chart.key}\n\n{' '.join(filter(None, sentences))}")
     return "\n\n".join(parts) + "\n"
 
 
-def _write(path: Path, content: bytes) -> Path:
-    """A reader never sees half of a file."""
-    hidden = path.with_name(f".{path.name}")
+def _write_file(path: Path, content: bytes) -> Path:
+    """Write a file atomically, so that no reader sees an incomplete file."""
+    temporary_path = path.with_name(f".{path.name}")
     try:
-        hidden.write_bytes(content)
-        os.replace(hidden, path)
+        temporary_path.write_bytes(content)
+        os.replace(temporary_path, path)
     except OSError as error:
         raise AttnProbeError(f"cannot write {path}: {error.strerror}") from error
     return path

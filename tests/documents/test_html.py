@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hf_attnprobe.documents.blocks import Document, Section, Table
-from hf_attnprobe.documents.highlighted_text import legible
-from hf_attnprobe.documents.html import policy, to_cell, to_html
+from hf_attnprobe.documents.html import build_security_policy, render_cell_html, render_html
+from hf_attnprobe.documents.token_shading import escape_invisible
 from tests.helpers.page_reader import Reader
 from tests.helpers.sample_page import HARM, demo_page
 
@@ -26,12 +26,12 @@ WRITABLE = st.text(
 
 def in_a_cell(*blocks):
     """What a notebook's cell has below the style."""
-    return to_cell(blocks).partition("</style>")[2].removesuffix("</div>").strip()
+    return render_cell_html(blocks).partition("</style>")[2].removesuffix("</div>").strip()
 
 
 @given(WRITABLE.filter(str.strip))
 def test_text_comes_back_as_it_was_in_elements_and_attributes(text):
-    text = legible(text)
+    text = escape_invisible(text)
     read = Reader(in_a_cell(text, Table(["a"], [[1]], caption=text)))
     assert "".join(read.text).startswith(text) and read.elements[0][0] == "p"
     assert read.elements[1][1]["aria-label"] == text
@@ -65,12 +65,12 @@ def test_the_policy_names_the_script_that_is_there():
     assert rules["default-src"] == "'none'"
     assert rules["script-src"] == f"'sha256-{digest}'"
     assert len(script.encode()) < 10_000
-    assert digest in policy(script)
+    assert digest in build_security_policy(script)
     assert html.index("Content-Security-Policy") < html.index("<style") < html.index("<script")
 
 
 def test_data_come_back_and_end_no_script():
-    html = to_html(
+    html = render_html(
         Document("t", [], [], data={"harm": HARM, "half": "\ud800", "n": [1, None, 0.5]})
     )
     (written,) = re.findall(
@@ -83,20 +83,20 @@ def test_data_come_back_and_end_no_script():
 
 def test_numbers_that_json_does_not_have_are_refused():
     with pytest.raises(ValueError):
-        to_html(Document("t", [], [], data={"x": float("nan")}))
+        render_html(Document("t", [], [], data={"x": float("nan")}))
 
 
 def test_titles_and_contents():
-    sections = [Section(f"A & {k}", [str(k)], id=f"s{k}", folded=k == 2) for k in range(6)]
-    html = to_html(Document("<b>", [], sections))
+    sections = [Section(f"A & {k}", [str(k)], id=f"s{k}", is_collapsed=k == 2) for k in range(6)]
+    html = render_html(Document("<b>", [], sections))
     assert "<title>&lt;b&gt;</title>" in html and html.count("<details") == 1
     assert html.count("<h1") == 1 and html.count("<h2") == 6
     assert re.findall('href="(#s.*?)"', html) == ["#s0", "#s1", "#s3", "#s4", "#s5"]
-    own = to_html(Document("t", [], [], heading="own"))
+    own = render_html(Document("t", [], [], heading="own"))
     assert "<title>t</title>" in own and "<h1>own</h1>" in own
 
 
 def test_a_fragment_has_no_script_and_one_root():
-    read = Reader(to_cell(["text"])).elements
+    read = Reader(render_cell_html(["text"])).elements
     assert [tag for tag, _ in read] == ["div", "style", "p"]
     assert read[0][1] == {"class": "attnprobe"}

@@ -2,8 +2,8 @@
 
 import pytest
 
-from hf_attnprobe.documents.blocks import Answered, Number, NumberLine
-from hf_attnprobe.documents.html import to_cell
+from hf_attnprobe.documents.blocks import AnswerBlock, FormattedNumber, NumberLine
+from hf_attnprobe.documents.html import render_cell_html
 from tests.helpers import tiny_models
 from tests.helpers.sample_page import demo_page
 
@@ -108,13 +108,13 @@ def test_what_is_folded_is_printed_where_it_is_open(open_page, page_file):
     opened.page.emulate_media(media="print")
     assert not any(part.is_visible() for part in folded)
     opened.page.emulate_media(media="screen")
-    opened.page.get_by_role("button", name="Open all parts").click()
+    opened.page.get_by_role("button", name="Open all sections").click()
     opened.page.emulate_media(media="print")
     assert all(part.is_visible() for part in folded)
 
 
 def test_a_fragment_leaves_the_notebook_as_it_is(open_page, tmp_path):
-    cell = to_cell([Answered("Why?", "no", "So.", [NumberLine(Number(0.1))])])
+    cell = render_cell_html([AnswerBlock("Why?", "no", "So.", [NumberLine(FormattedNumber(0.1))])])
     outside = '<h3 id="mine">mine</h3><table><td>mine</td></table>'
     looks = []
     for k, body in enumerate(("", cell)):

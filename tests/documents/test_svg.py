@@ -1,4 +1,4 @@
-"""Drawings are XML for every chart, small, and show what their data say."""
+"""SVG drawings are well-formed for every chart, small, and show its data."""
 
 import math
 import re
@@ -10,22 +10,28 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hf_attnprobe.core.formatting import interval
-from hf_attnprobe.documents.blocks import Number, NumberLine
-from hf_attnprobe.documents.html import to_cell
-from hf_attnprobe.documents.number_line import NARROW, WIDE, label_rows
-from hf_attnprobe.documents.svg import COLOURS, draw
+from hf_attnprobe.documents.blocks import FormattedNumber, NumberLine
+from hf_attnprobe.documents.html import render_cell_html
+from hf_attnprobe.documents.number_line import (
+    NARROW_CHARACTER_WIDTH,
+    WIDE_CHARACTER_WIDTH,
+    assign_label_rows,
+)
+from hf_attnprobe.documents.svg import CSS_COLOURS, render_svg
 from hf_attnprobe.plots import matplotlib_backend as figures
 from hf_attnprobe.plots.chart import Chart, HeatMap, Reference, Series
 from tests.helpers.sample_page import charts, heads
 
 
-def block_of(block):
-    """A block as a page has it."""
-    return to_cell([block]).partition("</style>")[2].removesuffix("</div>").strip()
+def render_block(block):
+    """Return a block as HTML."""
+    return render_cell_html([block]).partition("</style>")[2].removesuffix("</div>").strip()
 
 
-def scale(value, ci95=None, thresholds=None, yardsticks=None, ends=None):
-    return block_of(NumberLine(Number(value, ci95), thresholds or {}, yardsticks or {}, ends))
+def render_number_line(value, ci95=None, thresholds=None, references=None, ends=None):
+    return render_block(
+        NumberLine(FormattedNumber(value, ci95), thresholds or {}, references or {}, ends)
+    )
 
 
 NUMBERS = st.floats() | st.integers(-3, 3).map(float)
@@ -75,52 +81,53 @@ def any_chart(draw_):
 @settings(max_examples=25)
 @given(any_chart())
 def test_every_chart_is_well_formed_and_the_same_every_time(chart):
-    drawn = draw(chart)
+    drawn = render_svg(chart)
     svg = ElementTree.fromstring(drawn)
     assert svg.get("role") == "img"
     assert svg.find("title") is not None and svg.find("desc").text
-    for path in svg.iter("path"):  # one of nothing has no "d"
+    # The path of an empty series has no attribute "d".
+    for path in svg.iter("path"):
         assert not re.search("nan|inf|e", path.get("d", ""))
     ids = [element.get("id") for element in svg.iter() if element.get("id")]
     assert len(ids) == len(set(ids))
     assert set(re.findall(r'(?:href="|url\()#([^")]+)', drawn)) <= set(ids)
-    assert draw(chart) == drawn
+    assert render_svg(chart) == drawn
 
 
 @pytest.mark.parametrize("chart", charts(), ids=lambda chart: chart.key)
 def test_drawings_are_small(chart):
-    assert len(draw(chart)) < 20_000
+    assert len(render_svg(chart)) < 20_000
 
 
 def test_two_drawings_on_a_page_share_no_names():
-    ids = [set(re.findall('id="(.*?)"', draw(chart))) for chart in charts()]
+    ids = [set(re.findall('id="(.*?)"', render_svg(chart))) for chart in charts()]
     assert sum(map(len, ids)) == len(set().union(*ids))
 
 
 def test_colours_are_the_page_s_own_in_light_and_dark():
     page = files("hf_attnprobe.documents").joinpath("page.css").read_text()
     for chart in charts():
-        drawn = draw(chart)
+        drawn = render_svg(chart)
         assert not re.search("#[0-9a-fA-F]{6}\\b", drawn)
         for name in re.findall(r"var\((--\w+)\)", drawn):
             assert f"{name}: light-dark(" in page
 
 
 def test_letters_are_the_page_s_own():
-    assert not any("font-family" in draw(chart) for chart in charts())
+    assert not any("font-family" in render_svg(chart) for chart in charts())
 
 
 def test_every_colour_of_the_figures_has_one_of_the_page():
-    used = {*figures.COLOURS, *figures.REFERENCE_COLOURS, figures.GRID, "#000000", "#ffffff"}
-    assert {colour.lower() for colour in used} <= COLOURS.keys()
-    assert len({COLOURS[c.lower()] for c in figures.COLOURS}) == len(figures.COLOURS)
+    used = {*figures.COLOURS, *figures.REFERENCE_COLOURS, figures.GRID_COLOUR, "#000000", "#ffffff"}
+    assert {colour.lower() for colour in used} <= CSS_COLOURS.keys()
+    assert len({CSS_COLOURS[c.lower()] for c in figures.COLOURS}) == len(figures.COLOURS)
 
 
 def test_names_and_numbers_are_written_as_they_are():
     """Coordinates are cut to tenths and colours replaced, but in no text."""
     names = ("0.00012345", "#000000", "font: b; c", " xlink:href")
     one = Series("a", names, (1e-4, 2e-4, 3e-4, 4e-4))
-    drawn = draw(Chart("k", "", (), "", "dots", "x", "y", (one,)))
+    drawn = render_svg(Chart("k", "", (), "", "dots", "x", "y", (one,)))
     shown = {text.text for text in ElementTree.fromstring(drawn).iter("text")}
     assert set(map(str.strip, names)) <= set(map(str.strip, shown))
 
@@ -128,14 +135,14 @@ def test_names_and_numbers_are_written_as_they_are():
 # --- what is drawn is what the chart says -----------------------------------------------------------------------------
 
 
-def axes_of(key):
-    """A chart and what matplotlib draws of it."""
+def draw_sample_chart(key):
+    """Return a sample chart and its axes."""
     (chart,) = [c for c in charts() if c.key == key]
     return chart, figures.draw(chart)
 
 
-def places(svg):
-    """The numbers of all places in a drawing."""
+def read_coordinates(svg):
+    """Return all coordinates in a drawing."""
     attributes = re.findall(' (?:d|x|y)="([^"]*)"', svg)
     return [float(n) for place in attributes for n in re.findall(NUMBER, place)]
 
@@ -148,14 +155,14 @@ def test_every_place_is_matplotlibs_to_a_tenth_of_a_point(chart):
     ax = figures.draw(chart)
     figure = ax.get_figure(root=True)
     figure.patch.set_visible(False), ax.patch.set_visible(False)
-    theirs = places(figures.written(figure, "svg", salt=chart.key).decode())
+    theirs = read_coordinates(figures.render_figure(figure, "svg", salt=chart.key).decode())
     assert len(theirs) > 20
-    assert places(draw(chart)) == pytest.approx(theirs, abs=0.1)
+    assert read_coordinates(render_svg(chart)) == pytest.approx(theirs, abs=0.1)
 
 
 def test_points_and_lines_are_where_the_values_are():
     for key in ("points", "penalty"):
-        chart, ax = axes_of(key)
+        chart, ax = draw_sample_chart(key)
         lines = [line for line in ax.lines if len(line.get_xdata()) > 2]
         for k, (series, line) in enumerate(zip(chart.series, lines, strict=True)):
             assert line.get_xdata() == pytest.approx(series.x)
@@ -169,7 +176,7 @@ def test_points_and_lines_are_where_the_values_are():
 
 def test_dots_and_their_bars_stand_beside_their_names():
     for key in ("shuffles", "rankings"):
-        chart, ax = axes_of(key)
+        chart, ax = draw_sample_chart(key)
         assert tuple(t.get_text() for t in ax.get_yticklabels())[:4] == chart.series[0].x[:4]
         assert ax.yaxis_inverted()  # names from the top
         for k, series in enumerate(chart.series):
@@ -184,7 +191,7 @@ def test_dots_and_their_bars_stand_beside_their_names():
 
 
 def test_every_bin_has_the_height_of_its_value():
-    chart, ax = axes_of("tau")
+    chart, ax = draw_sample_chart("tau")
     for series, stairs in zip(chart.series, ax.patches, strict=True):
         values, edges, _ = stairs.get_data()
         assert values == pytest.approx(series.y)
@@ -192,13 +199,15 @@ def test_every_bin_has_the_height_of_its_value():
 
 
 def test_what_is_missing_is_counted():
-    svg = ElementTree.fromstring(draw(charts()[-1]))
+    svg = ElementTree.fromstring(render_svg(charts()[-1]))
     assert "2 values are missing" in svg.find("desc").text
     assert "no values" in [text.text for text in svg.iter("text")]
 
 
 def test_series_differ_by_more_than_colour():
-    one, two = [ElementTree.fromstring(draw(c)) for c in charts() if c.key in ("tau", "penalty")]
+    one, two = [
+        ElementTree.fromstring(render_svg(c)) for c in charts() if c.key in ("tau", "penalty")
+    ]
     hatches = [p.find("path").get("d") for p in one.iter("pattern")]
     assert len(set(hatches)) == 2
     styles = [p.get("style", "") for p in two.iter("path") if p.get("clip-path")]
@@ -211,7 +220,7 @@ def test_series_differ_by_more_than_colour():
 
 
 def test_hidden_words_say_what_is_drawn():
-    svg = ElementTree.fromstring(draw(charts()[1]))
+    svg = ElementTree.fromstring(render_svg(charts()[1]))
     assert [title.text for title in svg.iter("title")] == [charts()[1].title]
     said = svg.find("desc").text
     assert "for negative, positive" in said and "threshold of mattering 0.1" in said
@@ -219,7 +228,7 @@ def test_hidden_words_say_what_is_drawn():
 
 def test_a_figure_says_its_finding_and_its_source():
     chart = charts()[1]
-    html = block_of(chart)
+    html = render_block(chart)
     assert "<table" not in html
     assert chart.finding in html and chart.source.replace("&", "&amp;") in html
 
@@ -229,7 +238,7 @@ def test_a_figure_of_very_many_points_stays_small():
     x = tuple(k / n for k in range(n))
     y = tuple((k * 7919 % n) / n for k in range(n))
     chart = Chart("many", "", (), "", "points", "x", "y", (Series("", x, y),))
-    assert len(block_of(chart)) < 300_000
+    assert len(render_block(chart)) < 300_000
 
 
 # --- number lines and maps ----------------------------------------------------------------------------------------
@@ -243,15 +252,17 @@ def test_a_figure_of_very_many_points_stays_small():
     st.dictionaries(TEXTS, NUMBERS, max_size=4),
     st.none() | st.tuples(NUMBERS, NUMBERS),
 )
-def test_every_number_line_is_well_formed(value, ci95, thresholds, yardsticks, ends):
-    (line,) = ElementTree.fromstring(scale(value, ci95, thresholds, yardsticks, ends))
+def test_every_number_line_is_well_formed(value, ci95, thresholds, references, ends):
+    (line,) = ElementTree.fromstring(render_number_line(value, ci95, thresholds, references, ends))
     assert line.get("aria-label").startswith(interval(value, ci95))
     places = re.findall(r"left:([^%]*)%", ElementTree.tostring(line, encoding="unicode"))
     assert all(0 <= float(place) <= 100 for place in places)
 
 
 def test_marks_of_a_number_line_are_where_the_values_are():
-    html = scale(0.34, (0.31, 0.37), {"agrees": 0.6}, {"chance": 0.0, "far": 9.0}, (-0.2, 0.8))
+    html = render_number_line(
+        0.34, (0.31, 0.37), {"agrees": 0.6}, {"chance": 0.0, "far": 9.0}, (-0.2, 0.8)
+    )
     (line,) = ElementTree.fromstring(html)
     places = {
         span.text: float(re.match(r"left:([^%]*)%", span.get("style"))[1])
@@ -273,7 +284,7 @@ def test_marks_of_a_number_line_are_where_the_values_are():
 @example([2.5e18, -4.7e9])  # the second is nearly 0 beside the first
 def test_a_number_line_reaches_all_that_is_on_it(values):
     (line,) = ElementTree.fromstring(
-        scale(values[0], yardsticks=dict(zip("abcde", values, strict=False)))
+        render_number_line(values[0], references=dict(zip("abcde", values, strict=False)))
     )
     drawn = [span.text for span in line.iter("span")]
     for name in "abcde"[: len(values)]:
@@ -282,11 +293,11 @@ def test_a_number_line_reaches_all_that_is_on_it(values):
 
 @given(
     st.dictionaries(st.text("ab", min_size=1, max_size=20), st.floats(0, 100), max_size=8),
-    st.sampled_from([NARROW, WIDE]),
+    st.sampled_from([NARROW_CHARACTER_WIDTH, WIDE_CHARACTER_WIDTH]),
 )
 def test_labels_do_not_run_into_each_other(labels, letter):
     spans = []
-    rows = label_rows(labels, letter)
+    rows = assign_label_rows(labels, letter)
     for text, x in labels.items():
         width = letter * len(text)
         begin = x - width * x / 100  # as the style shifts it
@@ -299,9 +310,9 @@ def test_labels_do_not_run_into_each_other(labels, letter):
 
 def test_a_map_shows_each_head_and_those_that_are_sure_in_bold():
     heat_map = heads(6, 12)
-    svg = ElementTree.fromstring(draw(heat_map))
+    svg = ElementTree.fromstring(render_svg(heat_map))
     values = [value for row in heat_map.values for value in row]
-    cells = [t for t in svg.iter("text") if f"{figures.IN_CELLS:g}px" in t.get("style", "")]
+    cells = [t for t in svg.iter("text") if f"{figures.CELL_FONT_SIZE:g}px" in t.get("style", "")]
     assert len(cells) == len(values) == 72
     for value, cell in zip(values, cells, strict=True):
         digits = f"{abs(value):.2f}".removeprefix("0")
@@ -315,7 +326,7 @@ def test_a_map_shows_each_head_and_those_that_are_sure_in_bold():
     ("size", "most"), [((6, 12), 25_000), ((32, 32), 250_000), ((128, 96), 400_000)]
 )
 def test_maps_stay_small(size, most):
-    html = block_of(heads(*size))
+    html = render_block(heads(*size))
     ElementTree.fromstring(html)
     assert len(html) < most
 
@@ -326,4 +337,4 @@ def test_maps_of_nothing_and_of_one_value():
         heat_map = HeatMap(
             "k", "t", "f", "s", values, (), (), "v", (0,), tuple(range(len(values[0])))
         )
-        ElementTree.fromstring(block_of(heat_map))
+        ElementTree.fromstring(render_block(heat_map))

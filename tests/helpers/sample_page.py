@@ -4,22 +4,22 @@ import math
 import random
 
 from hf_attnprobe.documents.blocks import (
-    Answered,
+    AnswerBlock,
     Code,
     Document,
-    Facts,
-    Folded,
-    Listing,
-    Number,
+    DefinitionList,
+    Collapsible,
+    CodeBlock,
+    FormattedNumber,
     NumberLine,
     Section,
     Strong,
     Table,
-    Texts,
+    ExampleTexts,
 )
-from hf_attnprobe.documents.html import to_html
+from hf_attnprobe.documents.html import render_html
 from hf_attnprobe.plots.chart import Chart, HeatMap, Reference, Series
-from hf_attnprobe.plots.shown_text import ShownText
+from hf_attnprobe.plots.highlighted_text import HighlightedText
 
 
 HARM = "<script>alert('x')</script> & \"quoted\" 🙂 é 漢字 \u202e]]> --> \u2028 end"
@@ -116,86 +116,86 @@ def heads(n_layers: int, n_heads: int, key: str = "heads") -> HeatMap:
     )
 
 
-def texts() -> list[ShownText]:
+def texts() -> list[HighlightedText]:
     """Texts as the filter expects them."""
     tokens = ("a", "text", "about", HARM)
     scores = {"attention": (0.1, 0.2, 0.3, 0.4), "gradient": (-0.5, 0.1, 0.0, 0.2)}
     told = [("negative", True), ("positive", False), ("positive", True), ("negative", True)]
     return [
-        ShownText(k, tokens, word, 0.75, "positive", right, scores, why=f"about {word}")
+        HighlightedText(k, tokens, word, 0.75, "positive", right, scores, why=f"about {word}")
         for k, (word, right) in enumerate(told)
     ]
 
 
 def demo_page(large: bool = False) -> str:
     """The whole page; if large, with maps of many heads."""
-    return to_html(demo_document(large))
+    return render_html(demo_document(large))
 
 
 def demo_document(large: bool = False) -> Document:
     """Every kind of block there is."""
     yardsticks = {"chance": 0.0, "trained without words": 0.11, "gradient": 0.49}
     answers = [
-        Answered(
+        AnswerBlock(
             "Does attention agree with how the words matter?",
             "partly",
             "Attention and gradient rank the words of a text alike to τ 0.34 "
             "[0.31, 0.37]; gradients agree with leaving words out at 0.49.",
             [
                 NumberLine(
-                    Number(0.34, (0.31, 0.37)),
+                    FormattedNumber(0.34, (0.31, 0.37)),
                     {"agrees": 0.6, "hardly": 0.2},
                     yardsticks,
                     (-0.2, 1),
                 )
             ],
         ),
-        Answered(
+        AnswerBlock(
             "Does it matter which words get the attention?",
             "yes",
             "Shuffling it moves the output by 0.22 of 1.",
-            [NumberLine(Number(0.22, (0.2, 0.24)), {"matters": 0.1}, {"random": 0.02}, (0, 1))],
+            [NumberLine(FormattedNumber(0.22, (0.2, 0.24)), {"matters": 0.1}, {"random": 0.02}, (0, 1))],
         ),
-        Answered(
+        AnswerBlock(
             "Could other attention have said the same?",
             "no",
             "It could not.",
-            [NumberLine(Number(math.nan), {"other": 0.4}, {"ceiling": 0.69})],
+            [NumberLine(FormattedNumber(math.nan), {"other": 0.4}, {"ceiling": 0.69})],
         ),
-        Answered("Is it plausible?", "cannot say", "No rationales.", [NumberLine(Number(0.1))]),
+        AnswerBlock("Is it plausible?", "cannot say", "No rationales.", [NumberLine(FormattedNumber(0.1))]),
     ]
     maps = [heads(6, 12), *([heads(16, 32, "many"), heads(80, 64, "coarse")] if large else [])]
     rows = [
-        ["bilstm", 872, 0.812, Number(0.81, (0.79, 0.83)), HARM],
-        ["cnn", 1200, 0.79, Number(0.79, (0.77, 0.81)), None],
+        ["bilstm", 872, 0.812, FormattedNumber(0.81, (0.79, 0.83)), HARM],
+        ["cnn", 1200, 0.79, FormattedNumber(0.79, (0.77, 0.81)), None],
         ["average", 95, math.nan, None, "-0.5"],
         ["minilm", 10, -1e-5, None, "0.25"],
     ]
     return Document(
         "Does attention explain bilstm-sst?",
-        [Answered("", "no", "Do not show its attention as an explanation.")],
+        [AnswerBlock("", "no", "Do not show its attention as an explanation.")],
         [
             Section("Answers", answers),
             Section("Figures", charts()),
             Section("Heads", maps, id="heads-section"),
             Section("Tables", [Table(["model", "texts", "F1", "interval", HARM], rows, "Models")]),
-            Section("Texts", [Texts(texts())]),
+            Section("Texts", [ExampleTexts(texts())]),
             Section(
                 "How to repeat it",
                 [
                     "With this command:",
                     HARM,
-                    Listing(f"attnprobe audit model {'long' * 60}"),
+                    CodeBlock(f"attnprobe audit model {'long' * 60}"),
                     ["one", Strong("two"), ("three ", Code("3"))],
-                    Folded("More", ["What was folded away."]),
+                    Collapsible("More", ["What was folded away."]),
                     Section(
-                        "A smaller part", [Facts({"data": "sst, test", "texts": ["872", HARM]})]
+                        "A smaller part", [DefinitionList({"data": "sst, test", "texts": ["872", HARM]})]
                     ),
                 ],
                 id="repeat",
             ),
             Section("Empty", [None, []]),
-            Section("All numbers", ["It was folded away."], folded=True),
+            Section("All numbers", ["It was folded away."], is_collapsed=True),
         ],
         data={"harm": HARM, "end": "</script><!--", "value": None},
     )

@@ -8,19 +8,19 @@ import pytest
 import scipy.stats
 
 from hf_attnprobe.reports import head_tables as drawn
-from hf_attnprobe.retraining.report import penalty_curve
-from hf_attnprobe.retraining.verdict import points_of
-from hf_attnprobe.statistics.heads import judged
+from hf_attnprobe.retraining.report import make_penalty_curve
+from hf_attnprobe.retraining.verdict import compute_points
+from hf_attnprobe.statistics.heads import evaluate_heads
 from hf_attnprobe.statistics.summary import Statistic
-from hf_attnprobe.statistics.verdicts import with_thresholds
+from hf_attnprobe.statistics.verdicts import apply_thresholds
 from tests.helpers.synthetic_rows import head_rows, judged_rows
 
 
-RULES = with_thresholds(["effect=.1", "faithfulness=.4,.7"])
+RULES = apply_thresholds(["effect=.1", "faithfulness=.4,.7"])
 
 
 def head_maps(rows):
-    return drawn.head_maps(judged(rows, RULES), RULES)
+    return drawn.head_maps(evaluate_heads(rows, RULES), RULES)
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +98,7 @@ def test_what_is_marked_is_sure(maps):
         if chart.is_marked(chart.low[k][h], chart.high[k][h])
     ]
     assert marked == [(0, 1), (1, 1), (2, 1)]
-    assert chart.mark == "the interval lies at 0.40 or more"
+    assert chart.mark_description == "the interval lies at 0.40 or more"
 
 
 def test_heads_that_were_not_tested_are_empty_cells():
@@ -161,7 +161,7 @@ STATISTICS = (OF_A_GROUP, *starmap(statistic, VALUES.items()), LAST)
 
 
 def test_series_in_the_units_of_the_paper():
-    chart = penalty_curve(points_of(STATISTICS, {}))
+    chart = make_penalty_curve(compute_points(STATISTICS, {}))
     found = {s.name: (s.x, s.y) for s in chart.series}
     assert found == {
         "trained adversaries (λ 0.001 to 0.01)": ((0.5, 0.3), (0.2, 0.1)),
@@ -170,7 +170,7 @@ def test_series_in_the_units_of_the_paper():
         "exact frontier, same states (ε 0.01 to 0.1)": ((0.6, 0.65), (0.01, 0.1)),
         "trained with uniform attention": ((0.2,), (0.07,)),
     }
-    assert [s.joined for s in chart.series] == [True, False, False, False, True]
+    assert [s.is_connected for s in chart.series] == [True, False, False, False, True]
     assert [(r.value, r.axis) for r in chart.references] == [(0.69, "x")]
     adversary = chart.series[0]
     assert adversary.low == pytest.approx((0.19, 0.09))
@@ -178,7 +178,7 @@ def test_series_in_the_units_of_the_paper():
 
 
 def test_the_sentence_has_the_farthest_of_each_kind():
-    finding = penalty_curve(points_of(STATISTICS, {})).finding
+    finding = make_penalty_curve(compute_points(STATISTICS, {})).finding
     assert "trained adversaries (λ 0.001) 0.50 [0.49, 0.51]" in finding
     assert "by 0.20 [0.19, 0.21]" in finding
     assert "moving the output by at most 0.10" in finding
@@ -190,17 +190,17 @@ def test_the_sentence_has_the_farthest_of_each_kind():
 @pytest.mark.parametrize("n_adversaries", [1, 3])
 def test_what_is_not_drawn_is_not_spoken_of(n_adversaries):
     names = [f"adversary_{of}@{k}" for k in range(n_adversaries) for of in ("jsd", "tvd")]
-    finding = penalty_curve(points_of([statistic(n, 0.3) for n in names], {})).finding
+    finding = make_penalty_curve(compute_points([statistic(n, 0.3) for n in names], {})).finding
     assert "rises" not in finding
     assert "exact frontier" not in finding and "seeds is" not in finding
 
 
 def test_seeds_that_are_only_known_together_are_one_point():
     some = [s for s in STATISTICS if not s.statistic.startswith("one_seed")]
-    chart = penalty_curve(points_of(some, {}))
+    chart = make_penalty_curve(compute_points(some, {}))
     assert {s.name: s.x for s in chart.series}["other seeds"] == (0.055,)
 
 
 def test_nothing_retrained_is_no_curve():
-    assert penalty_curve(points_of((), {})) is None
-    assert penalty_curve(points_of(STATISTICS[-1:], {})) is None
+    assert make_penalty_curve(compute_points((), {})) is None
+    assert make_penalty_curve(compute_points(STATISTICS[-1:], {})) is None

@@ -18,8 +18,8 @@ from hf_attnprobe.plots import matplotlib_backend as figures
 from hf_attnprobe.plots.chart import Chart, HeatMap, Reference, Series
 from hf_attnprobe.reports.charts import audit_charts
 from hf_attnprobe.reports.head_tables import head_maps
-from hf_attnprobe.statistics.estimates import MIN_SHOWN
-from hf_attnprobe.statistics.heads import judged
+from hf_attnprobe.statistics.estimates import MIN_DISPLAYED_TEXTS
+from hf_attnprobe.statistics.heads import evaluate_heads
 from hf_attnprobe.statistics.rows import Rows
 from hf_attnprobe.statistics.summary import summarize
 from hf_attnprobe.statistics.verdicts import RULES
@@ -35,10 +35,10 @@ PNG_START = b"\x89PNG"
 def a_report(rows):
     from hf_attnprobe import Report  # another process draws without them
     from hf_attnprobe.data.examples import DatasetName
-    from hf_attnprobe.faithfulness.registry import readings
+    from hf_attnprobe.faithfulness.registry import load_readings
 
     provenance = {"classes": ["neg", "pos"]}
-    told = summarize(rows, ["neg", "pos"], readings()) if len(rows) else ()
+    told = summarize(rows, ["neg", "pos"], load_readings()) if len(rows) else ()
     return Report("m", DatasetName("d", "test"), 60, 0, told, provenance, rows=Rows.of(rows))
 
 
@@ -101,14 +101,16 @@ def test_names_are_no_formulas_and_may_lack_a_glyph(tmp_path, caplog):
     """Class names come from users; matplotlib would typeset what is between dollars."""
     series = (Series("predicted $x^2 <b> & é", ("$a_1$", "b"), (1, 2)),)
     chart = a_chart(kind="dots", series=series, references=(Reference("$r$", 1),))
-    figures.save([replace(chart, title="$")], tmp_path, ["svg"])
+    figures.save_charts([replace(chart, title="$")], tmp_path, ["svg"])
     shown = texts_of((tmp_path / "key.svg").read_bytes())
     assert {"predicted $x^2 <b> & é", "$a_1$", "$r$"} <= set(shown)
     series = Series("predicted 日本", (1.0,), (2.0,)), Series("another", (1.0,), (3.0,))
-    (drawn, caption) = figures.save([a_chart(series=series)], tmp_path / "new" / "folder", ["svg"])
+    (drawn, caption) = figures.save_charts(
+        [a_chart(series=series)], tmp_path / "new" / "folder", ["svg"]
+    )
     assert "predicted 日本" in texts_of(drawn.read_bytes()) and caption.name == "captions.md"
-    assert len(caplog.records) == 1 and "lacks characters" in caplog.records[0].message
-    (drawn, _) = figures.save([a_chart()], tmp_path / "png", ["png"])
+    assert len(caplog.records) == 1 and "lacks some characters" in caplog.records[0].message
+    (drawn, _) = figures.save_charts([a_chart()], tmp_path / "png", ["png"])
     assert drawn.read_bytes().startswith(PNG_START)
 
 
@@ -150,16 +152,21 @@ def test_the_title_stands_above_the_legend(report):
 
 
 def test_errors_say_what_to_do(report, report_of_heads, tmp_path):
-    refused("give more texts, or read it from its folder", a_report(pd.DataFrame()).plot)
-    refused("got x; there are tau_leave_one_out, tau_gradient", report.plot, "x")
+    refused("audit more texts, or read the report from its folder", a_report(pd.DataFrame()).plot)
+    refused("no figure x; expected one of tau_leave_one_out, tau_gradient", report.plot, "x")
     with pytest.raises(AttnProbeError, match=r"pass site=\(layer, head\)"):
         single = report_of_heads.to_pandas()
         a_report(single[single["head"] >= 0]).plot("tau_leave_one_out")
-    refused("got fraction_to_flip; there are", report_of_heads.plot, "fraction_to_flip")
-    refused("'gif'", figures.save, report.charts(), tmp_path, ("gif",))
-    refused("nothing can be drawn", figures.save, a_report(pd.DataFrame()).charts(), tmp_path)
+    refused("no figure fraction_to_flip; expected one of", report_of_heads.plot, "fraction_to_flip")
+    refused("'gif'", figures.save_charts, report.charts(), tmp_path, ("gif",))
+    refused(
+        "no numbers that could be drawn",
+        figures.save_charts,
+        a_report(pd.DataFrame()).charts(),
+        tmp_path,
+    )
     (tmp_path / "file").write_text("mine")
-    refused("a folder for figures", figures.save, [a_chart()], tmp_path / "file")
+    refused("cannot create the folder", figures.save_charts, [a_chart()], tmp_path / "file")
     assert (tmp_path / "file").read_text() == "mine"
 
 
@@ -188,9 +195,9 @@ def save_all(folder):
     """Erasure, in points and dots; a histogram, a curve and maps of heads."""
     rows = audit_rows(60)
     some = rows[rows.test.isin(["prediction", "erasure", "adversarial", "correlation"])]
-    figures.save(audit_charts(some, ["neg", "pos"], site=(0, 0)), folder, ["svg"])
+    figures.save_charts(audit_charts(some, ["neg", "pos"], site=(0, 0)), folder, ["svg"])
     heads = head_rows(40)
-    figures.save(head_maps(judged(heads, RULES), RULES), Path(folder) / "heads")
+    figures.save_charts(head_maps(evaluate_heads(heads, RULES), RULES), Path(folder) / "heads")
 
 
 def digests(folder):
@@ -243,11 +250,11 @@ def test_captions_say_what_is_to_be_seen(saved, report):
 
 def test_no_text_lies_on_another(report, report_of_heads):
     """Tick labels, axis labels and legends, measured as they are drawn."""
-    from hf_attnprobe.retraining.report import penalty_curve
-    from hf_attnprobe.retraining.verdict import points_of
+    from hf_attnprobe.retraining.report import make_penalty_curve
+    from hf_attnprobe.retraining.verdict import compute_points
     from tests.plots.test_head_maps import STATISTICS
 
-    curve = penalty_curve(points_of(STATISTICS, {}))
+    curve = make_penalty_curve(compute_points(STATISTICS, {}))
     for chart in (*report.charts(), *report_of_heads.charts(), curve):
         ax = figures.draw(chart, title=True)
         figure = ax.get_figure(root=True)
@@ -268,7 +275,7 @@ def test_no_text_lies_on_another(report, report_of_heads):
 
 
 def test_one_class_is_drawn_from_the_fewest_texts_that_are_shown():
-    taus = np.linspace(-0.5, 0.5, MIN_SHOWN).tolist()
+    taus = np.linspace(-0.5, 0.5, MIN_DISPLAYED_TEXTS).tolist()
     rows = long_rows({"attention_gradient_tau": taus}, "correlation")
     assert a_report(rows).plot("tau_gradient").has_data()
     too_few = long_rows({"attention_gradient_tau": taus[1:]}, "correlation")

@@ -1,0 +1,267 @@
+"""Example texts: as sentences for text formats, and as shaded tokens for pages."""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from hf_attnprobe.documents.blocks import Block, InlineText, Strong, UserText
+from hf_attnprobe.plots.highlighted_text import (
+    NEGLIGIBLE_SCORE,
+    SIGNED_RANKINGS,
+    HighlightedText,
+    strip_chat_markers,
+)
+
+
+RANKING_TITLES = {
+    "attention": "attention",
+    "leave_one_out": "leave-one-out",
+    "knockout": "knockout",
+    "contrast": "margin over the other answer",
+    "gradient": "gradient × input",
+}
+"""Title of each ranking, in the order in which they are displayed."""
+
+RANKING_MEANINGS = {
+    "attention": "the weight that the model gives each {unit}",
+    "leave_one_out": "the drop of the {output} without the {unit}",
+    "knockout": "the drop of the answer if no later token can attend to the {unit}",
+    "contrast": "the drop of the answer's margin over the other answer without the {unit}",
+    "gradient": "how strongly the output reacts to the {unit}, with attention held fixed",
+}
+"""Explanation of the scores of each ranking."""
+
+N_VISIBLE_RANKINGS = 2
+"""Rankings of a text that a page shows at once; it collapses the others."""
+
+MIN_PRINTED_WEIGHT = 0.05
+"""Smallest attention weight that text formats print next to its token."""
+
+N_PRINTED_TOKENS = 5
+"""Number of tokens, those with the largest scores, that text formats print for a ranking."""
+
+N_SHADES = 9
+"""Number of shades, besides no shading."""
+
+N_VISIBLE_TOKENS = 400
+"""Tokens of a text that a page shows at once; it collapses the others."""
+
+MAX_PAGE_TOKENS = 600
+"""Maximum tokens of all texts of a page, which keeps it small; the first text always fits."""
+
+MOST_ATTENTION = 0.99
+"""Share of the attention above which the share on hidden tokens is not mentioned."""
+
+INVISIBLE_CHARACTERS = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff\u200e\u200f\u061c\u202a-\u202e\u2066-\u2069]"
+)
+"""Characters that control a terminal or the writing direction, or that UTF-8 cannot encode."""
+
+
+def escape_invisible(text: str) -> str:
+    r"""Replace invisible characters by their code points, which HTML can represent.
+
+    >>> escape_invisible("a\u202eb\x00")
+    'a[U+202E]b[U+0000]'
+
+    Args:
+        text: any text; markup that is escaped already is returned unchanged.
+    """
+    if hasattr(text, "__html__"):
+        return text
+    return INVISIBLE_CHARACTERS.sub(lambda match: f"[U+{ord(match[0]):04X}]", text)
+
+
+# --- text formats ---------------------------------------------------------------------
+
+
+def describe_text(text: HighlightedText) -> list[Block]:
+    """Describe an example text with its prediction and its scores, for text formats.
+
+    Args:
+        text: the text.
+
+    Returns:
+        A sentence about the prediction, and a list with one item for each ranking.
+    """
+    attention_notes = "; ".join(describe_attention(text))
+    aside = f" ({attention_notes})" if attention_notes else ""
+    items: list[InlineText] = [(f"attention{aside}: ", *_mark_weights(text))]
+    for name in SIGNED_RANKINGS:
+        if name in text.scores:
+            items.append((f"{RANKING_TITLES[name]}, largest: ", *_list_largest(text, name)))
+    predicted_verb, label_verb = (
+        ("answered", "expected") if text.unit else ("predicted", "labelled")
+    )
+    label: list[str] = []
+    if text.label is not None:
+        label = [f", {label_verb} ", UserText(text.label)]
+    ending = "" if text.predicted.endswith(".") else "."
+    if text.probability is not None:
+        ending = f" with probability {text.probability:.3f}."
+    summary = f" {text.importance_summary}" if text.importance_summary else ""
+    reason = f" Reason for showing it: {text.why}." if text.why else ""
+    sentence = (
+        text.name,
+        *label,
+        f": {predicted_verb} ",
+        UserText(text.predicted),
+        f"{ending}{summary}{reason}",
+    )
+    return [sentence, items]
+
+
+def describe_attention(text: HighlightedText) -> list[str]:
+    """Return notes on which attention is displayed and on its share on the displayed tokens.
+
+    Args:
+        text: the text.
+    """
+    notes = [*filter(None, [text.attention_of])]
+    share = sum(text.scores["attention"])
+    if share < MOST_ATTENTION:
+        notes.append(f"{share:.0%} of it on these {text.unit or 'word'}s")
+    return notes
+
+
+def _list_largest(text: HighlightedText, name: str) -> list[str]:
+    """Return the tokens with the largest absolute scores, each with its score."""
+    scores = text.scores[name]
+    order = sorted(range(len(scores)), key=lambda k: -abs(scores[k]))
+    parts = []
+    for k in order[:N_PRINTED_TOKENS]:
+        parts.append([UserText(text.tokens[k]), f" ({scores[k]:+.2g})"])
+    return _join_parts(parts, ", ")
+
+
+def _mark_weights(text: HighlightedText) -> list[str]:
+    """Return the text with its largest attention weights in bold; pairs name both segments."""
+    parts: list[list[str]] = []
+    segment_names, previous_segment = ("(text)", "(second text)"), None
+    for k, (token, weight) in enumerate(zip(text.tokens, text.scores["attention"], strict=True)):
+        if text.segments and text.segments[k] != previous_segment:
+            previous_segment = text.segments[k]
+            parts.append([segment_names[previous_segment]])
+        if weight >= MIN_PRINTED_WEIGHT:
+            parts.append([Strong(token), f" ({weight:.2f})"])
+        else:
+            parts.append([UserText(token)])
+    return _join_parts(parts, " ")
+
+
+def _join_parts(parts: Sequence[Sequence[str]], separator: str) -> list[str]:
+    """Concatenate parts, with a separator between any two."""
+    spans: list[str] = []
+    for k, part in enumerate(parts):
+        spans += [separator, *part] if k else part
+    return spans
+
+
+# --- pages ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ShadedRanking:
+    """The tokens of a text, shaded by the scores of one ranking.
+
+    Attributes:
+        name: title of the ranking.
+        aside: explanation of its scores.
+        is_signed: whether the scores have a sign.
+        tokens: five texts for each token: the name of the segment that begins there (else ""),
+            the space before the token, its CSS classes, the token, and its score if it is shaded.
+    """
+
+    name: str
+    aside: str
+    is_signed: bool
+    tokens: list[tuple[str, str, str, str, str]]
+
+
+def select_fitting_texts(texts: Sequence[HighlightedText]) -> list[HighlightedText]:
+    """Return the first text, and the following ones up to the maximum size of a page.
+
+    Args:
+        texts: the texts in the order of display.
+    """
+    sizes = accumulate(len(text.tokens) for text in texts)
+    return [
+        text
+        for k, (text, size) in enumerate(zip(texts, sizes, strict=True))
+        if k == 0 or size <= MAX_PAGE_TOKENS
+    ]
+
+
+def list_ranking_names(texts: Sequence[HighlightedText]) -> list[str]:
+    """Return the names of all rankings of some texts, the well-known ones first.
+
+    Args:
+        texts: the texts.
+    """
+    names = dict.fromkeys(name for text in texts for name in text.scores)
+    return [
+        *(name for name in RANKING_TITLES if name in names),
+        *(name for name in names if name not in RANKING_TITLES),
+    ]
+
+
+def shade_rankings(text: HighlightedText) -> Iterator[ShadedRanking]:
+    """Yield the shaded tokens of a text for each of its rankings.
+
+    Args:
+        text: the text.
+    """
+    for name in list_ranking_names([text]):
+        scores = text.scores[name]
+        largest = max((abs(score) for score in scores if score == score), default=0.0)
+        is_signed = name in SIGNED_RANKINGS
+        output = "answer" if text.unit else "prediction"
+        meaning = RANKING_MEANINGS.get(name, "").format(unit=text.unit or "word", output=output)
+        if scores and largest < NEGLIGIBLE_SCORE:
+            # Shading is relative to the largest score, which would exaggerate tiny scores.
+            meaning, largest = "all below 1e-6", 0.0
+        notes = describe_attention(text) if name == "attention" else []
+        if is_signed and text.speaks_for:
+            notes = [f"+ for {text.speaks_for}"]
+        yield ShadedRanking(
+            RANKING_TITLES.get(name, name),
+            "; ".join(filter(None, [meaning, *notes])),
+            is_signed,
+            list(_shade_tokens(text, name, largest)),
+        )
+
+
+def _shade_tokens(
+    text: HighlightedText, name: str, largest: float
+) -> Iterator[tuple[str, str, str, str, str]]:
+    """Yield the tokens as described in :class:`ShadedRanking`, without needless classes."""
+    glued_positions, unknown_positions = set(text.glued), set(text.unknown)
+    segment = None
+    for k, (token, score) in enumerate(zip(text.tokens, text.scores[name], strict=True)):
+        heading = ""
+        if text.segments and text.segments[k] != segment:
+            segment = text.segments[k]
+            heading = ("first text", "second text")[segment == 1]
+        if name == "attention" and text.around:
+            heading = strip_chat_markers(text.around[k]) or heading
+        shade = _compute_shade(score, largest)
+        has_class = {
+            f"s{shade}": shade > 0,
+            "m": shade > 0 and name in SIGNED_RANKINGS and score < 0,
+            "unknown": k in unknown_positions,
+        }
+        classes = " ".join(css_class for css_class, applies in has_class.items() if applies)
+        sign = "+" if name in SIGNED_RANKINGS else ""
+        printed_score = f"{score:{sign}.2g}" if shade else ""
+        space = "" if k in glued_positions else " "
+        yield heading, space, classes, token, printed_score
+    if name == "attention" and text.around:
+        yield strip_chat_markers(text.around[-1]), "", "", "", ""
+
+
+def _compute_shade(score: float, largest: float) -> int:
+    """Return the shade from 0 (none) to 9 (the largest absolute score); 0 for NaN."""
+    if score != score or not largest:
+        return 0
+    return min(N_SHADES, int(abs(score) / largest * N_SHADES + 0.5))

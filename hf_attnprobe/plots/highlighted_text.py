@@ -1,0 +1,266 @@
+"""A text with its prediction and with scores of its tokens, as data."""
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+
+SIGNED_RANKINGS = ("gradient", "leave_one_out", "knockout", "contrast")
+"""Rankings with signed scores: tokens with + support the prediction, those with − oppose it."""
+
+SINK_SHARE_LABEL = "share of the attention on the sink"
+"""Key in ``numbers``: share of a prompt's attention on the attention sink, in [0, 1]."""
+
+PASSAGE_SHARE_LABEL = "share of the attention on the passage"
+"""Key in ``numbers``: share of a prompt's attention on the passage, in [0, 1]."""
+
+PASSAGE_GAIN_LABEL = "nats that the answer gains by the passage"
+"""Key in ``numbers``: log-probability of the answer with the passage minus that without it."""
+
+AGREEMENT_REASON = "attention and leave-one-out agree most"
+"""Reason for displaying the text in which attention ranks tokens most like leave-one-out does."""
+
+DISAGREEMENT_REASON = "attention and leave-one-out disagree most"
+"""Reason for displaying the text in which attention and leave-one-out differ most."""
+
+WRONG_PREDICTION_REASON = "a wrong prediction"
+"""Reason for displaying a text whose prediction is wrong."""
+
+REASON_ORDER = (AGREEMENT_REASON, DISAGREEMENT_REASON, WRONG_PREDICTION_REASON)
+"""Reasons of the texts that a page displays first, in order."""
+
+NEGLIGIBLE_SCORE = 1e-6
+"""If all scores of a ranking are smaller in absolute value, their order is meaningless."""
+
+
+@dataclass(frozen=True)
+class HighlightedText:
+    """A text with its prediction and with scores of its tokens.
+
+    The units are tokens, words, or the sentences of a passage.
+
+    Attributes:
+        example_id: id of the text.
+        tokens: the units in reading order, without padding and tokenizer markers.
+        predicted: the predicted class, number or answer, as text.
+        probability: probability of the prediction; None if a number is predicted.
+        label: the label as text, or the text that a correct answer contains; None if unknown.
+        correct: whether the prediction is right; None without a label.
+        scores: one score per unit for each ranking, "attention" first. Attention weights are at
+            least 0 and sum to at most 1; rankings in :data:`SIGNED_RANKINGS` have a sign.
+        numbers: further numbers of a prompt, with their descriptions as keys.
+        why: the reason for displaying the text; empty if there is none.
+        segments: of a pair of texts, 0 or 1 for each unit: the text it belongs to.
+        glued: positions of units that follow the previous one without a space.
+        unknown: positions of units that are not in the model's vocabulary.
+        attention_of: description of the displayed attention; empty if the model has one head.
+        speaks_for: the class or answer that positive scores support; empty for the prediction.
+        around: of a prompt, the text before each unit and the text after the last one.
+        unit: name of a unit of a prompt, such as "sentence"; empty for other texts.
+        matters: positions of the units whose deletion costs the answer more than noise; None if
+            not measured.
+        is_greedy: whether the model itself generates the answer; None if not measured.
+
+    Raises:
+        ValueError: If a ranking does not have one score per unit, or a position is out of range.
+    """
+
+    example_id: int
+    tokens: tuple[str, ...]
+    predicted: str
+    probability: float | None
+    label: str | None
+    correct: bool | None
+    scores: dict[str, tuple[float, ...]]
+    numbers: dict[str, float] = field(default_factory=dict)
+    why: str = ""
+    segments: tuple[int, ...] = ()
+    glued: tuple[int, ...] = ()
+    unknown: tuple[int, ...] = ()
+    attention_of: str = ""
+    speaks_for: str = ""
+    around: tuple[str, ...] = ()
+    unit: str = ""
+    matters: tuple[int, ...] | None = None
+    is_greedy: bool | None = None
+
+    def __post_init__(self) -> None:
+        n_units = len(self.tokens)
+        lengths = {*map(len, self.scores.values()), len(self.segments) or n_units}
+        positions = {*self.glued, *self.unknown, *(self.matters or ())}
+        has_valid_lengths = lengths == {n_units} and len(self.around) in (0, n_units + 1)
+        if not has_valid_lengths or not positions <= {*range(n_units)}:
+            raise ValueError(
+                f"expected one score for each of the {n_units} tokens of text {self.example_id}, "
+                "and positions of these tokens"
+            )
+
+    @property
+    def name(self) -> str:
+        """Name of the text in reports, such as "Text 18" or "Prompt 18"."""
+        return f"{'Prompt' if self.around else 'Text'} {self.example_id}"
+
+    @property
+    def units(self) -> list[dict[str, str | float]]:
+        """One dict per unit, with its text and its score in each ranking."""
+        return [
+            {
+                "text": token,
+                **{name: scores[k] for name, scores in self.scores.items()},
+            }
+            for k, token in enumerate(self.tokens)
+        ]
+
+    @property
+    def importance_summary(self) -> str:
+        """The unit that the answer depends on most and the one with the most attention, in words.
+
+        Empty if the text is not a prompt, or if no unit was deleted.
+        """
+        losses, weights = self.scores.get("leave_one_out"), self.scores.get("attention")
+        if not (self.unit and losses and weights):
+            return ""
+        most_important = _index_of_largest(losses)
+        most_attended = _index_of_largest(weights)
+        loss = losses[most_important]
+        is_noise = loss <= 0 or (self.matters is not None and most_important not in self.matters)
+        if is_noise:
+            statement = f"No single {self.unit} affects the answer more than noise"
+        else:
+            degree = "" if loss >= HALVING_LOSS else " slightly"
+            statement = (
+                f"The answer depends{degree} on {self.unit} {most_important + 1} "
+                f"({_describe_loss(loss)} without it)"
+            )
+        attended_unit = f"{self.unit} {most_attended + 1}"
+        if most_important == most_attended and not is_noise:
+            attended_unit = "it"
+        caveat = ""
+        if self.is_greedy is False:
+            caveat = " The model itself would give another answer."
+        return f"{statement}; attention ranks {attended_unit} first.{self._margin_summary}{caveat}"
+
+    @property
+    def _margin_summary(self) -> str:
+        """The unit that the margin over a rival answer depends on; empty without a rival."""
+        margins = self.scores.get("contrast")
+        if margins is None:
+            return ""
+        most_important = _index_of_largest(margins)
+        change = f"{-margins[most_important]:+.1f} nats".replace("-", "−")
+        return (
+            " Its margin over the other answer depends most on "
+            f"{self.unit} {most_important + 1} ({change})."
+        )
+
+    @property
+    def _question(self) -> str:
+        """The first line after the passage, without chat markers."""
+        return strip_chat_markers("".join(self.around[-1:])).partition("\n")[0]
+
+    def __str__(self) -> str:
+        """Return a prompt as a table of its units; any other text as its fields."""
+        if not self.importance_summary:
+            return repr(self)
+        names = [name for name in PRINTED_COLUMNS if name in self.scores]
+        head = "".join(f"{PRINTED_COLUMNS[name][0]:>13}" for name in names)
+        lines = [f"Prompt {self.example_id}: {self._question}".rstrip(": ")]
+        lines.append(f"answered: {self.predicted}")
+        lines.append(f"   {head}")
+        for k, token in enumerate(self.tokens):
+            mark = "*" if k in (self.matters or ()) else " "
+            row = f"{k + 1:>2}{mark}"
+            for name in names:
+                _, factor, sign = PRINTED_COLUMNS[name]
+                value = factor * self.scores[name][k]
+                cell = f"{value:{sign}.2f}" if value else NOT_MEASURED
+                row += f"{cell:>13}"
+            lines.append(f"{row}  {token}")
+        if self.matters is not None:
+            lines.append(f"changes in nats; * more than noise; {NOT_MEASURED} not deleted")
+        return "\n".join([*lines, self.importance_summary])
+
+
+PRINTED_COLUMNS = {
+    "leave_one_out": ("without it", -1, "+"),
+    "knockout": ("knockout", -1, "+"),
+    "contrast": ("margin", -1, "+"),
+    "attention": ("attention", 1, ""),
+}
+"""Columns of a printed prompt: title, factor of the score, and ``+`` to print positive signs."""
+
+
+CHAT_TEMPLATE_MARKERS = re.compile(r"^<\S+>\w*$|<\S+>$", re.MULTILINE)
+"""Special tokens of a chat template: lines that name the speaker, and markers of line ends."""
+
+
+def strip_chat_markers(text: str) -> str:
+    r"""Remove the markers of a chat template from a part of a prompt.
+
+    >>> strip_chat_markers("<|im_start|>user\nWho?<|im_end|>\n<|im_start|>assistant\n")
+    'Who?'
+
+    Args:
+        text: part of a prompt.
+    """
+    return CHAT_TEMPLATE_MARKERS.sub("", text).strip()
+
+
+HALVING_LOSS = math.log(2)
+"""Loss of log-probability, in nats, that makes an answer half as likely."""
+
+MAX_PRINTED_FACTOR = 1000
+"""Largest factor of a probability that is printed as a number."""
+
+
+def _describe_loss(loss: float) -> str:
+    """Return how much less likely an answer is after a loss of log-probability in nats.
+
+    >>> _describe_loss(4.2), _describe_loss(0.4), _describe_loss(9.0)
+    ('66.7 times less likely', '1.5 times less likely', 'over 1,000 times less likely')
+    """
+    if loss > math.log(MAX_PRINTED_FACTOR):
+        return f"over {MAX_PRINTED_FACTOR:,} times less likely"
+    return f"{math.exp(loss):.1f} times less likely"
+
+
+NOT_MEASURED = "–"
+"""Printed instead of scores that were not measured."""
+
+
+def _index_of_largest(values: Sequence[float]) -> int:
+    """Return the position of the largest value."""
+    return max(range(len(values)), key=values.__getitem__)
+
+
+def split_tokenizer_markers(
+    pieces: Sequence[str],
+) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    """Remove a tokenizer's markers from its tokens.
+
+    ``##`` marks a token that continues a word (WordPiece); ``Ġ`` and ``▁`` mark one that begins
+    a word (byte-level BPE, SentencePiece).
+
+    >>> split_tokenizer_markers(["em", "##bed", "##ding"])
+    (('em', 'bed', 'ding'), (1, 2))
+    >>> split_tokenizer_markers(["Hel", "lo", "Ġyou"])
+    (('Hel', 'lo', 'you'), (1,))
+
+    Args:
+        pieces: tokens as the tokenizer returns them.
+
+    Returns:
+        tokens: the tokens without markers.
+        glued: positions of tokens that follow the previous one without a space.
+    """
+    word_start_markers = tuple("Ġ▁")
+    marks_word_starts = any(piece.startswith(word_start_markers) for piece in pieces)
+    tokens, glued = [], []
+    for k, piece in enumerate(pieces):
+        continues_word = len(piece) > 2 and piece.startswith("##")
+        if continues_word or (marks_word_starts and not piece.startswith(word_start_markers)):
+            glued.append(k)
+        stripped_piece = piece[2:] if continues_word else piece.lstrip("Ġ▁")
+        tokens.append(stripped_piece or piece)
+    return tuple(tokens), tuple(k for k in glued if k > 0)
