@@ -1,42 +1,58 @@
-"""Do large weights matter to the decision?
+"""Test ``erasure``: do large attention weights matter to the decision?
 
-Serrano & Smith 2019, Section 4: weights are erased, the encoder stays.
+Serrano & Smith 2019, Section 4. Weights are set to 0, and the encoder's states stay as they are.
 
-Question: does the size of an attention weight say how much the decision rests on what
-          it weighs?
-Measure:  weights are set to 0 and the rest divided by its sum. One weight: how much
-          farther the output moves (JS, nats) without the largest than without another
-          one drawn at random, and which of the two flip the decision. Sets: weights go
-          in the order of a ranking until the decision flips; the share of the text's
-          tokens that is gone by then, and of its attention.
-Compare:  attention as a ranking with random orders, the gradient with respect to the
-          weights, attention × gradient, leave-one-out, gradient × input; in heads of
-          Transformers effective attention and norms; of a layer or of all heads
-          together, attention rolled out and that of the last layer.
-Lead:     behind the tokens that a decision rests on, it flips by the noise of the rest.
-          So the same orders are followed until nine tenths of the decision's lead (its
-          log-odds over each other class) are gone: the evidence, not the last tenth of
-          it.
-Exactly:  where the read-out is linear, the smallest set that flips the decision, what
-          every ranking wastes, and how far it gets from a random order to that set. For
-          two classes attention × gradient is, up to the bias, proportional to the
-          margins that this set is made of.
-Texts:    all orders are compared on the texts that some set flips (elsewhere: that some
-          of the tried orders flips). There an order that never flips the decision counts
-          as all tokens, and as all of their attention. The paper leaves such texts out,
-          ranking by ranking, which lets worse rankings off on harder texts.
-Target:   with a class to explain the decision is for it or not for it, and what speaks
-          for the side that a text is on goes first: for the class or against it.
-          Of more than two classes the smallest set is then not known: for a change
-          towards the target it has to pass all others at once.
-Reading:  attention is no ideal ranking where another flips the decision with less.
-Caution:  where nearly all attention is gone, the decision rests on a small rest,
-          divided by its sum: an input that the model never saw in training.
+Question
+    Does the size of an attention weight indicate how much the decision depends on its token?
 
-In a head, a word is erased in every query row, so what ranks it is read over all rows
-that can reach the output. Special tokens keep their weight. In a group of heads a word
-is erased in all of them at once. The exact minimum is out of reach for both:
-``greedy_bound_size``, the least that any of the orders needed, bounds it from above.
+Measure
+    An erased weight is set to 0, and the remaining weights are divided by their sum.
+
+    Single weights: how much further the output moves (Jensen-Shannon divergence, nats) without the
+    largest weight than without a randomly drawn one, and which of the two flips the decision.
+
+    Sets of weights: weights are erased in the order of a ranking until the decision flips. The test
+    reports the share of the text's tokens that have been erased by then, and their attention.
+
+Compared rankings
+    Attention, random orders, the gradient with respect to the weights, attention × gradient,
+    leave-one-out, and gradient × input. Single Transformer heads also have effective attention and
+    norm-based attention. Layers and the group of all heads have attention rollout, and the latter
+    has the attention of the last layer.
+
+Margin
+    After the tokens on which a decision depends have been erased, noise in the other tokens
+    determines when it flips. The test therefore also reports when each order has removed nine
+    tenths of the margin, the log-odds of the predicted class over each other class. The statistics
+    ``fraction_to_lose_lead`` and ``lead_is_lost`` call the margin the lead.
+
+Exact statistics
+    With a linear read-out, the smallest set of weights that flips the decision is known. The test
+    reports how many weights every ranking erases in addition to it, and the position of the ranking
+    between a random order (0) and this set (1). For two classes, attention × gradient is
+    proportional to the token margins that determine this set, up to the bias.
+
+Compared texts
+    All orders are compared on the texts that some set of weights flips (without a linear read-out:
+    that some tested order flips). In these texts, an order that never flips the decision counts as
+    all tokens and all of their attention. The paper omits such texts for each ranking separately,
+    which favours rankings that fail on difficult texts.
+
+Explained class
+    With a target class, the decision is for or against this class, and the tokens that support the
+    side of the text are erased first. If the model has more than two classes, the smallest set is
+    then not known, because the target has to overtake all other classes at once.
+
+Interpretation
+    Attention is not an ideal ranking if another ranking flips the decision with fewer tokens. After
+    nearly all attention has been erased, the decision depends on a few renormalised weights, which
+    is an input that the model never saw in training.
+
+Transformers
+    In a head, a unit is erased in every query row. Rankings by the attention therefore use all rows
+    that can influence the output. Special tokens keep their weights. In a group of heads, a unit is
+    erased in all heads at once. The smallest set is not known; ``greedy_bound_size``, the smallest
+    number that any order needs, is an upper bound of its size.
 """
 
 from collections.abc import Callable, Sequence
@@ -50,28 +66,28 @@ from torch import Tensor
 from hf_attnprobe.core.readings import TestReadings, share
 from hf_attnprobe.faithfulness.options import Erasure
 from hf_attnprobe.faithfulness.rankings import (
-    GIVEN,
-    OF_GROUP,
-    attention_of,
-    is_possible,
-    ranking,
-    removals_until,
-    tied,
+    GROUP_RANKINGS,
+    USER_SCORE_RANKINGS,
+    compute_ranking,
+    compute_site_attention,
+    count_removals_until,
+    is_ranking_available,
+    rank_scores,
 )
 from hf_attnprobe.faithfulness.registry import register_test
 from hf_attnprobe.functional.divergence import jsd
 from hf_attnprobe.functional.erasure import (
     FlipSet,
-    erase_each,
-    minimal_flip_set,
-    never_as_all,
-    removal_order,
-    removals_to_flip,
-    way_to_best,
+    compute_removal_order,
+    count_removals_to_flip,
+    count_unflipped_as_all,
+    erase_each_weight,
+    find_minimal_flip_set,
+    normalise_removals,
 )
 from hf_attnprobe.functional.intervention import (
-    drawn_place,
-    random_permutations,
+    draw_index,
+    draw_permutations,
     zero_out,
 )
 from hf_attnprobe.functional.rank import kendall_tau_b
@@ -83,117 +99,148 @@ from hf_attnprobe.protocol import (
 )
 
 
-RANKINGS = (
+ERASURE_RANKINGS = (
     "attention",
     "gradient",
     "product",
     "leave_one_out",
     "input_gradient",
 )
-FROM_BELOW = ("attention", "gradient", "product")
-"""The paper's rankings; ``least_attention`` is that of attention from its other end."""
-OF_HEADS_ALONE = ("effective_attention", "norm_based")
-ORDER_STREAM = 1 << 40  # added to the seed: other shuffles than ``permutation``'s
-COPIES_AT_ONCE = 32
-"""Of edited attention, for each layer of the site."""
+"""Rankings by which weights are erased in all models."""
+REVERSIBLE_RANKINGS = ("attention", "gradient", "product")
+"""Rankings of the paper, which can also be applied in reverse, for example as
+``least_attention``."""
+SINGLE_HEAD_RANKINGS = ("effective_attention", "norm_based")
+"""Additional rankings for single Transformer heads."""
+ERASURE_SEED_OFFSET = 1 << 40
+"""Number added to the seed, so that the random orders differ from the shuffles of the test
+``permutation``."""
+COPIES_PER_REPLAY = 32
+"""Number of edited attention maps, summed over the layers of a site, in one forward pass."""
+REMAINING_MARGIN = 0.1
+"""Share of the margin that remains when the evidence for a decision counts as erased."""
 
 READINGS: TestReadings = {
     "delta_js": (
-        "erasing the largest weight moves the output by {mean:.3f} nats more than "
-        "erasing another one"
+        "erasing the largest weight moves the output by {mean:.3f} nats more than erasing a "
+        "random other weight"
     ),
     "delta_js_expected": (
-        "erasing the largest weight moves the output by {mean:.3f} nats more than "
-        "erasing any other does on average"
+        "erasing the largest weight moves the output by {mean:.3f} nats more than erasing another "
+        "weight does on average"
     ),
     "delta_js_unnormalised": (
-        "if what is left is not renormalised, the largest weight moves the output by "
-        "{mean:.3f} nats more than another"
+        "without renormalising the remaining weights, erasing the largest weight moves the output "
+        "by {mean:.3f} nats more than erasing a random other weight"
     ),
-    "delta_attention": "the largest weight is larger than that other one by {mean:.2f}",
+    "delta_attention": "the largest weight exceeds the random other weight by {mean:.2f}",
     "top_moves_most": share(
         "in {mean:.0%} of texts no other single weight moves the output more than the largest"
     ),
     "top_flips": share("erasing the largest weight flips {decision} in {mean:.1%} of texts"),
     "random_flips": share("erasing a random other weight flips {decision} in {mean:.1%} of texts"),
     "only_top_flips": share(
-        "in {mean:.1%} of texts the largest weight flips {decision} and the random other does not"
+        "in {mean:.1%} of texts the largest weight flips {decision} and the random other weight "
+        "does not"
     ),
     "only_random_flips": share(
-        "in {mean:.1%} of texts the random other weight flips {decision} and the largest does not"
+        "in {mean:.1%} of texts the random other weight flips {decision} and the largest weight "
+        "does not"
     ),
-    "both_flip": share("in {mean:.1%} of texts either of the two flips {decision}"),
-    "neither_flips": share("in {mean:.1%} of texts neither of the two flips {decision}"),
+    "both_flip": share("in {mean:.1%} of texts either of the two weights flips {decision}"),
+    "neither_flips": share("in {mean:.1%} of texts neither of the two weights flips {decision}"),
     "fraction_to_flip": share(
-        "in the order of {key}, {decision} flips when {mean:.0%} of the tokens are "
-        "erased (of texts that can be flipped; never counts as all)"
+        "in the order of {key}, {decision} flips when {mean:.0%} of the tokens have been erased "
+        "(texts that can be flipped; an order that never flips counts as all tokens)"
     ),
     "never_flips": share(
         "in {mean:.0%} of the texts that can be flipped, the order of {key} never flips {decision}"
     ),
     "probability_mass_removed": (
-        "in the order of {key}, {median:.0%} of the attention is gone when "
-        "{decision} flips (median; never counts as all)"
+        "in the order of {key}, {median:.0%} of the attention has been erased when {decision} "
+        "flips (median; an order that never flips counts as all tokens)"
     ),
     "minimal_fraction": share(
-        "the smallest set that flips {decision} holds {mean:.0%} of the tokens"
+        "the smallest set that flips {decision} contains {mean:.0%} of the tokens"
     ),
-    "minimal_size": ("the smallest set that flips {decision} has {median:g} tokens (median)"),
+    "minimal_size": "the smallest set that flips {decision} has {median:g} tokens (median)",
     "no_set_flips": share("in {mean:.0%} of texts no set of tokens flips {decision}"),
-    "no_order_flips": share("in {mean:.0%} of texts none of the tried orders flips {decision}"),
+    "no_order_flips": share("in {mean:.0%} of texts none of the tested orders flips {decision}"),
     "regret": (
-        "the order of {key} erases {mean:.1f} tokens more than are needed to flip "
-        "{decision} (never counts as all)"
+        "the order of {key} erases {mean:.1f} tokens more than necessary to flip {decision} (an "
+        "order that never flips counts as all tokens)"
     ),
     "way_to_best": (
-        "of the tokens that a random order erases beyond the smallest set, the order of {key} "
-        "saves {mean:.0%} (mean over texts that some set flips)"
+        "the order of {key} avoids {mean:.0%} of the tokens that a random order erases beyond the "
+        "smallest set (mean over texts that some set flips)"
     ),
     "way_to_best_tried": (
-        "of the tokens that a random order erases beyond the best order tried, the order of "
-        "{key} saves {mean:.0%} (mean over texts that one of them flips)"
+        "the order of {key} avoids {mean:.0%} of the tokens that a random order erases beyond the "
+        "best tested order (mean over texts that some order flips)"
     ),
     "fraction_to_lose_lead": (
-        "in the order of {key}, nine tenths of the lead are gone when {mean:.2f} of the "
-        "tokens are erased (of texts in which some order gets there; never counts as all)"
+        "in the order of {key}, nine tenths of the margin are lost when {mean:.2f} of the tokens "
+        "have been erased (texts in which some order achieves this; an order that does not counts "
+        "as all tokens)"
     ),
     "lead_is_lost": share(
-        "in {mean:.0%} of texts some order of erasing weights takes nine tenths of the lead"
+        "in {mean:.0%} of texts some order of erasing weights removes nine tenths of the margin"
     ),
     "product_margin_tau": (
-        "attention × gradient and the exact margins order the tokens with rank "
-        "correlation {mean:.2f}"
+        "attention × gradient and the exact token margins have a rank correlation of {mean:.2f}"
     ),
     "greedy_bound_size": (
-        "at most {median:.0f} tokens need be erased to flip {decision}, by the best "
-        "of the tried orders (median)"
+        "at most {median:.0f} tokens need to be erased to flip {decision}, by the best tested "
+        "order (median)"
     ),
 }
 
 
 @dataclass(frozen=True)
 class ErasureResult:
-    """All [batch], or [batch] by ranking. NaN for texts of one token.
+    """Statistics of the test ``erasure``: tensors ``[batch]``, or mappings to them by ranking.
 
-    The single-weight cells are 0 or 1. ``no_set_flips`` is 0 or 1, known exactly where
-    the read-out is linear; else ``no_order_flips`` says whether none of the tried orders
-    flips the decision. What is by ranking is NaN where it is 1. On all other texts an
-    order that never flips the decision counts as all tokens: fraction 1, the attention
-    of all tokens, ``regret`` all tokens beyond the smallest set. ``random`` averages its
-    draws, and its ``never_flips`` is the share of draws that do not; ``random_1`` is the
-    first draw. With ``bottom_up`` its orders are among the tried ones.
+    All values are NaN in texts of one token. Statistics by ranking are also NaN in texts that
+    cannot be flipped. In all other texts, an order that never flips the decision counts as all
+    tokens. The ranking ``random`` is the mean over all random orders, and ``random_1`` is the first
+    of them. Statistics about the smallest set are None or empty if the read-out is not linear, or
+    if a target is one of more than two classes; statistics about tested orders are None or empty
+    otherwise.
 
-    ``fraction_to_lose_lead`` is in (0, 1]: when nine tenths of the lead are gone, of
-    several parts that of the first; NaN in texts in which no order gets there, empty for
-    numbers. Its ``best`` is the smallest set, or where the read-out is not linear the
-    best order tried. ``lead_is_lost`` is 1 where some order gets there, else 0.
-
-    ``way_to_best`` is (random − it) / (random − smallest set), at most 1, negative where
-    it is worse than a random order; NaN where a random order needs the least.
-    ``way_to_best_tried`` is the same with the best of the tried orders, of
-    ``greedy_bound_size`` tokens, in place of the smallest set. The exact ones are None or
-    empty where the read-out is not linear, or a target is one of more than two classes,
-    and those of tried orders elsewhere.
+    Attributes:
+        delta_js: Output change (Jensen-Shannon, nats) without the largest weight, minus the output
+            change without a random other weight.
+        delta_attention: Difference of these two weights.
+        top_flips: 1 if the decision flips without the largest weight, else 0.
+        random_flips: 1 if it flips without the random other weight, else 0.
+        only_top_flips: 1 if only the first of the two flips the decision, else 0.
+        only_random_flips: 1 if only the second of the two flips the decision, else 0.
+        both_flip: 1 if each of the two flips the decision, else 0.
+        neither_flips: 1 if neither of the two flips the decision, else 0.
+        delta_js_unnormalised: ``delta_js`` with the remaining weights left as they are.
+        fraction_to_flip: Share of the tokens that are erased when the decision flips, in (0, 1].
+        never_flips: 1 if the order never flips the decision, else 0. For ``random``, the share of
+            the random orders that never flip it.
+        probability_mass_removed: Attention that is erased when the decision flips, in [0, 1].
+        delta_js_expected: ``delta_js`` with the mean over all other weights. Linear read-outs only.
+        top_moves_most: 1 if no other weight moves the output more than the largest. Linear
+            read-outs only.
+        minimal_fraction: Share of the tokens in the smallest set that flips the decision.
+        minimal_size: Number of tokens in this set.
+        no_set_flips: 1 if no set of tokens flips the decision, else 0.
+        no_order_flips: 1 if none of the tested orders flips the decision, else 0.
+        fraction_to_lose_lead: Share of the tokens that are erased when nine tenths of the margin
+            are lost, in (0, 1]; NaN in texts in which no order achieves this. ``best`` is the
+            smallest set, or the best tested order. If the prediction has several parts, the first
+            part to lose its margin counts. Empty for numbers.
+        lead_is_lost: 1 if some order removes nine tenths of the margin, else 0.
+        regret: Number of tokens that the order erases in addition to the smallest set.
+        way_to_best: (random − order) / (random − smallest set), with the numbers of erased tokens;
+            at most 1, negative if the order is worse than a random one. NaN if a random order
+            needs no more tokens than the smallest set.
+        way_to_best_tried: ``way_to_best`` with the best tested order instead of the smallest set.
+        product_margin_tau: Kendall's τ-b of attention × gradient and the exact token margins.
+        greedy_bound_size: Number of tokens that the best tested order erases.
     """
 
     delta_js: Tensor
@@ -225,7 +272,7 @@ class ErasureResult:
 
 @register_test(
     readings=READINGS,
-    does="sets weights to 0 one after the other until the decision flips",
+    summary="sets attention weights to 0 one after the other until the decision flips",
     groups=True,
     needs=(Decisions,),
 )
@@ -237,130 +284,324 @@ def erasure(
     *,
     seed: int = 0,
 ) -> ErasureResult:
-    """Erases single weights at a site, and then all of them in the order of each ranking.
+    """Erase single weights at a site, and then all weights in the order of each ranking.
 
-    Without ``renormalise`` the output moves for want of weight too.
+    Args:
+        observation: Model output for a batch of texts.
+        site: Head or group of heads whose weights are erased.
+        options: Erasure rules and compared orders. Without ``renormalise``, the output also moves
+            because the sum of the weights shrinks.
+        seed: Seed of the random orders and of the random other weight.
+
+    Returns:
+        Statistics per text.
     """
-    observation = observation.explaining(options.target)
-    attention = attention_of(observation, site)
-    content, token_logits = (
-        observation.batch.content_mask,
-        observation.token_logits,
-    )
-    ranked = rankings(observation, site, seed)
+    observation = observation.with_target(options.target)
+    attention = compute_site_attention(observation, site)
+    content = observation.batch.content_mask
+    token_logits = observation.token_logits
+    n_tokens = content.sum(-1)
     rules = {"renormalise": options.renormalise, "all_zero": options.all_zero}
-    single = single_weight(observation, site, draw=options.draw, seed=seed, **rules)
-    exact = _smallest(observation, attention, **rules)
-    if exact is not None:
-        ranked["margin"] = exact.margin
+
+    statistics: dict[str, Any] = measure_single_weight(
+        observation, site, draw=options.draw, seed=seed, **rules
+    )
+    ranks_by_name = compute_rankings(observation, site, seed)
+    smallest_set = _find_smallest_flip_set(observation, attention, **rules)
+    if smallest_set is not None:
+        ranks_by_name["margin"] = smallest_set.token_margins
     if options.bottom_up:
-        ranked |= {f"least_{name}": -ranked[name] for name in FROM_BELOW if name in ranked}
-    order = orders(observation, content, ranked, options.n_random, seed)
-    lost: Tensor | None = None
+        reversible = [name for name in REVERSIBLE_RANKINGS if name in ranks_by_name]
+        ranks_by_name |= {f"least_{name}": -ranks_by_name[name] for name in reversible}
+    order = build_removal_orders(observation, content, ranks_by_name, options.n_random, seed)
+
+    margin_removals: Tensor | None = None
     if token_logits is not None:
-        bias = observation.model.require(LinearReadout).readout_bias()
-        n_removed = removals_to_flip(
+        bias = observation.model.require(LinearReadout).get_readout_bias()
+        n_removed = count_removals_to_flip(
             attention,
             token_logits,
             content,
             order,
             bias=bias,
-            target=observation.explains,
+            target=observation.explained_class,
             **rules,
         )
     else:
-        n_removed, lost = _removals_by_replay(observation, site, order, content, **rules)
-    names = ("random", *ranked)
-    gathered = partial(
-        _by_ranking,
-        names=names,
+        n_removed, margin_removals = _count_removals_by_replay(
+            observation, site, order, content, **rules
+        )
+
+    group_by_ranking = partial(
+        _group_by_ranking,
+        names=("random", *ranks_by_name),
         n_random=options.n_random,
-        each=options.each_random,
+        each_random=options.each_random,
     )
-    n_tokens = content.sum(-1)
-    best = _fewest(n_removed) if exact is None else exact.size
-    can_flip = ~best.isnan()
-    counted = never_as_all(n_removed, n_tokens, can_flip)
-    removals = gathered(counted)
-    never = n_removed.isnan().double().masked_fill(~can_flip, torch.nan)
-    mass = _mass(attention * content, order, counted)
-    way = {name: way_to_best(removals[name], removals["random"], best) for name in ranked}
-    others: dict[str, Any] = {**single}  # fields of tensors and of tensors by ranking
-    none = (~can_flip).double().masked_fill(n_tokens < 2, torch.nan)
-    if exact is None:
-        others |= {"greedy_bound_size": best, "no_order_flips": none}
-        others["way_to_best_tried"] = way
+    if smallest_set is None:
+        fewest_removals = _find_fewest_removals(n_removed)
     else:
-        others |= _exact(exact, ranked["product"], content)
-        others |= {"no_set_flips": none, "way_to_best": way}
-        others["regret"] = {name: n - best for name, n in removals.items()}
-    of_prediction = observation.explains is None or observation.probs.shape[-1] == 2
-    if of_prediction and not observation.model.prediction.is_number:
-        losing = _losing_lead(observation, attention, order, lost, gathered)
-        is_lost = (~losing["best"].isnan()).double()
-        others["fraction_to_lose_lead"] = losing
-        others["lead_is_lost"] = is_lost.masked_fill(n_tokens < 2, torch.nan)
+        fewest_removals = smallest_set.size
+    can_flip = ~fewest_removals.isnan()
+    cannot_flip = (~can_flip).double().masked_fill(n_tokens < 2, torch.nan)
+    never_flips = n_removed.isnan().double().masked_fill(~can_flip, torch.nan)
+    order_counts = count_unflipped_as_all(n_removed, n_tokens, can_flip)
+    counts = group_by_ranking(order_counts)
+    positions = {
+        name: normalise_removals(counts[name], counts["random"], fewest_removals)
+        for name in ranks_by_name
+    }
+    if smallest_set is None:
+        statistics["greedy_bound_size"] = fewest_removals
+        statistics["no_order_flips"] = cannot_flip
+        statistics["way_to_best_tried"] = positions
+    else:
+        statistics |= _compute_exact_statistics(smallest_set, ranks_by_name["product"], content)
+        statistics["no_set_flips"] = cannot_flip
+        statistics["way_to_best"] = positions
+        statistics["regret"] = {name: count - fewest_removals for name, count in counts.items()}
+    has_margin = observation.explained_class is None or observation.probs.shape[-1] == 2
+    if has_margin and not observation.model.prediction.is_number:
+        fractions = _measure_margin_loss(
+            observation, attention, order, margin_removals, group_by_ranking
+        )
+        is_margin_lost = (~fractions["best"].isnan()).double()
+        statistics["fraction_to_lose_lead"] = fractions
+        statistics["lead_is_lost"] = is_margin_lost.masked_fill(n_tokens < 2, torch.nan)
+    erased_attention = _sum_erased_attention(attention * content, order, order_counts)
     return ErasureResult(
-        **others,
-        fraction_to_flip={name: n / n_tokens for name, n in removals.items()},
-        never_flips=gathered(never),
-        probability_mass_removed=gathered(mass),
+        **statistics,
+        fraction_to_flip={name: count / n_tokens for name, count in counts.items()},
+        never_flips=group_by_ranking(never_flips),
+        probability_mass_removed=group_by_ranking(erased_attention),
     )
 
 
-LEAD_KEPT = 0.1
-"""Of the lead: what is left of it when the evidence counts as gone."""
+# --- Orders of removal -----------------------------------------------------------------------
 
 
-def _losing_lead(
+def compute_rankings(observation: Observation, site: Site, seed: int = 0) -> dict[str, Tensor]:
+    """Return all available rankings by which weights are erased.
+
+    Args:
+        observation: Model output for a batch of texts.
+        site: Head or group of heads.
+        seed: Seed of the shuffled user-provided scores.
+
+    Returns:
+        Dense ranks ``[batch, keys]`` by name of the ranking. The largest rank is erased first.
+    """
+    names: tuple[str, ...] = (*ERASURE_RANKINGS, *USER_SCORE_RANKINGS)
+    if observation.token_logits is None:
+        names = (*ERASURE_RANKINGS, *SINGLE_HEAD_RANKINGS, *GROUP_RANKINGS, *USER_SCORE_RANKINGS)
+    return {
+        name: compute_ranking(observation, site, name, seed=seed, rows="reaching")
+        for name in names
+        if is_ranking_available(observation, site, name)
+    }
+
+
+def build_removal_orders(
+    observation: Observation,
+    content: Tensor,
+    ranks_by_name: dict[str, Tensor],
+    n_random: int,
+    seed: int,
+) -> Tensor:
+    """Return the orders of removal: the random orders first, then those of the rankings.
+
+    Args:
+        observation: Model output for a batch of texts.
+        content: Boolean mask ``[batch, keys]`` of the units.
+        ranks_by_name: Ranks ``[batch, keys]`` of each ranking.
+        n_random: Number of random orders.
+        seed: Seed of the random orders.
+
+    Returns:
+        Keys in the order of their removal, int64 ``[orders, batch, keys]``.
+    """
+    random_scores = draw_permutations(
+        content[:, None],
+        n_random,
+        seed=seed + ERASURE_SEED_OFFSET,
+        example_ids=observation.batch.example_ids,
+    )[:, :, 0]
+    ranks = torch.stack([*ranks_by_name.values()])
+    return compute_removal_order(torch.cat([random_scores.double(), ranks.double()]), content)
+
+
+def _group_by_ranking(
+    values: Tensor, *, names: tuple[str, ...], n_random: int, each_random: bool
+) -> dict[str, Tensor]:
+    """Split values ``[orders, batch]`` by ranking and average the random orders.
+
+    Args:
+        values: One row for each order of :func:`build_removal_orders`.
+        names: "random", followed by the names of the rankings.
+        n_random: Number of random orders.
+        each_random: Whether to return the values of each random order too.
+    """
+    random_mean = values[:n_random].mean(0)
+    values_by_name = dict(zip(names, [random_mean, *values[n_random:]], strict=True))
+    if each_random:
+        for number, random_values in enumerate(values[:n_random], 1):
+            values_by_name[f"random_{number}"] = random_values
+    return values_by_name
+
+
+# --- Sets of weights that flip the decision (Serrano & Smith 2019, Section 4.3) --------------
+
+
+def _find_smallest_flip_set(
+    observation: Observation,
+    attention: Tensor,
+    *,
+    renormalise: bool,
+    all_zero: bool,
+) -> FlipSet | None:
+    """Return the smallest set of weights that flips the decision, or None if it is not known."""
+    token_logits = observation.token_logits
+    if token_logits is None:
+        return None
+    if observation.explained_class is not None and token_logits.shape[-1] > 2:
+        return None
+    return find_minimal_flip_set(
+        attention,
+        token_logits,
+        observation.batch.content_mask,
+        bias=observation.model.require(LinearReadout).get_readout_bias(),
+        renormalise=renormalise,
+        all_zero=all_zero,
+    )
+
+
+def _count_removals_by_replay(
+    observation: Observation,
+    site: Site,
+    order: Tensor,
+    content: Tensor,
+    *,
+    renormalise: bool,
+    all_zero: bool,
+) -> Tensor:
+    """Return the number of removals until the decision flips and until the margin is lost.
+
+    In contrast to :func:`count_removals_to_flip`, the model is run after every removal.
+
+    Returns:
+        Numbers of removals, float64 ``[2, orders, batch]``. The margin is lost when nine tenths of
+        it have been removed.
+    """
+    n_tokens = content.sum(-1)
+    steps = torch.arange(1, int(n_tokens.max()) + 1, device=content.device)
+    counts = steps[:, None].expand(-1, len(content))
+    tie_factors = _compute_tie_factors(observation)
+
+    def detect_events(is_erased: Tensor) -> Tensor:
+        probs = predict_without_weights(
+            observation, site, is_erased, renormalise=renormalise, all_zero=all_zero
+        )
+        is_defined = ~probs.isnan().any(-1)
+        flips = observation.find_flips(probs) & is_defined
+        loses_margin = observation.find_flips(probs * tie_factors) & is_defined
+        return torch.stack([flips, loses_margin])
+
+    turns = order.argsort(-1)
+    n_removed = count_removals_until(detect_events, 2, turns, content, counts)
+    return n_removed.masked_fill(n_tokens < 2, torch.nan)
+
+
+def _find_fewest_removals(n_removed: Tensor) -> Tensor:
+    """Return the fewest removals over all orders, ``[batch]``; NaN if no order flips."""
+    fewest = n_removed.nan_to_num(torch.inf).amin(0)
+    return fewest.masked_fill(fewest.isinf(), torch.nan)
+
+
+def _sum_erased_attention(attention: Tensor, order: Tensor, n_removed: Tensor) -> Tensor:
+    """Return the attention of the first ``n_removed`` tokens of each order, ``[orders, batch]``."""
+    ordered_attention = attention.double().expand(order.shape).gather(-1, order)
+    turns = torch.arange(order.shape[-1], device=order.device)
+    is_erased = turns < n_removed[..., None]
+    return (ordered_attention * is_erased).sum(-1).masked_fill(n_removed.isnan(), torch.nan)
+
+
+def _compute_exact_statistics(
+    smallest_set: FlipSet, product_ranks: Tensor, content: Tensor
+) -> dict[str, Tensor]:
+    """Return the statistics of the smallest set, and the τ-b of its margins with the product.
+
+    Args:
+        smallest_set: Smallest set of weights that flips the decision, with the token margins.
+        product_ranks: Ranks ``[batch, keys]`` by attention × gradient.
+        content: Boolean mask ``[batch, keys]`` of the units.
+    """
+    margin_ranks = rank_scores("margin", smallest_set.token_margins, content)
+    return {
+        "minimal_fraction": smallest_set.size / content.sum(-1),
+        "minimal_size": smallest_set.size,
+        "product_margin_tau": kendall_tau_b(product_ranks, margin_ranks, content).tau,
+    }
+
+
+# --- Loss of nine tenths of the margin -------------------------------------------------------
+# Before each comparison, the logits of all other classes are raised by a tenth of their distance
+# to the predicted class. A decision by the raised logits flips exactly when a tenth of the original
+# margin is left, so that the same code counts removals until a flip and until the margin is lost.
+
+
+def _measure_margin_loss(
     observation: Observation,
     attention: Tensor,
     order: Tensor,
-    lost: Tensor | None,
-    gathered: Callable[[Tensor], dict[str, Tensor]],
+    margin_removals: Tensor | None,
+    group_by_ranking: Callable[[Tensor], dict[str, Tensor]],
 ) -> dict[str, Tensor]:
-    """Share of the tokens erased by the time nine tenths of the lead are gone.
-
-    By ranking, with ``best`` the fewest that do it: exactly where the read-out is
-    linear, else of the tried orders.
+    """Return the share of the tokens that are erased when nine tenths of the margin are lost.
 
     Args:
-        attention: of the site, [batch, keys].
-        order: [orders, batch, keys].
-        lost: removals where the model was replayed, [orders, batch].
-        gathered: from orders to rankings.
+        observation: Model output for a batch of texts.
+        attention: Attention of the site, ``[batch, keys]``.
+        order: Orders of removal, ``[orders, batch, keys]``.
+        margin_removals: Removals until the margin is lost, ``[orders, batch]``, if they were
+            counted by running the model. None for linear read-outs, for which they are computed.
+        group_by_ranking: Function that splits values by order into values by ranking.
+
+    Returns:
+        Shares ``[batch]`` by ranking. The entry ``best`` is the smallest set for linear read-outs
+        and the best tested order otherwise.
     """
-    content, token_logits = (
-        observation.batch.content_mask,
-        observation.token_logits,
-    )
+    content = observation.batch.content_mask
+    token_logits = observation.token_logits
     if token_logits is not None:
         logits = (attention[..., None] * token_logits).sum(1, keepdim=True)
-        raised = token_logits.double() + _raise(logits.double())
-        lost = removals_to_flip(attention, raised, content, order)
-        fewest = minimal_flip_set(attention, raised, content).size
+        raised_logits = token_logits.double() + _compute_tie_offsets(logits.double())
+        margin_removals = count_removals_to_flip(attention, raised_logits, content, order)
+        fewest_removals = find_minimal_flip_set(attention, raised_logits, content).size
     else:
-        assert lost is not None
-        fewest = _fewest(lost)
+        assert margin_removals is not None
+        fewest_removals = _find_fewest_removals(margin_removals)
     n_tokens = content.sum(-1)
-    counted = never_as_all(lost, n_tokens, ~fewest.isnan())
-    removals = gathered(counted) | {"best": fewest}
-    return {name: n / n_tokens for name, n in removals.items()}
+    counts = count_unflipped_as_all(margin_removals, n_tokens, ~fewest_removals.isnan())
+    counts_by_ranking = group_by_ranking(counts) | {"best": fewest_removals}
+    return {name: count / n_tokens for name, count in counts_by_ranking.items()}
 
 
-def _raise(logits: Tensor) -> Tensor:
-    """What to add to each other class's logit so that a tenth of the lead becomes a tie.
+def _compute_tie_offsets(logits: Tensor) -> Tensor:
+    """Return the offsets of the logits that turn a tenth of the margin into a tie.
 
-    Shape: [..., classes] -> the same, 0 for the predicted class.
+    Args:
+        logits: Logits or log-probabilities ``[..., classes]``.
+
+    Returns:
+        Offsets ``[..., classes]``: a tenth of the distance to the predicted class, which has 0.
     """
-    return LEAD_KEPT * (logits.amax(-1, keepdim=True) - logits)
+    return REMAINING_MARGIN * (logits.amax(-1, keepdim=True) - logits)
 
 
-def _raised(observation: Observation) -> Tensor:
-    """What to multiply each other outcome's probability by so that a tenth of the lead becomes
-    a tie.
+def _compute_tie_factors(observation: Observation) -> Tensor:
+    """Return the factors of the probabilities that turn a tenth of the margin into a tie.
 
-    Shape: [batch, entries].
+    These are the exponentials of :func:`_compute_tie_offsets`, ``[batch, entries]``.
     """
     probs, prediction = observation.probs, observation.model.prediction
     if prediction.is_number:
@@ -368,187 +609,72 @@ def _raised(observation: Observation) -> Tensor:
     n_outcomes = prediction.n_outcomes or 1
     if prediction.n_parts is not None:
         n_outcomes = probs.shape[-1] // prediction.n_parts
-    # A probability next to 1 has no digits below this one (float64: log-odds of 36).
-    rounding = torch.finfo(probs.dtype).eps
-    logs = probs.clamp_min(rounding).log().unflatten(-1, (-1, n_outcomes))
-    return _raise(logs).exp().flatten(-2)
+    # Log-odds beyond the machine precision (36 in float64) cannot be represented by probabilities.
+    precision = torch.finfo(probs.dtype).eps
+    log_probs = probs.clamp_min(precision).log().unflatten(-1, (-1, n_outcomes))
+    return _compute_tie_offsets(log_probs).exp().flatten(-2)
 
 
-def _smallest(
-    observation: Observation,
-    attention: Tensor,
-    *,
-    renormalise: bool,
-    all_zero: bool,
-) -> FlipSet | None:
-    """The smallest set that flips the decision; None where the read-out is not linear."""
-    token_logits = observation.token_logits
-    if token_logits is None:
-        return None
-    if observation.explains is not None and token_logits.shape[-1] > 2:
-        return None
-    return minimal_flip_set(
-        attention,
-        token_logits,
-        observation.batch.content_mask,
-        bias=observation.model.require(LinearReadout).readout_bias(),
-        renormalise=renormalise,
-        all_zero=all_zero,
-    )
+# --- Predictions without some weights --------------------------------------------------------
 
 
-def rankings(observation: Observation, site: Site, seed: int = 0) -> dict[str, Tensor]:
-    """The rankings that the model has, by which weights are erased, largest first.
-
-    Args:
-        seed: of scores that somebody gave, moved to other units.
-
-    Returns:
-        Dense ranks [batch, keys] by name.
-    """
-    names: tuple[str, ...] = (*RANKINGS, *GIVEN)
-    if observation.token_logits is None:
-        names = (*RANKINGS, *OF_HEADS_ALONE, *OF_GROUP, *GIVEN)
-    return {
-        name: ranking(observation, site, name, seed=seed, rows="reaching")
-        for name in names
-        if is_possible(observation, site, name)
-    }
-
-
-def orders(
-    observation: Observation,
-    content: Tensor,
-    ranked: dict[str, Tensor],
-    n_random: int,
-    seed: int,
-) -> Tensor:
-    """Orders of removal: ``n_random`` random ones, then those of the rankings.
-
-    Shape: int64 [orders, batch, keys].
-    """
-    ids = observation.batch.example_ids
-    shuffled = random_permutations(
-        content[:, None], n_random, seed=seed + ORDER_STREAM, example_ids=ids
-    )[:, :, 0]
-    ranks = torch.stack([*ranked.values()])
-    return removal_order(torch.cat([shuffled.double(), ranks.double()]), content)
-
-
-def _removals_by_replay(
+def predict_without_weights(
     observation: Observation,
     site: Site,
-    order: Tensor,
-    content: Tensor,
-    *,
-    renormalise: bool,
-    all_zero: bool,
-) -> Tensor:
-    """Like :func:`removals_to_flip`, but runs the model after every removal.
-
-    Returns:
-        Removals until the decision flips, and until nine tenths of its lead are gone,
-        float64 [2, orders, batch].
-    """
-    n_tokens = content.sum(-1)
-    steps = torch.arange(1, int(n_tokens.max()) + 1, device=content.device)
-    counts = steps[:, None].expand(-1, len(content))
-    raised = _raised(observation)
-
-    def happens(gone: Tensor) -> Tensor:
-        after = erased(observation, site, gone, renormalise=renormalise, all_zero=all_zero)
-        is_real = ~after.isnan().any(-1)
-        flips = observation.flips(after) & is_real
-        loses = observation.flips(after * raised) & is_real
-        return torch.stack([flips, loses])
-
-    turns = order.argsort(-1)
-    n_removed = removals_until(happens, 2, turns, content, counts)
-    return n_removed.masked_fill(n_tokens < 2, torch.nan)
-
-
-def _by_ranking(
-    values: Tensor, *, names: tuple[str, ...], n_random: int, each: bool
-) -> dict[str, Tensor]:
-    """Splits [orders, batch] by ranking; the random orders are averaged and come first."""
-    random = values[:n_random].mean(0)
-    found = dict(zip(names, [random, *values[n_random:]], strict=True))
-    if each:
-        found |= {f"random_{n}": own for n, own in enumerate(values[:n_random], 1)}
-    return found
-
-
-def _mass(attention: Tensor, order: Tensor, n_removed: Tensor) -> Tensor:
-    """Attention erased by the first ``n_removed`` tokens of each order, [orders, batch]."""
-    in_order = attention.double().expand(order.shape).gather(-1, order)
-    turns = torch.arange(order.shape[-1], device=order.device)
-    gone = turns < n_removed[..., None]
-    return (in_order * gone).sum(-1).masked_fill(n_removed.isnan(), torch.nan)
-
-
-def _fewest(n_removed: Tensor) -> Tensor:
-    """The fewest removals over all orders, [batch]; NaN where no order flips."""
-    fewest = n_removed.nan_to_num(torch.inf).amin(0)
-    return fewest.masked_fill(fewest.isinf(), torch.nan)
-
-
-def _exact(smallest: FlipSet, product: Tensor, content: Tensor) -> dict[str, Tensor]:
-    """Size of the smallest set that flips the decision, and τ of its margins with ``product``."""
-    n_tokens = content.sum(-1)
-    margin = tied("margin", smallest.margin, content)
-    return {
-        "minimal_fraction": smallest.size / n_tokens,
-        "minimal_size": smallest.size,
-        "product_margin_tau": kendall_tau_b(product, margin, content).tau,
-    }
-
-
-# --- One weight erased at a time (Serrano & Smith 2019, Section 4.2) ---------
-
-
-DRAW_STREAM = 3  # apart from the other tests' random numbers
-
-
-def erased(
-    observation: Observation,
-    site: Site,
-    gone: Tensor,
+    is_erased: Tensor,
     *,
     renormalise: bool = True,
     all_zero: bool = False,
 ) -> Tensor:
-    """Probabilities [copies, batch, classes] with some weights of a site set to 0.
+    """Return the probabilities with the attention to some units set to 0.
 
-    They go in every query row, or in that of the site where it has one; of a group, in
-    all of its heads at once.
+    The weights are erased in every query row, or in the row of ``site.query``. In a group, they are
+    erased in all heads at once.
 
     Args:
-        gone: bool [copies, batch, keys], the units whose weights are set to 0.
-        all_zero: keep the answer where no weight is left; else NaN.
+        observation: Model output for a batch of texts.
+        site: Head or group of heads.
+        is_erased: Units whose weights are erased, bool ``[copies, batch, keys]``.
+        renormalise: Whether the remaining weights are divided by their sum.
+        all_zero: Whether to return the output without any attention if no weight remains. The
+            default is NaN.
+
+    Returns:
+        Probabilities ``[copies, batch, classes]``.
     """
-    n_layers = len(observation.model.members(site))
-    parts = gone.split(max(1, COPIES_AT_ONCE // n_layers))
-    together = partial(_erased, observation, site, renormalise)
-    probs = torch.cat([*map(together, parts)])
+    n_layers = len(observation.model.get_heads_by_layer(site))
+    chunks = is_erased.split(max(1, COPIES_PER_REPLAY // n_layers))
+    replay = partial(_replay_without_weights, observation, site, renormalise)
+    probs = torch.cat([*map(replay, chunks)])
     if all_zero:
         return probs
-    left = (attention_of(observation, site) * ~gone).sum(-1, keepdim=True) > 0
-    return probs.masked_fill(~left, torch.nan)
+    remaining_attention = (compute_site_attention(observation, site) * ~is_erased).sum(
+        -1, keepdim=True
+    )
+    return probs.masked_fill(~(remaining_attention > 0), torch.nan)
 
 
-def _erased(observation: Observation, site: Site, renormalise: bool, gone: Tensor) -> Tensor:
-    """:func:`erased` of few copies at once, also where no weight is left."""
+def _replay_without_weights(
+    observation: Observation, site: Site, renormalise: bool, is_erased: Tensor
+) -> Tensor:
+    """Run the model on a few copies of a batch with the attention to some units set to 0."""
     model = observation.model
 
-    def change(layer: int, attention: Tensor) -> Tensor:
-        keys = model.positions(observation, layer, gone)[:, :, None, None]
-        movable = model.visible(observation, layer)[:, None]
+    def erase(layer: int, attention: Tensor) -> Tensor:
+        keys = model.get_unit_positions(observation, layer, is_erased)[:, :, None, None]
+        movable = model.get_visible_keys(observation, layer)[:, None]
         return zero_out(attention, keys, renormalise=renormalise, movable=movable)
 
-    return model.replay(observation, observation.edited(site, change))
+    return model.replay(observation, observation.edit_attention(site, erase))
 
 
-def other_positions(
+# --- Erasure of a single weight (Serrano & Smith 2019, Section 4.2) --------------------------
+
+COMPARISON_STREAM = 3
+"""Random number stream of the other weight that is compared with the largest weight."""
+
+
+def draw_other_positions(
     top: Tensor,
     content: Tensor,
     draw: str,
@@ -556,28 +682,31 @@ def other_positions(
     seed: int,
     example_ids: Sequence[int],
 ) -> Tensor:
-    """Draws another position of each text to compare ``top`` [batch] with.
-
-    Shape: int64 [batch]; ``top`` itself in texts of one token.
+    """Draw a position of each text to be compared with the most attended position.
 
     Args:
-        content: bool [batch, keys].
-        draw: "uniform" over the positions that are not ``top``; "released" as the
-            paper's code has it: uniform over all but the first, so that the draw may be
-            ``top``.
+        top: Most attended position of each text, int64 ``[batch]``.
+        content: Boolean mask ``[batch, keys]`` of the units.
+        draw: "uniform" draws from all positions except ``top``. "released" draws from all
+            positions except the first, like the paper's released code, and can return ``top``.
+        seed: Seed of the draw.
+        example_ids: Ids of the texts.
+
+    Returns:
+        Positions, int64 ``[batch]``. Texts of one token keep ``top``.
     """
-    drawn = top.clone()
+    drawn_positions = top.clone()
     for row, example_id in enumerate(example_ids):
         positions = content[row].nonzero()[:, 0]
         if len(positions) < 2:
             continue
-        others = positions[1:] if draw == "released" else positions[positions != top[row]]
-        place = drawn_place(seed, int(example_id), DRAW_STREAM, len(others))
-        drawn[row] = others[place]
-    return drawn
+        candidates = positions[1:] if draw == "released" else positions[positions != top[row]]
+        index = draw_index(seed, int(example_id), COMPARISON_STREAM, len(candidates))
+        drawn_positions[row] = candidates[index]
+    return drawn_positions
 
 
-def single_weight(
+def measure_single_weight(
     observation: Observation,
     site: Site,
     *,
@@ -586,97 +715,131 @@ def single_weight(
     all_zero: bool,
     seed: int,
 ) -> dict[str, Tensor]:
-    """The statistics of erasing one weight, by name, each [batch].
+    """Compare the erasure of the largest weight with the erasure of another weight.
 
-    NaN for texts of one token.
+    Args:
+        observation: Model output for a batch of texts.
+        site: Head or group of heads.
+        renormalise: Whether the remaining weights are divided by their sum.
+        draw: How to draw the other weight, see :func:`draw_other_positions`.
+        all_zero: Whether to use the output without any attention if no weight remains.
+        seed: Seed of the draw.
+
+    Returns:
+        Statistics ``[batch]`` by name; NaN for texts of one token.
     """
-    attention = attention_of(observation, site)
+    attention = compute_site_attention(observation, site)
     content = observation.batch.content_mask
     top = attention.masked_fill(~content, -1).argmax(-1)
-    other = other_positions(
+    other = draw_other_positions(
         top, content, draw, seed=seed, example_ids=observation.batch.example_ids
     )
     pair = torch.stack([top, other])[..., None]
-    gone = torch.zeros_like(content).expand(2, -1, -1).scatter(-1, pair, True)
-    erase = partial(erased, observation, site, gone, all_zero=all_zero)
+    is_erased = torch.zeros_like(content).expand(2, -1, -1).scatter(-1, pair, True)
+    erase = partial(predict_without_weights, observation, site, is_erased, all_zero=all_zero)
     probs = erase(renormalise=renormalise).double()
-    as_left = erase(renormalise=False).double() if renormalise else probs
+    unnormalised_probs = erase(renormalise=False).double() if renormalise else probs
     top_weight, other_weight = attention.expand(2, -1, -1).gather(-1, pair)[..., 0]
-    values = {
-        "delta_js": _top_minus_other(observation, probs),
-        "delta_js_unnormalised": _top_minus_other(observation, as_left),
+    statistics = {
+        "delta_js": _compare_js(observation, probs),
+        "delta_js_unnormalised": _compare_js(observation, unnormalised_probs),
         "delta_attention": top_weight - other_weight,
-        **_flips(observation, probs),
+        **_detect_flips(observation, probs),
     }
     token_logits = observation.token_logits
     if token_logits is not None:
-        bias = observation.model.require(LinearReadout).readout_bias()
+        bias = observation.model.require(LinearReadout).get_readout_bias()
         weights = attention * content
-        each = erase_each(weights, token_logits, bias=bias, renormalise=renormalise)
+        logits = erase_each_weight(weights, token_logits, bias=bias, renormalise=renormalise)
         if not all_zero:
-            each = _where_left(each, weights)
-        values |= _against_all(observation, each, top, content)
-    return _where(values, content.sum(-1) > 1)
+            logits = _mask_lone_weights(logits, weights)
+        statistics |= _compare_with_all_weights(observation, logits, top, content)
+    return _mask_undefined(statistics, content.sum(-1) > 1)
 
 
-def _where(values: dict[str, Tensor], defined: Tensor) -> dict[str, Tensor]:
-    """The values as float64; NaN where they are undefined."""
-    return {name: value.double().masked_fill(~defined, torch.nan) for name, value in values.items()}
-
-
-def _top_minus_other(observation: Observation, after: Tensor) -> Tensor:
-    """JS(p, without the top weight) − JS(p, without the other); NaN for a number."""
-    if observation.model.prediction.is_number:
-        return torch.full_like(after[0, ..., 0], torch.nan, dtype=torch.float64)
-    top, other = jsd(observation.probs.double(), after)
-    return top - other
-
-
-def _flips(observation: Observation, after: Tensor) -> dict[str, Tensor]:
-    """Which of the two erasures flip the decision.
-
-    NaN where one leaves nothing to decide on.
-    """
-    top, other = observation.flips(after)
-    cells = {
-        "top_flips": top,
-        "random_flips": other,
-        "only_top_flips": top & ~other,
-        "only_random_flips": other & ~top,
-        "both_flip": top & other,
-        "neither_flips": ~(top | other),
-    }
-    return _where(cells, ~after.isnan().any(-1).any(0))
-
-
-def _where_left(after: Tensor, attention: Tensor) -> Tensor:
-    """Logits without each weight [batch, keys, classes].
-
-    NaN where no other token has any.
-    """
-    weighed = attention > 0
-    alone = weighed.sum(-1, keepdim=True) <= weighed
-    return after.masked_fill(alone[..., None], torch.nan)
-
-
-def _against_all(
-    observation: Observation, after: Tensor, top: Tensor, content: Tensor
-) -> dict[str, Tensor]:
-    """Compares the top weight with every other one instead of a drawn one.
-
-    Shape: after, the logits without each weight, [batch, keys, classes].
-    """
-    before = observation.probs.double().unsqueeze(1)
-    moved = jsd(before, after.softmax(-1))
-    place = top[:, None]
-    own = moved.gather(-1, place)[:, 0]
-    others = moved.masked_fill(~content, 0).scatter(-1, place, 0)
-    n_others = content.sum(-1) - 1
-    mean = others.sum(-1) / n_others
-    # Rounding aside: of two equal tokens either is the one that moves most.
-    largest = others.amax(-1)
-    most = own >= largest * (1 - 1e-6) - 1e-15
+def _mask_undefined(statistics: dict[str, Tensor], is_defined: Tensor) -> dict[str, Tensor]:
+    """Return the statistics as float64, with NaN in the texts in which they are undefined."""
     return {
-        "delta_js_expected": own - mean,
-        "top_moves_most": most.double().masked_fill(own.isnan(), torch.nan),
+        name: values.double().masked_fill(~is_defined, torch.nan)
+        for name, values in statistics.items()
+    }
+
+
+def _compare_js(observation: Observation, probs: Tensor) -> Tensor:
+    """Return the difference of the output changes by the top weight and by the other weight.
+
+    Args:
+        observation: Model output for a batch of texts.
+        probs: Probabilities without the top weight and without the other weight,
+            ``[2, batch, classes]``.
+
+    Returns:
+        Differences of Jensen-Shannon divergences ``[batch]`` in nats; NaN for models that predict a
+        number.
+    """
+    if observation.model.prediction.is_number:
+        return torch.full_like(probs[0, ..., 0], torch.nan, dtype=torch.float64)
+    top_change, other_change = jsd(observation.probs.double(), probs)
+    return top_change - other_change
+
+
+def _detect_flips(observation: Observation, probs: Tensor) -> dict[str, Tensor]:
+    """Return which of the two erasures flip the decision, ``[batch]`` by statistic.
+
+    Args:
+        observation: Model output for a batch of texts.
+        probs: Probabilities without the top weight and without the other weight,
+            ``[2, batch, classes]``. Statistics are NaN in texts with NaN probabilities.
+    """
+    top_flips, other_flips = observation.find_flips(probs)
+    flips = {
+        "top_flips": top_flips,
+        "random_flips": other_flips,
+        "only_top_flips": top_flips & ~other_flips,
+        "only_random_flips": other_flips & ~top_flips,
+        "both_flip": top_flips & other_flips,
+        "neither_flips": ~(top_flips | other_flips),
+    }
+    return _mask_undefined(flips, ~probs.isnan().any(-1).any(0))
+
+
+def _mask_lone_weights(logits: Tensor, attention: Tensor) -> Tensor:
+    """Set the logits without a weight to NaN if it is the only weight of the text.
+
+    Args:
+        logits: Logits without each weight, ``[batch, keys, classes]``.
+        attention: Attention ``[batch, keys]``.
+    """
+    is_positive = attention > 0
+    is_only_weight = is_positive.sum(-1, keepdim=True) <= is_positive
+    return logits.masked_fill(is_only_weight[..., None], torch.nan)
+
+
+def _compare_with_all_weights(
+    observation: Observation, logits: Tensor, top: Tensor, content: Tensor
+) -> dict[str, Tensor]:
+    """Compare the erasure of the largest weight with the erasure of each other weight.
+
+    Args:
+        observation: Model output for a batch of texts.
+        logits: Logits without each weight, ``[batch, keys, classes]``.
+        top: Position of the largest weight, int64 ``[batch]``.
+        content: Boolean mask ``[batch, keys]`` of the units.
+
+    Returns:
+        The statistics ``delta_js_expected`` and ``top_moves_most``, ``[batch]``.
+    """
+    original_probs = observation.probs.double().unsqueeze(1)
+    changes = jsd(original_probs, logits.softmax(-1))
+    top_index = top[:, None]
+    top_change = changes.gather(-1, top_index)[:, 0]
+    other_changes = changes.masked_fill(~content, 0).scatter(-1, top_index, 0)
+    n_others = content.sum(-1) - 1
+    mean_change = other_changes.sum(-1) / n_others
+    # The tolerance lets either of two equal tokens count as the one with the largest change.
+    largest_change = other_changes.amax(-1)
+    top_moves_most = top_change >= largest_change * (1 - 1e-6) - 1e-15
+    return {
+        "delta_js_expected": top_change - mean_change,
+        "top_moves_most": top_moves_most.double().masked_fill(top_change.isnan(), torch.nan),
     }
