@@ -1,4 +1,4 @@
-"""The data sets that have a name: what they are, what to bring, and whether they are at hand."""
+"""Descriptions of the registered data sets: task, sizes, licence, files to provide, local copy."""
 
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
@@ -7,115 +7,129 @@ from typing import Any
 
 from hf_attnprobe.core.errors import AttnProbeError, NoSuchSplit
 from hf_attnprobe.core.progress import quiet_datasets
-from hf_attnprobe.data.columns import each
+from hf_attnprobe.data.columns import list_columns
 from hf_attnprobe.data.examples import load_examples
-from hf_attnprobe.data.recipes import RECIPES, Card
-from hf_attnprobe.data.sources import named
+from hf_attnprobe.data.recipes import RECIPES, DatasetCard
+from hf_attnprobe.data.sources import find_recipe
 
 
 @dataclass(frozen=True)
 class KnownDataset:
-    """A data set with a name here. ``print(dataset)`` says which files it needs.
+    """A registered data set; ``print(dataset)`` lists the files that it needs.
 
     Attributes:
-        name: by which ``audit``, ``train`` and the others take it.
-        source: its Hub id, or the folder in which its files are looked for.
-        at_hand: where it is on this machine; "" where it is not.
+        name: the name that ``audit``, ``train`` and the other commands accept.
+        source: its Hub id, or the folder in which its files are expected.
+        at_hand: where the data are on this machine; "" if they are not here.
         card: task, classes, sizes, licence, files and rules.
-        found: number of texts by split in a folder that was given, after the rules.
+        n_texts_by_split: number of texts per split, after the rules were applied; empty unless
+            a folder was given.
     """
 
     name: str
     source: str
     at_hand: str
-    card: Card
-    found: dict[str, int] = field(default_factory=dict)
+    card: DatasetCard
+    n_texts_by_split: dict[str, int] = field(default_factory=dict)
 
     @property
     def is_on_hub(self) -> bool:
-        """Whether the Hub has it, under an id that was verified."""
+        """Whether the data set can be loaded from the Hub."""
         return RECIPES[self.name].hub_id[:2] != "./"
 
     def to_json(self) -> dict[str, Any]:
-        """Everything as plain values."""
-        own = asdict(self)
-        return own | own.pop("card")
+        """Return all attributes as plain values, with those of the card at the top level."""
+        values = asdict(self)
+        card = values.pop("card")
+        values["found"] = values.pop("n_texts_by_split")
+        return values | card
 
     def __str__(self) -> str:
         card = self.card
-        classes = card.n_classes or "as many as the files show"
+        n_classes = card.n_classes or "as many as the files contain"
         lines = [
             f"{self.name}: {card.task}",
-            f"  classes   {classes}",
-            f"  texts     {card.sizes_in_words()} (train / validation / test, {card.sizes_from})",
+            f"  classes   {n_classes}",
+            f"  texts     {card.format_sizes()} (train / validation / test, {card.sizes_from})",
             f"  licence   {card.licence}",
             f"  at hand   {self.at_hand or 'no'}",
         ]
-        if self.found:
-            counts = ", ".join(f"{name} {n}" for name, n in self.found.items())
-            lines.append(f"  found     {counts}, after the rules below")
-        for label, said in (("bring", self.to_bring()), ("rules", card.rules)):
-            for first, text in enumerate(said):
-                lines.append(f"  {'' if first else label:<10}{text}")
+        if self.n_texts_by_split:
+            counts = ", ".join(f"{name} {n}" for name, n in self.n_texts_by_split.items())
+            lines.append(f"  found     {counts}, after applying the rules below")
+        for title, sentences in (("files", self.list_required_files()), ("rules", card.rules)):
+            for index, sentence in enumerate(sentences):
+                lines.append(f"  {'' if index else title:<10}{sentence}")
         return "\n".join(lines)
 
-    def to_bring(self) -> list[str]:
-        """Says in sentences which files are needed."""
+    def list_required_files(self) -> list[str]:
+        """Return sentences that state which files the user must provide, if any."""
         recipe = RECIPES[self.name]
-        files = [*self.card.bring]
+        sentences = [*self.card.bring]
         if recipe.authors_files:
-            files.append(
-                f"such files are converted by examples/authors_files.py {self.name} FILES FOLDER"
+            sentences.append(
+                f"to convert these files: python examples/authors_files.py {self.name} FILES FOLDER"
             )
         if not self.is_on_hub:
-            here = recipe.hub_id
             return [
-                *files,
-                f"put FOLDER at {here}, or say where it is with {self.name}=FOLDER",
+                *sentences,
+                f"put the folder at {recipe.hub_id}, or pass its path as {self.name}=FOLDER",
             ]
         columns = [
-            *(each(recipe.text_column) or ["text"]),
+            *(list_columns(recipe.text_column) or ["text"]),
             recipe.text_pair_column,
             str(recipe.label_column or "label"),
         ]
-        part = f", configuration {recipe.config}" if recipe.config else ""
+        configuration = f", configuration {recipe.config}" if recipe.config else ""
+        column_names = ", ".join(filter(None, columns))
         return [
-            f"nothing: it is loaded from the Hub ({recipe.hub_id}{part})",
-            f"or, as {self.name}=FOLDER, files that datasets.load_dataset reads, with "
-            f"the columns {', '.join(filter(None, columns))}",
-            *files,
+            f"none: the data set is loaded from the Hub ({recipe.hub_id}{configuration})",
+            f"or pass {self.name}=FOLDER, a folder of files that datasets.load_dataset can read, "
+            f"with the columns {column_names}",
+            *sentences,
         ]
 
 
-def known_datasets(*names: str) -> list[KnownDataset]:
-    """The data sets with a name here, and whether they are available.
+def list_datasets(*names: str) -> list[KnownDataset]:
+    """Return the registered data sets, with what they need and whether they are on this machine.
 
     Args:
-        names: the ones to say something of, default all. ``name=folder`` reads the
-            folder and counts its texts.
+        *names: names of data sets; default all. ``name=folder`` also reads the folder and counts
+            its texts.
+
+    Returns:
+        One description per name, in the order of the names.
 
     Raises:
-        AttnProbeError: no such name; the folder does not hold the data set.
+        AttnProbeError: if a name is not registered, or a folder does not contain the data set.
+
+    Example::
+
+        from hf_attnprobe import list_datasets
+
+        for dataset in list_datasets("sst", "imdb"):
+            print(dataset)
     """
-    return [_describe(name) for name in names or RECIPES]
+    return [_describe_dataset(name) for name in names or RECIPES]
 
 
-def _describe(dataset: str) -> KnownDataset:
-    recipe = named(dataset)
-    if not recipe.name:
+def _describe_dataset(dataset: str) -> KnownDataset:
+    """Describe one registered data set, given as ``name`` or ``name=folder``."""
+    recipe = find_recipe(dataset)
+    if recipe.card is None:
         raise AttnProbeError(
-            f"expected one of {', '.join(RECIPES)}, or name=folder of one, got "
-            f"{dataset!r}; any other folder or Hub id is taken as it comes"
+            f"expected a registered data set ({', '.join(RECIPES)}) or name=folder, got "
+            f"{dataset!r}; other folders and Hub ids need no registration, pass them to "
+            "--dataset directly"
         )
-    found = _count(dataset) if "=" in dataset else {}
-    at_hand = recipe.hub_id if found else _at_hand(recipe.hub_id)
-    assert recipe.card is not None  # of a data set with a name
-    return KnownDataset(recipe.name, recipe.hub_id, at_hand, recipe.card, found)
+    n_texts_by_split = _count_texts(dataset) if "=" in dataset else {}
+    location = recipe.hub_id if n_texts_by_split else _locate_dataset(recipe.hub_id)
+    return KnownDataset(recipe.name, recipe.hub_id, location, recipe.card, n_texts_by_split)
 
 
 @quiet_datasets()
-def _count(dataset: str) -> dict[str, int]:
-    """Number of texts in each existing split."""
+def _count_texts(dataset: str) -> dict[str, int]:
+    """Return the number of texts in each split that the data set has."""
     counts = {}
     for split in ("train", "validation", "test"):
         with suppress(NoSuchSplit):
@@ -123,11 +137,11 @@ def _count(dataset: str) -> dict[str, int]:
     return counts
 
 
-def _at_hand(source: str) -> str:
-    """Where a data set is on this machine; "" if it is not.
+def _locate_dataset(source: str) -> str:
+    """Return where a data set is on this machine, or "" if it is not here.
 
-    Of the Hub's, what was once downloaded counts; whether it is whole shows when it is
-    loaded.
+    For a data set of the Hub, any downloaded file counts. An incomplete download is only noticed
+    when the data set is loaded.
     """
     if source.startswith("./"):
         return source if Path(source).is_dir() else ""

@@ -1,7 +1,7 @@
-"""Finds the columns with the texts or images of a data set.
+"""Find and read the columns of a data set that contain texts or images.
 
-A text is one segment, or two: a premise and a hypothesis, a question and its context.
-Nothing is guessed where a data set has columns for both readings.
+A text is one segment or a pair of segments, such as a premise and a hypothesis, or a question and
+its context. If the columns of a data set allow both readings, the user must choose one.
 """
 
 import hashlib
@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     import datasets
 
 
-SINGLE = ("text", "sentence")
-KNOWN_PAIRS = (
+TEXT_COLUMNS = ("text", "sentence")
+"""Usual names of a column with single texts."""
+PAIR_COLUMNS = (
     ("text", "text_pair"),
     ("premise", "hypothesis"),
     ("sentence1", "sentence2"),
@@ -27,24 +28,25 @@ KNOWN_PAIRS = (
     ("question", "passage"),
     ("query", "passage"),
 )
-"""The columns of usual data sets of pairs, first and second text."""
-PAIRED = " with "
-"""Stands between the columns of a pair's texts, in words."""
-TOKENS = "tokens"
-"""A column with the words of a text in a list."""
-BOTH = (
-    "name the column of the texts with --text-column, and that of the second texts of pairs "
-    "with --text-pair-column (in Python: Data(…, text_column=…, text_pair_column=…))"
+"""Usual names of the two columns of a data set of text pairs: first text, second text."""
+PAIR_SEPARATOR = " with "
+"""Words between the two column names when a pair of columns is printed."""
+TOKENS_COLUMN = "tokens"
+"""Usual name of a column in which each text is a list of words."""
+COLUMN_ADVICE = (
+    "name the column of the texts with --text-column and, for pairs, the column of the second "
+    "texts with --text-pair-column (in Python: Data(…, text_column=…, text_pair_column=…))"
 )
+"""End of an error message about text columns: how to choose them."""
 
 
 @dataclass(frozen=True)
 class TextColumns:
-    """The columns read as texts.
+    """The columns from which texts are read.
 
     Attributes:
-        text: of the text; several are joined by a space.
-        text_pair: of the second text; None where texts are single.
+        text: names of the columns of the text; several columns are joined by a space.
+        text_pair: name of the column of the second text; None if texts are single.
     """
 
     text: tuple[str, ...]
@@ -52,12 +54,12 @@ class TextColumns:
 
     def __str__(self) -> str:
         text = " + ".join(self.text)
-        return text if self.text_pair is None else f"{text}{PAIRED}{self.text_pair}"
+        return text if self.text_pair is None else f"{text}{PAIR_SEPARATOR}{self.text_pair}"
 
 
-def each(given: str | Sequence[str] | None) -> list[str]:
-    """Columns that may be given as one, as several or not at all."""
-    return [given] if isinstance(given, str) else [*(given or ())]
+def list_columns(columns: str | Sequence[str] | None) -> list[str]:
+    """Return one column name, several or None as a list."""
+    return [columns] if isinstance(columns, str) else [*(columns or ())]
 
 
 def choose_columns(
@@ -65,203 +67,240 @@ def choose_columns(
     text: str | Sequence[str] | None,
     text_pair: str | None,
 ) -> TextColumns:
-    """Chooses the text columns among those that are ``present``.
+    """Choose the columns of the texts among the columns of a data set.
 
     Args:
-        text, text_pair: what the user or a recipe names. Without either a known pair is
-            looked for, then `text` or `sentence`.
+        present: names of all columns of the data set.
+        text: column or columns of the texts, as named by the user or by a recipe. If neither
+            ``text`` nor ``text_pair`` is named, a usual pair such as `premise` and `hypothesis`
+            is looked for, then `text` or `sentence`.
+        text_pair: column of the second texts, as named by the user or by a recipe.
+
+    Returns:
+        The chosen columns.
 
     Raises:
-        AttnProbeError: no such column, none that is known, or more than one reading.
+        AttnProbeError: if a named column does not exist, no usual column exists, or the columns
+            can be read in several ways.
 
     >>> print(choose_columns(["premise", "hypothesis", "label"], None, None))
     premise with hypothesis
     """
-    for name, flag in (
-        (text, "--text-column"),
-        (text_pair, "--text-pair-column"),
-    ):
-        for column in each(name):
-            check_present(present, column, flag)
+    for column in list_columns(text):
+        check_column_exists(present, column, "--text-column")
+    for column in list_columns(text_pair):
+        check_column_exists(present, column, "--text-pair-column")
     if text is not None:
-        return _check_pair(TextColumns(tuple(each(text)), text_pair))
+        return _check_pair_columns(TextColumns(tuple(list_columns(text)), text_pair))
     if text_pair is not None:
-        return TextColumns((_first_of(present, text_pair),), text_pair)
-    readings = [pair for pair in KNOWN_PAIRS if set(pair) <= set(present)]
-    single = next((name for name in SINGLE if name in present), None)
-    alone = [] if single is None or single in sum(readings, ()) else [(single,)]
-    found: list[tuple[str, ...]] = [*readings, *alone]
-    if not found and TOKENS in present:
-        found = [(TOKENS,)]
-    if len(found) > 1:
-        names = " or ".join(PAIRED.join(reading) for reading in found)
+        return TextColumns((_find_first_column(present, text_pair),), text_pair)
+
+    candidates: list[tuple[str, ...]] = [pair for pair in PAIR_COLUMNS if set(pair) <= set(present)]
+    single = next((name for name in TEXT_COLUMNS if name in present), None)
+    if single is not None and not any(single in pair for pair in candidates):
+        candidates.append((single,))
+    if not candidates and TOKENS_COLUMN in present:
+        candidates = [(TOKENS_COLUMN,)]
+    if len(candidates) > 1:
+        readings = " or ".join(PAIR_SEPARATOR.join(columns) for columns in candidates)
         raise AttnProbeError(
-            f"expected one way to read the texts, the columns allow several: {names}; "
-            "say which with --text-column and, for pairs, --text-pair-column"
+            f"the texts can be read from several columns: {readings}; choose with --text-column "
+            "and, for pairs, --text-pair-column"
         )
-    if not found:
+    if not candidates:
         raise AttnProbeError(
-            "no column 'text' or 'sentence' among the columns "
-            f"{', '.join(present)}, and no known pair such as premise with hypothesis; "
-            f"{BOTH}"
+            "no column 'text' or 'sentence' and no usual pair such as premise with hypothesis "
+            f"among the columns {', '.join(present)}; {COLUMN_ADVICE}"
         )
-    first, *second = found[0]
+    first, *second = candidates[0]
     return TextColumns((first,), *second)
 
 
-def _check_pair(columns: TextColumns) -> TextColumns:
+def _check_pair_columns(columns: TextColumns) -> TextColumns:
+    """Return the columns, or raise AttnProbeError if they cannot form a pair of texts."""
     if columns.text_pair in columns.text:
         raise AttnProbeError(
-            f"expected two different columns for text and second text, got "
-            f"{columns.text_pair!r} for both; {BOTH}"
+            "expected two different columns for the first and the second texts, got "
+            f"{columns.text_pair!r} for both; {COLUMN_ADVICE}"
         )
     if columns.text_pair is not None and len(columns.text) > 1:
         raise AttnProbeError(
-            f"expected one column with the texts beside the second texts, got "
-            f"{', '.join(columns.text)}; join them before, or leave --text-pair-column "
-            "out"
+            "expected one column with the first texts of the pairs, got "
+            f"{', '.join(columns.text)}; join these columns in the data, or leave out "
+            "--text-pair-column"
         )
     return columns
 
 
-def _first_of(present: Sequence[str], text_pair: str) -> str:
-    """The column of the first texts, if only that of the second texts was named."""
-    known = [first for first, second in KNOWN_PAIRS if second == text_pair]
-    for name in (*known, *SINGLE):
+def _find_first_column(present: Sequence[str], text_pair: str) -> str:
+    """Return the column of the first texts when only that of the second texts was named."""
+    partners = [first for first, second in PAIR_COLUMNS if second == text_pair]
+    for name in (*partners, *TEXT_COLUMNS):
         if name in present and name != text_pair:
             return name
     raise AttnProbeError(
-        f"no column with the first texts is known beside {text_pair!r} among the "
-        f"columns {', '.join(present)}; name it with --text-column"
+        f"cannot tell which of the columns {', '.join(present)} has the first texts, to which "
+        f"{text_pair!r} has the second ones; name it with --text-column"
     )
 
 
-def check_present(present: Sequence[str], column: str, flag: str) -> None:
-    """Raises AttnProbeError if the column does not exist."""
+def check_column_exists(present: Sequence[str], column: str, flag: str) -> None:
+    """Raise AttnProbeError if a column does not exist.
+
+    Args:
+        present: names of all columns of the data set.
+        column: name of the column.
+        flag: command-line flag that named the column, such as ``--text-column``.
+    """
     if column not in present:
         raise AttnProbeError(
-            f"no column {column!r} among the columns {', '.join(present)}; name one with {flag}"
+            f"no column {column!r} among the columns {', '.join(present)}; choose one of them "
+            f"with {flag}"
         )
 
 
-def column_of(examples: "datasets.Dataset", name: str) -> list[Any]:
-    """A column as plain Python values, whatever the format of the data set."""
+def read_column(examples: "datasets.Dataset", name: str) -> list[Any]:
+    """Return a column as plain Python values, whatever output format the data set has set."""
     return examples.with_format(None)[name][:]
 
 
 def read_texts(
     source: "datasets.Dataset", columns: TextColumns
 ) -> tuple[list[str], list[str] | None]:
-    """Reads the texts, and the second texts if there are any.
+    """Read the texts of a split, and the second texts if texts come in pairs.
+
+    Args:
+        source: the split.
+        columns: the columns of the texts.
+
+    Returns:
+        The texts, and the second texts or None.
 
     Raises:
-        AttnProbeError: a text that is missing or no string.
+        AttnProbeError: if a text is missing or is not a string.
     """
-    are_several = len(columns.text) > 1
-    parts = [_strings(source, name, "--text-column", may_lack=are_several) for name in columns.text]
+    are_joined = len(columns.text) > 1
+    parts = [
+        _read_strings(source, name, "--text-column", may_be_missing=are_joined)
+        for name in columns.text
+    ]
     texts = [" ".join(filter(None, row)) for row in zip(*parts, strict=True)]
     if columns.text_pair is None:
         return texts, None
-    return texts, _strings(source, columns.text_pair, "--text-pair-column")
+    return texts, _read_strings(source, columns.text_pair, "--text-pair-column")
 
 
-def _strings(
+def _read_strings(
     source: "datasets.Dataset",
     column: str,
     flag: str,
     *,
-    may_lack: bool = False,
+    may_be_missing: bool = False,
 ) -> list[str]:
-    """A column as strings; "" for missing values where they are allowed.
+    """Return a column as strings, with "" for missing values if these are allowed.
 
     Lists of words are joined by a space.
     """
-    texts = [_joined(cell, column, row) for row, cell in enumerate(column_of(source, column))]
+    cells = read_column(source, column)
+    texts = [_join_words(cell, column, row) for row, cell in enumerate(cells)]
     for row, text in enumerate(texts):
-        if not isinstance(text, str) and not (may_lack and text is None):
+        if not isinstance(text, str) and not (may_be_missing and text is None):
             raise AttnProbeError(
-                f"column {column!r} must hold strings, row {row} is "
-                f"{type(text).__name__}; mend or drop it, or name another column with "
-                f"{flag}"
+                f"column {column!r} must hold strings, row {row} is {type(text).__name__}; "
+                f"correct or drop this row, or choose another column with {flag}"
             )
     return [text or "" for text in texts]
 
 
-def _joined(cell: Any, column: str, row: int) -> Any:
-    """Joins a list of words so that white space separates exactly these."""
-    if column in SINGLE or not isinstance(cell, list):
+def _join_words(cell: Any, column: str, row: int) -> Any:
+    """Join a list of words by spaces; return any other cell unchanged.
+
+    White space inside a word is removed, so that splitting the text gives the same words again.
+    """
+    if column in TEXT_COLUMNS or not isinstance(cell, list):
         return cell
     if not all(isinstance(word, str) for word in cell):
         return cell
     words = ["".join(word.split()) for word in cell]
     if "" in words:
         raise AttnProbeError(
-            f"expected words in the lists of column {column!r}, row {row} has an empty "
-            "one; drop it, and its label"
+            f"column {column!r} must hold lists of words, row {row} has an empty word; drop this "
+            "word and its label"
         )
     return " ".join(words)
 
 
-# --- Images as data: pixels as a model takes them, or images for its processor to read -----------
+# --- Images: pixel arrays, or images that the model's processor reads ----------------------------
 
 IMAGE_COLUMNS = ("pixel_values", "image", "img")
-"""Columns of images, the first as the model's processor gives them."""
+"""Usual names of a column of images; `pixel_values` holds the output of an image processor."""
 
 
-def image_column(columns: Sequence[str]) -> str | None:
-    """The column with the images; None if there is none."""
+def find_image_column(columns: Sequence[str]) -> str | None:
+    """Return the name of the column with images, or None if there is none."""
     return next((name for name in IMAGE_COLUMNS if name in columns), None)
 
 
-def read_images(source: "datasets.Dataset", texts: bool) -> dict[str, list[Any]]:
-    """Reads the images of a split, by the name of their column; nothing if there are none.
+def read_images(source: "datasets.Dataset", has_texts: bool) -> dict[str, list[Any]]:
+    """Read the images of a split.
 
     Args:
         source: the split.
-        texts: whether it has a column of texts too. Then only a column of the type
-            ``Image`` is one of images.
+        has_texts: whether the split also has a column of texts. In that case a column counts as
+            images only if its type is ``datasets.Image``.
+
+    Returns:
+        The images under the name of their column; empty if there are none.
 
     Raises:
-        AttnProbeError: the column holds no images, or one that cannot be read.
+        AttnProbeError: if a cell of the column is empty or cannot be read as an image.
     """
-    name = image_column(source.column_names)
+    name = find_image_column(source.column_names)
     if name is None:
         return {}
-    if texts and type(source.features[name]).__name__ != "Image":
+    if has_texts and type(source.features[name]).__name__ != "Image":
         return {}
-    cells = images_of(source, name)
+    cells = read_image_column(source, name)
     if any(cell is None for cell in cells):
-        raise not_images(name, "a row has none")
+        raise make_image_error(name, "a row has none")
     return {name: cells}
 
 
-def images_of(examples: "datasets.Dataset", name: str) -> list[Any]:
-    """The cells of a column of images.
+def read_image_column(examples: "datasets.Dataset", name: str) -> list[Any]:
+    """Return the cells of a column of images.
+
+    Args:
+        examples: the split.
+        name: name of the column.
+
+    Returns:
+        One image per row.
 
     Raises:
-        AttnProbeError: one cannot be read.
+        AttnProbeError: if an image cannot be read.
     """
     try:
-        return column_of(examples, name)
-    except Exception as reason:  # of Pillow and the file system
-        raise not_images(name, reason) from reason
+        return read_column(examples, name)
+    # Pillow and the file system raise many types of exceptions for a damaged image.
+    except Exception as error:
+        raise make_image_error(name, error) from error
 
 
-def not_images(name: str, reason: object) -> AttnProbeError:
-    """The error for a column of images that holds none."""
+def make_image_error(name: str, reason: object) -> AttnProbeError:
+    """Return the error for a column that should hold images but does not."""
     return AttnProbeError(
-        f"column {name!r} must hold images: {' '.join(str(reason).split())[:160]}; "
-        "mend it, or name a column with texts with --text-column"
+        f"column {name!r} must hold images: {' '.join(str(reason).split())[:160]}; correct the "
+        "column, or name a column with texts with --text-column"
     )
 
 
 def has_images(examples: "datasets.Dataset") -> bool:
-    """Whether rows of :func:`~hf_attnprobe.data.examples.load_examples` are images."""
-    return image_column(examples.column_names) is not None
+    """Return whether a split loaded by ``load_examples`` consists of images."""
+    return find_image_column(examples.column_names) is not None
 
 
-def image_digest(image: Any) -> str:
-    """Identifies an image: its shape and the hash of its numbers."""
+def compute_image_digest(image: Any) -> str:
+    """Return the shape, the data type and the SHA-256 of an image's pixels in one string."""
     import numpy as np
 
     pixels = np.ascontiguousarray(np.asarray(image))

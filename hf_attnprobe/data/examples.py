@@ -1,8 +1,8 @@
-"""Data sets by name, folder, Hub id or in memory, all in one form.
+"""Read data sets of any source as rows of the same form.
 
-Whatever it was read from, a split becomes rows of `example_id`, `text` and `label`, of
-`text_pair` where texts come in pairs, and `rationale` if there is one. `datasets` is imported
-where it is used, so that the package imports without it.
+A split becomes rows of `example_id`, `text` and `label`, with `text_pair` if texts come in pairs and
+`rationale` if the data has rationales. The library `datasets` is imported inside the functions that
+need it, so that importing this package stays fast.
 """
 
 import hashlib
@@ -20,44 +20,44 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from hf_attnprobe.core.errors import AttnProbeError, NoSuchSplit
 from hf_attnprobe.core.options import check_at_least, public_function
 from hf_attnprobe.data.columns import (
-    SINGLE,
-    TOKENS,
+    TEXT_COLUMNS,
+    TOKENS_COLUMN,
     TextColumns,
-    check_present,
+    check_column_exists,
     choose_columns,
-    column_of,
-    each,
-    image_column,
-    image_digest,
-    not_images,
+    compute_image_digest,
+    find_image_column,
+    list_columns,
+    make_image_error,
+    read_column,
     read_images,
     read_texts,
 )
 from hf_attnprobe.data.labels import (
     Labels,
-    join_columns,
-    keep_classes,
-    names_in,
-    read_answers,
+    convert_to_names,
+    find_correct_choices,
+    find_word_label_column,
+    join_label_columns,
+    read_answer_spans,
     read_choices,
     read_labels,
     read_rationales,
     read_word_labels,
-    renamed,
-    right_choices,
-    word_label_column,
+    rename_labels,
+    select_classes,
 )
 from hf_attnprobe.data.recipes import Recipe
 from hf_attnprobe.data.sources import (
-    LARGEST_ID,
-    has_splits,
-    hold_out,
-    is_file,
+    MAX_ID,
+    draw_holdout_rows,
+    is_data_file,
+    may_have_splits,
     open_splits,
-    recipe_of,
-    set_apart,
+    resolve_recipe,
+    split_by_holdout,
 )
-from hf_attnprobe.statistics.sampling import by_hash, sample
+from hf_attnprobe.statistics.sampling import draw_sample, order_by_hash
 
 
 if TYPE_CHECKING:
@@ -65,18 +65,17 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-Source: TypeAlias = (
+DatasetSource: TypeAlias = (
     "str | os.PathLike | Recipe | datasets.Dataset | datasets.DatasetDict | pd.DataFrame"
     " | Mapping[str, Any] | list[dict[str, Any]] | list[str]"
 )
-"""What a data set may be given as."""
+"""Types in which a function accepts a data set."""
 logger = logging.getLogger(__name__)
 
 LABEL_COLUMNS = ("label", "labels", "answerKey")
-"""Where labels are looked for; the last is that of questions with choices."""
+"""Usual names of the label column; `answerKey` is that of multiple-choice questions."""
 
-
-FURTHER = (
+OPTIONAL_COLUMNS = (
     "rationale",
     "text_pair",
     "rationale_pair",
@@ -91,13 +90,14 @@ FURTHER = (
     "answer",
     "other",
 )
-"""Columns that only some data has, in the order of the fingerprint."""
-READ_FROM = "texts read from "
+"""Columns that only some data sets have, in the order in which the fingerprint includes them."""
+DESCRIPTION_PREFIX = "texts read from "
+"""Start of a loaded split's description; the names of the columns of its texts follow."""
 
 
 @public_function
-def load_examples(
-    dataset: "Source",
+def load_examples(  # noqa: PLR0913
+    dataset: "DatasetSource",
     split: str,
     *,
     text_column: str | Sequence[str] | None = None,
@@ -109,58 +109,66 @@ def load_examples(
     limit: int | None = None,
     seed: int = 0,
 ) -> "datasets.Dataset":
-    """Reads one split as rows of `example_id`, `text`, `label` and further fields.
+    """Read one split of a data set as rows of `example_id`, `text`, `label` and further columns.
 
     Args:
-        dataset: a name in `RECIPES`, a folder, a file (csv, tsv, json, jsonl, parquet),
-            a Hub id, a `Recipe`, or examples in memory: a `Dataset`, a `DatasetDict`, a
-            data frame, a dict of columns, a list of dicts or of texts.
-        split: ignored for a file, a `Dataset`, a data frame, columns and a list, which
-            are one split.
-        text_column: default: the recipe's, else those of a known pair such as premise
-            and hypothesis, else `text` or `sentence`, else the words of `tokens`.
-            Several columns are joined by a space into one text, leaving out missing
-            values.
-        text_pair_column: the second text, which the tokenizer pairs with the first.
-        label_column: default: the recipe's, else `label` or `labels`. Several are one
-            column of 0 and 1 per label, of which any number may hold.
-        labels: ``data=model``, what labels of the data are called in place of their names;
-            with nothing behind ``=`` there is no label.
-        holdout: share of a single split that is the test split, and as much validation.
-        dataset_config: configuration of the data set, for those that have several.
-        limit: number of rows to keep after all filters, see :func:`sample`; at least 1.
-        seed: chooses the rows of `train` that become `validation` where the recipe sets
-            them apart, and nothing else: give both splits the same seed.
+        dataset: a registered name, a folder, a file (csv, tsv, json, jsonl, parquet), a Hub id, a
+            `Recipe`, or examples in memory: a `Dataset`, a `DatasetDict`, a data frame, a dict of
+            columns, a list of dicts or a list of texts.
+        split: name of the split; ignored if the data set has only one split, such as a file, a
+            data frame or a list.
+        text_column: column of the texts; several columns are joined by a space, leaving out missing
+            values. Default: the recipe's column, otherwise a usual pair such as `premise` and
+            `hypothesis`, otherwise `text` or `sentence`, otherwise the words in `tokens`.
+        text_pair_column: column of the second texts, which the tokenizer pairs with the first.
+        label_column: column of the labels, or several columns of 0 and 1, one per label. Default:
+            the recipe's column, otherwise `label` or `labels`.
+        labels: new names of the data's labels as ``data=model``; ``data=`` makes the texts of this
+            label unlabelled.
+        holdout: share of a data set with a single split to use as the test split; validation gets
+            the same share.
+        dataset_config: configuration of the data set, if it has several.
+        limit: number of rows to sample after all filters; at least 1. A smaller sample is part of a
+            larger one.
+        seed: seed that draws the validation rows from `train` if the recipe asks for that; load
+            both splits with the same seed.
 
     Returns:
         Rows with the columns
 
-        - `example_id` (int64): the source's own where those are unique and not
-          negative, else the row number in the source split before any filter, so that
-          it names the same text whatever `limit` is;
-        - `text` (string), and `text_pair` (string) where texts come in pairs;
-        - `label`: a ClassLabel where the source names its classes or its labels are
-          strings (sorted, over all splits), else an int64; -1 for unlabelled rows. A
-          float64, NaN for none, where some label has a fraction. A list of the numbers
-          of the labels that hold, None for none known, where labels are lists (of
-          numbers or of names) or have a column each;
-        - `rationale` (list of int64): a human rationale, or the words that a rule
-          decides by, as positions from 0 among the words that white space separates in
-          the text; empty where there is none. It is read from a column of that name that
-          holds lists of integers;
-        - `rationale_pair`: the same of the second text;
-        - `word_labels` (list of ClassLabel or int64): where words come with a label
-          each, such as `tokens` with `ner_tags`; -1 for none;
-        - `answer_start`, `answer_end`: where the answer is in the second text, in
-          characters, the end exclusive, -1 for none, from columns of these names or
-          SQuAD's `answers`;
-        - `pixel_values`, `image` or `img`: of data without texts, for models of images;
-        - `choices` (list of string): the second texts to choose from, where the data is
-          of questions with choices; the label is the number of the right one.
+        - `example_id` (int64): the id in the source if the ids are unique and not negative,
+          otherwise the row number in the source before any filter, so that it identifies the same
+          text for every `limit`;
+        - `text` (string), and `text_pair` (string) if texts come in pairs;
+        - `label`: for classes a ClassLabel if the source names them or the labels are strings
+          (sorted, over all splits), otherwise an int64, with -1 for unlabelled rows; for numbers
+          with fractions a float64, with NaN for unlabelled rows; for several labels per text a list
+          of label numbers, with None for unlabelled rows;
+        - `rationale` (list of int64): the words that people marked as the reason, as positions from
+          0 among the white-space words of the text; empty for texts without a rationale. It is read
+          from a column of this name with lists of integers;
+        - `rationale_pair`: the same for the second text;
+        - `word_labels` (list of ClassLabel or int64): one label per word, from columns such as
+          `ner_tags` next to `tokens`, with -1 for unlabelled words;
+        - `answer_start`, `answer_end`: position of the answer in the second text, in characters,
+          with an exclusive end, and -1 for no answer; read from columns of these names or from the
+          `answers` of SQuAD;
+        - `pixel_values`, `image` or `img`: images, if the data has no texts;
+        - `choices` (list of string): the texts to choose from in multiple-choice questions, whose
+          label is the index of the correct choice.
 
     Raises:
-        AttnProbeError: no such data set, split or column; several ways to read the
-            texts; no row left; a text that is not a string; labels of no known kind.
+        AttnProbeError: if the data set, the split or a column does not exist, the texts can be read
+            in several ways, no row is left after the filters, a text is not a string, or the labels
+            have an unknown type.
+
+    Example::
+
+        from hf_attnprobe import load_examples
+
+        rows = [{"text": "a fine film", "label": "pos"}, {"text": "a dull film", "label": "neg"}]
+        examples = load_examples(rows, "test")
+        examples.features["label"].names  # ['neg', 'pos']
     """
     check_at_least(1, limit=limit)
     opened = open_split(
@@ -177,22 +185,22 @@ def load_examples(
     examples = read_split(opened, limit=limit)
     if not len(examples):
         raise AttnProbeError(
-            f"split {split!r} has no example left of {len(opened.source)} rows after the "
-            "recipe's filters"
+            f"none of the {len(opened.source)} rows of split {split!r} passes the filters of the "
+            "recipe; to keep all rows, give a folder or a Hub id instead of the registered name"
         )
     return examples
 
 
 @dataclass(frozen=True)
 class OpenedSplit:
-    """A split at its source, before anything is read.
+    """A split at its source, before its texts are read.
 
     Attributes:
-        source: the rows as they come, mapped into memory where they are on disk.
-        rows: the numbers of those that belong to the split.
+        source: the rows of the source, memory-mapped if they are on disk.
+        rows: indices of the source's rows that belong to the split.
         splits: all splits of the source.
-        recipe: how the split is cut and read.
-        name: of the split.
+        recipe: the rules by which the split is filtered and read.
+        name: name of the split.
     """
 
     source: "datasets.Dataset"
@@ -203,78 +211,102 @@ class OpenedSplit:
 
 
 def open_split(
-    dataset: "Source",
+    dataset: "DatasetSource",
     split: str,
     *,
     dataset_config: str | None = None,
     seed: int = 0,
-    **given: Any,
+    **recipe_fields: Any,
 ) -> OpenedSplit:
-    """Opens a split without reading its texts; arguments as :func:`load_examples`.
+    """Open a split without reading its texts.
 
     Args:
-        given: the columns and what else a :class:`Recipe` has.
+        dataset: see :func:`load_examples`.
+        split: name of the split.
+        dataset_config: configuration of the data set, if it has several.
+        seed: seed that draws the validation rows from `train`, if the recipe asks for that.
+        **recipe_fields: fields of :class:`~hf_attnprobe.data.recipes.Recipe` that the user sets,
+            such as ``text_column``; None keeps the recipe's value.
+
+    Returns:
+        The opened split.
+
+    Raises:
+        AttnProbeError: if the data set or the split does not exist, or the split is empty.
     """
-    recipe = recipe_of(dataset, config=dataset_config, **given)
+    recipe = resolve_recipe(dataset, config=dataset_config, **recipe_fields)
     splits = open_splits(dataset, split, recipe)
     if recipe.holdout is not None:
-        splits = set_apart(splits, recipe.holdout)
-    recipe = _as_present(recipe, splits, given)
+        splits = split_by_holdout(splits, recipe.holdout)
+    recipe = _drop_missing_columns(recipe, splits, recipe_fields)
     source, rows = _choose_split(splits, split, recipe, seed)
     return OpenedSplit(source, rows, splits, recipe, split)
 
 
 def read_split(opened: OpenedSplit, *, limit: int | None = None) -> "datasets.Dataset":
-    """Reads the rows of an opened split, see :func:`load_examples`; there may be none."""
+    """Read the rows of an opened split.
+
+    Args:
+        opened: the opened split.
+        limit: number of rows to sample after all filters; None keeps all.
+
+    Returns:
+        The rows in the form of :func:`load_examples`; there may be none.
+
+    Raises:
+        AttnProbeError: if texts or labels cannot be read.
+    """
     source, recipe = opened.source, opened.recipe
     images, choices = {}, None
     if not recipe.text_column:
-        images = read_images(source, texts=bool(set(SINGLE) & set(source.column_names)))
+        has_texts = bool(set(TEXT_COLUMNS) & set(source.column_names))
+        images = read_images(source, has_texts=has_texts)
     if images:
-        columns, seconds = TextColumns(tuple(images)), None
+        columns, second_texts = TextColumns(tuple(images)), None
         texts = [""] * len(source)
     else:
-        columns, choices = _text_columns(source, recipe)
-        texts, seconds = read_texts(source, columns)
-    word_labels, word_names = _word_labels(source, columns, recipe, texts)
-    is_beside = recipe.label_column is None and "label" in source.column_names
+        columns, choices = _choose_text_columns(source, recipe)
+        texts, second_texts = read_texts(source, columns)
+    word_labels, word_label_names = _read_word_labels(source, columns, recipe, texts)
+    has_text_labels = recipe.label_column is None and "label" in source.column_names
     labels = Labels("classes", [-1] * len(source))
-    if word_labels is None or is_beside:
+    if word_labels is None or has_text_labels:
         labels = _read_labels(source, opened.splits, recipe)
-    labels = keep_classes(labels, recipe.keep_labels)
-    ids = example_ids(source)
-    of_seconds = {} if seconds is None else read_answers(source, seconds)
+    labels = select_classes(labels, recipe.keep_labels)
+    ids = choose_example_ids(source)
+    answer_spans = {} if second_texts is None else read_answer_spans(source, second_texts)
     table: dict[str, Any] = {
         "example_id": ids,
         "text": texts,
         **images,
-        "text_pair": seconds,
+        "text_pair": second_texts,
         "label": labels.values,
         "rationale": read_rationales(source),
-        "rationale_pair": seconds and read_rationales(source, "_pair"),
+        "rationale_pair": second_texts and read_rationales(source, "_pair"),
         "word_labels": word_labels,
-        **of_seconds,
+        **answer_spans,
         "choices": choices,
     }
     is_training = opened.name in ("train", "validation")
-    keeps_all = recipe.keep_labels is None
     rows = []
     for row in opened.rows:
-        is_kept = keeps_all or labels.values[row] is not None
-        if is_kept and recipe.admits(texts[row], training=is_training):
+        has_selected_class = recipe.keep_labels is None or labels.values[row] is not None
+        if has_selected_class and recipe.is_within_bounds(texts[row], training=is_training):
             rows.append(row)
-    rows = sample(rows, [ids[row] for row in rows], limit)
-    chosen = {k: [values[row] for row in rows] for k, values in table.items() if values is not None}
-    return _to_dataset(chosen, labels, word_names, columns)
+    rows = draw_sample(rows, [ids[row] for row in rows], limit)
+    selected_table = {
+        name: [values[row] for row in rows] for name, values in table.items() if values is not None
+    }
+    return _build_dataset(selected_table, labels, word_label_names, columns)
 
 
 @dataclass(frozen=True)
 class DatasetName:
-    """The name of the texts in a report.
+    """Name of a data set and its split, as a report prints them.
 
     Attributes:
         name: the data set's name, folder or Hub id.
-        split: of the data set.
+        split: name of the split; "" for none.
 
     >>> print(DatasetName("data/SST", "test"))
     data/SST (test)
@@ -288,7 +320,7 @@ class DatasetName:
 
     @classmethod
     def parse(cls, text: str) -> "DatasetName":
-        """The inverse of ``str``.
+        """Parse a printed name.
 
         >>> DatasetName.parse("data/SST (test)")
         DatasetName(name='data/SST', split='test')
@@ -297,16 +329,23 @@ class DatasetName:
         return cls(name, split.removesuffix(")")) if name else cls(text, "")
 
 
-def dataset_name(dataset: Any, split: str) -> DatasetName:
-    """The name of the texts in a report.
+def get_dataset_name(dataset: Any, split: str) -> DatasetName:
+    """Return the name of a data set and its split for a report.
 
-    >>> print(dataset_name("imdb", "test"), dataset_name([], "test"), sep=", ")
+    Args:
+        dataset: the data set in any form that :func:`load_examples` accepts.
+        split: name of the split.
+
+    Returns:
+        The name; "data given in memory" for an object in memory.
+
+    >>> print(get_dataset_name("imdb", "test"), get_dataset_name([], "test"), sep=", ")
     imdb (test), data given in memory (test)
     """
     if isinstance(dataset, Recipe):
         dataset = dataset.hub_id
-    in_memory = not isinstance(dataset, str | os.PathLike)
-    return DatasetName("data given in memory" if in_memory else str(dataset), split)
+    is_in_memory = not isinstance(dataset, str | os.PathLike)
+    return DatasetName("data given in memory" if is_in_memory else str(dataset), split)
 
 
 def _choose_split(
@@ -315,111 +354,123 @@ def _choose_split(
     recipe: Recipe,
     seed: int,
 ) -> "tuple[datasets.Dataset, Sequence[int]]":
-    """The split of the source that contains `split`, and the indices of its rows."""
-    from_train = (
+    """Return the split of the source that contains the requested split, and the row indices."""
+    is_drawn_from_train = (
         recipe.validation_fraction is not None
         and "validation" not in splits
         and split in ("train", "validation")
     )
-    name = "train" if from_train else recipe.splits.get(split, split)
-    name = name if name in splits else split  # a folder may have split it itself
+    name = "train" if is_drawn_from_train else recipe.splits.get(split, split)
+    # The files in a local folder may already have the names of the requested splits.
+    name = name if name in splits else split
     if name not in splits:
         raise NoSuchSplit(
-            f"expected one of the splits {', '.join(splits)}, got {split!r}; choose "
-            "one with --split"
+            f"the data set has no split {split!r}, only {', '.join(splits)}; choose one of them "
+            "with --split"
         )
     source = splits[name]
     rows = range(len(source))
     if not rows:
-        raise AttnProbeError(
-            f"expected examples in split {split!r}, got an empty one; choose another with --split"
-        )
-    if not from_train:
+        raise AttnProbeError(f"split {split!r} has no rows; choose another one with --split")
+    if not is_drawn_from_train:
         return source, rows
-    of_class = recipe.balanced_validation
-    labels = _read_labels(source, splits, recipe).values if of_class else [0] * len(source)
-    held_out = hold_out(labels, recipe.validation_fraction or 0.0, seed)
-    return source, [row for row in rows if (row in held_out) == (split == "validation")]
+    if recipe.balanced_validation:
+        labels = _read_labels(source, splits, recipe).values
+    else:
+        labels = [0] * len(source)
+    validation_rows = draw_holdout_rows(labels, recipe.validation_fraction or 0.0, seed)
+    is_validation = split == "validation"
+    return source, [row for row in rows if (row in validation_rows) == is_validation]
 
 
-def example_ids(source: "datasets.Dataset") -> list[int]:
-    """The ids of a source's rows: its own where they name every row, else their numbers."""
-    by_row = list(range(len(source)))
+def choose_example_ids(source: "datasets.Dataset") -> list[int]:
+    """Return the ids of a source's rows, or the row numbers if these ids are not usable.
+
+    Ids are usable if they are unique integers from 0 to ``MAX_ID``.
+
+    Args:
+        source: the split of the source.
+
+    Returns:
+        One id per row.
+    """
+    row_numbers = list(range(len(source)))
     if "example_id" not in source.column_names:
-        return by_row
-    ids = column_of(source, "example_id")
-    are_valid = all(
-        # True is an int to Python, and no id
-        type(i) is int and 0 <= i <= LARGEST_ID
-        for i in ids
-    )
-    return ids if are_valid and len(set(ids)) == len(ids) else by_row
+        return row_numbers
+    ids = read_column(source, "example_id")
+    # The type must be exactly int, since True is an instance of int too.
+    are_valid = all(type(example_id) is int and 0 <= example_id <= MAX_ID for example_id in ids)
+    return ids if are_valid and len(set(ids)) == len(ids) else row_numbers
 
 
-def _as_present(
+def _drop_missing_columns(
     recipe: Recipe,
     splits: "Mapping[str, datasets.Dataset]",
-    given: Mapping[str, Any],
+    user_fields: Mapping[str, Any],
 ) -> Recipe:
-    """The recipe without the columns that a local folder lacks.
+    """Return the recipe without columns that a local folder lacks, if it has columns of usual names.
 
-    Only where the folder has columns of the usual names, and the user named none.
+    A column that the user named is never dropped.
     """
-    present = {name for part in splits.values() for name in part.column_names}
-    for name, usual in (("text_column", SINGLE), ("label_column", ("label",))):
-        own = getattr(recipe, name)
-        wanted = {*each(own)}
-        there = present & {*usual}
-        if given.get(name) is None and there and not wanted <= present:
-            without: dict[str, Any] = {name: None}
-            recipe = replace(recipe, **without)
+    present = {name for examples in splits.values() for name in examples.column_names}
+    usual_names = {"text_column": TEXT_COLUMNS, "label_column": ("label",)}
+    for field_name, usual_columns in usual_names.items():
+        recipe_columns = {*list_columns(getattr(recipe, field_name))}
+        substitutes = present & {*usual_columns}
+        is_users_choice = user_fields.get(field_name) is not None
+        if not is_users_choice and substitutes and not recipe_columns <= present:
+            cleared_field: dict[str, Any] = {field_name: None}
+            recipe = replace(recipe, **cleared_field)
             logger.warning(
-                "no column %s as in %s, %s is read instead",
-                ", ".join(sorted(wanted)),
+                "the data has no column %s as %s has, so %s is read instead",
+                ", ".join(sorted(recipe_columns)),
                 recipe.hub_id,
-                " or ".join(sorted(there)),
+                " or ".join(sorted(substitutes)),
             )
     return recipe
 
 
-def _text_columns(
+def _choose_text_columns(
     source: "datasets.Dataset", recipe: Recipe
 ) -> tuple[TextColumns, list[list[str]] | None]:
-    """The columns of the texts, and the choices beside them if there are any."""
-    found = read_choices(source)
-    text, pair = recipe.text_column, recipe.text_pair_column
-    if found is not None and pair is None:
-        return choose_columns(source.column_names, text or found[0], None), found[1]
-    return choose_columns(source.column_names, text, pair), None
+    """Return the columns of the texts, and the choices of multiple-choice questions or None."""
+    text, text_pair = recipe.text_column, recipe.text_pair_column
+    question_and_choices = read_choices(source)
+    if question_and_choices is not None and text_pair is None:
+        question_column, choices = question_and_choices
+        return choose_columns(source.column_names, text or question_column, None), choices
+    return choose_columns(source.column_names, text, text_pair), None
 
 
-def _word_labels(
+def _read_word_labels(
     source: "datasets.Dataset",
     columns: TextColumns,
     recipe: Recipe,
     texts: list[str],
 ) -> tuple[list[list[int]] | None, tuple[str, ...] | None]:
-    """Labels of words and their names; None if words have none."""
-    if columns.text != (TOKENS,) and "word_labels" not in source.column_names:
+    """Return the labels of the words and their names, or (None, None) if words have no labels."""
+    if columns.text != (TOKENS_COLUMN,) and "word_labels" not in source.column_names:
         return None, None
-    given = recipe.label_column
-    column = word_label_column(source, given if isinstance(given, str) else None)
-    if column is None or not hasattr(source.features.get(column), "feature"):  # no list
+    requested_column = recipe.label_column if isinstance(recipe.label_column, str) else None
+    column = find_word_label_column(source, requested_column)
+    if column is None:
         return None, None
-    names = names_of(source.features[column]) or recipe.label_names
-    return read_word_labels(column_of(source, column), names, texts, column)
+    is_list = hasattr(source.features.get(column), "feature")
+    if not is_list:
+        return None, None
+    names = get_class_names(source.features[column]) or recipe.label_names
+    return read_word_labels(read_column(source, column), names, texts, column)
 
 
-def _label_column(source: "datasets.Dataset", recipe: Recipe) -> str | tuple[str, ...] | None:
-    """The column or columns with the labels; None if there are none."""
-    given = recipe.label_column
-    if given is None:
+def _find_label_columns(source: "datasets.Dataset", recipe: Recipe) -> str | tuple[str, ...] | None:
+    """Return the name of the label column, or several names, or None if there is none."""
+    if recipe.label_column is None:
         present = [name for name in LABEL_COLUMNS if name in source.column_names]
         return present[0] if present else None
-    names = tuple(dict.fromkeys(each(given)))  # each once
-    for name in names:
-        check_present(source.column_names, name, "--label-column")
-    return names[0] if len(names) == 1 else names
+    distinct_names = tuple(dict.fromkeys(list_columns(recipe.label_column)))
+    for name in distinct_names:
+        check_column_exists(source.column_names, name, "--label-column")
+    return distinct_names[0] if len(distinct_names) == 1 else distinct_names
 
 
 def _read_labels(
@@ -427,39 +478,39 @@ def _read_labels(
     splits: "Mapping[str, datasets.Dataset]",
     recipe: Recipe,
 ) -> Labels:
-    """The labels of the texts, -1 for all without a label column."""
-    column = _label_column(source, recipe)
+    """Return the labels of the texts; all are -1 if there is no label column."""
+    column = _find_label_columns(source, recipe)
     if column is None:
         return Labels("classes", [-1] * len(source), recipe.label_names)
     if not isinstance(column, str):
-        cells = [column_of(source, name) for name in column]
-        return Labels("several", join_columns(cells, column), column)
-    values = column_of(source, column)
+        cells = [read_column(source, name) for name in column]
+        return Labels("several", join_label_columns(cells, column), column)
+    values = read_column(source, column)
     if read_choices(source) is not None:
         has_choices = "choices" in source.column_names
-        choices = column_of(source, "choices") if has_choices else None
-        right = right_choices(values, choices)
-        return read_labels(right, right, column=column)
-    everywhere: list[Any] = []
+        choices = read_column(source, "choices") if has_choices else None
+        correct_choices = find_correct_choices(values, choices)
+        return read_labels(correct_choices, correct_choices, column=column)
+    all_values: list[Any] = []
     for examples in splits.values():
         if column in examples.column_names:
-            everywhere += _distinct(examples, column)
-    names, first = names_of(source.features[column]), 0
+            all_values += _list_distinct_values(examples, column)
+    names, first_label = get_class_names(source.features[column]), 0
     if recipe.labels:
-        said, names = (
-            [names_in(cells, names) for cells in (values, everywhere)],
-            None,
-        )
-        values, everywhere = (renamed(cells, recipe.labels, said[1]) for cells in said)
+        value_names = convert_to_names(values, names)
+        all_names = convert_to_names(all_values, names)
+        values = rename_labels(value_names, recipe.labels, all_names)
+        all_values = rename_labels(all_names, recipe.labels, all_names)
+        names = None
     if names is None:
-        names, first = recipe.label_names, recipe.first_label
-    return read_labels(values, everywhere, column=column, names=names, first=first)
+        names, first_label = recipe.label_names, recipe.first_label
+    return read_labels(values, all_values, column=column, names=names, first_label=first_label)
 
 
-def _distinct(examples: "datasets.Dataset", column: str) -> list[Any]:
-    """Distinct values of a column, without loading it at once."""
+def _list_distinct_values(examples: "datasets.Dataset", column: str) -> list[Any]:
+    """Return the distinct values of a column without loading all of it, or all cells of lists."""
     if type(examples.features[column]).__name__ not in ("Value", "ClassLabel"):
-        return column_of(examples, column)
+        return read_column(examples, column)
     return examples.with_format(None).unique(column)
 
 
@@ -474,52 +525,54 @@ FEATURES: dict[str, Any] = {
     "choices": ["string"],
     "pixel_values": [[["float32"]]],
 }
-"""Types of columns, lists of them in brackets; of labels and images they are below."""
+"""Data types of the loaded columns, except labels and images; brackets stand for lists."""
 
 
-def _feature(kind: Any) -> Any:
-    """A type of a column, of lists as deep as the brackets."""
+def _make_feature(data_type: Any) -> Any:
+    """Return the feature of a data type; a data type in brackets gives a list."""
     from datasets import List, Value
 
-    return List(_feature(kind[0])) if isinstance(kind, list) else Value(kind)
+    return List(_make_feature(data_type[0])) if isinstance(data_type, list) else Value(data_type)
 
 
-def _to_dataset(
+def _build_dataset(
     table: Mapping[str, Sequence[Any]],
     labels: Labels,
-    word_names: tuple[str, ...] | None,
+    word_label_names: tuple[str, ...] | None,
     columns: TextColumns,
 ) -> "datasets.Dataset":
+    """Build the loaded split from its columns, with the type of each column."""
     from datasets import ClassLabel, Dataset, DatasetInfo, Features, Image, List
 
-    def numbers(names: tuple[str, ...] | None) -> Any:
-        return _feature("int64") if names is None else ClassLabel(names=[*names])
+    def make_class_feature(names: tuple[str, ...] | None) -> Any:
+        return _make_feature("int64") if names is None else ClassLabel(names=[*names])
 
-    of_labels = {
-        "classes": numbers(labels.names),
-        "numbers": _feature("float64"),
-        "several": List(numbers(labels.names)),
+    label_features = {
+        "classes": make_class_feature(labels.names),
+        "numbers": _make_feature("float64"),
+        "several": List(make_class_feature(labels.names)),
     }
-    known = {name: _feature(kind) for name, kind in FEATURES.items()}
-    known["label"] = of_labels[labels.kind]
-    known["word_labels"] = List(numbers(word_names))
-    known["image"] = known["img"] = Image()
-    features = Features({name: known[name] for name in table})
-    info = DatasetInfo(description=f"{READ_FROM}{columns}", features=features)
+    all_features = {name: _make_feature(data_type) for name, data_type in FEATURES.items()}
+    all_features["label"] = label_features[labels.label_type]
+    all_features["word_labels"] = List(make_class_feature(word_label_names))
+    all_features["image"] = all_features["img"] = Image()
+    features = Features({name: all_features[name] for name in table})
+    info = DatasetInfo(description=f"{DESCRIPTION_PREFIX}{columns}", features=features)
     try:
         return Dataset.from_dict(table, features=features, info=info)
-    except Exception as reason:  # Pillow and the file system raise many kinds
-        name = image_column(list(table))
+    # Pillow and the file system raise many types of exceptions for a damaged image.
+    except Exception as error:
+        name = find_image_column(list(table))
         if name is None:
             raise
-        raise not_images(name, reason) from reason
+        raise make_image_error(name, error) from error
 
 
-# --- what the rows hold --------------------------------------------------------------------------
+# --- Facts about a loaded split ------------------------------------------------------------------
 
 
-def label_kind(examples: "datasets.Dataset") -> str:
-    """ "classes", "numbers" (for regression) or "several" (labels at once)."""
+def get_label_type(examples: "datasets.Dataset") -> str:
+    """Return "classes", "numbers" (regression) or "several" (labels per text) for a loaded split."""
     feature = examples.features["label"]
     if hasattr(feature, "feature"):
         return "several"
@@ -527,74 +580,87 @@ def label_kind(examples: "datasets.Dataset") -> str:
 
 
 def has_labels(examples: "datasets.Dataset") -> bool:
-    """Whether any row has a label, an answer or labelled words."""
+    """Return whether any row of a loaded split has a label, an answer or labelled words."""
     if {"word_labels", "answer_start"} & set(examples.column_names):
         return True
-    kind, labels = label_kind(examples), column_of(examples, "label")
-    if kind == "classes":
+    label_type, labels = get_label_type(examples), read_column(examples, "label")
+    if label_type == "classes":
         return max(labels, default=-1) >= 0
-    if kind == "numbers":
+    if label_type == "numbers":
         return not all(math.isnan(label) for label in labels)
     return any(label is not None for label in labels)
 
 
-def label_names(examples: "datasets.Dataset") -> list[str]:
-    """Names of the classes or labels; none for numbers.
+def list_label_names(examples: "datasets.Dataset") -> list[str]:
+    """Return the names of the classes or labels of a loaded split.
 
-    `LABEL_0`, `LABEL_1`, … as in Transformers where they have none.
+    Args:
+        examples: a split loaded by :func:`load_examples`.
+
+    Returns:
+        The names; `LABEL_0`, `LABEL_1`, … as in Transformers if labels have no names; empty if the
+        labels are numbers of a regression.
     """
-    kind, names = label_kind(examples), names_of(examples.features["label"])
+    label_type, names = get_label_type(examples), get_class_names(examples.features["label"])
     if names is not None:
         return list(names)
-    if kind == "numbers":
+    if label_type == "numbers":
         return []
-    labels = column_of(examples, "label")
-    if kind == "several":
+    labels = read_column(examples, "label")
+    if label_type == "several":
         labels = [number for row in labels for number in row or []]
     n_labels = max(labels, default=-1) + 1
     return [f"LABEL_{label}" for label in range(n_labels)]
 
 
-def columns_read(examples: "datasets.Dataset") -> str:
-    """Names, in words, the source columns that :func:`load_examples` read as texts."""
-    return examples.info.description.removeprefix(READ_FROM)
+def describe_text_columns(examples: "datasets.Dataset") -> str:
+    """Return the names of the source columns from which a loaded split's texts were read."""
+    return examples.info.description.removeprefix(DESCRIPTION_PREFIX)
 
 
-def names_of(feature: Any) -> tuple[str, ...] | None:
-    """The names of a ClassLabel, or of the ClassLabels in a list."""
+def get_class_names(feature: Any) -> tuple[str, ...] | None:
+    """Return the class names of a ClassLabel or of a list of ClassLabels, or None."""
     names = getattr(getattr(feature, "feature", feature), "names", None)
     return None if names is None else tuple(names)
 
 
-def dataset_fingerprint(examples: "datasets.Dataset") -> str:
-    """16 hex digits (SHA-256) of ids, texts, labels and the rows' further fields.
+def compute_dataset_fingerprint(examples: "datasets.Dataset") -> str:
+    """Compute a fingerprint of a loaded split from its ids, texts, labels and further columns.
 
-    Equal for equal examples, in any order and from any source.
+    It is the same for the same examples in any order and from any source.
+
+    Args:
+        examples: a split loaded by :func:`load_examples`.
+
+    Returns:
+        The first 16 hexadecimal digits of a SHA-256.
     """
     names = ["example_id", "text", "label"]
-    names += [name for name in FURTHER if name in examples.column_names]
-    columns = [column_of(examples, name) for name in names]
-    image = image_column(examples.column_names)
-    if image is not None:
-        columns.append([image_digest(pixels) for pixels in column_of(examples, image)])
+    names += [name for name in OPTIONAL_COLUMNS if name in examples.column_names]
+    columns = [read_column(examples, name) for name in names]
+    image_column = find_image_column(examples.column_names)
+    if image_column is not None:
+        images = read_column(examples, image_column)
+        columns.append([compute_image_digest(pixels) for pixels in images])
     digest = hashlib.sha256()
     rows = [json.dumps(row) for row in zip(*columns, strict=True)]
-    order = zip(columns[0], columns[1], rows, strict=True)
-    for _, _, row in sorted(order):
+    ids, texts = columns[0], columns[1]
+    for _, _, row in sorted(zip(ids, texts, rows, strict=True)):
         digest.update(row.encode() + b"\n")
     return digest.hexdigest()[:16]
 
 
-# --- The splits that a model is trained, chosen and scored on ------------------------------------
+# --- The splits on which a model is trained, selected and scored ---------------------------------
 
-WORDS_FOR = {
-    "numbers": "numbers to be predicted",
-    "several": "lists of several labels",
+LABEL_TYPE_WORDS = {
+    "numbers": "numbers",
+    "several": "lists of labels",
 }
+"""Descriptions of the label types that a classifier of single classes cannot be trained on."""
 
 
 @public_function
-def load_splits(
+def load_splits(  # noqa: PLR0913
     dataset: "str | os.PathLike | Recipe | Mapping[str, Any]",
     *,
     dataset_config: str | None = None,
@@ -606,29 +672,43 @@ def load_splits(
     limit: int | None = None,
     seed: int = 0,
 ) -> "dict[str, datasets.Dataset]":
-    """Loads train, validation and, if it exists and has labels, test.
+    """Load the splits for a training: train, validation, and test if it exists and has labels.
 
-    The result fits the keyword arguments of :func:`train_classifier`.
+    The result can be passed to :func:`train_classifier` as keyword arguments.
 
     Args:
-        dataset: a name, a folder, a Hub id, a `Recipe` or a `DatasetDict`.
-        dataset_config, text_column, text_pair_column, label_column, labels, holdout, seed:
-            see :func:`load_examples`.
-        limit: number of training texts, as even over the classes as possible; a smaller
+        dataset: a registered name, a folder, a Hub id, a `Recipe` or a `DatasetDict`.
+        dataset_config: see :func:`load_examples`.
+        text_column: see :func:`load_examples`.
+        text_pair_column: see :func:`load_examples`.
+        label_column: see :func:`load_examples`.
+        labels: see :func:`load_examples`.
+        holdout: see :func:`load_examples`.
+        limit: number of training texts, spread over the classes as evenly as possible; a smaller
             sample is part of a larger one.
+        seed: see :func:`load_examples`.
+
+    Returns:
+        The splits by name.
 
     Raises:
-        AttnProbeError: one split alone, or no validation split.
+        AttnProbeError: if there is only one split, or no validation split.
+
+    Example::
+
+        from hf_attnprobe import load_splits, train_classifier
+
+        trained = train_classifier(**load_splits("sst", limit=500))
     """
-    if holdout is None and not has_splits(dataset):
+    if holdout is None and not may_have_splits(dataset):
+        source = "file" if is_data_file(dataset) else "split"
         raise AttnProbeError(
-            "expected the splits train, validation and test, since a model is not scored on the "
-            f"texts that it learned, got one {'file' if is_file(dataset) else 'split'}; set a "
-            "share of it apart with --holdout .2, here and in the audit, or give a folder with "
-            "train.csv, validation.csv and test.csv"
+            f"training needs the splits train, validation and test, got one {source}; reserve a "
+            "share of it with --holdout .2 (use the same value in the audit), or give a folder "
+            "with train.csv, validation.csv and test.csv"
         )
 
-    load = partial(
+    load_split = partial(
         load_examples,
         dataset,
         dataset_config=dataset_config,
@@ -639,98 +719,108 @@ def load_splits(
         holdout=holdout,
         seed=seed,
     )
-    splits = {"train": load("train")}
+    splits = {"train": load_split("train")}
     if limit is not None:
         check_at_least(1, limit=limit)
-        _check_are_classes("training", splits["train"])
-        splits["train"] = _balanced(splits["train"], limit)
+        _check_has_classes("training", splits["train"])
+        splits["train"] = _select_balanced(splits["train"], limit)
     for name in ("validation", "test"):
         with suppress(NoSuchSplit):
-            examples = load(name)
+            examples = load_split(name)
             if name == "validation" or has_labels(examples):
                 splits[name] = examples
     if "validation" not in splits:
         raise AttnProbeError(
-            f"expected a validation split in {dataset}, which chooses the epoch to "
-            "keep; add one, or call train_classifier"
+            f"{dataset} has no validation split, on which the best epoch is selected; add one, or "
+            "call train_classifier in Python"
         )
     return splits
 
 
-def _balanced(examples: "datasets.Dataset", limit: int) -> "datasets.Dataset":
-    """The first ``limit`` examples, taking the classes in turn.
+def _select_balanced(examples: "datasets.Dataset", limit: int) -> "datasets.Dataset":
+    """Select ``limit`` examples, with the classes as balanced as possible.
 
-    Within a class the order is that of :func:`by_hash`.
+    Within each class, the examples come first whose ids have the smallest hashes.
     """
-    labels = column_of(examples, "label")
-    order = by_hash(column_of(examples, "example_id"))
-    n_drawn: Counter[int] = Counter()
-    turns = {}
+    labels = read_column(examples, "label")
+    order = order_by_hash(read_column(examples, "example_id"))
+    n_seen: Counter[int] = Counter()
+    rank_in_class = {}
     for row in order:
-        turns[row] = n_drawn[labels[row]]
-        n_drawn[labels[row]] += 1
-    return examples.select(sorted(sorted(order, key=turns.__getitem__)[:limit]))
+        rank_in_class[row] = n_seen[labels[row]]
+        n_seen[labels[row]] += 1
+    selected_rows = sorted(order, key=rank_in_class.__getitem__)[:limit]
+    return examples.select(sorted(selected_rows))
 
 
-def check_sets(train: Any, validation: Any, test: Any) -> "dict[str, datasets.Dataset]":
-    """The given splits by name, in the form of :func:`load_examples`.
+def prepare_splits(train: Any, validation: Any, test: Any) -> "dict[str, datasets.Dataset]":
+    """Convert the splits for a training to the form of :func:`load_examples`, and check them.
+
+    Args:
+        train: training examples in any form that :func:`load_examples` accepts.
+        validation: validation examples; None for none.
+        test: test examples; None for none.
+
+    Returns:
+        The splits by name.
 
     Raises:
-        AttnProbeError: a split without labels, or with other classes than ``train``.
+        AttnProbeError: if a split has unlabelled texts or other classes than ``train``.
     """
-    given = {"train": train, "validation": validation, "test": test}
+    sources = {"train": train, "validation": validation, "test": test}
     splits = {
         name: load_examples(examples, name)
-        for name, examples in given.items()
+        for name, examples in sources.items()
         if examples is not None
     }
-    names = label_names(splits["train"])
-    _check_classes(splits["train"], names)
+    names = list_label_names(splits["train"])
+    _check_training_labels(splits["train"], names)
     for name in splits.keys() - {"train"}:
-        _check_held_out(name, splits[name], names)
+        _check_evaluation_labels(name, splits[name], names)
     return splits
 
 
-def _check_classes(train: "datasets.Dataset", names: list[str]) -> None:
+def _check_training_labels(train: "datasets.Dataset", names: list[str]) -> None:
+    """Raise AttnProbeError unless every class has a training text and every text a class."""
     if not has_labels(train):
         raise AttnProbeError(
-            "expected labelled training texts, got none; name the column of the labels with "
-            "--label-column (in Python: Data(…, label_column=…))"
+            "the training texts have no labels; name the column of the labels with --label-column "
+            "(in Python: Data(…, label_column=…))"
         )
-    _check_are_classes("training", train)
-    present = set(column_of(train, "label"))
+    _check_has_classes("training", train)
+    present = set(read_column(train, "label"))
     if len(names) < 2 or present != set(range(len(names))):
         raise AttnProbeError(
-            f"expected labelled training texts of every class of {', '.join(names)}, "
-            f"got labels {sorted(present)}; check the label column"
+            f"expected labelled training texts of every class of {', '.join(names)}, got the labels "
+            f"{sorted(present)}; check the label column"
         )
 
 
-def _check_are_classes(name: str, examples: "datasets.Dataset") -> None:
-    if label_kind(examples) != "classes":
+def _check_has_classes(name: str, examples: "datasets.Dataset") -> None:
+    """Raise AttnProbeError unless labels are single classes."""
+    if get_label_type(examples) != "classes":
         raise AttnProbeError(
             f"expected one class per {name} text, got "
-            f"{WORDS_FOR[label_kind(examples)]}; name a column of classes with "
+            f"{LABEL_TYPE_WORDS[get_label_type(examples)]}; name a column of classes with "
             "--label-column"
         )
 
 
-def _check_held_out(name: str, examples: "datasets.Dataset", names: list[str]) -> None:
-    """Checks that the classes and their numbers are those of the training texts.
+def _check_evaluation_labels(name: str, examples: "datasets.Dataset", names: list[str]) -> None:
+    """Raise AttnProbeError unless a split has the same classes as the training texts.
 
-    Where classes have no names there may be fewer.
+    If classes have no names, the split may have fewer of them.
     """
-    _check_are_classes(name, examples)
-    labels = column_of(examples, "label")
-    held_out_names = label_names(examples)
-    if held_out_names != names[: len(held_out_names)]:
+    _check_has_classes(name, examples)
+    labels = read_column(examples, "label")
+    split_names = list_label_names(examples)
+    if split_names != names[: len(split_names)]:
         raise AttnProbeError(
-            f"expected labelled {name} texts of the training texts' classes "
-            f"{', '.join(names)}, got labels {sorted(set(labels))} of "
-            f"{', '.join(held_out_names) or 'none'}; give all splits the same classes"
+            f"expected {name} texts with the classes of the training texts ({', '.join(names)}), "
+            f"got the classes {', '.join(split_names) or 'none'} (labels {sorted(set(labels))}); "
+            "give all splits the same classes"
         )
     if -1 in labels:
         raise AttnProbeError(
-            f"expected labelled {name} texts, got {labels.count(-1)} of {len(labels)} "
-            "without a label; label or drop them"
+            f"{labels.count(-1)} of {len(labels)} {name} texts have no label; label or drop them"
         )

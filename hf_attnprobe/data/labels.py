@@ -1,8 +1,8 @@
-"""Reads what a data set tells of a text: labels, answers, choices, rationales, tags.
+"""Read the labels, answers, choices, rationales and tags of a data set.
 
-Classes become numbers from 0, -1 for none. Numbers with a fraction are a regression's,
-NaN for none. Several labels at once are lists of the numbers of those that hold, None
-for none known.
+Labels have one of three types. Classes become numbers from 0, with -1 for unlabelled texts. Numbers
+of a regression become floats, with NaN for unlabelled texts. If several labels can apply at once,
+each text has a list of the numbers of its labels, or None if it is unlabelled.
 """
 
 import logging
@@ -13,15 +13,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hf_attnprobe.core.errors import AttnProbeError
-from hf_attnprobe.data.columns import column_of
+from hf_attnprobe.data.columns import read_column
 
 
 if TYPE_CHECKING:
     import datasets
 
 
+logger = logging.getLogger(__name__)
+
 MAX_CLASSES = 100_000
-"""More class numbers are taken for something else, such as ids."""
+"""Largest number of classes without names; larger labels are probably ids or dates."""
 
 
 @dataclass(frozen=True)
@@ -29,128 +31,160 @@ class Labels:
     """The labels of a split.
 
     Attributes:
-        kind: "classes", "numbers" or "several".
-        values: int (-1 none), float (NaN none) or lists of int (None none), by kind.
-        names: of the classes, if known.
+        label_type: "classes", "numbers" or "several" (labels per text).
+        values: one value per text: an int for classes (-1: unlabelled), a float for numbers (NaN:
+            unlabelled), a list of ints for several labels (None: unlabelled).
+        names: names of the classes; None if the data has none.
     """
 
-    kind: str
+    label_type: str
     values: list[Any]
     names: tuple[str, ...] | None = None
 
 
-MOST_NAMED = 10
-"""Labels in a message."""
+MAX_NAMES_IN_MESSAGE = 10
+"""Largest number of label names that an error message lists."""
 
 
-def names_in(cells: Iterable[Any], names: Sequence[str] | None) -> list[str | None]:
-    """Returns the name of every label, its number where it has none, None for no label."""
+def convert_to_names(cells: Iterable[Any], names: Sequence[str] | None) -> list[str | None]:
+    """Return the name of every label.
+
+    Args:
+        cells: labels as the data has them; None for unlabelled texts.
+        names: names of the classes; None if the labels have no other name than themselves.
+
+    Returns:
+        One name per label, None for unlabelled texts.
+    """
     if names is None:
         return [None if cell is None else str(cell) for cell in cells]
     return [names[cell] if cell is not None and 0 <= cell < len(names) else None for cell in cells]
 
 
-def renamed(
+def rename_labels(
     cells: Sequence[str | None],
     pairs: Sequence[str],
-    known: Sequence[str | None],
+    all_names: Sequence[str | None],
 ) -> list[str | None]:
-    """Returns labels by other names.
-
-    >>> renamed(["1", "3", None], ["1=neg", "3="], ["1", "3", "5"])
-    ['neg', None, None]
+    """Replace names of labels, as requested with ``--labels``.
 
     Args:
-        cells: the labels' names.
-        pairs: ``old=new``; nothing behind ``=`` is no label.
-        known: all names of the data.
+        cells: the name of each text's label.
+        pairs: new names as ``old=new``; ``old=`` makes the texts of this label unlabelled.
+        all_names: the names of all labels in the data.
+
+    Returns:
+        The new name of each text's label.
 
     Raises:
-        AttnProbeError: no such label.
+        AttnProbeError: if the data does not have a label that is to be renamed.
+
+    >>> rename_labels(["1", "3", None], ["1=neg", "3="], ["1", "3", "5"])
+    ['neg', None, None]
     """
-    new = {old: name for old, equals, name in (p.partition("=") for p in pairs) if equals}
-    unknown = new.keys() - set(known)
+    new_names = {}
+    for pair in pairs:
+        old_name, equals, new_name = pair.partition("=")
+        if equals:
+            new_names[old_name] = new_name
+    unknown = sorted(new_names.keys() - set(all_names))
     if unknown:
-        there = sorted(name for name in set(known) if name is not None)
+        present = sorted(name for name in set(all_names) if name is not None)
         raise AttnProbeError(
-            f"expected labels of the data before =, got {', '.join(sorted(unknown))}; it has "
-            f"{', '.join(there[:MOST_NAMED])}; change --labels"
+            f"--labels renames {', '.join(unknown)}, which is no label of the data; its labels are "
+            f"{', '.join(present[:MAX_NAMES_IN_MESSAGE])}; write one of them before ="
         )
-    return [None if cell is None else new.get(cell, cell) or None for cell in cells]
+    return [None if cell is None else new_names.get(cell, cell) or None for cell in cells]
 
 
 def read_labels(
     values: list[Any],
-    everywhere: Iterable[Any],
+    all_values: Iterable[Any],
     *,
     column: str,
     names: tuple[str, ...] | None = None,
-    first: int = 0,
+    first_label: int = 0,
 ) -> Labels:
-    """The labels of a column.
+    """Read the labels of a column.
 
     Args:
-        values: of the split.
-        everywhere: of all splits. Numbered by one split alone, the classes would differ
-            where another has one more.
-        column: its name, for messages.
-        names: of the classes, where the source has numbers.
-        first: the source's number of the first class.
+        values: the cells of one split.
+        all_values: the cells of all splits. Classes are numbered over all splits, since a split
+            may lack some of them.
+        column: name of the column, for error messages.
+        names: names of the classes, if the source has numbers.
+        first_label: number of the first class in the source.
+
+    Returns:
+        The labels of the split, with classes numbered from 0.
 
     Raises:
-        AttnProbeError: values of another or of several kinds, or out of range.
+        AttnProbeError: if the cells have several types, or labels are out of range.
     """
-    values = [_plain(value) for value in values]
-    everything = [_plain(value) for value in everywhere]
-    present = [value for value in everything if value is not None]
+    values = [_normalize_cell(value) for value in values]
+    normalized = [_normalize_cell(value) for value in all_values]
+    present = [value for value in normalized if value is not None]
     if any(isinstance(value, list) for value in present):
-        return _several(values, present, column, names)
+        return _read_label_lists(values, present, column, names)
     if present and all(isinstance(value, str) for value in present):
         if names is None:
             names = tuple(sorted(set(present)))
-        return Labels("classes", _numbered(values, names, column), names)
-    _check_numbers(present, column)
+        return Labels("classes", _number_labels(values, names, column), names)
+
+    _check_finite_numbers(present, column)
     fractions = [value for value in present if value != int(value)]
     if fractions and names is not None:
         raise AttnProbeError(
-            f"expected the numbers of the {len(names)} classes in column {column!r}, got "
-            f"{fractions[0]}; convert them or name another column with --label-column"
+            f"column {column!r} must hold the numbers of the {len(names)} classes, got "
+            f"{fractions[0]}; convert them, or choose another column with --label-column"
         )
     if fractions:
         floats = [math.nan if value is None else value for value in values]
         return Labels("numbers", [*map(float, floats)])
     numbers = [-1 if value is None else int(value) for value in values]
-    known = [place for place in enumerate(numbers) if place[1] != -1]
-    _check_range(known, names, first)
-    numbers = [number if number < 0 else number - first for number in numbers]
+    labelled_rows = [(row, number) for row, number in enumerate(numbers) if number != -1]
+    _check_label_range(labelled_rows, names, first_label)
+    numbers = [number if number < 0 else number - first_label for number in numbers]
     return Labels("classes", numbers, names)
 
 
-def join_columns(columns: Sequence[list[Any]], names: Sequence[str]) -> list[Any]:
-    """Joins columns of 0 and 1, one per label, into lists of the labels that hold.
+def join_label_columns(columns: Sequence[list[Any]], names: Sequence[str]) -> list[Any]:
+    """Join columns of 0 and 1, one per label, into one list of labels per text.
 
-    A row with a missing cell has no labels that are known.
+    Args:
+        columns: the cells of each column.
+        names: names of the columns, for error messages.
+
+    Returns:
+        The indices of the labels that apply to each text; None for a text with a missing cell.
+
+    Raises:
+        AttnProbeError: if a cell is neither 0 nor 1.
     """
     rows: list[Any] = []
     for row, cells in enumerate(zip(*columns, strict=True)):
-        cells = tuple(_plain(cell) for cell in cells)
+        cells = tuple(_normalize_cell(cell) for cell in cells)
         for name, cell in zip(names, cells, strict=True):
             if cell not in (None, 0, 1):
                 raise AttnProbeError(
-                    f"expected 0 or 1 in column {name!r}, one of several labels, row "
-                    f"{row} has {cell!r}; give one column of 0 and 1 per label"
+                    f"column {name!r} must hold 0 or 1, since it is one of several label columns; "
+                    f"row {row} has {cell!r}; convert it, or name one column with --label-column"
                 )
-        rows.append(None if None in cells else [k for k, c in enumerate(cells) if c])
+        if None in cells:
+            rows.append(None)
+        else:
+            rows.append([index for index, cell in enumerate(cells) if cell])
     return rows
 
 
-def _plain(value: Any) -> Any:
-    """NaN and empty texts become None, truth values numbers; blanks around texts go.
+def _normalize_cell(value: Any) -> Any:
+    """Normalize a cell with labels, also within lists.
 
-    In lists too.
+    NaN and empty strings become None, booleans become 0 or 1, and strings lose the white space
+    around them.
     """
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [_normalize_cell(item) for item in value]
     if isinstance(value, bool):
         return int(value)
     if isinstance(value, float) and math.isnan(value):
@@ -158,112 +192,131 @@ def _plain(value: Any) -> Any:
     return value.strip() or None if isinstance(value, str) else value
 
 
-def _numbered(values: list[Any], names: Sequence[str], column: str) -> list[int]:
+def _number_labels(values: list[Any], names: Sequence[str], column: str) -> list[int]:
+    """Replace the names of classes by their numbers, and None by -1."""
     numbers = {name: number for number, name in enumerate(names)}
     for row, value in enumerate(values):
         if value is not None and value not in numbers:
             raise AttnProbeError(
-                f"expected one of the classes {', '.join(names)} in column {column!r}, "
-                f"row {row} has {value!r}; rename it"
+                f"column {column!r} must hold one of the classes {', '.join(names)}, row {row} has "
+                f"{value!r}; rename it"
             )
     return [-1 if value is None else numbers[value] for value in values]
 
 
-def _several(
+def _read_label_lists(
     values: list[Any],
     present: list[Any],
     column: str,
     names: tuple[str, ...] | None,
 ) -> Labels:
-    """Reads lists of the numbers or names of the labels that hold."""
+    """Read a column in which each cell lists the numbers or the names of a text's labels."""
     lists = [value for value in present if isinstance(value, list)]
     items = [item for value in lists for item in value]
     if len(lists) < len(present) or None in items:
         raise AttnProbeError(
-            f"expected a list of labels in every row of column {column!r}, some have "
-            "none or hold a missing one; give [] where no label holds"
+            f"column {column!r} must hold a list of labels in every row, some rows have no list or "
+            "a list with a missing label; write [] for a text to which no label applies"
         )
     if items and all(isinstance(item, str) for item in items):
         names = names or tuple(sorted(set(items)))
         rows = [
-            None if labels is None else sorted(set(_numbered(labels, names, column)))
+            None if labels is None else sorted(set(_number_labels(labels, names, column)))
             for labels in values
         ]
         return Labels("several", rows, names)
     if not all(isinstance(item, int | float) and item == int(item) for item in items):
         raise AttnProbeError(
-            f"expected lists of whole numbers or of names in column {column!r}, one per "
-            "label that holds, got others; convert them"
+            f"column {column!r} must hold lists of whole numbers or lists of names, one for each "
+            "label that applies, got other values; convert them"
         )
-    rows = [None if labels is None else [int(item) for item in labels] for labels in values]
-    _check_no_masks(lists, column)
-    _check_range(
-        [(row, k) for row, labels in enumerate(rows) for k in labels or ()],
+    numbers = [None if labels is None else [int(item) for item in labels] for labels in values]
+    _check_not_masks(lists, column)
+    _check_label_range(
+        [(row, label) for row, labels in enumerate(numbers) for label in labels or ()],
         names,
     )
-    kept = [None if labels is None else sorted(labels) for labels in rows]
-    return Labels("several", kept, names)
+    rows = [None if labels is None else sorted(labels) for labels in numbers]
+    return Labels("several", rows, names)
 
 
-def _check_no_masks(lists: list[list[Any]], column: str) -> None:
-    """Refuses masks, one 0 or 1 per label: they would be taken for numbers of labels."""
-    is_twice = any(len(set(labels)) < len(labels) for labels in lists)
-    has_two = all(len(labels) == 2 and set(labels) == {0, 1} for labels in lists)
-    if is_twice or has_two:
+def _check_not_masks(lists: list[list[Any]], column: str) -> None:
+    """Raise AttnProbeError if lists of labels look like masks with one 0 or 1 per label.
+
+    Read as lists of label numbers, masks would give wrong labels without any error.
+    """
+    has_repetitions = any(len(set(labels)) < len(labels) for labels in lists)
+    are_all_pairs = all(len(labels) == 2 and set(labels) == {0, 1} for labels in lists)
+    if has_repetitions or are_all_pairs:
         raise AttnProbeError(
-            f"expected in column {column!r} the numbers or names of the labels that hold, "
-            "each once, got what may be a mask of 0 and 1; give the names of those that "
-            "hold, or a column of 0 and 1 per label (--label-column)"
+            f"column {column!r} must list the labels that apply, each once, got what may be a mask "
+            "of 0 and 1; list the names of the labels that apply, or give one column of 0 and 1 "
+            "per label (--label-column)"
         )
 
 
-def _check_numbers(present: list[Any], column: str) -> None:
+def _check_finite_numbers(present: list[Any], column: str) -> None:
+    """Raise AttnProbeError unless all labels are finite numbers."""
     for value in present:
         if not isinstance(value, int | float) or math.isinf(value):
             raise AttnProbeError(
-                f"column {column!r} must hold finite numbers, texts or lists of them as "
-                f"labels, all of one kind, got {type(value).__name__} {value!s:.60}; "
-                "convert them or name another column with --label-column"
+                f"column {column!r} must hold labels of one type: finite numbers, strings, or "
+                f"lists of them; got {type(value).__name__} {value!s:.60}; convert them, or choose "
+                "another column with --label-column"
             )
 
 
-def _check_range(
+def _check_label_range(
     labels: Iterable[tuple[int, int]],
     names: Sequence[str] | None,
-    first: int = 0,
+    first_label: int = 0,
 ) -> None:
-    """Raises AttnProbeError for the number of a label, with its row, that is none."""
+    """Raise AttnProbeError, naming the row, if a label is out of range.
+
+    Args:
+        labels: row and label number.
+        names: names of the classes; None allows up to ``MAX_CLASSES`` classes.
+        first_label: smallest label.
+    """
     n_labels = MAX_CLASSES if names is None else len(names)
     for row, label in labels:
-        if not first <= label < first + n_labels:
-            end = "on" if names is None else f"to {first + n_labels - 1}"
+        if not first_label <= label < first_label + n_labels:
+            last_label = first_label + n_labels - 1
             raise AttnProbeError(
-                f"expected labels from {first} {end}, or -1 for none, row {row} has "
-                f"{label}; renumber them"
+                f"expected labels from {first_label} to {last_label}, or -1 for unlabelled texts, "
+                f"row {row} has {label}; renumber them"
             )
 
 
-def keep_classes(labels: Labels, kept: tuple[str, ...] | None) -> Labels:
-    """Renumbers the classes kept; None for the others.
+def select_classes(labels: Labels, classes: tuple[str, ...] | None) -> Labels:
+    """Keep some classes and renumber them in the given order.
+
+    Args:
+        labels: labels of a split.
+        classes: names of the classes to keep; None keeps all.
+
+    Returns:
+        The renumbered labels, with None for texts of the other classes.
 
     Raises:
-        AttnProbeError: the data does not have these classes.
+        AttnProbeError: if the data does not have these classes.
     """
-    if kept is None:
+    if classes is None:
         return labels
     names = labels.names or ()
-    if not set(kept) <= set(names):
-        existing = ", ".join(names) or "none with a name"
+    if not set(classes) <= set(names):
         raise AttnProbeError(
-            f"expected the classes {', '.join(kept)}, got {existing}; choose a data "
-            "set that has them, name the column with their names with --label-column, "
-            "or give the data by its folder alone, which keeps all classes"
+            f"expected the classes {', '.join(classes)}, the data has "
+            f"{', '.join(names) or 'no class names'}; choose a data set with these classes, name "
+            "the column with the class names with --label-column, or give the folder alone "
+            "instead of name=folder, which keeps all classes"
         )
-    new = {names.index(name): index for index, name in enumerate(kept)}
-    return Labels(labels.kind, [new.get(label) for label in labels.values], kept)
+    new_numbers = {names.index(name): index for index, name in enumerate(classes)}
+    values = [new_numbers.get(label) for label in labels.values]
+    return Labels(labels.label_type, values, classes)
 
 
-WORD_LABELS = (
+WORD_LABEL_COLUMNS = (
     "word_labels",
     "ner_tags",
     "pos_tags",
@@ -271,24 +324,31 @@ WORD_LABELS = (
     "tags",
     "labels",
 )
-"""Columns with a list of one label per word, the first our own name."""
-IGNORED = -100
-"""Transformers' number of a word that is not labelled."""
+"""Usual names of a column with one label per word; `word_labels` is this package's own name."""
+IGNORED_LABEL = -100
+"""Label by which Transformers marks an unlabelled word."""
 
 
-def word_label_column(source: "datasets.Dataset", given: str | None) -> str | None:
-    """The column with the labels of words, if the words come in a list.
+def find_word_label_column(source: "datasets.Dataset", requested_column: str | None) -> str | None:
+    """Return the name of the column with one label per word, or None if there is none.
+
+    Args:
+        source: the split.
+        requested_column: the column that the user named; it is returned as it is.
+
+    Returns:
+        The name of the column, or None.
 
     Raises:
-        AttnProbeError: several such columns.
+        AttnProbeError: if several usual columns are present.
     """
-    if given is not None:
-        return given
-    present = [name for name in WORD_LABELS if name in source.column_names]
+    if requested_column is not None:
+        return requested_column
+    present = [name for name in WORD_LABEL_COLUMNS if name in source.column_names]
     if len(present) > 1 and present[0] != "word_labels":
         raise AttnProbeError(
-            f"expected one column with labels of words, got {', '.join(present)}; "
-            "choose one with --label-column"
+            f"several columns may hold the labels of words: {', '.join(present)}; choose one with "
+            "--label-column"
         )
     return present[0] if present else None
 
@@ -299,72 +359,95 @@ def read_word_labels(
     texts: list[str],
     column: str,
 ) -> tuple[list[list[int]], tuple[str, ...] | None]:
-    """Reads one label per word of each text, -1 for none, and the names of the labels.
+    """Read a column with one label per word.
+
+    Args:
+        values: the cells of the column.
+        names: names of the labels, if the source has numbers.
+        texts: the texts, whose words are separated by white space.
+        column: name of the column, for error messages.
+
+    Returns:
+        The labels of the words of each text, -1 for unlabelled words, and the names of the labels.
 
     Raises:
-        AttnProbeError: another number of labels than of words, or labels that are
-            neither names nor numbers.
+        AttnProbeError: if a text has more or fewer labels than words, or labels are neither names
+            nor whole numbers.
     """
     for row, (labels, text) in enumerate(zip(values, texts, strict=True)):
         n_words = len(text.split())
         if not isinstance(labels, list) or len(labels) != n_words:
             got = len(labels) if isinstance(labels, list) else type(labels).__name__
             raise AttnProbeError(
-                f"expected {n_words} labels in column {column!r}, one per word, row "
-                f"{row} has {got}; give each word one label"
+                f"column {column!r} must hold one label per word, row {row} has {n_words} words "
+                f"and {got} labels; give each word one label"
             )
-    flat = [None if label == IGNORED else label for labels in values for label in labels]
-    read = read_labels(flat, flat, column=column, names=names)
-    if read.kind != "classes":
+    all_labels = [
+        None if label == IGNORED_LABEL else label for labels in values for label in labels
+    ]
+    numbered = read_labels(all_labels, all_labels, column=column, names=names)
+    if numbered.label_type != "classes":
         raise AttnProbeError(
-            f"expected whole numbers or names as labels of words in column {column!r}, "
-            "got others; convert them"
+            f"column {column!r} must hold whole numbers or names as labels of words, got other "
+            "values; convert them"
         )
-    numbers = iter(read.values)
-    return [[next(numbers) for _ in labels] for labels in values], read.names
+    numbers = iter(numbered.values)
+    return [[next(numbers) for _ in labels] for labels in values], numbered.names
 
 
-def read_answers(source: "datasets.Dataset", contexts: list[str]) -> dict[str, list[int]]:
-    """Start and end of the answer in the context, -1 if there is none.
+def read_answer_spans(source: "datasets.Dataset", contexts: list[str]) -> dict[str, list[int]]:
+    """Read where the answer to each question is located in its context.
 
-    Read from columns `answer_start` and `answer_end`, or from SQuAD's `answers`, of
-    which the first is taken. Empty where the data has neither.
+    The columns are `answer_start` and `answer_end`, or `answers` in the format of SQuAD, of which
+    the first answer is used.
+
+    Args:
+        source: the split.
+        contexts: the context of each question.
+
+    Returns:
+        The columns `answer_start` and `answer_end`: the position of the first character of the
+        answer and the position after its last character, both -1 for questions without an answer.
+        Empty if the data has no answers.
 
     Raises:
-        AttnProbeError: an answer that is not where it is said to be.
+        AttnProbeError: if an answer is not at the stated position.
     """
     present = source.column_names
     if {"answer_start", "answer_end"} <= set(present):
-        columns = [column_of(source, f"answer_{end}") for end in ("start", "end")]
-        places = [
-            tuple(-1 if k is None else k for k in place) for place in zip(*columns, strict=True)
+        starts, ends = read_column(source, "answer_start"), read_column(source, "answer_end")
+        spans = [
+            (-1 if start is None else start, -1 if end is None else end)
+            for start, end in zip(starts, ends, strict=True)
         ]
-    elif "answers" in present and _are_located(source.features["answers"]):
-        cells = column_of(source, "answers")
-        places = [_place_of_first(cell, contexts[row], row) for row, cell in enumerate(cells)]
+    elif "answers" in present and _has_answer_positions(source.features["answers"]):
+        cells = read_column(source, "answers")
+        spans = [_find_first_answer(cell, contexts[row], row) for row, cell in enumerate(cells)]
     else:
         return {}
-    for row, (start, end) in enumerate(places):
+    for row, (start, end) in enumerate(spans):
         are_numbers = isinstance(start, int) and isinstance(end, int)
-        n = len(contexts[row])
-        if (start, end) != (-1, -1) and not (are_numbers and 0 <= start < end <= n):
+        length = len(contexts[row])
+        if (start, end) != (-1, -1) and not (are_numbers and 0 <= start < end <= length):
             raise AttnProbeError(
-                f"expected an answer within the {n} characters of the context of row "
-                f"{row}, got {start!r} to {end!r}; count characters from 0, the end "
-                "behind the last, and give -1 and -1 for none"
+                f"row {row}: the answer must lie within the {length} characters of the context, "
+                f"got {start!r} to {end!r}; count characters from 0, give the position after the "
+                "last character as the end, and -1 and -1 for no answer"
             )
-    starts, ends = zip(*places, strict=True)
-    return {"answer_start": [*starts], "answer_end": [*ends]}
+    return {
+        "answer_start": [start for start, _ in spans],
+        "answer_end": [end for _, end in spans],
+    }
 
 
-def _are_located(feature: Any) -> bool:
-    """Whether cells hold SQuAD's answers: lists in a dict, or dicts in a list."""
+def _has_answer_positions(feature: Any) -> bool:
+    """Return whether cells have the format of SQuAD: a dict of lists, or a list of dicts."""
     cell = getattr(feature, "feature", feature)
     return isinstance(cell, Mapping) and {"text", "answer_start"} <= set(cell)
 
 
-def _place_of_first(cell: Any, context: str, row: int) -> tuple[int, int]:
-    """Start and end of the first of SQuAD's answers; -1 and -1 where there is none."""
+def _find_first_answer(cell: Any, context: str, row: int) -> tuple[int, int]:
+    """Return start and end of the first answer in a cell of SQuAD, or (-1, -1) without one."""
     if isinstance(cell, list):
         cell = cell[0] if cell else None
     if not cell or not cell["text"]:
@@ -375,67 +458,88 @@ def _place_of_first(cell: Any, context: str, row: int) -> tuple[int, int]:
     end = start + len(text)
     if context[start:end] != text:
         raise AttnProbeError(
-            f"expected the answer {text!r} at character {start} of the context of row "
-            f"{row}, found {context[start:end]!r}; mend answer_start"
+            f"row {row}: expected the answer {text!r} at character {start} of the context, found "
+            f"{context[start:end]!r}; correct answer_start"
         )
     return start, end
+
+
+CHOICE_TEXT_COLUMNS = (
+    "text",
+    "sent1",
+    "startphrase",
+    "ctx",
+    "question",
+    "premise",
+    "sentence",
+)
+"""Usual names of the column with the text to which the choices belong."""
 
 
 def read_choices(
     source: "datasets.Dataset",
 ) -> tuple[str, list[list[str]]] | None:
-    """The column of the text and the choices beside it; None if there are none.
+    """Read the choices of multiple-choice questions.
 
-    The columns are `choices` (texts, or `text` and `label` as in ARC), `endings`
-    (HellaSwag), or `ending0`, `ending1`, … (SWAG, of which `sent2` begins each) and
+    The columns may be `choices` (a list of texts, or a dict with `text` and `label` as in ARC),
+    `endings` (HellaSwag), `ending0`, `ending1`, … (SWAG; each ending is put after `sent2`), or
     `choice1`, `choice2`, … (COPA).
+
+    Args:
+        source: the split.
+
+    Returns:
+        The name of the column with the text of the question, and the choices of each row; None if
+        the data has no choices.
+
+    Raises:
+        AttnProbeError: if a row has fewer than two choices, or choices that are not texts.
     """
     present = source.column_names
-    numbered = sorted(name for name in present if re.fullmatch(r"(ending|choice)\d", name))
-    lists = [name for name in ("choices", "endings") if name in present]
-    if lists:
-        cells = column_of(source, lists[0])
+    numbered_columns = sorted(name for name in present if re.fullmatch(r"(ending|choice)\d", name))
+    list_names = [name for name in ("choices", "endings") if name in present]
+    if list_names:
+        cells = read_column(source, list_names[0])
         rows = [cell["text"] if isinstance(cell, Mapping) else cell for cell in cells]
-    elif len(numbered) > 1:
-        columns = [column_of(source, name) for name in numbered]
+    elif len(numbered_columns) > 1:
+        columns = [read_column(source, name) for name in numbered_columns]
         rows = [list(row) for row in zip(*columns, strict=True)]
-        begins = column_of(source, "sent2") if "sent2" in present else []
-        for row, begin in zip(rows, begins, strict=False):
-            row[:] = [f"{begin} {ending}" for ending in row]
+        if "sent2" in present:
+            beginnings = read_column(source, "sent2")
+            rows = [
+                [f"{beginning} {ending}" for ending in row]
+                for row, beginning in zip(rows, beginnings, strict=True)
+            ]
     else:
         return None
     _check_choices(rows)
-    known = (
-        "text",
-        "sent1",
-        "startphrase",
-        "ctx",
-        "question",
-        "premise",
-        "sentence",
-    )
-    return next((name for name in known if name in present), "text"), rows
+    return next((name for name in CHOICE_TEXT_COLUMNS if name in present), "text"), rows
 
 
 def _check_choices(rows: list[Any]) -> None:
+    """Raise AttnProbeError unless every row is a list of at least two texts."""
     for row, choices in enumerate(rows):
         is_list = isinstance(choices, list) and len(choices) > 1
         if not is_list or not all(isinstance(choice, str) for choice in choices):
             raise AttnProbeError(
                 f"expected a list of at least two texts as choices, row {row} has "
-                f"{choices!r:.60}; mend or drop it"
+                f"{choices!r:.60}; correct or drop this row"
             )
 
 
-def right_choices(values: list[Any], cells: list[Any] | None) -> list[Any]:
-    """Labels as indices of choices, from the names of choices, their texts or numbers.
+def find_correct_choices(values: list[Any], cells: list[Any] | None) -> list[Any]:
+    """Convert labels of multiple-choice questions into indices of the choices.
 
     Args:
-        values: of the label column.
-        cells: of the column `choices`, whose `label` names each choice; None: no names.
+        values: cells of the label column: the name, the text or the number of the correct choice.
+        cells: cells of the column `choices`, whose `label` names each choice; None if the choices
+            have no names.
+
+    Returns:
+        The index of the correct choice of each question; None for unlabelled questions.
 
     Raises:
-        AttnProbeError: a label that is none of these.
+        AttnProbeError: if a label is none of these.
     """
     numbers = []
     for row, value in enumerate(values):
@@ -447,37 +551,39 @@ def right_choices(values: list[Any], cells: list[Any] | None) -> list[Any]:
             value = int(value)
         elif isinstance(value, str) and value:
             raise AttnProbeError(
-                "expected as label the number, from 0, of the right choice, its name "
-                f"or its text, row {row} has {value!r}; renumber it"
+                "expected as label the number (from 0), the name or the text of the correct "
+                f"choice, row {row} has {value!r}; correct it"
             )
         numbers.append(None if value == "" else value)
     return numbers
 
 
-logger = logging.getLogger(__name__)
-
-POSITIONS = ("int", "uint", "null")
-"""How the types of positions begin; null where no text has any."""
+POSITION_TYPES = ("int", "uint", "null")
+"""Prefixes of the data types of word positions; null if no text has a rationale."""
 
 
-def read_rationales(source: "datasets.Dataset", ending: str = "") -> list[list[int]] | None:
-    """Rationale of each text as positions of its words; None where there are none.
+def read_rationales(source: "datasets.Dataset", suffix: str = "") -> list[list[int]] | None:
+    """Read the rationale of each text: the positions of the words that people marked as the reason.
 
-    They are lists of whole numbers in the column `rationale`. A column of that name that
-    holds something else, such as sentences, is left alone.
+    Rationales are lists of whole numbers in the column `rationale`. If this column holds anything
+    else, such as sentences, it is ignored with a warning.
 
     Args:
         source: the split.
-        ending: of the column's name, "_pair" for second texts.
+        suffix: end of the column's name; "_pair" for the second texts.
+
+    Returns:
+        The positions for each text, empty for texts without a rationale; None if the data has no
+        rationales.
     """
-    column = f"rationale{ending}"
+    column = f"rationale{suffix}"
     if column not in source.column_names:
         return None
     positions = getattr(source.features[column], "feature", None)
-    if not str(getattr(positions, "dtype", "")).startswith(POSITIONS):
+    if not str(getattr(positions, "dtype", "")).startswith(POSITION_TYPES):
         logger.warning(
-            "the column %s is not read as rationales: it holds no lists of positions",
+            "column %s is not used as rationales, since it holds no lists of word positions",
             column,
         )
         return None
-    return [cell or [] for cell in column_of(source, column)]
+    return [cell or [] for cell in read_column(source, column)]

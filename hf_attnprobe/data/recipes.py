@@ -1,6 +1,6 @@
-"""The data sets that have a name here: where they are, how the papers cut them, what they are.
+"""The registered data sets: source, splits, columns and rules of the papers.
 
-They stand in ``recipes.yaml``.
+They are listed in ``recipes.yaml``.
 """
 
 import math
@@ -12,22 +12,22 @@ from pathlib import Path
 from hf_attnprobe.core.serialization import read_packaged
 
 
-# White space after . ! ? … and a closing quote or bracket, or a line's end.
-_END = re.compile(r"""(?<=[.!?…])\s+|(?<=[.!?…]["'”’)\]])\s+|\s*\n\s*""")
+_SENTENCE_BOUNDARY = re.compile(r"""(?<=[.!?…])\s+|(?<=[.!?…]["'”’)\]])\s+|\s*\n\s*""")
+"""White space after . ! ? or …, also after a closing quote or bracket, or a line break."""
 
 
 @dataclass(frozen=True)
-class Card:
-    """One data set in words.
+class DatasetCard:
+    """Facts about a data set, for its users.
 
     Attributes:
-        task: what is predicted from what.
-        sizes: texts in train, validation and test; None where it is not stated.
-        sizes_from: who states them.
-        licence: as its source states it.
-        n_classes: number of classes; None where it depends on the files.
-        bring: the files to bring, and where they come from; none where the Hub has it.
-        rules: how it is cut, and what differs from the papers.
+        task: what is predicted, such as "sentiment of a sentence".
+        sizes: number of texts in train, validation and test; None if it is not stated.
+        sizes_from: the source of the sizes.
+        licence: the licence as its source states it.
+        n_classes: number of classes; None if it depends on the files.
+        bring: the files to provide and where to get them; empty if the Hub has the data.
+        rules: how the data is filtered and split, and how this differs from the papers.
     """
 
     task: str
@@ -38,46 +38,48 @@ class Card:
     bring: tuple[str, ...] = ()
     rules: tuple[str, ...] = ()
 
-    def sizes_in_words(self) -> str:
-        """Texts in train, validation and test.
+    def format_sizes(self) -> str:
+        """Return the number of texts in train, validation and test as one string.
 
-        >>> RECIPES["sst"].card.sizes_in_words()
+        >>> RECIPES["sst"].card.format_sizes()
         '6,355 / – / 1,725'
         """
-        return " / ".join("–" if n is None else f"{n:,}" for n in self.sizes)
+        return " / ".join("–" if n_texts is None else f"{n_texts:,}" for n_texts in self.sizes)
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """Where a data set is and how a paper cuts it.
+    """The source of a data set, its columns, and the rules by which a paper splits and filters it.
 
     Attributes:
-        hub_id: on the Hub; with a folder instead, local files are cut in the same way.
-            "./…" where nothing is on the Hub: a folder in the working directory.
-        config: configuration of the data set, where it has several.
-        text_column: default: that of a known pair, else `text` or `sentence`; several
-            are joined by a space.
-        text_pair_column: the second text, which the tokenizer pairs with the first.
-        label_column: default: `label`; without that column there are no labels. Several
-            are one column of 0 and 1 per label.
-        label_names: names of the classes, where the source has integers.
-        first_label: the source's number of the first class.
+        hub_id: id on the Hub, or a local folder to which the same rules are applied. An id that
+            starts with "./" is a folder in the working directory, for data that the Hub lacks.
+        config: configuration of the data set, if it has several.
+        text_column: column of the texts; several columns are joined by a space. Default: that of a
+            usual pair, otherwise `text` or `sentence`.
+        text_pair_column: column of the second texts, which the tokenizer pairs with the first.
+        label_column: column of the labels, or several columns of 0 and 1, one per label. Default:
+            `label`; without this column the texts are unlabelled.
+        label_names: names of the classes, if the source has integers.
+        first_label: number of the first class in the source.
         keep_labels: names of the classes to keep, renumbered in this order.
-        splits: our name of a split -> the source's, where they differ.
-        validation_fraction: share of `train` set apart where the source has no
+        splits: names of the splits in the source that differ from train, validation and test.
+        validation_fraction: share of `train` to use as validation if the source has no
             `validation`.
-        balanced_validation: whether that share is taken of every class.
-        longer_than, shorter_than: strict bounds on the number of whitespace tokens.
-        max_sentences: of training and validation texts; longer ones are dropped as
-            outliers.
-        max_sentence_tokens: whitespace tokens in any sentence of these texts.
-        authors_files: whether ``card.bring`` names files in a layout of their authors', which
+        balanced_validation: whether to take the same share of every class for validation.
+        longer_than: texts must have more white-space tokens than this number.
+        shorter_than: texts must have fewer white-space tokens than this number.
+        max_sentences: training and validation texts with more sentences are dropped as outliers.
+        max_sentence_tokens: training and validation texts with a sentence of more white-space
+            tokens are dropped as outliers.
+        authors_files: whether ``card.bring`` names files in their authors' format, which
             ``examples/authors_files.py`` converts.
-        as_text: further columns whose cells are texts, whatever they look like in a table.
-        labels: ``data=model``, what the source's labels are called here.
-        holdout: share of the only split that is set apart to test on.
-        name: by which the data set is known here; "" for none.
-        card: what people should know of it; of data sets with a name.
+        string_columns: further columns of a table that are read as strings even if all their cells
+            look like numbers.
+        labels: new names of labels as ``data=model``.
+        holdout: share of a single split to use as the test split.
+        name: name of a registered data set; "" for other data sets.
+        card: facts about a registered data set; None for other data sets.
     """
 
     hub_id: str
@@ -96,21 +98,27 @@ class Recipe:
     max_sentences: int | None = None
     max_sentence_tokens: int | None = None
     authors_files: bool = False
-    as_text: Sequence[str] = ()
+    string_columns: Sequence[str] = ()
     labels: tuple[str, ...] = ()
     holdout: float | None = None
     name: str = ""
-    card: Card | None = field(default=None, compare=False, repr=False)
+    card: DatasetCard | None = field(default=None, compare=False, repr=False)
 
     @property
-    def is_pairs(self) -> bool:
-        """Whether its texts are known to come in pairs; unknown is False."""
+    def has_pairs(self) -> bool:
+        """Whether the recipe names a column of second texts."""
         return self.text_pair_column is not None
 
-    def admits(self, text: str, *, training: bool) -> bool:
-        """Whether a text is within the bounds on its length.
+    def is_within_bounds(self, text: str, *, training: bool) -> bool:
+        """Return whether a text meets the bounds on its length.
 
-        The bounds on sentences hold for texts of ``training`` and validation only.
+        Args:
+            text: the text.
+            training: whether the text is from the training or the validation split. Only these
+                have bounds on the number and the length of sentences.
+
+        Returns:
+            Whether to keep the text.
         """
         length = len(text.split())
         if self.longer_than is not None and length <= self.longer_than:
@@ -120,21 +128,30 @@ class Recipe:
         if not training or self.max_sentences is self.max_sentence_tokens is None:
             return True
         lengths = [len(sentence.split()) for sentence in split_sentences(text)]
-        most_sentences = self.max_sentences or math.inf
-        most_tokens = self.max_sentence_tokens or math.inf
-        return len(lengths) <= most_sentences and max(lengths, default=0) <= most_tokens
+        max_sentences = self.max_sentences or math.inf
+        max_sentence_tokens = self.max_sentence_tokens or math.inf
+        return len(lengths) <= max_sentences and max(lengths, default=0) <= max_sentence_tokens
 
 
 def split_sentences(text: str) -> list[str]:
-    """The sentences of a text in order, without the white space between them.
+    r"""Split a text into sentences by punctuation and line breaks.
 
-    A rule, not a model: abbreviations such as "Dr. No" end a sentence too.
+    The rule does not know abbreviations: a sentence also ends after "Dr." in "Dr. No".
 
-    >>> split_sentences('He asked "why?" Nobody knew... It was 3.5 metres\\nby two .')
+    Args:
+        text: the text.
+
+    Returns:
+        The sentences in order, without the white space between them.
+
+    >>> split_sentences('He asked "why?" Nobody knew... It was 3.5 metres\nby two .')
     ['He asked "why?"', 'Nobody knew...', 'It was 3.5 metres', 'by two .']
     """
-    return [sentence for sentence in _END.split(text.strip()) if sentence]
+    return [sentence for sentence in _SENTENCE_BOUNDARY.split(text.strip()) if sentence]
 
 
-_READ = read_packaged(Path(__file__).with_suffix(".yaml"), Mapping[str, Recipe])
-RECIPES: dict[str, Recipe] = {name: replace(recipe, name=name) for name, recipe in _READ.items()}
+_PARSED_RECIPES = read_packaged(Path(__file__).with_suffix(".yaml"), Mapping[str, Recipe])
+RECIPES: dict[str, Recipe] = {
+    name: replace(recipe, name=name) for name, recipe in _PARSED_RECIPES.items()
+}
+"""The registered data sets by name."""

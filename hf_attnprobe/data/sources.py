@@ -1,4 +1,4 @@
-"""Where data sets come from: names, folders, single files, the Hub, memory."""
+"""Open data sets from registered names, folders, single files, the Hub and objects in memory."""
 
 import csv
 import difflib
@@ -16,243 +16,286 @@ from typing import TYPE_CHECKING, Any, Literal
 from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.core.options import check_name, check_path
 from hf_attnprobe.core.serialization import in_short
-from hf_attnprobe.data.columns import KNOWN_PAIRS, SINGLE, each
+from hf_attnprobe.data.columns import PAIR_COLUMNS, TEXT_COLUMNS, list_columns
 from hf_attnprobe.data.recipes import RECIPES, Recipe
-from hf_attnprobe.statistics.sampling import by_hash
+from hf_attnprobe.statistics.sampling import order_by_hash
 
 
 if TYPE_CHECKING:
     import datasets
 
 
-FORMATS = {
+FILE_FORMATS = {
     ".csv": "csv",
     ".tsv": "csv",
     ".json": "json",
     ".jsonl": "json",
     ".parquet": "parquet",
 }
+"""Format of a data file by its suffix."""
 CSV_OPTIONS: dict[str, Any] = {"keep_default_na": False, "na_values": [""]}
-"""So that cells such as NA and None stay texts."""
-AS_TEXT = {"example_id", *SINGLE, *chain(*KNOWN_PAIRS)}
-"""Columns whose cells are kept as they are written: years are texts, and ids may be past int64."""
-LARGEST_ID = 2**63 - 1
-CANNOT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
-"""The system's numbers of a full disk, a full share of one, one that is only read."""
-LONGEST_FIELD = 2**31 - 1
-"""Characters of a cell, in place of the few that Python's csv takes."""
+"""Options of ``pandas.read_csv`` under which cells such as NA and None remain texts."""
+STRING_COLUMNS = {"example_id", *TEXT_COLUMNS, *chain(*PAIR_COLUMNS)}
+"""Columns of a table that are always read as strings, so that a text such as "1984" remains a text
+and an id that exceeds int64 remains exact."""
+MAX_ID = 2**63 - 1
+"""Largest example id, that of an int64."""
+UNWRITABLE_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+"""Error numbers of a full disk, an exhausted quota and a read-only file system."""
+MAX_CELL_LENGTH = 2**31 - 1
+"""Largest number of characters in a cell of a CSV file; Python's default is 131,072."""
 
 
-def recipe_of(dataset: Any, **given: Any) -> Recipe:
-    """How a data set is split: by the recipe of its name, or as its source has it.
+def resolve_recipe(dataset: Any, **recipe_fields: Any) -> Recipe:
+    """Return the recipe of a data set, with the user's settings in place of the recipe's.
 
     Args:
-        dataset: ``name=folder`` is a folder that is cut as the data set of that name.
-        given: fields of the recipe; those that are not None replace its own.
+        dataset: a name, a Hub id, a path, ``name=folder`` (a folder to which the rules of a
+            registered data set are applied), a recipe, or an object in memory.
+        **recipe_fields: fields of the recipe to replace, unless they are None.
+
+    Returns:
+        The recipe.
 
     Raises:
-        AttnProbeError: ``name`` is none, but nearly one; or a path where nothing is.
+        AttnProbeError: if a name before "=" is misspelt, or a path does not exist.
     """
     if isinstance(dataset, str | os.PathLike):
         check_name("dataset", str(dataset))
-        dataset = named(str(dataset))
+        dataset = find_recipe(str(dataset))
         if not dataset.name:
-            _check_path(dataset.hub_id)
+            _check_path_exists(dataset.hub_id)
     recipe = dataset if isinstance(dataset, Recipe) else Recipe("")
-    changes = {name: value for name, value in given.items() if value is not None}
+    changes = {name: value for name, value in recipe_fields.items() if value is not None}
     return replace(recipe, **changes)
 
 
-def _check_path(place: str) -> None:
-    """Raises AttnProbeError if a path, or a name that ends as a file, does not exist."""
-    check_path("data set", place)
-    path = Path(place)
-    if path.suffix.lower() in FORMATS and not path.exists():
-        raise AttnProbeError(f"expected a data set, there is no file {place} in {Path.cwd()}")
+def _check_path_exists(name: str) -> None:
+    """Raise AttnProbeError if a path, or a name with the suffix of a data file, does not exist."""
+    check_path("data set", name)
+    path = Path(name)
+    if path.suffix.lower() in FILE_FORMATS and not path.exists():
+        raise AttnProbeError(f"expected a data set, but {Path.cwd()} has no file {name}")
 
 
-def named(dataset: str) -> Recipe:
-    """Recipe for a name, a Hub id, a folder, or ``name=folder``.
+def find_recipe(dataset: str) -> Recipe:
+    """Return the recipe of a registered name, a Hub id, a folder, or ``name=folder``.
 
-    >>> named("sst").hub_id, named("sst=folder").hub_id, named("sst=folder").longer_than
-    ('SetFit/sst2', 'folder', 5)
+    Args:
+        dataset: the data set as the user named it.
+
+    Returns:
+        The registered recipe, or a recipe without rules for any other data set.
+
+    Raises:
+        AttnProbeError: if the name before "=" is similar to a registered name.
+
+    >>> find_recipe("sst").hub_id, find_recipe("sst=folder").hub_id
+    ('SetFit/sst2', 'folder')
     """
     name, equals, folder = dataset.partition("=")
     if dataset in RECIPES or not equals or Path(dataset).exists():
         return RECIPES.get(dataset, Recipe(dataset))
     if name in RECIPES:
         recipe = RECIPES[name]
-        # The Hub's configuration, where the folder is a copy of what is there.
-        card = Path(folder) / "README.md"
-        is_copy = card.is_file() and f"config_name: {recipe.config}" in card.read_text()
+        # A folder that is a copy of the Hub's repository needs the Hub's configuration too.
+        readme = Path(folder) / "README.md"
+        is_copy = readme.is_file() and f"config_name: {recipe.config}" in readme.read_text()
         return replace(recipe, hub_id=folder, config=recipe.config if is_copy else None)
-    near = difflib.get_close_matches(name, RECIPES, n=1, cutoff=0.75)
-    if near:
+    similar_names = difflib.get_close_matches(name, RECIPES, n=1, cutoff=0.75)
+    if similar_names:
         raise AttnProbeError(
-            f"expected a known name before =, got {name!r}; did you mean "
-            f"{near[0]}={folder}? Give {folder} alone for a data set without a recipe"
+            f"expected a registered name before =, got {name!r}; did you mean "
+            f"{similar_names[0]}={folder}? For a data set without a recipe, give {folder} alone"
         )
     return Recipe(folder)
 
 
-def is_file(dataset: Any) -> bool:
-    """Whether the data set is a single file of a known type."""
+def is_data_file(dataset: Any) -> bool:
+    """Return whether the data set is a single file in one of ``FILE_FORMATS``."""
     if not isinstance(dataset, str | os.PathLike):
         return False
     path = Path(dataset)
-    return path.suffix.lower() in FORMATS and path.is_file()
+    return path.suffix.lower() in FILE_FORMATS and path.is_file()
 
 
-def has_splits(dataset: Any) -> bool:
-    """Whether the data set may have several splits."""
+def may_have_splits(dataset: Any) -> bool:
+    """Return whether the data set can have several splits; a file or a table has only one."""
     if isinstance(dataset, Mapping):
-        return _are_splits(dataset)
-    return isinstance(dataset, str | os.PathLike | Recipe) and not is_file(dataset)
+        return _holds_splits(dataset)
+    return isinstance(dataset, str | os.PathLike | Recipe) and not is_data_file(dataset)
 
 
 def open_splits(dataset: Any, split: str, recipe: Recipe) -> "dict[str, datasets.Dataset]":
-    """All splits, by the source's names; a single split is called ``split``."""
+    """Open all splits of a data set.
+
+    Args:
+        dataset: the data set, from disk, from the Hub or in memory.
+        split: name to use for the split of a data set that has only one, such as a file.
+        recipe: the recipe of the data set.
+
+    Returns:
+        The splits by their names in the source.
+
+    Raises:
+        AttnProbeError: if the data set cannot be loaded.
+    """
     if isinstance(dataset, str | os.PathLike | Recipe):
-        return _load(recipe, split)
-    if isinstance(dataset, Mapping) and _are_splits(dataset):
+        return _load_splits(recipe, split)
+    if isinstance(dataset, Mapping) and _holds_splits(dataset):
         return {
-            name: _one_split(examples, f"split {name!r} of the data set")
+            name: _open_single_split(examples, f"split {name!r} of the data set")
             for name, examples in dataset.items()
         }
-    return {recipe.splits.get(split, split): _one_split(dataset, "the data set")}
+    return {recipe.splits.get(split, split): _open_single_split(dataset, "the data set")}
 
 
-def _one_split(dataset: Any, name: str) -> "datasets.Dataset":
-    examples = _from_memory(dataset)
+def _open_single_split(dataset: Any, description: str) -> "datasets.Dataset":
+    """Convert an object in memory to one split, or raise AttnProbeError."""
+    examples = _convert_to_split(dataset)
     if examples is None:
         raise AttnProbeError(
-            "expected a name, a folder, a file, a Hub id, a Dataset, a DatasetDict, a "
-            "DataFrame, a dict of columns or a list of dicts or of texts as "
-            f"{name}, got {type(dataset).__name__}; convert it to one of them"
+            f"expected as {description} a name, a folder, a file, a Hub id, a Dataset, a "
+            "DatasetDict, a DataFrame, a dict of columns, or a list of dicts or texts, got "
+            f"{type(dataset).__name__}; convert it to one of them"
         )
     return examples
 
 
-def _load(recipe: Recipe, split: str) -> "dict[str, datasets.Dataset]":
+def _load_splits(recipe: Recipe, split: str) -> "dict[str, datasets.Dataset]":
+    """Load all splits of a data set from a file, a folder or the Hub."""
     import datasets
 
     path = Path(recipe.hub_id)
-    markers = ("dataset_dict.json", "state.json")
-    is_saved = any((path / name).is_file() for name in markers)
+    is_saved_dataset = any((path / name).is_file() for name in ("dataset_dict.json", "state.json"))
     if recipe.name and recipe.hub_id.startswith("./") and not path.exists():
         raise AttnProbeError(
-            f"expected a folder of data files at {recipe.hub_id}, which is not there; "
-            f"`attnprobe datasets {recipe.name}` says what to bring, and "
-            f"{recipe.name}=FOLDER as the data set says where it is"
+            f"the folder {recipe.hub_id} with the files of {recipe.name} does not exist; "
+            f"`attnprobe datasets {recipe.name}` lists the files to provide; if they are elsewhere, "
+            f"pass {recipe.name}=FOLDER"
         )
     try:
-        if is_file(path):
-            return {recipe.splits.get(split, split): read_file(path, _texts_of(recipe))}
-        if is_saved:
+        if is_data_file(path):
+            return {
+                recipe.splits.get(split, split): read_data_file(path, _list_string_columns(recipe))
+            }
+        if is_saved_dataset:
             loaded = datasets.load_from_disk(path)
         else:
-            loaded = _load_dataset(recipe.hub_id, recipe.config, _texts_of(recipe))
-    except AttnProbeError:  # of a table's fields
+            loaded = _load_dataset(recipe.hub_id, recipe.config, _list_string_columns(recipe))
+    except AttnProbeError:
         raise
-    except Exception as reason:
-        # datasets, pyarrow, the file system and the network raise many kinds.
-        raise AttnProbeError(_cannot_load(recipe.hub_id, reason)) from reason
+    # datasets, pyarrow, the file system and the network raise many types of exceptions.
+    except Exception as error:
+        raise AttnProbeError(_explain_load_failure(recipe.hub_id, error)) from error
     return dict(loaded) if isinstance(loaded, dict) else {"train": loaded}
 
 
-def _texts_of(recipe: Recipe) -> set[str]:
-    """The columns of a table that are read as texts, whatever they look like."""
-    named = [recipe.text_column, recipe.text_pair_column, recipe.label_column]
-    text, pair, labels = (set(each(one)) for one in named)
-    return (AS_TEXT | text | pair | {*recipe.as_text}) - labels
+def _list_string_columns(recipe: Recipe) -> set[str]:
+    """Return the columns of a table whose cells are read as strings, even if they look otherwise."""
+    text_columns = {*list_columns(recipe.text_column), *list_columns(recipe.text_pair_column)}
+    label_columns = {*list_columns(recipe.label_column)}
+    return (STRING_COLUMNS | text_columns | {*recipe.string_columns}) - label_columns
 
 
-def _load_dataset(name: str, config: str | None, texts: Collection[str]) -> Any:
-    """Like ``datasets.load_dataset``, but cells such as "NA" stay texts."""
+def _load_dataset(name: str, config: str | None, string_columns: Collection[str]) -> Any:
+    """Load a data set with ``datasets``, but keep the cells of texts in CSV files unchanged.
+
+    Without this, ``datasets`` would read a text such as "NA" as a missing value and a text such as
+    "1984" as a number.
+    """
     import datasets
 
+    # The newest revision is loaded, as in papers that name a data set without its revision. Every
+    # report records the fingerprint of the data.
     builder = datasets.load_dataset_builder(name, config)
-    kind = type(builder.config).__name__
-    # the data set as it is now, as papers name it; its fingerprint is in every report
-    if kind == "JsonConfig":
-        for file in _files_of(builder.config):
-            _check_json(file)
-    if kind != "CsvConfig":
+    config_class = type(builder.config)
+    if config_class.__name__ == "JsonConfig":
+        for file in _download_files(builder.config):
+            _check_json_start(file)
+    if config_class.__name__ != "CsvConfig":
         return datasets.load_dataset(name, config)  # nosec B615
-    options = {**CSV_OPTIONS, "converters": dict.fromkeys(texts, str)}
-    usual = type(builder.config)(sep=builder.config.sep)
-    # else their README tells how to read the tables
-    if builder.config.pd_read_csv_kwargs == usual.pd_read_csv_kwargs:
-        headers = [check_fields(file, builder.config.sep) for file in _files_of(builder.config)]
-        options["converters"] = {name: str for name in chain(*headers) if name.strip() in texts}
+    options = {**CSV_OPTIONS, "converters": dict.fromkeys(string_columns, str)}
+    default_config = config_class(sep=builder.config.sep)
+    # If the README of the data set sets other options of pandas, they determine how tables are
+    # read, and the header cannot be checked here.
+    if builder.config.pd_read_csv_kwargs == default_config.pd_read_csv_kwargs:
+        headers = [
+            check_table_fields(file, builder.config.sep) for file in _download_files(builder.config)
+        ]
+        options["converters"] = {
+            column: str for column in chain(*headers) if column.strip() in string_columns
+        }
     loaded = datasets.load_dataset(name, config, **options)  # nosec B615
-    return {split: _without_gaps(examples) for split, examples in loaded.items()}
+    return {split: _clean_table(examples) for split, examples in loaded.items()}
 
 
-def _files_of(config: Any) -> list[Path]:
-    """The files of a data set on this machine, fetched where they are on the Hub."""
+def _download_files(config: Any) -> list[Path]:
+    """Return the local paths of a data set's files, after downloading those of the Hub."""
     import datasets
 
     manager = datasets.DownloadManager()
-    of_splits = manager.download_and_extract(config.data_files or {}).values()
-    return [Path(file) for files in of_splits for file in manager.iter_files(files)]
+    files_by_split = manager.download_and_extract(config.data_files or {})
+    return [Path(file) for files in files_by_split.values() for file in manager.iter_files(files)]
 
 
-def _cannot_load(name: str, reason: Exception) -> str:
-    """One line that says why a data set cannot be loaded, and what to do."""
-    if _is_of_the_cache(reason):
+def _explain_load_failure(name: str, error: Exception) -> str:
+    """Return one line that states why a data set cannot be loaded, and how to fix it."""
+    if _is_cache_failure(error):
         return (
-            f"cannot write to Hugging Face's cache ({_in_short(reason)}); make room "
-            "there, or set HF_HOME to a folder that can be written to"
+            f"cannot write to the cache of Hugging Face ({_shorten_error(error)}); free some disk "
+            "space, or set HF_HOME to a writable folder"
         )
-    if "BatchSize must be greater" in str(reason.__cause__):
-        return f"expected examples in {name}, its Parquet files have no rows; write some"
+    if "BatchSize must be greater" in str(error.__cause__):
+        return f"the Parquet files in {name} have no rows; add examples"
     if Path(name).is_file() and not Path(name).stat().st_size:
-        return f"expected examples in {name}, the file is empty; write some"
+        return f"the data file {name} is empty; add examples"
     if Path(name).is_file():
-        cause = f", which cannot be read: {_in_short(reason)}"
-        if Path(name).suffix not in FORMATS:
-            cause = "; unpack it, or write it as one of them"
-        return f"expected a file ending in {', '.join(FORMATS)}, got {name!r}{cause}"
+        if Path(name).suffix in FILE_FORMATS:
+            reason = f" which cannot be read: {_shorten_error(error)}"
+        else:
+            reason = "; unpack the file, or convert it to one of these formats"
+        return f"expected a file ending in {', '.join(FILE_FORMATS)}, got {name!r}{reason}"
     return (
-        "expected a folder of data files, a file, a Hub id or a name that attnprobe datasets "
-        f"lists, got {name!r}, which cannot be loaded: {_in_short(reason)}; without a "
-        "network give NAME=FOLDER, or set HF_HUB_OFFLINE=1"
+        "expected a folder of data files, a file, a Hub id or a name listed by `attnprobe "
+        f"datasets`, got {name!r}, which cannot be loaded: {_shorten_error(error)}; without a "
+        "network, pass NAME=FOLDER or set HF_HUB_OFFLINE=1"
     )
 
 
-def _is_of_the_cache(reason: BaseException | None) -> bool:
-    """Whether an error comes from a full or read-only disk, or a home that is none."""
+def _is_cache_failure(error: BaseException | None) -> bool:
+    """Return whether an error or one of its causes is a cache folder that cannot be written to."""
     from datasets.config import HF_DATASETS_CACHE
 
-    places = [HF_DATASETS_CACHE, *map(str, Path(HF_DATASETS_CACHE).parents)]
-    while reason is not None:
-        is_known = isinstance(reason, OSError) and reason.errno in CANNOT_WRITE
-        # datasets has no number for a full disk
-        is_full = "Not enough disk space" in str(reason)
-        is_place = str(getattr(reason, "filename", "")) in places
-        if is_known or is_full or is_place:
+    cache_folders = [HF_DATASETS_CACHE, *map(str, Path(HF_DATASETS_CACHE).parents)]
+    while error is not None:
+        is_unwritable = isinstance(error, OSError) and error.errno in UNWRITABLE_ERRNOS
+        # datasets raises an OSError without an error number if the disk is full.
+        is_disk_full = "Not enough disk space" in str(error)
+        is_cache_folder = str(getattr(error, "filename", "")) in cache_folders
+        if is_unwritable or is_disk_full or is_cache_folder:
             return True
-        reason = reason.__cause__ or reason.__context__
+        error = error.__cause__ or error.__context__
     return False
 
 
-def _in_short(reason: Exception) -> str:
-    """Messages of an error and its cause in one line of 200 characters."""
-    messages = [str(error) for error in (reason, reason.__cause__) if error is not None]
-    text = " ".join(": ".join(filter(None, messages)).split())
-    text = text or type(reason).__name__
-    return text if len(text) <= 200 else text[:199] + "…"
+def _shorten_error(error: Exception) -> str:
+    """Return the messages of an error and its cause as one line of at most 200 characters."""
+    messages = [str(link) for link in (error, error.__cause__) if link is not None]
+    line = " ".join(": ".join(filter(None, messages)).split())
+    line = line or type(error).__name__
+    return line if len(line) <= 200 else line[:199] + "…"
 
 
-# --- tables and memory ---------------------------------------------------------------------------
+# --- Tables and objects in memory ----------------------------------------------------------------
 
 
 SEPARATORS = ",;\t|"
+"""Characters that may separate the columns of a .csv file."""
 
 
-def separator_of(path: Path) -> str:
-    """Returns what separates the columns of a table: a tab in .tsv, else by its header."""
+def detect_separator(path: Path) -> str:
+    """Return the column separator of a table: a tab in .tsv, else the most frequent in the header."""
     if path.suffix.lower() == ".tsv":
         return "\t"
     with path.open(encoding="utf-8", errors="replace") as file:
@@ -260,112 +303,131 @@ def separator_of(path: Path) -> str:
     return max(SEPARATORS, key=header.count)
 
 
-def read_file(path: Path, texts: Collection[str] = AS_TEXT) -> "datasets.Dataset":
-    """Reads a table whole; what needs no cache cannot fail by one.
+def read_data_file(
+    path: Path, string_columns: Collection[str] = STRING_COLUMNS
+) -> "datasets.Dataset":
+    """Read a single data file into memory.
+
+    Unlike ``datasets.load_dataset`` this does not need the cache folder, and so cannot fail because
+    of it.
 
     Args:
-        path: ends in one of :data:`FORMATS`.
-        texts: columns of a CSV or TSV file whose cells are kept as they are written.
+        path: a file with a suffix of ``FILE_FORMATS``.
+        string_columns: columns of a CSV or TSV file whose cells are read as strings.
+
+    Returns:
+        The rows.
 
     Raises:
-        AttnProbeError: rows of different lengths, no rows, values of several types in a column.
+        AttnProbeError: if the file has no rows, rows of different lengths, or a column with values
+            of several types.
     """
     import datasets
     import pandas as pd
     import pyarrow.parquet as parquet
 
-    kind = FORMATS[path.suffix.lower()]
-    if kind == "parquet":
+    file_format = FILE_FORMATS[path.suffix.lower()]
+    if file_format == "parquet":
         examples = datasets.Dataset(parquet.read_table(path))
-    elif kind == "json":
-        examples = _of_json(path)
+    elif file_format == "json":
+        examples = _read_json(path)
     else:
-        separator = separator_of(path)
-        header = check_fields(path, separator)
-        kept = {name: str for name in header if name.strip() in texts}
-        frame = pd.read_csv(path, sep=separator, converters=kept, **CSV_OPTIONS)
-        examples = _without_gaps(datasets.Dataset.from_pandas(frame, preserve_index=False))
+        separator = detect_separator(path)
+        header = check_table_fields(path, separator)
+        converters = {column: str for column in header if column.strip() in string_columns}
+        frame = pd.read_csv(path, sep=separator, converters=converters, **CSV_OPTIONS)
+        examples = _clean_table(datasets.Dataset.from_pandas(frame, preserve_index=False))
     if not len(examples):
-        raise AttnProbeError(f"expected examples in {path}, it has no rows; write some")
+        raise AttnProbeError(f"the data file {path} has no rows; add examples")
     return examples
 
 
-def _of_json(path: Path) -> "datasets.Dataset":
-    """A list of rows, or a row per line; texts are no dates and dates no numbers.
+def _read_json(path: Path) -> "datasets.Dataset":
+    """Read a JSON file that holds a list of rows, or one row per line.
 
-    pyarrow, which reads faster, makes dates of texts and ends the process at a null in front.
+    pyarrow would be faster, but it converts texts that look like dates, and a file that starts with
+    null makes it abort the process.
     """
-    _check_json(path)
-    text = path.read_text(encoding="utf-8-sig")
+    _check_json_start(path)
+    content = path.read_text(encoding="utf-8-sig")
     try:
-        rows = json.loads(text)
+        rows = json.loads(content)
     except json.JSONDecodeError as error:
         if error.msg != "Extra data":
             raise
-        rows = [json.loads(line) for line in text.split("\n") if line.strip()]
-    examples = _from_memory([rows] if isinstance(rows, Mapping) else rows)
+        rows = [json.loads(line) for line in content.split("\n") if line.strip()]
+    examples = _convert_to_split([rows] if isinstance(rows, Mapping) else rows)
     if examples is None:
-        odd = next(row for row in rows if not isinstance(row, Mapping))
+        wrong_row = next(row for row in rows if not isinstance(row, Mapping))
         raise AttnProbeError(
-            f"expected a list of rows, or a row per line, as names with values in {path}, got "
-            f"{in_short(odd)}; mend it"
+            f"{path} must hold rows as JSON objects, in a list or one per line, got "
+            f"{in_short(wrong_row)}; correct it"
         )
     return examples
 
 
-def _check_json(path: Path) -> None:
-    """Raises AttnProbeError for JSON that begins as no rows do; pyarrow dies of some of it."""
+def _check_json_start(path: Path) -> None:
+    """Raise AttnProbeError if a JSON file is empty or does not start like rows.
+
+    pyarrow aborts the process on some of these files.
+    """
     with path.open(encoding="utf-8-sig", errors="replace") as file:
-        first = next((line.strip()[0] for line in file if line.strip()), "")
-    if not first:
-        raise AttnProbeError(f"expected examples in {path}, the file is empty; write some")
-    if first not in "{[":
+        first_character = next((line.strip()[0] for line in file if line.strip()), "")
+    if not first_character:
+        raise AttnProbeError(f"the data file {path} is empty; add examples")
+    if first_character not in "{[":
         raise AttnProbeError(
-            f"expected a list of rows, or a row per line, in {path}, which begins with "
-            f"{in_short(first)}; write rows as names with values"
+            f"{path} must hold rows as JSON objects, in a list or one per line, but it starts with "
+            f"{in_short(first_character)}; write each row as an object with column names as keys"
         )
 
 
-def _without_gaps(examples: "datasets.Dataset") -> "datasets.Dataset":
-    """A table without blanks around its names, empty cells of texts as empty texts.
+def _clean_table(examples: "datasets.Dataset") -> "datasets.Dataset":
+    """Clean a table from a CSV file.
 
-    Ids are numbers.
+    Column names lose the white space around them, empty cells of string columns become empty
+    strings, and ids become integers if all of them are integers.
     """
     import datasets
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    blank = [name for name in examples.column_names if name != name.strip()]
-    examples = examples.rename_columns({name: name.strip() for name in blank})
+    padded_names = [name for name in examples.column_names if name != name.strip()]
+    examples = examples.rename_columns({name: name.strip() for name in padded_names})
     table = examples.data.table
     for position, (name, feature) in enumerate(examples.features.items()):
         if getattr(feature, "dtype", "") in ("string", "large_string"):
             column = pc.fill_null(table[name], "")
             if name == "example_id":
-                with suppress(pa.ArrowInvalid):  # names that are no numbers stay
+                with suppress(pa.ArrowInvalid):
                     column = pc.cast(column, pa.int64())
             table = table.set_column(position, name, column)
     return datasets.Dataset(table)
 
 
-def _are_splits(dataset: Mapping[str, Any]) -> bool:
-    """Whether a mapping holds splits rather than columns."""
+def _holds_splits(dataset: Mapping[str, Any]) -> bool:
+    """Return whether the values of a mapping are splits rather than columns."""
     return bool(dataset) and all(map(_is_split, dataset.values()))
 
 
 def _is_split(value: Any) -> bool:
+    """Return whether an object in memory is a table or a list of rows."""
     if isinstance(value, list):
         return bool(value) and isinstance(value[0], Mapping)
     return hasattr(value, "column_names") or hasattr(value, "columns")
 
 
-def _from_memory(dataset: Any) -> "datasets.Dataset | None":
-    """Examples in memory as one split; None for other objects.
+def _convert_to_split(dataset: Any) -> "datasets.Dataset | None":
+    """Convert an object in memory to one split.
 
-    A list of texts or of dicts, a dict of columns, a data frame, a `Dataset`.
+    Args:
+        dataset: a list of texts or of dicts, a dict of columns, a data frame, or a ``Dataset``.
+
+    Returns:
+        The split; None for any other object.
 
     Raises:
-        AttnProbeError: a column with values of several types, or of different lengths.
+        AttnProbeError: if a column has values of several types, or columns have different lengths.
     """
     import datasets
     import pandas as pd
@@ -375,74 +437,83 @@ def _from_memory(dataset: Any) -> "datasets.Dataset | None":
     if isinstance(dataset, pd.DataFrame):
         if not dataset.columns.is_unique:
             raise AttnProbeError(
-                "expected columns with a name each, got "
-                f"{', '.join(map(str, dataset.columns))}; rename one"
+                "expected columns with different names, got "
+                f"{', '.join(map(str, dataset.columns))}; rename one of them"
             )
         frame = dataset.astype(object).where(dataset.notna(), None)
-        return _from_columns(dict(frame.items()))
-    if isinstance(dataset, Mapping) and not _are_splits(dataset):
-        return _from_columns(dataset)
+        return _build_from_columns(dict(frame.items()))
+    if isinstance(dataset, Mapping) and not _holds_splits(dataset):
+        return _build_from_columns(dataset)
     if not isinstance(dataset, list | tuple):
         return None
     if dataset and all(isinstance(row, str) for row in dataset):
-        return _from_columns({"text": list(dataset)})
+        return _build_from_columns({"text": list(dataset)})
     if all(isinstance(row, Mapping) for row in dataset):
         names = dict.fromkeys(name for row in dataset for name in row)
-        return _from_columns({n: [row.get(n) for row in dataset] for n in names})
+        return _build_from_columns({name: [row.get(name) for row in dataset] for name in names})
     return None
 
 
-def _from_columns(columns: Mapping[Any, Any]) -> "datasets.Dataset":
-    """Columns by name as one split, without ids that do not fit into int64."""
+def _build_from_columns(columns: Mapping[Any, Any]) -> "datasets.Dataset":
+    """Build a split from columns by name; drop a column `example_id` that does not fit in int64."""
     import datasets
 
-    plain: dict[str, list[Any]] = {}
+    lists: dict[str, list[Any]] = {}
     for name, values in columns.items():
-        # arrays and series hold no plain Python values
+        # Arrays and series have tolist, which converts their values to plain Python values.
         values = values.tolist() if hasattr(values, "tolist") else values
         if not isinstance(values, list | tuple):
             raise AttnProbeError(
-                f"expected a list of values in column {name!r}, got "
-                f"{type(values).__name__}; give every column as a list"
+                f"column {name!r} must be a list of values, got {type(values).__name__}; convert it"
             )
-        plain[str(name)] = [*values]
-    lengths = {name: len(values) for name, values in plain.items()}
+        lists[str(name)] = [*values]
+    lengths = {name: len(values) for name, values in lists.items()}
     if len(set(lengths.values())) > 1:
         counts = ", ".join(f"{name} {length}" for name, length in lengths.items())
         raise AttnProbeError(
-            f"expected columns of one length, got {counts}; give each text one value"
+            f"expected columns of the same length, got {counts}; give each text one value"
         )
-    usable = {}
-    for name, values in plain.items():
+    valid_columns = {}
+    for name, values in lists.items():
         try:
             datasets.Dataset.from_dict({name: values})
-            usable[name] = values
-        except Exception as reason:  # pyarrow raises many kinds
-            is_long = isinstance(reason, OverflowError)
-            if is_long and name == "example_id":  # rows are numbered then
+            valid_columns[name] = values
+        # pyarrow raises many types of exceptions.
+        except Exception as error:
+            # Without this column, the row numbers serve as ids.
+            if isinstance(error, OverflowError) and name == "example_id":
                 continue
-            short = " ".join(str(reason).split())[:120]
+            reason = " ".join(str(error).split())[:120]
             raise AttnProbeError(
-                f"column {name!r} must hold values of one type, also within lists: "
-                f"{short}; convert them"
-            ) from reason
-    return datasets.Dataset.from_dict(usable)
+                f"column {name!r} must hold values of one type, also within lists: {reason}; "
+                "convert them"
+            ) from error
+    return datasets.Dataset.from_dict(valid_columns)
 
 
-def check_fields(
+def check_table_fields(
     path: Path, separator: str, quoting: Literal[0, 1, 2, 3] = csv.QUOTE_MINIMAL
 ) -> list[str]:
-    """Returns the header of a table in which every row has as many fields as it has names.
+    """Check that every row of a table has one field per column, and return the header.
 
-    pandas takes what the first row has too many for an index, by which all columns are
-    another's, and fills up rows that have too few.
+    Without this check, pandas would use surplus fields in the first row as an index, which shifts
+    all columns, and would fill up rows with too few fields.
+
+    Args:
+        path: the CSV or TSV file.
+        separator: the column separator.
+        quoting: how fields are quoted, one of the constants of the module ``csv``.
+
+    Returns:
+        The column names as written, including white space around them.
 
     Raises:
-        AttnProbeError: a row has more or fewer, or a name is there twice.
+        AttnProbeError: if a row has more or fewer fields than the header, or two columns have the
+            same name.
     """
-    before = csv.field_size_limit(LONGEST_FIELD)
+    default_limit = csv.field_size_limit(MAX_CELL_LENGTH)
     try:
-        # what is no UTF-8 is said by whoever reads the table
+        # Invalid UTF-8 is replaced here, since the reader of the table reports it afterwards.
         with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
             lines = csv.reader(file, delimiter=separator, quoting=quoting)
             rows = (row for row in lines if len(row) > 1 or "".join(row).strip())
@@ -450,65 +521,77 @@ def check_fields(
             for number, row in enumerate(rows):
                 if len(row) != len(header):
                     raise AttnProbeError(
-                        f"{path}, row {number} (line {lines.line_num}): expected "
-                        f"{len(header)} fields as in the header, got {len(row)}; give one "
-                        f"per column, texts that hold {separator!r} in double quotes"
+                        f"{path}, row {number} (line {lines.line_num}): expected {len(header)} "
+                        f"fields as in the header, got {len(row)}; give one field per column, and "
+                        f"put texts that contain {separator!r} in double quotes"
                     )
     finally:
-        csv.field_size_limit(before)
+        csv.field_size_limit(default_limit)
     names = [name.strip() for name in header]
-    named = list(filter(None, names))
-    if len(set(named)) < len(named):
+    nonempty_names = list(filter(None, names))
+    if len(set(nonempty_names)) < len(nonempty_names):
         raise AttnProbeError(
-            f"{path}: expected a header of different names, got {', '.join(names)}; rename one"
+            f"{path}: expected a header with different column names, got {', '.join(names)}; "
+            "rename one of them"
         )
     return header
 
 
-def set_apart(
+def split_by_holdout(
     splits: "Mapping[str, datasets.Dataset]", share: float
 ) -> "dict[str, datasets.Dataset]":
-    """Returns train, validation and test of a single split, by a hash of the rows' numbers.
+    """Divide a single split into train, validation and test by a hash of the row numbers.
 
     Args:
-        splits: the data set's; one.
-        share: of the rows, that are tested on; as many are the validation split.
+        splits: the splits of the data set; there must be one.
+        share: share of the rows to use for testing; validation gets the same share.
+
+    Returns:
+        The splits train, validation and test.
 
     Raises:
-        AttnProbeError: several splits, or too few rows.
+        AttnProbeError: if there are several splits, or too few rows for the share.
     """
     if len(splits) != 1:
         raise AttnProbeError(
-            f"expected one split to set texts apart from, got {', '.join(splits)}; leave out "
-            "--holdout"
+            f"--holdout needs a data set with one split, got the splits {', '.join(splits)}; leave "
+            "out --holdout"
         )
     (source,) = splits.values()
-    n = round(share * len(source))
-    if not n:
+    n_test = round(share * len(source))
+    if not n_test:
         raise AttnProbeError(
-            f"expected a text to set apart, {share:g} of {len(source)} rows is none; make "
-            "--holdout larger"
+            f"--holdout {share:g} of {len(source)} rows selects no row; make it larger"
         )
-    order = by_hash(range(len(source)))
-    parts = {
-        "train": order[2 * n :],
-        "validation": order[n : 2 * n],
-        "test": order[:n],
+    order = order_by_hash(range(len(source)))
+    rows_by_split = {
+        "train": order[2 * n_test :],
+        "validation": order[n_test : 2 * n_test],
+        "test": order[:n_test],
     }
-    return {name: source.select(sorted(rows)) for name, rows in parts.items()}
+    return {name: source.select(sorted(rows)) for name, rows in rows_by_split.items()}
 
 
-def hold_out(labels: Sequence[Any], share: float, seed: int) -> set[int]:
-    """Indices of a share of every class; a seed always gives the same ones.
+def draw_holdout_rows(labels: Sequence[Any], share: float, seed: int) -> set[int]:
+    """Draw the same share of rows from every class.
 
-    >>> sorted(hold_out(["a", "a", "b", "b"], 0.5, seed=0))
+    Args:
+        labels: label of each row.
+        share: share of each class to draw.
+        seed: seed of the draw; the same seed always gives the same rows.
+
+    Returns:
+        Indices of the drawn rows.
+
+    >>> sorted(draw_holdout_rows(["a", "a", "b", "b"], 0.5, seed=0))
     [1, 3]
     """
-    places: dict[Any, list[int]] = {}
-    for place, label in enumerate(labels):
-        places.setdefault(label, []).append(place)
-    draw = random.Random(seed)
-    held_out: set[int] = set()
-    for label in sorted(places):
-        held_out.update(draw.sample(places[label], round(share * len(places[label]))))
-    return held_out
+    rows_by_label: dict[Any, list[int]] = {}
+    for row, label in enumerate(labels):
+        rows_by_label.setdefault(label, []).append(row)
+    generator = random.Random(seed)
+    drawn_rows: set[int] = set()
+    for label in sorted(rows_by_label):
+        rows = rows_by_label[label]
+        drawn_rows.update(generator.sample(rows, round(share * len(rows))))
+    return drawn_rows

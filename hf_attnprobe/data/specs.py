@@ -1,6 +1,7 @@
-"""The data arguments that every verb takes: texts with labels, or passages with questions.
+"""The data arguments of the commands: labelled texts, or passages with questions.
 
-What reads data is imported when data are read, so that a command knows its flags without it.
+Modules that read data are imported inside the methods that need them. A command can thus print its
+flags without importing `datasets`.
 """
 
 from collections.abc import Sequence
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from hf_attnprobe.data.examples import OpenedSplit
 
 
-COLUMNS = (
+READING_FIELDS = (
     "dataset_config",
     "text_column",
     "text_pair_column",
@@ -26,54 +27,61 @@ COLUMNS = (
     "labels",
     "holdout",
 )
-"""Fields of :class:`Data` that say how its source is read."""
+"""Fields of :class:`Data` that are passed to the functions which read its source."""
 
 
 @dataclass(frozen=True)
 class Data(Options):
-    """A data set, its columns, and how much of it is used.
+    """A data set, its columns, and the number of texts to use.
 
-    Verbs take it wherever they take a data set:
-    ``audit(model, Data("sst", test_limit=200))``.
-    A name, a folder, a Hub id or examples in memory alone stand for ``Data(dataset)``.
+    Every function that takes a data set accepts this class. A name, a folder, a Hub id or examples in
+    memory are short for ``Data(dataset)``.
+
+    Example::
+
+        from hf_attnprobe import Data
+
+        data = Data([{"text": "a fine film", "label": "pos"}], test_limit=200)
+        data.load_examples()[0]["text"]  # 'a fine film'
     """
 
     dataset: Any = option(
         help=(
             "data set: a name (sst, imdb, agnews, …), a Hub id, a folder that "
-            "datasets.load_dataset reads, or, to test on, a file (csv, tsv, json, jsonl, parquet)"
+            "datasets.load_dataset can read, or, for testing only, a file (csv, tsv, json, jsonl, "
+            "parquet)"
         )
     )
     dataset_config: str | None = option(
-        None, "configuration of a data set that has several", daily=False
+        None, "configuration of the data set, if it has several", daily=False
     )
     text_column: str | Sequence[str] | None = option(
         None,
-        "column with the texts; several columns are joined by a space into one text "
-        "(default: a known pair such as premise and hypothesis, else text or sentence)",
+        "column with the texts; several columns are joined by a space "
+        "(default: a usual pair such as premise and hypothesis, else text or sentence)",
         metavar="COLUMN",
     )
     text_pair_column: str | None = option(
         None,
-        "column with the second texts, which the tokenizer pairs with the first "
-        "(default: that of a known pair)",
+        "column with the second texts, which the tokenizer pairs with the first ones "
+        "(default: that of a usual pair)",
         metavar="COLUMN",
     )
     label_column: str | Sequence[str] | None = option(
         None,
-        "column with the labels; several are one column of 0 and 1 per label (default: label)",
+        "column with the labels, or several columns of 0 and 1, one per label (default: label)",
         metavar="COLUMN",
     )
     labels: Sequence[str] | None = option(
         None,
-        "what the model calls the data's labels: bad=neg good=pos, or 1=neg 5=pos; with nothing "
-        "behind =, texts of that label count as not labelled",
+        "the model's names of the data's labels, such as bad=neg good=pos or 1=neg 5=pos; write "
+        "nothing after = to treat the texts of a label as unlabelled",
         metavar="DATA=MODEL",
     )
     holdout: float | None = option(
         None,
-        "share of a single file or split that is set apart to test on, and as much again for "
-        "validation; always the same texts",
+        "share of a single file or split to use for testing; the same share is used for validation, "
+        "and the choice of texts is always the same",
         at_least=0.01,
         at_most=0.4,
         metavar="SHARE",
@@ -81,53 +89,79 @@ class Data(Options):
     split: str = option("test", "split to test on")
     test_limit: int | None = option(
         None,
-        "number of texts to test on, always the same ones (default: all)",
+        "number of texts to test on; the choice is always the same (default: all)",
         at_least=1,
     )
     train_limit: int | None = option(
         None,
-        "number of texts to train on, spread evenly over the classes (default: all)",
+        "number of texts to train on, balanced over the classes (default: all)",
         at_least=1,
     )
 
-    def examples(self, *, limit: int | None = None, seed: int = 0) -> "datasets.Dataset":
-        """The tested split, see :func:`~hf_attnprobe.data.examples.load_examples`.
+    def load_examples(self, *, limit: int | None = None, seed: int = 0) -> "datasets.Dataset":
+        """Load the split to test on.
 
         Args:
-            limit: number of rows to keep; at least 1.
-            seed: chooses the rows of a validation split that has to be set apart.
+            limit: number of rows to sample; at least 1.
+            seed: seed that draws a validation split from the training texts, if necessary.
+
+        Returns:
+            The rows, see :func:`~hf_attnprobe.data.examples.load_examples`.
+
+        Raises:
+            AttnProbeError: if the data cannot be read.
         """
         from hf_attnprobe.data.examples import load_examples
 
-        return load_examples(self.dataset, self.split, **self._columns(), limit=limit, seed=seed)
+        options = self._get_reading_options()
+        return load_examples(self.dataset, self.split, **options, limit=limit, seed=seed)
 
-    def opened(self, *, seed: int = 0) -> "OpenedSplit":
-        """The tested split before it is read; ``seed`` as :meth:`examples`."""
+    def open_split(self, *, seed: int = 0) -> "OpenedSplit":
+        """Open the split to test on without reading its texts.
+
+        Args:
+            seed: seed that draws a validation split from the training texts, if necessary.
+
+        Returns:
+            The opened split.
+
+        Raises:
+            AttnProbeError: if the split does not exist.
+        """
         from hf_attnprobe.data.examples import open_split
 
-        return open_split(self.dataset, self.split, **self._columns(), seed=seed)
+        return open_split(self.dataset, self.split, **self._get_reading_options(), seed=seed)
 
-    def splits(self, *, seed: int = 0) -> "dict[str, datasets.Dataset]":
-        """All splits, see :func:`~hf_attnprobe.data.examples.load_splits`.
+    def load_splits(self, *, seed: int = 0) -> "dict[str, datasets.Dataset]":
+        """Load all splits for a training, with at most ``train_limit`` training texts.
 
-        ``train_limit`` bounds the training texts.
+        Args:
+            seed: seed that draws a validation split from the training texts, if necessary.
+
+        Returns:
+            The splits by name, see :func:`~hf_attnprobe.data.examples.load_splits`.
+
+        Raises:
+            AttnProbeError: if the data cannot be read or has no validation split.
         """
         from hf_attnprobe.data.examples import load_splits
 
-        return load_splits(self.dataset, **self._columns(), limit=self.train_limit, seed=seed)
+        options = self._get_reading_options()
+        return load_splits(self.dataset, **options, limit=self.train_limit, seed=seed)
 
-    def _columns(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in COLUMNS}
+    def _get_reading_options(self) -> dict[str, Any]:
+        """Return the keyword arguments with which the source is read."""
+        return {name: getattr(self, name) for name in READING_FIELDS}
 
 
-def as_data(dataset: Any) -> Data:
-    """The data given to a verb, as :class:`Data`."""
+def to_data(dataset: Any) -> Data:
+    """Return a data set in any accepted form as :class:`Data`."""
     return dataset if isinstance(dataset, Data) else Data(dataset)
 
 
-# --- Passages with questions, and the answers of a language model to them ---
+# --- Passages with questions, and the answers of a language model --------------------------------
 
-USUAL = {
+DEFAULT_COLUMNS = {
     "context": ("context", "passage", "document"),
     "question": ("question", "query"),
     "prompt": ("prompt",),
@@ -136,41 +170,50 @@ USUAL = {
     "other": ("other",),
     "expected": ("expected",),
 }
-"""What a row may have, each with the names under which it is looked for."""
-ASKED_BY = ("question", "prompt", "turns")
-"""What may ask: of these a row has one."""
-FOREIGN = (
+"""Parts of a row, each with the usual names of its column."""
+QUESTION_FIELDS = ("question", "prompt", "turns")
+"""Parts of a row that pose the question; a data set has exactly one of them."""
+UNSUPPORTED_FIELDS = (
     "text_column",
     "text_pair_column",
     "label_column",
     "labels",
     "train_limit",
 )
-"""Fields of :class:`Data` that say nothing of questions."""
+"""Fields of :class:`Data` that do not apply to passages with questions."""
 
 
 @dataclass(frozen=True)
 class Answers(Data):
-    """Passages, a question about each, and the answers of a language model.
+    """Passages, a question about each, and optionally the answers of a language model.
 
-    ``audit(model, Answers(rows, units="sentence"), tokenizer=tokenizer)`` asks whether the
-    model's attention to the units of a passage explains what it answers. A row has a
-    passage (``context``, a text or a list of texts) and what asks about it:
+    An audit of this data tests whether the model's attention to the units of a passage, such as its
+    sentences, explains its answer. Each row has a passage (``context``: a text or a list of texts)
+    and one of three columns that pose the question:
 
-    - ``question``: both are put into one user turn of the tokenizer's chat template, or,
-      where it has none, into a plain prompt;
-    - ``prompt``: the whole prompt, used as it is; the passage is found in it;
-    - ``turns``: a conversation as lists of ``{"role": …, "content": …}``, rendered by the
-      chat template; the passage is found in it. With ``units="turn"`` there is no
-      passage: the units are the turns before the last one.
+    - ``question``: a question. Passage and question become one user turn of the tokenizer's chat
+      template, or a plain prompt if the tokenizer has no template.
+    - ``prompt``: a complete prompt, which contains the passage and is used unchanged.
+    - ``turns``: a conversation as a list of ``{"role": …, "content": …}``, which contains the passage
+      and is rendered with the chat template. With ``units="turn"`` there is no passage: the units
+      are all turns but the last one.
 
-    An ``answer`` is scored as it is given (behind a ``prompt`` exactly as it is written, with
-    the space that it begins with); without one the model's greedy answer is taken.
+    If a row has an ``answer``, the model's probability of this answer is explained. After a
+    ``prompt`` the answer is appended exactly as written, so it may need a leading space. Without an
+    ``answer``, the model generates one greedily.
+
+    Example::
+
+        from hf_attnprobe import Answers
+
+        rows = [{"context": "Ann is in Rome. Bo is in Oslo.", "question": "Where is Ann?"}]
+        data = Answers(rows, units="sentence")
+        data.load_examples()[0]["question"]  # 'Where is Ann?'
     """
 
     units: Literal["sentence", "token", "word", "passage", "turn"] = option(
         "sentence",
-        "parts of a passage that are compared",
+        "parts of a passage to compare",
     )
     context_column: str | None = option(
         None, "column with the passages (default: context)", metavar="COLUMN"
@@ -182,7 +225,7 @@ class Answers(Data):
     )
     prompt_column: str | None = option(
         None,
-        "column with whole prompts, in which the passages are found (default: prompt)",
+        "column with complete prompts that contain the passages (default: prompt)",
         metavar="COLUMN",
         daily=False,
     )
@@ -194,34 +237,34 @@ class Answers(Data):
     )
     answer_column: str | None = option(
         None,
-        "column with the answers to be explained (default: answer or answers, where there is "
-        "one; else what the model says, greedily)",
+        "column with the answers to explain (default: answer or answers; if there is no such "
+        "column, the model generates an answer greedily)",
         metavar="COLUMN",
         daily=False,
     )
     other_column: str | None = option(
         None,
-        "column with another answer each, to which the answer is contrasted (default: other)",
+        "column with a second answer, with which the answer is contrasted (default: other)",
         metavar="COLUMN",
         daily=False,
     )
     expected_column: str | None = option(
         None,
-        "column with what a right answer contains, by which the right ones are counted (default: "
-        "expected)",
+        "column with the text that a correct answer must contain; it is used to count correct "
+        "answers (default: expected)",
         metavar="COLUMN",
         daily=False,
     )
     template: str | None = option(
         None,
-        "text of the user's turn, or of the whole prompt without a chat template, with "
-        "{context} and {question} in it",
+        "text with {context} and {question} in it, used as the user turn, or as the complete prompt "
+        "if the tokenizer has no chat template",
         metavar="TEXT",
         daily=False,
     )
     max_new_tokens: int = option(
         32,
-        "longest answer that the model generates, in tokens",
+        "maximum length of a generated answer, in tokens",
         at_least=1,
         at_most=4096,
         daily=False,
@@ -229,53 +272,61 @@ class Answers(Data):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in FOREIGN:
+        for name in UNSUPPORTED_FIELDS:
             if getattr(self, name) is not None:
                 raise AttnProbeError(
-                    f"expected no {name} with passages and questions, got "
-                    f"{getattr(self, name)!r}; name columns by context_column, question_column "
+                    f"{name} does not apply to passages with questions, got "
+                    f"{getattr(self, name)!r}; name columns with context_column, question_column "
                     "and answer_column"
                 )
-        said = self.template
-        if said is not None and (said.count("{context}") != 1 or "{question}" not in said):
+        template = self.template
+        if template is not None and (
+            template.count("{context}") != 1 or "{question}" not in template
+        ):
             raise AttnProbeError(
-                f"expected {{context}} once, and {{question}}, in the template, got {said!r}"
+                "the template must contain {context} exactly once, and {question}, got "
+                f"{template!r}"
             )
 
-    def examples(self, *, limit: int | None = None, seed: int = 0) -> "datasets.Dataset":
-        """The tested split as it is asked: nothing is rendered and nothing generated.
+    def load_examples(self, *, limit: int | None = None, seed: int = 0) -> "datasets.Dataset":
+        """Load the split to test on, without rendering prompts or generating answers.
+
+        Args:
+            limit: number of rows to sample; at least 1.
+            seed: seed that draws a validation split from the training texts, if necessary.
 
         Returns:
-            Rows with ``example_id``; ``text``, the passage; what there is of ``passages``
-            (those of a list), ``listed`` (whether it is one), ``question``, ``prompt``, ``turns``, ``answer``,
-            ``other`` and ``expected``; and ``label``, −1, since answers are no labels.
+            Rows with ``example_id``, ``text`` (the passage), ``label`` (−1, since answers are no
+            labels) and, as far as the data has them, ``passages`` (the texts of a list),
+            ``listed`` (whether the passage was a list), ``question``, ``prompt``, ``turns``,
+            ``answer``, ``other`` and ``expected``.
 
         Raises:
-            AttnProbeError: no such data set or column, nothing that asks or several things
-                that do, or a cell that is no text.
+            AttnProbeError: if the data set or a column does not exist, no column or several columns
+                pose the question, or a cell is not a text.
         """
         import datasets
 
-        from hf_attnprobe.data.columns import column_of
-        from hf_attnprobe.data.examples import example_ids
-        from hf_attnprobe.statistics.sampling import sample
+        from hf_attnprobe.data.columns import read_column
+        from hf_attnprobe.data.examples import choose_example_ids
+        from hf_attnprobe.statistics.sampling import draw_sample
 
-        opened = self.opened(seed=seed)
-        columns = self.columns(opened.source.column_names)
-        ids = example_ids(opened.source)
-        rows = sample(list(opened.rows), [ids[row] for row in opened.rows], limit)
-        cells = {name: column_of(opened.source, column) for name, column in columns.items()}
-        read = {
-            name: [_READERS[name](cells[name][k], columns[name], k) for k in rows]
-            for name in columns
-        }
+        opened = self.open_split(seed=seed)
+        columns = self.find_columns(opened.source.column_names)
+        ids = choose_example_ids(opened.source)
+        rows = draw_sample(list(opened.rows), [ids[row] for row in opened.rows], limit)
+        cells = {name: read_column(opened.source, column) for name, column in columns.items()}
+        values = {}
+        for name, column in columns.items():
+            read_cell = _CELL_READERS[name]
+            values[name] = [read_cell(cells[name][row], column, row) for row in rows]
         table: dict[str, Any] = {
             "example_id": [ids[row] for row in rows],
             "text": [""] * len(rows),
             "label": [-1] * len(rows),
-            **read,
+            **values,
         }
-        if "context" in read:
+        if "context" in values:
             contexts = table.pop("context")
             table["text"] = ["\n\n".join(passages) for passages in contexts]
             table["passages"] = contexts
@@ -284,122 +335,130 @@ class Answers(Data):
         examples.info.description = ", ".join(columns.values())
         return examples
 
-    def splits(self, *, seed: int = 0) -> "dict[str, datasets.Dataset]":
-        """Refused: nothing is trained on answers."""
-        raise AttnProbeError("expected texts with labels to train on, got Answers; give Data(…)")
+    def load_splits(self, *, seed: int = 0) -> "dict[str, datasets.Dataset]":
+        """Raise AttnProbeError, since classifiers are not trained on answers."""
+        raise AttnProbeError("training needs texts with labels, got Answers; use Data(…) instead")
 
-    def _columns(self) -> dict[str, Any]:
-        """What opens the source: all columns are texts, years among them."""
-        named = [getattr(self, f"{name}_column") for name in USUAL]
-        return super()._columns() | {"as_text": [*filter(None, named), *chain(*USUAL.values())]}
+    def _get_reading_options(self) -> dict[str, Any]:
+        """Return the options of the source, by which all columns are read as strings."""
+        requested_columns = [getattr(self, f"{name}_column") for name in DEFAULT_COLUMNS]
+        string_columns = [*filter(None, requested_columns), *chain(*DEFAULT_COLUMNS.values())]
+        return super()._get_reading_options() | {"string_columns": string_columns}
 
-    def columns(self, present: Sequence[str]) -> dict[str, str]:
-        """The columns that are read, by what they hold.
+    def find_columns(self, present: Sequence[str]) -> dict[str, str]:
+        """Find the columns to read.
 
         Args:
-            present: all columns of the source.
+            present: names of all columns of the source.
+
+        Returns:
+            The names of the columns by the part of a row that they hold, such as ``context``.
 
         Raises:
-            AttnProbeError: no such column; nothing that asks, or several things that do;
-                no passage.
+            AttnProbeError: if a column does not exist, no column or several columns pose the
+                question, or there is no column with passages.
         """
-        from hf_attnprobe.data.columns import check_present
+        from hf_attnprobe.data.columns import check_column_exists
 
-        given = {name: getattr(self, f"{name}_column") for name in USUAL}
-        found: dict[str, str] = {}
-        for name, usual in USUAL.items():
-            if given[name] is not None:
-                check_present(present, given[name], f"--{name}-column")
-            known = (one for one in usual if one in present)
-            column = given[name] or next(known, None)
+        requested = {name: getattr(self, f"{name}_column") for name in DEFAULT_COLUMNS}
+        columns: dict[str, str] = {}
+        for name, usual_columns in DEFAULT_COLUMNS.items():
+            if requested[name] is not None:
+                check_column_exists(present, requested[name], f"--{name}-column")
+            usual_column = next((column for column in usual_columns if column in present), None)
+            column = requested[name] or usual_column
             if column is not None:
-                found[name] = column
-        named = [name for name in ASKED_BY if given[name]]
-        asking = named or [name for name in ASKED_BY if name in found]
-        if len(asking) != 1:
-            several = " and ".join(found[name] for name in asking)
+                columns[name] = column
+
+        # A column that the user named takes precedence over columns with usual names.
+        question_fields = [name for name in QUESTION_FIELDS if requested[name]]
+        if not question_fields:
+            question_fields = [name for name in QUESTION_FIELDS if name in columns]
+        if len(question_fields) != 1:
+            candidates = " and ".join(columns[name] for name in question_fields)
             raise AttnProbeError(
-                "expected one column that asks about the passages, a question, a prompt or "
-                f"turns, got {several or 'none of them'} among {', '.join(present)}; name it "
-                "with --question-column, --prompt-column or --turns-column"
+                "expected one column that poses the question (a question, a prompt or turns), got "
+                f"{candidates or 'none'} among {', '.join(present)}; name it with "
+                "--question-column, --prompt-column or --turns-column"
             )
         if self.units == "turn":
-            if asking != ["turns"]:
+            if question_fields != ["turns"]:
                 raise AttnProbeError(
-                    'expected turns for units="turn", got a '
-                    f"{asking[0]} per row; name their column with --turns-column"
+                    f'units="turn" needs conversations, got a {question_fields[0]} per row; name '
+                    "the column of the conversations with --turns-column"
                 )
-            found.pop("context", None)
-        elif "context" not in found:
+            columns.pop("context", None)
+        elif "context" not in columns:
             raise AttnProbeError(
-                "expected a column with the passages, none of "
-                f"{', '.join(USUAL['context'])} is among {', '.join(present)}; name it with "
-                "--context-column"
+                f"no column with passages ({', '.join(DEFAULT_COLUMNS['context'])}) among "
+                f"{', '.join(present)}; name it with --context-column"
             )
-        left_out = {*ASKED_BY} - {*asking}
-        return {name: column for name, column in found.items() if name not in left_out}
+        unused_fields = {*QUESTION_FIELDS} - {*question_fields}
+        return {name: column for name, column in columns.items() if name not in unused_fields}
 
 
-def as_answers(data: Data) -> Answers:
-    """The data given to a language model; plain data has its columns under the usual names."""
+def to_answers(data: Data) -> Answers:
+    """Return the data of a language model's audit as :class:`Answers`, with default columns."""
     if isinstance(data, Answers):
         return data
     return Answers(**{field.name: getattr(data, field.name) for field in fields(Data)})
 
 
-def _passages(cell: Any, column: str, row: int) -> list[str]:
-    """A passage, or those of a list; blank ones are refused."""
+def _read_passages(cell: Any, column: str, row: int) -> list[str]:
+    """Return the passages of a cell, which holds one text or a list of texts."""
     passages = cell if isinstance(cell, list) else [cell]
-    if not passages or not all(isinstance(one, str) and one.strip() for one in passages):
-        raise _unreadable(column, row, cell, "a passage, or a list of passages")
+    are_texts = all(isinstance(passage, str) and passage.strip() for passage in passages)
+    if not passages or not are_texts:
+        raise _make_cell_error(column, row, cell, "a passage, or a list of passages")
     return passages
 
 
-def _text(cell: Any, column: str, row: int) -> str:
+def _read_text(cell: Any, column: str, row: int) -> str:
+    """Return the text of a cell, which must not be blank."""
     if not isinstance(cell, str) or not cell.strip():
-        raise _unreadable(column, row, cell, "a text")
+        raise _make_cell_error(column, row, cell, "a text")
     return cell
 
 
-def _turns(cell: Any, column: str, row: int) -> list[dict[str, Any]]:
-    """Role and content of each turn; other fields of a turn are left out."""
-    turns = cell if isinstance(cell, list) else []
-    said = [
-        {key: turn.get(key) for key in ("role", "content")}
-        if isinstance(turn, dict)
-        else {"role": None}
-        for turn in turns
-    ]
-    if not said or not all(isinstance(value, str) for turn in said for value in turn.values()):
-        expected = "turns, each with a role and its content in words"
-        raise _unreadable(column, row, cell, expected)
-    return said
+def _read_turns(cell: Any, column: str, row: int) -> list[dict[str, Any]]:
+    """Return the role and the content of each turn of a conversation, without other fields."""
+    turns: list[dict[str, Any]] = []
+    for turn in cell if isinstance(cell, list) else []:
+        if isinstance(turn, dict):
+            turns.append({"role": turn.get("role"), "content": turn.get("content")})
+        else:
+            turns.append({"role": None})
+    if not turns or not all(isinstance(value, str) for turn in turns for value in turn.values()):
+        raise _make_cell_error(column, row, cell, "a list of turns, each with a role and a content")
+    return turns
 
 
-def _answer(cell: Any, column: str, row: int) -> str | None:
-    """An answer, None where there is none; of several, as SQuAD has them, the first."""
+def _read_answer(cell: Any, column: str, row: int) -> str | None:
+    """Return the answer of a cell: the first of several answers, and None for an empty cell."""
     if isinstance(cell, dict):
         cell = cell.get("text")
     if isinstance(cell, list):
         cell = cell[0] if cell else None
-    is_gap = cell is None or cell == ""  # of a table
-    return None if is_gap else _text(cell, column, row)
+    is_empty = cell is None or cell == ""
+    return None if is_empty else _read_text(cell, column, row)
 
 
-_READERS = {
-    "context": _passages,
-    "question": _text,
-    "prompt": _text,
-    "turns": _turns,
-    "answer": _answer,
-    "other": _answer,
-    "expected": _answer,
+_CELL_READERS = {
+    "context": _read_passages,
+    "question": _read_text,
+    "prompt": _read_text,
+    "turns": _read_turns,
+    "answer": _read_answer,
+    "other": _read_answer,
+    "expected": _read_answer,
 }
+"""Function that reads a cell, for each part of a row."""
 
 
-def _unreadable(column: str, row: int, cell: Any, expected: str) -> AttnProbeError:
-    got = "an empty one" if cell in (None, "", []) or not str(cell).strip() else type(cell).__name__
+def _make_cell_error(column: str, row: int, cell: Any, expected: str) -> AttnProbeError:
+    """Return the error for a cell that does not hold the expected content."""
+    is_blank = cell in (None, "", []) or not str(cell).strip()
     return AttnProbeError(
-        f"expected {expected} in every row of column {column!r}, row {row} has {got}; mend it or "
-        "leave the row out"
+        f"column {column!r} must hold {expected} in every row, row {row} has "
+        f"{'an empty cell' if is_blank else type(cell).__name__}; correct or drop this row"
     )

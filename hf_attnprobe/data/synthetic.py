@@ -1,28 +1,26 @@
-"""Synthetic texts whose labels follow a rule, to calibrate the tests.
+"""Generate synthetic texts whose labels follow a rule, to calibrate the tests.
 
-On real text nobody knows which words decide the label. Of **reviews** it is known:
+For real texts, nobody knows which words decide the label. For the generated **reviews** it is known:
 
-1. A *cue* is one of the 24 words in `CUES`; each has a polarity, negative (0) or
-   positive (1).
-2. A cue is *hearsay* if it follows a verb of `HEARSAY_VERBS` and "a", as in "critics
-   expected a wonderful plot": what others thought beforehand. It decides nothing.
-3. Exactly one cue of a text is not hearsay. The label is its polarity, flipped if the
-   word directly before it is one of `NEGATORS`, as in "the film was hardly wonderful".
-4. The rationale is that cue and its negator. No other token has any bearing on the
-   label: polarities of hearsay, lengths and fillers are drawn independently of it.
+1. A *cue* is one of the 24 words in `CUES`. Its polarity is negative (0) or positive (1).
+2. A cue is *hearsay* if it follows a verb of `HEARSAY_VERBS` and "a", as in "critics expected a
+   wonderful plot". Hearsay has no influence on the label.
+3. Each text has exactly one cue that is not hearsay. The label is the polarity of this cue, and it is
+   flipped if the word directly before the cue is one of `NEGATORS`, as in "the film was hardly
+   wonderful".
+4. The rationale consists of this cue and its negator. The label is independent of every other token:
+   the polarity of hearsay, the length and the fillers are drawn separately.
 
-So a model must read words in their context: counting words alone cannot tell the cue
-that counts from hearsay, nor undo a negation.
+A model must therefore read words in context. Counting words is not enough to distinguish the decisive
+cue from hearsay, or to notice a negation. Tokens are lower-case words and punctuation marks joined by
+single spaces, in the same way as `build_tokenizer` splits them.
 
-Of **records**, passages for a language model, it is one line:
+The generated **records** are passages for a language model, with the same property:
 
-1. A record is a line of four different words, as in "amber lantern river stone"; no word is
-   in two records of a passage.
-2. Asked is the first word of one record, the answer is its other three. Words are drawn
-   anew for every passage: only this record says what follows.
-
-In reviews tokens are lower-case words and marks joined by single spaces, as `build_tokenizer`
-splits them.
+1. A record is a line of four different words, as in "amber lantern river stone". No word occurs in two
+   records of a passage.
+2. The question is the first word of one record, and the answer consists of its other three words.
+   Words are drawn anew for every passage, so only this record contains the answer.
 """
 
 import random
@@ -37,8 +35,11 @@ if TYPE_CHECKING:
 
 
 LABEL_NAMES = ("negative", "positive")
+"""Names of the two classes of reviews."""
 NEGATORS = ("not", "never", "hardly")
+"""Words that flip the polarity of the cue that follows them."""
 HEARSAY_VERBS = ("expected", "predicted", "promised", "announced")
+"""Verbs after which a cue has no influence on the label."""
 
 _NEGATIVE = [
     "dull",
@@ -69,9 +70,10 @@ _POSITIVE = [
     "tender",
 ]
 CUES: dict[str, int] = dict.fromkeys(_NEGATIVE, 0) | dict.fromkeys(_POSITIVE, 1)
+"""Polarity of each cue word: 0 negative, 1 positive."""
 
 _SLOTS: dict[str, Sequence[str]] = {
-    "{thing}": [
+    "{topic}": [
         "film",
         "plot",
         "cast",
@@ -83,7 +85,7 @@ _SLOTS: dict[str, Sequence[str]] = {
         "camera",
         "pacing",
     ],
-    "{who}": [
+    "{people}": [
         "critics",
         "friends",
         "reporters",
@@ -91,7 +93,7 @@ _SLOTS: dict[str, Sequence[str]] = {
         "colleagues",
         "posters",
     ],
-    "{one}": [
+    "{person}": [
         "usher",
         "baker",
         "director",
@@ -111,7 +113,7 @@ _SLOTS: dict[str, Sequence[str]] = {
         "river",
         "museum",
     ],
-    "{when}": [
+    "{adverb}": [
         "early",
         "late",
         "again",
@@ -127,37 +129,46 @@ _SLOTS: dict[str, Sequence[str]] = {
     "{negative}": _NEGATIVE,
     "{positive}": _POSITIVE,
 }
+"""Words that may fill each slot of a clause."""
 _VERDICTS = (
-    "the {thing} was {cue}",
-    "the {thing} proved {cue}",
-    "we found the {thing} {cue}",
-    "this was a {cue} {thing}",
-    "it remained a {cue} {thing}",
+    "the {topic} was {cue}",
+    "the {topic} proved {cue}",
+    "we found the {topic} {cue}",
+    "this was a {cue} {topic}",
+    "it remained a {cue} {topic}",
 )
+"""Clauses with the cue that decides the label."""
 _DECOYS = (
-    "{who} {hearsay} a {cue} {thing}",
-    "the {one} {hearsay} a {cue} {thing}",
+    "{people} {hearsay} a {cue} {topic}",
+    "the {person} {hearsay} a {cue} {topic}",
 )
+"""Clauses with hearsay."""
 _FILLERS = (
-    "rain fell {when}",
+    "rain fell {adverb}",
     "everyone sat down",
-    "the {one} left {when}",
+    "the {person} left {adverb}",
     "the {place} was crowded",
-    "we met the {one} {when}",
+    "we met the {person} {adverb}",
     "we walked past the {place}",
-    "the {one} bought a ticket",
-    "the {one} did not wait",  # a negator that negates no cue
-    "the {thing} lasted an hour",
-    "the {one} waited by the {place}",
-    "the {one} read about the {thing} {when}",
+    "the {person} bought a ticket",
+    # This filler contains a negator that negates no cue.
+    "the {person} did not wait",
+    "the {topic} lasted an hour",
+    "the {person} waited by the {place}",
+    "the {person} read about the {topic} {adverb}",
 )
+"""Clauses without any cue."""
 _CONNECTIVES = (",", "and", "while", "as", "but")
+"""Tokens between two clauses."""
 _OPENERS = ("well", "so", "yesterday", "honestly", "apparently", "meanwhile")
-_SHORTEST_VERDICT, _SHORTEST_DECOY, _SHORTEST_FILLER = 4, 5, 3
-_ATTEMPTS = 1000  # at a sentence that differs from all before
+"""Words at the start of a text that extend it to the exact length."""
+_MIN_VERDICT_LENGTH, _MIN_DECOY_LENGTH, _MIN_FILLER_LENGTH = 4, 5, 3
+"""Number of tokens of the shortest clause in each group."""
+_MAX_ATTEMPTS = 1000
+"""Largest number of draws for a text that differs from all earlier ones."""
 
 
-def rationale_examples(
+def generate_rationale_examples(
     n_examples: int,
     *,
     seed: int = 0,
@@ -166,68 +177,69 @@ def rationale_examples(
     negation_rate: float = 0.25,
     decoy_rate: float = 0.5,
 ) -> Iterator[dict[str, Any]]:
-    """Different sentences with labels and rationales; the same arguments give the same.
+    """Generate different reviews with labels and rationales.
 
-    Labels are balanced: every two examples in succession have one of each.
+    The same arguments always give the same reviews. Labels are balanced: of the first two reviews,
+    one is negative and one is positive, and so on for every following two.
 
     Args:
-        n_examples: number of sentences.
-        seed: of the random numbers.
-        min_tokens, max_tokens: lengths are uniform between the two, both included; at
-            least 5.
-        negation_rate: share of sentences whose cue is negated, among those of at least
-            6 tokens.
-        decoy_rate: share with a hearsay phrase, among those that have room for it (from
-            11 or 12 tokens).
+        n_examples: number of reviews.
+        seed: seed of the random draws.
+        min_tokens: smallest length, at least 5 tokens; lengths are uniform between the bounds.
+        max_tokens: largest length.
+        negation_rate: share of negated cues, among reviews of at least 6 tokens.
+        decoy_rate: share of reviews with hearsay, among those that are long enough for it (11 or 12
+            tokens or more).
 
     Yields:
-        `example_id`, `text`, `tokens`, `label` (0 or 1) and `rationale` (positions of
-        the deciding tokens).
+        `example_id`, `text`, `tokens`, `label` (0 or 1) and `rationale` (positions of the tokens that
+        decide the label).
 
     Raises:
-        AttnProbeError: lengths out of range, or, once they are used up, too few
-            different sentences of these lengths.
+        AttnProbeError: if the lengths are out of range, or there are not enough different reviews
+            of these lengths.
     """
-    if not _SHORTEST_VERDICT < min_tokens <= max_tokens:
+    if not _MIN_VERDICT_LENGTH < min_tokens <= max_tokens:
         raise AttnProbeError(
-            f"expected 5 <= min_tokens <= max_tokens, got {min_tokens} and "
+            f"expected 5 <= min_tokens <= max_tokens, got min_tokens {min_tokens} and max_tokens "
             f"{max_tokens}; widen the range"
         )
     rng = random.Random(seed)
 
-    return _different(
-        n_examples,
-        rng,
-        lambda label: _sentence(
-            rng,
-            rng.randint(min_tokens, max_tokens),
-            label,
-            negation_rate,
-            decoy_rate,
-        ),
-    )
+    def draw_review(label: int) -> tuple[list[str], list[int]]:
+        length = rng.randint(min_tokens, max_tokens)
+        return _draw_sentence(rng, length, label, negation_rate, decoy_rate)
+
+    return _draw_distinct_examples(n_examples, rng, draw_review)
 
 
-def _different(
-    n: int,
+def _draw_distinct_examples(
+    n_examples: int,
     rng: random.Random,
-    draw: Callable[[int], tuple[list[str], list[int]]],
+    draw_tokens: Callable[[int], tuple[list[str], list[int]]],
 ) -> Iterator[dict[str, Any]]:
-    """Examples whose texts differ from all before; of two in succession one of each label."""
-    seen: set[str] = set()
+    """Yield examples with different texts, alternating the labels within each pair of examples.
+
+    Args:
+        n_examples: number of examples.
+        rng: random generator.
+        draw_tokens: draws the tokens and the rationale of a text for a label.
+    """
+    earlier_texts: set[str] = set()
     label = 0
-    for example_id in range(n):
+    for example_id in range(n_examples):
         label = 1 - label if example_id % 2 else rng.randrange(2)
-        for _ in range(_ATTEMPTS):
-            tokens, rationale = draw(label)
+        for _ in range(_MAX_ATTEMPTS):
+            tokens, rationale = draw_tokens(label)
             text = " ".join(tokens)
-            if text not in seen:
+            if text not in earlier_texts:
                 break
         else:
             raise AttnProbeError(
-                f"found only {example_id} different sentences of {n}; raise max_tokens"
+                f"only {example_id} of {n_examples} sentences differ at these lengths; raise "
+                "max_tokens or ask for fewer"
             )
-        seen.add(text)
+        earlier_texts.add(text)
         yield {
             "example_id": example_id,
             "text": text,
@@ -237,24 +249,34 @@ def _different(
         }
 
 
-def rationale_dataset(n_examples: int = 3000, **options: Any) -> "datasets.DatasetDict":
-    """:func:`rationale_examples` as train (two thirds), validation and test.
+def make_rationale_dataset(n_examples: int = 3000, **options: Any) -> "datasets.DatasetDict":
+    """Generate reviews with labels and rationales, split into train, validation and test.
 
-    Validation and test are a sixth each. No sentence and no `example_id` occurs twice,
-    within a split or across. `tokens` are left out.
+    Train has two thirds of the reviews, validation and test have a sixth each. All texts differ, and
+    so do all ids.
 
     Args:
-        n_examples: number of sentences, at least 6.
-        options: the other arguments of :func:`rationale_examples`, such as `seed`.
+        n_examples: number of reviews, at least 6.
+        **options: other arguments of :func:`generate_rationale_examples`, such as `seed`.
+
+    Returns:
+        The splits, with the columns `example_id`, `text`, `label` and `rationale`.
 
     Raises:
-        AttnProbeError: fewer than 6 examples; see also :func:`rationale_examples`.
+        AttnProbeError: if there are fewer than 6 examples, or an option is out of range.
+
+    Example::
+
+        from hf_attnprobe import make_rationale_dataset
+
+        splits = make_rationale_dataset(60, seed=1)
+        len(splits["train"])  # 40
     """
     from datasets import ClassLabel, Dataset, DatasetDict, Features, List, Value
 
     if n_examples < 6:
         raise AttnProbeError(
-            f"expected at least 6 examples to fill three splits, got {n_examples}; ask for more"
+            f"three splits need at least 6 examples, got n_examples {n_examples}; ask for more"
         )
     features = Features(
         example_id=Value("int64"),
@@ -262,160 +284,167 @@ def rationale_dataset(n_examples: int = 3000, **options: Any) -> "datasets.Datas
         label=ClassLabel(names=list(LABEL_NAMES)),
         rationale=List(Value("int64")),
     )
-    rows = list(rationale_examples(n_examples, **options))
+    rows = list(generate_rationale_examples(n_examples, **options))
     for row in rows:
         del row["tokens"]
     examples = Dataset.from_list(rows, features=features)
-    n_held_out = n_examples // 6
-    n_train = n_examples - 2 * n_held_out
+    n_test = n_examples // 6
+    n_train = n_examples - 2 * n_test
     return DatasetDict(
         train=examples.select(range(n_train)),
-        validation=examples.select(range(n_train, n_train + n_held_out)),
-        test=examples.select(range(n_train + n_held_out, n_examples)),
+        validation=examples.select(range(n_train, n_train + n_test)),
+        test=examples.select(range(n_train + n_test, n_examples)),
     )
 
 
-def _sentence(
+def _draw_sentence(
     rng: random.Random,
     length: int,
     label: int,
     negation_rate: float,
     decoy_rate: float,
 ) -> tuple[list[str], list[int]]:
-    """Exactly `length` tokens (verdict, perhaps decoy, fillers) and the rationale."""
-    room = length - 1  # for the full stop
-    verdict, rationale = _verdict(rng, room, label, negation_rate)
-    others = _others(rng, room - len(verdict), decoy_rate)
-    room -= len(verdict) + sum(len(clause) + 1 for clause in others)
-    n_before = rng.randint(0, len(others))
-    tokens = rng.sample(_OPENERS, room)
-    for clause in others[:n_before]:
+    """Draw a sentence of exactly `length` tokens, and return the tokens and the rationale."""
+    # One token is reserved for the full stop.
+    n_free = length - 1
+    verdict, verdict_rationale = _draw_verdict(rng, n_free, label, negation_rate)
+    clauses = _draw_other_clauses(rng, n_free - len(verdict), decoy_rate)
+    n_openers = n_free - len(verdict) - sum(len(clause) + 1 for clause in clauses)
+    n_clauses_before = rng.randint(0, len(clauses))
+    tokens = rng.sample(_OPENERS, n_openers)
+    for clause in clauses[:n_clauses_before]:
         tokens += [*clause, rng.choice(_CONNECTIVES)]
     start = len(tokens)
     tokens += verdict
-    for clause in others[n_before:]:
+    for clause in clauses[n_clauses_before:]:
         tokens += [rng.choice(_CONNECTIVES), *clause]
     tokens.append(".")
-    return tokens, [start + position for position in rationale]
+    return tokens, [start + position for position in verdict_rationale]
 
 
-def _verdict(
-    rng: random.Random, room: int, label: int, negation_rate: float
+def _draw_verdict(
+    rng: random.Random, max_length: int, label: int, negation_rate: float
 ) -> tuple[list[str], list[int]]:
-    """The deciding clause, and the positions in it of the cue and its negator."""
-    is_negated = room > _SHORTEST_VERDICT and rng.random() < negation_rate
-    words = _choose(rng, _VERDICTS, room - is_negated)
+    """Draw the clause that decides the label, and return it with the positions of its rationale."""
+    is_negated = max_length > _MIN_VERDICT_LENGTH and rng.random() < negation_rate
+    words = _choose_template(rng, _VERDICTS, max_length - is_negated)
     start = words.index("{cue}")
-    deciding = [f"{{{LABEL_NAMES[label ^ is_negated]}}}"]
+    polarity = LABEL_NAMES[label ^ is_negated]
+    deciding_slots = [f"{{{polarity}}}"]
     if is_negated:
-        deciding = ["{negator}", *deciding]
-    words[start : start + 1] = deciding
-    return _fill(rng, words), list(range(start, start + len(deciding)))
+        deciding_slots = ["{negator}", *deciding_slots]
+    words[start : start + 1] = deciding_slots
+    return _fill_slots(rng, words), list(range(start, start + len(deciding_slots)))
 
 
-def _others(rng: random.Random, room: int, decoy_rate: float) -> list[list[str]]:
-    """Clauses that do not affect the label, in random order.
+def _draw_other_clauses(rng: random.Random, n_free: int, decoy_rate: float) -> list[list[str]]:
+    """Draw clauses that do not affect the label, in random order.
 
-    With a connective each they leave less than 4 tokens of `room`.
+    Together with a connective for each clause they fill `n_free` tokens up to at most 3.
     """
     clauses = []
-    if room > _SHORTEST_DECOY and rng.random() < decoy_rate:
-        clauses.append(_fill(rng, _choose(rng, _DECOYS, room - 1)))
-        room -= len(clauses[0]) + 1
-    while room > _SHORTEST_FILLER:
-        clauses.append(_fill(rng, _choose(rng, _FILLERS, room - 1)))
-        room -= len(clauses[-1]) + 1
+    if n_free > _MIN_DECOY_LENGTH and rng.random() < decoy_rate:
+        clauses.append(_fill_slots(rng, _choose_template(rng, _DECOYS, n_free - 1)))
+        n_free -= len(clauses[0]) + 1
+    while n_free > _MIN_FILLER_LENGTH:
+        clauses.append(_fill_slots(rng, _choose_template(rng, _FILLERS, n_free - 1)))
+        n_free -= len(clauses[-1]) + 1
     rng.shuffle(clauses)
     return clauses
 
 
-def _choose(rng: random.Random, templates: Sequence[str], room: int) -> list[str]:
-    """Words of a random template with at most `room` words."""
-    clauses = [template.split() for template in templates]
-    return rng.choice([words for words in clauses if len(words) <= room])
+def _choose_template(rng: random.Random, templates: Sequence[str], max_length: int) -> list[str]:
+    """Return the words of a random template with at most `max_length` words."""
+    templates_as_words = [template.split() for template in templates]
+    return rng.choice([words for words in templates_as_words if len(words) <= max_length])
 
 
-def _fill(rng: random.Random, words: Sequence[str]) -> list[str]:
-    """The words, with a random word in each slot."""
+def _fill_slots(rng: random.Random, words: Sequence[str]) -> list[str]:
+    """Return the words with each slot replaced by a random word."""
     return [rng.choice(_SLOTS[word]) if word in _SLOTS else word for word in words]
 
 
-# --- records -------------------------------------------------------------------------------------
+# --- Records -------------------------------------------------------------------------------------
 
-RECORD_WORDS = (
-    *(
-        "amber",
-        "anchor",
-        "barley",
-        "basil",
-        "candle",
-        "cedar",
-        "copper",
-        "coral",
-    ),
-    *(
-        "ember",
-        "falcon",
-        "fennel",
-        "garnet",
-        "harbour",
-        "hazel",
-        "island",
-        "ivory",
-    ),
-    *(
-        "juniper",
-        "lantern",
-        "linen",
-        "maple",
-        "marble",
-        "meadow",
-        "olive",
-        "orchard",
-    ),
-    *(
-        "pebble",
-        "river",
-        "saffron",
-        "silver",
-        "thistle",
-        "velvet",
-        "willow",
-        "winter",
-    ),
-)
+RECORD_WORDS = [
+    "amber",
+    "anchor",
+    "barley",
+    "basil",
+    "candle",
+    "cedar",
+    "copper",
+    "coral",
+    "ember",
+    "falcon",
+    "fennel",
+    "garnet",
+    "harbour",
+    "hazel",
+    "island",
+    "ivory",
+    "juniper",
+    "lantern",
+    "linen",
+    "maple",
+    "marble",
+    "meadow",
+    "olive",
+    "orchard",
+    "pebble",
+    "river",
+    "saffron",
+    "silver",
+    "thistle",
+    "velvet",
+    "willow",
+    "winter",
+]
+"""Words of which records consist."""
 RECORD_LENGTH = 4
+"""Number of words in a record."""
 
 
-def records(rng: random.Random, n: int) -> list[list[str]]:
-    """Records of a passage, each as its words; at most 8."""
-    words = rng.sample(RECORD_WORDS, RECORD_LENGTH * n)
+def draw_records(rng: random.Random, n_records: int) -> list[list[str]]:
+    """Draw the records of a passage, each as a list of words.
+
+    Args:
+        rng: random generator.
+        n_records: number of records, at most 8.
+
+    Returns:
+        The records, which have no word in common.
+    """
+    words = rng.sample(RECORD_WORDS, RECORD_LENGTH * n_records)
     return [words[start : start + RECORD_LENGTH] for start in range(0, len(words), RECORD_LENGTH)]
 
 
-def record_questions(
-    n_examples: int, *, seed: int = 0, fewest: int = 4, most: int = 8
+def generate_record_questions(
+    n_examples: int, *, seed: int = 0, min_records: int = 4, max_records: int = 8
 ) -> Iterator[dict[str, Any]]:
-    """Passages of records with a question each; the same arguments give the same.
+    """Generate passages of records with one question each.
+
+    The same arguments always give the same passages.
 
     Args:
         n_examples: number of passages.
-        seed: of the random numbers.
-        fewest, most: records of a passage, at most 8.
+        seed: seed of the random draws.
+        min_records: smallest number of records in a passage.
+        max_records: largest number of records in a passage, at most 8.
 
     Yields:
-        ``example_id``, ``context``, ``question`` (a word), ``answer`` (the three that follow
-        it) and ``source`` (the number of the record that says it, from 0).
+        ``example_id``, ``context``, ``question`` (the first word of a record), ``answer`` (the three
+        words that follow it) and ``source`` (the index of this record in the passage).
     """
     rng = random.Random(f"questions {seed}")
     for example_id in range(n_examples):
-        passage = records(rng, rng.randint(fewest, most))
+        passage = draw_records(rng, rng.randint(min_records, max_records))
         source = rng.randrange(len(passage))
-        key, *said = passage[source]
+        question, *answer = passage[source]
         yield {
             "example_id": example_id,
             "context": "\n\n".join(map(" ".join, passage)),
-            "question": key,
-            "answer": " ".join(said),
+            "question": question,
+            "answer": " ".join(answer),
             "source": source,
         }

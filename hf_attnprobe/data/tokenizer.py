@@ -1,27 +1,23 @@
-r"""Word-level tokenizers for the attention classifiers, and pretrained word vectors.
+r"""Word-level tokenizers for the attention classifiers, sentence splitting and pretrained word vectors.
 
-The papers attend to words, so one token is one word. Jain & Wallace (2019) lower-case
-spaCy tokens and turn every token with a digit into `qqq`; here one regular expression
-replaces spaCy, so that the tokenizer is a plain `tokenizer.json` that needs nothing but
-`transformers` to load. One token is
+The papers compute attention over words, so each token is one word. Jain & Wallace (2019) lower-case the
+tokens of spaCy and replace every token that contains a digit by `qqq`. Here one regular expression
+replaces spaCy. The tokenizer is therefore a plain `tokenizer.json`, which `transformers` can load without
+any other package. A token is one of these:
 
-- a run of letters and digits, joined inside by `-`, `/` or an apostrophe
-  (`high-concept`, `writer/director`, `it's`), or by `.` and `,` between digits
-  (`1,000.50`);
-- a clitic that was split off before (`'s`, `'ll`), an initial or acronym with its dots
+- a run of letters and digits, joined by `-`, `/` or an apostrophe (`high-concept`, `writer/director`,
+  `it's`), or by `.` and `,` between digits (`1,000.50`);
+- a clitic that is already separated by a space (`'s`, `'ll`), an initial or an acronym with its dots
   (`j.`, `u.s.`), or a title (`mr.`);
-- otherwise a run of one and the same punctuation mark (`...`, `--`, `!!`), with or
-  without spaces around it.
+- a run of the same punctuation mark (`...`, `--`, `!!`), with or without spaces around it.
 
-Text that is already tokenised and joined by single spaces, such as SST, therefore stays
-as it is: 99.7 % of the 9,613 SST sentences give exactly `text.lower().split(" ")`,
-apart from `qqq`.
+A text that is already tokenised and joined by single spaces thus stays unchanged: 99.7% of the 9,613
+sentences of SST give exactly `text.lower().split(" ")`, apart from `qqq`.
 
-For hierarchical models the same tokenizer can put a separator between sentences. One
-ends at `.`, `!`, `?` or `…`, with quotes and brackets that close behind it, before
-white space; not at a full stop that belongs to a word by the rules above (`mr.`, `j.
-k.`, `u.s.`); and at line breaks, those of HTML too. `<sep>` may also be written in
-the text.
+For hierarchical models, the same tokenizer can insert the separator `<sep>` between sentences. A sentence
+ends at `.`, `!`, `?` or `…` before white space, including closing quotes and brackets, and at line breaks,
+including `<br>` of HTML. It does not end at a full stop that belongs to a word by the rules above (`mr.`,
+`j. k.`, `u.s.`). A text may also contain `<sep>` itself.
 """
 
 import gzip
@@ -48,18 +44,24 @@ from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.core.options import check_at_least
 
 
-# Their ids are their positions, 0 to 3, as in the code of Jain & Wallace.
 PAD, UNK, BOS, EOS = SPECIAL_TOKENS = ("<pad>", "<unk>", "<sos>", "<eos>")
-SEP = "<sep>"  # between sentences, where wanted; its id is 4
+"""Special tokens of every tokenizer; their ids are 0 to 3, as in the code of Jain & Wallace."""
+SEP = "<sep>"
+"""Separator between sentences for hierarchical models; its id is 4."""
 
 _LETTER = r"[^\W\d_]"
 _WORD_CHAR = r"[^\W_]"
+# A character inside a word, or a mark that joins two such characters.
 _IN_WORD = rf"(?:{_WORD_CHAR}|(?<={_WORD_CHAR})[-/'’](?={_WORD_CHAR})|(?<=\d)[.,](?=\d))"
+# A clitic that a space separates from its word, as in "it 's".
 _CLITIC = rf"['’](?:s|re|ve|ll|d|m|t|em|n['’]|tis|twas|til|cause)(?!{_IN_WORD})"
+# Abbreviations whose full stop belongs to the word.
 _TITLES = "mr|mrs|ms|dr|prof|st|jr|sr|vs|etc|inc|corp|co"
+# An initial or an acronym with its dots, or a title.
 _DOTTED = rf"(?:(?:{_LETTER}\.)+{_LETTER}?|(?:{_TITLES})\.)(?!{_IN_WORD})"
-# '70s and '53 are one token each.
+# An apostrophe before a year belongs to the year: '70s and '53 are one token each.
 _YEAR_APOSTROPHE = rf"(?<![-./'’]|{_WORD_CHAR})['’](?=\d\ds?(?!{_WORD_CHAR}))"
+# Any token; the alternatives are tried in this order.
 _TOKEN = "|".join(
     (
         rf"{_YEAR_APOSTROPHE}{_IN_WORD}+",
@@ -69,24 +71,38 @@ _TOKEN = "|".join(
         r"([^\w\s]|_)\1*",
     )
 )
+# A line break, also of HTML.
 _BREAK = r"(?:<(?i:br)\s*/?>|[\n\v\f\r\x85\u2028\u2029])"
+# Line breaks and the white space around them.
 _LINE_END = rf"\s*{_BREAK}(?:\s|{_BREAK})*"
-# A lookbehind allows no repetition, hence every abbreviation after every beginning.
+# A lookbehind must not contain repetitions, so each abbreviation is listed with each possible
+# character before it.
 _ABBREVIATIONS = [_LETTER, *(rf"(?i:{title})" for title in _TITLES.split("|"))]
 _ABBREVIATED = "|".join(
     [rf"\A{word}" for word in _ABBREVIATIONS] + [rf"[^\w'’]{word}" for word in _ABBREVIATIONS]
 )
+# The white space after the end of a sentence.
 _SENTENCE_END = rf"(?:[!?…]|(?<!{_ABBREVIATED})\.)[\"'”’»)\]]*\K\s+(?=\S)(?!{SEP})"
-_CHINESE_END = r"(?<=[。！？])"  # no space follows those marks
+# No space follows Chinese punctuation marks.
+_CHINESE_END = r"(?<=[。！？])"
 _SENTENCES = pre_tokenizers.Split(Regex(f"{_SENTENCE_END}|{_LINE_END}|{_CHINESE_END}"), "removed")
-_MARK = "\ufdd0"  # a noncharacter that Unicode reserves for use inside programs
+_MARK = "\ufdd0"
+"""Temporary mark in a normalized text: a noncharacter, which Unicode reserves for internal use."""
 
 
-def sentences(text: str) -> list[tuple[int, int]]:
-    """First character, and the one behind the last, of every sentence, by the rule above.
+def find_sentences(text: str) -> list[tuple[int, int]]:
+    r"""Return the start and the end of every sentence of a text, in characters.
 
-    >>> text = "Dr. A. Berg came. She left on Monday!\\nWhy?"
-    >>> [text[start:end] for start, end in sentences(text)]
+    The rule is described at the top of this module.
+
+    Args:
+        text: the text.
+
+    Returns:
+        One (start, end) per sentence; the end is exclusive.
+
+    >>> text = "Dr. A. Berg came. She left on Monday!\nWhy?"
+    >>> [text[start:end] for start, end in find_sentences(text)]
     ['Dr. A. Berg came.', 'She left on Monday!', 'Why?']
     """
     pieces = _SENTENCES.pre_tokenize_str(text)
@@ -102,92 +118,105 @@ def build_tokenizer(
     sentences: bool = False,
     pairs: bool = False,
 ) -> PreTrainedTokenizerFast:
-    """Builds a word-level tokenizer whose vocabulary is the words of `texts`.
+    """Build a word-level tokenizer from the words of a list of texts.
 
-    The most frequent words come first. The ids depend on the texts alone: neither on
-    their order nor on the process. A sentence becomes `<sos> … <eos>`, a pair
-    `<sos> … <eos> … <eos>`, with `pairs` `<sos> … <eos> <sos> … <eos>`. A literal `<sos>` in a text is three ordinary tokens, never
-    the special one.
+    The ids of the words are sorted by the number of texts in which they occur. They depend only on
+    the texts and not on their order. A single text becomes `<sos> … <eos>`, and a pair becomes
+    `<sos> … <eos> … <eos>`, or with `pairs` `<sos> … <eos> <sos> … <eos>`. If a text contains the
+    characters `<sos>`, they become three ordinary tokens.
 
     Args:
         texts: the training texts.
-        min_document_frequency: words in fewer texts are `<unk>`; at least 1 (in Jain &
-            Wallace 2019 SST 1, AG News 5, IMDB 10).
-        max_vocab_size: largest number of ids, the special tokens included; more than
-            their number.
-        model_max_length: largest number of tokens with `truncation=True`, the special
-            ones included; None: no truncation.
-        sentences: puts a separator between sentences, for hierarchical models.
-        pairs: writes two texts as a model with a query encoder reads them, each with its
-            own start and end, and `token_type_ids` 0 in the first and 1 in the second.
+        min_document_frequency: words that occur in fewer texts become `<unk>`; at least 1. Jain &
+            Wallace (2019) use 1 for SST, 5 for AG News and 10 for IMDB.
+        max_vocab_size: largest number of ids, including the special tokens; it must exceed their
+            number. None: no limit.
+        model_max_length: largest number of tokens with `truncation=True`, including the special
+            tokens. None: no truncation.
+        sentences: whether to insert a separator between sentences, for hierarchical models.
+        pairs: whether to give the second text of a pair its own start token, and `token_type_ids` of
+            1, as models with a query encoder expect.
+
+    Returns:
+        The tokenizer.
 
     Raises:
-        AttnProbeError: an option out of range, a text that is not a string, or no word
-            in any text.
+        AttnProbeError: if an option is out of range, a text is not a string, or no word is frequent
+            enough.
+
+    Example::
+
+        from hf_attnprobe import build_tokenizer
+
+        tokenizer = build_tokenizer(["a fine film", "a dull film"])
+        tokenizer.tokenize("A FINE plot")  # ['a', 'fine', '<unk>']
     """
-    specials = [*SPECIAL_TOKENS, SEP] if sentences else list(SPECIAL_TOKENS)
-    _check_options(min_document_frequency, max_vocab_size, len(specials))
-    counts = _document_frequencies(texts, sentences)
+    special_tokens = [*SPECIAL_TOKENS, SEP] if sentences else list(SPECIAL_TOKENS)
+    _check_vocabulary_options(min_document_frequency, max_vocab_size, len(special_tokens))
+    counts = _count_document_frequencies(texts, sentences)
     words = [word for word in counts if counts[word] >= min_document_frequency]
     words.sort(key=lambda word: (-counts[word], word))
     if not words:
         raise AttnProbeError(
-            f"expected a word in at least {min_document_frequency} texts, found none "
-            f"among {len(counts)} different words; give more texts or lower "
-            "min_document_frequency"
+            f"none of the {len(counts)} different words occurs in at least "
+            f"{min_document_frequency} texts; give more texts, or lower min_document_frequency"
         )
-    types = ["token_type_ids"] if pairs else []
+    pair_inputs = ["token_type_ids"] if pairs else []
     options: dict[str, Any] = {}
     if model_max_length is not None:
         options["model_max_length"] = model_max_length
     if sentences:
         options["sep_token"] = SEP
     return PreTrainedTokenizerFast(
-        tokenizer_object=_word_level([*specials, *words][:max_vocab_size], sentences, pairs),
+        tokenizer_object=_build_word_level(
+            [*special_tokens, *words][:max_vocab_size], sentences, pairs
+        ),
         pad_token=PAD,
         unk_token=UNK,
         bos_token=BOS,
         eos_token=EOS,
         padding_side="right",
-        model_input_names=["input_ids", *types, "attention_mask"],
+        model_input_names=["input_ids", *pair_inputs, "attention_mask"],
         split_special_tokens=True,
         **options,
     )
 
 
-def _check_options(
-    min_document_frequency: int, max_vocab_size: int | None, n_specials: int
+def _check_vocabulary_options(
+    min_document_frequency: int, max_vocab_size: int | None, n_special_tokens: int
 ) -> None:
+    """Raise AttnProbeError if an option of :func:`build_tokenizer` is out of range."""
     check_at_least(1, min_document_frequency=min_document_frequency)
-    if max_vocab_size is not None and max_vocab_size <= n_specials:
+    if max_vocab_size is not None and max_vocab_size <= n_special_tokens:
         raise AttnProbeError(
-            f"max_vocab_size counts the {n_specials} special tokens and must be more "
-            f"than {n_specials}, got {max_vocab_size}; give None for no bound"
+            f"max_vocab_size must exceed {n_special_tokens}, the number of special tokens, got "
+            f"{max_vocab_size}; raise it, or give None for no limit"
         )
 
 
-def _document_frequencies(texts: Iterable[str], sentences: bool) -> Counter[str]:
-    """Number of texts that contain each word, by the tokenizer's own rules."""
+def _count_document_frequencies(texts: Iterable[str], sentences: bool) -> Counter[str]:
+    """Count in how many texts each word occurs, with the tokenizer's rules for words."""
     if isinstance(texts, str):
-        raise AttnProbeError("expected a list of texts, got one string; put it in a list")
-    normalizer = _normalizer(sentences)
-    pre_tokenizer = _pre_tokenizer(sentences)
+        raise AttnProbeError("expected a list of texts, got a single string; put it in a list")
+    normalizer = _build_normalizer(sentences)
+    pre_tokenizer = _build_pre_tokenizer(sentences)
     counts: Counter[str] = Counter()
     for row, text in enumerate(texts):
         if not isinstance(text, str):
             raise AttnProbeError(
-                f"expected strings, text {row} is {type(text).__name__}; drop or convert it"
+                f"texts must be strings, text {row} is {type(text).__name__}; convert or drop it"
             )
         pieces = pre_tokenizer.pre_tokenize_str(normalizer.normalize_str(text))
         counts.update({word for word, _ in pieces} - {SEP})
     return counts
 
 
-def _word_level(vocabulary: list[str], sentences: bool, pairs: bool) -> Tokenizer:
+def _build_word_level(vocabulary: list[str], sentences: bool, pairs: bool) -> Tokenizer:
+    """Build the tokenizer of the library `tokenizers`, which consists of rules and a vocabulary."""
     ids = {token: i for i, token in enumerate(vocabulary)}
     tokenizer = Tokenizer(models.WordLevel(ids, unk_token=UNK))
-    tokenizer.normalizer = _normalizer(sentences)
-    tokenizer.pre_tokenizer = _pre_tokenizer(sentences)
+    tokenizer.normalizer = _build_normalizer(sentences)
+    tokenizer.pre_tokenizer = _build_pre_tokenizer(sentences)
     tokenizer.post_processor = processors.TemplateProcessing(
         single=f"{BOS} $A {EOS}",
         pair=f"{BOS} $A {EOS} {f'{BOS}:1 ' if pairs else ''}$B:1 {EOS}:1",
@@ -199,31 +228,34 @@ def _word_level(vocabulary: list[str], sentences: bool, pairs: bool) -> Tokenize
     return tokenizer
 
 
-def _pre_tokenizer(sentences: bool) -> pre_tokenizers.PreTokenizer:
+def _build_pre_tokenizer(sentences: bool) -> pre_tokenizers.PreTokenizer:
+    """Build the rule that splits a normalized text into tokens."""
     token = f"{SEP}|{_TOKEN}" if sentences else _TOKEN
     return pre_tokenizers.Split(Regex(token), behavior="removed", invert=True)
 
 
-def _normalizer(sentences: bool) -> normalizers.Normalizer:
-    r"""Lower-cases, and writes `qqq` for every token with a digit.
+def _build_normalizer(sentences: bool) -> normalizers.Normalizer:
+    r"""Build the rule that lower-cases a text and replaces every token with a digit by `qqq`.
 
-    A replacement is aligned with the last character that it replaces, so folding `21st`
-    in one step would leave it the offsets of its `t`, and a heat map would colour one
-    letter. Hence in pieces: the tail becomes a mark, the character before a mark `qq`,
-    the mark `q`; a digit that is still there stood alone. `\K` keeps what is before it.
+    The tokenizer aligns a replacement with the last character that it replaces. If `21st` were
+    replaced in one step, `qqq` would have the offsets of its `t`, and a heat map would colour one
+    letter only. The replacement therefore has several steps: all characters after the first one
+    become a mark, the character before the mark becomes `qq`, and the mark becomes `q`. A digit that
+    remains is a token on its own. In the patterns, `\K` excludes the text before it from the match.
     """
-    # From the first character of a word on: from each, a long one takes for ever.
-    begins = rf"(?<!{_WORD_CHAR})(?<!{_WORD_CHAR}[-/'’])"
+    # The search may only start at the first character of a word. If it started at every character,
+    # its time would be quadratic in the length of a word.
+    word_start = rf"(?<!{_WORD_CHAR})(?<!{_WORD_CHAR}[-/'’])"
     after_digit = rf"(?:{_YEAR_APOSTROPHE}|\d)\K{_IN_WORD}+"
-    before_digit = rf"{begins}{_WORD_CHAR}\K{_IN_WORD}*\d{_IN_WORD}*"
+    before_digit = rf"{word_start}{_WORD_CHAR}\K{_IN_WORD}*\d{_IN_WORD}*"
     digit_tail = f"{after_digit}|{before_digit}"
-    ends = []
+    separators = []
     if sentences:
-        for end in (_LINE_END, _SENTENCE_END):
-            ends.append(normalizers.Replace(Regex(end), f" {SEP} "))
+        for pattern in (_LINE_END, _SENTENCE_END):
+            separators.append(normalizers.Replace(Regex(pattern), f" {SEP} "))
     return normalizers.Sequence(
         [
-            *ends,
+            *separators,
             normalizers.Lowercase(),
             normalizers.Replace(Regex(digit_tail), _MARK),
             normalizers.Replace(Regex(rf"\S(?={_MARK})"), "qq"),
@@ -234,44 +266,44 @@ def _normalizer(sentences: bool) -> normalizers.Normalizer:
 
 
 def read_vectors(path: str | os.PathLike, vocab: Mapping[str, int]) -> tuple[Tensor, Tensor]:
-    """Vectors in a file for the words in `vocab`, and their ids.
+    """Read the pretrained vectors of the words in a vocabulary.
 
-    Reads the text formats of word2vec and fastText (first line `count dim`) and of
-    GloVe (no such line), also gzipped. Words must match exactly. A word may contain
-    spaces: the last `dim` fields are the numbers. Of a repeated word the first vector
-    counts.
+    The file may have the text format of word2vec and fastText, whose first line is `count dim`, or
+    that of GloVe, which has no such line. It may be compressed with gzip. Words must match exactly,
+    and may contain spaces: the last `dim` fields of a line are the numbers. If a word occurs several
+    times, its first vector is used.
 
     Args:
-        path: a text file or a .gz of one.
+        path: a text file, or a text file compressed as .gz.
         vocab: id of each word.
 
     Returns:
-        vectors: float32 [words, dim].
-        ids: int64 [words], ascending: `embeddings[ids] = vectors` fills the rows.
+        vectors: float32, [words, dim].
+        ids: int64, [words], ascending; `embeddings[ids] = vectors` fills an embedding matrix.
 
     Raises:
-        AttnProbeError: the file cannot be read, is empty, or has a malformed line,
-            which is named by its number. Numbers are parsed for the words of `vocab`
-            only.
+        AttnProbeError: if the file is empty or cannot be read, or a line is malformed. Numbers are
+            only checked for the words of the vocabulary.
     """
     rows: dict[int, list[float]] = {}
     dim = 0
-    for line_number, word, fields in _entries(Path(path)):
+    for line_number, word, fields in _parse_vector_lines(Path(path)):
         dim = len(fields)
         if word in vocab and vocab[word] not in rows:
-            rows[vocab[word]] = _numbers(fields, path, line_number)
+            rows[vocab[word]] = _parse_numbers(fields, path, line_number)
     ids = sorted(rows)
     vectors = torch.tensor([rows[i] for i in ids], dtype=torch.float32)
     return vectors.reshape(len(ids), dim), torch.tensor(ids, dtype=torch.int64)
 
 
-def _entries(path: Path) -> Iterator[tuple[int, str, list[str]]]:
-    """Line number, word and the fields of its vector; every vector has as many.
+def _parse_vector_lines(path: Path) -> Iterator[tuple[int, str, list[str]]]:
+    """Yield the line number, the word and the fields of its vector for every line of a file.
 
-    A first line of two numbers is the header `count dim`.
+    All vectors have the same length. If the first line consists of two numbers, it is the header
+    `count dim` and is skipped.
     """
     dim = None
-    for line_number, line in _lines(path):
+    for line_number, line in _read_lines(path):
         fields = line.split(" ")
         if dim is None:
             if len(fields) == 2 and all(map(str.isdecimal, fields)):
@@ -280,39 +312,40 @@ def _entries(path: Path) -> Iterator[tuple[int, str, list[str]]]:
             dim = len(fields) - 1
         if len(fields) <= dim or dim < 1:
             raise AttnProbeError(
-                f"{path}, line {line_number}: expected a word and {dim or 'some'} "
-                f"numbers, got {len(fields)} fields; is the file complete, and a text "
-                "file of word2vec, fastText or GloVe?"
+                f"{path}, line {line_number}: expected a word and {dim or 'some'} numbers, got "
+                f"{len(fields)} fields; give a complete text file of word2vec, fastText or GloVe"
             )
         yield line_number, " ".join(fields[:-dim]), fields[-dim:]
     if dim is None:
         raise AttnProbeError(
-            f"{path}: expected a word and its numbers on each line, got an empty file; "
+            f"{path}: expected a word and its numbers on each line, but the file is empty; "
             "download it again"
         )
 
 
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    """The lines, counted from 1.
+def _read_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield the lines of a text file with their numbers from 1.
 
-    Only a line feed ends one: some words in GloVe contain other line separators.
+    Only a line feed ends a line, since some words in GloVe contain other line separators.
     """
     opener = gzip.open if path.suffix == ".gz" else open
     try:
         with opener(path, "rt", encoding="utf-8", errors="replace", newline="\n") as file:
             for line_number, line in enumerate(file, start=1):
                 yield line_number, line.rstrip(" \r\n")
-    except (OSError, EOFError, zlib.error) as reason:
+    except (OSError, EOFError, zlib.error) as error:
         raise AttnProbeError(
-            f"cannot read the word vectors in {path}: {reason}; give a text file or a .gz of one"
-        ) from reason
+            f"cannot read the word vectors in {path}: {error}; give a text file, or a text file "
+            "compressed as .gz"
+        ) from error
 
 
-def _numbers(fields: list[str], path: str | os.PathLike, line_number: int) -> list[float]:
+def _parse_numbers(fields: list[str], path: str | os.PathLike, line_number: int) -> list[float]:
+    """Convert the fields of a line to numbers, or raise AttnProbeError, naming the line."""
     try:
         return [float(field) for field in fields]
-    except ValueError as reason:
+    except ValueError as error:
         raise AttnProbeError(
-            f"{path}, line {line_number}: expected {len(fields)} numbers after the "
-            f"word, got one that is none ({reason}); download the file again"
-        ) from reason
+            f"{path}, line {line_number}: expected {len(fields)} numbers after the word, but one "
+            f"field is not a number ({error}); download the file again"
+        ) from error
