@@ -1,34 +1,48 @@
-"""Do the tokens that attention ranks first carry the prediction?
+"""Test ``input_erasure``: do the tokens that attention ranks first carry the prediction?
 
-Comprehensiveness and sufficiency: DeYoung et al. 2020.
+Comprehensiveness and sufficiency, DeYoung et al. 2020 (ERASER).
 
-Question: does the prediction fall without the tokens with most attention, and does it
-          stand on them alone?
-Measure:  with p the predicted class's probability, and the model run again on the
-          changed text:
-          comprehensiveness = p(text) − p(text without its top tokens), sufficiency =
-          p(text) − p(top tokens only), each the mean over the top 1, 5, 10, 20 and 50%
-          of the text's tokens (AOPC), their number rounded up, at least 1, as in the
-          code of ERASER's own models; special tokens always stay. Tokens are deleted,
-          or replaced by a mask. Normalised (NAOPC; Edin et al. 2025): the mean over
-          every step 1, …, T, placed between the least and the most that any order of
-          this text's tokens reaches with this model; tokens leave in the ranking's
-          order for comprehensiveness and in reverse for sufficiency. Exact up to 8
-          tokens, by a beam search above.
-          Tokens to flip, on request: the share of the text's tokens that is gone when
-          the decision first changes, as they leave in the ranking's order until one is
-          left. All rankings are compared on the texts that one of them flips; there a
-          ranking that never does counts as all tokens.
-Target:   with a class to explain the decision is for it or not for it, and p that of the
-          side the text is on: of the class, or of all others together.
-Compare:  attention with attention × its gradient, gradients, leave-one-out, and a
-          random ranking. Of a layer: mean attention, rollout up to it, norm-based, value
-          zeroing and its rollout; of all attention: the mean over all heads, the mean of
-          the last layer's, and rollout to it; of a set of heads: their mean.
-Reading:  high comprehensiveness and low sufficiency speak for a ranking, as far as they
-          part from the random one's. Only the normalised values may be compared between
-          models. Erased texts are unlike those the model was trained on (Hase et al.
-          2021): name the operator with the number, and see ``erased_share``.
+Question
+    Does the probability of the predicted class fall without the most attended tokens, and do these
+    tokens alone preserve it?
+
+Measure
+    p is the probability of the predicted class, and the model is run again on the changed text::
+
+        comprehensiveness = p(text) − p(text without its top tokens)
+        sufficiency       = p(text) − p(top tokens only)
+
+    Both are means over the top 1, 5, 10, 20 and 50% of the text's tokens (AOPC). The number of
+    tokens is rounded up and at least 1, as in the code of ERASER's own models. Special tokens are
+    never removed. Removed tokens are deleted, or replaced with the mask token.
+
+Normalised scores, on request
+    NAOPC (Edin et al. 2025) is the mean over every step 1, ..., T, normalised to the range between
+    the smallest and the largest mean that any order of the text's tokens reaches with this model.
+    Tokens are removed in the order of the ranking for comprehensiveness and in reverse for
+    sufficiency. The range is exact for texts of up to 8 tokens and found by a beam search
+    otherwise.
+
+Tokens to flip, on request
+    Share of the text's tokens that have been removed when the decision first flips. Tokens are
+    removed in the order of the ranking until one is left. All rankings are compared on the texts
+    that one of them flips; a ranking that never flips such a text counts as all tokens.
+
+Explained class
+    With a target class, the decision is for or against this class, and p is the probability of the
+    side of the text: of the class, or of all other classes together.
+
+Compared rankings
+    Attention, attention × gradient, |gradient × input|, leave-one-out, and a random ranking. A layer
+    has mean attention, rollout up to the layer, norm-based attention, and value zeroing with its
+    rollout. The group of all heads has mean attention, the mean of the last layer, and rollout up
+    to it. A set of heads has its mean attention.
+
+Interpretation
+    A good ranking has higher comprehensiveness and lower sufficiency than the random ranking. Only
+    normalised scores may be compared between models. Texts without some tokens differ from the
+    texts that the model was trained on (Hase et al. 2021), so the removal operator and
+    ``erased_share`` should be reported with the numbers.
 """
 
 from collections.abc import Mapping, Sequence
@@ -42,19 +56,19 @@ from torch import Tensor
 from hf_attnprobe.core.readings import TestReadings, share
 from hf_attnprobe.faithfulness.options import InputErasure
 from hf_attnprobe.faithfulness.rankings import (
-    group_readings,
-    is_possible,
-    ranking,
-    rankings_of_text,
-    removals_until,
-    tied,
+    compute_ranking,
+    count_removals_until,
+    is_ranking_available,
+    list_text_rankings,
+    rank_scores,
+    read_group_maps,
 )
 from hf_attnprobe.faithfulness.registry import (
     AuditPreview,
     register_test,
 )
 from hf_attnprobe.functional import aopc
-from hf_attnprobe.functional.erasure import never_as_all, removal_rank
+from hf_attnprobe.functional.erasure import compute_removal_rank, count_unflipped_as_all
 from hf_attnprobe.protocol import (
     Differentiable,
     EditableInputs,
@@ -63,78 +77,88 @@ from hf_attnprobe.protocol import (
 )
 
 
-OF_SITE = ("attention", "product")
-FLAGS_AT_ONCE = 1 << 22
-"""Copies × texts × positions of erased sets that are looked through together."""
+HEAD_RANKINGS = ("attention", "product")
+"""Rankings by the attention of a single head."""
+MAX_FLAGS_PER_PASS = 1 << 22
+"""Largest number of mask entries (copies × texts × positions) that are passed to the model at
+once."""
 
-CAUTION = (
-    "Texts with tokens deleted or masked are unlike those that the model was trained on, "
-    "so what is lost mixes two things: that the tokens mattered, and that the "
-    "model reads such texts badly (Hase et al. 2021). Comprehensiveness leaves out up to "
-    "half of a text, sufficiency up to all but one of its tokens. Read both against the "
-    "random ranking, which erases as many; other operators give other numbers."
+ERASURE_CAUTION = (
+    "Texts with deleted or masked tokens differ from the texts that the model was trained on. A "
+    "loss can therefore mean that the tokens matter, or that the model reads such texts badly "
+    "(Hase et al. 2021). Comprehensiveness removes up to half of a text, sufficiency up to all but "
+    "one of its tokens. Compare both with the random ranking, which removes equally many tokens. "
+    "Other removal operators give other numbers."
 )
-OPERATOR = "deleted, or masked where by=mask"
+"""Warning that reports print below the statistics of this test."""
+OPERATOR_NOTE = "deleted, or masked with by=mask"
+"""Description of the removal operators in report sentences."""
+
 READINGS: TestReadings = {
     "comprehensiveness": (
-        "with what {key} ranks first taken out of the text "
-        f"({OPERATOR}), {{said}} "
-        "loses {mean:.3f} {amount}{aside} (mean of the top 1 to 50%)"
+        f"without the tokens that {{key}} ranks first ({OPERATOR_NOTE}), {{said}} loses "
+        "{mean:.3f} {amount}{aside} (mean of the top 1 to 50%)"
     ),
     "sufficiency": (
-        "with all but what {key} ranks first taken out of the text "
-        f"({OPERATOR}), "
-        "{said} loses {mean:.3f} {amount}{aside} (mean of the top 1 to 50%)"
+        f"with only the tokens that {{key}} ranks first (the others {OPERATOR_NOTE}), {{said}} "
+        "loses {mean:.3f} {amount}{aside} (mean of the top 1 to 50%)"
     ),
     "erased_share": share(
-        "comprehensiveness takes out {mean:.0%} of a text's tokens on average, and "
-        "sufficiency all others"
+        "comprehensiveness removes {mean:.0%} of a text's tokens on average, and sufficiency all "
+        "other tokens"
     ),
     "naopc_comprehensiveness": (
-        f"taking out ({OPERATOR}) "
-        "first what {key} ranks first scores {mean:.2f} on the scale from the mildest "
-        "order to the worst"
+        f"removing tokens ({OPERATOR_NOTE}) in the order of {{key}} scores {{mean:.2f}} on the "
+        "scale from the order with the smallest loss (0) to the one with the largest (1)"
     ),
     "naopc_sufficiency": (
-        f"taking out ({OPERATOR}) "
-        "last what {key} ranks first scores {mean:.2f} on the scale from the mildest "
-        "order to the worst"
+        f"removing tokens ({OPERATOR_NOTE}) in the reverse order of {{key}} scores {{mean:.2f}} on "
+        "the scale from the order with the smallest loss (0) to the one with the largest (1)"
     ),
     "tokens_to_flip": share(
-        "{mean:.0%} of the tokens are gone when the decision flips, taken out of the "
-        f"text ({OPERATOR}) in the "
-        "order of {key} (mean over texts that one of the orders flips; never counts as "
-        "all)"
+        f"{{mean:.0%}} of the tokens have been removed ({OPERATOR_NOTE}) in the order of {{key}} "
+        "when the decision flips (mean over texts that some order flips; an order that never flips "
+        "counts as all tokens)"
     ),
     "tokens_never_flip": share(
-        "in {mean:.0%} of the texts that one of the orders flips, tokens taken out in "
-        "the order of {key} never flip the decision"
+        "in {mean:.0%} of the texts that some order flips, removing tokens in the order of {key} "
+        "never flips the decision"
     ),
     "no_tokens_flip": share(
-        "in {mean:.0%} of texts none of the orders of taking tokens out flips the decision"
+        "in {mean:.0%} of texts no tested order of removing tokens flips the decision"
     ),
 }
 
 
-def _check(preview: AuditPreview, options: InputErasure) -> None:
-    """Checks that the model reads a text of special tokens alone."""
-    shortest = preview.shortest
-    everything = shortest.batch.content_mask[None]
-    model = shortest.model.require(EditableInputs)
-    model.erase_inputs(shortest, everything, by=options.by)
+def _check_erasable(preview: AuditPreview, options: InputErasure) -> None:
+    """Check that the model can read a text that consists of special tokens only."""
+    shortest_text = preview.shortest_text
+    all_units = shortest_text.batch.content_mask[None]
+    model = shortest_text.model.require(EditableInputs)
+    model.erase_inputs(shortest_text, all_units, operator=options.by)
 
 
 @dataclass(frozen=True)
 class InputErasureResult:
-    """Differences of probabilities by ranking, all [batch], in [−1, 1].
+    """Statistics of the test ``input_erasure``: tensors ``[batch]``, or mappings by ranking.
 
-    ``erased_share`` is the share of a text's tokens that comprehensiveness takes out in
-    the mean of its steps, the same for all rankings. The normalised ones are in [0, 1]:
-    None where they were not asked for, NaN where every order is as good.
+    Statistics on request are None if they were not requested.
 
-    ``tokens_to_flip`` is in (0, 1], ``tokens_never_flip`` and ``no_tokens_flip`` are 0 or
-    1; None where they were not asked for. All are NaN in texts of one token, and the
-    first two in texts that no order flips.
+    Attributes:
+        comprehensiveness: Loss of probability without the top tokens, in [−1, 1].
+        sufficiency: Loss of probability with the top tokens only, in [−1, 1].
+        erased_share: Mean share of a text's tokens that comprehensiveness removes, the same for all
+            rankings.
+        naopc_comprehensiveness: Normalised score in [0, 1], on request. NaN if all orders lose
+            equally much.
+        naopc_sufficiency: Normalised score in [0, 1], on request. NaN if all orders lose equally
+            much.
+        tokens_to_flip: Share of the tokens that are removed when the decision flips, in (0, 1], on
+            request. NaN in texts of one token and in texts that no order flips.
+        tokens_never_flip: 1 if the ranking never flips the decision, else 0, on request. NaN in
+            the same texts.
+        no_tokens_flip: 1 if no ranking flips the decision, else 0, on request. NaN in texts of one
+            token.
     """
 
     comprehensiveness: Mapping[str, Tensor]
@@ -149,10 +173,10 @@ class InputErasureResult:
 
 @register_test(
     readings=READINGS,
-    does="takes the tokens with most attention out of the text",
+    summary="removes the most attended tokens from the text",
     needs=(Differentiable, EditableInputs),
     groups=True,
-    check=_check,
+    check=_check_erasable,
 )
 def input_erasure(
     observation: Observation,
@@ -161,79 +185,122 @@ def input_erasure(
     *,
     seed: int = 0,
 ) -> InputErasureResult:
-    """ERASER's comprehensiveness and sufficiency of attention and of other rankings.
+    """Compute comprehensiveness and sufficiency of attention and of other rankings.
 
     Args:
-        seed: of the random ranking.
+        observation: Model output for a batch of texts.
+        site: Head or group of heads whose attention is ranked.
+        options: Explained class, removal operator and requested statistics.
+        seed: Seed of the random ranking.
+
+    Returns:
+        Statistics per text and ranking.
 
     Raises:
-        AttnProbeError: there is no token to mask with.
+        AttnProbeError: If tokens are to be masked and the tokenizer has no mask token.
     """
-    observation = observation.explaining(options.target)
-    by, content = options.by, observation.batch.content_mask
-    own = rankings_at(observation, site)
-    ranked = dict(own)
-    for name in rankings_of_text(observation):
-        ranked[name] = ranking(observation, site, name, seed=seed)
-    turns = torch.stack([removal_rank(ranks, content) for ranks in ranked.values()])
+    observation = observation.with_target(options.target)
+    operator, content = options.by, observation.batch.content_mask
+    site_ranks = rank_by_site(observation, site)
+    ranks_by_name = dict(site_ranks)
+    for name in list_text_rankings(observation):
+        ranks_by_name[name] = compute_ranking(observation, site, name, seed=seed)
+    turns = torch.stack([compute_removal_rank(ranks, content) for ranks in ranks_by_name.values()])
 
-    def named(values: Tensor) -> dict[str, Tensor]:
-        return dict(zip(ranked, values, strict=True))
+    def name_rankings(values: Tensor) -> dict[str, Tensor]:
+        return dict(zip(ranks_by_name, values, strict=True))
 
-    comprehensiveness, sufficiency = map(named, _tops(observation, by, turns))
+    comprehensiveness, sufficiency = _measure_tops(observation, operator, turns)
     n_units = content.sum(-1)
-    shares = aopc.removal_counts(n_units) / n_units.clamp_min(1)
-    on_request: dict[str, Any] = {}
+    erased_shares = aopc.compute_removal_counts(n_units) / n_units.clamp_min(1)
+    requested: dict[str, Any] = {}
     if options.tokens_to_flip:
-        on_request |= _flips(observation, options, list(ranked), turns)
+        requested |= _measure_flips(observation, options, list(ranks_by_name), turns)
     if options.beam_width:
-        chains = _chains(observation, by, turns)
-        tried = chains[:, len(own) :]
-        key = f"bounds {by} {seed}", options.beam_width, observation.explains
-        lower, upper = observation.remember(
-            key, lambda: _bounds(observation, by, options.beam_width, tried)
-        )
-        comprehensive, sufficient = aopc.normalised(chains, lower, upper)
-        on_request["naopc_comprehensiveness"] = named(comprehensive)
-        on_request["naopc_sufficiency"] = named(sufficient)
-    return InputErasureResult(comprehensiveness, sufficiency, shares.mean(0), **on_request)
+        scores = _measure_chains(observation, operator, turns)
+        text_ranking_scores = scores[:, len(site_ranks) :]
+
+        def compute_bounds() -> Tensor:
+            return _compute_area_bounds(
+                observation, operator, options.beam_width, text_ranking_scores
+            )
+
+        # The bounds do not depend on the site, so they are computed once per batch.
+        key = f"bounds {operator} {seed}", options.beam_width, observation.explained_class
+        lower, upper = observation.remember(key, compute_bounds)
+        normalised_scores = aopc.normalise_aopc(scores, lower, upper)
+        requested["naopc_comprehensiveness"] = name_rankings(normalised_scores[0])
+        requested["naopc_sufficiency"] = name_rankings(normalised_scores[1])
+    return InputErasureResult(
+        name_rankings(comprehensiveness),
+        name_rankings(sufficiency),
+        erased_shares.mean(0),
+        **requested,
+    )
 
 
-def rankings_at(observation: Observation, site: Site) -> dict[str, Tensor]:
-    """Dense ranks [batch, keys] of the units by a head or a group of heads, by name."""
+def rank_by_site(observation: Observation, site: Site) -> dict[str, Tensor]:
+    """Return the ranks of the units by the attention of a head or a group of heads.
+
+    Args:
+        observation: Model output for a batch of texts.
+        site: Head or group of heads.
+
+    Returns:
+        Dense ranks ``[batch, keys]`` by name of the ranking.
+    """
     if not site.is_group:
-        possible = (name for name in OF_SITE if is_possible(observation, site, name))
-        return {name: ranking(observation, site, name) for name in possible}
+        return {
+            name: compute_ranking(observation, site, name)
+            for name in HEAD_RANKINGS
+            if is_ranking_available(observation, site, name)
+        }
     content = observation.batch.content_mask
-    readings = group_readings(observation, site)
-    return {name: tied(name, values, content) for name, values in readings.items()}
+    maps = read_group_maps(observation, site)
+    return {name: rank_scores(name, values, content) for name, values in maps.items()}
 
 
-def sets_of_tops(observation: Observation, turns: Tensor) -> Tensor:
-    """Marks the first tokens of each ranking at ERASER's steps.
+def mark_top_units(observation: Observation, turns: Tensor) -> Tensor:
+    """Return masks of the first 1, 5, 10, 20 and 50% of the units of each ranking.
 
-    Shape: turns int [rankings, batch, keys] -> bool [steps, rankings, batch, keys].
+    Args:
+        observation: Model output for a batch of texts.
+        turns: Turn at which each unit is removed, counted from 0, int ``[rankings, batch, keys]``.
+
+    Returns:
+        Masks, bool ``[5, rankings, batch, keys]``.
     """
     content = observation.batch.content_mask
-    counts = aopc.removal_counts(content.sum(-1))
+    counts = aopc.compute_removal_counts(content.sum(-1))
     return (turns < counts[:, None, :, None]) & content
 
 
-def _tops(observation: Observation, by: str, turns: Tensor) -> Tensor:
-    """AOPC over ERASER's shares: comprehensiveness and sufficiency.
+def _measure_tops(observation: Observation, operator: str, turns: Tensor) -> Tensor:
+    """Return comprehensiveness and sufficiency, ``[2, rankings, batch]``.
 
-    Shape: [2, rankings, batch].
+    Args:
+        observation: Model output for a batch of texts.
+        operator: "deletion" or "mask".
+        turns: Turn at which each unit is removed, ``[rankings, batch, keys]``.
     """
     content = observation.batch.content_mask
-    top = sets_of_tops(observation, turns)
-    sets = torch.stack([top, content & ~top])  # [2, steps, rankings, batch, keys]
-    return _drops(observation, by, sets.flatten(0, 2)).unflatten(0, sets.shape[:3]).mean(1)
+    top_units = mark_top_units(observation, turns)
+    # [2, steps, rankings, batch, keys]
+    removed = torch.stack([top_units, content & ~top_units])
+    losses = _measure_losses(observation, operator, removed.flatten(0, 2))
+    return losses.unflatten(0, removed.shape[:3]).mean(1)
 
 
-def _chains(observation: Observation, by: str, turns: Tensor) -> Tensor:
-    """Returns AOPC over every step: tokens removed in the ranking's order and in reverse.
+def _measure_chains(observation: Observation, operator: str, turns: Tensor) -> Tensor:
+    """Return the mean loss over all steps, for each ranking and for its reverse order.
 
-    Shape: [2, rankings, batch].
+    Args:
+        observation: Model output for a batch of texts.
+        operator: "deletion" or "mask".
+        turns: Turn at which each unit is removed, ``[rankings, batch, keys]``.
+
+    Returns:
+        AOPC ``[2, rankings, batch]``: in the order of the ranking, and in reverse.
     """
     content = observation.batch.content_mask
     n_units = content.sum(-1)
@@ -241,92 +308,132 @@ def _chains(observation: Observation, by: str, turns: Tensor) -> Tensor:
     steps = torch.arange(1, n_steps + 1, device=content.device)
     steps = steps[:, None, None, None]
 
-    in_reverse = n_units[:, None] - 1 - turns
-    both = torch.stack([turns, in_reverse])
-    sets = (both < steps[..., None]) & content  # [steps, 2, rankings, batch, keys]
-    drops = _drops(observation, by, sets.flatten(0, 2))
-    drops = drops.unflatten(0, sets.shape[:3])
+    reversed_turns = n_units[:, None] - 1 - turns
+    both_turns = torch.stack([turns, reversed_turns])
+    # [steps, 2, rankings, batch, keys]
+    removed = (both_turns < steps[..., None]) & content
+    losses = _measure_losses(observation, operator, removed.flatten(0, 2))
+    losses = losses.unflatten(0, removed.shape[:3])
     has_step = steps <= n_units
-    total = (drops * has_step).sum(0)
+    total = (losses * has_step).sum(0)
     return total / n_units
 
 
-def _bounds(observation: Observation, by: str, beam: int, tried: Tensor) -> Tensor:
-    """Lowest and highest AOPC of any order, [2, batch].
+def _compute_area_bounds(
+    observation: Observation, operator: str, beam_width: int, ranking_scores: Tensor
+) -> Tensor:
+    """Return the lowest and the highest AOPC over all orders of a text's units, ``[2, batch]``.
 
-    Exact for short texts. For others the furthest that were found, by the beam or among
-    ``tried`` [2, rankings, batch], the orders that do not depend on the site.
+    They are exact for short texts. In longer texts, they are the most extreme AOPC that the beam
+    search or a tested ranking reaches.
+
+    Args:
+        observation: Model output for a batch of texts.
+        operator: "deletion" or "mask".
+        beam_width: Width of the beam search.
+        ranking_scores: AOPC ``[2, rankings, batch]`` of the rankings that do not depend on the
+            site.
     """
     content = observation.batch.content_mask
     n_units = content.sum(-1)
-    short = n_units <= aopc.EXACT_UP_TO
-    # Of texts that are not short the empty set alone.
-    lattice = aopc.every_set(content & short[:, None])
-    lattice = _drops(observation, by, lattice)
-    exact = torch.stack(aopc.chain_bounds(lattice, n_units.where(short, 0)))
-    if short.all():
-        return exact
-    drops = partial(_drops, observation, by)
-    lower, upper = aopc.beam_bounds(drops, content & ~short[:, None], beam)
-    orders = tried.flatten(0, 1)
-    lower = torch.minimum(lower, orders.amin(0))
-    upper = torch.maximum(upper, orders.amax(0))
-    return torch.where(short, exact, torch.stack([lower, upper]).to(exact.dtype))
+    is_short = n_units <= aopc.MAX_UNITS_OF_EXACT_BOUNDS
+    # Longer texts only have the empty set here.
+    sets = aopc.enumerate_unit_sets(content & is_short[:, None])
+    set_losses = _measure_losses(observation, operator, sets)
+    exact_bounds = torch.stack(aopc.compute_aopc_bounds(set_losses, n_units.where(is_short, 0)))
+    if is_short.all():
+        return exact_bounds
+    measure_losses = partial(_measure_losses, observation, operator)
+    lower, upper = aopc.search_aopc_bounds(measure_losses, content & ~is_short[:, None], beam_width)
+    scores = ranking_scores.flatten(0, 1)
+    lower = torch.minimum(lower, scores.amin(0))
+    upper = torch.maximum(upper, scores.amax(0))
+    return torch.where(is_short, exact_bounds, torch.stack([lower, upper]).to(exact_bounds.dtype))
 
 
-def _flips(
+def _measure_flips(
     observation: Observation,
     options: InputErasure,
     names: Sequence[str],
     turns: Tensor,
 ) -> dict[str, Any]:
-    """Fields of the result about when the decision flips, by name.
+    """Return the statistics about the number of removed tokens at which the decision flips.
 
     Args:
-        names: of the rankings.
-        turns: [rankings, batch, keys].
+        observation: Model output for a batch of texts.
+        options: Options of the test.
+        names: Names of the rankings.
+        turns: Turn at which each unit is removed, ``[rankings, batch, keys]``.
     """
     content = observation.batch.content_mask
     n_units = content.sum(-1)
-    counts = aopc.removal_steps(n_units, options.n_steps)
+    counts = aopc.compute_removal_steps(n_units, options.n_steps)
 
-    def happens(gone: Tensor) -> Tensor:
-        after = erased_inputs(observation, options.by, gone)
-        return observation.flips(after)[None]
+    def detect_flips(removed: Tensor) -> Tensor:
+        probs = predict_without_units(observation, options.by, removed)
+        return observation.find_flips(probs)[None]
 
-    (n_removed,) = removals_until(happens, 1, turns, content, counts)
+    (n_removed,) = count_removals_until(detect_flips, 1, turns, content, counts)
     flips = ~n_removed.isnan()
     can_flip = flips.any(0)
-    counted = never_as_all(n_removed, n_units, can_flip)
-    never = (~flips).double().masked_fill(~can_flip, torch.nan)
-    none = (~can_flip).double().masked_fill(n_units < 2, torch.nan)
+    n_counted = count_unflipped_as_all(n_removed, n_units, can_flip)
+    never_flips = (~flips).double().masked_fill(~can_flip, torch.nan)
+    cannot_flip = (~can_flip).double().masked_fill(n_units < 2, torch.nan)
     return {
-        "tokens_to_flip": dict(zip(names, counted / n_units, strict=True)),
-        "tokens_never_flip": dict(zip(names, never, strict=True)),
-        "no_tokens_flip": none,
+        "tokens_to_flip": dict(zip(names, n_counted / n_units, strict=True)),
+        "tokens_never_flip": dict(zip(names, never_flips, strict=True)),
+        "no_tokens_flip": cannot_flip,
     }
 
 
-def erased_inputs(observation: Observation, by: str, erased: Tensor) -> Tensor:
-    """Probabilities without the erased units, computed a few copies at a time.
+def predict_without_units(observation: Observation, operator: str, removed: Tensor) -> Tensor:
+    """Return the probabilities for texts without some units.
 
-    Shape: [copies, batch, keys] -> [copies, batch, classes].
+    The model is run on a few copies of the batch at a time.
+
+    Args:
+        observation: Model output for a batch of texts.
+        operator: "deletion", "mask", or "gap" for language models: units are deleted, and the
+            remaining tokens keep their positions.
+        removed: Units to be removed, bool ``[copies, batch, keys]``.
+
+    Returns:
+        Probabilities ``[copies, batch, classes]``.
     """
     model = observation.model.require(EditableInputs)
-    at_once = max(1, FLAGS_AT_ONCE // erased[0].numel())
-    parts = erased.split(at_once)
-    return torch.cat([model.erase_inputs(observation, part, by=by) for part in parts])
+    copies_per_pass = max(1, MAX_FLAGS_PER_PASS // removed[0].numel())
+    chunks = removed.split(copies_per_pass)
+    return torch.cat(
+        [model.erase_inputs(observation, chunk, operator=operator) for chunk in chunks]
+    )
 
 
-def _drops(observation: Observation, by: str, erased: Tensor) -> Tensor:
-    """Drop of the probability of the predicted side when units are erased.
+def _measure_losses(observation: Observation, operator: str, removed: Tensor) -> Tensor:
+    """Return the loss of probability if units are removed.
 
-    Shape: [copies, batch, keys] -> [copies, batch].
+    Args:
+        observation: Model output for a batch of texts.
+        operator: "deletion" or "mask".
+        removed: Units to be removed, bool ``[copies, batch, keys]``.
+
+    Returns:
+        Losses ``[copies, batch]``.
     """
-    return losses(observation, erased_inputs(observation, by, erased))
+    return compute_losses(observation, predict_without_units(observation, operator, removed))
 
 
-def losses(observation: Observation, after: Tensor) -> Tensor:
-    """Drop of the probability of the predicted side, [copies, batch, classes] -> [copies, batch]."""
-    before = observation.explained_probs(observation.probs)
-    return (before - observation.explained_probs(after)) * observation.side[:, 0]
+def compute_losses(observation: Observation, probs: Tensor) -> Tensor:
+    """Return how much the probability of the side of each text falls.
+
+    The side is the explained class, or all other classes if a class is explained that was not
+    predicted.
+
+    Args:
+        observation: Model output for the original texts.
+        probs: Probabilities for changed texts, ``[copies, batch, classes]``.
+
+    Returns:
+        Losses ``[copies, batch]``; negative if the probability rises.
+    """
+    original = observation.compute_explained_probs(observation.probs)
+    return (original - observation.compute_explained_probs(probs)) * observation.target_sign[:, 0]
