@@ -1,4 +1,4 @@
-"""Writes the list of data sets in docs/datasets.md: python docs/datasets_page.py"""
+"""Write the list of registered data sets in docs/datasets.md: python docs/datasets_page.py"""
 
 from pathlib import Path
 
@@ -7,29 +7,37 @@ from hf_attnprobe.data.recipes import RECIPES
 
 
 PAGE = Path(__file__).with_name("datasets.md")
+"""The page; the part above the mark is written by hand."""
 MARK = "<!-- from here on: python docs/datasets_page.py -->\n"
+"""Line of the page below which the text is generated."""
+"""Comment after which the generated list begins."""
 
 
-def expected() -> str:
-    """The page as it should be, whatever is at hand here."""
-    kept = PAGE.read_text().partition(MARK)[0]
-    parts = [_section(KnownDataset(name, "", "", recipe.card)) for name, recipe in RECIPES.items()]
-    return kept + MARK + "\n" + "\n".join(parts)
+def render_page() -> str:
+    """Return the text of the page, with the hand-written part of the current one."""
+    introduction = PAGE.read_text().partition(MARK)[0]
+    datasets = [KnownDataset(name, "", "", recipe.card) for name, recipe in RECIPES.items()]
+    return introduction + MARK + "\n" + "\n".join(map(_render_section, datasets))
 
 
-def _section(dataset: KnownDataset) -> str:
+def _render_section(dataset: KnownDataset) -> str:
+    """Return the section of one data set."""
     card = dataset.card
     lines = [
         f"## {dataset.name}\n",
-        f"{card.task[0].upper()}{card.task[1:]}. Classes: "
-        f"{card.n_classes or 'as many as the files show'}. "
-        f"Texts (train / validation / test, {card.sizes_from}): {card.sizes_in_words()}. "
+        f"{_capitalize(card.task)}. Classes: {card.n_classes or 'as many as the files contain'}. "
+        f"Texts (train / validation / test, {card.sizes_from}): {card.format_sizes()}. "
         f"Licence: {card.licence}.\n",
     ]
-    lines += [f"- Bring: {text}" for text in dataset.to_bring()]
-    lines += [f"- {text[0].upper()}{text[1:]}" for text in card.rules]
+    lines += [f"- Files: {sentence}" for sentence in dataset.list_required_files()]
+    lines += [f"- {_capitalize(rule)}" for rule in card.rules]
     return "\n".join(lines).replace("<TAB>", "⇥") + "\n"
 
 
+def _capitalize(sentence: str) -> str:
+    """Return a sentence with an upper-case first letter."""
+    return sentence[0].upper() + sentence[1:]
+
+
 if __name__ == "__main__":
-    PAGE.write_text(expected())
+    PAGE.write_text(render_page())

@@ -83,7 +83,7 @@ class KnownDataset:
         configuration = f", configuration {recipe.config}" if recipe.config else ""
         column_names = ", ".join(filter(None, columns))
         return [
-            f"none: the data set is loaded from the Hub ({recipe.hub_id}{configuration})",
+            f"none needed, since the data set is loaded from the Hub ({recipe.hub_id}{configuration})",
             f"or pass {self.name}=FOLDER, a folder of files that datasets.load_dataset can read, "
             f"with the columns {column_names}",
             *sentences,
