@@ -119,7 +119,7 @@ def test_a_readout_that_is_not_linear_is_found():
 
     class Wrong(ClassifierAdapter):
         def replay(self, observation, attention):
-            return self._probs(attention[0], super().compute_token_logits(observation))
+            return self._compute_probs(attention[0], super().compute_token_logits(observation))
 
         def compute_token_logits(self, observation):
             return 1.1 * super().compute_token_logits(observation)

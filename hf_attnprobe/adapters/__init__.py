@@ -1,4 +1,14 @@
-"""Adapters: one protocol for all kinds of model, and a registry for more."""
+"""Adapters, which present models of any architecture through one protocol.
+
+`wrap` creates the adapter of a loaded model, and `register_adapter` adds a factory for further
+models. Start reading with `wrap` in this file and with the contract in `hf_attnprobe.protocol`.
+
+- `transformer`: Transformers with a classification head, and other task heads.
+- `language_model`: decoders that answer from a passage.
+- `classifier`: the attention classifiers of this package.
+- `deletion`: forward passes on texts without some of their tokens.
+- `pretrained`: facts that all Transformers models have, such as labels and length limits.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -28,7 +38,7 @@ from hf_attnprobe.protocol import AttentionModelBase
 
 
 AdapterFactory = Callable[..., AttentionModelBase]
-"""(model, dtype=…, mask_id=…, and what else :func:`wrap` is given) -> its adapter."""
+"""Function from a model and the keyword arguments of `wrap` to the model's adapter."""
 
 LANGUAGE_MODEL_SUFFIXES = (
     "ForCausalLM",
@@ -36,29 +46,34 @@ LANGUAGE_MODEL_SUFFIXES = (
     "ModelWithLMHead",
     "GenerationDecoder",
 )
-"""How the names of their classes end."""
+"""Endings of the class names of causal language models in Transformers."""
 
 _factories: dict[str | type, AdapterFactory] = {}
 
 
-def register_adapter(kind: str | type, factory: AdapterFactory) -> None:
-    """Registers the function by which :func:`wrap` adapts models of one kind.
+def register_adapter(model_type: str | type, factory: AdapterFactory) -> None:
+    """Register the function that `wrap` uses to adapt models of one type.
+
+    A later registration replaces an earlier one of the same type.
 
     Args:
-        kind: ``config.model_type`` of a Transformers model, or a class of models. What is
-            registered later replaces what was registered before.
-        factory: called with the model and the keyword arguments of :func:`wrap` that are
-            not None; an adapter class, for one.
+        model_type: `config.model_type` of a Transformers model, or a model class.
+        factory: Function, or adapter class, that is called with the model and with those keyword
+            arguments of `wrap` that are not None.
 
     Raises:
-        AttnProbeError: neither a name nor a class.
+        AttnProbeError: If `model_type` is neither a string nor a class.
+
+    Example:
+        register_adapter("my_model_type", MyAdapter)
+        adapter = wrap(model)
     """
-    if not isinstance(kind, str | type):
+    if not isinstance(model_type, str | type):
         raise AttnProbeError(
-            f"expected a model type or a class of models, got {kind!r}; "
-            "name what config.model_type says"
+            f"expected a model type or a model class, got {model_type!r}; "
+            "pass the value of config.model_type"
         )
-    _factories[kind] = factory
+    _factories[model_type] = factory
 
 
 def wrap(
@@ -68,55 +83,65 @@ def wrap(
     mask_id: int | None = None,
     **options: Any,
 ) -> AttentionModelBase:
-    """Adapts a loaded model; the model itself is not changed.
+    """Create the adapter of a loaded model, without changing the model.
 
-    A registered class of the model counts first, then ``config.model_type``. The model
-    types that are known without registration go by name only: a model loaded through
-    ``trust_remote_code`` is of another class than the installed one.
+    Factories registered for the model's class take precedence over factories registered for its
+    `config.model_type`. Built-in model types are recognized by name only, because a model loaded
+    with `trust_remote_code` has another class than the installed one.
 
     Args:
-        model: a Transformers model with a classification head, also in peft's wrapper, a
-            model of a kind that is registered with :func:`register_adapter`, or an
-            adapter, which is returned.
-        dtype: what to compute in; ``None`` is float64 for attention classifiers and as
-            loaded for other models.
-        mask_id: the token that stands in for an erased one.
-        options: further arguments of the adapter, see :class:`TransformerAdapter`;
-            attention classifiers ignore them.
+        model: A Transformers model with a classification head or a language-modelling head, a
+            model with a registered adapter, or an adapter, which is returned unchanged. A peft
+            model is unwrapped.
+        dtype: Data type of all computations. None means float64 for attention classifiers, and
+            the type of the loaded weights for other models.
+        mask_id: Id of the token that replaces erased tokens.
+        **options: Further arguments of the adapter, see `TransformerAdapter`. Attention
+            classifiers ignore them.
+
+    Returns:
+        The adapter of the model.
 
     Raises:
-        AttnProbeError: no classification head, or a kind that cannot be audited.
+        AttnProbeError: If the model has no supported head, or cannot be audited.
+
+    Example:
+        model = AutoModelForSequenceClassification.from_pretrained(name)
+        adapter = wrap(model)
+        observation = adapter.observe(adapter.prepare(inputs, example_ids=(0, 1)))
     """
     if isinstance(model, AttentionModelBase):
         return model
-    inner = unwrap_peft(model)
-    given = {"dtype": dtype, "mask_id": mask_id, **options}
-    arguments = {name: value for name, value in given.items() if value is not None}
-    adapter = _factory_of(inner)(inner, **arguments)
-    if inner is not model and isinstance(adapter, PretrainedModelInfo):
-        adapter.user_model = model  # the wrapper has the last word, see `native_output`
+    inner_model = unwrap_peft(model)
+    all_options = {"dtype": dtype, "mask_id": mask_id, **options}
+    arguments = {name: value for name, value in all_options.items() if value is not None}
+    adapter = _find_factory(inner_model)(inner_model, **arguments)
+    if inner_model is not model and isinstance(adapter, PretrainedModelInfo):
+        # Native outputs are computed by the peft wrapper, because users call the wrapper.
+        adapter.user_model = model
     return adapter
 
 
-def _factory_of(model: nn.Module) -> AdapterFactory:
-    for kind in type(model).__mro__:
-        if kind in _factories:
-            return _factories[kind]
+def _find_factory(model: nn.Module) -> AdapterFactory:
+    """Find the adapter factory for a model by its class and its model type."""
+    for model_class in type(model).__mro__:
+        if model_class in _factories:
+            return _factories[model_class]
     model_type = getattr(getattr(model, "config", None), "model_type", None)
     if model_type in _factories:
         return _factories[model_type]
+    name = type(model).__name__
     if model_type is None:
         raise AttnProbeError(
-            f"expected a Transformers model or one with an adapter, got "
-            f"{type(model).__name__}; register one with register_adapter (docs/extending.md says how)"
+            f"expected a Transformers model or a model with an adapter, got {name}; "
+            "register an adapter with register_adapter, see docs/extending.md"
         )
-    name = type(model).__name__
     if name.endswith(LANGUAGE_MODEL_SUFFIXES):
         return LanguageModelAdapter
     if name.endswith("ForConditionalGeneration") and hasattr(model.config, "vision_config"):
         raise AttnProbeError(
-            f"expected a language model of texts alone, {name} reads images too and cannot be "
-            "audited"
+            f"expected a language model that reads only text, but {name} also reads images; "
+            "it cannot be audited"
         )
     return TransformerAdapter
 
@@ -126,24 +151,25 @@ def _wrap_attention_classifier(
     *,
     dtype: torch.dtype = torch.float64,
     mask_id: int | None = None,
-    **ignored: Any,
+    **ignored_options: Any,
 ) -> SingleHeadAdapter:
+    """Create the adapter of an attention classifier, according to its configuration."""
     if not hasattr(model, "classifier"):
         raise AttnProbeError(
-            "expected a model with a classification head, got "
-            f"{type(model).__name__}; load it with AutoModelForSequenceClassification"
+            f"expected a model with a classification head, got {type(model).__name__}; "
+            "load it with AutoModelForSequenceClassification"
         )
     if model.config.attention == "guided":
         raise AttnProbeError(
-            "expected a model with attention of its own, this one was trained with "
-            "guided attention; read the model that guided it"
+            "expected a model that computes its own attention, but this one was trained with "
+            "guided attention; audit the model that provided the attention weights"
         )
-    kind: type[SingleHeadAdapter] = ClassifierAdapter
+    adapter_class: type[SingleHeadAdapter] = ClassifierAdapter
     if is_hierarchical(model.config):
-        kind = HierarchicalAdapter
+        adapter_class = HierarchicalAdapter
     elif reads_pairs(model.config):
-        kind = PairAdapter
-    return kind(model, dtype=dtype, mask_id=mask_id)
+        adapter_class = PairAdapter
+    return adapter_class(model, dtype=dtype, mask_id=mask_id)
 
 
 register_adapter("attention_classifier", _wrap_attention_classifier)

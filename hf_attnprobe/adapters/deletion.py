@@ -1,4 +1,4 @@
-"""Deleting input tokens of any model: which tokens stay, and the outputs without the rest."""
+"""Forward passes on texts without some of their tokens, for any adapter."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -12,12 +12,18 @@ from hf_attnprobe.protocol import Observation
 
 
 def find_word_units(word_ids: Tensor) -> Tensor:
-    """The position of the first piece of each token's word, [batch, keys].
+    """Find the position of the first piece of each token's word.
 
-    A token whose word is -1 is a unit by itself.
+    Args:
+        word_ids: Index of each token's word, int `[batch, keys]`. A token with word -1 is a unit
+            by itself.
 
-    >>> units_of_words(torch.tensor([[-1, 0, 0, 1, -1]]))
-    tensor([[0, 1, 1, 3, 4]])
+    Returns:
+        Positions, int `[batch, keys]`.
+
+    Example:
+        >>> find_word_units(torch.tensor([[-1, 0, 0, 1, -1]]))
+        tensor([[0, 1, 1, 3, 4]])
     """
     is_first = torch.ones_like(word_ids, dtype=torch.bool)
     is_first[:, 1:] = (word_ids.diff() != 0) | (word_ids[:, 1:] < 0)
@@ -26,9 +32,14 @@ def find_word_units(word_ids: Tensor) -> Tensor:
 
 
 def sum_over_pieces(values: Tensor, units: Tensor) -> Tensor:
-    """Values of all pieces of a unit added up at its first one, 0 at the others.
+    """Sum the values of all pieces of a unit at the first piece.
 
-    Shape: [batch, keys] both, and the result.
+    Args:
+        values: Value of each token, `[batch, keys]`.
+        units: Position of the first piece of each token's unit, int `[batch, keys]`.
+
+    Returns:
+        Sums `[batch, keys]`, 0 at all pieces but the first.
     """
     return torch.zeros_like(values).scatter_add(1, units, values)
 
@@ -43,33 +54,36 @@ def iterate_shortened_texts(
     pads_left: bool = False,
     ids: Tensor | None = None,
 ) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
-    """Model inputs of shorter texts, those of like length together.
+    """Yield the model inputs of shortened texts, in batches of texts with similar lengths.
 
-    A text that would be empty is left out.
+    Texts without any remaining token are skipped.
 
     Args:
-        inputs: model inputs; those of shape [batch, keys] are shortened.
-        example: the text that each shorter one comes from, int [rows].
-        kept: what it keeps of it, bool [rows, keys].
-        pad_id: the token to pad with.
-        tokens_per_pass: how many tokens, padding included, to yield at once.
-        pads_left: pad on the left.
-        ids: token ids to use in place of the texts' own, [rows, keys].
+        inputs: Model inputs of the whole texts. Those of shape `[batch, keys]` are shortened.
+        example: Index of the whole text that each shortened text is made from, int `[rows]`.
+        kept: Tokens that remain in each shortened text, bool `[rows, keys]`.
+        pad_id: Id of the padding token.
+        tokens_per_pass: Largest number of tokens in a batch, including padding.
+        pads_left: Whether to pad on the left.
+        ids: Token ids that replace those of the whole texts, int `[rows, keys]`.
 
     Yields:
-        Which rows, int [n], and the inputs of these n texts.
+        Indices of the shortened texts in the batch, int `[n]`, and their model inputs.
     """
     lengths, order = kept.sum(1).sort(stable=True)
-    for rows in _passes(lengths.tolist(), tokens_per_pass):
-        chosen = order[rows]
-        texts = {name: value[example[chosen]] for name, value in inputs.items()}
+    for rows in _split_by_length(lengths.tolist(), tokens_per_pass):
+        batch_rows = order[rows]
+        texts = {name: value[example[batch_rows]] for name, value in inputs.items()}
         if ids is not None:
-            texts["input_ids"] = ids[chosen]
-        yield chosen, _compact(texts, kept[chosen], pad_id, pads_left)
+            texts["input_ids"] = ids[batch_rows]
+        yield batch_rows, _remove_tokens(texts, kept[batch_rows], pad_id, pads_left)
 
 
-def _passes(lengths: list[int], tokens_per_pass: int) -> Iterator[slice]:
-    """Cuts ascending ``lengths``: rows × longest within the limit, or a single row."""
+def _split_by_length(lengths: list[int], tokens_per_pass: int) -> Iterator[slice]:
+    """Split ascending lengths into slices whose padded size is within the token limit.
+
+    Lengths of 0 are skipped. A text that exceeds the limit is a slice by itself.
+    """
     start = lengths.count(0)
     for end, length in enumerate(lengths[start + 1 :], start + 1):
         n_rows = end + 1 - start
@@ -80,46 +94,63 @@ def _passes(lengths: list[int], tokens_per_pass: int) -> Iterator[slice]:
         yield slice(start, len(lengths))
 
 
-def _compact(
-    texts: Mapping[str, Tensor], kept: Tensor, pad_id: int, left: bool
+def _remove_tokens(
+    texts: Mapping[str, Tensor], kept: Tensor, pad_id: int, pads_left: bool
 ) -> dict[str, Tensor]:
-    """Moves the kept tokens of every [n, keys] input together, away from the padding.
-
-    The texts are cut to the longest.
-    """
-    longest = int(kept.sum(1).max())
-    order = (kept if left else ~kept).sort(dim=1, stable=True).indices
-    positions = order[:, -longest:] if left else order[:, :longest]
-    alive = kept.gather(1, positions)
-    short = dict(texts)
+    """Move the kept tokens of every `[n, keys]` input together and cut to the longest text."""
+    max_length = int(kept.sum(1).max())
+    order = (kept if pads_left else ~kept).sort(dim=1, stable=True).indices
+    positions = order[:, -max_length:] if pads_left else order[:, :max_length]
+    is_token = kept.gather(1, positions)
+    shortened = dict(texts)
     for name, values in texts.items():
         if values.shape == kept.shape:
-            short[name] = values.gather(1, positions)
-    short["attention_mask"] = alive.to(texts["attention_mask"].dtype)
-    short["input_ids"] = short["input_ids"].masked_fill(~alive, pad_id)
-    if "reads" in short:  # nothing is read from what is padding now
-        short["reads"] = short["reads"].masked_fill(~alive, -1)
-    return short
+            shortened[name] = values.gather(1, positions)
+    shortened["attention_mask"] = is_token.to(texts["attention_mask"].dtype)
+    shortened["input_ids"] = shortened["input_ids"].masked_fill(~is_token, pad_id)
+    if "reads" in shortened:
+        # The prediction is not read from padding, whatever token was at this position before.
+        shortened["reads"] = shortened["reads"].masked_fill(~is_token, -1)
+    return shortened
 
 
-# --- The model run again on texts without some of their units ------------------------------------
-# Units are deleted, or replaced by a token that says nothing. The model was trained on
-# neither kind of text (Hase et al. 2021), so the caller chooses and reports which. Equal
-# sets of units are run once per observation: many heads rank the same tokens first.
+# --- Erasing units from texts and running the model again ----------------------------------------
+# Units are deleted, or replaced by a mask token. The model was not trained on either kind of text
+# (Hase et al. 2021), so the caller chooses the operator and reports it. Each set of units is run
+# only once per observation, because many heads rank the same tokens first.
 
 ERASURE_OPERATORS = ("deletion", "mask")
+"""Ways to erase tokens: remove them, or replace them by the mask token."""
 
 RunTexts = Callable[[Mapping[str, Tensor]], Tensor]
-"""Model inputs of n texts -> probabilities [n, classes]."""
+"""Function from the model inputs of n texts to probabilities `[n, classes]`."""
+
+
+@dataclass(frozen=True)
+class ErasureSettings:
+    """Properties of a model and its tokenizer that erasing tokens depends on.
+
+    Attributes:
+        pad_id: Id of the padding token.
+        tokens_per_pass: Largest number of tokens in a forward pass, including padding.
+        mask_id: Id of the mask token, or None if there is none.
+        pads_left: Whether texts are padded on the left.
+    """
+
+    pad_id: int
+    tokens_per_pass: int
+    mask_id: int | None = None
+    pads_left: bool = False
 
 
 @dataclass
-class _Answers:
-    """What the model said of the erased texts of one observation.
+class _ErasureCache:
+    """Probabilities of the erased texts of one observation.
 
     Attributes:
-        rows: the row of each answer, by text and set of erased tokens.
-        probs: the answers, each [n, classes]; they are numbered on.
+        rows: Row of each erased text in the concatenated `probs`, by index of the whole text and
+            by packed bits of the erased tokens.
+        probs: Probabilities `[n, classes]` from successive calls.
     """
 
     rows: dict[tuple[int, bytes], int] = field(default_factory=dict)
@@ -130,109 +161,126 @@ def compute_erased_probs(
     observation: Observation,
     erased: Tensor,
     run: RunTexts,
+    settings: ErasureSettings,
     *,
+    empty: Tensor,
     inputs: Mapping[str, Tensor] | None = None,
     units: Tensor | None = None,
     operator: str = "deletion",
-    mask_id: int | None = None,
-    empty: Tensor,
-    pad_id: int,
-    tokens_per_pass: int,
-    pads_left: bool = False,
 ) -> Tensor:
-    """Probabilities of the texts without the erased units; special tokens always stay.
+    """Compute the probabilities of texts without the erased units.
+
+    Special tokens always stay. Equal sets of units are run only once per observation.
 
     Args:
-        observation: of the whole texts.
-        erased: bool [copies, batch, keys], units at the positions that stand for them.
-        run: runs the model.
-        inputs: what is shortened; ``None``: the batch's inputs.
-        units: [batch, keys], for each token the position that stands for it; ``None``:
-            its own.
-        operator: "deletion", or "mask" by the token ``find_mask_id``.
-        empty: [batch, classes], the answer to a text of which no token is left.
-        pad_id, tokens_per_pass, left: see
-            :func:`~hf_attnprobe.adapters.deletion.iterate_shortened_texts`.
+        observation: The observed whole texts.
+        erased: Units to erase, bool `[copies, batch, keys]`, marked at their first token.
+        run: Function that runs the model.
+        settings: Properties of the model and its tokenizer.
+        empty: Probabilities for a text without any remaining token, `[batch, classes]`.
+        inputs: Model inputs to shorten, or None for those of the batch.
+        units: Position of the first token of each token's unit, int `[batch, keys]`. With None,
+            each token is a unit.
+        operator: "deletion", or "mask" to replace tokens by the mask token.
 
     Returns:
-        [copies, batch, classes].
+        Probabilities `[copies, batch, classes]`.
 
     Raises:
-        AttnProbeError: an unknown operator, or no token to mask with.
+        AttnProbeError: If the operator is unknown, or if there is no mask token.
     """
+    mask_id = settings.mask_id
     check_erasure_operator(operator, mask_id)
     batch = observation.batch
-    gone = erased & batch.content_mask
+    n_texts = len(batch.mask)
+    erased_tokens = erased & batch.content_mask
     if units is not None:
-        gone = gone.gather(-1, units.expand(gone.shape))
-    gone = gone.flatten(0, 1)
-    key = "erased inputs", operator, mask_id
-    known = observation.remember(key, lambda: _Answers(probs=[observation.probs[:0]]))
-    names = _names(gone, len(batch.mask))
-    new = {name: row for row, name in enumerate(names) if name not in known.rows}
-    if new:
-        rows = torch.tensor(list(new.values()), device=gone.device)
-        example, sets = rows % len(batch.mask), gone[rows]
+        erased_tokens = erased_tokens.gather(-1, units.expand(erased_tokens.shape))
+    erased_tokens = erased_tokens.flatten(0, 1)
+    cache = observation.remember(
+        ("erased inputs", operator, mask_id),
+        lambda: _ErasureCache(probs=[observation.probs[:0]]),
+    )
+    keys = _create_cache_keys(erased_tokens, n_texts)
+    new_rows = {key: row for row, key in enumerate(keys) if key not in cache.rows}
+    if new_rows:
+        rows = torch.tensor(list(new_rows.values()), device=erased_tokens.device)
+        example, new_sets = rows % n_texts, erased_tokens[rows]
         probs = torch.where(
-            sets.any(1, keepdim=True),
+            new_sets.any(1, keepdim=True),
             empty[example],
             observation.probs[example],
         )
-        inputs, kept, ids = _edited(inputs or batch.inputs, example, sets, operator, mask_id)
+        inputs, kept, ids = _edit_inputs(
+            inputs or batch.inputs, example, new_sets, operator, mask_id
+        )
         texts = iterate_shortened_texts(
             inputs,
             example,
             kept,
             ids=ids,
-            pad_id=pad_id,
-            tokens_per_pass=tokens_per_pass,
-            pads_left=pads_left,
+            pad_id=settings.pad_id,
+            tokens_per_pass=settings.tokens_per_pass,
+            pads_left=settings.pads_left,
         )
-        for places, shorter in texts:
-            probs[places] = run(shorter).to(probs.dtype)
-        numbers = range(len(known.rows), len(known.rows) + len(new))
-        known.rows.update(zip(new, numbers, strict=True))
-        known.probs.append(probs)
-    rows = torch.tensor([known.rows[name] for name in names], device=gone.device)
-    return torch.cat(known.probs)[rows].unflatten(0, erased.shape[:2])
+        for batch_rows, shortened in texts:
+            probs[batch_rows] = run(shortened).to(probs.dtype)
+        cache_rows = range(len(cache.rows), len(cache.rows) + len(new_rows))
+        cache.rows.update(zip(new_rows, cache_rows, strict=True))
+        cache.probs.append(probs)
+    rows = torch.tensor([cache.rows[key] for key in keys], device=erased_tokens.device)
+    return torch.cat(cache.probs)[rows].unflatten(0, erased.shape[:2])
 
 
-def _names(gone: Tensor, n_texts: int) -> list[tuple[int, bytes]]:
-    """Names the rows of [copies · texts, keys] by their text and set."""
-    packed = np.packbits(gone.cpu().numpy(), axis=1)
+def _create_cache_keys(erased_tokens: Tensor, n_texts: int) -> list[tuple[int, bytes]]:
+    """Create a key for each row of `[copies · texts, keys]`: its text and its erased tokens."""
+    packed = np.packbits(erased_tokens.cpu().numpy(), axis=1)
     return [(row % n_texts, bits.tobytes()) for row, bits in enumerate(packed)]
 
 
-def _edited(
+def _edit_inputs(
     inputs: Mapping[str, Tensor],
     example: Tensor,
-    gone: Tensor,
-    by: str,
+    erased_tokens: Tensor,
+    operator: str,
     mask_id: int | None,
 ) -> tuple[dict[str, Tensor], Tensor, Tensor | None]:
-    """Returns inputs, kept positions and new ids of erased texts, as ``shortened`` takes them.
+    """Create the arguments of `iterate_shortened_texts`: inputs, kept tokens and new token ids.
 
-    Shape: example [n], gone bool [n, keys]. A text of which nothing is gone keeps no
-    token, so that it is not run.
+    A text without erased tokens keeps no token at all, so that the model is not run on it.
+
+    Args:
+        inputs: Model inputs of the whole texts.
+        example: Index of the whole text of each row, int `[rows]`.
+        erased_tokens: Tokens to erase, bool `[rows, keys]`.
+        operator: One of `ERASURE_OPERATORS`.
+        mask_id: Id of the mask token.
     """
     inputs = {name: value for name, value in inputs.items() if name != "units"}
     is_token = inputs["attention_mask"].bool()[example]
-    kept = is_token & gone.any(1, keepdim=True)
-    if by == "deletion":
-        return inputs, kept & ~gone, None
-    assert mask_id is not None  # see check_operator
+    kept = is_token & erased_tokens.any(1, keepdim=True)
+    if operator == "deletion":
+        return inputs, kept & ~erased_tokens, None
+    # `check_erasure_operator` has raised an error if there is no mask token.
+    assert mask_id is not None
     ids = inputs["input_ids"][example]
-    return inputs, kept, ids.masked_fill(gone, mask_id)
+    return inputs, kept, ids.masked_fill(erased_tokens, mask_id)
 
 
-def check_erasure_operator(by: str, mask_id: int | None) -> None:
-    """Raises AttnProbeError for an unknown operator, or where there is no mask token."""
-    if by not in ERASURE_OPERATORS:
+def check_erasure_operator(operator: str, mask_id: int | None) -> None:
+    """Raise AttnProbeError if the operator is unknown or if there is no mask token.
+
+    Args:
+        operator: Name of the operator, to be checked against `ERASURE_OPERATORS`.
+        mask_id: Id of the mask token, which the operator "mask" needs.
+    """
+    if operator not in ERASURE_OPERATORS:
         raise AttnProbeError(
-            f"expected inputs to be erased by one of {', '.join(ERASURE_OPERATORS)}, got {by!r}"
+            f"expected the erasure operator to be one of {', '.join(ERASURE_OPERATORS)}, "
+            f"got {operator!r}"
         )
-    if by == "mask" and mask_id is None:
+    if operator == "mask" and mask_id is None:
         raise AttnProbeError(
-            "expected a mask token, or else an unknown token, to replace erased ones, "
-            "the tokenizer has neither; erase by deletion"
+            "the tokenizer has neither a mask token nor an unknown token to replace erased "
+            "tokens by; use the operator deletion"
         )

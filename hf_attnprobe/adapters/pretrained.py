@@ -1,4 +1,4 @@
-"""Facts about a Transformers model beside its attention: labels, ids, lengths."""
+"""Facts about a Transformers model other than its attention: labels, token ids, length limits."""
 
 import contextlib
 import inspect
@@ -23,8 +23,8 @@ from hf_attnprobe.functional.explanations import gauss_legendre
 from hf_attnprobe.functional.fingerprint import compute_fingerprint
 from hf_attnprobe.functional.predictions import (
     Prediction,
-    make_class_prediction,
     list_label_names,
+    make_class_prediction,
 )
 from hf_attnprobe.models.attention_classifier.configuration_attention_classifier import (
     AttentionClassifierConfig,
@@ -45,36 +45,38 @@ POSITIONS_FROM_PADDING = {
     "xlm-roberta-xl",
     "xmod",
 }
-"""Model types that number positions from the padding token's id on.
+"""Model types whose position ids start after the padding token's id.
 
-They lose two positions.
+Their texts can have two tokens fewer than `max_position_embeddings`.
 """
 
 
 class PretrainedModelInfo:
-    """The facts of a ``PreTrainedModel``, from its configuration; no copy is made.
+    """Facts about a `PreTrainedModel`, read from its configuration without copying the model.
 
-    Adapters derive from it: their facts are those of the model that they were given.
+    Adapters derive from this class.
 
     Attributes:
-        given: the model, as it was given; peft's wrapper too.
-        label_names: the names of the classes, in the order of the probabilities.
-        n_embeddings: how many token ids the model embeds; None for images.
-        separator_ids: the token between sentences of a hierarchical model, no content.
-        segment: "text" for a model with a query encoder, which attends to it alone.
-        answers: of a model whose labels must occur in the text, the token of each.
+        user_model: The model as the user passed it, which may be a peft wrapper.
+        label_names: Names of the classes, in the order of the probabilities.
+        n_embeddings: Number of token ids that the model embeds, or None for image models.
+        separator_ids: Id of the token between the sentences of a hierarchical classifier. It is
+            not content.
+        segment: "text" for a classifier with a query encoder, whose attention is over the first
+            text only; otherwise None.
     """
 
     def __init__(self, model: PreTrainedModel):
         if not hasattr(model, "get_input_embeddings"):
             raise AttnProbeError(
-                f"expected a Transformers model or one with an adapter, got "
-                f"{type(model).__name__}; register one with register_adapter (docs/extending.md says how)"
+                f"expected a Transformers model or a model with an adapter, got "
+                f"{type(model).__name__}; "
+                "register an adapter with register_adapter, see docs/extending.md"
             )
         config, embeddings = model.config, get_embeddings_module(model)
         if not config.return_dict:
             raise AttnProbeError(
-                "expected a model that returns its output by names, got one with "
+                "expected a model that returns named outputs, but its configuration has "
                 "return_dict=False; set model.config.return_dict = True"
             )
         self.user_model: Any = model
@@ -85,40 +87,50 @@ class PretrainedModelInfo:
         self.separator_ids: frozenset[int] = frozenset()
         if is_hierarchical(config):
             self.separator_ids = frozenset([config.sep_token_id])
-        self.answers = tuple(getattr(config, "answer_token_ids", None) or ())
         self.segment: str | None = "text" if reads_pairs(config) else None
 
     @property
     def prediction(self) -> Prediction:
-        """What the model predicts: one of its classes."""
+        """Meaning of the probabilities: one of the model's classes is predicted."""
         return make_class_prediction(self.label_names)
 
     def get_max_length(self, tokenizer: PreTrainedTokenizerBase) -> int | None:
-        """The most tokens that a text may have, special ones included; None: any number."""
+        """Return the largest number of tokens of a text, including special tokens.
+
+        Args:
+            tokenizer: The tokenizer of the model.
+
+        Returns:
+            The smaller of the model's and the tokenizer's limit, or None if there is no limit.
+        """
         config = self.user_model.config
-        bounds = []
+        limits = []
         has_positions = getattr(config, "max_position_embeddings", None) is not None
-        if has_positions and not _is_ours(config):  # ours read any number of tokens
-            lost = 2 if config.model_type in POSITIONS_FROM_PADDING else 0
-            bounds.append(config.max_position_embeddings - lost)
-        bounds.append(tokenizer.model_max_length)
+        # Attention classifiers read texts of any length.
+        if has_positions and not _is_attention_classifier(config):
+            n_unusable = 2 if config.model_type in POSITIONS_FROM_PADDING else 0
+            limits.append(config.max_position_embeddings - n_unusable)
+        limits.append(tokenizer.model_max_length)
         return min(
-            [int(bound) for bound in bounds if 0 < bound < UNLIMITED_LENGTH],
+            [int(limit) for limit in limits if 0 < limit < UNLIMITED_LENGTH],
             default=None,
         )
 
     def compute_fingerprint(self) -> str:
-        """16 hexadecimal digits of the given weights' content, before any change of dtype."""
+        """Compute 16 hexadecimal digits from the user's weights, before any dtype conversion."""
         return compute_fingerprint(self.user_model)
 
     @torch.no_grad()
     def compute_native_output(self, inputs: Mapping[str, Any]) -> Any:
-        """The given model's own output, in eval mode; its mode is restored.
+        """Run the user's model in eval mode and restore its mode afterwards.
 
-        No adapter has a part in it, so its numbers can be compared with this.
+        The adapter is not involved, so its probabilities can be compared with this output.
 
         Args:
-            inputs: those that its forward does not take are left out.
+            inputs: Keyword arguments. Those that the model's forward does not accept are dropped.
+
+        Returns:
+            The output object of the model.
         """
         reset_dynamic_positions(self.user_model)
         with use_eval_mode(self.user_model):
@@ -126,23 +138,29 @@ class PretrainedModelInfo:
 
 
 class ScaledGradients:
-    """Gradient × input and its integral, from gradients at scaled embeddings."""
+    """Gradient × input and integrated gradients, computed from gradients at scaled embeddings."""
 
     @abstractmethod
     def compute_scaled_gradient(
-        self, observation: Observation, target: Tensor, scale: float, hold: bool
+        self, observation: Observation, target: Tensor, scale: float, hold_attention: bool
     ) -> Tensor:
-        """Gradient × input [batch, keys] where the embeddings are scaled.
+        """Compute gradient × input with the embeddings multiplied by a scale.
 
         Args:
-            target: int [batch].
-            hold: lets no gradient flow through the attention.
+            observation: The observed batch.
+            target: Class whose probability is differentiated, int `[batch]`.
+            scale: Factor on the embeddings at which the gradient is evaluated, from 0 to 1.
+            hold_attention: Whether attention weights are treated as constants.
+
+        Returns:
+            Signed values `[batch, keys]`.
         """
 
     def compute_gradient_times_input(self, observation: Observation, target: Tensor) -> Tensor:
-        return self.compute_scaled_gradient(observation, target, 1.0, hold=True)
+        """Compute gradient × input with constant attention; see `Differentiable`."""
+        return self.compute_scaled_gradient(observation, target, 1.0, hold_attention=True)
 
-    def integrated_gradient(
+    def compute_integrated_gradients(
         self,
         observation: Observation,
         target: Tensor,
@@ -150,95 +168,118 @@ class ScaledGradients:
         *,
         through_attention: bool = True,
     ) -> Tensor:
-        hold = not through_attention
+        """Compute integrated gradients by Gauss-Legendre quadrature; see `IntegratedGradients`."""
+        hold_attention = not through_attention
         total: Tensor | float = 0.0
-        for place, weight in gauss_legendre(n_steps):
-            part = self.compute_scaled_gradient(observation, target, place, hold)
-            total = total + weight * part
+        for scale, weight in gauss_legendre(n_steps):
+            gradient = self.compute_scaled_gradient(observation, target, scale, hold_attention)
+            total = total + weight * gradient
         return torch.as_tensor(total)
 
 
 LENGTH_DEPENDENT_ROPE_TYPES = ("dynamic", "longrope")
-"""Kinds of rotary positions that are others in longer texts."""
+"""Types of rotary position embeddings that encode a position differently in longer texts."""
 
 
 def has_length_dependent_positions(config: PreTrainedConfig) -> bool:
-    """Whether a token's position is turned into another number where the text goes on."""
+    """Check whether the encoding of a token's position depends on the length of the text."""
     rope = getattr(config.get_text_config(), "rope_parameters", None) or {}
-    by_layer = [one for one in rope.values() if isinstance(one, Mapping)]
-    return any(one.get("rope_type") in LENGTH_DEPENDENT_ROPE_TYPES for one in [rope, *by_layer])
+    layer_ropes = [value for value in rope.values() if isinstance(value, Mapping)]
+    return any(
+        parameters.get("rope_type") in LENGTH_DEPENDENT_ROPE_TYPES
+        for parameters in [rope, *layer_ropes]
+    )
 
 
 def reset_dynamic_positions(model: nn.Module) -> None:
-    """Makes dynamic positions those of a new model, which has read no longer text."""
+    """Reset dynamic rotary embeddings to the state of a model that has not read any text yet."""
     for module in model.modules():
-        # a module that is asked for what it lacks looks for it in three places
+        # `vars` is faster than `getattr`, which searches three dictionaries of a module in vain.
         if vars(module).get("rope_type") == "dynamic":
             module.max_seq_len_cached = 0  # type: ignore[assignment]
 
 
 @contextlib.contextmanager
 def use_eval_mode(model: nn.Module) -> Iterator[None]:
-    """A model in eval mode, in kernels for any length; what it was is restored."""
-    training = [module for module in model.modules() if module.training]
+    """Put a model in eval mode, with attention kernels for any length, and restore it afterwards."""
+    training_modules = [module for module in model.modules() if module.training]
     model.eval()
     try:
         with sdpa_kernel(VARIABLE_LENGTH_KERNELS):
             yield
     finally:
-        for module in training:
+        for module in training_modules:
             module.training = True
 
 
 def select_forward_inputs(model: nn.Module, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The inputs that a model's forward takes: by their names, or all by ``**kwargs``."""
-    known = inspect.signature(model.forward).parameters
-    if any(one.kind is one.VAR_KEYWORD for one in known.values()):
+    """Select the inputs that a model's forward accepts.
+
+    Args:
+        model: The model.
+        inputs: Keyword arguments.
+
+    Returns:
+        All inputs if forward has `**kwargs`, otherwise those that it names.
+    """
+    parameters = inspect.signature(model.forward).parameters
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
         return dict(inputs)
-    return {name: value for name, value in inputs.items() if name in known}
+    return {name: value for name, value in inputs.items() if name in parameters}
 
 
 def unwrap_peft(model: nn.Module) -> nn.Module:
-    """The model inside of peft's wrapper, with what was added to it; others as they are.
+    """Return the model inside a peft wrapper, including the weights that peft has added.
+
+    Args:
+        model: Any model.
+
+    Returns:
+        The inner model, or `model` itself if it is not wrapped.
 
     Raises:
-        AttnProbeError: what was added is a prompt, which only the wrapper knows of.
+        AttnProbeError: If peft has added a prompt, which the inner model does not contain.
     """
-    wrapper = getattr(sys.modules.get("peft"), "PeftModel", ())  # peft loads slowly
-    if not isinstance(model, wrapper):
+    # peft is imported only if the user has done so, because importing it takes long.
+    peft_class = getattr(sys.modules.get("peft"), "PeftModel", ())
+    if not isinstance(model, peft_class):
         return model
     if model.active_peft_config.is_prompt_learning:
         raise AttnProbeError(
-            "expected an adapter whose weights are added to the model's, as LoRA's, got "
+            "expected a peft adapter that changes the model's weights, such as LoRA, got "
             f"{model.active_peft_config.peft_type.value}; it cannot be audited"
         )
     return model.get_base_model()
 
 
 def get_class_names(config: PreTrainedConfig) -> list[str]:
-    """Names of a model's classes or labels, in the order of their numbers.
+    """Return the names of a model's classes or labels, in the order of their indices.
+
+    Args:
+        config: Configuration of the model.
 
     Raises:
-        AttnProbeError: a key of ``id2label`` that is no number.
+        AttnProbeError: If a key of `id2label` is not a number.
     """
     try:
         return list_label_names(config.id2label)
-    except ValueError as reason:
+    except ValueError as error:
         raise AttnProbeError(
             "expected numbers as keys of id2label in the model's configuration, got "
             f"{', '.join(map(repr, config.id2label or ()))!s:.80}; number the names from 0"
-        ) from reason
+        ) from error
 
 
 def is_hierarchical(config: PreTrainedConfig) -> bool:
-    """Whether a configuration is of a classifier with sentences above its words."""
-    return _is_ours(config) and bool(getattr(config, "hierarchical", False))
+    """Check for a hierarchical attention classifier, which attends to sentences of words."""
+    return _is_attention_classifier(config) and bool(getattr(config, "hierarchical", False))
 
 
 def reads_pairs(config: PreTrainedConfig) -> bool:
-    """Whether a configuration is of a classifier that reads two texts, one as its query."""
-    return _is_ours(config) and bool(getattr(config, "query_encoder", False))
+    """Check for an attention classifier whose query is encoded from the second text of a pair."""
+    return _is_attention_classifier(config) and bool(getattr(config, "query_encoder", False))
 
 
-def _is_ours(config: PreTrainedConfig) -> bool:
+def _is_attention_classifier(config: PreTrainedConfig) -> bool:
+    """Check whether a configuration belongs to an attention classifier of this package."""
     return config.model_type == AttentionClassifierConfig.model_type

@@ -1,1 +1,10 @@
-"""Adapters of this package's attention classifiers."""
+"""Adapters of this package's attention classifiers.
+
+Their attention is one layer with one head and one query, so no hooks are needed: the adapters run
+the encoder once and recompute only the read-out. Start reading with `adapter`.
+
+- `adapter`: `ClassifierAdapter`, and the base class of all adapters of this package.
+- `hierarchical`: `HierarchicalAdapter`, for attention over the sentences of a text.
+- `pair`: `PairAdapter`, for classifiers of two texts.
+- `leave_one_out`: leave-one-out without encoding each shortened text again.
+"""

@@ -1,6 +1,7 @@
-"""This package's attention classifiers as :class:`AttentionModel`.
+"""Adapters of the attention classifiers: encode the tokens, attend to them, classify.
 
-Encode, attend, decode: no hooks are needed.
+These models are small and their attention is explicit, so no hooks are needed. A replay reuses the
+encoder states and computes only the read-out again.
 """
 
 import copy
@@ -18,7 +19,7 @@ from hf_attnprobe.adapters.classifier.leave_one_out import (
     create_readout,
     trace_lstm,
 )
-from hf_attnprobe.adapters.deletion import compute_erased_probs
+from hf_attnprobe.adapters.deletion import ErasureSettings, compute_erased_probs
 from hf_attnprobe.adapters.pretrained import PretrainedModelInfo, ScaledGradients
 from hf_attnprobe.functional.divergence import compute_shifted_probability
 from hf_attnprobe.models.attention_classifier.modeling_attention_classifier import (
@@ -32,24 +33,29 @@ from hf_attnprobe.protocol import (
 )
 
 
-TOKENS_PER_PASS = 4096  # of shortened texts
+TOKENS_PER_PASS = 4096
+"""Largest number of tokens, including padding, in a forward pass over shortened texts."""
 
 
 class SingleHeadAdapter(PretrainedModelInfo, ScaledGradients, AttentionModelBase):
     """Base class of the adapters of all attention classifiers.
 
-    It works on a frozen copy in ``dtype``; the user's model stays as it was. The default
-    is float64: leave-one-out ranks differences of 1e-8 where a prediction is saturated,
-    and in float32 such ranks change with the batch.
+    The adapter works on a frozen copy of the model in `dtype`; the user's model is not changed. The
+    default is float64, because leave-one-out ranks differences as small as 1e-8 if a prediction is
+    saturated. In float32, such ranks would change with the batch.
 
     Args:
-        model: the classifier; one loaded through ``trust_remote_code`` is of another
-            class with the same content.
-        dtype: what to compute in.
-        mask_id: the token that stands in for an erased one.
+        model: The classifier. A model loaded with `trust_remote_code` is also accepted, although
+            its class is another one.
+        dtype: Data type of all computations.
+        mask_id: Id of the token that replaces erased tokens.
+
+    Attributes:
+        layer: Index of the layer whose attention is read and edited.
+        base: The encoder with its attention, without the classification head.
     """
 
-    layer = 0  # of the attention that is read and edited
+    layer = 0
     model: AttentionClassifierForSequenceClassification
 
     def __init__(
@@ -61,65 +67,94 @@ class SingleHeadAdapter(PretrainedModelInfo, ScaledGradients, AttentionModelBase
     ) -> None:
         super().__init__(model)
         self.model = copy.deepcopy(model).eval().requires_grad_(False)
-        nn.Module.to(self.model, dtype)  # as .to, whose annotation hides its arguments
+        # The annotations of `PreTrainedModel.to` hide its arguments from the type checker.
+        nn.Module.to(self.model, dtype)
         self.base = self.model.attention_classifier
         self.mask_id = mask_id
         for module in self.model.modules():
             if isinstance(module, nn.RNNBase):
-                # in eval mode cuDNN refuses a backward pass, on a CPU it is slow
+                # In eval mode, cuDNN refuses a backward pass, and on a CPU it is slow.
                 module.train()
 
     def sites(self) -> list[Site]:
+        """Return the only site, which is the whole attention layer."""
         return [Site(self.layer)]
 
     @property
-    def _resumable(self) -> bool:
-        """Whether leave-one-out can resume from the states of the whole text."""
+    def _is_resumable(self) -> bool:
+        """Whether leave-one-out can reuse the encoder states of the whole text."""
         config = self.model.config
         connection = getattr(config, "residual_connection", "none")
         return config.encoder in DELETION_METHODS and connection == "none"
 
+    @property
+    def _erasure_settings(self) -> ErasureSettings:
+        """Properties of the model that erasing tokens depends on."""
+        return ErasureSettings(
+            pad_id=self.model.config.pad_token_id or 0,
+            tokens_per_pass=TOKENS_PER_PASS,
+            mask_id=self.mask_id,
+        )
+
     def get_visible_keys(self, observation: Observation, layer: int) -> Tensor:
+        """Return the tokens that receive attention, bool `[batch, 1, keys]`."""
         return observation.batch.mask[:, None]
 
     def select_row(self, observation: Observation, values: Tensor, site: Site) -> Tensor:
+        """Select the only query row, `[batch, keys]`."""
         return values[:, site.query or 0]
 
     def compute_native_probs(self, batch: Batch) -> Tensor | None:
+        """Compute the probabilities of the user's model, `[batch, classes]`."""
         inputs = batch.tokenizer_output or batch.inputs
-        given = {n: v.to(batch.mask.device) for n, v in inputs.items() if n != "units"}
-        return self.compute_native_output(given).logits.softmax(-1)
+        arguments = {
+            name: value.to(batch.mask.device) for name, value in inputs.items() if name != "units"
+        }
+        return self.compute_native_output(arguments).logits.softmax(-1)
 
     # Capabilities
 
     def get_states(self, observation: Observation, site: Site) -> Tensor:
+        """Return the encoder states, `[batch, keys, hidden]`."""
         return observation.state.states
 
     def compute_head_values(self, observation: Observation) -> tuple[Tensor, ...]:
-        """The encoder's states; attention averages them directly."""
+        """Return the encoder states, which attention averages directly."""
         return (observation.state.states[:, None],)
 
-    def replay_exchanged(
+    def replay_interchange(
         self,
         observation: Observation,
         site: Site,
         units: Tensor,
         states: Mapping[int, Tensor],
     ) -> Tensor:
-        """See the protocol: a unit's weight goes to the new state, as if it was one more key."""
+        """Compute the probabilities with another state at one unit; see `ExchangeableStates`.
+
+        The other state is appended as an additional key, which takes over the unit's weight.
+        """
         weights = observation.attention[self.layer].expand(len(units), -1, -1, -1, -1)
-        place = units[:, :, None, None, None]
-        moved = torch.cat([weights.scatter(-1, place, 0), weights.gather(-1, place)], -1)
-        return self._probs_beside(observation, moved, states[self.layer])
+        index = units[:, :, None, None, None]
+        extended = torch.cat([weights.scatter(-1, index, 0), weights.gather(-1, index)], -1)
+        return self._compute_probs_with_state(observation, extended, states[self.layer])
 
     @abstractmethod
-    def _probs_beside(self, observation: Observation, attention: Tensor, state: Tensor) -> Tensor:
-        """Probabilities [copies, batch, classes] with one more state behind those of the text.
+    def _compute_probs_with_state(
+        self, observation: Observation, attention: Tensor, state: Tensor
+    ) -> Tensor:
+        """Compute the probabilities with one additional state after those of the text.
 
-        Shape: attention [copies, batch, 1, 1, keys + 1], state [batch, 1, hidden].
+        Args:
+            observation: The observed batch.
+            attention: Attention `[copies, batch, 1, 1, keys + 1]`.
+            state: The additional state, `[batch, 1, hidden]`.
+
+        Returns:
+            Probabilities `[copies, batch, classes]`.
         """
 
     def get_output_projections(self) -> tuple[Tensor, ...]:
+        """Return the identity matrix, because the head's output is used as it is."""
         weight, width = (
             self.base.embeddings.weight,
             self.model.config.hidden_size,
@@ -127,8 +162,9 @@ class SingleHeadAdapter(PretrainedModelInfo, ScaledGradients, AttentionModelBase
         return (torch.eye(width, dtype=weight.dtype, device=weight.device)[None],)
 
     def compute_scaled_gradient(
-        self, observation: Observation, target: Tensor, scale: float, hold: bool
+        self, observation: Observation, target: Tensor, scale: float, hold_attention: bool
     ) -> Tensor:
+        """Compute gradient × input at scaled embeddings, `[batch, keys]`; see `ScaledGradients`."""
         with torch.enable_grad():
             factor = torch.full_like(
                 observation.batch.inputs["input_ids"],
@@ -136,45 +172,49 @@ class SingleHeadAdapter(PretrainedModelInfo, ScaledGradients, AttentionModelBase
                 dtype=observation.probs.dtype,
                 requires_grad=True,
             )
-            probs = self._scaled_probs(observation, factor, hold_attention=hold)
-            # Of texts without words nothing depends on the factor.
+            probs = self._compute_scaled_probs(observation, factor, hold_attention=hold_attention)
+            # The second term keeps a graph for texts without words, in which nothing else
+            # depends on the factor.
             explained = compute_shifted_probability(probs, target).sum() + 0 * factor.sum()
-            (slope,) = torch.autograd.grad(explained, factor)
-        return slope
+            (gradient,) = torch.autograd.grad(explained, factor)
+        return gradient
 
     def compute_attention_gradient(self, observation: Observation, target: Tensor) -> list[Tensor]:
+        """Compute the gradient with respect to the attention; see `Differentiable`."""
         with torch.enable_grad():
             weights = observation.attention[self.layer].clone()
             weights.requires_grad_()
-            edited = {self.layer: weights[None]}
-            probs = self.replay(observation, edited)[0]
+            edits = {self.layer: weights[None]}
+            probs = self.replay(observation, edits)[0]
             explained = compute_shifted_probability(probs, target).sum()
-            (slope,) = torch.autograd.grad(explained, weights)
-        return [slope]
+            (gradient,) = torch.autograd.grad(explained, weights)
+        return [gradient]
 
     @torch.no_grad()
     def compute_zero_embedding_probs(self, observation: Observation) -> Tensor:
+        """Compute the probabilities with all word vectors 0, `[batch, classes]`."""
         ids = observation.batch.inputs["input_ids"]
         factor = torch.zeros_like(ids, dtype=observation.probs.dtype)
-        return self._scaled_probs(observation, factor, hold_attention=True)
+        return self._compute_scaled_probs(observation, factor, hold_attention=True)
 
     @abstractmethod
-    def _scaled_probs(
+    def _compute_scaled_probs(
         self, observation: Observation, factor: Tensor, *, hold_attention: bool
     ) -> Tensor:
-        """Probabilities when each explained word vector is multiplied by its factor.
+        """Compute the probabilities with each explained word vector multiplied by a factor.
 
         Args:
-            factor: [batch, keys].
-            hold_attention: lets no gradient flow through the attention.
+            observation: The observed batch.
+            factor: Factor of each word vector, `[batch, keys]`.
+            hold_attention: Whether attention weights are treated as constants by gradients.
+
+        Returns:
+            Probabilities `[batch, classes]`.
         """
 
 
 class ClassifierAdapter(SingleHeadAdapter):
-    """Reads and edits the attention of a classifier with a linear read-out.
-
-    See :class:`SingleHeadAdapter` for the arguments.
-    """
+    """Adapter of a classifier with a linear read-out; see `SingleHeadAdapter` for arguments."""
 
     def prepare(
         self,
@@ -182,6 +222,7 @@ class ClassifierAdapter(SingleHeadAdapter):
         example_ids: tuple[int, ...],
         labels: Tensor | None = None,
     ) -> Batch:
+        """Create a batch from padded tokenizer output; see `AttentionModel.prepare`."""
         ids = inputs["input_ids"].to(self.model.device)
         mask = inputs["attention_mask"].to(self.model.device)
         content = self.base.content_mask(mask, ids)
@@ -190,39 +231,48 @@ class ClassifierAdapter(SingleHeadAdapter):
 
     @torch.no_grad()
     def observe(self, batch: Batch) -> Observation:
+        """Run one forward pass; see `AttentionModel.observe`."""
         ids = batch.inputs["input_ids"]
         mask = batch.inputs["attention_mask"]
-        table = self.base.embeddings
-        if self.model.config.encoder == "bilstm" and self._resumable:
+        embedding_table = self.base.embeddings
+        if self.model.config.encoder == "bilstm" and self._is_resumable:
             lstm = self.base.encoder.get_submodule("lstm")
-            traces = trace_lstm(lstm, table.weight, ids, mask)
-            states = torch.cat([one.get_states() for one in traces], dim=-1)
+            traces = trace_lstm(lstm, embedding_table.weight, ids, mask)
+            states = torch.cat([trace.get_states() for trace in traces], dim=-1)
             embeddings = states[:0]
         else:
-            traces, embeddings = [], table(ids)
+            traces, embeddings = [], embedding_table(ids)
             states = self.base.encode(embeddings, mask)
         token_logits = self.model.decode(states)
         weights = self.base.attend(states, batch.mask)
         attention = weights[:, None, None, :]
         state = ClassifierState(embeddings, traces, states, token_logits)
-        probs = self._probs(attention[None], token_logits)[0]
+        probs = self._compute_probs(attention[None], token_logits)[0]
         return Observation(self, batch, probs, (attention,), state)
 
     def replay(self, observation: Observation, attention: Mapping[int, Tensor]) -> Tensor:
-        return self._probs(attention[self.layer], self.compute_token_logits(observation))
+        """Compute the probabilities with other attention; see `AttentionModel.replay`."""
+        return self._compute_probs(attention[self.layer], self.compute_token_logits(observation))
 
-    def _probs(self, attention: Tensor, token_logits: Tensor) -> Tensor:
-        """Returns the softmax of the read-out of Σ_t a_t h_t; attention need not sum to 1.
+    def _compute_probs(self, attention: Tensor, token_logits: Tensor) -> Tensor:
+        """Compute the softmax of the read-out of Σ_t a_t h_t, without requiring Σ_t a_t = 1.
 
-        Shape: attention [copies, batch, 1, 1, keys] -> [copies, batch, classes].
+        Args:
+            attention: Attention weights a_t, `[copies, batch, 1, 1, keys]`.
+            token_logits: Read-out of each state h_t, `[batch, keys, classes]`.
+
+        Returns:
+            Probabilities `[copies, batch, classes]`.
         """
-        # An exact adversary is found in float64, whatever the audit computes in.
-        finest = torch.promote_types(attention.dtype, token_logits.dtype)
-        weights = attention[:, :, 0, 0].transpose(0, 1)  # [batch, copies, keys]
-        weights = weights.to(finest)
-        bias = self.get_readout_bias().to(finest)
-        values = token_logits.to(finest) - bias
-        if len(bias) == 2:  # [0, z]: half the work, and a sigmoid does not cancel
+        # Exact adversarial attention is computed in float64, even if the audit uses float32.
+        precise = torch.promote_types(attention.dtype, token_logits.dtype)
+        # The weights have shape [batch, copies, keys].
+        weights = attention[:, :, 0, 0].transpose(0, 1)
+        weights = weights.to(precise)
+        bias = self.get_readout_bias().to(precise)
+        values = token_logits.to(precise) - bias
+        if len(bias) == 2:
+            # The first logit is 0, so a sigmoid of the second is exact and half the work.
             score = weights @ values[..., 1:] + bias[1:]
             prob = score.sigmoid()
             prob = prob.transpose(0, 1)
@@ -232,46 +282,52 @@ class ClassifierAdapter(SingleHeadAdapter):
 
     # Capabilities
 
-    def _probs_beside(self, observation: Observation, attention: Tensor, state: Tensor) -> Tensor:
-        beside = self.model.decode(state)
-        return self._probs(attention, torch.cat([self.compute_token_logits(observation), beside], 1))
+    def _compute_probs_with_state(
+        self, observation: Observation, attention: Tensor, state: Tensor
+    ) -> Tensor:
+        extra_logits = self.model.decode(state)
+        token_logits = torch.cat([self.compute_token_logits(observation), extra_logits], 1)
+        return self._compute_probs(attention, token_logits)
 
     def compute_token_logits(self, observation: Observation) -> Tensor:
+        """Return the logits of each token alone, `[batch, keys, classes]`."""
         return observation.state.token_logits
 
     def get_readout_bias(self) -> Tensor:
+        """Return the logits without any attention, `[classes]`."""
         weight = self.model.classifier.weight
         return self.model.decode(weight.new_zeros(self.model.config.hidden_size))
 
     def compute_gradient_times_input(self, observation: Observation, target: Tensor) -> Tensor:
-        """See the protocol; through a BiLSTM that was traced by formula."""
+        """Compute gradient × input, through a recorded BiLSTM by explicit formulas."""
         state = observation.state
         if not state.traces:
             return super().compute_gradient_times_input(observation, target)
         with torch.enable_grad():
             states = state.states.detach().requires_grad_()
             token_logits = self.model.decode(states)
-            probs = self._probs(observation.attention[0][None], token_logits)
+            probs = self._compute_probs(observation.attention[0][None], token_logits)
             explained = compute_shifted_probability(probs[0], target).sum()
-            (slope,) = torch.autograd.grad(explained, states)
-        return compute_gradient_times_input(state.traces, slope)
+            (gradient,) = torch.autograd.grad(explained, states)
+        return compute_gradient_times_input(state.traces, gradient)
 
-    def _scaled_probs(
+    def _compute_scaled_probs(
         self, observation: Observation, factor: Tensor, *, hold_attention: bool
     ) -> Tensor:
         batch = observation.batch
         embeddings = self.base.embeddings(batch.inputs["input_ids"])
         scaled = embeddings * factor[..., None]
         states = self.base.encode(scaled, batch.inputs["attention_mask"])
-        read = states.detach() if hold_attention else states
-        attention = self.base.attend(read, batch.mask)[None, :, None, None]
+        attended_states = states.detach() if hold_attention else states
+        attention = self.base.attend(attended_states, batch.mask)[None, :, None, None]
         token_logits = self.model.decode(states)
-        return self._probs(attention, token_logits)[0]
+        return self._compute_probs(attention, token_logits)[0]
 
     @torch.no_grad()
     def compute_leave_one_out(self, observation: Observation) -> Tensor:
+        """Compute the probabilities without each token, reusing encoder states if possible."""
         batch = observation.batch
-        if not self._resumable:
+        if not self._is_resumable:
             return super().compute_leave_one_out(observation)
         mask = batch.inputs["attention_mask"]
         config, head = self.model.config, self.model.classifier
@@ -293,19 +349,20 @@ class ClassifierAdapter(SingleHeadAdapter):
     def erase_inputs(
         self, observation: Observation, erased: Tensor, *, operator: str = "deletion"
     ) -> Tensor:
-        """See the protocol; a text without tokens is classified by the bias."""
-        bias = self.get_readout_bias().softmax(-1)
+        """Compute the probabilities without the erased tokens; see `EditableInputs`.
+
+        A text without any token is classified by the read-out's bias.
+        """
+        empty_probs = self.get_readout_bias().softmax(-1)
         return compute_erased_probs(
             observation,
             erased,
             self._run,
+            self._erasure_settings,
             operator=operator,
-            mask_id=self.mask_id,
-            empty=bias.expand_as(observation.probs),
-            pad_id=self.model.config.pad_token_id or 0,
-            tokens_per_pass=TOKENS_PER_PASS,
+            empty=empty_probs.expand_as(observation.probs),
         )
 
     def _run(self, texts: Mapping[str, Tensor]) -> Tensor:
-        """Probabilities [n, classes] of texts."""
+        """Compute the probabilities of texts, `[n, classes]`."""
         return self.model(**texts).logits.softmax(-1)

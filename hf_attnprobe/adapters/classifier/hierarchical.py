@@ -1,11 +1,11 @@
-"""Hierarchical attention classifiers as an :class:`AttentionModel` over sentences.
+"""Adapter of hierarchical attention classifiers, with sentences as units.
 
-The attention that is read and edited is that of the sentences, layer 1, as in Serrano &
-Smith (2019, Section 3). Whole sentences are left out: those that stay keep their vectors,
-only what reads them runs again.
+The attention that is read and edited is the one over sentences, layer 1, as in Serrano & Smith
+(2019, Section 3). Erasure removes whole sentences. The vectors of the remaining sentences stay the
+same, so only the sentence encoder and the read-out run again.
 
-Sentences come as a separator token that the tokenizer itself puts into the ids, so nothing around
-the model knows of them, and every test runs on the one site unchanged.
+The tokenizer marks sentences by a separator token among the ids. Code outside this adapter
+therefore needs no special case for sentences.
 """
 
 from collections.abc import Mapping
@@ -28,16 +28,17 @@ from hf_attnprobe.models.attention_classifier.sentences_attention_classifier imp
 from hf_attnprobe.protocol import Batch, Observation
 
 
-SENTENCES_PER_PASS = 1 << 15  # with padding
+SENTENCES_PER_PASS = 1 << 15
+"""Largest number of sentences, including padding, that are encoded at once."""
 
 
 class HierarchicalState(NamedTuple):
-    """Results of one forward pass that the tests read, detached.
+    """Results of one forward pass, detached from the graph.
 
     Attributes:
-        vectors: the sentences' vectors, [batch, sentences, hidden].
-        states: what the sentence encoder makes of them.
-        token_logits: the read-out of each, [batch, sentences, classes].
+        vectors: Sentence vectors, `[batch, sentences, hidden]`.
+        states: States of the sentence encoder, `[batch, sentences, hidden]`.
+        token_logits: Read-out of each state, `[batch, sentences, classes]`.
     """
 
     vectors: Tensor
@@ -46,11 +47,11 @@ class HierarchicalState(NamedTuple):
 
 
 class HierarchicalAdapter(ClassifierAdapter):
-    """Reads and edits the sentence attention of a hierarchical classifier.
+    """Adapter that reads and edits the sentence attention of a hierarchical classifier.
 
-    Masks, importances and read-outs are over sentences, [batch, sentences].
-    ``inputs["units"]`` [batch, keys] holds the number of each word's sentence, −1 for
-    special tokens and padding. See :class:`ClassifierAdapter` for the arguments.
+    All masks, importances and read-outs are over sentences, `[batch, sentences]`.
+    `inputs["units"]` `[batch, keys]` contains the index of each word's sentence, and -1 for special
+    tokens and padding. See `SingleHeadAdapter` for the arguments.
     """
 
     layer = 1
@@ -62,9 +63,10 @@ class HierarchicalAdapter(ClassifierAdapter):
         example_ids: tuple[int, ...],
         labels: Tensor | None = None,
     ) -> Batch:
+        """Create a batch whose masks are over sentences; see `AttentionModel.prepare`."""
         batch = super().prepare(inputs, example_ids, labels)
-        is_behind_word = F.pad(batch.mask, (1, 0))[:, :-1]
-        is_first = batch.mask & ~is_behind_word
+        follows_word = F.pad(batch.mask, (1, 0))[:, :-1]
+        is_first = batch.mask & ~follows_word
         sentence = is_first.cumsum(-1) - 1
         units = sentence.where(batch.mask, -1)
         sentences = find_sentences(batch.mask)
@@ -74,7 +76,8 @@ class HierarchicalAdapter(ClassifierAdapter):
 
     @torch.no_grad()
     def observe(self, batch: Batch) -> Observation:
-        sentences = _sentences(batch)
+        """Run one forward pass and record the attention over words and over sentences."""
+        sentences = _find_batch_sentences(batch)
         embeddings = self.base.embeddings(batch.inputs["input_ids"])
         vectors, words = self.base.read_words(embeddings, sentences)
         states, attention = self.base.read_sentences(vectors, sentences)
@@ -82,31 +85,30 @@ class HierarchicalAdapter(ClassifierAdapter):
         attention = attention[:, None, None, :]
         token_logits = self.model.decode(states)
         state = HierarchicalState(sentences.stack(vectors), states, token_logits)
-        probs = self._probs(attention[None], token_logits)[0]
+        probs = self._compute_probs(attention[None], token_logits)[0]
         return Observation(self, batch, probs, (words, attention), state)
 
-    # Nothing of the words' encoder is traced, nor resumed.
+    # The word encoder is not recorded, so nothing can be reused from it.
     compute_gradient_times_input = SingleHeadAdapter.compute_gradient_times_input
     compute_leave_one_out = SingleHeadAdapter.compute_leave_one_out
 
     def compute_scaled_gradient(
-        self, observation: Observation, target: Tensor, scale: float, hold: bool
+        self, observation: Observation, target: Tensor, scale: float, hold_attention: bool
     ) -> Tensor:
-        """Sums the words of each sentence; special tokens are in none, and not read.
+        """Compute gradient × input, summed over the words of each sentence.
 
-        Args:
-            hold: holds the attention of both levels fixed.
+        Special tokens belong to no sentence. `hold_attention` applies to both attention layers.
         """
-        values = super().compute_scaled_gradient(observation, target, scale, hold)
-        summed = values.new_zeros(len(values), observation.batch.mask.shape[1] + 1)
+        values = super().compute_scaled_gradient(observation, target, scale, hold_attention)
+        sums = values.new_zeros(len(values), observation.batch.mask.shape[1] + 1)
         units = observation.batch.inputs["units"]
-        return summed.scatter_add(1, units + 1, values)[:, 1:]
+        return sums.scatter_add(1, units + 1, values)[:, 1:]
 
-    def _scaled_probs(
+    def _compute_scaled_probs(
         self, observation: Observation, factor: Tensor, *, hold_attention: bool
     ) -> Tensor:
         batch = observation.batch
-        sentences = _sentences(batch)
+        sentences = _find_batch_sentences(batch)
         embeddings = self.base.embeddings(batch.inputs["input_ids"])
         vectors, _ = self.base.read_words(
             embeddings * factor[..., None],
@@ -116,16 +118,16 @@ class HierarchicalAdapter(ClassifierAdapter):
         states, attention = self.base.read_sentences(vectors, sentences)
         if hold_attention:
             attention = attention.detach()
-        return self._probs(attention[None, :, None, None], self.model.decode(states))[0]
+        return self._compute_probs(attention[None, :, None, None], self.model.decode(states))[0]
 
     def compute_attention_gradient(self, observation: Observation, target: Tensor) -> list[Tensor]:
-        """See the protocol; NaN for words, which are no site."""
-        slope = super().compute_attention_gradient(observation, target)[-1]
-        words = slope.new_full((), torch.nan).expand_as(observation.attention[0])
-        return [words, slope]
+        """Compute the gradient for sentences; it is NaN for word attention, which is no site."""
+        gradient = super().compute_attention_gradient(observation, target)[-1]
+        words = gradient.new_full((), torch.nan).expand_as(observation.attention[0])
+        return [words, gradient]
 
     def compute_head_values(self, observation: Observation) -> tuple[Tensor, ...]:
-        """See the protocol; NaN for words, which are no site."""
+        """Return the sentence states; values are NaN for word attention, which is no site."""
         (states,) = super().compute_head_values(observation)
         shape = (
             len(states),
@@ -136,47 +138,58 @@ class HierarchicalAdapter(ClassifierAdapter):
         return states.new_full((), torch.nan).expand(shape), states
 
     def get_output_projections(self) -> tuple[Tensor, ...]:
+        """Return an identity matrix for each of the two attention layers."""
         return super().get_output_projections() * 2
 
     @torch.no_grad()
     def erase_inputs(
         self, observation: Observation, erased: Tensor, *, operator: str = "deletion"
     ) -> Tensor:
+        """Compute the probabilities without the erased sentences; see `EditableInputs`."""
         check_erasure_operator(operator, self.mask_id)
         batch = observation.batch
         if operator == "deletion":
             n_copies, n_texts, _ = erased.shape
             text = torch.arange(n_texts, device=erased.device).repeat(n_copies)
-            left = (batch.content_mask & ~erased).flatten(0, 1)
-            probs = self._probs_of(observation, text, left)
+            remaining = (batch.content_mask & ~erased).flatten(0, 1)
+            probs = self._compute_probs_of_sentences(observation, text, remaining)
             return probs.unflatten(0, (n_copies, n_texts))
         units = batch.inputs["units"]
         is_word = units >= 0
         sentence = units.clamp_min(0).expand(len(erased), -1, -1)
-        words = erased.gather(-1, sentence) & is_word
-        of_words = replace(observation, batch=replace(batch, content_mask=is_word))
-        return super().erase_inputs(of_words, words, operator=operator)
+        erased_words = erased.gather(-1, sentence) & is_word
+        word_observation = replace(observation, batch=replace(batch, content_mask=is_word))
+        return super().erase_inputs(word_observation, erased_words, operator=operator)
 
-    def _probs_of(self, observation: Observation, text: Tensor, left: Tensor) -> Tensor:
-        """Probabilities of texts reduced to some of their sentences.
+    def _compute_probs_of_sentences(
+        self, observation: Observation, text: Tensor, remaining: Tensor
+    ) -> Tensor:
+        """Compute the probabilities of texts that consist of some of their sentences.
 
-        Shape: text int [rows], left bool [rows, sentences] -> [rows, classes].
+        Args:
+            observation: The observed whole texts.
+            text: Index of the whole text of each row, int `[rows]`.
+            remaining: Sentences of each row, bool `[rows, sentences]`.
+
+        Returns:
+            Probabilities `[rows, classes]`.
         """
         if len(text) == 0:
             return observation.probs[text]
-        order = left.to(torch.int8).argsort(dim=-1, descending=True, stable=True)
-        mask = left.gather(-1, order)
+        order = remaining.to(torch.int8).argsort(dim=-1, descending=True, stable=True)
+        mask = remaining.gather(-1, order)
         reader = self.base.sentences
-        n_at_once = max(1, SENTENCES_PER_PASS // left.shape[1])
-        parts = []
-        for rows in torch.arange(len(text), device=text.device).split(n_at_once):
+        rows_per_pass = max(1, SENTENCES_PER_PASS // remaining.shape[1])
+        probs = []
+        for rows in torch.arange(len(text), device=text.device).split(rows_per_pass):
             vectors = observation.state.vectors[text[rows, None], order[rows]]
             states = reader.encode(vectors, mask[rows])
             weights = reader.attend(states, mask[rows])
             attention = weights[None, :, None, None]
-            parts.append(self._probs(attention, self.model.decode(states))[0])
-        return torch.cat(parts)
+            probs.append(self._compute_probs(attention, self.model.decode(states))[0])
+        return torch.cat(probs)
 
 
-def _sentences(batch: Batch) -> Sentences:
+def _find_batch_sentences(batch: Batch) -> Sentences:
+    """Find the sentences of a batch from the units of its words."""
     return find_sentences(batch.inputs["units"] >= 0)

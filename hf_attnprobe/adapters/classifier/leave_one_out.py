@@ -1,12 +1,15 @@
-"""Leave-one-out for attention classifiers; recomputes only the states that a deletion changes.
+"""Leave-one-out for attention classifiers, recomputing only the states that a deletion changes.
 
-Removing token i leaves the forward recurrent states before i and the backward ones after
-i as they were; a convolution changes only within its reach of i; a context-free state
-never. What is left is one attention-weighted sum per deletion.
+Deleting token i leaves many encoder states unchanged:
 
-Every part returns, for each deleted position and each kept one, the attention score
-[batch, deleted, keys] and the read-out [batch, deleted, keys, outputs] of the new state.
-Equal to deleting and re-encoding (Jain & Wallace 2019, Algorithm 1), which the tests do.
+- BiLSTM: the forward states before i and the backward states after i.
+- CNN: all states farther from i than the reach of a convolution.
+- Encoders without context: all states.
+
+Each deletion method returns, for every deleted position and every remaining position, the attention
+score `[batch, deleted, keys]` and the read-out `[batch, deleted, keys, outputs]` of the new state.
+The result of a deletion is then one attention-weighted sum. It equals deleting the token and
+encoding the text again (Jain & Wallace 2019, Algorithm 1).
 """
 
 from collections.abc import Callable, Sequence
@@ -18,26 +21,36 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 
-# --- Recurrent encoders that resume around a deleted token -------------------
+# --- Recurrent encoders that resume after a deleted token ----------------------------------------
+# The LSTM is evaluated with sigmoids only: tanh(x) = 2σ(2x) - 1. To save operations, cell states are
+# stored multiplied by 2, hidden states divided by 2, and candidate gates as σ(2x) - 1/2. Weights are
+# rescaled accordingly.
 
 
-DIRECTION_SUFFIXES = ("l0", "l0_reverse")  # of the weights of the two directions
+DIRECTION_SUFFIXES = ("l0", "l0_reverse")
+"""Suffixes of the parameter names of the forward and the backward direction in `nn.LSTM`."""
 
 
 @dataclass(frozen=True, eq=False)
 class LstmTrace:
-    """One direction after its run; gates are input, forget, candidate, output.
+    """All intermediate values of one direction of an LSTM.
+
+    Gates are in the order input, forget, candidate, output. A step is a position in the order in
+    which this direction reads the text.
 
     Attributes:
-        position: in the text, of each step, [batch, steps].
-        step: of each position of the text, [batch, steps].
-        alive: bool [steps, batch].
-        inputs: what words and bias put into the gates, [steps, batch, 4 · size].
-        gates: after σ (the candidate less ½), [steps, batch, 4 · size].
-        cell: doubled, [steps + 1, batch, size], before the first step 0.
-        hidden: halved, [steps + 1, batch, size], before the first step 0.
-        recurrent: [size, 4 · size].
-        bias: [4 · size].
+        position: Text position of each step, int `[batch, steps]`.
+        step: Step of each text position, int `[batch, steps]`.
+        alive: Whether each step reads a real token, bool `[steps, batch]`.
+        inputs: Contribution of word vectors and biases to the gates, `[steps, batch, 4 · size]`.
+        gates: Gates after the sigmoid, with 1/2 subtracted from the candidate,
+            `[steps, batch, 4 · size]`.
+        cell: Doubled cell states before each step and after the last,
+            `[steps + 1, batch, size]`.
+        hidden: Halved hidden states before each step and after the last,
+            `[steps + 1, batch, size]`.
+        recurrent: Recurrent weights, `[size, 4 · size]`.
+        bias: Sum of both biases, `[4 · size]`.
     """
 
     position: Tensor
@@ -51,30 +64,56 @@ class LstmTrace:
     bias: Tensor
 
     def get_states(self) -> Tensor:
-        """This direction's half of the encoder states, [batch, keys, size]."""
+        """Return this direction's half of the encoder states, `[batch, keys, size]`."""
         return 2 * gather_positions(self.hidden[1:].transpose(0, 1), self.step)
 
 
-def gather_positions(values: Tensor, position: Tensor) -> Tensor:
-    """Positions to steps, or back: [batch, keys, ...] at ``position`` [batch, keys]."""
+def gather_positions(values: Tensor, index: Tensor) -> Tensor:
+    """Gather the values of each text at an index along the second axis.
+
+    Args:
+        values: Values `[batch, keys, ...]`.
+        index: Index into the keys, int `[batch, n]`.
+
+    Returns:
+        Values `[batch, n, ...]`.
+    """
     rows = torch.arange(len(values), device=values.device)[:, None]
-    return values[rows, position]
+    return values[rows, index]
 
 
 def compute_step_positions(attention_mask: Tensor) -> list[tuple[Tensor, Tensor]]:
-    """Returns position and step of both directions, over right-padded texts [batch, keys]."""
+    """Compute the text position of each step, and the step of each position, in both directions.
+
+    Padding is read first in both directions, so that all texts end at the same step.
+
+    Args:
+        attention_mask: Mask of right-padded texts, `[batch, keys]`.
+
+    Returns:
+        Pairs of positions and steps, int `[batch, keys]`, for the forward and the backward
+        direction.
+    """
     n_keys = attention_mask.shape[1]
     keys = torch.arange(n_keys, device=attention_mask.device)
-    padding = n_keys - attention_mask.sum(-1, keepdim=True)
-    position = (keys - padding) % n_keys
-    step = (keys + padding) % n_keys
+    n_padding = n_keys - attention_mask.sum(-1, keepdim=True)
+    position = (keys - n_padding) % n_keys
+    step = (keys + n_padding) % n_keys
     backward = n_keys - 1 - keys
     backward = backward.expand_as(attention_mask)
     return [(position, step), (backward, backward)]
 
 
 def get_gate_weights(layer: nn.Module, suffix: str) -> list[Tensor]:
-    """Input and recurrent weights, input and recurrent bias of one direction."""
+    """Return the parameters of one direction of an LSTM layer.
+
+    Args:
+        layer: An `nn.LSTM` module.
+        suffix: One of `DIRECTION_SUFFIXES`.
+
+    Returns:
+        Input weights, recurrent weights, input bias and recurrent bias.
+    """
     names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
     return [layer.get_parameter(f"{name}_{suffix}") for name in names]
 
@@ -85,20 +124,32 @@ def trace_lstm(
     input_ids: Tensor,
     attention_mask: Tensor,
 ) -> list[LstmTrace]:
-    """Runs both directions over right-padded texts [batch, keys]."""
-    words, index = input_ids.unique(return_inverse=True)
+    """Run both directions of an LSTM and record their intermediate values.
+
+    Args:
+        lstm: A bidirectional `nn.LSTM` with one layer.
+        embedding: Word vectors of the vocabulary, `[words, embedding]`.
+        input_ids: Token ids of right-padded texts, int `[batch, keys]`.
+        attention_mask: Mask of the texts, `[batch, keys]`.
+
+    Returns:
+        Traces of the forward and the backward direction.
+    """
+    words, word_index = input_ids.unique(return_inverse=True)
     vectors, traces = embedding[words], []
     directions = compute_step_positions(attention_mask)
     for suffix, (position, step) in zip(DIRECTION_SUFFIXES, directions, strict=True):
-        weight, recurrent, bias, more = get_gate_weights(lstm, suffix)
+        weight, recurrent, bias, recurrent_bias = get_gate_weights(lstm, suffix)
+        # The candidate gate is a tanh, which is computed as a sigmoid of twice its argument.
         scale = torch.ones_like(bias)
-        scale.chunk(4)[2].fill_(2)  # of the candidate
-        bias = (bias + more) * scale
+        scale.chunk(4)[2].fill_(2)
+        bias = (bias + recurrent_bias) * scale
         recurrent = (2 * recurrent * scale[:, None]).t().contiguous()
-        of_words = F.linear(vectors, weight * scale[:, None], bias)
-        inputs = of_words[index.gather(1, position).t()]
+        # Each distinct word is multiplied by the weights only once.
+        word_inputs = F.linear(vectors, weight * scale[:, None], bias)
+        inputs = word_inputs[word_index.gather(1, position).t()]
         alive = attention_mask.gather(1, position).t().bool()
-        gates, cell, hidden = _run(inputs, alive, recurrent)
+        gates, cell, hidden = _run_direction(inputs, alive, recurrent)
         traces.append(
             LstmTrace(
                 position=position,
@@ -115,16 +166,18 @@ def trace_lstm(
     return traces
 
 
-def _run(inputs: Tensor, alive: Tensor, recurrent: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns the gates, cell and hidden states of a trace."""
+def _run_direction(
+    inputs: Tensor, alive: Tensor, recurrent: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Run one direction and return the gates, cell states and hidden states of `LstmTrace`."""
     n_steps, n_batch, width = inputs.shape
     gates = inputs.clone()
     cell, hidden = inputs.new_zeros(2, n_steps + 1, n_batch, width // 4)
     for t, all_alive in enumerate(alive.all(1).tolist()):
         new_cell, new_hidden = cell[t + 1], hidden[t + 1]
         new_cell.copy_(cell[t])
-        opened = gates[t].addmm_(hidden[t], recurrent)
-        advance_step(opened, new_cell, new_hidden)
+        step_gates = gates[t].addmm_(hidden[t], recurrent)
+        advance_step(step_gates, new_cell, new_hidden)
         if not all_alive:
             is_alive = alive[t, :, None]
             new_cell *= is_alive
@@ -133,52 +186,62 @@ def _run(inputs: Tensor, alive: Tensor, recurrent: Tensor) -> tuple[Tensor, Tens
 
 
 def advance_step(gates: Tensor, cell: Tensor, hidden: Tensor) -> None:
-    """One step in place, from gates [rows, 4 · size] before σ to those after it.
+    """Advance an LSTM by one step, in place.
 
-    The cell and the hidden state become the next ones.
+    Args:
+        gates: Gates before the sigmoid, `[rows, 4 · size]`; overwritten by the gates after it.
+        cell: Doubled cell states, `[rows, size]`; overwritten by the next ones.
+        hidden: Overwritten by the next halved hidden states, `[rows, size]`.
     """
     into, forget, candidate, out = gates.sigmoid_().split(cell.shape[-1], dim=-1)
     cell.mul_(forget).addcmul_(into, candidate.sub_(0.5), value=4)
     torch.mul(out, cell.sigmoid().sub_(0.5), out=hidden)
 
 
-def compute_gradient_times_input(traces: Sequence[LstmTrace], slope: Tensor) -> Tensor:
-    """Gradient × input [batch, keys] of the words' vectors, both directions added up.
+def compute_gradient_times_input(traces: Sequence[LstmTrace], gradient: Tensor) -> Tensor:
+    """Compute gradient × input of the word vectors through both directions of an LSTM.
 
     Args:
-        traces: forward and backward.
-        slope: the gradient of the encoder's states, [batch, keys, hidden].
+        traces: Traces of the forward and the backward direction.
+        gradient: Gradient with respect to the encoder states, `[batch, keys, hidden]`.
+
+    Returns:
+        Signed values `[batch, keys]`, summed over the embedding dimensions.
     """
     forward, backward = traces
-    of_forward, of_backward = slope.chunk(2, dim=-1)
-    total = _factor_gradient(forward, of_forward)
-    return total + _factor_gradient(backward, of_backward)
+    forward_gradient, backward_gradient = gradient.chunk(2, dim=-1)
+    total = _compute_direction_product(forward, forward_gradient)
+    return total + _compute_direction_product(backward, backward_gradient)
 
 
-def _factor_gradient(trace: LstmTrace, slope: Tensor) -> Tensor:
-    """Gradient × input [batch, keys] through one direction.
+def _compute_direction_product(trace: LstmTrace, gradient: Tensor) -> Tensor:
+    """Compute gradient × input through one direction, `[batch, keys]`.
 
     Args:
-        slope: the gradient of its states, [batch, keys, size].
+        trace: Trace of the direction.
+        gradient: Gradient with respect to this direction's states, `[batch, keys, size]`.
     """
-    of_hidden = 2 * gather_positions(slope, trace.position).transpose(0, 1)
-    of_words = trace.inputs - trace.bias
-    products = of_words * _gate_gradient(trace, of_hidden)
+    hidden_gradient = 2 * gather_positions(gradient, trace.position).transpose(0, 1)
+    word_inputs = trace.inputs - trace.bias
+    products = word_inputs * _compute_gate_gradient(trace, hidden_gradient)
     return gather_positions(products.sum(-1).t(), trace.step)
 
 
-def _gate_gradient(trace: LstmTrace, slope: Tensor) -> Tensor:
-    """Returns the gradient before σ, [steps, batch, 4 · size].
+def _compute_gate_gradient(trace: LstmTrace, hidden_gradient: Tensor) -> Tensor:
+    """Backpropagate to the gates before the sigmoid, `[steps, batch, 4 · size]`.
 
     Args:
-        slope: the gradient of the halved hidden states, [steps, batch, size].
+        trace: Trace of one direction.
+        hidden_gradient: Gradient with respect to the halved hidden states,
+            `[steps, batch, size]`.
     """
-    size = slope.shape[-1]
+    size = hidden_gradient.shape[-1]
     recurrent = trace.recurrent.t()
     into, forget, candidate, out = trace.gates.split(size, dim=-1)
     squashed = trace.cell[1:].sigmoid().sub_(0.5)
     to_cell = (0.25 - squashed.square()).mul_(out)
-    # what each gate's σ does to the cell (the first three) or the hidden state (the last)
+    # Derivative of the cell state with respect to the first three gates, and of the hidden state
+    # with respect to the output gate, each before the sigmoid.
     gradient = trace.gates - trace.gates.square()
     gradient = gradient.unflatten(-1, (4, size))
     gradient[:, :, 2] = 0.25 - candidate.square()
@@ -188,31 +251,31 @@ def _gate_gradient(trace: LstmTrace, slope: Tensor) -> Tensor:
     gradient[:, :, 3] *= squashed
     gradient *= trace.alive[..., None, None]
 
-    hidden = torch.zeros_like(slope[0])
-    cell = torch.zeros_like(slope[0])
-    for t in reversed(range(len(slope))):
-        hidden = slope[t] + hidden
+    hidden = torch.zeros_like(hidden_gradient[0])
+    cell = torch.zeros_like(hidden_gradient[0])
+    for t in reversed(range(len(hidden_gradient))):
+        hidden = hidden_gradient[t] + hidden
         cell.addcmul_(hidden, to_cell[t])
-        at_step = gradient[t]
-        at_step[:, :3] *= cell.unsqueeze(1)
-        at_step[:, 3] *= hidden
+        step_gradient = gradient[t]
+        step_gradient[:, :3] *= cell.unsqueeze(1)
+        step_gradient[:, 3] *= hidden
         cell *= forget[t]
-        hidden = at_step.flatten(1) @ recurrent
+        hidden = step_gradient.flatten(1) @ recurrent
     return gradient.flatten(2)
 
 
 COPIES_PER_STEP = 512
-"""Copies per step of a resumed layer: what keeps their gates in a core's cache."""
+"""Number of shortened texts that advance together, so that their gates fit into a core's cache."""
 
 
 class ClassifierState(NamedTuple):
-    """Results of one forward pass that the tests read.
+    """Results of one forward pass.
 
     Attributes:
-        embeddings: the word vectors; none where the encoder keeps ``traces`` instead.
-        traces: of the encoder's run, for a BiLSTM.
-        states: [batch, keys, hidden].
-        token_logits: the read-out of each, [batch, keys, classes].
+        embeddings: Word vectors, `[batch, keys, embedding]`; empty if `traces` are stored instead.
+        traces: Traces of both directions of a BiLSTM; empty for other encoders.
+        states: Encoder states, `[batch, keys, hidden]`.
+        token_logits: Read-out of each state, `[batch, keys, classes]`.
     """
 
     embeddings: Tensor
@@ -222,14 +285,14 @@ class ClassifierState(NamedTuple):
 
 
 class Readout(NamedTuple):
-    """Read-out of one encoder state: a joint linear map, then the score.
+    """Attention score and classifier output of an encoder state, as one joint linear map.
 
     Attributes:
-        weight: [projection + outputs, hidden].
-        bias: [projection + outputs].
-        query: [projection], what the projection after σ is multiplied by; None where the
-            projection is the score itself.
-        n_outputs: number of logits.
+        weight: Joint weights, `[projection + outputs, hidden]`.
+        bias: Joint biases, `[projection + outputs]`.
+        query: Vector that the projection is multiplied by after a sigmoid, `[projection]`. None
+            if the projection is the attention score itself.
+        n_outputs: Number of classifier outputs.
     """
 
     weight: Tensor
@@ -238,11 +301,19 @@ class Readout(NamedTuple):
     n_outputs: int
 
     def read(self, states: Tensor) -> tuple[Tensor, Tensor]:
-        """Scores [...] and outputs [..., outputs] of states [..., hidden]."""
+        """Compute attention scores `[...]` and outputs `[..., outputs]` from states.
+
+        Args:
+            states: Encoder states, `[..., hidden]`.
+        """
         return self.finish(F.linear(states, self.weight, self.bias))
 
     def finish(self, projected: Tensor) -> tuple[Tensor, Tensor]:
-        """Scores [...] and outputs [..., outputs] from weight · h + bias."""
+        """Compute attention scores `[...]` and outputs `[..., outputs]` from projected states.
+
+        Args:
+            projected: Result of the joint linear map, `[..., projection + outputs]`.
+        """
         n_inner = projected.shape[-1] - self.n_outputs
         inner = projected[..., :n_inner]
         outputs = projected[..., n_inner:]
@@ -251,25 +322,28 @@ class Readout(NamedTuple):
         return inner.sigmoid() @ self.query, outputs
 
 
-def create_readout(kind: str, attention: nn.Module, decode: Tensor) -> Readout:
-    """Returns the read-out of an attention classifier.
+def create_readout(attention_type: str, attention: nn.Module, decode: Tensor) -> Readout:
+    """Create the joint read-out of an attention classifier.
 
-    The classifier's bias is left out, it is added once at the end.
+    The bias of the classifier is not included; it is added once to the final logits.
 
     Args:
-        kind: "additive", "dot_product" or "uniform".
-        attention: the module of that kind.
-        decode: the classifier's weight [outputs, hidden].
+        attention_type: "additive", "dot_product" or "uniform".
+        attention: The attention module of that type.
+        decode: Weight of the classifier, `[outputs, hidden]`.
+
+    Returns:
+        The read-out.
     """
     weight = torch.zeros_like(decode[:1])
     bias = torch.zeros_like(weight[:, 0])
     query = None
-    if kind == "additive":
-        # tanh x = 2σ(2x) − 1: σ is cheaper, and the softmax cancels what is constant
+    if attention_type == "additive":
+        # tanh(x) = 2σ(2x) - 1. A sigmoid is cheaper, and the softmax cancels the constant.
         weight = 2 * attention.get_parameter("projection.weight")
         bias = 2 * attention.get_parameter("projection.bias")
         query = 2 * attention.get_parameter("query.weight")[0]
-    elif kind == "dot_product":
+    elif attention_type == "dot_product":
         weight = attention.get_parameter("query.weight") / decode.shape[1] ** 0.5
     n_outputs = len(decode)
     weight = torch.cat([weight, decode])
@@ -278,193 +352,220 @@ def create_readout(kind: str, attention: nn.Module, decode: Tensor) -> Readout:
 
 
 def compute_leave_one_out_outputs(
-    kind: str,
+    encoder_type: str,
     encoder: nn.Module,
     readout: Readout,
     state: ClassifierState,
     attention_mask: Tensor,
     content: Tensor,
 ) -> Tensor:
-    """Returns the read-out, without bias, of the text without each token; 0 of the only one.
+    """Compute the classifier outputs, without bias, of each text without each token.
 
     Args:
-        kind: one of ``DELETION_METHODS``.
-        encoder: of that kind.
-        readout: of the encoder's states.
-        state: of the whole text; no graph is recorded.
-        attention_mask, content: [batch, keys].
+        encoder_type: A key of `DELETION_METHODS`.
+        encoder: The encoder of that type.
+        readout: Read-out of the encoder states.
+        state: Forward pass over the whole texts, without a gradient graph.
+        attention_mask: Mask of the texts, `[batch, keys]`.
+        content: Mask of the tokens that receive attention, bool `[batch, keys]`.
 
     Returns:
-        [batch, deleted, outputs].
+        Outputs `[batch, deleted, outputs]`; 0 if the only token of a text is deleted.
     """
-    scores, outputs = DELETION_METHODS[kind](encoder, readout, state, attention_mask, content)
+    compute_scores = DELETION_METHODS[encoder_type]
+    scores, outputs = compute_scores(encoder, readout, state, attention_mask, content)
     n_keys = content.shape[1]
-    deleted = torch.eye(n_keys, dtype=torch.bool, device=content.device)
-    kept = content[:, None, :] & ~deleted
-    lowest = torch.finfo(scores.dtype).min
-    scores = scores.masked_fill(~kept, lowest)
-    weights = scores.softmax(-1) * kept
+    is_deleted = torch.eye(n_keys, dtype=torch.bool, device=content.device)
+    remaining = content[:, None, :] & ~is_deleted
+    lowest_score = torch.finfo(scores.dtype).min
+    scores = scores.masked_fill(~remaining, lowest_score)
+    weights = scores.softmax(-1) * remaining
     weighted = weights.unsqueeze(-1) * outputs
     return weighted.sum(2)
 
 
-def _context_free(
+def _delete_without_context(
     encoder: nn.Module,
     readout: Readout,
     state: ClassifierState,
     attention_mask: Tensor,
     content: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """For an encoder in which no state depends on another token."""
+    """Return the scores and outputs of an encoder whose states do not depend on other tokens."""
     scores, outputs = readout.read(state.states)
     n_keys = content.shape[1]
-    of_each = outputs[:, None].expand(-1, n_keys, -1, -1)
-    return scores[:, None].expand(-1, n_keys, -1), of_each
+    outputs = outputs[:, None].expand(-1, n_keys, -1, -1)
+    return scores[:, None].expand(-1, n_keys, -1), outputs
 
 
-def _cnn(
+def _delete_from_cnn(
     encoder: nn.Module,
     readout: Readout,
     state: ClassifierState,
     attention_mask: Tensor,
     content: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """For a CNN: recomputes the states of the deleted token's neighbours i + δ alone.
+    """Compute the scores and outputs of a CNN, whose states change only near a deleted token.
 
-    Each is a sum of taps K_d x_t computed once.
+    A convolution is a sum over kernel positions d of K_d x_t. These products are computed once and
+    summed in a new way for the neighbours of each deleted token.
     """
     embeddings = state.embeddings * attention_mask.unsqueeze(-1)
-    taps, biases = [], []
+    products, biases = [], []
     for convolution in encoder.get_submodule("convolutions").children():
         weight = convolution.get_parameter("weight")
-        taps.append(torch.einsum("bke,fed->dbkf", embeddings, weight))
+        products.append(torch.einsum("bke,fed->dbkf", embeddings, weight))
         biases.append(convolution.get_parameter("bias"))
-    unchanged = _context_free(encoder, readout, state, attention_mask, content)
+    unchanged = _delete_without_context(encoder, readout, state, attention_mask, content)
     scores, outputs = unchanged[0].clone(), unchanged[1].clone()
-    n_keys, reach = content.shape[1], max(len(tap) for tap in taps) // 2
+    n_keys, reach = content.shape[1], max(len(product) for product in products) // 2
     positions = torch.arange(n_keys, device=content.device)
-    for delta in range(-reach, reach + 1):
-        if delta == 0:
+    for offset in range(-reach, reach + 1):
+        if offset == 0:
             continue
-        deleted = positions[max(0, -delta) : n_keys - max(0, delta)]
-        pieces = []
-        for tap, bias in zip(taps, biases, strict=True):
-            pieces.append(_tap_sum(tap, delta, deleted) + bias)
-        score, output = readout.read(torch.cat(pieces, dim=-1).relu())
-        scores[:, deleted, deleted + delta] = score
-        outputs[:, deleted, deleted + delta] = output
+        deleted = positions[max(0, -offset) : n_keys - max(0, offset)]
+        channels = []
+        for product, bias in zip(products, biases, strict=True):
+            channels.append(_convolve_without_token(product, offset, deleted) + bias)
+        score, output = readout.read(torch.cat(channels, dim=-1).relu())
+        scores[:, deleted, deleted + offset] = score
+        outputs[:, deleted, deleted + offset] = output
     return scores, outputs
 
 
-def _tap_sum(tap: Tensor, delta: int, deleted: Tensor) -> Tensor:
-    """Convolution at i + delta when token i is deleted, [batch, deleted, filters].
+def _convolve_without_token(product: Tensor, offset: int, deleted: Tensor) -> Tensor:
+    """Compute a convolution near each deleted token.
 
-    Shape: tap [width, batch, keys, filters].
+    Args:
+        product: Product K_d x_t for each kernel position d, `[width, batch, keys, filters]`.
+        offset: Position of the output relative to the deleted token.
+        deleted: Positions of the deleted tokens, int `[deleted]`.
+
+    Returns:
+        Output of the convolution before the bias, `[batch, deleted, filters]`.
     """
-    half, n_keys = len(tap) // 2, tap.shape[2]
-    total = torch.zeros_like(tap[0][:, deleted])
-    for d, values in enumerate(tap, start=-half):
-        source = delta + d  # relative to the deleted token
-        if delta < 0 <= source:  # what lies beyond the token moves up by one
-            source += 1
-        elif delta > 0 >= source:
-            source -= 1
-        position = deleted + source
-        inside = ((position >= 0) & (position < n_keys))[:, None]
-        total = total + values[:, position.clamp(0, n_keys - 1)] * inside
+    half_width, n_keys = len(product) // 2, product.shape[2]
+    total = torch.zeros_like(product[0][:, deleted])
+    for d, values in enumerate(product, start=-half_width):
+        source_offset = offset + d
+        # Tokens on the other side of the deleted token have moved one position closer.
+        if offset < 0 <= source_offset:
+            source_offset += 1
+        elif offset > 0 >= source_offset:
+            source_offset -= 1
+        source = deleted + source_offset
+        is_inside = ((source >= 0) & (source < n_keys))[:, None]
+        total = total + values[:, source.clamp(0, n_keys - 1)] * is_inside
     return total
 
 
-def _bilstm(
+def _delete_from_bilstm(
     encoder: nn.Module,
     readout: Readout,
     state: ClassifierState,
     attention_mask: Tensor,
     content: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """For a BiLSTM: each direction resumes after the deleted token.
+    """Compute the scores and outputs of a BiLSTM, resuming each direction after a deletion.
 
-    The other direction's half of the state is the original one.
+    At a position after the deleted token only the forward half of the state changes, and at a
+    position before it only the backward half. The other half is the one of the whole text.
     """
     forward, backward = state.traces
-    weight, weight_back = readout.weight.chunk(2, dim=1)
-    half, half_back = state.states.chunk(2, dim=-1)
-    kept = F.linear(half_back, weight_back, readout.bias)
-    scores, outputs = _resume(forward, content, kept, weight, readout)
-    kept = F.linear(half, weight, readout.bias)
-    more_scores, more_outputs = _resume(backward, content, kept, weight_back, readout)
-    return scores.add_(more_scores), outputs.add_(more_outputs)
+    weight, backward_weight = readout.weight.chunk(2, dim=1)
+    forward_states, backward_states = state.states.chunk(2, dim=-1)
+    constant = F.linear(backward_states, backward_weight, readout.bias)
+    scores, outputs = _resume_direction(forward, content, constant, weight, readout)
+    constant = F.linear(forward_states, weight, readout.bias)
+    backward_scores, backward_outputs = _resume_direction(
+        backward, content, constant, backward_weight, readout
+    )
+    return scores.add_(backward_scores), outputs.add_(backward_outputs)
 
 
-def _resume(
+def _resume_direction(
     trace: LstmTrace,
     content: Tensor,
-    kept: Tensor,
+    constant: Tensor,
     weight: Tensor,
     readout: Readout,
 ) -> tuple[Tensor, Tensor]:
-    """Resumes after every token as if it were not there.
+    """Resume one direction after each token, as if that token did not exist.
 
-    Copies are added at the token's step, from the state before it.
+    One copy of the text is created for each deleted token. It starts at the token's step, from the
+    state before that step, and advances together with the copies created earlier.
 
     Args:
-        trace: of one direction.
-        content: bool [batch, keys].
-        kept: what the other direction's states put into the read-out, [batch, keys,
-            projection].
-        weight: of this direction in the read-out, [projection, size].
-        readout: the read-out.
+        trace: Trace of the direction.
+        content: Mask of the tokens that may be deleted, bool `[batch, keys]`.
+        constant: Contribution of the other direction's states to the read-out,
+            `[batch, keys, projection + outputs]`.
+        weight: Weight of this direction in the read-out, `[projection + outputs, size]`.
+        readout: The read-out.
 
     Returns:
-        Scores [batch, deleted, keys] and outputs [batch, deleted, keys, outputs], 0 where
-        nothing is resumed.
+        Attention scores `[batch, deleted, keys]` and outputs `[batch, deleted, keys, outputs]`.
+        Both are 0 at positions that this direction reads before the deleted token.
     """
     is_deleted = gather_positions(content, trace.position).t()
-    kept = gather_positions(kept, trace.position)
-    kept = kept.transpose(0, 1).contiguous()
-    weight = 2 * weight.t().contiguous()  # hidden states are halved
+    constant = gather_positions(constant, trace.position)
+    constant = constant.transpose(0, 1).contiguous()
+    # The factor 2 compensates for halved hidden states.
+    weight = 2 * weight.t().contiguous()
 
-    # One copy per token that can be left out, in the order of steps.
+    # Copies are ordered by the step at which they start.
     step, text = is_deleted.nonzero().unbind(1)
     n_copies = is_deleted.sum(1).cumsum(0).tolist()
     hidden, cell = trace.hidden[step, text], trace.cell[step, text]
-    n_steps = len(kept)
-    scores = kept.new_zeros(len(text), n_steps)
-    outputs = kept.new_zeros(len(text), n_steps, readout.n_outputs)
-    gates = kept.new_empty(COPIES_PER_STEP, trace.recurrent.shape[1])
-    projected = kept.new_empty(COPIES_PER_STEP, weight.shape[1])
-    last = int(step[-1]) if len(step) else 0
-    for t in range(1, last + 1):
-        n_begun = n_copies[t - 1]
-        for start in range(0, n_begun, COPIES_PER_STEP):
-            end = min(start + COPIES_PER_STEP, n_begun)
+    n_steps = len(constant)
+    scores = constant.new_zeros(len(text), n_steps)
+    outputs = constant.new_zeros(len(text), n_steps, readout.n_outputs)
+    gates = constant.new_empty(COPIES_PER_STEP, trace.recurrent.shape[1])
+    projected = constant.new_empty(COPIES_PER_STEP, weight.shape[1])
+    last_step = int(step[-1]) if len(step) else 0
+    for t in range(1, last_step + 1):
+        n_running = n_copies[t - 1]
+        for start in range(0, n_running, COPIES_PER_STEP):
+            end = min(start + COPIES_PER_STEP, n_running)
             n_rows = end - start
             rows = slice(start, end)
             texts = text[rows]
-            opened = torch.index_select(trace.inputs[t], 0, texts, out=gates[:n_rows])
-            opened.addmm_(hidden[rows], trace.recurrent)
-            advance_step(opened, cell[rows], hidden[rows])
-            read = torch.index_select(kept[t], 0, texts, out=projected[:n_rows])
-            read.addmm_(hidden[rows], weight)
-            scores[rows, t], outputs[rows, t] = readout.finish(read)
+            step_gates = torch.index_select(trace.inputs[t], 0, texts, out=gates[:n_rows])
+            step_gates.addmm_(hidden[rows], trace.recurrent)
+            advance_step(step_gates, cell[rows], hidden[rows])
+            step_projection = torch.index_select(constant[t], 0, texts, out=projected[:n_rows])
+            step_projection.addmm_(hidden[rows], weight)
+            scores[rows, t], outputs[rows, t] = readout.finish(step_projection)
     position = trace.position[text, step]
-    scores = _at(scores, text, position, trace.step)
-    outputs = _at(outputs, text, position, trace.step)
+    scores = _arrange_by_deletion(scores, text, position, trace.step)
+    outputs = _arrange_by_deletion(outputs, text, position, trace.step)
     return scores, outputs
 
 
-def _at(rows: Tensor, text: Tensor, position: Tensor, step: Tensor) -> Tensor:
-    """Copies [copies, steps, ...] to [batch, deleted, keys, ...]."""
-    placed = rows.new_zeros(*step.shape, *rows.shape[1:])
-    placed[text, position] = gather_positions(rows, step[text])
-    return placed
+def _arrange_by_deletion(rows: Tensor, text: Tensor, position: Tensor, step: Tensor) -> Tensor:
+    """Arrange values `[copies, steps, ...]` as `[batch, deleted, keys, ...]`.
+
+    Args:
+        rows: Values of each copy at each step.
+        text: Index of each copy's text, int `[copies]`.
+        position: Position of each copy's deleted token, int `[copies]`.
+        step: Step of each text position, int `[batch, keys]`.
+    """
+    arranged = rows.new_zeros(*step.shape, *rows.shape[1:])
+    arranged[text, position] = gather_positions(rows, step[text])
+    return arranged
 
 
-DeletionMethod = Callable[[nn.Module, Readout, ClassifierState, Tensor, Tensor], tuple[Tensor, Tensor]]
+DeletionMethod = Callable[
+    [nn.Module, Readout, ClassifierState, Tensor, Tensor], tuple[Tensor, Tensor]
+]
+"""Function from encoder, read-out, state, attention mask and content mask to the attention scores
+`[batch, deleted, keys]` and outputs `[batch, deleted, keys, outputs]` after each deletion."""
 
 DELETION_METHODS: dict[str, DeletionMethod] = {
-    "bilstm": _bilstm,
-    "cnn": _cnn,
-    "mlp": _context_free,
-    "none": _context_free,
+    "bilstm": _delete_from_bilstm,
+    "cnn": _delete_from_cnn,
+    "mlp": _delete_without_context,
+    "none": _delete_without_context,
 }
+"""Leave-one-out method of each encoder type."""

@@ -1,8 +1,8 @@
-"""Attention classifiers of pairs as an :class:`AttentionModel`.
+"""Adapter of attention classifiers of text pairs.
 
-The first text is read, edited and explained; the second, its query, is held. The
-read-out is not linear, but its first layer is: tanh(W_p Σ_t a_t h_t + W_q q) needs of
-each token only W_p h_t, computed once.
+The first text is read, edited and explained. The second text, from which the query is computed,
+stays fixed. The read-out tanh(W_p Σ_t a_t h_t + W_q q) is not linear, but its argument is linear in
+the attention weights a_t. W_p h_t is therefore computed only once for each token.
 """
 
 from collections.abc import Mapping
@@ -11,10 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from hf_attnprobe.adapters.classifier.adapter import (
-    TOKENS_PER_PASS,
-    SingleHeadAdapter,
-)
+from hf_attnprobe.adapters.classifier.adapter import SingleHeadAdapter
 from hf_attnprobe.adapters.deletion import compute_erased_probs
 from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.models.attention_classifier.pairs_attention_classifier import (
@@ -25,41 +22,41 @@ from hf_attnprobe.protocol import Batch, Observation
 
 
 class TanhArgument(NamedTuple):
-    """The argument of the read-out's tanh: Σ_t a_t tokens_t + held.
+    """The argument of the read-out's tanh, Σ_t a_t tokens_t + constant.
 
     Attributes:
-        held: of q and the biases, [batch, inner].
-        tokens: of each state, [batch, keys, inner].
+        constant: Contribution of the query and the biases, `[batch, inner]`.
+        tokens: Contribution of each state, `[batch, keys, inner]`.
     """
 
-    held: Tensor
+    constant: Tensor
     tokens: Tensor
 
 
 class PairState(NamedTuple):
-    """Results of one forward pass that the tests read.
+    """Results of one forward pass.
 
     Attributes:
-        first: the tokens of the first text, int64 [batch, keys].
-        states: of the first text, [batch, keys, hidden].
-        query: q of the second text, [batch, hidden].
-        candidates: the labels that may be predicted, bool [batch, classes].
-        inner: of these states.
+        first: Mask of the tokens of the first text, int64 `[batch, keys]`.
+        states: Encoder states of the first text, `[batch, keys, hidden]`.
+        query: Query vector q from the second text, `[batch, hidden]`.
+        candidates: Labels that may be predicted, bool `[batch, classes]`.
+        argument: Argument of the read-out's tanh.
     """
 
     first: Tensor
     states: Tensor
     query: Tensor
     candidates: Tensor
-    inner: TanhArgument
+    argument: TanhArgument
 
 
 class PairAdapter(SingleHeadAdapter):
-    """Reads and edits the attention of a classifier of pairs.
+    """Adapter that reads and edits the attention of a classifier of text pairs.
 
-    Masks and importances are of the tokens of the first text. Without a token of it, the
-    second text and the candidates of the whole first one stay as they are. See
-    :class:`SingleHeadAdapter` for the arguments.
+    Masks and importances cover the tokens of the first text. If one of these tokens is erased, the
+    second text and the candidate labels stay those of the whole pair. See `SingleHeadAdapter` for
+    the arguments.
     """
 
     def prepare(
@@ -68,22 +65,27 @@ class PairAdapter(SingleHeadAdapter):
         example_ids: tuple[int, ...],
         labels: Tensor | None = None,
     ) -> Batch:
+        """Create a batch of pairs; see `AttentionModel.prepare`."""
         names = ("input_ids", "attention_mask", "token_type_ids")
         device = self.model.device
-        kept = {name: inputs[name].to(device) for name in names if name in inputs}
+        model_inputs = {name: inputs[name].to(device) for name in names if name in inputs}
         try:
-            pair = split_pair(kept["attention_mask"], kept.get("token_type_ids"))
-        except ValueError as error:  # the checkpoint code knows no error but Python's
-            first = example_ids[0] if example_ids else "?"
-            raise AttnProbeError(f"{error} (batch from text {first} on)") from error
-        content = self.base.content_mask(pair.first, kept["input_ids"])
-        candidates = self.base.candidates(kept["input_ids"], pair.first)
+            pair = split_pair(model_inputs["attention_mask"], model_inputs.get("token_type_ids"))
+        except ValueError as error:
+            # Checkpoint code is independent of this package, so it raises a ValueError.
+            first_id = example_ids[0] if example_ids else "?"
+            raise AttnProbeError(
+                f"{error} (in the batch that starts at text {first_id})"
+            ) from error
+        content = self.base.content_mask(pair.first, model_inputs["input_ids"])
+        candidates = self.base.candidates(model_inputs["input_ids"], pair.first)
         if candidates is not None:
-            kept["candidates"] = candidates
-        return Batch(kept, content, content, tuple(example_ids), labels)
+            model_inputs["candidates"] = candidates
+        return Batch(model_inputs, content, content, tuple(example_ids), labels)
 
     @torch.no_grad()
     def observe(self, batch: Batch) -> Observation:
+        """Run one forward pass; see `AttentionModel.observe`."""
         ids = batch.inputs["input_ids"]
         pair = split_pair(batch.inputs["attention_mask"], batch.inputs["token_type_ids"])
         query = self.base.read_query(self.base.embed(ids, pair), pair, ids)
@@ -93,49 +95,65 @@ class PairAdapter(SingleHeadAdapter):
             shape = len(ids), len(self.label_names)
             candidates = torch.ones(shape, dtype=torch.bool, device=ids.device)
         attention = self.base.attend(states, batch.mask, query)[:, None, None]
-        inner = self._inner(states, query)
-        probs = self._probs(attention[None], inner, candidates)[0]
-        state = PairState(pair.first, states, query, candidates, inner)
+        argument = self._compute_tanh_argument(states, query)
+        probs = self._compute_probs(attention[None], argument, candidates)[0]
+        state = PairState(pair.first, states, query, candidates, argument)
         return Observation(self, batch, probs, (attention,), state)
 
     @property
     def _decoder(self) -> PairDecoder:
+        """The read-out module."""
         return self.model.classifier
 
     def replay(self, observation: Observation, attention: Mapping[int, Tensor]) -> Tensor:
+        """Compute the probabilities with other attention; see `AttentionModel.replay`."""
         state = observation.state
-        return self._probs(attention[self.layer], state.inner, state.candidates)
+        return self._compute_probs(attention[self.layer], state.argument, state.candidates)
 
-    def _inner(self, states: Tensor, query: Tensor) -> TanhArgument:
-        """The argument of the read-out's tanh, from states [batch, keys, hidden] and q [batch,
-        hidden].
+    def _compute_tanh_argument(self, states: Tensor, query: Tensor) -> TanhArgument:
+        """Compute the argument of the read-out's tanh.
+
+        Args:
+            states: Encoder states, `[batch, keys, hidden]`.
+            query: Query vector q, `[batch, hidden]`.
         """
         decoder = self._decoder
-        held = decoder.query(query) + decoder.context.bias
-        return TanhArgument(held, states @ decoder.context.weight.t())
+        constant = decoder.query(query) + decoder.context.bias
+        return TanhArgument(constant, states @ decoder.context.weight.t())
 
-    def _probs(self, attention: Tensor, inner: TanhArgument, candidates: Tensor) -> Tensor:
-        """Returns the probabilities of the read-out; attention need not sum to 1.
+    def _compute_probs(
+        self, attention: Tensor, argument: TanhArgument, candidates: Tensor
+    ) -> Tensor:
+        """Compute the probabilities from attention, which need not sum to 1.
 
-        Shape: attention [copies, batch, 1, 1, keys] -> [copies, batch, classes].
+        Args:
+            attention: Attention weights, `[copies, batch, 1, 1, keys]`.
+            argument: Argument of the read-out's tanh.
+            candidates: Labels that may be predicted, bool `[batch, classes]`.
+
+        Returns:
+            Probabilities `[copies, batch, classes]`.
         """
-        weights = attention[:, :, 0, 0].transpose(0, 1)  # [batch, copies, keys]
-        mixed = weights @ inner.tokens + inner.held[:, None]
+        # The weights have shape [batch, copies, keys].
+        weights = attention[:, :, 0, 0].transpose(0, 1)
+        mixed = weights @ argument.tokens + argument.constant[:, None]
         logits = self._decoder.output(mixed.tanh())
-        is_no_candidate = ~candidates[:, None]
-        logits = logits.masked_fill(is_no_candidate, -torch.inf)
+        is_excluded = ~candidates[:, None]
+        logits = logits.masked_fill(is_excluded, -torch.inf)
         probs = logits.softmax(-1)
         return probs.transpose(0, 1)
 
     # Capabilities
 
-    def _probs_beside(self, observation: Observation, attention: Tensor, state: Tensor) -> Tensor:
-        _, _, query, candidates, inner = observation.state
-        beside = self._inner(state, query)
-        tokens = torch.cat([inner.tokens, beside.tokens], 1)
-        return self._probs(attention, TanhArgument(inner.held, tokens), candidates)
+    def _compute_probs_with_state(
+        self, observation: Observation, attention: Tensor, state: Tensor
+    ) -> Tensor:
+        _, _, query, candidates, argument = observation.state
+        extra_argument = self._compute_tanh_argument(state, query)
+        tokens = torch.cat([argument.tokens, extra_argument.tokens], 1)
+        return self._compute_probs(attention, TanhArgument(argument.constant, tokens), candidates)
 
-    def _probs_of(
+    def _compute_probs_from_vectors(
         self,
         vectors: Tensor,
         first: Tensor,
@@ -145,26 +163,33 @@ class PairAdapter(SingleHeadAdapter):
         *,
         hold_attention: bool = False,
     ) -> Tensor:
-        """Probabilities [batch, classes] of first texts; query and candidates are held.
+        """Compute the probabilities of first texts for a given query and given candidates.
 
         Args:
-            vectors: word vectors [batch, keys, embedding].
-            first, content: its tokens, and those that get attention, [batch, keys].
+            vectors: Word vectors, `[batch, keys, embedding]`.
+            first: Mask of the tokens of the first text, `[batch, keys]`.
+            content: Mask of the tokens that receive attention, `[batch, keys]`.
+            query: Query vector q, `[batch, hidden]`.
+            candidates: Labels that may be predicted, bool `[batch, classes]`.
+            hold_attention: Whether attention weights are treated as constants by gradients.
+
+        Returns:
+            Probabilities `[batch, classes]`.
         """
         states = self.base.encode(vectors, first)
-        read = states.detach() if hold_attention else states
-        weights = self.base.attend(read, content, query)
-        inner = self._inner(states, query)
+        attended_states = states.detach() if hold_attention else states
+        weights = self.base.attend(attended_states, content, query)
+        argument = self._compute_tanh_argument(states, query)
         attention = weights[None, :, None, None]
-        return self._probs(attention, inner, candidates)[0]
+        return self._compute_probs(attention, argument, candidates)[0]
 
-    def _scaled_probs(
+    def _compute_scaled_probs(
         self, observation: Observation, factor: Tensor, *, hold_attention: bool
     ) -> Tensor:
-        """Returns what the base class says; the second text and the candidates are not scaled."""
+        # Only the first text is scaled; the query and the candidates stay as observed.
         state, batch = observation.state, observation.batch
         vectors = self.base.embeddings(batch.inputs["input_ids"])
-        return self._probs_of(
+        return self._compute_probs_from_vectors(
             vectors * factor[..., None],
             state.first,
             batch.mask,
@@ -177,33 +202,35 @@ class PairAdapter(SingleHeadAdapter):
     def erase_inputs(
         self, observation: Observation, erased: Tensor, *, operator: str = "deletion"
     ) -> Tensor:
-        """See the protocol; without a first text, q alone is classified."""
+        """Compute the probabilities without the erased tokens; see `EditableInputs`.
+
+        If the whole first text is erased, the query alone is classified.
+        """
         batch, state = observation.batch, observation.state
-        # What is held has an axis of 1, so that it is not taken for values of tokens.
+        # Query and candidates get an extra axis of size 1, so that they are not mistaken for
+        # values of tokens and shortened.
         inputs = {
             "input_ids": batch.inputs["input_ids"],
             "attention_mask": state.first,
             "query": state.query[:, None],
             "candidates": state.candidates[:, None],
         }
-        nothing = torch.zeros_like(observation.attention[0])[None]
+        no_attention = torch.zeros_like(observation.attention[0])[None]
         return compute_erased_probs(
             observation,
             erased,
-            self._run_first,
+            self._run_first_texts,
+            self._erasure_settings,
             inputs=inputs,
             operator=operator,
-            mask_id=self.mask_id,
-            empty=self.replay(observation, {self.layer: nothing})[0],
-            pad_id=self.model.config.pad_token_id or 0,
-            tokens_per_pass=TOKENS_PER_PASS,
+            empty=self.replay(observation, {self.layer: no_attention})[0],
         )
 
-    def _run_first(self, texts: Mapping[str, Tensor]) -> Tensor:
-        """Returns the probabilities [n, classes] of first texts; the second texts are held."""
+    def _run_first_texts(self, texts: Mapping[str, Tensor]) -> Tensor:
+        """Compute the probabilities of shortened first texts, `[n, classes]`."""
         ids, first = texts["input_ids"], texts["attention_mask"]
         content = self.base.content_mask(first, ids)
         query = texts["query"][:, 0]
         candidates = texts["candidates"][:, 0]
         vectors = self.base.embeddings(ids)
-        return self._probs_of(vectors, first, content, query, candidates)
+        return self._compute_probs_from_vectors(vectors, first, content, query, candidates)

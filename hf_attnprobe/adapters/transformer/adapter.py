@@ -16,6 +16,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from hf_attnprobe.adapters.deletion import (
+    ErasureSettings,
     compute_erased_probs,
     sum_over_pieces,
     find_word_units,
@@ -462,11 +463,11 @@ class TransformerAdapter(PretrainedModelInfo, ScaledGradients, HookedTransformer
         return compute_shifted_probability(probs, target).sum()
 
     def compute_scaled_gradient(
-        self, observation: Observation, target: Tensor, scale: float, hold: bool
+        self, observation: Observation, target: Tensor, scale: float, hold_attention: bool
     ) -> Tensor:
         """See the base class; a decoder's start token is not scaled."""
         inputs = observation.batch.inputs
-        edit = detach_attention if hold else None
+        edit = detach_attention if hold_attention else None
         slopes = compute_gradient_times_input(
             self.layout.embeddings,
             partial(self._explained, inputs, edit, target),
@@ -519,18 +520,21 @@ class TransformerAdapter(PretrainedModelInfo, ScaledGradients, HookedTransformer
         n_tokens = self.tokens_per_pass
         if self.model.device.type == "cpu":
             n_tokens = min(n_tokens, DELETION_TOKENS_ON_CPU)
+        settings = ErasureSettings(
+            pad_id=self.model.config.get_text_config().pad_token_id or 0,
+            tokens_per_pass=n_tokens,
+            mask_id=self.mask_id,
+            pads_left=self.pads_left,
+        )
         return compute_erased_probs(
             observation,
             erased,
             self._probs_of,
+            settings,
             inputs=inputs,
             units=inputs["units"],
             operator=operator,
-            mask_id=self.mask_id,
             empty=observation.probs,
-            pad_id=self.model.config.get_text_config().pad_token_id or 0,
-            tokens_per_pass=n_tokens,
-            pads_left=self.pads_left,
         )
 
     def self_check(self, batch: Batch) -> None:

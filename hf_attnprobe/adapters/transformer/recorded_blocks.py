@@ -1,8 +1,11 @@
-"""Resumes a forward pass above layers that need not run again.
+"""Record the block calls of a forward pass, and skip them in a later one.
 
-Their recorded outputs stand in for them. Blocks are the elements of a model's layer lists
-that hold attention (``encoder.layer[3]``, ``decoder.block[0]``). They are counted by
-calls, not by name: ALBERT calls one block for all its layers.
+A replay with edited attention does not have to run the layers below the edit. Their recorded
+outputs are returned instead.
+
+A block is an element of a model's layer lists that contains attention, such as `encoder.layer[3]` or
+`decoder.block[0]`. Blocks are counted by calls and not by name, because ALBERT calls the same block
+for all its layers.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -15,26 +18,33 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 
 def find_attention_blocks(model: nn.Module, modules: Mapping[str, nn.Module]) -> list[nn.Module]:
-    """For each attention module, the outermost ModuleList element that contains it.
+    """Find the outermost `ModuleList` element that contains each attention module.
 
-    Each block is listed once.
+    Args:
+        model: The model.
+        modules: Attention modules by qualified name.
+
+    Returns:
+        The blocks without duplicates.
     """
     blocks: dict[int, nn.Module] = {}
     for name in modules:
-        block = _outermost_element(model, name)
+        block = _find_outermost_element(model, name)
         if block is not None:
             blocks[id(block)] = block
     return list(blocks.values())
 
 
-def _outermost_element(model: nn.Module, name: str) -> nn.Module | None:
+def _find_outermost_element(model: nn.Module, name: str) -> nn.Module | None:
+    """Find the outermost `ModuleList` element on the path to a module, or None."""
     module = model
-    for part in filter(None, name.split(".")):  # the model itself has no name
-        inside_list, module = (
+    # The name of the model itself is an empty string.
+    for part in filter(None, name.split(".")):
+        is_in_list, module = (
             isinstance(module, nn.ModuleList),
             getattr(module, part),
         )
-        if inside_list and not isinstance(module, nn.ModuleList):
+        if is_in_list and not isinstance(module, nn.ModuleList):
             return module
     return None
 
@@ -46,9 +56,12 @@ def hook_modules(
     *,
     with_kwargs: bool = False,
 ) -> Iterator[None]:
-    """Calls ``hook(module, args, output)`` after every call of the modules.
+    """Call a hook after every forward call of some modules, inside the context.
 
-    With their keyword arguments ``hook(module, args, kwargs, output)``.
+    Args:
+        modules: The modules.
+        hook: Function `hook(module, args, output)`. A result other than None replaces the output.
+        with_kwargs: Whether to call `hook(module, args, kwargs, output)` instead.
     """
     handles = [module.register_forward_hook(hook, with_kwargs=with_kwargs) for module in modules]
     try:
@@ -59,7 +72,14 @@ def hook_modules(
 
 
 class BlockCall(NamedTuple):
-    """One call of a block with its arguments and its result."""
+    """One call of a block.
+
+    Attributes:
+        block: The block.
+        args: Its positional arguments.
+        kwargs: Its keyword arguments.
+        output: Its result.
+    """
 
     block: nn.Module
     args: tuple[Any, ...]
@@ -68,38 +88,63 @@ class BlockCall(NamedTuple):
 
     @property
     def hidden_in(self) -> Tensor:
-        """The hidden states given to the block; the first argument in every family."""
+        """Hidden states passed to the block, which are the first argument in every family."""
         return self.args[0]
 
     @property
     def hidden_out(self) -> Tensor:
-        """The hidden states that the block returned."""
+        """Hidden states returned by the block."""
         return get_first_tensor(self.output)
 
     def run(self, hidden: Tensor) -> Tensor:
-        """Runs the block on other hidden states with its other arguments unchanged."""
+        """Run the block on other hidden states, with its other arguments unchanged.
+
+        Args:
+            hidden: Hidden states `[batch, queries, hidden]`.
+
+        Returns:
+            Hidden states of the same shape.
+        """
         return get_first_tensor(self.block(hidden, *self.args[1:], **self.kwargs))
 
     def repeat(self, n_copies: int, n_batch: int) -> "BlockCall":
-        """The same call with its other arguments repeated for ``n_copies`` of the batch."""
-        others = repeat_batch((self.args[1:], self.kwargs), n_copies, n_batch)
-        return self._replace(args=(self.hidden_in, *others[0]), kwargs=others[1])
+        """Return this call with all arguments but the hidden states repeated.
+
+        Args:
+            n_copies: Number of copies of the batch.
+            n_batch: Number of texts in the batch.
+        """
+        arguments = repeat_batch((self.args[1:], self.kwargs), n_copies, n_batch)
+        return self._replace(args=(self.hidden_in, *arguments[0]), kwargs=arguments[1])
 
 
 def get_first_tensor(output: Any) -> Tensor:
-    """The first tensor of a module's output: its hidden states."""
+    """Return the first tensor of a module's output, which contains its hidden states.
+
+    Args:
+        output: A tensor, or nested tuples, lists and dictionaries of tensors.
+    """
     return next(leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor))
 
 
 def replace_first_tensor(output: Any, new: Tensor) -> Any:
-    """A module's output with other hidden states."""
+    """Return a module's output with other hidden states.
+
+    Args:
+        output: A tensor, or nested tuples, lists and dictionaries of tensors.
+        new: The hidden states that replace the first tensor.
+    """
     old = get_first_tensor(output)
     return tree_map_only(Tensor, lambda leaf: new if leaf is old else leaf, output)
 
 
 @contextmanager
 def record_calls(blocks: Iterable[nn.Module]) -> Iterator[list[BlockCall]]:
-    """Records every block call in a list, in order."""
+    """Record every block call inside the context, and yield the growing list of calls.
+
+    Args:
+        blocks: The blocks to record.
+    """
     calls: list[BlockCall] = []
 
     def record(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
@@ -111,7 +156,11 @@ def record_calls(blocks: Iterable[nn.Module]) -> Iterator[list[BlockCall]]:
 
 @contextmanager
 def record_outputs(blocks: Iterable[nn.Module]) -> Iterator[list[Any]]:
-    """Records the output of every block call in a list, in order."""
+    """Record the output of every block call inside the context, and yield the growing list.
+
+    Args:
+        blocks: The blocks to record.
+    """
     outputs: list[Any] = []
 
     def record(module: nn.Module, args: Any, output: Any) -> None:
@@ -123,44 +172,60 @@ def record_outputs(blocks: Iterable[nn.Module]) -> Iterator[list[Any]]:
 
 @contextmanager
 def skip_first_calls(blocks: Sequence[nn.Module], outputs: Sequence[Any]) -> Iterator[None]:
-    """Makes the first ``len(outputs)`` block calls return ``outputs`` without running."""
-    waiting = iter(outputs)
-    with patch_forwards({block: _Skipping(waiting, block.forward) for block in blocks}):
+    """Make the first block calls inside the context return recorded outputs without running.
+
+    Args:
+        blocks: All blocks of the model.
+        outputs: Outputs of the calls to skip, in the order of the calls.
+    """
+    remaining_outputs = iter(outputs)
+    with patch_forwards(
+        {block: _SkippingForward(remaining_outputs, block.forward) for block in blocks}
+    ):
         yield
 
 
 @contextmanager
 def patch_forwards(forwards: Mapping[nn.Module, Callable[..., Any]]) -> Iterator[None]:
-    """Replaces the modules' forward by these functions inside the context."""
-    # somebody else may have wrapped a module already, for offloading for one
-    before = {module: module.__dict__.get("forward") for module in forwards}
+    """Replace the forward methods of modules inside the context.
+
+    Args:
+        forwards: New forward function of each module.
+    """
+    # Other libraries, for example for offloading, may have replaced forward already.
+    previous_forwards = {module: module.__dict__.get("forward") for module in forwards}
     try:
         for module, forward in forwards.items():
             module.__dict__["forward"] = forward
         yield
     finally:
-        for module, earlier in before.items():
+        for module, previous_forward in previous_forwards.items():
             module.__dict__.pop("forward", None)
-            if earlier is not None:
-                module.__dict__["forward"] = earlier
+            if previous_forward is not None:
+                module.__dict__["forward"] = previous_forward
 
 
-class _Skipping:
-    """Returns the waiting outputs in turn, then calls ``forward``."""
+class _SkippingForward:
+    """Function that returns recorded outputs as long as there are any, then calls `forward`."""
 
-    def __init__(self, waiting: Iterator[Any], forward: Callable[..., Any]) -> None:
-        self.waiting, self.forward = waiting, forward
+    def __init__(self, remaining_outputs: Iterator[Any], forward: Callable[..., Any]) -> None:
+        self.remaining_outputs, self.forward = remaining_outputs, forward
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        for output in self.waiting:
+        for output in self.remaining_outputs:
             return output
         return self.forward(*args, **kwargs)
 
 
 def repeat_batch(output: Any, n_copies: int, n_batch: int) -> Any:
-    """Every tensor [batch, ...] in a nested output as [copies · batch, ...].
+    """Repeat every tensor `[batch, ...]` in a nested output to `[copies · batch, ...]`.
 
-    Other tensors are shared by the batch and stay as they are.
+    Tensors without a batch axis are returned unchanged.
+
+    Args:
+        output: A tensor, or nested tuples, lists and dictionaries of tensors.
+        n_copies: Number of copies of the batch.
+        n_batch: Number of texts in the batch.
     """
 
     def repeat(tensor: Tensor) -> Tensor:
@@ -172,8 +237,12 @@ def repeat_batch(output: Any, n_copies: int, n_batch: int) -> Any:
 
 
 def get_relative_tolerance(dtype: torch.dtype) -> float:
-    """How far two runs of a model may differ, relative to the largest number.
+    """Return how far two runs of a model may differ, relative to the largest number.
 
-    Above what another order of summation does to a deep model, far below a lost mask.
+    The tolerance exceeds the effect of another order of summation in a deep model, and is far
+    below the effect of a missing mask.
+
+    Args:
+        dtype: Data type of the computation.
     """
     return min(1000 * torch.finfo(dtype).eps, 0.1)

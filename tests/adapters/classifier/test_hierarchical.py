@@ -72,7 +72,7 @@ def test_erased_sentences_are_deleted_or_masked(encoder):
         for found, text in ((deleted, left), (masked, replaced)):
             expected = model(**batch_of([text])).logits.softmax(-1)[0]
             torch.testing.assert_close(found[copy, row], expected, atol=1e-12, rtol=0)
-    with pytest.raises(AttnProbeError, match="erased by one of"):
+    with pytest.raises(AttnProbeError, match="erasure operator to be one of"):
         adapter.erase_inputs(observation, gone, operator="fire")
 
 

@@ -15,7 +15,7 @@ from hf_attnprobe.faithfulness.registry import load_tests as registered
 from hf_attnprobe.faithfulness.uniform_attention import uniform_attention
 from hf_attnprobe.functional.divergence import compute_shifted_probability
 from hf_attnprobe.protocol import ALL, KNOCKOUTS, Site
-from hf_attnprobe.storage.rows import statistics_of
+from hf_attnprobe.storage.rows import collect_statistics
 from tests.helpers import transformer_families
 from tests.helpers.manual_passes import answer_probs, asked, errors, named_probs, softmax_edited
 from tests.helpers.transformer_families import tiny_config, tiny_model
@@ -369,7 +369,7 @@ def test_every_test_works_or_says_what_is_lacking(adapter, observation):
             if name in refused:
                 assert refused[name] in reason
             elif reason is None:
-                found = statistics_of(test.function(observation, site))
+                found = collect_statistics(test.function(observation, site))
                 assert {name.split("@")[0] for name in found} <= set(test.readings)
 
 
