@@ -1,6 +1,6 @@
-"""The JSON schema of an audit's report, from the classes that it is written from.
+"""Write the JSON schema of an audit's report from the classes that the report is serialised from.
 
-``python docs/report_schema.py`` writes docs/report.schema.json anew.
+Usage: python docs/report_schema.py, which writes docs/report.schema.json.
 """
 
 import dataclasses
@@ -21,54 +21,53 @@ from hf_attnprobe.statistics.verdicts import RULES, Finding
 
 FILE = Path(__file__).with_name("report.schema.json")
 TEXT, COUNT, TRUE_OR_FALSE = ({"type": kind} for kind in ("string", "integer", "boolean"))
-NUMBER = {"type": ["number", "null"], "description": "null where it is not defined"}
+NUMBER = {"type": ["number", "null"], "description": "null if it is undefined"}
 GRADES = {"enum": [str(answer) for answer in Answer]}
 TEXTS = {"type": "array", "items": TEXT}
 
 
-def schema_of(kind: object) -> dict:
-    """The schema of what ``plain`` makes of a value of this type."""
-    if dataclasses.is_dataclass(kind):
-        return object_of(kind)
-    if kind is Answer:
+def build_type_schema(hint: object) -> dict:
+    """Return the schema of a serialised value with this type hint."""
+    if dataclasses.is_dataclass(hint):
+        return build_object_schema(hint)
+    if hint is Answer:
         return GRADES
     simple = {str: TEXT, int: COUNT, float: NUMBER, bool: TRUE_OR_FALSE}
-    if kind in simple:
-        return simple[kind]
-    origin, inner = get_origin(kind), get_args(kind)
+    if hint in simple:
+        return simple[hint]
+    origin, inner = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
-        several = [i for i in inner if i is not types.NoneType]
-        options = [schema_of(i) for i in several]
-        return (
-            {"anyOf": [*options, {"type": "null"}]}
-            if len(several) < len(inner)
-            else {"anyOf": options}
-        )
+        options = [build_type_schema(item) for item in inner if item is not types.NoneType]
+        if types.NoneType in inner:
+            options.append({"type": "null"})
+        return {"anyOf": options}
     if origin is tuple and inner[-1] is not Ellipsis:
-        n, item = len(inner), schema_of(inner[0])
+        n, item = len(inner), build_type_schema(inner[0])
         return {"type": "array", "items": item, "minItems": n, "maxItems": n}
     if origin in (tuple, list):
-        return {"type": "array", "items": schema_of(inner[0])}
+        return {"type": "array", "items": build_type_schema(inner[0])}
     if origin in (dict, Mapping):
-        return {"type": "object", "additionalProperties": schema_of(inner[1])}
-    raise TypeError(f"no schema for {kind}")
+        return {"type": "object", "additionalProperties": build_type_schema(inner[1])}
+    raise TypeError(
+        f"cannot describe the type {hint} in a JSON schema; add it to build_type_schema"
+    )
 
 
-def object_of(kind: type) -> dict:
-    """One of a dataclass; all of its fields are there, and no others."""
-    hints = get_type_hints(kind)
-    names = {written_as(field): field.name for field in dataclasses.fields(kind)}
+def build_object_schema(dataclass: type) -> dict:
+    """Return the schema of a serialised dataclass; all of its fields are required, and no others are allowed."""
+    hints = get_type_hints(dataclass)
+    names = {written_as(field): field.name for field in dataclasses.fields(dataclass)}
     return {
         "type": "object",
-        "description": kind.__doc__.strip().splitlines()[0],
-        "properties": {written: schema_of(hints[name]) for written, name in names.items()},
+        "description": dataclass.__doc__.strip().splitlines()[0],
+        "properties": {key: build_type_schema(hints[name]) for key, name in names.items()},
         "required": list(names),
         "additionalProperties": False,
     }
 
 
-def expected() -> dict:
-    """The whole schema."""
+def build_schema() -> dict:
+    """Return the schema of a complete report."""
     list_of = {
         name: {"type": "array", "items": {"$ref": f"#/$defs/{kind}"}}
         for name, kind in (
@@ -77,7 +76,7 @@ def expected() -> dict:
             ("comparisons", "comparison"),
         )
     }
-    finding, number = object_of(Finding), object_of(Estimate)
+    finding, number = build_object_schema(Finding), build_object_schema(Estimate)
     finding["properties"]["rule"] = {"enum": list(RULES)}
     short = {name: finding["properties"][name] for name in ("rule", "answer", "sentence")}
     properties = {
@@ -86,11 +85,11 @@ def expected() -> dict:
         "dataset": {**TEXT, "description": "name and split of the texts"},
         "n": {"type": "integer", "minimum": 1, "description": "texts"},
         "seed": COUNT,
-        "predicts": {**TEXT, "description": "what is predicted, in words"},
+        "predicts": {**TEXT, "description": "description of what the model predicts"},
         "answer": {**GRADES, "description": "does attention explain the predictions?"},
         "score": {
             "type": ["object", "null"],
-            "description": "faithfulness, 0 a random order and 1 the best; null where not asked",
+            "description": "faithfulness: 0 for a random order, 1 for the best; null if not measured",
             "properties": {
                 **number["properties"],
                 "parts": {"type": "object", "additionalProperties": number},
@@ -104,7 +103,7 @@ def expected() -> dict:
                 "question": TEXT,
                 "answer": GRADES,
                 "sentence": {"type": ["string", "null"]},
-                "why": {**TEXT, "description": "the reason, where it is not the score alone"},
+                "why": {**TEXT, "description": "the reason, if it is not the score alone"},
                 "findings": {
                     "type": "array",
                     "items": {
@@ -131,7 +130,7 @@ def expected() -> dict:
         **list_of,
         "contradictions": {
             **TEXTS,
-            "description": "mistakes of the program; report them",
+            "description": "inconsistencies found by self-checks; please report them",
         },
         "notes": TEXTS,
         "provenance": {
@@ -149,7 +148,7 @@ def expected() -> dict:
         },
         "left_out": {
             **TEXTS,
-            "description": "within a page: lists of which report.json has more",
+            "description": "lists that a page shortens; report.json contains them completely",
         },
     }
     return {
@@ -160,16 +159,16 @@ def expected() -> dict:
         "required": [name for name in properties if name != "left_out"],
         "$defs": {
             "finding": finding,
-            "statistic": object_of(Statistic),
-            "comparison": object_of(Comparison),
+            "statistic": build_object_schema(Statistic),
+            "comparison": build_object_schema(Comparison),
         },
     }
 
 
-def written() -> str:
-    """The file's text."""
-    return json.dumps(expected(), indent=1) + "\n"
+def render_schema() -> str:
+    """Return the text of the schema file."""
+    return json.dumps(build_schema(), indent=1) + "\n"
 
 
 if __name__ == "__main__":
-    FILE.write_text(written())
+    FILE.write_text(render_schema())

@@ -1,20 +1,26 @@
-"""The tables of the documentation's page on verdicts, from the rules that the code reads.
+"""Write the tables of rules in docs/verdicts.md from the rules in the code.
 
-``python docs/rules_table.py`` writes them.
+Usage: python docs/rules_table.py
 """
 
 import re
 from pathlib import Path
 
 from hf_attnprobe.core import formatting as markdown
-from hf_attnprobe.statistics.verdicts import ANSWERS, CLASSIFIERS, RULES, Asked, steps_of
+from hf_attnprobe.statistics.verdicts import (
+    ANSWER_SET,
+    CLASSIFIER_SET,
+    RULES,
+    QuestionSet,
+    list_verdict_steps,
+)
 
 
 PAGE = Path(__file__).with_name("verdicts.md")
 
 
-def rules() -> list[str]:
-    """A row for each rule."""
+def render_rules() -> list[str]:
+    """Return the Markdown lines of a table with one row for each rule."""
     rows = []
     for rule in RULES.values():
         partly = "–" if rule.partly == rule.yes else f"{rule.partly:.2f}"
@@ -24,26 +30,29 @@ def rules() -> list[str]:
     return markdown.table(head, rows)
 
 
-def steps(asked: Asked) -> list[str]:
-    """A row for each step to a verdict, in their order."""
-    rows = [[what, f"**{verdict}**", why] for what, verdict, why in steps_of(asked)]
-    return markdown.table(["where", "the verdict is", "because"], rows)
+def render_steps(question_set: QuestionSet) -> list[str]:
+    """Return the Markdown lines of a table with the conditions that lead to an answer, in order."""
+    rows = [
+        [condition, f"**{verdict}**", reason]
+        for condition, verdict, reason in list_verdict_steps(question_set)
+    ]
+    return markdown.table(["if", "the answer is", "because"], rows)
 
 
-def expected() -> str:
-    """The page with the tables as they have to be."""
+def render_page() -> str:
+    """Return the page with its tables replaced by current ones."""
     page = PAGE.read_text()
-    made_of = {
-        "rules": rules(),
-        "steps": steps(CLASSIFIERS),
-        "steps of answers": steps(ANSWERS),
+    tables = {
+        "rules": render_rules(),
+        "steps": render_steps(CLASSIFIER_SET),
+        "steps of answers": render_steps(ANSWER_SET),
     }
-    for name, made in made_of.items():
-        place = re.compile(f"(<!-- {name} -->\\n).*?(<!-- /{name} -->)", re.DOTALL)
-        table = "\n".join(["", *made, "", ""])
-        page = place.sub(lambda m, table=table: m[1] + table + m[2], page)
+    for name, lines in tables.items():
+        section = re.compile(f"(<!-- {name} -->\\n).*?(<!-- /{name} -->)", re.DOTALL)
+        table = "\n".join(["", *lines, "", ""])
+        page = section.sub(lambda match, table=table: match[1] + table + match[2], page)
     return page
 
 
 if __name__ == "__main__":
-    PAGE.write_text(expected())
+    PAGE.write_text(render_page())

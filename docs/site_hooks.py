@@ -1,8 +1,7 @@
-"""What the site has that GitHub shows without it: the project's other pages, and the API.
+"""MkDocs hooks that add the project's other pages and the API reference to the site.
 
-Links in ``docs/`` are relative to the file, as GitHub follows them. Pages beside that
-folder are put onto the site under their own paths and all links are written anew; what is
-no page of the site keeps its words and loses its link.
+Links in ``docs/`` are relative to the file, as on GitHub. Pages outside this folder are added to the site under
+their own paths, and all links are rewritten. A link to a file that is not on the site is replaced by its text.
 """
 
 import posixpath
@@ -14,80 +13,82 @@ from mkdocs.structure.files import File, Files
 
 
 ROOT = Path(__file__).parents[1]
-BESIDE = (
+OTHER_PAGES = (
     "*.md",
     "benchmarks/*.md",
     "examples/*.md",
     "model_cards/*.md",
     "model_cards/*/*.md",
 )
-LEFT_OUT = {"README.md"}  # GitHub's first page; the site's is docs/index.md
+"""Patterns of the pages outside ``docs/`` that are added to the site."""
+EXCLUDED_PAGES = {"README.md"}
+"""The first page on GitHub; on the site, docs/index.md takes its place."""
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)")
 ROLE = re.compile(r":\w+:<code>~?(?:\w+\.)*(\w+)</code>")
 FENCE = re.compile(r"(```.*?```)", re.DOTALL)
 NOT_SEARCHED = ("benchmarks/", "examples/", "model_cards/", "CHANGELOG.md", "architectures.md")
-"""Pages of numbers, in which what a reader searches for would drown."""
+"""Pages with many numbers, which are excluded from the search so that they do not hide other results."""
 NAME = re.compile(r"^\| `(\w+)` \| \S", re.MULTILINE)
 PACKAGES = {
     "## Functions of tensors": "hf_attnprobe.functional",
     "## Figures": "hf_attnprobe.plots.matplotlib_backend",
 }
-"""Whose names a section of the reference has, and all below it."""
+"""Package of the names in a section of the reference page and in the sections below it."""
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Adds the pages beside ``docs/``."""
-    for pattern in BESIDE:
+    """Add the pages outside ``docs/`` to the site."""
+    for pattern in OTHER_PAGES:
         for page in sorted(ROOT.glob(pattern)):
             path = page.relative_to(ROOT).as_posix()
-            if path not in LEFT_OUT:
+            if path not in EXCLUDED_PAGES:
                 files.append(File.generated(config, path, abs_src_path=str(page)))
     return files
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
-    """Links as the site has them, what is searched, and on the reference every docstring."""
+    """Rewrite links, exclude pages from the search, and add docstrings to the reference page."""
     here = page.file.src_uri
     if here.startswith(NOT_SEARCHED):
         page.meta["search"] = {"exclude": True}
 
-    def link(found: re.Match[str]) -> str:
-        picture, words, target = found.groups()
+    def rewrite_link(match: re.Match[str]) -> str:
+        image_mark, text, target = match.groups()
         path, hash_, anchor = target.partition("#")
         if "://" in target or not path:
-            return found[0]
-        there = site_path(repository_path(here, path))
-        if files.get_file_from_path(there) is None:
-            return words
-        relative = posixpath.relpath(there, posixpath.dirname(here) or ".")
-        return f"{picture}[{words}]({relative}{hash_}{anchor})"
+            return match[0]
+        target_page = get_site_path(resolve_repository_path(here, path))
+        if files.get_file_from_path(target_page) is None:
+            return text
+        relative = posixpath.relpath(target_page, posixpath.dirname(here) or ".")
+        return f"{image_mark}[{text}]({relative}{hash_}{anchor})"
 
     parts = FENCE.split(markdown)
-    parts[::2] = [LINK.sub(link, part) for part in parts[::2]]
+    parts[::2] = [LINK.sub(rewrite_link, part) for part in parts[::2]]
     text = "".join(parts)
-    return with_docstrings(text) if here == "reference.md" else text
+    return add_docstrings(text) if here == "reference.md" else text
 
 
 def on_page_content(html: str, page: Any, config: Any, files: Files) -> str:
-    """Names in docstrings without the roles that Sphinx would read."""
+    """Replace Sphinx roles in docstrings, such as ``:func:``, by the names they refer to."""
     return ROLE.sub(r"<code>\1</code>", html)
 
 
-def repository_path(here: str, target: str) -> str:
-    """Where a link of a page of the site points to, from the repository's root."""
-    own = f"docs/{here}" if (ROOT / "docs" / here).exists() else here
-    return posixpath.normpath(posixpath.join(posixpath.dirname(own), target))
+def resolve_repository_path(here: str, target: str) -> str:
+    """Return the path, from the repository's root, of a link target on the page ``here``."""
+    page = f"docs/{here}" if (ROOT / "docs" / here).exists() else here
+    return posixpath.normpath(posixpath.join(posixpath.dirname(page), target))
 
 
-def site_path(path: str) -> str:
-    """The same as a path of the site; that of the README is the first page."""
+def get_site_path(path: str) -> str:
+    """Return the site's path of a file in the repository; the README becomes the first page."""
     if path == "README.md":
         return "index.md"
     return path.removeprefix("docs/")
 
 
-def with_docstrings(reference: str) -> str:
-    """Below the table of each section the docstrings of its names."""
+def add_docstrings(reference: str) -> str:
+    """Add the docstrings of all names below the table of their section."""
     package = "hf_attnprobe"
     sections = re.split(r"(?m)^(?=##+ )", reference)
     for k, section in enumerate(sections):

@@ -232,7 +232,7 @@ def test_the_example_without_arguments_runs(tmp_path, monkeypatch, capsys):
 def test_the_reference_is_what_the_docstrings_say():
     """``python docs/reference_page.py`` writes it."""
     page = read("docs/reference.md")
-    assert page == reference_page.expected(), "make pages writes it"
+    assert page == reference_page.render_page(), "make pages writes it"
     names = re.findall(r"^\| `(\w+)` \| \S", page, flags=re.MULTILINE)
     expected = [*hf_attnprobe.__all__, *functional.__all__, *figures.__all__]
     assert sorted(names) == sorted(expected)
@@ -264,9 +264,9 @@ def test_word_vectors_of_a_transformer_are_means_of_its_pieces(tmp_path, monkeyp
 
 def test_the_table_of_rules_is_the_one_that_the_code_reads():
     """``python docs/rules_table.py`` writes it."""
-    assert read("docs/verdicts.md") == rules_table.expected()
+    assert read("docs/verdicts.md") == rules_table.render_page()
 
 
 def test_the_table_of_coverage_is_the_one_that_was_simulated():
     """``python docs/coverage_table.py`` writes it."""
-    assert read("docs/verdicts.md") == coverage_table.expected()
+    assert read("docs/verdicts.md") == coverage_table.render_page()

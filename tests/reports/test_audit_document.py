@@ -15,30 +15,30 @@ import pandas as pd
 import pytest
 
 import report_schema
-from hf_attnprobe.audits.options import AuditOptions, options_of_tests
-from hf_attnprobe.audits.setup import audit_asked_for as asked_for
-from hf_attnprobe.cli.flags import asked as asked_by_flags
-from hf_attnprobe.cli.verbs import build_parser
+from hf_attnprobe.audits.options import AuditOptions, load_test_options
+from hf_attnprobe.audits.setup import describe_audit_request as asked_for
+from hf_attnprobe.cli.flags import parse_test_selection as asked_by_flags
+from hf_attnprobe.cli.commands import build_parser
 from hf_attnprobe.core.options import SavedModel
 from hf_attnprobe.data.specs import Data
 from hf_attnprobe.documents import html as pages
 from hf_attnprobe.documents.html import SYMBOLS
 from hf_attnprobe.faithfulness.options import Permutation
-from hf_attnprobe.faithfulness.registry import asked_tests, readings
-from hf_attnprobe.plots.shown_text import ShownText
-from hf_attnprobe.reports.audit_document import origin
-from hf_attnprobe.reports.head_tables import EDITS, which_heads
+from hf_attnprobe.faithfulness.registry import resolve_tests, load_readings
+from hf_attnprobe.plots.highlighted_text import HighlightedText
+from hf_attnprobe.reports.audit_document import build_provenance_section
+from hf_attnprobe.reports.head_tables import EDIT_NAMES, describe_important_heads
 from hf_attnprobe.reports.report import read_audit
-from hf_attnprobe.reports.result import to_json
+from hf_attnprobe.reports.result import report_to_json
 from hf_attnprobe.reports.verdict import (
-    CAUTIONS,
-    MAY,
+    DISPLAY_CAUTIONS,
+    DISPLAY_ADVICE,
     QUESTION,
-    conclusion_sentence,
-    may_be_shown,
+    format_conclusion,
+    advise_on_display,
 )
 from hf_attnprobe.statistics.grades import Answer
-from hf_attnprobe.statistics.heads import EFFECT
+from hf_attnprobe.statistics.heads import EFFECT_STATISTIC
 from hf_attnprobe.statistics.rows import Rows
 from hf_attnprobe.statistics.summary import summarize
 from hf_attnprobe.statistics.verdicts import RULES, Finding
@@ -77,13 +77,13 @@ def test_every_finding_is_there_once_with_its_question_and_answer(shown):
     report, _, read = shown
     assert len(report.findings) >= 3
     for finding in report.findings:
-        assert read.apart.count(finding.said) == 1
+        assert read.apart.count(finding.explanation) == 1
         rule = RULES[finding.rule]
         assert f"{rule.name}: {rule.question}" in read.apart
         assert rule.source in read.apart
     assert "Does attention explain these predictions?" in read.apart
     assert f'class="answer {str(report.answer).replace(" ", "-")}"' in shown[1]
-    assert " ".join(may_be_shown(report.findings)) in read.apart
+    assert " ".join(advise_on_display(report.findings)) in read.apart
 
 
 def test_one_minute_first_then_folded(shown):
@@ -104,7 +104,7 @@ def test_every_number_over_all_texts_is_there(shown):
     checked = 0
     for s in report.statistics:
         own = not several or (s.layer, s.head) == (-1, -1)
-        is_in_sites = s.statistic in (EFFECT, *EDITS) and s.statistic != "median_tvd"
+        is_in_sites = s.statistic in (EFFECT_STATISTIC, *EDIT_NAMES) and s.statistic != "median_tvd"
         if s.n and s.group == "all" and (own or is_in_sites):
             assert f"{s.mean:z.{3 if own else 2}f}" in seen, s
             checked += 1
@@ -168,7 +168,7 @@ def test_a_long_text_is_whole_and_turns_nothing_around(classifier, open_page, tm
     report = read_audit(classifier)
     tokens = tuple(EVERYTHING.split())
     scores = {"attention": tuple(1 / len(tokens) for _ in tokens)}
-    text = ShownText(7, tokens, "a\u202eb", 0.5, "a\u202eb", True, scores, why="\u202e")
+    text = HighlightedText(7, tokens, "a\u202eb", 0.5, "a\u202eb", True, scores, why="\u202e")
     finding = dataclasses.replace(report.findings[0], sentence="a\u202eb")
     spoilt = dataclasses.replace(
         report,
@@ -198,14 +198,14 @@ def test_a_long_text_is_whole_and_turns_nothing_around(classifier, open_page, tm
 
 
 def test_the_schema_is_that_of_the_classes():
-    assert report_schema.FILE.read_text() == report_schema.written()
-    jsonschema.Draft202012Validator.check_schema(report_schema.expected())
+    assert report_schema.FILE.read_text() == report_schema.render_schema()
+    jsonschema.Draft202012Validator.check_schema(report_schema.build_schema())
 
 
 def test_reports_of_both_kinds_keep_the_schema(shown):
     report, _, read = shown
     check = jsonschema.Draft202012Validator(json.loads(report_schema.FILE.read_text()))
-    whole = json.loads(json.dumps(to_json(report), allow_nan=False))
+    whole = json.loads(json.dumps(report_to_json(report), allow_nan=False))
     check.validate(whole)
     embedded = json.loads(read.data)
     check.validate(embedded)
@@ -234,10 +234,10 @@ def test_every_form_says_the_verdict(sketched, classifier, score, effect, answer
     said = {"accuracy": Answer.YES, "faithfulness": score, "effect": effect, "mass": Answer.PARTLY}
     found = tuple(Finding(k, a, "s. t.", 0.5, (0.4, 0.6), 100) for k, a in said.items())
     report = dataclasses.replace(read_audit(classifier), findings=found)
-    assert conclusion_sentence(found).startswith(f"{QUESTION} {answer.capitalize()}. ")
-    assert "faithfulness 0.50 [0.40, 0.60]" in conclusion_sentence(found)
-    assert may_be_shown(found)[0].startswith(start)
-    told = to_json(report)
+    assert format_conclusion(found).startswith(f"{QUESTION} {answer.capitalize()}. ")
+    assert "faithfulness 0.50 [0.40, 0.60]" in format_conclusion(found)
+    assert advise_on_display(found)[0].startswith(start)
+    told = report_to_json(report)
     assert told["verdict"]["answer"] == told["answer"] == answer
     assert (told["score"]["value"], told["score"]["ci95"]) == (0.5, [0.4, 0.6])
     assert told["score"]["parts"]["mass"]["value"] == 0.5
@@ -253,7 +253,7 @@ def test_every_answer_has_a_symbol_and_a_tone():
     style = (Path(pages.__file__).parent / "page.css").read_text()
     for answer in Answer:
         assert answer == Answer.CANNOT_SAY or f".answer.{answer.replace(' ', '-')}" in style
-        assert not re.search("below|above|section", f"{MAY[answer]} {CAUTIONS[answer]}")
+        assert not re.search("below|above|section", f"{DISPLAY_ADVICE[answer]} {DISPLAY_CAUTIONS[answer]}")
 
 
 # --- the command that repeats it --------------------------------------------------------
@@ -284,7 +284,7 @@ def test_an_audit_with_a_time_promises_no_equal_numbers(sketched, classifier):
     report = read_audit(classifier)
     assert "The same command gives the same numbers" in Reader(report.to_html()).apart
     said = {"stopping": {"limits": {"seconds": 60.0}}}
-    text = str(origin(dataclasses.replace(report, provenance={**report.provenance, **said})))
+    text = str(build_provenance_section(dataclasses.replace(report, provenance={**report.provenance, **said})))
     assert "gives the same numbers" not in text
     assert "each text that it reaches gets the same numbers" in text
 
@@ -299,7 +299,7 @@ def test_heads_are_counted_once(classifier):
     ]
     two = pd.concat([judged_rows((0, k), 0.3, 0.5) for k in range(2)])
     told = dataclasses.replace(report, statistics=(*screened, one), rows=Rows.of(two))
-    assert which_heads(told).endswith(" Only 2 of 3 heads were tested one by one.")
+    assert describe_important_heads(told).endswith(" Only 2 of 3 heads were tested one by one.")
 
 
 def test_only_what_differs_from_the_defaults_is_recorded_and_no_secret():
@@ -318,11 +318,11 @@ def test_only_what_differs_from_the_defaults_is_recorded_and_no_secret():
     }
     line = shlex.split(repeating("audit", {"asked_for": asked}))
     read = vars(build_parser().parse_args(line[1:]))
-    given = {name: read[name] for name in asked} | {"tests": asked_by_flags(read, options_of_tests)}
+    given = {name: read[name] for name in asked} | {"tests": asked_by_flags(read, load_test_options)}
     assert given == asked
-    plain = asked_for("m", Data("sst"), asked_tests(None), AuditOptions())
+    plain = asked_for("m", Data("sst"), resolve_tests(None), AuditOptions())
     assert plain == {"model": "m", "dataset": "sst"}
-    in_memory = asked_for(object(), Data([]), asked_tests("default"), AuditOptions())
+    in_memory = asked_for(object(), Data([]), resolve_tests("default"), AuditOptions())
     assert in_memory == {"model": OBJECT, "dataset": OBJECT}
 
 
@@ -339,7 +339,7 @@ def test_every_form_of_an_audit(cli, classifier, tmp_path):
     done = cli("report", classifier)
     assert (done.code, done.out, done.err) == (0, f"{report}\n", "")
     assert (tmp_path / "report.md").read_text() == (classifier / "report.md").read_text()
-    assert json.loads((tmp_path / "report.json").read_text()) == to_json(report)
+    assert json.loads((tmp_path / "report.json").read_text()) == report_to_json(report)
     lines = list(csv.DictReader(io.StringIO((tmp_path / "report.csv").read_text())))
     assert len(lines) == len(report.statistics)
     assert float(lines[0]["mean"]) == pytest.approx(report.statistics[0].mean)
@@ -366,7 +366,7 @@ def test_a_quarter_of_a_million_rows(transformer):
     own = report.to_pandas()[report.to_pandas().test == "prediction"]
     rows = pd.concat([rows, own], ignore_index=True)
     assert len(rows) > 240_000
-    known = readings() | {"permutation": {**readings()["permutation"], **dict.fromkeys(names, "")}}
+    known = load_readings() | {"permutation": {**load_readings()["permutation"], **dict.fromkeys(names, "")}}
     statistics = summarize(rows, report.provenance["classes"], known)
     large = dataclasses.replace(report, rows=Rows.of(rows), statistics=statistics)
     start = time.perf_counter()

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from coverage_table import CELLS, SIZES, STORED, measured
+from coverage_table import SIMULATIONS, SIZES, STORED, measure_coverage
 
 
 FOUND = {(row["kind"], row["texts"]): row["found"] for row in json.loads(STORED.read_text())}
@@ -18,11 +18,11 @@ BELOW = {
     ("mean", "exponential, every text 2 to 5 times"): SIZES,
 }
 """What the documentation says holds less often."""
-QUICK = [cell for cell in CELLS if cell[0].startswith(("mean", "share of", "difference of shares"))]
+QUICK = [cell for cell in SIMULATIONS if cell[0].startswith(("mean", "share of", "difference of shares"))]
 
 
 def test_every_cell_is_stored_and_holds_often_enough():
-    assert list(FOUND) == list(CELLS)
+    assert list(FOUND) == list(SIMULATIONS)
     for cell, found in FOUND.items():
         if not cell[0].startswith("all of"):
             below = {n for n in SIZES if found[str(n)][0] < ENOUGH}
@@ -31,12 +31,12 @@ def test_every_cell_is_stored_and_holds_often_enough():
 
 def test_means_and_shares_of_thirty_texts():
     for cell in QUICK:
-        assert measured(CELLS[cell], 30) == pytest.approx(FOUND[cell]["30"], abs=0.005), cell
+        assert measure_coverage(SIMULATIONS[cell], 30) == pytest.approx(FOUND[cell]["30"], abs=0.005), cell
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("n", SIZES)
-@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize("cell", SIMULATIONS)
 def test_all_cells(cell, n):
-    found = measured(CELLS[cell], n)
+    found = measure_coverage(SIMULATIONS[cell], n)
     np.testing.assert_allclose(found, FOUND[cell][str(n)], atol=0.005)
