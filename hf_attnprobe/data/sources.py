@@ -75,7 +75,7 @@ def _check_path_exists(name: str) -> None:
     check_path("data set", name)
     path = Path(name)
     if path.suffix.lower() in FILE_FORMATS and not path.exists():
-        raise AttnProbeError(f"expected a data set, but {Path.cwd()} has no file {name}")
+        raise AttnProbeError(f"there is no file {name} in {Path.cwd()}; check the path of the data set")
 
 
 def find_recipe(dataset: str) -> Recipe:

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.data.examples import (
     _choose_split,
-    dataset_fingerprint,
-    label_names,
+    compute_dataset_fingerprint,
+    list_label_names,
     load_examples,
 )
 from hf_attnprobe.data.recipes import RECIPES, Recipe, split_sentences
@@ -107,7 +107,7 @@ def test_string_labels_are_numbered_alike_in_all_splits():
         }
     )
     examples = load_examples(source, "test")
-    assert label_names(examples) == ["a", "m", "z"] and examples["label"][:] == [2, 1]
+    assert list_label_names(examples) == ["a", "m", "z"] and examples["label"][:] == [2, 1]
 
 
 # --- recipes ------------------------------------------------------------------------------------------------------
@@ -131,7 +131,7 @@ def test_classes_are_kept_by_name_and_renumbered_in_the_order_of_the_recipe(tmp_
     ]
     rows[8]["label_text"] = "rec.sport.baseball"
     examples = load_examples(local("20news", write_folder(tmp_path / "d", rows, "json")), "test")
-    assert label_names(examples) == ["rec.sport.baseball", "rec.sport.hockey"]
+    assert list_label_names(examples) == ["rec.sport.baseball", "rec.sport.hockey"]
     assert (examples["example_id"][:], examples["label"][:]) == ([0], [0])
 
 
@@ -194,14 +194,14 @@ def test_classes_that_are_numbered_from_one(tmp_path):
         for i in range(10)
     ]
     examples = load_examples(local("amazon", write_folder(tmp_path / "d", rows, "csv")), "test")
-    assert examples["label"][:] == [3, 4] and label_names(examples)[0] == "1 star"
+    assert examples["label"][:] == [3, 4] and list_label_names(examples)[0] == "1 star"
     ratings = [{"text": "a", "label": label} for label in (1, 10, -1, 5, 6)] * 2
     folder = write_folder(tmp_path / "i", ratings, "parquet")
     rated = load_examples(local("imdb10", folder), "train")
-    assert rated["label"][:] == [0, 9, -1, 4, 5, 0] and label_names(rated)[9] == "10"
+    assert rated["label"][:] == [0, 9, -1, 4, 5, 0] and list_label_names(rated)[9] == "10"
     for wrong in (0, 11):
         spoilt = write_folder(tmp_path / f"w{wrong}", [{"text": "a", "label": wrong}] * 10, "csv")
-        said = f"from 1 to 10, or -1 for none, row 0 has {wrong}"
+        said = f"from 1 to 10, or -1 for unlabelled texts, row 0 has {wrong}"
         assert said in message(local("imdb10", spoilt), "test")
     # Labels with names of their own start at zero.
     features = datasets.Features(
@@ -242,10 +242,10 @@ def test_a_tenth_of_every_class_is_set_apart(tmp_path):
 
 def test_imdb10_without_its_folder_says_what_is_expected(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert "a folder of data files" in message("imdb10", "train")
+    assert "the folder ./imdb10" in message("imdb10", "train")
     rows = [{"text": "a film", "label": rating} for rating in range(1, 11)] * 10
     write_folder(tmp_path / "imdb10", rows, "csv")
-    assert len(label_names(load_examples("imdb10", "test"))) == 10
+    assert len(list_label_names(load_examples("imdb10", "test"))) == 10
 
 
 def test_recipes_on_the_real_data():
@@ -260,7 +260,7 @@ def test_recipes_on_the_real_data():
         examples = load_examples(local(name, SHARED / folder), "test")
         labels = examples["label"][:]
         assert [labels.count(k) for k in range(len(names))] == sizes and sum(sizes) == len(labels)
-        assert label_names(examples) == names
+        assert list_label_names(examples) == names
 
 
 # --- what goes wrong ----------------------------------------------------------------------------------------------
@@ -274,7 +274,9 @@ def test_an_unknown_name_says_what_lists_the_known_ones_and_the_reason(monkeypat
 
     monkeypatch.setattr(datasets, "load_dataset", unreachable)
     text = message("sstt", "test")
-    assert all(said in text for said in ("attnprobe datasets lists", "'sstt'", "Couldn't reach"))
+    assert all(
+        said in text for said in ("listed by `attnprobe datasets`", "'sstt'", "Couldn't reach")
+    )
     assert len(text) < 480
 
 
@@ -293,9 +295,9 @@ def test_what_is_missing_is_said_with_what_is_there(tmp_path):
 
 def test_no_row_left_and_other_misuse(tmp_path):
     for empty in ([], datasets.Dataset.from_dict({"text": [], "label": []})):
-        assert "empty" in message(empty, "test")
+        assert "has no rows" in message(empty, "test")
     short = write_folder(tmp_path / "d", [{"text": "short", "label": 0}] * 10, "csv")
-    assert "no example left of 6 rows" in message(local("sst", short), "train")
+    assert "none of the 6 rows" in message(local("sst", short), "train")
     assert "limit" in message(ROWS, "test", limit=0)
     assert "got int" in message(3, "test")
     assert "got list" in message([["a text"]], "test")
@@ -327,7 +329,7 @@ def test_vectors_that_cannot_be_read(tmp_path):
         ("9 2\nthe 1 2\n\n", "line 3"),
         ("the 1 2\nfilm 1 two\n", "line 2: expected 2 numbers after the word"),
         ("the\n", "line 1"),
-        ("", "empty file"),
+        ("", "the file is empty"),
     ):
         (tmp_path / "v").write_text(content)
         with pytest.raises(AttnProbeError, match=expected):
@@ -363,13 +365,15 @@ def test_the_fingerprint_is_the_one_that_is_documented(tmp_path):
     """Of the content alone: neither of its order nor of its form."""
     whole = load_examples(ROWS[:6], "train")
     folder = load_examples(write_folder(tmp_path / "d", ROWS, "csv"), "train")
-    prints = {dataset_fingerprint(examples) for examples in (whole, folder, whole.shuffle(seed=1))}
+    prints = {
+        compute_dataset_fingerprint(examples) for examples in (whole, folder, whole.shuffle(seed=1))
+    }
     lines = [json.dumps([k, row["text"], row["label"]]).encode() for k, row in enumerate(ROWS[:6])]
     documented = hashlib.sha256(b"".join(line + b"\n" for line in lines)).hexdigest()[:16]
     assert prints == {documented}
     changed = load_examples([{**ROWS[0], "label": 1}, *ROWS[1:6]], "train")
     for other in (changed, whole.select(range(5))):
-        assert dataset_fingerprint(other) != documented
+        assert compute_dataset_fingerprint(other) != documented
     in_memory = datasets.Dataset.from_list(ROWS)
     assert load_examples(ROWS, "nonsense")[:] == load_examples(in_memory, "test")[:]
 
@@ -388,7 +392,7 @@ def test_labels_of_every_kind():
         ([{"text": "a", "label": True}], [1], ["LABEL_0", "LABEL_1"]),
     ):
         examples = load_examples(rows, "test")
-        assert (examples["label"][:], label_names(examples)) == (labels, names)
+        assert (examples["label"][:], list_label_names(examples)) == (labels, names)
 
 
 # --- lengths ------------------------------------------------------------------------------------------------------

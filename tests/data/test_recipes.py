@@ -7,8 +7,8 @@ import datasets
 import pytest
 
 import datasets_page
-from hf_attnprobe import known_datasets, load_examples
-from hf_attnprobe.data.examples import dataset_name
+from hf_attnprobe import list_datasets, load_examples
+from hf_attnprobe.data.examples import get_dataset_name
 from hf_attnprobe.data.recipes import RECIPES
 from hf_attnprobe.studies.steps import name_of
 from tests.helpers import tiny_models
@@ -45,7 +45,7 @@ def test_a_folder_stands_for_a_name_in_every_command(tmp_path, cli, reviews):
     command = ("audit", "--model", tmp_path / "m", "--dataset", data, "--test-limit", 9)
     tests = ("--tests", "uniform_attention", "--output-dir", report)
     assert cli(*command, *tests).code == 0
-    assert name_of(dataset_name(data, "test").name) == "sst"
+    assert name_of(get_dataset_name(data, "test").name) == "sst"
     # The cut of the name: sentences of more than five words.
     short = [{"text": "too short", "label": 0}, {"text": "w " * 6, "label": 1}]
     write(tmp_path / "few", **{"test.jsonl": short})
@@ -58,8 +58,9 @@ def test_what_a_folder_lacks_is_said(tmp_path, monkeypatch):
     folder = write(tmp_path / "n", train__jsonl=[{"text": "a", "label": 0}])
     assert "expected the classes rec.sport.baseball" in message(f"20news={folder}")
     other = write(tmp_path / "o", train__jsonl=[{"tekst": "a", "label": 0}])
-    assert "no column 'text' or 'sentence' among the columns tekst, label" in message(
-        f"20news={other}"
+    assert (
+        "no usual pair such as premise with hypothesis among the columns tekst, label"
+        in message(f"20news={other}")
     )
     assert "no column 'question2' among the columns text, label" in message(f"qqp={folder}")
     assert "no column 'text_pair' among the columns text, label" in message(f"cnn={folder}")
@@ -70,7 +71,7 @@ def test_what_a_folder_lacks_is_said(tmp_path, monkeypatch):
     assert "'empty', which cannot be loaded" in message("cnn=empty")
     for name, recipe in RECIPES.items():
         if recipe.hub_id.startswith("./"):
-            assert f"`attnprobe datasets {name}` says what to bring" in message(name)
+            assert f"`attnprobe datasets {name}` lists the files to provide" in message(name)
 
 
 # --- the Hub ------------------------------------------------------------------------------------------------------
@@ -111,22 +112,22 @@ LOAD_ALL = """
 import json, sys
 import datasets
 datasets.disable_progress_bars()
-from hf_attnprobe import known_datasets
+from hf_attnprobe import list_datasets
 from hf_attnprobe import load_splits
 from hf_attnprobe.data import sources
-from hf_attnprobe.data.examples import label_names
-load, loaded, found = sources._load, {}, {}
+from hf_attnprobe.data.examples import list_label_names
+load, loaded, found = sources._load_splits, {}, {}
 def once(recipe, split):  # the three splits of a data set need one download
     if recipe.name not in loaded:
         loaded[recipe.name] = load(recipe, split)
     return loaded[recipe.name]
-sources._load = once
+sources._load_splits = once
 for name in json.loads(sys.argv[1]):
-    before = known_datasets(name)[0].at_hand
+    before = list_datasets(name)[0].at_hand
     splits = load_splits(name)
     row = splits["test"][-1]
-    label = label_names(splits["test"])[row["label"]]
-    after = known_datasets(name)[0].at_hand
+    label = list_label_names(splits["test"])[row["label"]]
+    after = list_datasets(name)[0].at_hand
     found[name] = [
         row["text"], row.get("text_pair"), label, sorted(splits), before, after
     ]
@@ -193,7 +194,7 @@ def test_every_data_set_of_the_hub_is_loaded_from_a_folder_of_its_layout(
 
 def test_every_name_has_a_card_and_says_what_to_bring():
     assert all(recipe.card for recipe in RECIPES.values())
-    for dataset in known_datasets():
+    for dataset in list_datasets():
         text = str(dataset)
         assert dataset.card.rules and f"{dataset.name}=FOLDER" in text
         if not dataset.is_on_hub:
@@ -204,7 +205,7 @@ def test_every_name_has_a_card_and_says_what_to_bring():
 
 def test_the_page_says_what_the_command_says():
     page = datasets_page.PAGE.read_text()
-    assert page == datasets_page.expected(), "make pages writes it"
+    assert page == datasets_page.render_page(), "make pages writes it"
 
 
 def test_the_command_lists_describes_and_counts(tmp_path, cli, monkeypatch):
@@ -216,10 +217,10 @@ def test_the_command_lists_describes_and_counts(tmp_path, cli, monkeypatch):
     write(tmp_path / "babi1", **files)
     assert "at hand   ./babi1" in cli("datasets", "babi1").out
     done = cli("datasets", "babi1=babi1", "anemia")
-    assert "  found     train 8, validation 1, test 9, after the rules below" in done.out
+    assert "  found     train 8, validation 1, test 9, after applying the rules below" in done.out
     assert "DIAGNOSES_ICD.csv" in done.out and "at hand   no" in done.out
     (known,) = json.loads(cli("datasets", "snli", "--json").out)
     assert (known["name"], known["n_classes"]) == ("snli", 3)
-    for wrong, said_ in (("sstt", "expected one of sst, sst2"), ("sst=x", "'x'")):
+    for wrong, said_ in (("sstt", "expected a registered data set (sst, sst2"), ("sst=x", "'x'")):
         done = cli("datasets", wrong)
         assert (done.code, done.out) == (1, "") and said_ in done.err

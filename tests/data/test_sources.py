@@ -12,17 +12,17 @@ import pytest
 from transformers import PreTrainedConfig
 
 from hf_attnprobe import AttnProbeError, Data, load_examples
-from hf_attnprobe.adapters.pretrained import class_names
+from hf_attnprobe.adapters.pretrained import get_class_names
 from hf_attnprobe.data.examples import (
-    check_sets,
-    columns_read,
-    dataset_fingerprint,
-    label_kind,
-    label_names,
+    prepare_splits,
+    describe_text_columns,
+    compute_dataset_fingerprint,
+    get_label_type,
+    list_label_names,
     load_splits,
 )
 from hf_attnprobe.data.recipes import RECIPES
-from hf_attnprobe.inference.labels import labels_of_model
+from hf_attnprobe.inference.labels import convert_class_labels
 from tests.helpers.error_messages import refusal, refused, refuses
 
 
@@ -58,9 +58,11 @@ def test_a_file_is_one_split_with_its_cells_as_they_are(tmp_path):
         path = write(tmp_path / f"test.{kind}")
         examples = load_examples(path, "test")
         assert examples["text"][:] == TEXTS
-        assert dataset_fingerprint(examples) == dataset_fingerprint(load_examples(ROWS, "test"))
+        assert compute_dataset_fingerprint(examples) == compute_dataset_fingerprint(
+            load_examples(ROWS, "test")
+        )
         with pytest.raises(
-            AttnProbeError, match=r"expected the splits .* got one file; set a share"
+            AttnProbeError, match=r"training needs the splits .* got one file; reserve a share"
         ):
             load_splits(path)
     (tmp_path / "d").mkdir()
@@ -115,7 +117,7 @@ def test_blanks_around_the_names_of_a_header_are_none_of_them(tmp_path):
 
 def test_a_name_that_is_twice_in_a_header_is_refused(tmp_path):
     (tmp_path / "d.csv").write_text("text,label, text\na film,0,a plot\n")
-    assert "a header of different names, got text, label, text" in message(
+    assert "a header with different column names, got text, label, text" in message(
         tmp_path / "d.csv", "test"
     )
 
@@ -126,15 +128,15 @@ def test_a_file_that_cannot_be_read_names_the_kinds(tmp_path):
 
 
 def test_data_in_memory_in_every_form_is_the_same_data():
-    expected = dataset_fingerprint(load_examples(ROWS, "test"))
+    expected = compute_dataset_fingerprint(load_examples(ROWS, "test"))
     frame = pd.DataFrame(ROWS)
     columns = {"text": TEXTS, "label": frame.label.to_numpy()}
     split = {"test": ROWS, "train": ROWS[:2]}
     for form in (frame, columns, datasets.Dataset.from_list(ROWS), tuple(ROWS), split):
-        assert dataset_fingerprint(load_examples(form, "test")) == expected
+        assert compute_dataset_fingerprint(load_examples(form, "test")) == expected
     assert load_examples(TEXTS, "test")["text"][:] == TEXTS
     assert labels(TEXTS) == [-1] * len(TEXTS)
-    with pytest.raises(AttnProbeError, match=r"expected the splits .* got one split"):
+    with pytest.raises(AttnProbeError, match=r"training needs the splits .* got one split"):
         load_splits(columns)
     assert "text 2, label 1" in message({"text": ["a", "b"], "label": [0]}, "test")
 
@@ -147,19 +149,23 @@ def test_one_missing_label_leaves_the_others_classes(tmp_path):
     assert labels(rows) == labels(frame) == labels(tmp_path / "t.csv") == [1, -1]
     (tmp_path / "n.csv").write_text("text,label\na,1\nb,NA\nc,0\n")
     named = load_examples(tmp_path / "n.csv", "test", labels=["NA="])
-    assert [label_names(named)[k] if k >= 0 else None for k in named["label"]] == ["1", None, "0"]
+    assert [list_label_names(named)[k] if k >= 0 else None for k in named["label"]] == [
+        "1",
+        None,
+        "0",
+    ]
 
 
 def test_fractions_are_numbers_to_be_predicted():
     rows = [{"text": "a", "label": 2.5}, {"text": "b"}, {"text": "c", "label": 1}]
     examples = load_examples(rows, "test")
-    assert label_kind(examples) == "numbers" and label_names(examples) == []
+    assert get_label_type(examples) == "numbers" and list_label_names(examples) == []
     assert examples.features["label"].dtype == "float64"
     assert examples["label"][0] == 2.5 and examples["label"][2] == 1
     assert math.isnan(examples["label"][1])
     again = load_examples(examples, "test")
-    assert dataset_fingerprint(again) == dataset_fingerprint(examples)
-    refused("one class per training text", check_sets, rows, rows, None)
+    assert compute_dataset_fingerprint(again) == compute_dataset_fingerprint(examples)
+    refused("one class per training text", prepare_splits, rows, rows, None)
 
 
 def test_lists_are_several_labels():
@@ -168,8 +174,8 @@ def test_lists_are_several_labels():
         ([["joy", "awe"], [], ["fear"]], ["awe", "fear", "joy"]),
     ):
         examples = load_examples([{"text": "a", "labels": value} for value in given], "test")
-        assert label_kind(examples) == "several" and examples["label"][:] == [[0, 2], [], [1]]
-        assert label_names(examples) == names
+        assert get_label_type(examples) == "several" and examples["label"][:] == [[0, 2], [], [1]]
+        assert list_label_names(examples) == names
         again = load_examples(examples, "test")
         assert again[:] == examples[:] and again.features == examples.features
 
@@ -178,7 +184,7 @@ def test_one_column_per_label():
     rows = [{"text": "a", "toxic": 1, "rude": 0}, {"text": "b", "toxic": 1, "rude": 1}]
     examples = load_examples(rows, "test", label_column=["rude", "toxic"])
     assert examples["label"][:] == [[1], [0, 1]]
-    assert label_names(examples) == ["rude", "toxic"]
+    assert list_label_names(examples) == ["rude", "toxic"]
     rows[1]["rude"] = 2
     assert "row 1 has 2" in message(rows, "test", label_column=["rude", "toxic"])
 
@@ -193,9 +199,9 @@ def test_labels_that_are_none():
         ([{"text": "a", "label": [1, "x"]}], "'label' must hold values of one type"),
         ([{"text": "a", "rationale": [1, "x"]}], "'rationale' must hold"),
         ([{"text": "a", "label": [0, 1]}], "what may be a mask of 0 and 1"),
-        ([{"text": "a", "label": [1.0, 0.0, 1.0]}], "a column of 0 and 1 per label"),
+        ([{"text": "a", "label": [1.0, 0.0, 1.0]}], "one column of 0 and 1 per label"),
         ([{"text": "a", "label": [0, -3]}], "row 0 has -3"),
-        ([{"text": "a", "label": [0.5]}], "whole numbers or of names"),
+        ([{"text": "a", "label": [0.5]}], "whole numbers or lists of names"),
         ([{"text": "a", "label": 2**70}], "'label' must hold"),
     ):
         assert expected in message(rows, "test")
@@ -251,9 +257,21 @@ REFUSED = [
 
 def test_without_a_label_column_training_says_so():
     rows = [{"text": "a"}, {"text": "b"}]
-    refused("got none; name the column of the labels", check_sets, rows, rows, None)
+    refused(
+        "the training texts have no labels; name the column of the labels",
+        prepare_splits,
+        rows,
+        rows,
+        None,
+    )
     some = [{"text": "a", "label": 0}, {"text": "b", "label": 1}]
-    refused("got 1 of 2 without a label", check_sets, some, [some[0], {"text": "c"}], None)
+    refused(
+        "1 of 2 validation texts have no label",
+        prepare_splits,
+        some,
+        [some[0], {"text": "c"}],
+        None,
+    )
 
 
 def test_a_named_set_in_a_folder_with_the_usual_columns(tmp_path):
@@ -290,7 +308,9 @@ def test_words_with_labels():
     assert "ner_tags, pos_tags" in message(rows, "test")
     chosen = load_examples(rows, "test", label_column="pos_tags")
     assert chosen["word_labels"][:] == [[1, 2, 3]] * 2
-    assert "row 0 has 1" in message([{"tokens": ["a", "b"], "tags": [1]}], "test")
+    assert "row 0 has 2 words and 1 labels" in message(
+        [{"tokens": ["a", "b"], "tags": [1]}], "test"
+    )
 
 
 def test_answers_are_places_in_the_context():
@@ -335,12 +355,12 @@ def test_choices_of_the_usual_data_sets():
 def test_what_was_read_is_on_record(tmp_path):
     rows = [{"premise": "a", "hypothesis": "b", "label": 0}]
     examples = load_examples(rows, "test")
-    assert columns_read(examples) == "premise with hypothesis"
-    assert columns_read(examples.select([0])) == "premise with hypothesis"
+    assert describe_text_columns(examples) == "premise with hypothesis"
+    assert describe_text_columns(examples.select([0])) == "premise with hypothesis"
     path = tmp_path / "pairs.jsonl"
     path.write_text(json.dumps({"a": "x", "b": "y", "label": 0}) + "\n")
     data = Data(path, text_column="a", text_pair_column="b")
-    assert columns_read(data.examples()) == "a with b"
+    assert describe_text_columns(data.load_examples()) == "a with b"
 
 
 # --- labels and the model's classes ---------------------------------------------------
@@ -352,16 +372,16 @@ def rows_of(*values):
 
 def test_labels_are_matched_as_their_names_say():
     for classes, given, numbers in MATCHED:
-        assert labels_of_model(classes, load_examples(rows_of(*given), "test")) == numbers
+        assert convert_class_labels(classes, load_examples(rows_of(*given), "test")) == numbers
     for classes, given, expected in REFUSED:
         with refuses() as caught:
-            labels_of_model(classes, load_examples(rows_of(*given), "test"))
+            convert_class_labels(classes, load_examples(rows_of(*given), "test"))
         assert expected in str(caught.value)
 
 
 def test_class_names_are_in_the_order_of_numbers_that_are_texts():
     config = PreTrainedConfig()
     config.id2label = {str(k): f"class {k}" for k in range(12)}
-    assert class_names(config) == [f"class {k}" for k in range(12)]
+    assert get_class_names(config) == [f"class {k}" for k in range(12)]
     config.id2label = {"cat": "0"}
-    refused("numbers as keys of id2label", class_names, config)
+    refused("numbers as keys of id2label", get_class_names, config)

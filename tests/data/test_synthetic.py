@@ -12,21 +12,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hf_attnprobe.core.errors import AttnProbeError
-from hf_attnprobe.data.examples import _choose_split, dataset_fingerprint, load_examples
+from hf_attnprobe.data.examples import _choose_split, compute_dataset_fingerprint, load_examples
 from hf_attnprobe.data.recipes import Recipe
 from hf_attnprobe.data.synthetic import (
     CUES,
     HEARSAY_VERBS,
     NEGATORS,
-    rationale_dataset,
-    rationale_examples,
+    make_rationale_dataset,
+    generate_rationale_examples,
 )
 from hf_attnprobe.data.tokenizer import build_tokenizer
 from tests.helpers.error_messages import refused
 
 
 ROOT = Path(__file__).parents[2]
-MANY = list(rationale_examples(3000, seed=0))
+MANY = list(generate_rationale_examples(3000, seed=0))
 
 
 def label_of(tokens):
@@ -55,7 +55,7 @@ def label_of(tokens):
     decoy_rate=st.floats(0, 1),
 )
 def test_the_generator_agrees_with_the_rule(seed, shortest, more, negation_rate, decoy_rate):
-    for example in rationale_examples(
+    for example in generate_rationale_examples(
         20,
         seed=seed,
         min_tokens=shortest,
@@ -142,7 +142,7 @@ def test_counting_words_is_not_enough():
 
 
 def test_splits_are_disjoint_and_load_as_they_are():
-    splits = rationale_dataset(600, seed=3)
+    splits = make_rationale_dataset(600, seed=3)
     sizes = {name: len(part) for name, part in splits.items()}
     assert sizes == {"train": 400, "validation": 100, "test": 100}
     texts = [text for part in splits.values() for text in part["text"]]
@@ -155,18 +155,23 @@ def test_splits_are_disjoint_and_load_as_they_are():
 
 def test_seeds_give_different_sentences():
     first, second = (
-        dataset_fingerprint(rationale_dataset(60, seed=seed)["train"]) for seed in (0, 1)
+        compute_dataset_fingerprint(make_rationale_dataset(60, seed=seed)["train"])
+        for seed in (0, 1)
     )
     assert first != second
 
 
 def fixed_by_their_seed():
     """What must not depend on the process: sentences, vocabulary and the rows that are set apart for validation."""
-    train = rationale_dataset(60, seed=0)["train"]
+    train = make_rationale_dataset(60, seed=0)["train"]
     rows = _choose_split(
         {"train": train}, "train", Recipe("in memory", validation_fraction=0.5), seed=3
     )[1]
-    return [dataset_fingerprint(train), list(rows), build_tokenizer(train["text"]).get_vocab()]
+    return [
+        compute_dataset_fingerprint(train),
+        list(rows),
+        build_tokenizer(train["text"]).get_vocab(),
+    ]
 
 
 @pytest.mark.slow
@@ -181,7 +186,7 @@ def test_another_process_with_another_hash_seed_gives_the_same():
 
 
 def test_errors():
-    refused("5 <= min_tokens", rationale_examples, 1, min_tokens=4)
-    refused("5 <= min_tokens", rationale_examples, 1, min_tokens=9, max_tokens=8)
-    refused("different sentences of 5000", list, rationale_examples(5000, max_tokens=5))
-    refused("at least 6", rationale_dataset, 5)
+    refused("5 <= min_tokens", generate_rationale_examples, 1, min_tokens=4)
+    refused("5 <= min_tokens", generate_rationale_examples, 1, min_tokens=9, max_tokens=8)
+    refused("of 5000 sentences differ", list, generate_rationale_examples(5000, max_tokens=5))
+    refused("at least 6", make_rationale_dataset, 5)

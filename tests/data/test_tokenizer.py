@@ -211,12 +211,20 @@ def test_errors():
     for texts, options, expected in (
         ("one text", {}, "put it in a list"),
         (["a", None], {}, "text 1 is NoneType"),
-        ([], {}, "found none"),
-        ([" "], {}, "found none"),
-        (["a", "b"], {"min_document_frequency": 2}, "at least 2 texts, found none among 2"),
+        ([], {}, "occurs in at least 1 texts"),
+        ([" "], {}, "occurs in at least 1 texts"),
+        (
+            ["a", "b"],
+            {"min_document_frequency": 2},
+            "none of the 2 different words occurs in at least 2 texts",
+        ),
         (["a"], {"min_document_frequency": 0}, "at least 1, got 0"),
-        (["a"], {"max_vocab_size": 4}, "more than 4, got 4"),
-        (TEXTS, {"sentences": True, "max_vocab_size": 5}, "more than 5, got 5"),
+        (["a"], {"max_vocab_size": 4}, "must exceed 4, the number of special tokens, got 4"),
+        (
+            TEXTS,
+            {"sentences": True, "max_vocab_size": 5},
+            "must exceed 5, the number of special tokens, got 5",
+        ),
     ):
         with refuses(expected):
             build_tokenizer(texts, **options)

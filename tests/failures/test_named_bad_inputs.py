@@ -17,12 +17,12 @@ from transformers import AutoTokenizer, BertForSequenceClassification
 from hf_attnprobe import AttnProbeError, audit, build_tokenizer
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.audits.options import AuditOptions
-from hf_attnprobe.checkpoints.origins import origin_of
-from hf_attnprobe.data.examples import label_names, load_examples
+from hf_attnprobe.checkpoints.origins import locate_checkpoint
+from hf_attnprobe.data.examples import list_label_names, load_examples
 from hf_attnprobe.data.specs import Answers, Data
-from hf_attnprobe.documents.formats import csv_of
+from hf_attnprobe.documents.formats import format_csv
 from hf_attnprobe.faithfulness.options import Adversarial, Permutation
-from hf_attnprobe.faithfulness.registry import tests as known_tests
+from hf_attnprobe.faithfulness.registry import load_tests as known_tests
 from hf_attnprobe.retraining.options import Seeds
 from hf_attnprobe.training.options import Architecture, TrainingOptions
 from tests.helpers.bad_inputs import GOOD, json_lines
@@ -68,7 +68,7 @@ def test_every_count_of_a_test_has_an_upper_bound():
 
 @pytest.mark.parametrize("name", ["a" * 400, "x/" + "é" * 200, "a\0b"])
 def test_a_name_that_no_file_system_takes(name):
-    refused("expected a path or an id for model", origin_of, name)
+    refused("expected a path or an id for model", locate_checkpoint, name)
     refused("expected a path or an id for dataset", load_examples, name, "test")
 
 
@@ -106,7 +106,7 @@ def test_columns_that_cannot_be_are_one_line(columns, said):
 def test_a_frame_with_a_column_twice_is_one_line():
     frame = pd.DataFrame([["a film", 0, "x"]], columns=["text", "label", "text"])
     refused(
-        "expected columns with a name each, got text, label, text", load_examples, frame, "test"
+        "expected columns with different names, got text, label, text", load_examples, frame, "test"
     )
 
 
@@ -114,7 +114,7 @@ def test_parquet_without_rows_is_told_so(tmp_path):
     empty = pa.table({"text": pa.array([], pa.string())})
     pa.parquet.write_table(empty, tmp_path / "test.parquet")
     for place in (tmp_path, tmp_path / "test.parquet"):
-        with pytest.raises(AttnProbeError, match=r"Parquet files have no rows|it has no rows"):
+        with pytest.raises(AttnProbeError, match=r"Parquet files in .* have no rows|parquet has no rows"):
             load_examples(str(place), "test")
 
 
@@ -156,7 +156,7 @@ def test_a_column_of_labels_that_is_named_twice_counts_once():
 @pytest.mark.parametrize("name", ["data.jsonl.gz", "data.csv.gz", "data.zip"])
 def test_a_packed_file_is_called_so(name, tmp_path):
     (tmp_path / name).write_bytes(gzip.compress(GOOD))
-    refused("unpack it, or write it as one of them", load_examples, str(tmp_path / name), "test")
+    refused("unpack the file, or convert it to one of these formats", load_examples, str(tmp_path / name), "test")
 
 
 # --- output folders -------------------------------------------------------------------
@@ -197,7 +197,7 @@ def test_a_launchers_variables_without_a_launcher_are_one_line(run_warm, checkpo
 def test_cells_of_a_table_are_no_formulas():
     names = ['=HYPERLINK("http://evil")', "+1+cmd|' /C calc'!A0", "-x", "@x", "\tx", "good"]
     frame = pd.DataFrame({"group": names, "mean": [-0.5] * len(names)})
-    read = pd.read_csv(io.StringIO(csv_of(frame)))
+    read = pd.read_csv(io.StringIO(format_csv(frame)))
     assert read.group.tolist() == [*(f"'{name}" for name in names[:-1]), "good"]
     assert read["mean"].tolist() == [-0.5] * len(names)
 
@@ -263,7 +263,7 @@ def test_the_length_of_a_tokenizer_may_be_no_number(longest, models):
     tokenizer = AutoTokenizer.from_pretrained(models["bert"])
     model = BertForSequenceClassification.from_pretrained(models["bert"])
     tokenizer.model_max_length = longest
-    assert wrap(model).max_length(tokenizer) == 64
+    assert wrap(model).get_max_length(tokenizer) == 64
 
 
 # --- one reader for tables --------------------------------------------------------------
@@ -310,18 +310,18 @@ def test_cells_of_texts_are_read_as_they_are_written(cells, form, tmp_path):
     header = separator.join(["said", " question", "context", "label"])
     file = tmp_path / f"data.{form}"
     file.write_text("\n".join([header, *rows]) + "\n")
-    read = Answers(str(file), answer_column="said").examples()
+    read = Answers(str(file), answer_column="said").load_examples()
     assert read["answer"][:] == read["question"][:] == cells
     texts = load_examples(file, "test", text_column="said")
     assert texts["text"][:] == cells and texts["label"][:] == [0, 1]
     as_labels = load_examples(file, "test", text_column="context", label_column="said")
-    assert label_names(as_labels) != cells or cells == ["007", "NA"]  # numbers, where they are some
+    assert list_label_names(as_labels) != cells or cells == ["007", "NA"]  # numbers, where they are some
 
 
 def test_dates_of_json_stay_texts(tmp_path):
     row = {"context": "A passage.", "question": "When?", "answer": "2020-01-31"}
     (tmp_path / "data.jsonl").write_text(json.dumps(row))
-    read = Answers(str(tmp_path / "data.jsonl")).examples()
+    read = Answers(str(tmp_path / "data.jsonl")).load_examples()
     assert read["answer"][:] == ["2020-01-31"]
 
 
@@ -334,4 +334,4 @@ def test_a_table_needs_no_cache(tmp_path, monkeypatch):
     folder = tmp_path / "folder"
     folder.mkdir()
     (folder / "test.csv").write_text("text,label\na film,0\n")
-    refused("cannot write to Hugging Face's cache", load_examples, folder, "test")
+    refused("cannot write to the cache of Hugging Face", load_examples, folder, "test")
