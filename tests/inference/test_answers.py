@@ -22,8 +22,8 @@ from hf_attnprobe.inference import answers
 from hf_attnprobe.inference.answers import encode_answers, generate_answers
 from hf_attnprobe.plots.highlighted_text import HighlightedText
 from hf_attnprobe.protocol import ALL
-from hf_attnprobe.reports.result import to_json
-from hf_attnprobe.reports.verdict import foreseen
+from hf_attnprobe.reports.result import report_to_json
+from hf_attnprobe.reports.verdict import warn_about_precision
 from hf_attnprobe.statistics.rows import OF_UNITS
 from tests.helpers import tiny_language_models, tiny_models
 from tests.helpers.error_messages import refused
@@ -70,7 +70,7 @@ def test_a_template_of_ones_own(chat, plain, model):
         row = made(ROWS, tokenizer, model, template=template)[0]
         assert f"Where does Bob live? Read this: {PASSAGE} {{braces}} Now" in row["text"]
         assert len(row["units"]) == 4
-    refused("expected {context} once", Answers, ROWS, template="{question}")
+    refused("must contain {context} exactly once", Answers, ROWS, template="{question}")
 
 
 def test_a_prompt_is_used_as_it_is(chat, model):
@@ -326,12 +326,12 @@ def test_plain_data_has_its_columns_by_their_usual_names():
 
 LONG = "A word. " * 300
 BAD = {
-    "no question": ([{"context": "A. B."}], "expected one column that asks"),
+    "no question": ([{"context": "A. B."}], "expected one column that poses the question"),
     "two that ask": ([ROWS[0] | {"prompt": "x"}], "got question and prompt"),
-    "no passage": ([{"question": "?"}], "expected a column with the passages"),
-    "empty passage": ([ROWS[0] | {"context": " "}], "column 'context', row 0 has an empty one"),
-    "empty prompt": ([{"context": "A.", "prompt": ""}], "column 'prompt', row 0 has an empty one"),
-    "empty question": ([ROWS[0] | {"question": None}], "row 0 has an empty one"),
+    "no passage": ([{"question": "?"}], "no column with passages"),
+    "empty passage": ([ROWS[0] | {"context": " "}], "column 'context' must hold a passage"),
+    "empty prompt": ([{"context": "A.", "prompt": ""}], "column 'prompt' must hold a text"),
+    "empty question": ([ROWS[0] | {"question": None}], "row 0 has an empty cell"),
     "a number": ([ROWS[0] | {"question": 3}], "row 0 has int"),
     "turns in words": ([{"context": "A.", "turns": "Hi"}], "turns, each with a role"),
     "not there": ([{"prompt": "Ann sings.", "context": "Bob sings."}], "stands there 0 times"),
@@ -355,7 +355,7 @@ def test_bad_rows_are_refused_in_one_line(name, chat, model):
 
 def test_columns_and_units_that_are_not_there_are_refused(chat, model):
     refused("no column 'text'", made, ROWS, chat, model, context_column="text")
-    refused('expected turns for units="turn"', made, ROWS, chat, model, units="turn")
+    refused('units="turn" needs conversations', made, ROWS, chat, model, units="turn")
 
 
 def test_turns_need_a_chat_template(plain, model):
@@ -401,7 +401,7 @@ def test_texts_of_one_unit_are_left_out_and_said(chat, model, caplog):
 
 
 def test_nothing_is_trained_on_answers():
-    refused("expected texts with labels to train on, got Answers", Answers(ROWS).splits)
+    refused("training needs texts with labels, got Answers", Answers(ROWS).load_splits)
 
 
 def test_a_wrong_use_is_one_line(chat, model, tmp_path):
@@ -411,7 +411,7 @@ def test_a_wrong_use_is_one_line(chat, model, tmp_path):
     )
     refused(said, audit, classifier, Answers(ROWS), tokenizer=chat)
     texts = [{"text": "Bob sings.", "label": 1}]
-    refused("expected one column that asks about the passages", audit, model, texts, tokenizer=chat)
+    refused("expected one column that poses the question", audit, model, texts, tokenizer=chat)
     tiny_models.saved(tmp_path, classifier, chat)
     refused(said, audit, str(tmp_path), Answers(ROWS))
     options = AuditOptions(rows="all")
@@ -495,7 +495,7 @@ def test_the_command_finds_columns_and_is_repeatable(cli, folder, report):
     command = ["audit", "--model", folder / "model", "--dataset", folder / "qa.jsonl"]
     command += ["--tests", "correlation", "--no-single-heads", "--max-new-tokens", "4", "--json"]
     found = json.loads(cli(*command).out)
-    assert found["statistics"] == json.loads(json.dumps(to_json(report)["statistics"]))
+    assert found["statistics"] == json.loads(json.dumps(report_to_json(report)["statistics"]))
     assert found["provenance"]["asked_for"]["max_new_tokens"] == 4
 
 
@@ -529,7 +529,7 @@ def test_prompts_side_by_side_say_what_each_says_alone(chat, model, monkeypatch,
     """Also where there is memory for a few of them only."""
     rows = [{**row, "context": row["context"] + " Four." * k} for k in range(3) for row in ROWS]
     expected = audit((model, chat), Answers(rows), progress=False).to_pandas()
-    as_one, most = PromptRunner._as_one, []
+    as_one, most = PromptRunner._run_joined, []
 
     def run(self, passes):
         prompts = {id(one.state) for one in passes}
@@ -538,7 +538,7 @@ def test_prompts_side_by_side_say_what_each_says_alone(chat, model, monkeypatch,
         most.append(len(prompts))
         return as_one(self, passes)
 
-    monkeypatch.setattr(PromptRunner, "_as_one", run)
+    monkeypatch.setattr(PromptRunner, "_run_joined", run)
     monkeypatch.setattr(LanguageModelAdapter, "n_parallel_batches", 8)
     found = audit((model, chat), Answers(rows), progress=False).to_pandas()
     pd.testing.assert_frame_equal(found, expected, check_exact=False, rtol=1e-4, atol=1e-6)
@@ -606,7 +606,7 @@ def test_prompts_are_shown_from_the_rows_as_from_the_model(usual, report):
     assert by_id.keys() == {text.example_id for text in report.examples}
     for explained in report.examples:
         of_rows = by_id[explained.example_id]
-        assert of_rows.importance_summary == explained.importance_summary and "rests on" in of_rows.importance_summary
+        assert of_rows.importance_summary == explained.importance_summary and "depends on" in of_rows.importance_summary
         assert of_rows.matters == explained.matters
         for name, values in explained.scores.items():
             assert of_rows.scores[name] == pytest.approx(values, abs=1e-5)
@@ -632,17 +632,17 @@ def test_a_table_has_a_row_for_every_sentence(usual):
 @pytest.mark.parametrize(
     ("losses", "weights", "matters", "said"),
     [
-        ((0.1, 4.2, 0.0), (0.5, 0.2, 0.1), (1,), "on sentence 2 (without it 66.7 times less likely); attention puts sentence 1 first."),
-        ((0.1, 0.5, 0.0), (0.1, 0.2, 0.1), (1,), "a little on sentence 2 (without it 1.6 times less likely); attention puts it first."),
-        ((0.1, 0.2, 0.0), (0.5, 0.2, 0.1), (), "on no single sentence more than noise; attention puts sentence 1 first."),
-        ((-1.0, -0.2, -2.0), (0.5, 0.2, 0.1), None, "on no single sentence more than noise; attention puts sentence 1 first."),
+        ((0.1, 4.2, 0.0), (0.5, 0.2, 0.1), (1,), "The answer depends on sentence 2 (66.7 times less likely without it); attention ranks sentence 1 first."),
+        ((0.1, 0.5, 0.0), (0.1, 0.2, 0.1), (1,), "The answer depends slightly on sentence 2 (1.6 times less likely without it); attention ranks it first."),
+        ((0.1, 0.2, 0.0), (0.5, 0.2, 0.1), (), "No single sentence affects the answer more than noise; attention ranks sentence 1 first."),
+        ((-1.0, -0.2, -2.0), (0.5, 0.2, 0.1), None, "No single sentence affects the answer more than noise; attention ranks sentence 1 first."),
     ],
 )  # fmt: skip
 def test_one_sentence_says_what_the_answer_rests_on(losses, weights, matters, said):
     known = {"unit": "sentence", "matters": matters, "is_greedy": False}
     scores = {"attention": weights, "leave_one_out": losses}
     text = HighlightedText(0, ("A.", "B.", "C."), "b", None, None, None, scores, **known)
-    assert text.importance_summary == f"The answer rests {said} The model itself says another answer."
+    assert text.importance_summary == f"{said} The model itself would give another answer."
     assert replace(text, unit="").importance_summary == ""
 
 
@@ -677,4 +677,4 @@ def test_prompts_are_counted_while_they_are_answered_and_what_they_can_tell_is_s
 
 def test_what_twenty_prompts_can_tell():
     low, high = beta.ppf([0.025, 0.975], [10, 11], [11, 10])  # Clopper and Pearson, 10 of 20
-    assert f"20 prompts tell a share to ±{(high - low) / 2:.2f} or better" in foreseen(20, True)
+    assert f"20 prompts tell a share to ±{(high - low) / 2:.2f} or better" in warn_about_precision(20, True)

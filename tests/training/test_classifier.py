@@ -250,7 +250,7 @@ def test_one_split_alone_is_not_trained_and_scored_on_alike():
     rows = [{"text": f"text {k}", "label": k % 2} for k in range(8)]
     rows = datasets.Dataset.from_list(rows)
     for single in (rows, rows.to_list()):
-        refused("expected the splits train, validation and test", splits.load_splits, single)
+        refused("training needs the splits train, validation and test", splits.load_splits, single)
     whole = datasets.DatasetDict({"train": rows, "validation": rows})
     assert splits.load_splits(whole).keys() == {"train", "validation"}
 
