@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from hf_attnprobe.core.errors import AttnProbeError
-from hf_attnprobe.data.sources import check_fields, hold_out
+from hf_attnprobe.data.sources import check_table_fields, draw_holdout_rows
 
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ def one_line(text: str) -> str:
 
 def cut(rows: list[Row], share: float, seed: int) -> dict[str, list[Row]]:
     """Splits rows into train and test, with ``share`` of each class in test."""
-    held_out = hold_out([row["label"] for row in rows], share, seed)
+    held_out = draw_holdout_rows([row["label"] for row in rows], share, seed)
     splits: dict[str, list[Row]] = {"train": [], "test": []}
     for place, row in enumerate(rows):
         splits["test" if place in held_out else "train"].append(row)
@@ -172,7 +172,7 @@ def read_table(path: Path, separator: str, *further: str) -> list[Row]:
 
     # tweets hold quotation marks of their own
     quoting: Literal[0, 3] = 0 if separator == "," else 3
-    check_fields(path, separator, quoting)
+    check_table_fields(path, separator, quoting)
     table = pd.read_csv(
         path, sep=separator, dtype=str, keep_default_na=False, quoting=quoting
     ).rename(columns=str.strip)

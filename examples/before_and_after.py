@@ -1,6 +1,6 @@
-"""What do more epochs do to attention? Two checkpoints side by side, paired by text.
+"""How does longer training change attention? Compare two checkpoints, paired by text.
 
-python examples/before_and_after.py
+Usage: python examples/before_and_after.py
 """
 
 import tempfile
@@ -15,6 +15,7 @@ TESTS = ["scale", "permutation"]
 
 
 def main() -> None:
+    """Train a small BERT for 2 and for 5 epochs, audit both checkpoints and print the comparison."""
     data = reviews()
     with tempfile.TemporaryDirectory() as name:
         audits = []

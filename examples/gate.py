@@ -1,10 +1,11 @@
-"""A gate for continuous integration: stops where attention no longer matters.
+"""A check for continuous integration that fails if attention no longer matters.
 
-python examples/gate.py             # trains a small model and audits it
-python examples/gate.py MODEL DATA  # audits yours
+Usage:
+    python examples/gate.py             # trains a small model and audits it
+    python examples/gate.py MODEL DATA  # audits your model on your data
 
-Ends with 1 where an answer is worse than asked for, so that a pipeline stops. An interval that
-crosses a threshold "cannot say", and stops nothing: ask for more texts.
+The exit code is 1 if an answer is worse than required, so that a pipeline stops. If an interval crosses a
+threshold, the answer is "cannot say" and the check passes; use more texts to get an answer.
 """
 
 import sys
@@ -16,25 +17,26 @@ from hf_attnprobe import Data, Report, TrainingOptions, audit, train
 
 
 TESTS = ["scale", "permutation"]
-REFUSED = {"accuracy": ("no", "cannot say"), "effect": ("no",), "faithfulness": ("no",)}
-"""By question, the answers that stop the pipeline."""
+FAILING_ANSWERS = {"accuracy": ("no", "cannot say"), "effect": ("no",), "faithfulness": ("no",)}
+"""Answers that make the check fail, by question."""
 
 
 def main() -> int:
+    """Audit the model, print every finding, and return the exit code."""
     if len(sys.argv) == 3:
         report = audit(sys.argv[1], Data(sys.argv[2], test_limit=200), TESTS)
     else:
-        report = of_a_small_model()
-    stopped = False
+        report = audit_small_model()
+    failed = False
     for finding in report.findings:
-        refused = str(finding.answer) in REFUSED.get(finding.rule, ())
-        stopped |= refused
-        print("stop" if refused else "pass", finding.sentence)
-    return int(stopped)
+        is_failure = str(finding.answer) in FAILING_ANSWERS.get(finding.rule, ())
+        failed |= is_failure
+        print("fail" if is_failure else "pass", finding.sentence)
+    return int(failed)
 
 
-def of_a_small_model() -> Report:
-    """Of an attention classifier that has learned to find one word."""
+def audit_small_model() -> Report:
+    """Train an attention classifier to find one word, and audit it."""
     data = reviews()
     with tempfile.TemporaryDirectory() as folder:
         train(

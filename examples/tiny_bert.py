@@ -1,6 +1,6 @@
-"""A BERT of two layers that learns, in seconds and without a network, to find one word.
+"""A BERT with two layers that learns in seconds, without a network, to find one word.
 
-python examples/tiny_bert.py        # saves it into tiny-bert/
+Usage: python examples/tiny_bert.py [FOLDER]  # saves it in tiny-bert/ by default
 """
 
 import random
@@ -16,16 +16,16 @@ from hf_attnprobe import TrainedClassifier, TrainingOptions, build_tokenizer, tr
 
 GOOD = ["wonderful", "charming", "gripping", "funny"]
 BAD = ["awful", "dull", "clumsy", "tiresome"]
-OTHERS = "the a film plot cast music ending scene story was is we they saw told of with"
+NEUTRAL = "the a film plot cast music ending scene story was is we they saw told of with"
 
 
 def reviews() -> DatasetDict:
-    """Reviews of ten words or so, one of which decides the label."""
+    """Generate reviews of about ten words, one of which decides the label."""
     sizes = {"train": 600, "validation": 100, "test": 100}
     draw = random.Random(0)
     return DatasetDict(
         {
-            split: Dataset.from_list([_review(draw) for _ in range(size)]).cast_column(
+            split: Dataset.from_list([_generate_review(draw) for _ in range(size)]).cast_column(
                 "label", ClassLabel(names=["negative", "positive"])
             )
             for split, size in sizes.items()
@@ -33,16 +33,17 @@ def reviews() -> DatasetDict:
     )
 
 
-def _review(draw: random.Random) -> dict:
+def _generate_review(draw: random.Random) -> dict:
+    """Generate one review with its label and the position of the deciding word."""
     label = draw.randrange(2)
-    words = draw.choices(OTHERS.split(), k=draw.randint(8, 14))
-    place = draw.randrange(len(words) + 1)
-    words.insert(place, draw.choice(GOOD if label else BAD))
-    return {"text": " ".join(words), "label": label, "rationale": [place]}
+    words = draw.choices(NEUTRAL.split(), k=draw.randint(8, 14))
+    position = draw.randrange(len(words) + 1)
+    words.insert(position, draw.choice(GOOD if label else BAD))
+    return {"text": " ".join(words), "label": label, "rationale": [position]}
 
 
 def train_tiny_bert(data: DatasetDict, folder: Path, epochs: int = 5) -> TrainedClassifier:
-    """A BERT of 2 layers × 2 heads, trained on these reviews alone."""
+    """Train a BERT with 2 layers of 2 heads from scratch on these reviews."""
     tokenizer = build_tokenizer(data["train"]["text"][:])
     torch.manual_seed(0)
     config = BertConfig(
@@ -68,6 +69,6 @@ def train_tiny_bert(data: DatasetDict, folder: Path, epochs: int = 5) -> Trained
 
 
 if __name__ == "__main__":
-    place = Path(sys.argv[1] if len(sys.argv) > 1 else "tiny-bert")
-    _, _, metrics = train_tiny_bert(reviews(), place)
-    print(f"{place / 'trained'}: test accuracy {metrics['test_accuracy']:.2f}")
+    output_dir = Path(sys.argv[1] if len(sys.argv) > 1 else "tiny-bert")
+    _, _, metrics = train_tiny_bert(reviews(), output_dir)
+    print(f"{output_dir / 'trained'}: test accuracy {metrics['test_accuracy']:.2f}")

@@ -1,8 +1,9 @@
-"""Word vectors for `attnprobe train --word-vectors` where there is no fastText file: a Transformer's input embeddings.
+"""Write word vectors for `attnprobe train --word-vectors` from the input embeddings of a Transformer.
 
-python examples/word_vectors.py --model sentence-transformers/all-MiniLM-L6-v2 --dataset sst --output minilm.vec
+    python examples/word_vectors.py --model sentence-transformers/all-MiniLM-L6-v2 --dataset sst --output minilm.vec
 
-A word's vector is the mean over its pieces; the file has the GloVe format and holds the words of the training texts.
+The vector of a word is the mean over its word pieces. The file has the GloVe format and contains the words of the
+training texts. Use this if no fastText or GloVe file is available.
 """
 
 import argparse
@@ -13,7 +14,7 @@ from hf_attnprobe import build_tokenizer, load_examples
 
 
 def write_vectors(model: str, texts: list[str], output: str) -> int:
-    """Returns how many words were written."""
+    """Write the vectors of all words in the texts to a file, and return the number of words."""
     pieces, embeddings = (
         AutoTokenizer.from_pretrained(model),
         AutoModel.from_pretrained(model).get_input_embeddings(),
