@@ -104,13 +104,13 @@ def test_the_notebook_of_heads_runs(executed):
 def test_the_gate_passes_and_stops(in_examples, capsys, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["gate.py"])
     gate = runpy.run_path(str(EXAMPLES / "gate.py"))
-    report = gate["of_a_small_model"]()
-    gate["main"].__globals__["of_a_small_model"] = lambda: report
+    report = gate["audit_small_model"]()
+    gate["main"].__globals__["audit_small_model"] = lambda: report
     assert gate["main"]() == 0
     printed = capsys.readouterr().out
     answers = {f.rule: str(f.answer) for f in report.findings}
     assert printed.count("pass ") == len(report.findings)
-    gate["REFUSED"]["effect"] = (answers["effect"],)
+    gate["FAILING_ANSWERS"]["effect"] = (answers["effect"],)
     assert gate["main"]() == 1
     assert "stop Effect" in capsys.readouterr().out
 
