@@ -1,9 +1,9 @@
-"""How much each unit of a text counts, from outputs without some of its units.
+"""Importance of each unit of a text, computed from outputs without some of its units.
 
-A game gives every set of units that is gone a number: how far an output falls without
-them. Of few units all sets can be run (:func:`~hf_attnprobe.functional.aopc.subsets`),
-which gives exact Shapley values; of many a random half is taken away again and again,
-and a linear model is fitted to what is left.
+A game assigns a number to every set of removed units: the fall of an output without them. If a
+text has few units, all sets can be run (:func:`~hf_attnprobe.functional.aopc.enumerate_subsets`),
+and the Shapley values are exact. If it has many, random halves of the units are removed, and a
+linear model is fitted to the outputs.
 """
 
 import math
@@ -11,19 +11,20 @@ import math
 import torch
 from torch import Tensor
 
-from hf_attnprobe.functional.rank import wins
+from hf_attnprobe.functional.rank import compute_net_wins
 from hf_attnprobe.functional.similarity import pearson
 
 
 def shapley_values(drops: Tensor) -> Tensor:
-    """Returns each unit's fall of the output, averaged over all orders of leaving.
+    """Compute each unit's Shapley value: the drop it adds, averaged over all orders of removal.
 
-    φ_i = Σ_S |S|! (n − |S| − 1)! / n! · (drop(S ∪ i) − drop(S)) over the sets S without i
-    (Shapley 1953). They add up to the drop without any unit.
+    φ_i = Σ_S |S|! (n − |S| − 1)! / n! · (drop(S ∪ i) − drop(S)), summed over the sets S without
+    unit i (Shapley 1953). The values of a text sum to the drop without all units.
 
     Args:
-        drops: [2^units, batch], numbered as in :func:`~hf_attnprobe.functional.aopc.subsets`.
-            A unit that a text does not have changes nothing, and gets 0.
+        drops: drop of every set, [2^units, batch], in the order of
+            :func:`~hf_attnprobe.functional.aopc.enumerate_subsets`. A unit that a text does not
+            have changes no drop, and its value is 0.
 
     Returns:
         [batch, units].
@@ -33,155 +34,175 @@ def shapley_values(drops: Tensor) -> Tensor:
     """
     n_units = len(drops).bit_length() - 1
     sets = torch.arange(len(drops), device=drops.device)
-    sizes = torch.zeros_like(sets)
+    set_sizes = torch.zeros_like(sets)
     for unit in range(n_units):
-        sizes += sets >> unit & 1
-    by_size = []
+        set_sizes += sets >> unit & 1
+    size_weights = []
     for size in range(n_units):
         n_sets = math.comb(n_units - 1, size)
-        by_size.append(1 / (n_units * n_sets))
-    by_size.append(0.0)  # of the full set, which no unit can join
-    weights = torch.tensor(by_size, dtype=drops.dtype, device=drops.device)[sizes]
+        size_weights.append(1 / (n_units * n_sets))
+    # No unit can join the full set.
+    size_weights.append(0.0)
+    weights = torch.tensor(size_weights, dtype=drops.dtype, device=drops.device)[set_sizes]
 
     values = drops.new_zeros(drops.shape[1], n_units)
     for unit in range(n_units):
-        own = 1 << unit
-        without = sets[sets & own == 0]
-        gained = drops[without | own] - drops[without]
-        values[:, unit] = weights[without] @ gained
+        unit_bit = 1 << unit
+        sets_without_unit = sets[sets & unit_bit == 0]
+        added_drops = drops[sets_without_unit | unit_bit] - drops[sets_without_unit]
+        values[:, unit] = weights[sets_without_unit] @ added_drops
     return values
 
 
-def interactions(drops: Tensor) -> Tensor:
-    """Returns how much more two units cost together than each alone, over all sets of others.
+def shapley_interactions(drops: Tensor) -> Tensor:
+    """Compute the Shapley interaction index of every pair of units (Grabisch & Roubens 1999).
 
     I_ij = Σ_S |S|! (n − |S| − 2)! / (n − 1)! · (drop(S ∪ ij) − drop(S ∪ i) − drop(S ∪ j) +
-    drop(S)) over the sets S without i and j: the Shapley interaction index (Grabisch &
-    Roubens 1999). Below 0 where one unit stands in for the other, above 0 where either is
-    needed with the other.
+    drop(S)), summed over the sets S without i and j. It compares the drop without both units
+    with the sum of the drops without either one. It is below 0 if one unit can replace the
+    other, and above 0 if removing both costs more than the two single removals.
 
     Args:
-        drops: [2^units, batch], numbered as in :func:`~hf_attnprobe.functional.aopc.subsets`.
-            A unit that a text does not have changes nothing, and gets 0.
+        drops: drop of every set, [2^units, batch], in the order of
+            :func:`~hf_attnprobe.functional.aopc.enumerate_subsets`. A unit that a text does not
+            have changes no drop, and its interactions are 0.
 
     Returns:
-        [batch, units, units], symmetric, 0 of a unit with itself.
+        [batch, units, units], symmetric, with 0 on the diagonal.
 
-    >>> either = torch.tensor([[0.0], [0.0], [0.0], [1.0]])  # falls without both alone
-    >>> interactions(either)[0].tolist()
+    The output falls only if both units are removed:
+
+    >>> drops = torch.tensor([[0.0], [0.0], [0.0], [1.0]])
+    >>> shapley_interactions(drops)[0].tolist()
     [[0.0, 1.0], [1.0, 0.0]]
     """
-    # Shapley values of the other units, with this one gone less with it there.
+    # The index of units i and j is the Shapley value of j in a game whose drops are the
+    # differences between unit i removed and unit i present.
     n_units = len(drops).bit_length() - 1
     sets = torch.arange(len(drops), device=drops.device)
-    found = drops.new_zeros(drops.shape[1], n_units, n_units)
+    upper_triangle = drops.new_zeros(drops.shape[1], n_units, n_units)
     for unit in range(n_units):
-        is_gone = (sets >> unit & 1).bool()
-        difference = drops[is_gone] - drops[~is_gone]
-        of_others = shapley_values(difference)
-        behind = of_others[:, unit:]
-        found[:, unit, unit + 1 :] = behind
-    return found + found.transpose(1, 2)
+        is_removed = (sets >> unit & 1).bool()
+        differences = drops[is_removed] - drops[~is_removed]
+        other_units_values = shapley_values(differences)
+        upper_triangle[:, unit, unit + 1 :] = other_units_values[:, unit:]
+    return upper_triangle + upper_triangle.transpose(1, 2)
 
 
-def mean_over_orders(gains: Tensor) -> tuple[Tensor, Tensor]:
-    """Shapley values from some random orders, and how well they are known.
+def average_over_orders(gains: Tensor) -> tuple[Tensor, Tensor]:
+    """Estimate Shapley values from random orders of removal (Castro et al. 2009).
 
     Args:
-        gains: [orders, ...], how far the output falls further when a unit leaves in its turn
-            (Castro et al. 2009); at least two orders.
+        gains: further drop of the output when a unit leaves, [orders, ...]; at least two
+            orders.
 
     Returns:
-        The means and their standard errors, each [...].
+        Means over the orders and their standard errors, each [...].
     """
     return gains.mean(0), gains.std(0) / math.sqrt(len(gains))
 
 
-def smallest_set(holds: Tensor) -> Tensor:
-    """The number of units in the smallest set of which something holds.
+def find_smallest_set_size(holds: Tensor) -> Tensor:
+    """Find the number of units in the smallest set that meets a condition.
 
-    Of a set's removal: ``flips`` gives the smallest necessary set, without which a decision
-    flips. ``~flips.flip(0)`` gives the smallest sufficient one, which keeps it alone: the set
-    behind number s from the end is all that set s leaves.
+    Let ``flips`` be True for the sets whose removal flips a decision. Then ``flips`` gives the
+    size of the smallest necessary set, whose removal flips the decision. ``~flips.flip(0)`` gives
+    the size of the smallest sufficient set, which preserves the decision on its own: in the
+    reversed order, row s belongs to the removal of all units outside set s.
 
     Args:
-        holds: bool [2^units, batch], numbered as in
-            :func:`~hf_attnprobe.functional.aopc.subsets`.
+        holds: whether each set meets the condition, bool [2^units, batch], in the order of
+            :func:`~hf_attnprobe.functional.aopc.enumerate_subsets`.
 
     Returns:
-        float64 [batch]; NaN where it holds of no set, 0 where of the empty one.
+        float64 [batch]; 0 if the empty set meets the condition, NaN if no set does.
 
-    >>> smallest_set(torch.tensor([[False], [False], [True], [True]])).tolist()
+    >>> find_smallest_set_size(torch.tensor([[False], [False], [True], [True]])).tolist()
     [1.0]
     """
-    sizes = [number.bit_count() for number in range(len(holds))]
-    by_set = torch.tensor(sizes, dtype=torch.float64, device=holds.device)[:, None]
-    least = by_set.where(holds, torch.inf).amin(0)
-    return least.masked_fill(least.isinf(), torch.nan)
+    sizes = [set_number.bit_count() for set_number in range(len(holds))]
+    set_sizes = torch.tensor(sizes, dtype=torch.float64, device=holds.device)[:, None]
+    smallest = set_sizes.where(holds, torch.inf).amin(0)
+    return smallest.masked_fill(smallest.isinf(), torch.nan)
 
 
-def logit_of(log_prob: Tensor) -> Tensor:
-    """log p − log(1 − p), the scale on which ContextCite fits.
+def compute_logit(log_prob: Tensor) -> Tensor:
+    """Compute log p − log(1 − p), the scale on which ContextCite fits its linear model.
 
-    A probability next to 1 counts as one rounding below it.
+    Args:
+        log_prob: log p, [...]. If p rounds to 1, then 1 − p counts as one unit of rounding.
 
-    >>> round(logit_of(torch.tensor(0.8, dtype=torch.float64).log()).item(), 4)
+    Returns:
+        [...].
+
+    >>> round(compute_logit(torch.tensor(0.8, dtype=torch.float64).log()).item(), 4)
     1.3863
     """
     rounding = torch.finfo(log_prob.dtype).eps
-    other = (-torch.expm1(log_prob)).clamp_min(rounding)
-    return log_prob - other.log()
+    complement = (-torch.expm1(log_prob)).clamp_min(rounding)
+    return log_prob - complement.log()
 
 
-def lasso(
-    kept: Tensor,
+def fit_lasso(
+    is_kept: Tensor,
     outputs: Tensor,
     penalty: float = 0.01,
     *,
     n_rounds: int = 1000,
 ) -> Tensor:
-    """Returns weights of units by LASSO on random sets of them.
+    """Fit the weights of units by LASSO on random sets of them.
 
-    ContextCite (Cohen-Wang et al. 2024): minimises ‖y − Xw − b‖² / 2n + penalty · ‖w‖₁ over
-    standardised columns, as in the authors' code, one coordinate after the other until none
-    moves.
+    ContextCite (Cohen-Wang et al. 2024) minimises ‖y − Xw − b‖² / 2n + penalty · ‖w‖₁ over
+    standardised columns. As in the authors' code, one coordinate after the other is updated
+    until no weight changes.
 
     Args:
-        kept: bool [masks, units], the units that stay.
-        outputs: [masks], such as :func:`logit_of` per answer token.
-        penalty: on the weights of the standardised columns.
+        is_kept: bool [masks, units], True for the units that stay in the text.
+        outputs: output of the model for each mask, [masks], such as :func:`compute_logit` per
+            token of the answer.
+        penalty: penalty on the weights of the standardised columns.
+        n_rounds: maximum number of passes over all coordinates.
 
     Returns:
-        [units], on the columns' own scale; 0 of a unit that all masks treat alike.
+        Weights on the scale of the original columns, [units]. A unit that is kept in all masks
+        or in none has weight 0.
     """
-    columns = kept.to(outputs.dtype)
+    columns = is_kept.to(outputs.dtype)
     scale = columns.std(0, unbiased=False)
     varies = scale > 0
     scale = scale.masked_fill(~varies, 1)
     columns = (columns - columns.mean(0)) / scale
-    products = columns.T @ columns / len(columns)
-    wanted = columns.T @ (outputs - outputs.mean()) / len(columns)
-    weights = torch.zeros_like(wanted)
+    gram_matrix = columns.T @ columns / len(columns)
+    correlations = columns.T @ (outputs - outputs.mean()) / len(columns)
+    weights = torch.zeros_like(correlations)
     for _ in range(n_rounds):
-        before = weights.clone()
+        previous_weights = weights.clone()
         for unit in varies.nonzero().flatten().tolist():
-            rest = wanted[unit] - products[unit] @ weights + weights[unit]
-            weights[unit] = rest.sign() * (rest.abs() - penalty).clamp_min(0)
-        moved = (weights - before).abs().max()
-        if moved <= 1e-12 * weights.abs().max():
+            residual = correlations[unit] - gram_matrix[unit] @ weights + weights[unit]
+            weights[unit] = residual.sign() * (residual.abs() - penalty).clamp_min(0)
+        largest_change = (weights - previous_weights).abs().max()
+        if largest_change <= 1e-12 * weights.abs().max():
             break
     return weights / scale
 
 
 def spearman(a: Tensor, b: Tensor, mask: Tensor) -> Tensor:
-    """Spearman's rank correlation, ties with their mean rank; [..., keys] -> [...].
+    """Compute Spearman's rank correlation; tied values share their mean rank.
 
-    Of predicted and true outputs over random sets of units it is the linear datamodeling
-    score (LDS; Park et al. 2023, as in ContextCite).
+    If a and b are the predicted and the true outputs over random sets of units, this is the
+    linear datamodeling score (LDS; Park et al. 2023, as used for ContextCite).
+
+    Args:
+        a: [..., keys].
+        b: [..., keys].
+        mask: bool [..., keys], the positions that count.
+
+    Returns:
+        [...] in [−1, 1].
 
     >>> a, mask = torch.tensor([1.0, 2.0, 9.0]), torch.ones(3).bool()
     >>> round(spearman(a, a.log(), mask).item(), 6)
     1.0
     """
-    first, second = (wins(values.double(), mask).double() for values in (a, b))
-    return pearson(first, second, mask)
+    ranks_a, ranks_b = (compute_net_wins(values.double(), mask).double() for values in (a, b))
+    return pearson(ranks_a, ranks_b, mask)

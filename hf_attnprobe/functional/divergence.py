@@ -1,31 +1,32 @@
 """Distances between distributions, and their overlap, with the conventions of Jain & Wallace 2019.
 
-All functions reduce the last axis and broadcast over the others. Logarithms are
-natural, and gradients are finite at zero weights.
+All functions reduce the last axis and broadcast over the other axes. Logarithms are natural, and
+gradients are finite at zero weights.
 """
 
 import math
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from hf_attnprobe.functional.intervention import held_and_mass
+from hf_attnprobe.functional.intervention import split_fixed_weights
 
 
-def _log(p: Tensor) -> Tensor:
-    # log(clamp) rather than xlogy: xlogy is right at 0 but has a NaN gradient there.
+def _safe_log(p: Tensor) -> Tensor:
+    """Compute the logarithm of p, with p clamped at the smallest positive float."""
+    # torch.xlogy is right at 0, but its gradient there is NaN.
     return p.clamp_min(torch.finfo(p.dtype).tiny).log()
 
 
 def tvd(p: Tensor, q: Tensor) -> Tensor:
-    """Total variation distance ½ Σ|p − q| (Jain & Wallace 2019, Section 3).
+    """Compute the total variation distance ½ Σ|p − q| (Jain & Wallace 2019, Section 3).
 
     Args:
-        p, q: distributions [..., classes].
+        p: distribution, [..., classes].
+        q: distribution, [..., classes].
 
     Returns:
-        [...] in [0, 1]; for two classes this is |p₁ − q₁|.
+        [...] in [0, 1]; for two classes it equals |p₁ − q₁|.
 
     >>> round(tvd(torch.tensor([0.9, 0.1]), torch.tensor([0.6, 0.4])).item(), 6)
     0.3
@@ -33,56 +34,62 @@ def tvd(p: Tensor, q: Tensor) -> Tensor:
     return (p - q).abs().sum(-1) / 2
 
 
-def small_side(probs: Tensor, target: Tensor, is_large: Tensor | None = None) -> Tensor:
-    """Returns the probability of a class, minus 1 where it exceeds ½.
+def compute_shifted_probability(
+    probs: Tensor, target: Tensor, is_large: Tensor | None = None
+) -> Tensor:
+    """Compute the probability p of a class, or p − 1 if p exceeds ½, without loss of precision.
 
-    That is minus the probability of all others. Gradients and differences are the same,
-    but they keep their digits: next to 1 a probability has lost in rounding what the
-    others, next to 0, still hold. In float32 1 − p is 0 from p = 1 − 3e-8 on.
+    The shift by −1 changes neither gradients nor differences, but it preserves their digits. A
+    probability near 1 has lost digits to rounding that the probabilities of the other classes,
+    near 0, still have: in float32, 1 − p is 0 as soon as p exceeds 1 − 3e-8. The value p − 1 is
+    therefore computed as minus the sum of the other probabilities.
 
     Args:
         probs: [..., classes].
-        target: int64 [...], the class; or [..., n], several that count together.
-        is_large: bool [...], where 1 is subtracted; the same must be given for two
-            outputs whose difference is taken.
+        target: the class, int64 [...]; or several classes whose probabilities are added,
+            int64 [..., n].
+        is_large: whether to shift by −1, bool [...]; by default, whether p exceeds ½. Pass the
+            same value for two outputs whose difference you take.
 
     Returns:
         [...] in [−1, 1].
 
-    >>> small_side(torch.tensor([1.0, 1e-9]), torch.tensor(0)).item()
+    >>> compute_shifted_probability(torch.tensor([1.0, 1e-9]), torch.tensor(0)).item()
     -9.999999717180685e-10
     """
-    is_target = F.one_hot(target, probs.shape[-1]).bool()
+    is_target = torch.nn.functional.one_hot(target, probs.shape[-1]).bool()
     if target.dim() == probs.dim():
         is_target = is_target.any(-2)
-    own = probs.masked_fill(~is_target, 0).sum(-1)
-    others = probs.masked_fill(is_target, 0).sum(-1)
+    target_prob = probs.masked_fill(~is_target, 0).sum(-1)
+    complement = probs.masked_fill(is_target, 0).sum(-1)
     if is_large is None:
-        is_large = own > 0.5
-    return torch.where(is_large, -others, own)
+        is_large = target_prob > 0.5
+    return torch.where(is_large, -complement, target_prob)
 
 
 def kl_divergence(p: Tensor, q: Tensor) -> Tensor:
-    """Kullback-Leibler divergence KL(p‖q) = Σ p ln(p/q).
+    """Compute the Kullback-Leibler divergence KL(p‖q) = Σ p ln(p/q).
 
     Args:
-        p, q: distributions [..., keys].
+        p: distribution, [..., keys].
+        q: distribution, [..., keys].
 
     Returns:
-        [...] in nats, at least 0. Where q is 0 and p is not, ln q is clamped at the
-        smallest float: the result is huge, not infinite.
+        [...] in nats, at least 0. If q is 0 at a key and p is not, ln q is clamped at the
+        logarithm of the smallest float: the result is huge, but finite.
     """
-    log_ratio = _log(p) - _log(q)
+    log_ratio = _safe_log(p) - _safe_log(q)
     return (p * log_ratio).sum(-1)
 
 
 def jsd(p: Tensor, q: Tensor) -> Tensor:
-    """Jensen-Shannon divergence (Jain & Wallace 2019, Section 3).
+    """Compute the Jensen-Shannon divergence (Jain & Wallace 2019, Section 3).
 
-    The mean of the Kullback-Leibler divergences of both to their average.
+    It is the mean of KL(p‖m) and KL(q‖m), with m = (p + q) / 2.
 
     Args:
-        p, q: distributions [..., keys].
+        p: distribution, [..., keys].
+        q: distribution, [..., keys].
 
     Returns:
         [...] in nats, in [0, ln 2].
@@ -96,46 +103,55 @@ def jsd(p: Tensor, q: Tensor) -> Tensor:
 
 
 def largest_jsd(attention: Tensor, mask: Tensor) -> Tensor:
-    """The largest JSD that any attention can have to this one.
+    """Compute the largest JSD that any attention can have to the given attention.
 
-    It is reached with all weight on the least attended token.
+    The farthest attention puts all weight on the least attended token.
 
     Args:
-        attention: [..., keys], rows of sum 1.
-        mask: bool [..., keys], the tokens that may receive weight; the others keep theirs.
+        attention: [..., keys], rows sum to 1.
+        mask: bool [..., keys], the tokens that may receive weight. The weights of all other
+            tokens are fixed.
 
     Returns:
-        [...] in nats; ln 2 where the smallest weight is 0, 0 for a single token. Where
-        others keep weights that much of the row's mass less.
+        [...] in nats: ln 2 if the smallest weight is 0, and 0 for a single token. If some
+        weights are fixed, the result is multiplied by the share of the remaining weights.
     """
-    _, mass = held_and_mass(attention, mask)
-    share = attention / mass.clamp_min(torch.finfo(mass.dtype).tiny)
-    return mass[..., 0] * vertex_jsd(share.masked_fill(~mask, 1.0).amin(-1))
+    _, movable_mass = split_fixed_weights(attention, mask)
+    shares = attention / movable_mass.clamp_min(torch.finfo(movable_mass.dtype).tiny)
+    smallest_share = shares.masked_fill(~mask, 1.0).amin(-1)
+    return movable_mass[..., 0] * vertex_jsd(smallest_share)
 
 
 def vertex_jsd(weight: Tensor) -> Tensor:
-    """JSD of a distribution to all weight on its entry of this weight, in nats.
+    """Compute the JSD between a distribution and the one with all weight on a single entry.
 
-    ln 2 + ½ [a ln a − (1 + a) ln(1 + a)] for the weight a.
+    The JSD only depends on the weight a that the distribution has on this entry: it is
+    ln 2 + ½ [a ln a − (1 + a) ln(1 + a)].
+
+    Args:
+        weight: weight a of the distribution on the entry, [...].
+
+    Returns:
+        [...] in nats.
     """
-    change = weight * _log(weight) - (1 + weight) * torch.log1p(weight)
+    change = weight * _safe_log(weight) - (1 + weight) * torch.log1p(weight)
     return math.log(2) + change / 2
 
 
-# --- Overlap of two distributions over tokens, and what chance gives ---------
+# --- Overlap of two distributions over tokens, and its expectation under chance ---
 
 
-def distribution(values: Tensor, mask: Tensor) -> Tensor:
-    """Returns what is positive of the values, divided by its sum.
+def normalise_positive_part(values: Tensor, mask: Tensor) -> Tensor:
+    """Set negative values to 0 and divide the values by their sum.
 
     Args:
         values: [..., keys].
-        mask: bool [..., keys].
+        mask: bool [..., keys], the keys that count.
 
     Returns:
-        float64 [..., keys], of sum 1; NaN where nothing is positive.
+        float64 [..., keys], which sums to 1; NaN if no value is positive.
 
-    >>> distribution(torch.tensor([3.0, -2.0, 1.0]), torch.ones(3).bool()).tolist()
+    >>> normalise_positive_part(torch.tensor([3.0, -2.0, 1.0]), torch.ones(3).bool()).tolist()
     [0.75, 0.0, 0.25]
     """
     positive = values.double().masked_fill(~mask, 0).clamp_min(0)
@@ -143,40 +159,49 @@ def distribution(values: Tensor, mask: Tensor) -> Tensor:
     return positive / total.masked_fill(total == 0, torch.nan)
 
 
-def overlap(first: Tensor, second: Tensor) -> Tensor:
-    """Returns Σ min(first, second), 1 − the total variation distance; [..., keys] -> [...].
-
-    >>> round(overlap(torch.tensor([0.9, 0.1]), torch.tensor([0.6, 0.4])).item(), 4)
-    0.7
-    """
-    return torch.minimum(first, second).sum(-1)
-
-
-def overlap_by_chance(first: Tensor, second: Tensor, mask: Tensor) -> Tensor:
-    """Returns the mean overlap over all ways of giving the first's entries to other tokens.
-
-    Every entry meets every other as often: (1 / T) Σᵢ Σⱼ min(firstⱼ, secondᵢ), the inner sum
-    by running totals of the sorted entries.
+def distribution_overlap(p: Tensor, q: Tensor) -> Tensor:
+    """Compute the overlap Σ min(p, q) = 1 − TVD of two distributions.
 
     Args:
-        first, second: distributions [..., keys], 0 outside the mask.
-        mask: bool [..., keys].
+        p: distribution, [..., keys].
+        q: distribution, [..., keys].
+
+    Returns:
+        [...] in [0, 1].
+
+    >>> round(distribution_overlap(torch.tensor([0.9, 0.1]), torch.tensor([0.6, 0.4])).item(), 4)
+    0.7
+    """
+    return torch.minimum(p, q).sum(-1)
+
+
+def expected_overlap(p: Tensor, q: Tensor, mask: Tensor) -> Tensor:
+    """Compute the mean overlap with q over all permutations of the entries of p.
+
+    Under a random permutation every pair of entries is equally likely to meet, so the mean is
+    (1 / T) Σᵢ Σⱼ min(pⱼ, qᵢ) for T tokens. The inner sum is read off the cumulative sums of the
+    sorted entries of p.
+
+    Args:
+        p: distribution, [..., keys], 0 outside the mask.
+        q: distribution, [..., keys], 0 outside the mask.
+        mask: bool [..., keys], the T tokens.
 
     Returns:
         float64 [...].
 
     >>> sharp, mask = torch.tensor([1.0, 0.0, 0.0]), torch.ones(3).bool()
-    >>> round(overlap_by_chance(sharp, sharp, mask).item(), 4)
+    >>> round(expected_overlap(sharp, sharp, mask).item(), 4)
     0.3333
     """
-    in_order = first.double().sort(-1).values
-    in_order = in_order.contiguous()
-    asked = second.double().contiguous()
-    n_smaller = torch.searchsorted(in_order, asked)
-    nothing = torch.zeros_like(in_order[..., :1])
-    running = in_order.cumsum(-1)
-    running = torch.cat([nothing, running], dim=-1)
-    of_smaller = running.gather(-1, n_smaller)
-    n_larger = in_order.shape[-1] - n_smaller
-    shared = of_smaller + n_larger * asked
-    return shared.sum(-1) / mask.sum(-1)
+    sorted_p = p.double().sort(-1).values
+    sorted_p = sorted_p.contiguous()
+    q = q.double().contiguous()
+    n_smaller = torch.searchsorted(sorted_p, q)
+    zero = torch.zeros_like(sorted_p[..., :1])
+    cumulative_sums = sorted_p.cumsum(-1)
+    cumulative_sums = torch.cat([zero, cumulative_sums], dim=-1)
+    sum_of_smaller = cumulative_sums.gather(-1, n_smaller)
+    n_larger = sorted_p.shape[-1] - n_smaller
+    overlap = sum_of_smaller + n_larger * q
+    return overlap.sum(-1) / mask.sum(-1)

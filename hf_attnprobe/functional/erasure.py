@@ -1,24 +1,26 @@
-"""Erasing attention weights where the read-out is linear in the attention.
+"""Erasure of attention weights for models whose logits are linear in the attention.
 
-The encoder states h_t stay fixed and logits = Σ_t a_t u_t with u_t = W h_t + b.
-Serrano & Smith 2019 (Section 4) set weights to 0, divide the rest by their sum and
-decode again, once per erased weight. Here all steps of a ranking are one cumulative
-sum. The smallest set of weights that flips the decision, which they call infeasible,
-is one sort per rival class: class c loses to k when Σ_{t kept} a_t [(u_t)_c − (u_t)_k]
-is negative.
+The encoder states h_t are fixed, and logits = Σ_t a_t u_t with u_t = W h_t + b. Serrano & Smith
+2019 (Section 4) set weights to 0, divide the remaining ones by their sum and decode again, once
+per erased weight. Here all steps of a ranking are one cumulative sum.
+
+The smallest set of weights that flips the decision, which Serrano & Smith call infeasible, takes
+one sort per rival class: class c loses to class k if Σ_{t remaining} a_t [(u_t)_c − (u_t)_k] is
+negative. This sum is the margin of c over k, and its summands are the token margins.
 
 Common arguments:
     attention: [batch, keys], 0 outside ``mask``.
     token_logits: the u_t, [batch, keys, classes].
     mask: bool [batch, keys], the weights that may be erased.
-    bias: the logits b without any attention, [classes] or one number for all. It counts
-        without renormalising, where logits = Σ_t a_t (u_t − b) + b, and for the rule
-        ``all_zero``.
-    order: int64 [..., batch, keys], keys in the order of their removal, those outside
-        the mask last.
+    bias: the logits b without any attention, [classes] or one number for all classes. It has
+        no effect if weights are renormalised. Without renormalisation
+        logits = Σ_t a_t (u_t − b) + b, and with ``all_zero`` it decides when all weights are
+        erased.
+    order: int64 [..., batch, keys], the keys in the order of their removal, with the keys
+        outside the mask last.
 
-All arithmetic is in float64. Decisions are those of ``argmax``: of equal logits the
-class with the lower number wins.
+All arithmetic is in float64. Decisions are those of ``argmax``: among equal logits, the class
+with the lower index wins.
 """
 
 from typing import NamedTuple
@@ -31,110 +33,117 @@ class FlipSet(NamedTuple):
     """A smallest set of weights whose erasure changes the decision.
 
     Attributes:
-        size: float64 [batch], the number of weights; NaN where no set flips.
-        margin: float64 [batch, keys], what each token adds to the lead of the
-            predicted class over the rival that then wins, or over the runner-up where
-            no set flips. The ``size`` largest margins are a smallest set.
+        size: number of weights in the set, float64 [batch]; NaN if no set flips the decision.
+        token_margins: contribution of each token to the margin of the predicted class over the
+            rival that wins after the erasure, float64 [batch, keys]. If no set flips the
+            decision, the rival is the runner-up. The ``size`` tokens with the largest token
+            margins are a smallest set.
     """
 
     size: Tensor
-    margin: Tensor
+    token_margins: Tensor
 
 
-class _Duel(NamedTuple):
-    """The predicted class, or a target, against every other class, its rivals.
+class _ClassComparison(NamedTuple):
+    """Comparison of the predicted class, or a target class, with all other classes, its rivals.
 
     Attributes:
-        weights: [batch, keys].
-        margin: what a token adds to the lead over each rival, [batch, rivals, keys].
-        lead: what is added to the sum of margins, [batch, rivals].
-        bias_lead: the lead without any attention, [batch, rivals].
-        loses_ties: bool [batch, rivals], whether the rival has the lower number.
-        is_lost: bool [batch], whether a rival is ahead with every weight in place, as
-            of a target it may be.
+        weights: attention weights, [batch, keys].
+        token_margins: contribution of each token to the margin over each rival,
+            [batch, rivals, keys].
+        margin_offset: margin that is added to the sum of the token margins, [batch, rivals].
+        bias_margin: margin without any attention, [batch, rivals].
+        rival_wins_ties: whether the rival has the lower index, bool [batch, rivals].
+        starts_lost: whether some rival wins before anything is erased, bool [batch]. This can
+            only happen for a target class.
     """
 
     weights: Tensor
-    margin: Tensor
-    lead: Tensor
-    bias_lead: Tensor
-    loses_ties: Tensor
-    is_lost: Tensor
+    token_margins: Tensor
+    margin_offset: Tensor
+    bias_margin: Tensor
+    rival_wins_ties: Tensor
+    starts_lost: Tensor
 
-    def lost(self, lead: Tensor) -> Tensor:
-        """Whether a lead [..., batch, rivals, any] is lost."""
-        return torch.where(self.loses_ties.unsqueeze(-1), lead <= 0, lead < 0)
+    def is_lost(self, margins: Tensor) -> Tensor:
+        """Check for which margins, [..., batch, rivals, n], the rival wins."""
+        return torch.where(self.rival_wins_ties.unsqueeze(-1), margins <= 0, margins < 0)
 
 
-def _duel(
+def _compare_classes(
     attention: Tensor,
     token_logits: Tensor,
     mask: Tensor,
     bias: Tensor | float,
     renormalise: bool,
     target: int | None = None,
-) -> _Duel:
-    # Dividing all logits by the remaining weight changes no decision: sums suffice.
+) -> _ClassComparison:
+    """Compare the predicted class, or ``target``, with every other class."""
+    # Renormalisation divides all logits by the same number, which changes no decision. So the
+    # unnormalised sums suffice.
     weights = attention.double() * mask
     logits = token_logits.double()
-    alone = torch.as_tensor(bias).to(logits).expand(logits.shape[-1])
-    start = torch.zeros_like(alone)
+    bias_logits = torch.as_tensor(bias).to(logits).expand(logits.shape[-1])
+    offset_logits = torch.zeros_like(bias_logits)
     if not renormalise:
-        start = alone
-        logits = logits - start
-    total = (weights.unsqueeze(1) @ logits)[:, 0] + start
-    decided = total.argmax(-1, keepdim=True)
-    predicted = decided if target is None else torch.full_like(decided, target)
+        offset_logits = bias_logits
+        logits = logits - offset_logits
+    total_logits = (weights.unsqueeze(1) @ logits)[:, 0] + offset_logits
+    predicted = total_logits.argmax(-1, keepdim=True)
+    compared = predicted if target is None else torch.full_like(predicted, target)
     rivals = torch.arange(logits.shape[-1] - 1, device=logits.device)
-    rivals = rivals + (rivals >= predicted)
+    rivals = rivals + (rivals >= compared)
 
-    by_class = logits.transpose(1, 2)
-    lead_per_weight = by_class.take_along_dim(predicted.unsqueeze(-1), 1)
-    lead_per_weight = lead_per_weight - by_class.take_along_dim(rivals.unsqueeze(-1), 1)
-    return _Duel(
+    class_logits = logits.transpose(1, 2)
+    margins_per_weight = class_logits.take_along_dim(compared.unsqueeze(-1), 1)
+    rival_logits = class_logits.take_along_dim(rivals.unsqueeze(-1), 1)
+    margins_per_weight = margins_per_weight - rival_logits
+    return _ClassComparison(
         weights=weights,
-        margin=lead_per_weight * weights.unsqueeze(1),
-        lead=start[predicted] - start[rivals],
-        bias_lead=alone[predicted] - alone[rivals],
-        loses_ties=rivals < predicted,
-        is_lost=(decided != predicted)[:, 0],
+        token_margins=margins_per_weight * weights.unsqueeze(1),
+        margin_offset=offset_logits[compared] - offset_logits[rivals],
+        bias_margin=bias_logits[compared] - bias_logits[rivals],
+        rival_wins_ties=rivals < compared,
+        starts_lost=(predicted != compared)[:, 0],
     )
 
 
-def removal_order(scores: Tensor, mask: Tensor) -> Tensor:
-    """Keys in the order of removal, highest score first.
+def compute_removal_order(scores: Tensor, mask: Tensor) -> Tensor:
+    """Order the keys for removal, highest score first.
 
     Args:
-        scores: [..., keys]; equal ones are removed from left to right.
-        mask: bool [..., keys]; keys outside come last.
+        scores: [..., keys]; keys with equal scores are removed from left to right.
+        mask: bool [..., keys]; keys outside the mask come last.
 
     Returns:
-        int64 [..., keys]: entry n is the key removed at turn n.
+        int64 [..., keys]; entry n is the key that is removed in step n.
 
-    >>> removal_order(torch.tensor([1.0, 3.0, 2.0]), torch.ones(3).bool()).tolist()
+    >>> compute_removal_order(torch.tensor([1.0, 3.0, 2.0]), torch.ones(3).bool()).tolist()
     [1, 2, 0]
     """
-    outside_last = scores.masked_fill(~mask, -torch.inf)
-    return outside_last.argsort(dim=-1, descending=True, stable=True)
+    masked_scores = scores.masked_fill(~mask, -torch.inf)
+    return masked_scores.argsort(dim=-1, descending=True, stable=True)
 
 
-def removal_rank(scores: Tensor, mask: Tensor) -> Tensor:
-    """The turn at which each key is removed: the inverse of :func:`removal_order`.
+def compute_removal_rank(scores: Tensor, mask: Tensor) -> Tensor:
+    """Compute the step in which each key is removed, highest score first.
+
+    The result is the inverse permutation of :func:`compute_removal_order`.
 
     Args:
-        scores: [..., keys]; equal ones are removed from left to right.
-        mask: bool [..., keys]; keys outside come last.
+        scores: [..., keys]; keys with equal scores are removed from left to right.
+        mask: bool [..., keys]; keys outside the mask come last.
 
     Returns:
-        int64 [..., keys]: entry k is the turn of key k, 0 for the highest score.
+        int64 [..., keys]; entry k is the step of key k, 0 for the highest score.
 
-    >>> removal_rank(torch.tensor([1.0, 3.0, 2.0]), torch.ones(3).bool()).tolist()
+    >>> compute_removal_rank(torch.tensor([1.0, 3.0, 2.0]), torch.ones(3).bool()).tolist()
     [2, 0, 1]
     """
-    return removal_order(scores, mask).argsort(-1)
+    return compute_removal_order(scores, mask).argsort(-1)
 
 
-def removals_to_flip(
+def count_removals_to_flip(
     attention: Tensor,
     token_logits: Tensor,
     mask: Tensor,
@@ -145,109 +154,122 @@ def removals_to_flip(
     all_zero: bool = False,
     target: int | None = None,
 ) -> Tensor:
-    """Returns how many weights are erased, in the given order, when the decision changes first.
+    """Count the weights that are erased, in a given order, until the decision first changes.
 
     Serrano & Smith 2019, Section 4.3.
 
     Args:
-        attention, token_logits, mask, bias: as in :func:`minimal_flip_set`.
-        order: int64 [..., batch, keys].
-        renormalise: whether the weights that stay are divided by their sum.
-        all_zero: whether the decision of the bias alone counts, with every weight
-            erased, as in the paper's released code. Otherwise one positive weight
-            must be left.
-        target: a class; then the decision is for it or not for it, and nothing else
-            is a change.
+        attention: [batch, keys], 0 outside ``mask``.
+        token_logits: logits u_t of each token, [batch, keys, classes].
+        mask: bool [batch, keys], the weights that may be erased.
+        order: keys in the order of their removal, int64 [..., batch, keys].
+        bias: logits without any attention, [classes] or one number.
+        renormalise: whether the remaining weights are divided by their sum.
+        all_zero: whether every weight may be erased, after which the bias decides, as in the
+            paper's released code. Otherwise one positive weight must remain.
+        target: a class. If given, the decision is only whether this class is predicted;
+            a change between two other classes does not count.
 
     Returns:
-        float64 [..., batch]; NaN where the decision never changes and for texts of
-        one token.
+        float64 [..., batch]; NaN if the decision never changes, and for texts of one token.
 
-    Two tokens of weight .9 and .1, for class 0 and class 1: without the first, class 1
-    wins.
+    Two tokens with weights .9 and .1 speak for class 0 and class 1. Without the first token,
+    class 1 wins:
 
     >>> attention, mask = torch.tensor([[0.9, 0.1]]), torch.ones(1, 2).bool()
-    >>> order = removal_order(attention, mask)
-    >>> removals_to_flip(attention, torch.eye(2)[None], mask, order).tolist()
+    >>> order = compute_removal_order(attention, mask)
+    >>> count_removals_to_flip(attention, torch.eye(2)[None], mask, order).tolist()
     [1.0]
     """
-    duel = _duel(attention, token_logits, mask, bias, renormalise, target)
+    comparison = _compare_classes(attention, token_logits, mask, bias, renormalise, target)
     n_keys = mask.shape[-1]
-    # Sums run from the end, over what is kept: a difference of sums would cancel.
-    kept = order.flip(-1)
-    lead = _cumulative_sums(duel.margin, kept)
-    lead.add_(duel.lead.unsqueeze(-1))
-    is_lost = duel.lost(lead).any(-2)
-    flips = is_lost != duel.is_lost[:, None]
-    n_kept = torch.arange(1, n_keys + 1, dtype=torch.int32, device=mask.device)
-    n_kept[-1] = 0  # all are kept: nothing is erased yet
-    most_kept = (flips * n_kept).amax(-1)
+    # The sums run over the remaining tokens, from the last one in the order to the first.
+    # Subtracting the erased ones from the total would cancel digits.
+    reversed_order = order.flip(-1)
+    margins = _sum_in_order(comparison.token_margins, reversed_order)
+    margins.add_(comparison.margin_offset.unsqueeze(-1))
+    is_lost = comparison.is_lost(margins).any(-2)
+    flips = is_lost != comparison.starts_lost[:, None]
+    n_remaining = torch.arange(1, n_keys + 1, dtype=torch.int32, device=mask.device)
+    # With all tokens remaining nothing is erased, so this is no flip.
+    n_remaining[-1] = 0
+    max_remaining = (flips * n_remaining).amax(-1)
 
-    # One positive weight must be left.
-    is_positive = (duel.weights > 0).to(torch.int8)
-    is_positive = is_positive.expand(order.shape).gather(-1, kept)
-    least_kept = is_positive.argmax(-1) + 1
-    is_too_few = most_kept < least_kept
-    n_removed = (n_keys - most_kept).double()
-    n_removed = n_removed.masked_fill(is_too_few, torch.nan)
+    # One positive weight must remain.
+    is_positive = (comparison.weights > 0).to(torch.int8)
+    is_positive = is_positive.expand(order.shape).gather(-1, reversed_order)
+    min_remaining = is_positive.argmax(-1) + 1
+    has_no_weight = max_remaining < min_remaining
+    n_removed = (n_keys - max_remaining).double()
+    n_removed = n_removed.masked_fill(has_no_weight, torch.nan)
 
     if all_zero:
-        is_lost = duel.lost(duel.bias_lead.unsqueeze(-1))
+        is_lost = comparison.is_lost(comparison.bias_margin.unsqueeze(-1))
         is_lost = is_lost.any(1)[:, 0]
-        only_bias_flips = n_removed.isnan() & (is_lost != duel.is_lost)
-        n_to_bias = (n_keys - least_kept + 1).double()
-        n_removed = torch.where(only_bias_flips, n_to_bias, n_removed)
+        only_bias_flips = n_removed.isnan() & (is_lost != comparison.starts_lost)
+        n_removed_until_bias = (n_keys - min_remaining + 1).double()
+        n_removed = torch.where(only_bias_flips, n_removed_until_bias, n_removed)
     return n_removed.masked_fill(mask.sum(-1) < 2, torch.nan)
 
 
-def _cumulative_sums(values: Tensor, order: Tensor) -> Tensor:
-    """Cumulative sums of values [batch, rows, keys] in every order [..., batch, keys].
+def _sum_in_order(values: Tensor, order: Tensor) -> Tensor:
+    """Compute the cumulative sums of values, [batch, rows, keys], in every order.
+
+    Args:
+        values: [batch, rows, keys].
+        order: int64 [..., batch, keys].
 
     Returns:
         [..., batch, rows, keys].
     """
-    *leading, n_keys = order.shape
-    index = order.unsqueeze(-2).expand(*leading, values.shape[1], n_keys)
-    ordered = values.expand(index.shape).gather(-1, index)
-    return ordered.cumsum(-1)
+    *leading_shape, n_keys = order.shape
+    index = order.unsqueeze(-2).expand(*leading_shape, values.shape[1], n_keys)
+    ordered_values = values.expand(index.shape).gather(-1, index)
+    return ordered_values.cumsum(-1)
 
 
-def erase_each(
+def erase_each_weight(
     attention: Tensor,
     token_logits: Tensor,
     *,
     bias: Tensor | float = 0.0,
     renormalise: bool = True,
 ) -> Tensor:
-    """Logits with one weight erased, each in turn (Serrano & Smith 2019, Section 4.1).
+    """Compute the logits after the erasure of each single weight.
+
+    Serrano & Smith 2019, Section 4.1.
 
     Args:
-        attention, token_logits, bias, renormalise: as in :func:`minimal_flip_set`.
+        attention: [batch, keys].
+        token_logits: logits u_t of each token, [batch, keys, classes].
+        bias: logits without any attention, [classes] or one number.
+        renormalise: whether the remaining weights are divided by their sum.
 
     Returns:
-        float64 [batch, keys, classes]; the bias where no weight is left.
+        float64 [batch, keys, classes]; entry k has the logits without the weight of key k. If
+        no weight remains, they are the bias.
     """
     weights = attention.double().unsqueeze(-1)
     logits = token_logits.double()
-    alone = torch.as_tensor(bias).to(logits)
+    bias_logits = torch.as_tensor(bias).to(logits)
     if not renormalise:
-        return _sum_of_others(weights * (logits - alone)) + alone
-    rest = _sum_of_others(weights)
-    return torch.where(rest > 0, _sum_of_others(weights * logits) / rest, alone)
+        return _sum_over_other_keys(weights * (logits - bias_logits)) + bias_logits
+    remaining_weight = _sum_over_other_keys(weights)
+    mean_logits = _sum_over_other_keys(weights * logits) / remaining_weight
+    return torch.where(remaining_weight > 0, mean_logits, bias_logits)
 
 
-def _sum_of_others(values: Tensor) -> Tensor:
-    """Sum over all other keys, [batch, keys, ...].
+def _sum_over_other_keys(values: Tensor) -> Tensor:
+    """Compute for each key the sum over all other keys, [batch, keys, ...]."""
+    # The keys to the left and to the right are summed separately. Subtracting a key from the
+    # total would cancel digits.
+    sums = torch.zeros_like(values)
+    sums[:, 1:] = values.cumsum(1)[:, :-1]
+    sums[:, :-1] += values.flip(1).cumsum(1).flip(1)[:, 1:]
+    return sums
 
-    The keys before and the keys behind are summed apart, so that nothing cancels.
-    """
-    total = torch.zeros_like(values)
-    total[:, 1:] = values.cumsum(1)[:, :-1]
-    total[:, :-1] += values.flip(1).cumsum(1).flip(1)[:, 1:]
-    return total
 
-
-def minimal_flip_set(
+def find_minimal_flip_set(
     attention: Tensor,
     token_logits: Tensor,
     mask: Tensor,
@@ -256,86 +278,99 @@ def minimal_flip_set(
     renormalise: bool = True,
     all_zero: bool = False,
 ) -> FlipSet:
-    """Returns the fewest weights whose erasure changes the decision; exact, for any classes.
+    """Find the fewest weights whose erasure changes the decision; exact for any classes.
 
-    For each rival class the tokens that add most to the lead over it are erased first:
-    no other set of as many leaves a smaller lead. One positive weight must be left, or
-    with ``all_zero`` none. Tokens without weight never belong to the set.
+    For each rival class, the tokens with the largest margins over it are erased first: no other
+    set of the same size leaves a smaller margin. One positive weight must remain, unless
+    ``all_zero`` is set. Tokens without weight never belong to the set.
 
     Args:
         attention: [batch, keys], 0 outside ``mask``.
-        token_logits: each token's logits u_t, [batch, keys, classes].
+        token_logits: logits u_t of each token, [batch, keys, classes].
         mask: bool [batch, keys], the weights that may be erased.
-        bias: the logits without any attention, [classes] or one number.
-        renormalise: whether the weights that stay are divided by their sum.
-        all_zero: whether every weight may be erased; the bias then decides.
+        bias: logits without any attention, [classes] or one number.
+        renormalise: whether the remaining weights are divided by their sum.
+        all_zero: whether every weight may be erased, after which the bias decides.
+
+    Returns:
+        Size of the smallest set, and the token margins that determine it.
     """
-    duel = _duel(attention, token_logits, mask, bias, renormalise)
-    is_positive = duel.weights > 0
+    comparison = _compare_classes(attention, token_logits, mask, bias, renormalise)
+    is_positive = comparison.weights > 0
     n_positive = is_positive.sum(-1, keepdim=True)  # [batch, 1]
     is_weightless = ~is_positive.unsqueeze(1)
-    smallest_first, _ = duel.margin.masked_fill(is_weightless, torch.inf).sort(dim=-1)
-    lead = smallest_first.cumsum(-1)
-    lead += duel.lead.unsqueeze(-1)
+    token_margins = comparison.token_margins.masked_fill(is_weightless, torch.inf)
+    ascending_margins, _ = token_margins.sort(dim=-1)
+    margins = ascending_margins.cumsum(-1)
+    margins += comparison.margin_offset.unsqueeze(-1)
 
     n_keys = mask.shape[-1]
-    n_kept = torch.arange(1, n_keys + 1, device=mask.device)
-    is_erased = n_kept < n_positive
-    flips = duel.lost(lead) & is_erased.unsqueeze(1)
-    most_kept = (flips * n_kept).amax(-1)  # [batch, rivals]
-    size = (n_positive - most_kept).double()
-    size = size.masked_fill(most_kept == 0, torch.inf)
+    n_remaining = torch.arange(1, n_keys + 1, device=mask.device)
+    is_erased = n_remaining < n_positive
+    flips = comparison.is_lost(margins) & is_erased.unsqueeze(1)
+    max_remaining = (flips * n_remaining).amax(-1)  # [batch, rivals]
+    size = (n_positive - max_remaining).double()
+    size = size.masked_fill(max_remaining == 0, torch.inf)
 
     if all_zero:
-        has_several = mask.sum(-1, keepdim=True) > 1
-        of_all = duel.lost(duel.bias_lead.unsqueeze(-1))
-        of_all = of_all[..., 0] & has_several
-        only_all = size.isinf() & of_all
-        size = torch.where(only_all, n_positive.double(), size)
+        has_several_tokens = mask.sum(-1, keepdim=True) > 1
+        full_set_flips = comparison.is_lost(comparison.bias_margin.unsqueeze(-1))
+        full_set_flips = full_set_flips[..., 0] & has_several_tokens
+        only_full_set_flips = size.isinf() & full_set_flips
+        size = torch.where(only_full_set_flips, n_positive.double(), size)
 
     exists = size.isfinite().any(-1)
-    whole_lead = duel.margin.sum(-1) + duel.lead
-    rival = torch.where(exists, size.argmin(-1), whole_lead.argmin(-1))
+    full_margin = comparison.token_margins.sum(-1) + comparison.margin_offset
+    rival = torch.where(exists, size.argmin(-1), full_margin.argmin(-1))
     rival = rival[:, None]
     size = size.gather(1, rival)[:, 0]
     size = size.masked_fill(~exists, torch.nan)
-    margin = duel.margin.take_along_dim(rival.unsqueeze(-1), 1)
-    margin = margin[:, 0]
-    return FlipSet(size, margin)
+    rival_margins = comparison.token_margins.take_along_dim(rival.unsqueeze(-1), 1)
+    rival_margins = rival_margins[:, 0]
+    return FlipSet(size, rival_margins)
 
 
-def never_as_all(n_removed: Tensor, n_tokens: Tensor, can_flip: Tensor) -> Tensor:
-    """Removals on the texts that can be flipped, where never counts as all tokens.
+def count_unflipped_as_all(n_removed: Tensor, n_tokens: Tensor, can_flip: Tensor) -> Tensor:
+    """Replace the count of an order that never flips the decision by the number of tokens.
 
-    So all orders are compared on the same texts.
+    This is done for all texts that some order can flip, so that all orders are compared on the
+    same texts.
 
     Args:
-        n_removed: float64 [..., batch], NaN where the decision never changes.
-        n_tokens: [batch], the tokens of each text.
-        can_flip: bool [batch]; the others get NaN.
+        n_removed: removals until the decision flips, float64 [..., batch]; NaN if it never
+            flips.
+        n_tokens: number of tokens of each text, [batch].
+        can_flip: whether some order flips the decision of a text, bool [batch].
+
+    Returns:
+        float64 [..., batch]; NaN for texts that cannot be flipped.
 
     >>> n_removed = torch.tensor([2.0, torch.nan, torch.nan]).double()
     >>> n_tokens, can_flip = torch.tensor([5, 5, 5]), torch.tensor([True, True, False])
-    >>> never_as_all(n_removed, n_tokens, can_flip).tolist()
+    >>> count_unflipped_as_all(n_removed, n_tokens, can_flip).tolist()
     [2.0, 5.0, nan]
     """
-    counted = torch.where(n_removed.isnan(), n_tokens.to(n_removed), n_removed)
-    return counted.masked_fill(~can_flip, torch.nan)
+    filled = torch.where(n_removed.isnan(), n_tokens.to(n_removed), n_removed)
+    return filled.masked_fill(~can_flip, torch.nan)
 
 
-def way_to_best(n_removed: Tensor, random: Tensor, best: Tensor) -> Tensor:
-    """Normalised score of an order of erasure: 0 for a random order, 1 for the best.
-
-    Negative where it needs more removals than a random one, NaN where the random one is
-    the best already. At most 1 as long as nothing needs less than the best.
+def normalise_removals(n_removed: Tensor, random: Tensor, best: Tensor) -> Tensor:
+    """Normalise the removals of an order: 0 for a random order, 1 for the best order.
 
     Args:
-        n_removed, random, best: removals, or shares of the tokens, [batch].
+        n_removed: removals of the order, or its share of the tokens, [batch].
+        random: the same number for a random order, [batch].
+        best: the same number for the best order, [batch].
+
+    Returns:
+        [batch]. Negative if the order needs more removals than a random one, and NaN if a
+        random order is as good as the best. At most 1, unless the order needs fewer removals
+        than ``best``.
 
     >>> removals = torch.tensor([4.0, 8.0, 3.0])
     >>> random, best = torch.tensor([6.0, 6.0, 2.0]), torch.tensor([2.0, 2.0, 2.0])
-    >>> way_to_best(removals, random, best).tolist()
+    >>> normalise_removals(removals, random, best).tolist()
     [0.5, -0.5, nan]
     """
-    room = random - best
-    return ((random - n_removed) / room).masked_fill(room == 0, torch.nan)
+    scale_length = random - best
+    return ((random - n_removed) / scale_length).masked_fill(scale_length == 0, torch.nan)

@@ -1,4 +1,8 @@
-"""Integrals over the unit interval."""
+"""Maps of the contribution of each key to each query, as alternatives to raw attention.
+
+A map is a tensor [..., queries, keys]. The test ``faithfulness.explanations`` compares these maps
+with raw attention by leave-one-out.
+"""
 
 from collections.abc import Sequence
 
@@ -10,10 +14,16 @@ from hf_attnprobe.functional.intervention import normalise
 
 
 def gauss_legendre(n_points: int) -> list[tuple[float, float]]:
-    """Points in (0, 1) and their weights, which sum to 1.
+    """Compute the points and weights of Gauss-Legendre quadrature on the unit interval.
 
-    Σ w f(s) is the integral of f from 0 to 1, exactly for polynomials of a degree below
-    twice the number of points.
+    Σ w f(s) is the integral of f from 0 to 1. It is exact for polynomials of a degree below
+    ``2 * n_points``.
+
+    Args:
+        n_points: number of points.
+
+    Returns:
+        Pairs of a point s in (0, 1) and its weight w. The weights sum to 1.
 
     >>> [(round(s, 4), round(w, 4)) for s, w in gauss_legendre(2)]
     [(0.2113, 0.5), (0.7887, 0.5)]
@@ -22,21 +32,14 @@ def gauss_legendre(n_points: int) -> list[tuple[float, float]]:
     return list(zip(((points + 1) / 2).tolist(), (weights / 2).tolist(), strict=True))
 
 
-# --- Other readings of attention: maps of how much each key gives to each query ------------------
-# A map is [..., queries, keys]. Raw attention is the reading they compete with;
-# ``faithfulness.explanations`` compares them by leave-one-out.
-#
-# SciPy's maximum flow takes integers only, so capacities are multiples of 2⁻³⁰ and flows are
-# compared to seven digits.
-
-
 def attention_times_gradient(attention: Tensor, gradient: Tensor) -> Tensor:
-    """Attention × its gradient: what each weight adds to the output, to first order.
+    """Compute attention × gradient: the first-order contribution of each weight to the output.
 
-    Serrano & Smith 2019 (Section 4.2) rank weights by it.
+    Serrano & Smith 2019 (Section 4.2) rank weights by this product.
 
     Args:
-        attention, gradient: [..., queries, keys].
+        attention: [..., queries, keys].
+        gradient: gradient of the output with respect to the attention, [..., queries, keys].
 
     Returns:
         [..., queries, keys], signed.
@@ -45,15 +48,15 @@ def attention_times_gradient(attention: Tensor, gradient: Tensor) -> Tensor:
 
 
 def rollout(maps: Sequence[Tensor], *, residual: bool = True) -> Tensor:
-    """How much of each input position reaches each query of the last layer.
+    """Compute how much of each input position reaches each query of the last layer.
 
-    The layers' maps are multiplied: R₁ = A₁, R_l = A_l R_(l−1) (Abnar & Zuidema 2020,
-    Section 3).
+    Attention rollout multiplies the maps of all layers: R₁ = A₁ and R_l = A_l R_(l−1) (Abnar &
+    Zuidema 2020, Section 3).
 
     Args:
-        maps: one [batch, positions, positions] per layer, the lowest first.
-        residual: whether the residual stream is added, A_l = ½ map + ½ I. False for
-            maps that hold it already (Mohebbi et al. 2023, Section 3).
+        maps: one map [batch, positions, positions] per layer, lowest layer first.
+        residual: whether to add the residual stream, A_l = ½ map + ½ I. Use False for maps that
+            include it already (Mohebbi et al. 2023, Section 3).
 
     Returns:
         [batch, positions, positions].
@@ -64,50 +67,52 @@ def rollout(maps: Sequence[Tensor], *, residual: bool = True) -> Tensor:
     """
     identity = torch.eye(maps[0].shape[-1]).to(maps[0])
     total = identity
-    for layer in maps:
-        total = ((layer + identity) / 2 if residual else layer) @ total
+    for layer_map in maps:
+        total = ((layer_map + identity) / 2 if residual else layer_map) @ total
     return total
 
 
 def effective_attention(attention: Tensor, values: Tensor) -> Tensor:
-    """Returns a head's attention without its component in the null space of the values.
+    """Remove the component of a head's attention that lies in the null space of the values.
 
-    For T = U Σ Vᵀ of rank r this is A U_r U_rᵀ: the rows of A without their projection
-    on the left null space of T (Brunner et al. 2020, Section 3.2), so A⊥ T = A T. With
-    no more keys than dimensions it is A itself. T is the values times the head's slice
-    of the output projection; that slice has full rank, so the values alone have the
-    same left null space.
+    Let T = U Σ Vᵀ have rank r. The effective attention is A⊥ = A U_r U_rᵀ: the rows of A without
+    their projection on the left null space of T (Brunner et al. 2020, Section 3.2), so that
+    A⊥ T = A T. If there are no more keys than dimensions, A⊥ is A itself.
+
+    In the paper, T is the values times the head's slice of the output projection. This slice
+    has full rank, so the values alone have the same left null space.
 
     Args:
         attention: [..., queries, keys].
-        values: [..., keys, width], 0 for keys that do not exist.
+        values: [..., keys, width], 0 for padding.
 
     Returns:
-        float64 [..., queries, keys]; entries may be negative.
+        float64 [..., queries, keys]; entries can be negative.
     """
     attention = attention.double()
-    left, singular, _ = torch.linalg.svd(values.double(), full_matrices=False)
-    # Singular values below the precision of the values are rounding, no dimension.
-    # Half precision's own epsilon would remove real dimensions too.
+    left_vectors, singular_values, _ = torch.linalg.svd(values.double(), full_matrices=False)
+    # A singular value below the precision of the values is rounding and not a dimension. The
+    # epsilon of half precision would also remove real dimensions, so float32 is the coarsest.
     dtype = torch.promote_types(values.dtype, torch.float32)
     epsilon = torch.finfo(dtype).eps
-    largest = singular.amax(-1, keepdim=True)
+    largest_value = singular_values.amax(-1, keepdim=True)
     longer_side = max(values.shape[-2:])
-    is_dimension = singular > largest * longer_side * epsilon
-    basis = left * is_dimension.unsqueeze(-2)
-    by_dimension = attention @ basis
-    return by_dimension @ basis.transpose(-2, -1)
+    is_dimension = singular_values > largest_value * longer_side * epsilon
+    basis = left_vectors * is_dimension.unsqueeze(-2)
+    coordinates = attention @ basis
+    return coordinates @ basis.transpose(-2, -1)
 
 
-def norm_based(attention: Tensor, values: Tensor, projection: Tensor) -> Tensor:
-    """‖α_ij f(x_j)‖ of each head (Kobayashi et al. 2020, Section 3.2).
+def norm_based_attention(attention: Tensor, values: Tensor, projection: Tensor) -> Tensor:
+    """Compute the norms ‖α_ij f(x_j)‖ of each head (Kobayashi et al. 2020, Section 3.2).
 
-    f(x) = (x W_V + b_V) W_O, with the head's slice of W_O and without its bias.
+    f(x) = (x W_V + b_V) W_O, with the head's slice of W_O and without the bias of the output
+    projection.
 
     Args:
-        attention: [batch, heads, queries, keys].
-        values: [batch, heads, keys, width].
-        projection: [heads, width, hidden].
+        attention: weights α, [batch, heads, queries, keys].
+        values: value vectors x W_V + b_V, [batch, heads, keys, width].
+        projection: slices of W_O, [heads, width, hidden].
 
     Returns:
         [batch, heads, queries, keys], at least 0.
@@ -116,10 +121,16 @@ def norm_based(attention: Tensor, values: Tensor, projection: Tensor) -> Tensor:
     return attention.abs() * norms.unsqueeze(-2)
 
 
-def norm_based_layer(attention: Tensor, values: Tensor, projection: Tensor) -> Tensor:
-    """‖Σ_h α^h_ij f^h(x_j)‖ of a layer (Kobayashi et al. 2020, Section 3.2).
+def norm_based_layer_attention(attention: Tensor, values: Tensor, projection: Tensor) -> Tensor:
+    """Compute the norms ‖Σ_h α^h_ij f^h(x_j)‖ of a layer (Kobayashi et al. 2020, Section 3.2).
 
-    Heads may cancel each other. The arguments are those of :func:`norm_based`.
+    Other than in :func:`norm_based_attention`, the heads are added before the norm is taken, so
+    they can cancel each other.
+
+    Args:
+        attention: weights α, [batch, heads, queries, keys].
+        values: value vectors x W_V + b_V, [batch, heads, keys, width].
+        projection: slices of W_O, [heads, width, hidden].
 
     Returns:
         float64 [batch, queries, keys], at least 0.
@@ -127,22 +138,23 @@ def norm_based_layer(attention: Tensor, values: Tensor, projection: Tensor) -> T
     weights = attention.double()
     values = values.double()
     slices = projection.double()
-    squares = torch.zeros_like(weights[:, 0])
+    squared_norms = torch.zeros_like(weights[:, 0])
     for head, head_slice in enumerate(slices):
-        # The squared norm of a sum needs inner products only: f itself would be
-        # [batch, heads, keys, hidden].
-        products = torch.einsum("wo,gxo->gwx", head_slice, slices)
-        projected = torch.einsum("bkw,gwx->bgkx", values[:, head], products)
-        inner = (projected * values).sum(-1)
-        squares += weights[:, head] * torch.einsum("bgk,bgqk->bqk", inner, weights)
-    return squares.clamp_min(0).sqrt()
+        # The squared norm of a sum only needs inner products. The vectors f themselves would
+        # take [batch, heads, keys, hidden] numbers.
+        slice_products = torch.einsum("wo,gxo->gwx", head_slice, slices)
+        projected = torch.einsum("bkw,gwx->bgkx", values[:, head], slice_products)
+        inner_products = (projected * values).sum(-1)
+        squared_norms += weights[:, head] * torch.einsum("bgk,bgqk->bqk", inner_products, weights)
+    return squared_norms.clamp_min(0).sqrt()
 
 
 def cosine_distance(original: Tensor, changed: Tensor) -> Tensor:
-    """1 − cos of two vectors, exactly 0 for equal ones.
+    """Compute 1 − cos of two vectors, which is exactly 0 for equal vectors.
 
     Args:
-        original, changed: [..., width], broadcast.
+        original: [..., width].
+        changed: [..., width]; the leading axes broadcast.
 
     Returns:
         float64 [...] in [0, 2].
@@ -153,15 +165,16 @@ def cosine_distance(original: Tensor, changed: Tensor) -> Tensor:
 
 
 def value_zeroing(distances: Tensor, visible: Tensor) -> Tensor:
-    """C_ij: how far the layer's output at i moves when the value vector of j is 0.
+    """Normalise the changes that zeroed value vectors cause in the output of a layer.
 
-    Mohebbi et al. 2023, Section 3.
+    Mohebbi et al. 2023, Section 3: C_ij is the distance by which the layer's output at position
+    i changes if the value vector of position j is set to 0. Rows are normalised to sum to 1.
 
     Args:
-        distances: cosine distances [batch, queries, keys].
-        visible: bool [batch, queries, keys].
+        distances: cosine distances, [batch, queries, keys].
+        visible: whether the query may attend to the key, bool [batch, queries, keys].
 
     Returns:
-        [batch, queries, keys]; rows sum to 1, or to 0 where nothing moves.
+        [batch, queries, keys]; rows sum to 1, or to 0 if no distance in the row is positive.
     """
     return normalise(distances * visible)

@@ -1,4 +1,4 @@
-"""Edits of attention [..., keys], whose rows still sum to 1 over the mask."""
+"""Edits of attention weights [..., keys] that preserve the sum of each row over the mask."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -8,53 +8,59 @@ import torch
 from torch import Tensor
 
 
-_GAMMA = np.uint64(0x9E3779B97F4A7C15)  # 2^64 over the golden ratio
+_GAMMA = np.uint64(0x9E3779B97F4A7C15)
+"""Increment of the SplitMix64 generator: 2^64 divided by the golden ratio."""
 
 
-def uniform(attention: Tensor, mask: Tensor) -> Tensor:
-    """Equal weights on every position of the mask (Wiegreffe & Pinter 2019, Section 3).
+def make_uniform(attention: Tensor, mask: Tensor) -> Tensor:
+    """Replace the weights inside the mask by equal weights (Wiegreffe & Pinter 2019, Section 3).
 
     Args:
-        attention: [..., keys], rows of sum 1.
-        mask: bool, broadcast to it.
+        attention: [..., keys], rows sum to 1.
+        mask: bool, broadcasts to the shape of ``attention``.
 
     Returns:
-        [..., keys]: 1/T in the mask; less where positions outside of it have weights,
-        which they keep. Unchanged where the mask is empty.
+        [..., keys], with weight 1/T on each of the T positions inside the mask. If positions
+        outside the mask have weight, they keep it, and the others share the remaining weight.
+        Rows with an empty mask are unchanged.
     """
-    held, mass = held_and_mass(attention, mask)
+    fixed_weights, movable_mass = split_fixed_weights(attention, mask)
     weights = mask.to(attention.dtype)
     weights = weights / weights.sum(-1, keepdim=True).clamp_min(1)
-    return weights * mass + held
+    return weights * movable_mass + fixed_weights
 
 
-def held_and_mass(attention: Tensor, movable: Tensor) -> tuple[Tensor, Tensor]:
-    """The weights that stay, and what a row has on the positions that may move.
+def split_fixed_weights(attention: Tensor, movable: Tensor) -> tuple[Tensor, Tensor]:
+    """Split attention into its fixed weights and the total mass of its movable weights.
 
     Args:
-        attention: [..., keys], rows of sum 1.
-        movable: bool, broadcast to it.
+        attention: [..., keys], rows sum to 1.
+        movable: positions whose weights may change, bool, broadcasts to the shape of
+            ``attention``.
 
     Returns:
-        [..., keys], 0 at movable positions, and [..., 1]: exactly 1 where nothing is held.
+        Fixed weights [..., keys], 0 at movable positions, and movable mass [..., 1], which is
+        exactly 1 in rows without fixed weights.
     """
-    held = attention.masked_fill(movable, 0)
-    # summed: a small mass has few digits left as 1 less what is held
-    mass = (attention - held).sum(-1, keepdim=True)
-    return held, mass.where((held != 0).any(-1, keepdim=True), 1)
+    fixed_weights = attention.masked_fill(movable, 0)
+    # The movable weights are summed: 1 minus the fixed weights would lose the digits of a small
+    # mass.
+    movable_mass = (attention - fixed_weights).sum(-1, keepdim=True)
+    has_fixed_weights = (fixed_weights != 0).any(-1, keepdim=True)
+    return fixed_weights, movable_mass.where(has_fixed_weights, 1)
 
 
 def permute(attention: Tensor, permutation: Tensor) -> Tensor:
-    """``new[..., j] = attention[..., permutation[..., j]]``.
+    """Permute weights: ``permuted[..., j] = attention[..., permutation[..., j]]``.
 
     Jain & Wallace 2019, Section 4.2.1.
 
     Args:
         attention: [..., keys].
-        permutation: int64 [..., keys]; broadcast over leading axes such as copies.
+        permutation: int64 [..., keys]; leading axes such as copies broadcast.
 
     Returns:
-        The broadcast shape.
+        Permuted weights with the broadcast shape.
     """
     shape = torch.broadcast_shapes(attention.shape, permutation.shape)
     return attention.expand(shape).gather(-1, permutation.expand(shape))
@@ -67,69 +73,106 @@ def zero_out(
     renormalise: bool = True,
     movable: Tensor | None = None,
 ) -> Tensor:
-    """Attention with some weights set to 0 (Serrano & Smith 2019, Section 3).
+    """Set some weights to 0 (Serrano & Smith 2019, Section 3).
 
     Args:
         attention: [..., keys].
-        positions: bool [..., keys], the weights to erase.
-        renormalise: whether the weights that stay are divided by their sum.
-        movable: bool [..., keys], the weights that share what is erased, the others are
-            held; ``None``: all.
+        positions: weights to erase, bool [..., keys].
+        renormalise: whether the remaining weights are divided by their sum.
+        movable: weights among which the erased mass is redistributed, bool [..., keys]; all
+            other weights are fixed. By default all weights are movable.
 
     Returns:
-        [..., keys]; a row without any weight left stays all 0.
+        [..., keys]. A row in which no weight remains is 0 everywhere.
     """
-    kept = attention.masked_fill(positions, 0)
+    remaining_weights = attention.masked_fill(positions, 0)
     if not renormalise:
-        return kept
+        return remaining_weights
     if movable is None:
-        return normalise(kept)
-    held, mass = held_and_mass(attention, movable)
-    return normalise(kept * movable) * mass + held
+        return normalise(remaining_weights)
+    fixed_weights, movable_mass = split_fixed_weights(attention, movable)
+    return normalise(remaining_weights * movable) * movable_mass + fixed_weights
 
 
 def normalise(weights: Tensor) -> Tensor:
-    """Weights [..., keys] divided by their sum; a row of zeros stays as it is."""
+    """Divide weights by their sum over the last axis; rows of zeros are unchanged.
+
+    Args:
+        weights: [..., keys], at least 0.
+
+    Returns:
+        [..., keys].
+    """
     total = weights.sum(-1, keepdim=True)
     return weights / total.clamp_min(torch.finfo(weights.dtype).tiny)
 
 
-def random_generator(seed: int, example_id: int, stream: int = 0) -> np.random.Generator:
-    """A generator that depends on the seed, the example and the stream alone.
+def create_random_generator(seed: int, example_id: int, stream: int = 0) -> np.random.Generator:
+    """Create a random generator that only depends on the seed, the text and the stream.
 
-    So batch, padding, order, resume and process change nothing.
+    Results are therefore the same for any batch size, padding, order of texts, number of
+    processes, and after an interruption.
+
+    Args:
+        seed: seed of the audit.
+        example_id: id of the text.
+        stream: number that separates independent draws for the same text.
+
+    Returns:
+        A NumPy generator.
     """
     return np.random.default_rng(np.random.SeedSequence([seed, example_id, stream]))
 
 
 @lru_cache(maxsize=1 << 14)
-def drawn_order(seed: int, example_id: int, stream: int, n: int) -> np.ndarray:
-    """A permutation of n places by :func:`random_generator`; not to be written to.
+def draw_permutation(seed: int, example_id: int, stream: int, n: int) -> np.ndarray:
+    """Draw a random permutation of n indices with :func:`create_random_generator`.
 
-    Kept, since every head has the same one of a text.
+    The result is cached, because all heads use the same permutation for a text.
+
+    Args:
+        seed: seed of the audit.
+        example_id: id of the text.
+        stream: number that separates independent draws for the same text.
+        n: number of indices.
+
+    Returns:
+        A read-only array [n].
     """
-    order = random_generator(seed, example_id, stream).permutation(n)
-    order.flags.writeable = False
-    return order
+    permutation = create_random_generator(seed, example_id, stream).permutation(n)
+    permutation.flags.writeable = False
+    return permutation
 
 
 @lru_cache(maxsize=1 << 14)
-def drawn_place(seed: int, example_id: int, stream: int, n: int) -> int:
-    """One of n places by :func:`random_generator`; cached like :func:`drawn_order`."""
-    return int(random_generator(seed, example_id, stream).integers(n))
+def draw_index(seed: int, example_id: int, stream: int, n: int) -> int:
+    """Draw a random index below n with :func:`create_random_generator`.
+
+    The result is cached, because all heads use the same index for a text.
+
+    Args:
+        seed: seed of the audit.
+        example_id: id of the text.
+        stream: number that separates independent draws for the same text.
+        n: exclusive upper bound of the index.
+
+    Returns:
+        The index.
+    """
+    return int(create_random_generator(seed, example_id, stream).integers(n))
 
 
-def _random_bits(counter: np.ndarray, stream: np.ndarray) -> np.ndarray:
-    """Random 64 bits for every pair of a counter and a stream, which broadcast.
+def _compute_random_bits(counter: np.ndarray, stream: np.ndarray) -> np.ndarray:
+    """Compute 64 random bits for every pair of a counter and a stream; the two broadcast.
 
-    SplitMix64 (Steele, Lea and Flood 2014) used as a counter-based generator: one
-    generator object per text would cost more than the rest of a shuffle.
+    This is SplitMix64 (Steele, Lea and Flood 2014), used as a counter-based generator. Creating
+    a NumPy generator per text would take longer than the rest of a shuffle.
     """
     return _mix(_GAMMA * counter + _mix(stream.copy()))
 
 
 def _mix(bits: np.ndarray) -> np.ndarray:
-    """A bijection of 64 bits, in place.
+    """Apply a bijection of 64-bit integers in place, the mixing function of SplitMix64.
 
     Every input bit changes every output bit with probability one half.
     """
@@ -143,7 +186,7 @@ def _mix(bits: np.ndarray) -> np.ndarray:
     return bits
 
 
-def random_permutations(
+def draw_permutations(
     visible: Tensor,
     n_copies: int,
     *,
@@ -151,81 +194,95 @@ def random_permutations(
     example_ids: Sequence[int],
     first: int = 0,
 ) -> Tensor:
-    """Uniformly random permutations of the keys that each query may attend to.
+    """Draw uniformly random permutations of the keys that each query may attend to.
 
-    Every query row of every copy is shuffled on its own; hidden keys stay in place.
+    Every query row of every copy is shuffled independently; hidden keys stay at their position.
+    A permutation depends on the seed, the id of the text, the row within the text and the
+    number of the copy. It does not depend on padding.
 
     Args:
-        visible: bool [batch, queries, keys].
-        n_copies: permutations per row.
-        seed, example_ids: decide the permutations, together with the number of the row
-            among the text's own; padding changes nothing.
-        first: number of the first copy, where the copies are drawn in parts.
+        visible: whether the query may attend to the key, bool [batch, queries, keys].
+        n_copies: number of permutations per row.
+        seed: seed of the audit.
+        example_ids: id of each text.
+        first: number of the first copy, to draw the copies in several calls.
 
     Returns:
         int64 [copies, batch, queries, keys], for :func:`permute`.
     """
-    rows = visible.cpu().numpy()
-    n_keys = rows.shape[-1]
-    places = np.arange(n_keys, dtype=np.uint64)
+    is_visible = visible.cpu().numpy()
+    n_keys = is_visible.shape[-1]
+    positions = np.arange(n_keys, dtype=np.uint64)
     n_bits = np.uint64(n_keys.bit_length())
 
-    stream = _row_streams(rows, seed, example_ids)
+    stream = _compute_row_streams(is_visible, seed, example_ids)
     copy = np.arange(first + 1, first + n_copies + 1, dtype=np.uint64)
     copy = copy[:, None, None, None]
-    shuffled = _random_bits(copy, stream)
-    # Random bits above, the place below: sorting such numbers shuffles the places, and
-    # is much cheaper than argsort.
+    shuffled = _compute_random_bits(copy, stream)
+    # Each number has random high bits and its position in the low bits. Sorting these numbers
+    # shuffles the positions and is much faster than argsort. The highest bit is set for hidden
+    # keys, so they come last and in order.
     shuffled >>= n_bits + np.uint64(1)
     shuffled <<= n_bits
-    shuffled |= places
-    np.copyto(shuffled, places | np.uint64(1 << 63), where=~rows)
+    shuffled |= positions
+    np.copyto(shuffled, positions | np.uint64(1 << 63), where=~is_visible)
     shuffled.sort(axis=-1)
     shuffled &= (np.uint64(1) << n_bits) - np.uint64(1)
 
-    # In both arrays the visible keys come first and the hidden ones, in order, behind.
-    position = torch.from_numpy(np.argsort(~rows, axis=-1, kind="stable"))
-    keys = torch.from_numpy(shuffled.view(np.int64))
-    permutations = torch.empty_like(keys)
-    permutations.scatter_(-1, position.expand(keys.shape), keys)
+    # Both arrays list the visible keys first and then the hidden keys in order.
+    target_positions = torch.from_numpy(np.argsort(~is_visible, axis=-1, kind="stable"))
+    source_positions = torch.from_numpy(shuffled.view(np.int64))
+    permutations = torch.empty_like(source_positions)
+    target_positions = target_positions.expand(source_positions.shape)
+    permutations.scatter_(-1, target_positions, source_positions)
     return permutations.to(visible.device)
 
 
-def _row_streams(rows: np.ndarray, seed: int, example_ids: Sequence[int]) -> np.ndarray:
-    """Returns a number for every query and key of every text, uint64 [batch, queries, keys]."""
-    # Counted over the queries and keys of the text, so that padding draws nothing.
-    is_query = rows.any(2, keepdims=True)
-    is_key = rows.any(1, keepdims=True)
-    query = is_query.cumsum(1, dtype=np.uint64)
-    key = is_key.cumsum(2, dtype=np.uint64)
+def _compute_row_streams(
+    is_visible: np.ndarray, seed: int, example_ids: Sequence[int]
+) -> np.ndarray:
+    """Compute a random stream number for every query and key, uint64 [batch, queries, keys]."""
+    # Queries and keys are counted within the text, so that padding has no influence.
+    is_query = is_visible.any(2, keepdims=True)
+    is_key = is_visible.any(1, keepdims=True)
+    query_number = is_query.cumsum(1, dtype=np.uint64)
+    key_number = is_key.cumsum(2, dtype=np.uint64)
     ids = np.asarray(example_ids, dtype=np.int64).astype(np.uint64)
     ids = ids[:, None, None]
-    first = np.array([seed + 1], dtype=np.uint64)
-    text = _mix(ids + _GAMMA * first)
-    place = query << np.uint64(32)
-    return _mix(text + place + key)
+    seed_counter = np.array([seed + 1], dtype=np.uint64)
+    text_bits = _mix(ids + _GAMMA * seed_counter)
+    query_bits = query_number << np.uint64(32)
+    return _mix(text_bits + query_bits + key_number)
 
 
-def at_head(attention: Tensor, head: int, query: int | None, new: Tensor) -> Tensor:
-    """Copies of a layer's attention with one head, or one of its queries, replaced.
+def replace_head(attention: Tensor, head: int, query: int | None, new: Tensor) -> Tensor:
+    """Copy a layer's attention and replace the weights of one head.
 
     Args:
         attention: [batch, heads, queries, keys].
-        head: the head to replace.
-        query: the query row to replace; None replaces all rows.
-        new: [copies, batch, queries, keys].
+        head: index of the head.
+        query: index of the query row to replace; None replaces all rows.
+        new: new weights of the head, [copies, batch, queries, keys].
 
     Returns:
         [copies, batch, heads, queries, keys].
     """
-    return at_heads(attention, [head], query, new.unsqueeze(2))
+    return replace_heads(attention, [head], query, new.unsqueeze(2))
 
 
-def at_heads(attention: Tensor, heads: Sequence[int], query: int | None, new: Tensor) -> Tensor:
-    """Like :func:`at_head`, with several heads replaced at once.
+def replace_heads(
+    attention: Tensor, heads: Sequence[int], query: int | None, new: Tensor
+) -> Tensor:
+    """Copy a layer's attention and replace the weights of several heads.
 
     Args:
-        new: [copies, batch, replaced heads, queries, keys].
+        attention: [batch, heads, queries, keys].
+        heads: indices of the heads.
+        query: index of the query row to replace; None replaces all rows.
+        new: new weights, [copies, batch, replaced heads, queries, keys].
+
+    Returns:
+        [copies, batch, heads, queries, keys].
     """
     edited = attention.to(new.dtype)
     edited = edited.expand(len(new), *attention.shape).clone()

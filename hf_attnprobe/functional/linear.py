@@ -1,15 +1,16 @@
-"""Exact answers and bounds where the read-out is linear: logit = Σ_t a_t u_t, u_t = w·h_t + b.
+"""Exact solutions and bounds for models whose logits are linear in the attention.
 
-Questions that the papers sample or call infeasible.
+The logit of a binary model is Σ_t a_t u_t with u_t = w·h_t + b. For such a model, this module
+answers questions exactly that papers answer by sampling or call infeasible.
 
 Common arguments:
     attention: [batch, keys].
-    scores: the u_t of a binary model, the difference of the two logits, [batch, keys].
+    scores: the u_t of a binary model, which are differences of two logits, [batch, keys].
     mask: bool [batch, keys].
 
-All arithmetic is in float64. What is said to hold every attention within ε is widened by
-the rounding, :data:`ROUNDING`: equal scores, saturated outputs and ε = 0 are decided by
-the last digit otherwise.
+All arithmetic is in float64. A result that must include every attention within ε is widened by
+the rounding error (:data:`LOGIT_ROUNDING`, :data:`PROBABILITY_ROUNDING`). Otherwise the last digit
+would decide in the cases of equal scores, saturated outputs and ε = 0.
 """
 
 import itertools
@@ -22,21 +23,26 @@ import torch
 from torch import Tensor
 
 from hf_attnprobe.functional.divergence import jsd, largest_jsd, tvd, vertex_jsd
-from hf_attnprobe.functional.search import bisected
+from hf_attnprobe.functional.search import bisect_boundary
 
 
-CANDIDATES_AT_ONCE = 1 << 16  # what stays in a core's cache
-# Of a logit, relative to the largest score: a sum over a thousand tokens stays below.
-ROUNDING = 2.0**-44
-PROBABILITY_ROUNDING = 2.0**-50  # of a total variation distance, at most 1
+CANDIDATES_PER_CHUNK = 1 << 16
+"""Number of candidates that are computed together, so that they fit into a CPU core's cache."""
+LOGIT_ROUNDING = 2.0**-44
+"""Bound on the rounding error of a logit, relative to the largest score.
+
+The error of a sum over a thousand tokens is smaller.
+"""
+PROBABILITY_ROUNDING = 2.0**-50
+"""Bound on the rounding error of a total variation distance, which is at most 1."""
 
 
 class FarthestAttention(NamedTuple):
-    """The attention farthest from a given one within each ε.
+    """The farthest attention within each ε.
 
     Attributes:
-        jsd: float64 [epsilons, batch], in nats.
-        attention: float64 [epsilons, batch, keys], an attention that has this JSD.
+        jsd: JSD to the original attention in nats, float64 [epsilons, batch].
+        attention: an attention with this JSD, float64 [epsilons, batch, keys].
     """
 
     jsd: Tensor
@@ -44,79 +50,108 @@ class FarthestAttention(NamedTuple):
 
 
 def permutation_extremes(attention: Tensor, scores: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Smallest and largest logit over all T! permutations of a text's weights.
+    """Compute the smallest and the largest logit over all T! permutations of a text's weights.
 
-    By the rearrangement inequality: sort both the same way for the largest, opposite
-    ways for the smallest.
+    By the rearrangement inequality, the logit is largest if weights and scores are sorted in the
+    same order, and smallest if they are sorted in opposite orders.
+
+    Args:
+        attention: [batch, keys].
+        scores: differences of two logits of each token, [batch, keys].
+        mask: bool [batch, keys], the weights that are permuted.
 
     Returns:
         Smallest and largest Σ_t a_π(t) u_t, each float64 [batch].
     """
-    weights = _sorted(attention, mask)
-    smallest = -(weights * _sorted(-scores, mask)).sum(-1)
-    return smallest, (weights * _sorted(scores, mask)).sum(-1)
+    weights = _sort_masked(attention, mask)
+    smallest = -(weights * _sort_masked(-scores, mask)).sum(-1)
+    return smallest, (weights * _sort_masked(scores, mask)).sum(-1)
 
 
 def permutation_moments(attention: Tensor, scores: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and variance of the logit over uniformly random permutations.
+    """Compute the mean and the variance of the logit over uniformly random permutations.
 
-    The mean is T·ā·ū, the variance Σ(a − ā)² Σ(u − ū)² / (T − 1) (Hoeffding 1951).
+    The mean is T·ā·ū, and the variance is Σ(a − ā)² Σ(u − ū)² / (T − 1) (Hoeffding 1951).
+
+    Args:
+        attention: [batch, keys].
+        scores: differences of two logits of each token, [batch, keys].
+        mask: bool [batch, keys], the weights that are permuted.
 
     Returns:
-        Mean and variance of Σ_t a_π(t) u_t, each float64 [batch]; the variance of a
-        single token is 0.
+        Mean and variance of Σ_t a_π(t) u_t, each float64 [batch]. The variance of a single
+        token is 0.
     """
     n = mask.sum(-1).clamp_min(1).to(torch.float64)
-    a_mean, a_squares = _mean_and_squares(attention, mask, n)
-    u_mean, u_squares = _mean_and_squares(scores, mask, n)
+    a_mean, a_squares = _compute_mean_and_squares(attention, mask, n)
+    u_mean, u_squares = _compute_mean_and_squares(scores, mask, n)
     return n * a_mean * u_mean, a_squares * u_squares / (n - 1).clamp_min(1)
 
 
 def epsilon_max_jsd(
     attention: Tensor, scores: Tensor, mask: Tensor, epsilons: Sequence[float]
 ) -> FarthestAttention:
-    """The attention with the largest JSD that moves the probability by at most ε; exact.
+    """Find the attention with the largest JSD that changes the probability by at most ε; exact.
 
-    |σ(Σ a'_t u_t) − p| ≤ ε cuts the simplex by two parallel planes. JSD is convex in
-    a', so its maximum lies at a vertex, and a vertex has at most two non-zero
-    weights: O(T²) candidates, no optimiser. Jain & Wallace 2019 (Section 4.2.2)
-    search the same set.
+    The condition |σ(Σ a'_t u_t) − p| ≤ ε cuts the simplex of attention by two parallel planes.
+    JSD is convex in a', so its maximum is at a vertex, and a vertex has at most two non-zero
+    weights. So there are O(T²) candidates, and no optimiser is needed. Jain & Wallace 2019
+    (Section 4.2.2) search the same set.
 
     Args:
+        attention: [batch, keys].
+        scores: differences of two logits of each token, [batch, keys].
+        mask: bool [batch, keys], the tokens that may receive weight.
         epsilons: bounds on the change of the probability, in (0, 1].
+
+    Returns:
+        Farthest attention and its JSD for each ε.
     """
-    chunk = max(1, CANDIDATES_AT_ONCE // max(1, mask.shape[-1] ** 2))
-    return FarthestAttention(*_in_chunks(_farthest, chunk, attention, scores, mask, epsilons))
+    chunk_size = max(1, CANDIDATES_PER_CHUNK // max(1, mask.shape[-1] ** 2))
+    results = _run_in_chunks(_find_farthest, chunk_size, attention, scores, mask, epsilons)
+    return FarthestAttention(*results)
 
 
-Answers = Callable[[Tensor, Tensor, Tensor, Sequence[float]], Iterable[Tensor]]
-"""Attention, scores or logits, mask, ε -> tensors [epsilons, batch, ...]."""
+ChunkFunction = Callable[[Tensor, Tensor, Tensor, Sequence[float]], Iterable[Tensor]]
+"""Function from attention, scores or logits, mask, and ε to tensors [epsilons, batch, ...]."""
 
 
-def _in_chunks(
-    function: Answers,
-    n_at_once: int,
+def _run_in_chunks(
+    function: ChunkFunction,
+    chunk_size: int,
     attention: Tensor,
     scores: Tensor,
     mask: Tensor,
     epsilons: Sequence[float],
 ) -> Iterator[Tensor]:
-    """Answers of so many texts at once in float64, each [epsilons, batch, ...]."""
+    """Run a function in float64 on chunks of the batch and yield its concatenated results.
+
+    Yields:
+        Each result of the function, [epsilons, batch, ...].
+    """
     chunks = zip(
-        attention.double().split(n_at_once),
-        scores.double().split(n_at_once),
-        mask.split(n_at_once),
+        attention.double().split(chunk_size),
+        scores.double().split(chunk_size),
+        mask.split(chunk_size),
         strict=True,
     )
-    parts = [function(*tensors, epsilons) for tensors in chunks]
-    for part in zip(*parts, strict=True):
-        yield torch.cat(part, dim=1)
+    chunk_results = [function(*tensors, epsilons) for tensors in chunks]
+    for tensors in zip(*chunk_results, strict=True):
+        yield torch.cat(tensors, dim=1)
 
 
 class Edges(NamedTuple):
-    """All pairs of tokens i < j; i, j [pairs], all others [batch, pairs].
+    """Edges of the simplex of attention: pairs of tokens i < j that share all weight.
 
-    ``entropy`` is a_i ln a_i + a_j ln a_j, ``gap`` is u_j − u_i.
+    Attributes:
+        i: index of the first token, int64 [pairs].
+        j: index of the second token, int64 [pairs].
+        is_real: whether both tokens may receive weight, bool [batch, pairs].
+        score_i: score of the first token, [batch, pairs].
+        gap: score of the second token minus score of the first, [batch, pairs].
+        a_i: original weight of the first token, [batch, pairs].
+        a_j: original weight of the second token, [batch, pairs].
+        entropy: a_i ln a_i + a_j ln a_j, [batch, pairs].
     """
 
     i: Tensor
@@ -130,12 +165,21 @@ class Edges(NamedTuple):
 
     @property
     def numbers(self) -> Tensor:
-        """[1, pairs]."""
+        """Numbers of all edges, int64 [1, pairs]."""
         return torch.arange(len(self.i), device=self.i.device)[None]
 
 
-def edges_of(attention: Tensor, scores: Tensor, mask: Tensor) -> Edges:
-    """The edges of the simplex: attentions to two tokens; arguments as above."""
+def build_edges(attention: Tensor, scores: Tensor, mask: Tensor) -> Edges:
+    """Build the edges of the simplex of attention.
+
+    Args:
+        attention: [batch, keys].
+        scores: differences of two logits of each token, [batch, keys].
+        mask: bool [batch, keys], the tokens that may receive weight.
+
+    Returns:
+        The edges between all pairs of tokens.
+    """
     n_keys = mask.shape[-1]
     i, j = torch.triu_indices(n_keys, n_keys, offset=1, device=mask.device)
     score_i = scores.index_select(1, i)
@@ -147,6 +191,7 @@ def edges_of(attention: Tensor, scores: Tensor, mask: Tensor) -> Edges:
         j=j,
         is_real=mask[:, i] & mask[:, j],
         score_i=score_i,
+        # The gap is a divisor, so it must not be 0.
         gap=gap.masked_fill(gap == 0, torch.finfo(gap.dtype).tiny),
         a_i=a_i,
         a_j=a_j,
@@ -154,161 +199,194 @@ def edges_of(attention: Tensor, scores: Tensor, mask: Tensor) -> Edges:
     )
 
 
-def _farthest(
+def _find_farthest(
     attention: Tensor, scores: Tensor, mask: Tensor, epsilons: Sequence[float]
 ) -> FarthestAttention:
-    """:func:`epsilon_max_jsd` for a chunk of the batch."""
+    """Compute :func:`epsilon_max_jsd` for a chunk of the batch."""
     if mask.shape[-1] < 2:
-        jsd = attention.new_zeros(len(epsilons), len(attention))
-        return FarthestAttention(jsd, attention.repeat(len(epsilons), 1, 1))
+        zero_jsd = attention.new_zeros(len(epsilons), len(attention))
+        return FarthestAttention(zero_jsd, attention.repeat(len(epsilons), 1, 1))
     logit = (attention * scores).sum(-1, keepdim=True)
-    # Both probabilities: next to 1, 1 − p has lost what the other still holds.
-    prob, rest = logit.sigmoid(), (-logit).sigmoid()
-    size = scores.masked_fill(~mask, 0).abs().amax(-1, keepdim=True)
-    edges = edges_of(attention, scores, mask)
+    # The complement is not computed as 1 − p: near p = 1 the difference has no digits left.
+    prob, complement = logit.sigmoid(), (-logit).sigmoid()
+    max_score = scores.masked_fill(~mask, 0).abs().amax(-1, keepdim=True)
+    edges = build_edges(attention, scores, mask)
     jsds, attentions = [], []
     for epsilon in epsilons:
-        low, high = log_odds_within(prob, rest, size, epsilon)
-        jsd, farthest = farthest_between(attention, edges, low, high)
-        jsds.append(jsd)
+        low, high = compute_log_odds_range(prob, complement, max_score, epsilon)
+        farthest_jsd, farthest = find_farthest_in_slab(attention, edges, low, high)
+        jsds.append(farthest_jsd)
         attentions.append(farthest)
     return FarthestAttention(torch.stack(jsds), torch.stack(attentions))
 
 
-def log_odds_within(
-    prob: Tensor, other: Tensor, size: Tensor, epsilon: float
+def compute_log_odds_range(
+    p: Tensor, q: Tensor, max_score: Tensor, epsilon: float
 ) -> tuple[Tensor, Tensor]:
-    """The range of ln p/q where both probabilities move by at most ε.
+    """Compute the range of ln p/q in which p and q change by at most ε.
 
-    Rounded outward, so that no attention is left out that is within ε in float64.
+    The range is rounded outward, so that it includes every attention that is within ε in
+    float64.
 
     Args:
-        prob, other: the two probabilities; of two classes they add up to 1.
-        size: the largest logit of any token, without its sign.
+        p: probability of one class.
+        q: probability of another class; for two classes it is 1 − p.
+        max_score: largest absolute score of any token.
+        epsilon: bound on the change of each probability.
 
     Returns:
-        Lowest and highest log odds; infinite where a probability can become 0.
+        Lowest and highest log odds. They are infinite if a probability can become 0.
     """
-    moved = epsilon + PROBABILITY_ROUNDING
-    low = (prob - moved).clamp_min(0).log() - (other + moved).log()
-    high = (prob + moved).log() - (other - moved).clamp_min(0).log()
-    low = low - ROUNDING * (size + low.abs())
-    high = high + ROUNDING * (size + high.abs())
+    max_change = epsilon + PROBABILITY_ROUNDING
+    low = (p - max_change).clamp_min(0).log() - (q + max_change).log()
+    high = (p + max_change).log() - (q - max_change).clamp_min(0).log()
+    low = low - LOGIT_ROUNDING * (max_score + low.abs())
+    high = high + LOGIT_ROUNDING * (max_score + high.abs())
     return low, high
 
 
-def farthest_between(
+def find_farthest_in_slab(
     attention: Tensor, edges: Edges, low: Tensor, high: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Returns the farthest attention with low ≤ Σ a'_t u_t ≤ high (each [batch, 1]).
+    """Find the farthest attention with low ≤ Σ a'_t u_t ≤ high.
 
-    On the edge between two tokens the feasible weights are an interval; convexity puts
-    the maximum at one of its ends.
+    The feasible weights on an edge between two tokens are an interval. By convexity, the JSD is
+    largest at one of its ends.
+
+    Args:
+        attention: [batch, keys].
+        edges: edges with the scores u_t.
+        low: lower bound of the logit, [batch, 1].
+        high: upper bound of the logit, [batch, 1].
 
     Returns:
-        Its JSD [batch], and itself [batch, keys].
+        JSD [batch] and attention [batch, keys].
     """
-    ends = interval_ends(edges, low, high)
+    ends = compute_interval_ends(edges, low, high)
     is_feasible = edges.is_real & (ends.amin(0) <= 1)
     is_feasible &= ends.amax(0) >= 0
     ends = ends.clamp_(0, 1)
-    jsd = two_point_jsd(edges, ends).masked_fill_(~is_feasible, -1)
-    jsd = jsd.transpose(0, 1).flatten(1)  # [batch, ends · pairs]
-    best, end = jsd.max(-1)
+    end_jsd = compute_two_point_jsd(edges, ends).masked_fill_(~is_feasible, -1)
+    end_jsd = end_jsd.transpose(0, 1).flatten(1)  # [batch, ends · pairs]
+    best_jsd, best_end = end_jsd.max(-1)
     weight = ends.transpose(0, 1).flatten(1)
-    weight = weight.gather(1, end[:, None])
+    weight = weight.gather(1, best_end[:, None])
 
-    pair = end % len(edges.i)
-    i = edges.i[pair][:, None]
-    j = edges.j[pair][:, None]
+    best_pair = best_end % len(edges.i)
+    i = edges.i[best_pair][:, None]
+    j = edges.j[best_pair][:, None]
     vertex = torch.zeros_like(attention)
     vertex = vertex.scatter(1, j, weight)
     vertex = vertex.scatter(1, i, 1 - weight)
-    # A text of one token has no edge: its attention cannot move.
-    vertex = torch.where(best[:, None] >= 0, vertex, attention)
-    return best.clamp_min(0), vertex
+    # A text of one token has no edge, so its attention cannot change.
+    vertex = torch.where(best_jsd[:, None] >= 0, vertex, attention)
+    return best_jsd.clamp_min(0), vertex
 
 
-def interval_ends(edges: Edges, low: Tensor, high: Tensor) -> Tensor:
-    """Weight on j at which the logit is low and at which it is high, [2, batch, pairs].
+def compute_interval_ends(edges: Edges, low: Tensor, high: Tensor) -> Tensor:
+    """Compute the weights on token j with which the logit equals its lower and upper bound.
 
-    Between both lie the weights with low ≤ Σ a'_t u_t ≤ high (each [batch, 1]); none
-    where they lie on one side of [0, 1].
+    The feasible weights, with low ≤ Σ a'_t u_t ≤ high, are those between the two ends. If both
+    ends are on the same side of [0, 1], no weight is feasible.
+
+    Args:
+        edges: edges with the scores u_t.
+        low: lower bound of the logit, [batch, 1].
+        high: upper bound of the logit, [batch, 1].
+
+    Returns:
+        [2, batch, pairs].
     """
     return torch.stack([low - edges.score_i, high - edges.score_i]).div_(edges.gap)
 
 
-def two_point_jsd(edges: Edges, weight: Tensor) -> Tensor:
-    """Returns the JSD of attention to (1 − weight) on i and weight on j, [2, batch, pairs].
+def compute_two_point_jsd(edges: Edges, weight: Tensor) -> Tensor:
+    """Compute the JSD between the original attention and attention to the two tokens of an edge.
 
     Every other token t contributes a_t ln 2.
+
+    Args:
+        edges: edges with the original weights.
+        weight: weight on token j, [2, batch, pairs]; token i has weight 1 − ``weight``.
+
+    Returns:
+        JSD in nats, [2, batch, pairs].
     """
-    rest = 1 - weight
+    weight_i = 1 - weight
     total = _x_log_x(weight)
-    total += _x_log_x(rest)
+    total += _x_log_x(weight_i)
     total += edges.entropy
-    total -= _x_log_x(rest.add_(edges.a_i))
+    total -= _x_log_x(weight_i.add_(edges.a_i))
     total -= _x_log_x(edges.a_j + weight)
     return total.div_(2).add_(math.log(2))
 
 
 def _x_log_x(x: Tensor) -> Tensor:
+    """Compute x ln x, which is 0 at x = 0."""
     return x.clamp_min(torch.finfo(x.dtype).tiny).log_().mul_(x)
 
 
-def _sorted(values: Tensor, mask: Tensor) -> Tensor:
-    """Ascending over the mask, then zeros."""
-    ranked = values.double().masked_fill(~mask, torch.inf).sort(-1).values
-    return ranked.masked_fill(torch.isinf(ranked), 0)
+def _sort_masked(values: Tensor, mask: Tensor) -> Tensor:
+    """Sort the values inside the mask in ascending order, followed by zeros."""
+    sorted_values = values.double().masked_fill(~mask, torch.inf).sort(-1).values
+    return sorted_values.masked_fill(torch.isinf(sorted_values), 0)
 
 
-def _mean_and_squares(values: Tensor, mask: Tensor, n: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and sum of squared deviations over the mask, each [batch]."""
+def _compute_mean_and_squares(values: Tensor, mask: Tensor, n: Tensor) -> tuple[Tensor, Tensor]:
+    """Compute the mean and the sum of squared deviations over the mask, each [batch]."""
     values = values.double() * mask
     mean = values.sum(-1) / n
     deviations = (values - mean[:, None]) * mask
     return mean, deviations.square().sum(-1)
 
 
-# --- Bounds for any number of classes: logits = Σ_t a_t u_t ------------------
-# With two classes the outputs within ε are a slab between two parallel planes, and its
-# vertices give the exact answer, as above. With more they are a set of
-# another shape, so the answer is held between two numbers.
+# --- Bounds for any number of classes, with logits = Σ_t a_t u_t --------------------------------
+# With two classes, the attention whose output is within ε forms a slab between two parallel planes,
+# and the vertices of this slab give the exact solution, as above. With more classes it forms a
+# different shape, so the solution is enclosed between two bounds.
 #
-# Upper bound: where the output moves by at most ε in total variation, every probability
-# does. So for a pair of classes i, j
+# Upper bound: if the output changes by at most ε in total variation, so does every probability.
+# Therefore, for every pair of classes i, j
 #
 #     ln (p_i − ε)₊ − ln (p_j + ε)  ≤  Σ_t a'_t (u_ti − u_tj)  ≤  ln (p_i + ε) − ln (p_j − ε)₊
 #
-# which is a slab that holds all of the set: its exact answer is no smaller. The smallest
-# over the pairs counts.
+# This is a slab that contains the whole set, so its exact solution is an upper bound. The smallest
+# bound over all pairs is the result. Slabs are rounded outward, so the upper bound also holds for
+# attention that is within ε in float64 only.
 #
-# A slab is rounded outward: the upper bound also holds for what is within ε in float64.
-#
-# Lower bound: the farthest of attentions that are checked, in float64. First those to two tokens: on
-# such an edge of the simplex the slabs of all pairs leave an interval, and JSD is convex
-# in it, so the outermost feasible weights are the best ones. Then those of a linear program,
-# see :func:`farthest_by_program`.
+# Lower bound: the farthest of several candidates that are checked in float64. The first candidates
+# have weight on two tokens only: on such an edge of the simplex the slabs of all pairs leave an
+# interval. JSD is convex in it, so the outermost feasible weights are the best ones. The other
+# candidate comes from a linear program, see :func:`solve_linear_program`.
 
 
-NUMBERS_AT_ONCE = 1 << 19
-# Of classes, the most probable first: all pairs of 8 classes. Any of them give bounds.
-MAX_PAIRS = 28
-GRID = 9  # weights that are tried on each edge
-REFINED = 32  # ends of edges whose feasible weights are found by bisection
+NUMBERS_PER_CHUNK = 1 << 19
+"""Number of entries (pairs of tokens times classes) that are computed together."""
+MAX_CLASS_PAIRS = 28
+"""Largest number of class pairs with a slab, most probable classes first: all pairs of 8 classes.
+
+Any subset of the pairs gives a valid upper bound.
+"""
+N_GRID_POINTS = 9
+"""Number of weights that are tried on each edge."""
+N_REFINED_ENDS = 32
+"""Number of interval ends whose outermost feasible weight is found by bisection."""
 N_BISECTIONS = 40
-INNER = 1 - 1e-9  # of ε: what is found up to there is within ε however it is rounded
-TOLERANCE = 1e-6  # of log-odds, more than what the solver of programs allows
+"""Steps of this bisection."""
+EPSILON_MARGIN = 1 - 1e-9
+"""Factor on ε in the search, so that its results are within ε despite rounding."""
+SOLVER_TOLERANCE = 1e-6
+"""Margin in log odds that is larger than the tolerance of the linear programming solver."""
 
 
 class JsdBounds(NamedTuple):
-    """A lower and an upper bound of the ε-max JSD.
+    """Lower and upper bound of the ε-max JSD.
 
     Attributes:
-        lower: float64 [epsilons, batch], in nats, what ``attention`` has.
-        upper: float64 [epsilons, batch], no attention within ε is farther, but for the
-            rounding of a JSD (1e-15).
-        attention: float64 [epsilons, batch, keys], its output is within ε.
+        lower: JSD of ``attention`` in nats, float64 [epsilons, batch].
+        upper: bound in nats that no attention within ε exceeds, except by the rounding of a
+            JSD (1e-15), float64 [epsilons, batch].
+        attention: an attention whose output is within ε, float64 [epsilons, batch, keys].
     """
 
     lower: Tensor
@@ -319,82 +397,113 @@ class JsdBounds(NamedTuple):
 def epsilon_max_jsd_bounds(
     attention: Tensor, logits: Tensor, mask: Tensor, epsilons: Sequence[float]
 ) -> JsdBounds:
-    """A lower and an upper bound of :func:`epsilon_max_jsd` for several classes.
+    """Compute a lower and an upper bound of :func:`epsilon_max_jsd` for several classes.
 
-    With two classes and ε above 0 both are the exact answer, to 1e-7. At ε = 0 the last
-    digit decides which candidates are within: the lower bound may be far too low.
+    For two classes and ε > 0, both bounds equal the exact solution to 1e-7. For ε = 0, the last
+    digit decides which candidates are within ε, so the lower bound can be far too low.
 
     Args:
         attention: [batch, keys].
-        logits: the u_t, what each token alone would give, [batch, keys, classes].
-        mask: bool [batch, keys].
+        logits: logits u_t of each token, [batch, keys, classes].
+        mask: bool [batch, keys], the tokens that may receive weight.
         epsilons: bounds on the total variation distance of the output, in [0, 1].
+
+    Returns:
+        Both bounds, and the attention that reaches the lower bound.
     """
     n_keys, n_classes = logits.shape[1:]
-    chunk = max(1, NUMBERS_AT_ONCE // max(1, n_keys**2 // 2 * n_classes))
-    return JsdBounds(*_in_chunks(_bounds, chunk, attention, logits, mask, epsilons))
+    chunk_size = max(1, NUMBERS_PER_CHUNK // max(1, n_keys**2 // 2 * n_classes))
+    results = _run_in_chunks(_compute_bounds, chunk_size, attention, logits, mask, epsilons)
+    return JsdBounds(*results)
 
 
-def _bounds(
+def _compute_bounds(
     attention: Tensor, logits: Tensor, mask: Tensor, epsilons: Sequence[float]
 ) -> JsdBounds:
-    """:func:`epsilon_max_jsd_bounds` for one chunk of the batch."""
+    """Compute :func:`epsilon_max_jsd_bounds` for a chunk of the batch."""
     if mask.shape[-1] < 2:
         zero = attention.new_zeros(len(epsilons), len(attention))
         return JsdBounds(zero, zero, attention.repeat(len(epsilons), 1, 1))
-    probs = _output(attention, logits)
-    # The most probable class first; the order of classes means nothing here.
-    probs, order = probs.sort(-1, descending=True)
-    logits = logits.gather(-1, order[:, None].expand_as(logits))
+    probs = _compute_probs(attention, logits)
+    # Classes are sorted by probability, so that the pairs of probable classes come first.
+    probs, class_order = probs.sort(-1, descending=True)
+    logits = logits.gather(-1, class_order[:, None].expand_as(logits))
 
-    found = []
+    bounds = []
     for epsilon in epsilons:
-        upper, pairs = _of_slabs(attention, logits, mask, probs, epsilon)
-        edges = _on_edges(attention, logits, pairs, probs, epsilon)
-        planned = farthest_by_program(attention, logits, mask, epsilon)
-        candidates = torch.cat([torch.stack([attention, planned]), edges])
-        farthest, lower = _farthest_candidate(candidates, attention, logits, probs, epsilon)
-        found.append((lower, upper, farthest))
-    return JsdBounds(*map(torch.stack, zip(*found, strict=True)))
+        upper, feasible_edges = _bound_by_slabs(attention, logits, mask, probs, epsilon)
+        edge_candidates = _search_edges(attention, logits, feasible_edges, probs, epsilon)
+        program_candidate = solve_linear_program(attention, logits, mask, epsilon)
+        candidates = torch.cat([torch.stack([attention, program_candidate]), edge_candidates])
+        farthest, lower = _choose_farthest_candidate(candidates, attention, logits, probs, epsilon)
+        bounds.append((lower, upper, farthest))
+    return JsdBounds(*map(torch.stack, zip(*bounds, strict=True)))
 
 
-def _output(attention: Tensor, logits: Tensor) -> Tensor:
-    """Probabilities, [..., batch, keys] -> [..., batch, classes]."""
+def _compute_probs(attention: Tensor, logits: Tensor) -> Tensor:
+    """Compute the output probabilities, [..., batch, keys] -> [..., batch, classes]."""
     return torch.einsum("...bk,bkn->...bn", attention, logits).softmax(-1)
 
 
-def _farthest_candidate(
+def _choose_farthest_candidate(
     candidates: Tensor,
     attention: Tensor,
     logits: Tensor,
     probs: Tensor,
     epsilon: float,
 ) -> tuple[Tensor, Tensor]:
-    """The farthest candidate within ε and its JSD; the first is the attention itself."""
-    outputs = _output(candidates, logits)
-    change = tvd(outputs, probs).clamp(max=1)  # rounding
+    """Choose the farthest candidate within ε.
+
+    Args:
+        candidates: [candidates, batch, keys]; the first is the original attention.
+        attention: original attention, [batch, keys].
+        logits: logits of each token, [batch, keys, classes].
+        probs: original output, [batch, classes].
+        epsilon: bound on the total variation distance of the output.
+
+    Returns:
+        Attention [batch, keys] and its JSD [batch].
+    """
+    outputs = _compute_probs(candidates, logits)
+    # Rounding can make a distance slightly larger than 1.
+    change = tvd(outputs, probs).clamp(max=1)
     change[0] = 0
     divergence = jsd(candidates, attention)
-    within = divergence.masked_fill(change > epsilon, -1)
-    best, index = within.max(0)
+    feasible_divergence = divergence.masked_fill(change > epsilon, -1)
+    best_divergence, best_index = feasible_divergence.max(0)
     text = torch.arange(len(attention), device=attention.device)
-    return candidates[index, text], best.clamp_min(0)
+    return candidates[best_index, text], best_divergence.clamp_min(0)
 
 
-def slabs(probs: Tensor, size: Tensor, epsilon: float) -> Iterator[tuple[int, int, Tensor, Tensor]]:
-    """Yields classes i, j and the range of their log odds within ε, each [batch, 1]."""
+def iterate_slabs(
+    probs: Tensor, max_score: Tensor, epsilon: float
+) -> Iterator[tuple[int, int, Tensor, Tensor]]:
+    """Iterate over pairs of classes with the range of their log odds within ε.
+
+    Args:
+        probs: original output, [batch, classes], most probable class first.
+        max_score: largest absolute difference of two logits of any token, [batch, 1].
+        epsilon: bound on the change of each probability.
+
+    Yields:
+        Classes i and j, and the lowest and highest log odds of i against j, each [batch, 1].
+    """
     n_classes = probs.shape[-1]
     pairs = itertools.combinations(range(n_classes), 2)
-    most_probable = sorted(pairs, key=sum)[:MAX_PAIRS]
-    for i, j in most_probable:
-        low, high = log_odds_within(probs[:, [i]], probs[:, [j]], size, epsilon)
+    most_probable_pairs = sorted(pairs, key=sum)[:MAX_CLASS_PAIRS]
+    for i, j in most_probable_pairs:
+        low, high = compute_log_odds_range(probs[:, [i]], probs[:, [j]], max_score, epsilon)
         yield i, j, low, high
 
 
-class Pairs(NamedTuple):
-    """Pairs of tokens, and between what the weight on the second must lie.
+class FeasibleEdges(NamedTuple):
+    """Edges with the interval to which the weight on the second token is restricted.
 
-    ``low`` and ``high`` are [batch, pairs], in [0, 1], and only where ``is_open``.
+    Attributes:
+        edges: the edges.
+        low: lower end of the interval, [batch, pairs], in [0, 1].
+        high: upper end of the interval, [batch, pairs], in [0, 1].
+        is_open: whether the interval is not empty, bool [batch, pairs].
     """
 
     edges: Edges
@@ -403,248 +512,292 @@ class Pairs(NamedTuple):
     is_open: Tensor
 
 
-def _of_slabs(
+def _bound_by_slabs(
     attention: Tensor,
     logits: Tensor,
     mask: Tensor,
     probs: Tensor,
     epsilon: float,
-) -> tuple[Tensor, Pairs]:
-    """Returns the least upper bound over all slabs [batch], and the part of edges inside them."""
+) -> tuple[Tensor, FeasibleEdges]:
+    """Compute the smallest upper bound over all slabs, and the edges inside all slabs.
+
+    Returns:
+        Upper bound of the JSD [batch], and the intervals that the slabs leave on each edge.
+    """
     upper = largest_jsd(attention, mask)
     n_keys = mask.shape[-1]
     n_pairs = n_keys * (n_keys - 1) // 2
     lowest = attention.new_zeros(len(attention), n_pairs)
     highest = torch.ones_like(lowest)
-    # No difference of two logits is larger.
-    size = logits.masked_fill(~mask[..., None], 0).abs()
-    size = 2 * size.amax(2).amax(1)[:, None]
+    # The difference of two logits is at most twice the largest absolute logit.
+    max_logit = logits.masked_fill(~mask[..., None], 0).abs()
+    max_difference = 2 * max_logit.amax(2).amax(1)[:, None]
 
-    for i, j, low, high in slabs(probs, size, epsilon):
+    for i, j, low, high in iterate_slabs(probs, max_difference, epsilon):
         difference = logits[..., i] - logits[..., j]
-        edges = edges_of(attention, difference, mask)
-        farthest, _ = farthest_between(attention, edges, low, high)
-        upper = torch.minimum(upper, farthest)
-        ends = interval_ends(edges, low, high)
+        edges = build_edges(attention, difference, mask)
+        slab_bound, _ = find_farthest_in_slab(attention, edges, low, high)
+        upper = torch.minimum(upper, slab_bound)
+        ends = compute_interval_ends(edges, low, high)
         lowest = torch.maximum(lowest, ends.amin(0))
         highest = torch.minimum(highest, ends.amax(0))
 
     is_open = edges.is_real & (lowest <= highest)
     lowest = lowest.clamp(0, 1)
     highest = highest.clamp(0, 1)
-    return upper, Pairs(edges, lowest, highest, is_open)
+    return upper, FeasibleEdges(edges, lowest, highest, is_open)
 
 
-def _on_edges(
+def _search_edges(
     attention: Tensor,
     logits: Tensor,
-    pairs: Pairs,
+    feasible_edges: FeasibleEdges,
     probs: Tensor,
     epsilon: float,
 ) -> Tensor:
-    """Returns the best attentions to two tokens, [refined, batch, keys]."""
-    edges = pairs.edges
+    """Search the edges for the farthest attention to two tokens, [ends, batch, keys]."""
+    edges = feasible_edges.edges
     text = torch.arange(len(logits), device=logits.device)[:, None]
-    # Outputs that share no class are at 1, a little less or more; all of them are within.
-    limit = INNER * epsilon if epsilon < 1 else math.inf
+    # Two outputs that share no class have distance 1 up to rounding, so ε = 1 is no limit.
+    limit = EPSILON_MARGIN * epsilon if epsilon < 1 else math.inf
 
-    def along(pair: Tensor) -> Callable[[Tensor], Tensor]:
-        from_i = logits[text, edges.i[pair]]
-        to_j = logits[text, edges.j[pair]]
+    def make_change_function(pair: Tensor) -> Callable[[Tensor], Tensor]:
+        logits_i = logits[text, edges.i[pair]]
+        logits_j = logits[text, edges.j[pair]]
 
-        def change(weight: Tensor) -> Tensor:
-            output = torch.lerp(from_i, to_j, weight[..., None]).softmax(-1)
+        def compute_change(weight: Tensor) -> Tensor:
+            output = torch.lerp(logits_i, logits_j, weight[..., None]).softmax(-1)
             return tvd(output, probs[:, None])
 
-        return change
+        return compute_change
 
-    ends = ends_on_edges(pairs, along, limit, GRID)
-    first, second = edges.i[ends.pair], edges.j[ends.pair]
-    return ends.attention(attention, first, second)
-
-
-Along = Callable[[Tensor], Callable[[Tensor], Tensor]]
-"""Edges by number, [batch, some] -> from weights on their second tokens, of this shape, to
-how far they move the output."""
+    ends = search_edge_ends(feasible_edges, make_change_function, limit, N_GRID_POINTS)
+    return ends.build_attention(attention, edges.i[ends.pair], edges.j[ends.pair])
 
 
-class Ends(NamedTuple):
-    """Ends of edges within ε, each [batch, ends].
+EdgeChange = Callable[[Tensor], Callable[[Tensor], Tensor]]
+"""Function from edge numbers, [batch, n], to a second function. The second function maps weights
+on the second tokens of these edges, [batch, n], to the change of the output, [batch, n]."""
+
+
+class EdgeEnds(NamedTuple):
+    """Outermost feasible points on edges, each [batch, ends].
 
     Attributes:
         pair: number of the edge.
-        weight: on its second token.
-        is_found: whether there is one.
+        weight: weight on the second token of the edge.
+        is_found: whether the edge has a feasible point.
     """
 
     pair: Tensor
     weight: Tensor
     is_found: Tensor
 
-    def attention(self, attention: Tensor, first: Tensor, second: Tensor) -> Tensor:
-        """Attention on these tokens [ends, batch, keys]; the given one where none is found."""
-        two = on_two(first, second, self.weight, attention.shape[-1])
-        two = torch.where(self.is_found[..., None], two, attention[:, None])
-        return two.transpose(0, 1)
+    def build_attention(self, attention: Tensor, first: Tensor, second: Tensor) -> Tensor:
+        """Build the attention at each end, and use ``attention`` for ends that were not found.
+
+        Args:
+            attention: original attention, [batch, keys].
+            first: first token of each edge, [batch, ends].
+            second: second token of each edge, [batch, ends].
+
+        Returns:
+            [ends, batch, keys].
+        """
+        end_attention = build_two_token_attention(first, second, self.weight, attention.shape[-1])
+        end_attention = torch.where(self.is_found[..., None], end_attention, attention[:, None])
+        return end_attention.transpose(0, 1)
 
 
-def on_two(first: Tensor, second: Tensor, weight: Tensor, n_keys: int) -> Tensor:
-    """Attention on two tokens, ``weight`` on the second, [...] each -> [..., keys]."""
-    two = weight.new_zeros(*weight.shape, n_keys)
-    weight_on_second = weight[..., None]
-    two.scatter_(-1, second[..., None], weight_on_second)
-    return two.scatter_(-1, first[..., None], 1 - weight_on_second)
-
-
-def ends_on_edges(pairs: Pairs, along: Along, limit: float, n_weights: int) -> Ends:
-    """Returns the outermost attentions within ε on those edges that may be farthest.
-
-    Between the outermost weights of a grid that are feasible and their neighbours, which
-    are not, bisection finds the boundary.
+def build_two_token_attention(first: Tensor, second: Tensor, weight: Tensor, n_keys: int) -> Tensor:
+    """Build attention with all weight on two tokens.
 
     Args:
-        limit: of the change of the output, ε.
-        n_weights: that are tried on each edge.
+        first: first token, int64 [...].
+        second: second token, int64 [...].
+        weight: weight on the second token, [...].
+        n_keys: number of keys.
+
+    Returns:
+        [..., keys].
     """
-    edges = pairs.edges
-    change = along(edges.numbers)
+    attention = weight.new_zeros(*weight.shape, n_keys)
+    second_weight = weight[..., None]
+    attention.scatter_(-1, second[..., None], second_weight)
+    return attention.scatter_(-1, first[..., None], 1 - second_weight)
 
-    # Feasible weights and those next to them that are not, of the lower and the upper end
-    # [2, batch, pairs]; the same weight twice where nothing more can be had.
-    inside = torch.stack([pairs.low, pairs.low])
+
+def search_edge_ends(
+    feasible_edges: FeasibleEdges,
+    make_change_function: EdgeChange,
+    limit: float,
+    n_weights: int,
+) -> EdgeEnds:
+    """Search for the outermost feasible points on the edges that may have the largest JSD.
+
+    First a grid of weights is tried on each edge. Then bisection finds the boundary between the
+    outermost feasible weights of the grid and their infeasible neighbours.
+
+    Args:
+        feasible_edges: edges with the intervals to search.
+        make_change_function: creates the function that computes the change of the output.
+        limit: largest allowed change of the output, ε.
+        n_weights: number of weights that are tried on each edge.
+
+    Returns:
+        The ends that were found.
+    """
+    edges = feasible_edges.edges
+    compute_change = make_change_function(edges.numbers)
+
+    # For the lower and the upper end of the feasible weights, [2, batch, pairs]: a feasible
+    # weight, and its infeasible neighbour. Both are equal if the interval ends at this weight.
+    inside = torch.stack([feasible_edges.low, feasible_edges.low])
     outside = inside.clone()
-    is_met = was_within = torch.zeros_like(pairs.is_open)
-    previous = pairs.low
+    is_any_feasible = was_feasible = torch.zeros_like(feasible_edges.is_open)
+    previous_weight = feasible_edges.low
     for step in range(n_weights):
-        weight = torch.lerp(pairs.low, pairs.high, step / (n_weights - 1))
-        within = (change(weight) <= limit) & pairs.is_open
-        is_first = within & ~is_met
+        weight = torch.lerp(feasible_edges.low, feasible_edges.high, step / (n_weights - 1))
+        is_feasible = (compute_change(weight) <= limit) & feasible_edges.is_open
+        is_first = is_feasible & ~is_any_feasible
         inside[0] = torch.where(is_first, weight, inside[0])
-        outside[0] = torch.where(is_first, previous, outside[0])
-        inside[1] = torch.where(within, weight, inside[1])
-        outside[1] = torch.where(within | was_within, weight, outside[1])
-        is_met = is_met | within
-        was_within = within
-        previous = weight
+        outside[0] = torch.where(is_first, previous_weight, outside[0])
+        inside[1] = torch.where(is_feasible, weight, inside[1])
+        outside[1] = torch.where(is_feasible | was_feasible, weight, outside[1])
+        is_any_feasible = is_any_feasible | is_feasible
+        was_feasible = is_feasible
+        previous_weight = weight
 
-    # The ends that may be farthest are refined; −1 stands for an edge without an end.
-    hope = two_point_jsd(edges, outside.clone()).masked_fill(~is_met, -1)
-    hope = _by_text(hope)
-    hope, chosen = hope.topk(min(REFINED, hope.shape[-1]))
-    inside = _by_text(inside).gather(1, chosen)
-    outside = _by_text(outside).gather(1, chosen)
-    pair = chosen % len(edges.i)
-    change = along(pair)
-    weight, _ = bisected(lambda weight: change(weight) <= limit, inside, outside, N_BISECTIONS)
-    return Ends(pair, weight, hope >= 0)
+    # Only the ends with the largest possible JSD are refined; −1 marks an edge without an end.
+    possible_jsd = compute_two_point_jsd(edges, outside.clone())
+    possible_jsd = possible_jsd.masked_fill(~is_any_feasible, -1)
+    possible_jsd = _flatten_by_text(possible_jsd)
+    n_refined = min(N_REFINED_ENDS, possible_jsd.shape[-1])
+    possible_jsd, refined = possible_jsd.topk(n_refined)
+    inside = _flatten_by_text(inside).gather(1, refined)
+    outside = _flatten_by_text(outside).gather(1, refined)
+    pair = refined % len(edges.i)
+    compute_change = make_change_function(pair)
+    weight, _ = bisect_boundary(
+        lambda weight: compute_change(weight) <= limit, inside, outside, N_BISECTIONS
+    )
+    return EdgeEnds(pair, weight, possible_jsd >= 0)
 
 
-def _by_text(values: Tensor) -> Tensor:
-    """[ends, batch, pairs] -> [batch, ends · pairs]."""
+def _flatten_by_text(values: Tensor) -> Tensor:
+    """Flatten [ends, batch, pairs] to [batch, ends · pairs]."""
     return values.transpose(0, 1).flatten(1)
 
 
-def farthest_by_program(attention: Tensor, logits: Tensor, mask: Tensor, epsilon: float) -> Tensor:
-    """Returns far attentions within ε, by a linear program for each text.
+def solve_linear_program(attention: Tensor, logits: Tensor, mask: Tensor, epsilon: float) -> Tensor:
+    """Find distant attention within ε by a linear program for each text.
 
-    Where the log-odds of every class against one of them move by at most 2 artanh ε, the
-    output moves by at most ε. Among such attention the program finds the largest
-    Σ a'_t v_t, where v_t is the JSD of all attention on token t: an upper bound of the JSD
-    of a', as JSD is convex. Few tokens have weight.
+    If the log odds of every class against the first class change by at most 2 artanh ε, the
+    output changes by at most ε. Under this condition the program maximises Σ a'_t v_t, with v_t
+    the JSD of attention to token t only. As JSD is convex, this sum is an upper bound of the JSD
+    of a'. The solution has few tokens with weight.
 
     Args:
-        attention, logits, mask: as in :func:`epsilon_max_jsd_bounds`, float64.
+        attention: float64 [batch, keys].
+        logits: logits u_t of each token, float64 [batch, keys, classes].
+        mask: bool [batch, keys], the tokens that may receive weight.
+        epsilon: bound on the total variation distance of the output, in [0, 1].
 
     Returns:
-        [batch, keys]; the given attention where the solver fails. Check it.
+        [batch, keys]; the original attention if the solver fails. The caller must check that it
+        is within ε.
     """
     from scipy.optimize import linprog
 
-    reach = 2 * math.atanh(min(epsilon, INNER)) - TOLERANCE
-    scores = logits - logits[..., :1]
-    moved = scores - torch.einsum("bk,bkn->bn", attention, scores)[:, None]
-    value = vertex_jsd(attention)
-    found = attention.clone()
+    max_change = 2 * math.atanh(min(epsilon, EPSILON_MARGIN)) - SOLVER_TOLERANCE
+    log_odds = logits - logits[..., :1]
+    original_log_odds = torch.einsum("bk,bkn->bn", attention, log_odds)
+    changes = log_odds - original_log_odds[:, None]
+    vertex_jsds = vertex_jsd(attention)
+    solutions = attention.clone()
     for text in (mask.sum(-1) > 1).nonzero()[:, 0].tolist():
-        sees = mask[text]
-        log_odds = moved[text, sees].t()
-        sides = torch.cat([log_odds, -log_odds]).cpu().numpy()
-        solved = linprog(
-            -value[text, sees].cpu().numpy(),
-            A_ub=sides,
-            b_ub=[reach] * len(sides),
-            A_eq=np.ones((1, sides.shape[1])),
+        is_token = mask[text]
+        class_changes = changes[text, is_token].t()
+        constraints = torch.cat([class_changes, -class_changes]).cpu().numpy()
+        result = linprog(
+            -vertex_jsds[text, is_token].cpu().numpy(),
+            A_ub=constraints,
+            b_ub=[max_change] * len(constraints),
+            A_eq=np.ones((1, constraints.shape[1])),
             b_eq=[1],
         )
-        if solved.success:
-            weights = torch.from_numpy(solved.x).clamp_min(0).to(attention)
-            found[text, sees] = weights / weights.sum()
-    return found
+        if result.success:
+            weights = torch.from_numpy(result.x).clamp_min(0).to(attention)
+            solutions[text, is_token] = weights / weights.sum()
+    return solutions
 
 
-# --- A read-out that is not linear -------------------------------------------
-# Attention on two tokens is where to look first here too, where nothing bounds the weights
-# beforehand. What is found is within ε, and a lower bound.
+# --- Models that are not linear in the attention ------------------------------------------------
+# Attention to two tokens is also a good first candidate for these models, but no slab restricts the
+# weights beforehand. The attention that is found is within ε, and its JSD is a lower bound.
 
 
 Replay = Callable[[Tensor], Tensor]
-"""Attention [copies, batch, keys] -> probabilities [copies, batch, classes]."""
+"""Function from attention [copies, batch, keys] to probabilities [copies, batch, classes]."""
 
-MOST_TOKENS = 32  # edges between these, the least attended: 496 of them
-FINE_GRID = 33
+MAX_EDGE_TOKENS = 32
+"""Number of tokens, the least attended ones, between which edges are searched: 496 edges."""
+N_FINE_GRID_POINTS = 33
+"""Number of weights that are tried on each edge of a model that is not linear."""
 
 
 @torch.no_grad()
-def farthest_on_edges(
+def search_edges_by_replay(
     attention: Tensor,
     visible: Tensor,
     replay: Replay,
     probs: Tensor,
     epsilon: float,
 ) -> Tensor:
-    """Returns far attentions on two tokens that move the output by at most ε.
+    """Search for distant attention to two tokens that changes the output by at most ε.
 
     Args:
-        attention: the model's [batch, keys].
-        visible: bool [batch, keys], the tokens that may receive weight.
+        attention: attention of the model, [batch, keys].
+        visible: tokens that may receive weight, bool [batch, keys].
         replay: runs the model with other attention.
-        probs: the model's output [batch, classes].
+        probs: output of the model, [batch, classes].
         epsilon: bound on the total variation distance of the output.
 
     Returns:
-        [ends, batch, keys]; the model's own where none is found.
+        [ends, batch, keys]; the attention of the model for ends that were not found.
     """
-    order = attention.masked_fill(~visible, torch.inf)
-    order = order.argsort(dim=-1, stable=True)[:, :MOST_TOKENS]
-    few = attention.gather(1, order)
-    is_real = visible.gather(1, order)
-    edges = edges_of(few, torch.zeros_like(few), is_real)
-    text = torch.arange(len(order), device=order.device)[:, None]
+    token_order = attention.masked_fill(~visible, torch.inf)
+    token_order = token_order.argsort(dim=-1, stable=True)[:, :MAX_EDGE_TOKENS]
+    token_attention = attention.gather(1, token_order)
+    is_real = visible.gather(1, token_order)
+    edges = build_edges(token_attention, torch.zeros_like(token_attention), is_real)
+    text = torch.arange(len(token_order), device=token_order.device)[:, None]
 
-    def tokens_of(pair: Tensor) -> tuple[Tensor, Tensor]:
-        return order[text, edges.i[pair]], order[text, edges.j[pair]]
+    def get_tokens(pair: Tensor) -> tuple[Tensor, Tensor]:
+        return token_order[text, edges.i[pair]], token_order[text, edges.j[pair]]
 
-    def along(pair: Tensor) -> Callable[[Tensor], Tensor]:
-        first, second = tokens_of(pair)
+    def make_change_function(pair: Tensor) -> Callable[[Tensor], Tensor]:
+        first, second = get_tokens(pair)
 
-        def change(weight: Tensor) -> Tensor:
-            rows = on_two(first, second, weight, attention.shape[-1])
-            after = replay(rows.transpose(0, 1))
-            return tvd(after, probs).t()
+        def compute_change(weight: Tensor) -> Tensor:
+            rows = build_two_token_attention(first, second, weight, attention.shape[-1])
+            outputs = replay(rows.transpose(0, 1))
+            return tvd(outputs, probs).t()
 
-        return change
+        return compute_change
 
-    # Where none of these weights is within ε, one beside that of least change may be.
-    change = along(edges.numbers)
+    # If no weight of the grid is within ε on an edge, a weight near the one with the smallest
+    # change may be. The search is then restricted to its neighbourhood.
+    compute_change = make_change_function(edges.numbers)
     zero = torch.zeros_like(edges.entropy)
-    weights = torch.linspace(0, 1, FINE_GRID).to(zero)
-    changes = [change(zero + weight) for weight in weights]
-    least, place = torch.stack(changes).min(0)
-    nearest = weights[place]
-    reach = torch.where(least > epsilon, weights[1], 1.0)
-    low = (nearest - reach).clamp_min(0)
-    high = (nearest + reach).clamp_max(1)
+    grid = torch.linspace(0, 1, N_FINE_GRID_POINTS).to(zero)
+    changes = [compute_change(zero + weight) for weight in grid]
+    smallest_change, smallest_index = torch.stack(changes).min(0)
+    best_weight = grid[smallest_index]
+    radius = torch.where(smallest_change > epsilon, grid[1], 1.0)
+    low = (best_weight - radius).clamp_min(0)
+    high = (best_weight + radius).clamp_max(1)
 
-    pairs = Pairs(edges, low, high, edges.is_real)
-    ends = ends_on_edges(pairs, along, epsilon, FINE_GRID)
-    return ends.attention(attention, *tokens_of(ends.pair))
+    feasible_edges = FeasibleEdges(edges, low, high, edges.is_real)
+    ends = search_edge_ends(feasible_edges, make_change_function, epsilon, N_FINE_GRID_POINTS)
+    return ends.build_attention(attention, *get_tokens(ends.pair))

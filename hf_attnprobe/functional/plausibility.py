@@ -1,17 +1,17 @@
-"""Agreement of a ranking with human rationales: the scores of ERASER.
+"""Agreement of a ranking with human rationales, as measured by ERASER.
 
-DeYoung et al. 2020, Section 4. Plausible is not faithful: a model may decide for other
-reasons than people, and an explanation that shows this is right (Jacovi & Goldberg
-2020).
+DeYoung et al. 2020, Section 4. A plausible explanation is not necessarily faithful: a model can
+decide for other reasons than people, and an explanation that shows this is correct (Jacovi &
+Goldberg 2020).
 
 Common arguments:
-    scores: [batch, keys], the importance of each unit.
-    chosen: bool [batch, keys], the units that an explanation selects.
-    marked: bool [batch, keys], the units of the human rationale.
-    content: bool [batch, keys], the units of the text.
+    scores: importance of each unit, [batch, keys].
+    chosen: units that an explanation selects, bool [batch, keys].
+    marked: units of the human rationale, bool [batch, keys].
+    content: units of the text, bool [batch, keys].
 
-Every score is NaN where no unit or every unit is marked, as in ERASER's average
-precision, which discards such texts.
+Every score is NaN if no unit or every unit of a text is marked. The average precision of ERASER
+also discards such texts.
 """
 
 from typing import NamedTuple
@@ -19,115 +19,137 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from hf_attnprobe.functional.aopc import units_first
+from hf_attnprobe.functional.aopc import list_unit_positions
 
 
-IOU_HIT = 0.5
+MIN_IOU_OF_HIT = 0.5
+"""Smallest intersection over union with which a chosen span counts as a hit of a marked span."""
 
 
 def auprc(scores: Tensor, marked: Tensor, content: Tensor) -> Tensor:
-    """Area under the precision-recall curve, with straight lines between its points.
+    """Compute the area under the precision-recall curve, with linear interpolation.
 
-    Σ (R_n − R_{n−1}) (P_n + P_{n−1}) / 2 over thresholds, from R = 0 and P = 1 on. That
-    is ERASER's AUPRC.
+    This is the AUPRC of ERASER: Σ (R_n − R_{n−1}) (P_n + P_{n−1}) / 2 over all thresholds,
+    starting from recall 0 and precision 1.
+
+    Args:
+        scores: importance of each unit, [batch, keys].
+        marked: units of the human rationale, bool [batch, keys].
+        content: units of the text, bool [batch, keys].
 
     Returns:
-        float64 [batch] in (0, 1] or NaN.
+        float64 [batch] in (0, 1], or NaN.
 
     >>> scores = torch.tensor([[3.0, 2.0, 1.0]])
     >>> marked = torch.tensor([[True, False, True]])
     >>> auprc(scores, marked, torch.ones(1, 3).bool())
     tensor([0.7917], dtype=torch.float64)
     """
-    precision, before = _precisions(scores, marked, content)
-    return _mean_of_marked((precision + before) / 2, marked, content)
+    precision, previous_precision = _compute_precisions(scores, marked, content)
+    return _average_over_marked((precision + previous_precision) / 2, marked, content)
 
 
 def average_precision(scores: Tensor, marked: Tensor, content: Tensor) -> Tensor:
-    """Area under the precision-recall curve in steps: Σ (R_n − R_{n−1}) P_n.
+    """Compute the area under the precision-recall curve as a step function.
 
-    That is the mean, over marked units, of the precision among all units that score at
-    least as much.
+    Σ (R_n − R_{n−1}) P_n equals the mean, over all marked units, of the precision among the
+    units that score at least as much.
+
+    Args:
+        scores: importance of each unit, [batch, keys].
+        marked: units of the human rationale, bool [batch, keys].
+        content: units of the text, bool [batch, keys].
 
     Returns:
-        float64 [batch] in (0, 1] or NaN.
+        float64 [batch] in (0, 1], or NaN.
 
     >>> scores = torch.tensor([[3.0, 2.0, 1.0]])
     >>> marked = torch.tensor([[True, False, True]])
     >>> average_precision(scores, marked, torch.ones(1, 3).bool())
     tensor([0.8333], dtype=torch.float64)
     """
-    precision, _ = _precisions(scores, marked, content)
-    return _mean_of_marked(precision, marked, content)
+    precision, _ = _compute_precisions(scores, marked, content)
+    return _average_over_marked(precision, marked, content)
 
 
-def _precisions(scores: Tensor, marked: Tensor, content: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns the precision of the units that score at least as much as each, and of those above.
+def _compute_precisions(scores: Tensor, marked: Tensor, content: Tensor) -> tuple[Tensor, Tensor]:
+    """Compute for each unit the precision at its own score, and at the next higher score.
 
-    Each float64 [batch, keys]; 1 where none is above.
+    Returns:
+        Precision among the units that score at least as much, and among the units that score
+        more (1 if there are none), each float64 [batch, keys].
     """
-    others = scores[:, None]
+    all_scores = scores[:, None]
     threshold = scores[..., None]
-    at_least = (others >= threshold) & content[:, None]
-    above = (others > threshold) & content[:, None]
+    scores_at_least = (all_scores >= threshold) & content[:, None]
+    scores_more = (all_scores > threshold) & content[:, None]
 
     precisions = []
-    for chosen in (at_least, above):
+    for chosen in (scores_at_least, scores_more):
         n_hits = (chosen & marked[:, None]).sum(-1)
         n_chosen = chosen.sum(-1).clamp_min(1).double()
         precisions.append(n_hits / n_chosen)
-    own, before = precisions
-    return own, before.masked_fill(~above.any(-1), 1)
+    precision, previous_precision = precisions
+    return precision, previous_precision.masked_fill(~scores_more.any(-1), 1)
 
 
-def _mean_of_marked(values: Tensor, marked: Tensor, content: Tensor) -> Tensor:
+def _average_over_marked(values: Tensor, marked: Tensor, content: Tensor) -> Tensor:
+    """Compute the mean over the marked units, [batch, keys] -> [batch]."""
     marked = marked & content
     mean = (values * marked).sum(-1) / marked.sum(-1)
-    return mean.masked_fill(~_is_defined(marked, content), torch.nan)
+    return mean.masked_fill(~_has_mixed_marks(marked, content), torch.nan)
 
 
 def token_f1(chosen: Tensor, marked: Tensor, content: Tensor) -> Tensor:
-    """Returns the F1 of the chosen units as a prediction of the marked ones.
+    """Compute the F1 of the chosen units as a prediction of the marked units.
+
+    Args:
+        chosen: units that an explanation selects, bool [batch, keys].
+        marked: units of the human rationale, bool [batch, keys].
+        content: units of the text, bool [batch, keys].
 
     Returns:
-        float64 [batch] in [0, 1] or NaN.
+        float64 [batch] in [0, 1], or NaN.
     """
     chosen = chosen & content
     marked = marked & content
     n_hits = (chosen & marked).sum(-1).double()
     n_units = chosen.sum(-1) + marked.sum(-1)
     f1 = 2 * n_hits / n_units
-    unknown = ~_is_defined(marked, content)
-    return f1.masked_fill(unknown, torch.nan)
+    is_undefined = ~_has_mixed_marks(marked, content)
+    return f1.masked_fill(is_undefined, torch.nan)
 
 
-def share_of_marked(weights: Tensor, marked: Tensor, content: Tensor) -> Tensor:
-    """Share of the total weight that lies on marked units.
+def compute_marked_share(weights: Tensor, marked: Tensor, content: Tensor) -> Tensor:
+    """Compute the share of the total weight that lies on marked units.
 
     Args:
-        weights: [batch, keys], at least 0.
+        weights: attention weights, [batch, keys], at least 0.
+        marked: units of the human rationale, bool [batch, keys].
+        content: units of the text, bool [batch, keys].
 
     Returns:
-        float64 [batch] in [0, 1] or NaN; NaN too where no unit has weight.
+        float64 [batch] in [0, 1], or NaN. It is also NaN if no unit has weight.
 
     >>> weights = torch.tensor([[0.5, 0.2, 0.1, 0.2]])
     >>> content = torch.tensor([[False, True, True, True]])
-    >>> share_of_marked(weights, torch.tensor([[True, True, False, False]]), content)
+    >>> compute_marked_share(weights, torch.tensor([[True, True, False, False]]), content)
     tensor([0.4000], dtype=torch.float64)
     """
     weights = weights.double() * content
     share = (weights * marked).sum(-1) / weights.sum(-1)
-    return share.masked_fill(~_is_defined(marked, content), torch.nan)
+    return share.masked_fill(~_has_mixed_marks(marked, content), torch.nan)
 
 
 class SpanScores(NamedTuple):
-    """Agreement of spans, each float64 [batch], at least 0, or NaN.
+    """Agreement of spans, each score float64 [batch], at least 0, or NaN.
 
     Attributes:
         precision: share of the chosen spans that are hits.
-        recall: hits per marked span; beyond 1 where several hit the same one.
-        f1: of the two, for each text. ERASER's IOU F1 of a data set is 2PR / (P + R) of
-            their means P and R over its texts.
+        recall: hits per marked span; above 1 if several chosen spans hit the same marked span.
+        f1: F1 of precision and recall within each text. The IOU F1 that ERASER reports for a
+            data set is 2PR / (P + R), with the mean precision P and the mean recall R over its
+            texts.
     """
 
     precision: Tensor
@@ -135,25 +157,38 @@ class SpanScores(NamedTuple):
     f1: Tensor
 
 
-def iou_scores(chosen: Tensor, marked: Tensor, content: Tensor) -> SpanScores:
-    """Returns the agreement of spans, which are runs of neighbouring units.
+def compute_iou_scores(chosen: Tensor, marked: Tensor, content: Tensor) -> SpanScores:
+    """Compute the agreement of chosen and marked spans by intersection over union.
 
-    A chosen span is a hit where it shares at least half of its union with a marked
-    span.
+    A span is a run of adjacent units. A chosen span is a hit if its intersection over union
+    with some marked span is at least :data:`MIN_IOU_OF_HIT`.
+
+    Args:
+        chosen: units that an explanation selects, bool [batch, keys].
+        marked: units of the human rationale, bool [batch, keys].
+        content: units of the text, bool [batch, keys].
+
+    Returns:
+        Precision, recall and F1.
     """
-    # Units first: positions that are no units must not separate neighbours.
-    order = units_first(content)
-    chosen_spans = spans((chosen & content).gather(1, order))
-    marked_spans = spans((marked & content).gather(1, order))
-    width = int(max(chosen_spans.max(), marked_spans.max())) + 1
+    # Positions that are not units are moved to the end, so that they do not split a span.
+    positions = list_unit_positions(content)
+    chosen_spans = number_spans((chosen & content).gather(1, positions))
+    marked_spans = number_spans((marked & content).gather(1, positions))
+    n_numbers = int(max(chosen_spans.max(), marked_spans.max())) + 1
 
-    pair = chosen_spans * width + marked_spans
-    shared = torch.zeros(len(pair), width**2, dtype=torch.float64, device=pair.device)
-    shared.scatter_add_(1, pair, shared.new_ones(pair.shape))
-    shared = shared.unflatten(1, (width, width))
-    union = shared.sum(2, keepdim=True) + shared.sum(1, keepdim=True) - shared
-    iou = shared / union.clamp_min(1)
-    is_hit = iou[:, 1:, 1:] >= IOU_HIT  # number 0 is no span
+    pair_number = chosen_spans * n_numbers + marked_spans
+    intersections = torch.zeros(
+        len(pair_number), n_numbers**2, dtype=torch.float64, device=pair_number.device
+    )
+    intersections.scatter_add_(1, pair_number, intersections.new_ones(pair_number.shape))
+    intersections = intersections.unflatten(1, (n_numbers, n_numbers))
+    chosen_sizes = intersections.sum(2, keepdim=True)
+    marked_sizes = intersections.sum(1, keepdim=True)
+    unions = chosen_sizes + marked_sizes - intersections
+    iou = intersections / unions.clamp_min(1)
+    # Number 0 belongs to units outside of all spans.
+    is_hit = iou[:, 1:, 1:] >= MIN_IOU_OF_HIT
     n_hits = is_hit.any(-1).sum(-1).double()
 
     n_chosen = chosen_spans.amax(1)
@@ -161,33 +196,39 @@ def iou_scores(chosen: Tensor, marked: Tensor, content: Tensor) -> SpanScores:
     precision = n_hits / n_chosen.clamp_min(1)
     recall = n_hits / n_marked
     f1 = 2 * n_hits / (n_chosen + n_marked)
-    unknown = ~_is_defined(marked, content)
+    is_undefined = ~_has_mixed_marks(marked, content)
     return SpanScores(
-        precision.masked_fill(unknown, torch.nan),
-        recall.masked_fill(unknown, torch.nan),
-        f1.masked_fill(unknown, torch.nan),
+        precision.masked_fill(is_undefined, torch.nan),
+        recall.masked_fill(is_undefined, torch.nan),
+        f1.masked_fill(is_undefined, torch.nan),
     )
 
 
 def iou_f1(chosen: Tensor, marked: Tensor, content: Tensor) -> Tensor:
-    """F1 of spans in each text, see :func:`iou_scores`.
+    """Compute the F1 of spans within each text; see :func:`compute_iou_scores`.
+
+    Args:
+        chosen: units that an explanation selects, bool [batch, keys].
+        marked: units of the human rationale, bool [batch, keys].
+        content: units of the text, bool [batch, keys].
 
     Returns:
         float64 [batch], at least 0, or NaN.
     """
-    return iou_scores(chosen, marked, content).f1
+    return compute_iou_scores(chosen, marked, content).f1
 
 
-def spans(chosen: Tensor) -> Tensor:
-    """The number of the run of True that each position belongs to.
+def number_spans(chosen: Tensor) -> Tensor:
+    """Number the runs of True from left to right.
 
     Args:
         chosen: bool [batch, keys].
 
     Returns:
-        int64 [batch, keys], from 1; 0 outside of runs.
+        Number of the run that each position belongs to, int64 [batch, keys], from 1; 0 outside
+        of runs.
 
-    >>> spans(torch.tensor([[True, True, False, True]]))
+    >>> number_spans(torch.tensor([[True, True, False, True]]))
     tensor([[1, 1, 0, 2]])
     """
     starts = chosen.clone()
@@ -195,6 +236,7 @@ def spans(chosen: Tensor) -> Tensor:
     return starts.cumsum(1) * chosen
 
 
-def _is_defined(marked: Tensor, content: Tensor) -> Tensor:
+def _has_mixed_marks(marked: Tensor, content: Tensor) -> Tensor:
+    """Check whether some, but not all units of a text are marked, bool [batch]."""
     n_marked = (marked & content).sum(-1)
     return (n_marked > 0) & (n_marked < content.sum(-1))

@@ -1,14 +1,17 @@
-"""Predictions as one vector per text, which all tests compare.
+"""Predictions as one vector per text, which all faithfulness tests compare.
 
-A prediction has *parts*, each a decision among *outcomes*: one part for a class, a part
-per label where several may hold, start and end for an answer in a text, a part per word
-that is tagged. The vector has the probability of every outcome of every part, divided by
-the number of parts: what one part, drawn at random, says. So it sums to 1, its total
-variation distance is the mean of the parts' distances, and no test need know how many
-parts there are.
+A prediction has *parts*, and each part is a decision among *outcomes*. A predicted class is one
+part. A text with several labels has one part per label, an extracted answer has a start and an
+end, and a tagged text has one part per word.
 
-A number y is the pair (y − o, o − y) / scale: half of the pair's L1 change is the change
-of y in units of the scale, and its sign says on which side of o it is.
+The prediction vector contains the probability of every outcome of every part, divided by the
+number of parts. It can be read as the prediction of one part drawn at random. So it sums to 1, its
+total variation distance is the mean distance of the parts, and no test needs to know the number of
+parts.
+
+A number y is represented by the pair (y − o, o − y) / scale with the origin o. Half of the L1 change
+of this pair is the change of y in units of the scale, and the larger entry tells on which side of o
+the number is.
 """
 
 from collections.abc import Mapping
@@ -16,35 +19,39 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from hf_attnprobe.functional.divergence import small_side, tvd
+from hf_attnprobe.functional.divergence import compute_shifted_probability, tvd
 
 
-STANDARD_LEAD = 3.0
-"""Nats by which what is predicted leads at the standard temperature: p = .95 of two classes."""
+STANDARD_MARGIN = 3.0
+"""Median margin of the predicted outcome at the standard temperature, in nats of log odds.
+
+For two classes it corresponds to p = .95.
+"""
 
 
-def _log(probs: Tensor) -> Tensor:
+def _safe_log(probs: Tensor) -> Tensor:
+    """Compute logarithms, with probabilities clamped at the smallest positive float."""
     return probs.clamp_min(torch.finfo(probs.dtype).tiny).log()
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """The meaning of the entries of a prediction vector [..., parts · outcomes].
+    """Meaning of the entries of a prediction vector, [..., parts · outcomes].
 
     Attributes:
         kind: "classes", "labels", "number", "tags", "span", "choice" or "words".
-        name: in words, for reports.
-        outcomes: names of a part's outcomes; empty where they have none.
-        parts: names of the parts; empty where there is one, or they have none.
-        n_parts: None where texts differ in it.
-        n_outcomes: None where texts differ in it.
-        decides: whether there are decisions that may flip; not for a number without a
-            threshold.
-        scale, origin: of a number.
-        has_rest: whether the last outcome stands for many, and is never decided for.
+        name: description of the prediction for reports.
+        outcomes: names of the outcomes of a part; empty if they have no names.
+        parts: names of the parts; empty if there is only one part, or if they have no names.
+        n_parts: number of parts; None if it differs between texts.
+        n_outcomes: number of outcomes; None if it differs between texts.
+        decides: whether the prediction includes decisions that can flip. This is False for a
+            number without a threshold.
+        scale: unit of the changes of a number.
+        origin: origin of a number.
+        has_rest: whether the last outcome combines many unlikely ones. It is never the decision.
     """
 
     kind: str
@@ -60,26 +67,35 @@ class Prediction:
 
     @property
     def is_number(self) -> bool:
+        """Whether the prediction is a number, or several numbers."""
         return self.kind == "number"
 
     @property
     def has_one_part(self) -> bool:
+        """Whether every text has exactly one part."""
         return self.n_parts == 1
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """Names of the decisions, by which texts are grouped; empty where nothing is decided."""
+        """Names of the decisions that group the texts of a report; empty without a decision."""
         return self.outcomes if self.has_one_part and self.decides else ()
 
     @property
-    def targets(self) -> tuple[str, ...]:
-        """Names of the classes or labels that a test can be asked to explain."""
+    def target_names(self) -> tuple[str, ...]:
+        """Names of the classes or labels that a test can explain."""
         if self.kind == "labels":
             return self.parts
         return self.outcomes if self.has_one_part and not self.is_number else ()
 
-    def grouped(self, probs: Tensor) -> Tensor:
-        """Returns a vector as distributions [..., parts, outcomes]; absent parts are all 0."""
+    def group_by_part(self, probs: Tensor) -> Tensor:
+        """Convert prediction vectors to one distribution per part.
+
+        Args:
+            probs: prediction vectors, [..., parts · outcomes].
+
+        Returns:
+            [..., parts, outcomes]; parts that a text does not have are 0.
+        """
         if self.n_parts is None:
             parts = probs.unflatten(-1, (-1, self.n_outcomes or 1))
             is_present = parts.sum(-1) > 0
@@ -90,196 +106,271 @@ class Prediction:
             return parts
         return parts * self.n_parts
 
-    def leads(self, probs: Tensor) -> Tensor:
-        """Returns how far what is decided lies before the next outcome, mean over parts.
-
-        Shape: [batch, entries] -> [batch], in nats of log-odds.
-        """
-        grouped = self.grouped(probs).double()
-        present = grouped.sum(-1) > 0
-        two, _ = grouped.topk(2, dim=-1)
-        likeliest, next_one = _log(two).unbind(-1)
-        lead = likeliest - next_one
-        lead = lead * present
-        return lead.sum(-1) / present.sum(-1)
-
-    def standard_sharpness(self, probs: Tensor) -> float:
-        """Returns the factor on all logits with which the median lead is the standard one.
-
-        Of a number the factor with which its standard deviation is 1; 1 where all texts are
-        alike, or nothing leads.
+    def compute_margins(self, probs: Tensor) -> Tensor:
+        """Compute the margin of the most probable outcome over the runner-up, mean over parts.
 
         Args:
-            probs: of a sample of texts, [texts, entries].
+            probs: prediction vectors, [batch, entries].
 
-        >>> certain = torch.tensor([[1.0, 9.0], [3.0, 1.0]]).log().softmax(-1)
-        >>> round(Prediction("classes", "").standard_sharpness(certain), 2)  # 3 / ((ln 9 + ln 3) / 2)
+        Returns:
+            [batch], in nats of log odds.
+        """
+        grouped = self.group_by_part(probs).double()
+        is_present = grouped.sum(-1) > 0
+        top_two, _ = grouped.topk(2, dim=-1)
+        top_log_prob, runner_up_log_prob = _safe_log(top_two).unbind(-1)
+        margins = top_log_prob - runner_up_log_prob
+        margins = margins * is_present
+        return margins.sum(-1) / is_present.sum(-1)
+
+    def compute_standard_sharpness(self, probs: Tensor) -> float:
+        """Compute the factor on all logits with which the median margin is the standard one.
+
+        For a number, it is the factor with which its standard deviation is 1.
+
+        Args:
+            probs: prediction vectors of a sample of texts, [texts, entries].
+
+        Returns:
+            The factor; 1 if all texts have the same number, or if the median margin is 0.
+
+        The two margins are ln 9 and ln 3, and 3 / ((ln 9 + ln 3) / 2) = 1.82:
+
+        >>> probs = torch.tensor([[1.0, 9.0], [3.0, 1.0]]).log().softmax(-1)
+        >>> round(Prediction("classes", "").compute_standard_sharpness(probs), 2)
         1.82
         """
         if self.is_number:
             numbers = probs[:, 0].double()
-            spread = numbers.std(correction=0)
-            return float(1 / spread) if spread > 0 else 1.0
-        median = float(self.leads(probs).quantile(0.5))
-        return STANDARD_LEAD / median if median > 0 else 1.0
+            standard_deviation = numbers.std(correction=0)
+            return float(1 / standard_deviation) if standard_deviation > 0 else 1.0
+        median_margin = float(self.compute_margins(probs).quantile(0.5))
+        return STANDARD_MARGIN / median_margin if median_margin > 0 else 1.0
 
-    def sharpened(self, probs: Tensor, sharpness: float) -> Tensor:
-        """Returns what is predicted where all logits are multiplied by ``sharpness``.
+    def sharpen(self, probs: Tensor, sharpness: float) -> Tensor:
+        """Compute the predictions after all logits are multiplied by ``sharpness``.
 
-        softmax(sharpness · log p) of every part, as logits are log p up to a constant; a
-        number is multiplied itself.
+        Logits equal log p up to a constant, so this is softmax(sharpness · log p) of every part.
+        A number is multiplied by ``sharpness`` itself.
 
-        Shape: [..., entries] -> the same, float64.
+        Args:
+            probs: prediction vectors, [..., entries].
+            sharpness: factor on the logits, the inverse of a temperature.
+
+        Returns:
+            float64 [..., entries].
         """
         if self.is_number:
             return probs.double() * sharpness
-        grouped = self.grouped(probs).double()
-        present = grouped.sum(-1, keepdim=True) > 0
-        logs = _log(grouped)
-        if self.kind in (
-            "choice",
-            "span",
-        ):  # what a text does not have stays without probability
-            logs = logs.masked_fill(grouped == 0, -torch.inf)
-        logs = logs.masked_fill(~present, 0)
-        sharp = (sharpness * logs).softmax(-1) * present
-        n_present = present.sum(-2, keepdim=True).clamp_min(1)
-        return (sharp / n_present).flatten(-2)
+        grouped = self.group_by_part(probs).double()
+        is_present = grouped.sum(-1, keepdim=True) > 0
+        log_probs = _safe_log(grouped)
+        if self.kind in ("choice", "span"):
+            # Outcomes that a text does not have must keep probability 0.
+            log_probs = log_probs.masked_fill(grouped == 0, -torch.inf)
+        log_probs = log_probs.masked_fill(~is_present, 0)
+        sharpened = (sharpness * log_probs).softmax(-1) * is_present
+        n_present = is_present.sum(-2, keepdim=True).clamp_min(1)
+        return (sharpened / n_present).flatten(-2)
 
-    def decision(self, probs: Tensor) -> Tensor:
-        """The most probable outcome of every part, int [..., parts]."""
-        grouped = self.grouped(probs)
-        return (grouped[..., :-1] if self.has_rest else grouped).argmax(-1)
-
-    def n_targets(self, probs: Tensor) -> int:
-        """Number of classes or labels that a test can be asked to explain."""
-        if self.kind == "choice":
-            return probs.shape[-1]
-        return len(self.targets)
-
-    def flips(self, before: Tensor, after: Tensor, target: int | None = None) -> Tensor:
-        """Whether the decision of any part changes, bool [...].
+    def decide(self, probs: Tensor) -> Tensor:
+        """Find the most probable outcome of every part.
 
         Args:
-            target: a class or label; then whether it is decided for in one and not in
-                the other. A change between two others is none.
-        """
-        if target is None:
-            return (self.decision(before) != self.decision(after)).any(-1)
-        return self.is_for(before, target) != self.is_for(after, target)
-
-    def is_for(self, probs: Tensor, target: int | None) -> Tensor:
-        """Whether the prediction decides for a class or label, bool [...]; True without one."""
-        if target is None:
-            return torch.ones_like(probs[..., 0], dtype=torch.bool)
-        decided = self.decision(probs)
-        if self.kind == "labels":
-            return decided[..., target] == 1
-        return decided[..., 0] == target
-
-    def explained(self, probs: Tensor, target: int | None = None) -> Tensor:
-        """Returns the entries whose sum the tests explain.
-
-        Args:
-            probs: [batch, parts · outcomes].
-            target: number of a class or label; None: what is decided.
+            probs: prediction vectors, [..., entries].
 
         Returns:
-            int [batch], or [batch, parts] where there are several parts.
+            Index of the outcome, int64 [..., parts].
+        """
+        grouped = self.group_by_part(probs)
+        return (grouped[..., :-1] if self.has_rest else grouped).argmax(-1)
+
+    def count_targets(self, probs: Tensor) -> int:
+        """Count the classes or labels that a test can explain.
+
+        Args:
+            probs: prediction vectors, [..., entries].
+
+        Returns:
+            Number of classes, labels or choices.
+        """
+        if self.kind == "choice":
+            return probs.shape[-1]
+        return len(self.target_names)
+
+    def has_flipped(self, before: Tensor, after: Tensor, target: int | None = None) -> Tensor:
+        """Check whether the decision of any part differs between two predictions.
+
+        Args:
+            before: prediction vectors, [..., entries].
+            after: prediction vectors, [..., entries].
+            target: a class or label. If given, the decision is only whether this class or label
+                is predicted; a change between two other classes does not count.
+
+        Returns:
+            bool [...].
+        """
+        if target is None:
+            return (self.decide(before) != self.decide(after)).any(-1)
+        return self.is_decided_for(before, target) != self.is_decided_for(after, target)
+
+    def is_decided_for(self, probs: Tensor, target: int | None) -> Tensor:
+        """Check whether the decision is a given class or label.
+
+        Args:
+            probs: prediction vectors, [..., entries].
+            target: a class or label; with None the result is True for all texts.
+
+        Returns:
+            bool [...].
+        """
+        if target is None:
+            return torch.ones_like(probs[..., 0], dtype=torch.bool)
+        decisions = self.decide(probs)
+        if self.kind == "labels":
+            return decisions[..., target] == 1
+        return decisions[..., 0] == target
+
+    def select_explained_entries(self, probs: Tensor, target: int | None = None) -> Tensor:
+        """Select the entries of the prediction vector whose sum the tests explain.
+
+        Args:
+            probs: prediction vectors, [batch, parts · outcomes].
+            target: index of a class or label; None selects the decision of each part.
+
+        Returns:
+            Indices of entries, int64 [batch], or [batch, parts] if there are several parts.
         """
         if target is not None:
             entry = 2 * target + 1 if self.kind == "labels" else target
             return torch.full_like(probs[:, 0], entry, dtype=torch.long)
-        decided = self.decision(probs)
-        n_parts = decided.shape[-1]
+        decisions = self.decide(probs)
+        n_parts = decisions.shape[-1]
         n_outcomes = probs.shape[-1] // n_parts
-        first = torch.arange(n_parts, device=probs.device) * n_outcomes
-        entries = decided + first
+        part_offsets = torch.arange(n_parts, device=probs.device) * n_outcomes
+        entries = decisions + part_offsets
         return entries[:, 0] if self.has_one_part else entries
 
-    def distance_by_part(self, before: Tensor, after: Tensor) -> Tensor:
-        """Total variation distance of each part, [..., parts]; in scales of a number."""
-        return tvd(self.grouped(before), self.grouped(after))
-
-    def distance(self, before: Tensor, after: Tensor) -> Tensor:
-        """Returns the mean of :meth:`distance_by_part`, with digits kept where one is next to 1.
-
-        The probability of a part's decision is next to 1 in a confident model and has
-        lost its digits there. So its change is taken as that of all others together.
+    def compute_part_distances(self, before: Tensor, after: Tensor) -> Tensor:
+        """Compute the total variation distance of each part; for a number, in units of its scale.
 
         Args:
-            before: [batch, entries].
-            after: [batch, keys, entries].
+            before: prediction vectors, [..., entries].
+            after: prediction vectors, [..., entries].
+
+        Returns:
+            [..., parts].
+        """
+        return tvd(self.group_by_part(before), self.group_by_part(after))
+
+    def compute_distance(self, before: Tensor, after: Tensor) -> Tensor:
+        """Compute the mean of :meth:`compute_part_distances` without loss of precision.
+
+        In a confident model the probability of a part's decision is near 1 and has lost digits
+        to rounding. Its change is therefore computed from the probabilities of all other
+        outcomes, see :func:`~hf_attnprobe.functional.divergence.compute_shifted_probability`.
+
+        Args:
+            before: prediction vectors, [batch, entries].
+            after: prediction vectors, [batch, keys, entries].
 
         Returns:
             [batch, keys].
         """
-        changed = self.grouped(after)
-        whole = self.grouped(before)[:, None]
-        decided = whole.argmax(-1).expand(changed.shape[:-1])
-        is_decided = F.one_hot(decided, changed.shape[-1]).bool()
-        whole = whole.expand_as(changed)
-        own = whole.masked_fill(~is_decided, 0).sum(-1)
-        is_large = own > 0.5
-        side = small_side(whole, decided, is_large)
-        changed_side = small_side(changed, decided, is_large)
-        of_decided = (changed_side - side).abs()
-        of_others = (changed - whole).abs().masked_fill(is_decided, 0)
-        by_part = (of_decided + of_others.sum(-1)) / 2
-        total = by_part.sum(-1)
+        probs_after = self.group_by_part(after)
+        probs_before = self.group_by_part(before)[:, None]
+        decisions = probs_before.argmax(-1).expand(probs_after.shape[:-1])
+        n_outcomes = probs_after.shape[-1]
+        is_decided = torch.nn.functional.one_hot(decisions, n_outcomes).bool()
+        probs_before = probs_before.expand_as(probs_after)
+        decided_prob = probs_before.masked_fill(~is_decided, 0).sum(-1)
+        is_large = decided_prob > 0.5
+        shifted_before = compute_shifted_probability(probs_before, decisions, is_large)
+        shifted_after = compute_shifted_probability(probs_after, decisions, is_large)
+        decided_change = (shifted_after - shifted_before).abs()
+        other_changes = (probs_after - probs_before).abs().masked_fill(is_decided, 0)
+        part_distances = (decided_change + other_changes.sum(-1)) / 2
+        total = part_distances.sum(-1)
         if self.n_parts is not None:
             return total / self.n_parts
-        is_present = whole.sum(-1) != 0
+        is_present = probs_before.sum(-1) != 0
         return total / is_present.sum(-1)
 
-    def right(self, probs: Tensor, labels: Tensor) -> Tensor:
-        """Returns the share of the labelled parts that are predicted right.
+    def compute_accuracy(self, probs: Tensor, labels: Tensor) -> Tensor:
+        """Compute the share of the labelled parts of each text that are predicted correctly.
 
         Args:
-            probs: [..., batch, entries].
-            labels: int [batch] or [batch, parts], −1 where there is none; of a number
-                the numbers, NaN where there is none.
+            probs: prediction vectors, [..., batch, entries].
+            labels: int [batch] or [batch, parts], −1 for a part without a label. For numbers:
+                float, NaN for a part without a label.
 
         Returns:
-            float64 [..., batch] in [0, 1], NaN for a text without a label.
+            float64 [..., batch] in [0, 1]; NaN for a text without labels.
         """
-        decided = self.decision(probs)
-        wanted = labels.to(probs.device)
+        decisions = self.decide(probs)
+        labels = labels.to(probs.device)
         if self.is_number:
-            side = (wanted <= self.origin).long()
-            wanted = side.where(~wanted.isnan(), -1)
-        wanted = wanted[:, None] if wanted.dim() == 1 else wanted
-        known = wanted >= 0
-        is_right = (decided == wanted) & known
-        share = is_right.sum(-1).double() / known.sum(-1)
-        return share.where(known.any(-1), torch.nan)
+            side = (labels <= self.origin).long()
+            labels = side.where(~labels.isnan(), -1)
+        labels = labels[:, None] if labels.dim() == 1 else labels
+        is_labelled = labels >= 0
+        is_correct = (decisions == labels) & is_labelled
+        accuracy = is_correct.sum(-1).double() / is_labelled.sum(-1)
+        return accuracy.where(is_labelled.any(-1), torch.nan)
 
-    def value(self, probs: Tensor) -> Tensor:
-        """The predicted number in the data's own unit: [..., parts]."""
-        return self.grouped(probs)[..., 0] * self.scale + self.origin
+    def decode_number(self, probs: Tensor) -> Tensor:
+        """Convert prediction vectors to the predicted numbers, in the unit of the labels.
+
+        Args:
+            probs: prediction vectors, [..., entries].
+
+        Returns:
+            [..., parts].
+        """
+        return self.group_by_part(probs)[..., 0] * self.scale + self.origin
 
 
-def names_in_order(names: Mapping[Any, str] | None) -> list[str]:
-    """The names of a configuration's labels (``id2label``), in the order of their numbers.
+def list_label_names(names: Mapping[Any, str] | None) -> list[str]:
+    """List the label names of a model configuration (``id2label``) in the order of their ids.
+
+    Args:
+        names: names by id; the ids can be strings.
+
+    Returns:
+        The names; empty for None.
 
     Raises:
-        ValueError: a key that is no number.
+        ValueError: an id is not a number.
 
-    >>> names_in_order({"10": "emu", "9": "dog"})
+    >>> list_label_names({"10": "emu", "9": "dog"})
     ['dog', 'emu']
     """
     names = names or {}
-    return [str(names[key]) for key in sorted(names, key=int)]
+    return [str(names[label_id]) for label_id in sorted(names, key=int)]
 
 
-def classes(names: tuple[str, ...] | list[str]) -> Prediction:
-    """One of several classes."""
+def make_class_prediction(names: tuple[str, ...] | list[str]) -> Prediction:
+    """Create the prediction of one of several classes.
+
+    Args:
+        names: names of the classes.
+
+    Returns:
+        A prediction with one part and one outcome per class.
+    """
     names = tuple(map(str, names))
     return Prediction("classes", f"one of {len(names)} classes", outcomes=names)
 
 
-def labels(names: tuple[str, ...] | list[str]) -> Prediction:
-    """Several labels, each of which may hold: a Bernoulli per label."""
+def make_label_prediction(names: tuple[str, ...] | list[str]) -> Prediction:
+    """Create the prediction of several independent labels, each of which holds or not.
+
+    Args:
+        names: names of the labels.
+
+    Returns:
+        A prediction with one part per label and the outcomes "no" and "yes".
+    """
     names = tuple(map(str, names))
     return Prediction(
         "labels",
@@ -291,8 +382,19 @@ def labels(names: tuple[str, ...] | list[str]) -> Prediction:
     )
 
 
-def number(*, scale: float = 1.0, threshold: float | None = None, n_parts: int = 1) -> Prediction:
-    """A number, or several; with a threshold, on which side of it they are."""
+def make_number_prediction(
+    *, scale: float = 1.0, threshold: float | None = None, n_parts: int = 1
+) -> Prediction:
+    """Create the prediction of a number, or of several numbers.
+
+    Args:
+        scale: unit of the changes, such as the standard deviation of the labels.
+        threshold: number at which the decision changes. Without it there is no decision.
+        n_parts: number of predicted numbers.
+
+    Returns:
+        A prediction with one part per number.
+    """
     sides: tuple[str, ...] = ()
     if threshold is not None:
         sides = (f"above {threshold:g}", f"{threshold:g} or below")
@@ -308,12 +410,13 @@ def number(*, scale: float = 1.0, threshold: float | None = None, n_parts: int =
     )
 
 
-def entry_sum(probs: Tensor, entries: Tensor) -> Tensor:
-    """The sum of some entries of prediction vectors.
+def sum_entries(probs: Tensor, entries: Tensor) -> Tensor:
+    """Sum some entries of prediction vectors.
 
     Args:
-        probs: [..., batch, entries].
-        entries: int [batch] or [batch, parts], see :meth:`Prediction.explained`.
+        probs: prediction vectors, [..., batch, entries].
+        entries: indices of entries, int64 [batch] or [batch, parts], from
+            :meth:`Prediction.select_explained_entries`.
 
     Returns:
         [..., batch].

@@ -1,13 +1,14 @@
-"""Kendall's τ-b with its p-value, for a whole batch at once.
+"""Kendall's τ-b with its p-value, and other comparisons of two rankings, for whole batches.
 
-The numbers are those of ``scipy.stats.kendalltau``. Kendall, *Rank Correlation Methods*
-(4th ed., 1970); used by Jain & Wallace 2019, Section 4.1.
+The numbers are those of ``scipy.stats.kendalltau``. Source: Kendall, *Rank Correlation Methods*
+(4th ed., 1970), used by Jain & Wallace 2019, Section 4.1.
 
-Ties are ties. Leaving out either of two equal neighbours leaves the same text, so their
-importances are equal; in floating point they differ in the last bits and would be ranked at
-random. So values within a few hundred units of rounding share a rank before τ-b sees them
-(:func:`dense_rank`). With it every τ and p of the reference implementation is met to 1e-15;
-without it some sentences are off by .01.
+Equal values must share a rank. For example, leaving out either of two equal adjacent words gives
+the same text, so the two words are equally important. In floating point the two importances
+differ in their last bits, and a ranking would order them at random. Therefore
+:func:`dense_rank` gives values that differ by at most a few hundred units of rounding the same
+rank, before τ-b is computed. With it, every τ and p of the reference implementation is reproduced
+to 1e-15; without it, some sentences differ by .01.
 """
 
 import functools
@@ -18,17 +19,18 @@ import torch
 from torch import Tensor
 
 
-# SciPy's bound: without ties and up to this length the p-value is exact.
-EXACT_UP_TO = 33
-SIGNS_AT_ONCE = 1 << 16  # what stays in a core's cache
+MAX_EXACT_LENGTH = 33
+"""Largest number of values without ties for which the p-value is always exact, as in SciPy."""
+SIGNS_PER_CHUNK = 1 << 16
+"""Number of signs that are computed together, so that they fit into the cache of a CPU core."""
 
 
 class RankCorrelation(NamedTuple):
-    """Kendall's τ-b and its p-value; NaN where a row is constant or shorter than two.
+    """Kendall's τ-b and its p-value; NaN if a row is constant or has fewer than two values.
 
     Attributes:
         tau: float64 [batch] or [batch, vectors, vectors], in [−1, 1].
-        p_value: two-sided, of the same shape, in [0, 1].
+        p_value: two-sided p-value with the same shape, in [0, 1].
     """
 
     tau: Tensor
@@ -36,118 +38,149 @@ class RankCorrelation(NamedTuple):
 
 
 @functools.cache
-def _exact_p_values() -> Tensor:
-    """Returns two-sided p-values by length n and number c of pairs out of order, [34, 529].
+def _build_p_value_table() -> Tensor:
+    """Build the table of exact two-sided p-values for up to 33 values without ties.
 
-    c is the number of discordant pairs, or of concordant ones if these are fewer. The
-    distribution is that of the inversions of a random permutation.
+    The number of discordant pairs is distributed like the inversions of a random permutation.
+
+    Returns:
+        float64 [34, 529], indexed by the number n of values and by the number of discordant
+        pairs, or of concordant pairs if these are fewer.
     """
-    most_pairs = EXACT_UP_TO * (EXACT_UP_TO - 1) // 2
-    table = torch.ones(EXACT_UP_TO + 1, most_pairs + 1, dtype=torch.float64)
-    # Share of the n! permutations with c inversions.
-    share = torch.zeros_like(table[0])
-    share[0] = 1
-    for n in range(2, EXACT_UP_TO + 1):
-        window = torch.cat([share.new_zeros(n), share])
-        window = window.cumsum(0)
-        share = (window[n:] - window[:-n]) / n
-        up_to = share.cumsum(0)
-        table[n] = (2 * up_to).clamp(max=1)
+    max_pairs = MAX_EXACT_LENGTH * (MAX_EXACT_LENGTH - 1) // 2
+    table = torch.ones(MAX_EXACT_LENGTH + 1, max_pairs + 1, dtype=torch.float64)
+    # Share of the n! permutations that have 0, 1, 2, … inversions.
+    shares = torch.zeros_like(table[0])
+    shares[0] = 1
+    for n in range(2, MAX_EXACT_LENGTH + 1):
+        padded_sums = torch.cat([shares.new_zeros(n), shares])
+        padded_sums = padded_sums.cumsum(0)
+        shares = (padded_sums[n:] - padded_sums[:-n]) / n
+        cumulative_shares = shares.cumsum(0)
+        table[n] = (2 * cumulative_shares).clamp(max=1)
     return table
 
 
-def _pair_counts(values: Tensor, mask: Tensor) -> Tensor:
-    """Returns concordant minus discordant pairs, float64 [batch, vectors, vectors].
+def _count_pairs(values: Tensor, mask: Tensor) -> Tensor:
+    """Count concordant minus discordant pairs of positions for every pair of vectors.
 
-    On the diagonal stand the pairs that are not tied. All ordered pairs of positions at
-    once: signs of x_i − x_j, then one product of matrices, in chunks of the batch that
-    fit a core's cache. Sums of signs are exact in float32 up to 4,096 keys.
+    The signs of x_i − x_j for all ordered pairs of positions are multiplied as matrices. The
+    batch is split into chunks whose signs fit into the cache of a CPU core.
+
+    Args:
+        values: [batch, vectors, keys].
+        mask: bool [batch, keys].
+
+    Returns:
+        float64 [batch, vectors, vectors]. The diagonal has the numbers of untied pairs.
     """
     _, n_vectors, n_keys = values.shape
+    # Sums of signs are exact in float32 up to 4,096 keys.
     if n_keys > 4096:
         values = values.double()
-    n_signs = n_vectors * n_keys**2  # of a text
-    chunk = max(1, SIGNS_AT_ONCE // max(1, n_signs))
+    n_signs_per_text = n_vectors * n_keys**2
+    chunk_size = max(1, SIGNS_PER_CHUNK // max(1, n_signs_per_text))
     is_real = mask.to(values.dtype).unsqueeze(1)
     counts = []
-    for x, real in zip(values.split(chunk), is_real.split(chunk), strict=True):
-        signs = _rows(x) - _columns(x)
+    chunks = zip(values.split(chunk_size), is_real.split(chunk_size), strict=True)
+    for value_chunk, real_chunk in chunks:
+        signs = _expand_rows(value_chunk) - _expand_columns(value_chunk)
         signs.sign_()
-        signs.mul_(_rows(real) * _columns(real))
+        signs.mul_(_expand_rows(real_chunk) * _expand_columns(real_chunk))
         signs = signs.flatten(2)
         counts.append(signs @ signs.transpose(1, 2) / 2)
     return torch.cat(counts).to(torch.float64)
 
 
-def _tie_sums(x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns Σ t(t−1)(t−2) and Σ t(t−1)(2t+5) over the groups of t equal values.
+def _sum_over_ties(x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Compute Σ t(t−1)(t−2) and Σ t(t−1)(2t+5) over the groups of t equal values.
 
-    Each [batch, vectors].
+    Args:
+        x: [batch, vectors, keys].
+        mask: bool [batch, keys].
+
+    Returns:
+        The two sums, each [batch, vectors].
     """
     mask = mask.unsqueeze(1)
-    is_equal = _rows(x) == _columns(x)
-    is_equal &= _columns(mask)
-    # Summed over members, each of which counts the size of its group.
+    is_equal = _expand_rows(x) == _expand_columns(x)
+    is_equal &= _expand_columns(mask)
+    # The sums run over positions. Each of the t positions of a group contributes one factor t.
     t = is_equal.sum(-1) * mask
     t = t.to(torch.float64)
-    others = (t - 1).clamp_min(0)
-    first = others * (t - 2)
-    second = others * (2 * t + 5)
-    return first.sum(-1), second.sum(-1)
+    n_other_members = (t - 1).clamp_min(0)
+    first_sum = n_other_members * (t - 2)
+    second_sum = n_other_members * (2 * t + 5)
+    return first_sum.sum(-1), second_sum.sum(-1)
 
 
-def _asymptotic_p_value(
+def _compute_asymptotic_p_value(
     score: Tensor, n: Tensor, ties: Tensor, values: Tensor, mask: Tensor
 ) -> Tensor:
-    """Returns the p-value by the normal approximation, with the variance corrected for ties.
+    """Compute the p-value by the normal approximation, with the variance corrected for ties.
 
-    Kendall 1970, Chapter 4; ``zero`` and ``one`` are the corrections of SciPy's code.
+    Kendall 1970, Chapter 4.
+
+    Args:
+        score: concordant minus discordant pairs, [batch, vectors, vectors].
+        n: number of values, [batch, 1, 1].
+        ties: number of tied pairs of each vector, [batch, vectors].
+        values: [batch, vectors, keys].
+        mask: bool [batch, keys].
+
+    Returns:
+        [batch, vectors, vectors].
     """
-    zero = one = torch.zeros_like(ties)
+    tie_sum_0 = tie_sum_1 = torch.zeros_like(ties)
     if ties.any():
-        zero, one = _tie_sums(values, mask)
+        tie_sum_0, tie_sum_1 = _sum_over_ties(values, mask)
     m = n * (n - 1)
-    variance = m * (2 * n + 5)  # 18 times that without ties
-    variance = variance - _rows(one)
-    variance = variance - _columns(one)
+    # Without ties, the variance is n(n − 1)(2n + 5) / 18.
+    variance = m * (2 * n + 5)
+    variance = variance - _expand_rows(tie_sum_1)
+    variance = variance - _expand_columns(tie_sum_1)
     variance = variance / 18
 
-    of_pairs = 2 * _rows(ties) * _columns(ties)
-    variance = variance + of_pairs / m.clamp_min(1)
-    of_triples = _rows(zero) * _columns(zero)
+    pair_term = 2 * _expand_rows(ties) * _expand_columns(ties)
+    variance = variance + pair_term / m.clamp_min(1)
+    triple_term = _expand_rows(tie_sum_0) * _expand_columns(tie_sum_0)
     n_triples = 9 * m * (n - 2)
-    variance = variance + of_triples / n_triples.clamp_min(1)
+    variance = variance + triple_term / n_triples.clamp_min(1)
 
-    two_errors = (2 * variance).sqrt()
-    return torch.special.erfc(score.abs() / two_errors)
+    scale = (2 * variance).sqrt()
+    return torch.special.erfc(score.abs() / scale)
 
 
-def _rows(x: Tensor) -> Tensor:
+def _expand_rows(x: Tensor) -> Tensor:
+    """Append an axis, so that x varies along the rows of a matrix."""
     return x.unsqueeze(-1)
 
 
-def _columns(x: Tensor) -> Tensor:
+def _expand_columns(x: Tensor) -> Tensor:
+    """Insert an axis before the last one, so that x varies along the columns of a matrix."""
     return x.unsqueeze(-2)
 
 
-def _exact_p_value(score: Tensor, n: Tensor) -> Tensor:
-    """Returns the p-value from the table.
+def _look_up_exact_p_value(score: Tensor, n: Tensor) -> Tensor:
+    """Look up the exact p-value.
 
-    Beyond the table only for at most one pair out of order: 2/n! or 2/(n−1)!.
+    For more values than the table has, the result is only right if at most one pair is out of
+    order. It is then 2/n! or 2/(n−1)!.
     """
     n_pairs = n * (n - 1) / 2
-    out_of_order = (n_pairs - score.abs()) / 2
-    out_of_order = out_of_order.round()
+    n_discordant = (n_pairs - score.abs()) / 2
+    n_discordant = n_discordant.round()
 
-    table = _exact_p_values().to(score.device)
-    row = n.clamp(max=EXACT_UP_TO).long()
-    last = table.shape[1] - 1
-    column = out_of_order.clamp(0, last).long()
-    in_table = table[row, column]
+    table = _build_p_value_table().to(score.device)
+    row = n.clamp(max=MAX_EXACT_LENGTH).long()
+    last_column = table.shape[1] - 1
+    column = n_discordant.clamp(0, last_column).long()
+    table_value = table[row, column]
 
-    log_orders = torch.lgamma(n + 1 - out_of_order.clamp(max=1))  # ln n! or ln (n − 1)!
-    beyond = (math.log(2) - log_orders).exp()
-    return torch.where(n <= EXACT_UP_TO, in_table, beyond)
+    # This is ln n! or ln (n − 1)!.
+    log_factorial = torch.lgamma(n + 1 - n_discordant.clamp(max=1))
+    value_beyond_table = (math.log(2) - log_factorial).exp()
+    return torch.where(n <= MAX_EXACT_LENGTH, table_value, value_beyond_table)
 
 
 def dense_rank(
@@ -157,72 +190,79 @@ def dense_rank(
     rtol: float = 0.0,
     atol: float | Tensor = 0.0,
 ) -> Tensor:
-    """Returns the ranks 0, 1, 2, … of the values in the mask; near neighbours share a rank.
+    """Rank the values inside the mask by 0, 1, 2, …; almost equal values share a rank.
 
-    Rounding makes equal quantities differ in their last bits; ranked as they are, such
-    ties would be broken at random.
+    Rounding makes equal quantities differ in their last bits. Without a tolerance, such ties
+    would be broken at random.
 
     Args:
         values: [..., keys].
-        mask: bool [..., keys].
-        rtol, atol: sorted neighbours closer than ``atol + rtol·|value|`` are equal;
-            ``atol`` may differ by row, [..., 1].
+        mask: bool [..., keys], the positions that count.
+        rtol: relative tolerance. Two neighbours in the sorted order share a rank if they differ
+            by at most ``atol + rtol·|value|``.
+        atol: absolute tolerance, a number or one number per row, [..., 1].
 
     Returns:
-        float32 [..., keys]; meaningless outside the mask.
+        Ranks, float32 [..., keys]. Entries outside the mask have no meaning.
 
     >>> dense_rank(torch.tensor([0.3, 0.1, 0.1]), torch.ones(3).bool()).tolist()
     [1.0, 0.0, 0.0]
     """
-    real = values.masked_fill(~mask, torch.inf)
-    ordered, position = real.sort(-1)
-    size = ordered[..., :-1].abs()
-    tolerance = atol + rtol * size
-    gap = ordered.diff(dim=-1)
-    is_apart = gap > tolerance
+    masked_values = values.masked_fill(~mask, torch.inf)
+    sorted_values, positions = masked_values.sort(-1)
+    magnitude = sorted_values[..., :-1].abs()
+    tolerance = atol + rtol * magnitude
+    gaps = sorted_values.diff(dim=-1)
+    is_larger = gaps > tolerance
 
-    in_order = torch.zeros_like(ordered, dtype=torch.float32)
-    torch.cumsum(is_apart, -1, out=in_order[..., 1:])
-    ranks = torch.empty_like(in_order)
-    return ranks.scatter_(-1, position, in_order)
+    sorted_ranks = torch.zeros_like(sorted_values, dtype=torch.float32)
+    torch.cumsum(is_larger, -1, out=sorted_ranks[..., 1:])
+    ranks = torch.empty_like(sorted_ranks)
+    return ranks.scatter_(-1, positions, sorted_ranks)
 
 
-def chance_of_agreement(n: Tensor, *, level: float = 0.05) -> Tensor:
-    """Probability that a random order agrees significantly with a given one.
+def compute_chance_of_agreement(n: Tensor, *, level: float = 0.05) -> Tensor:
+    """Compute the probability that a random order agrees significantly with a fixed order.
 
-    Probability of a positive τ with a two-sided p-value of at most ``level``. Without
-    ties it follows from the inversions of random permutations, exactly up to 33 values;
-    beyond, half the level is right to ±.002. With ties it is less.
+    This is the probability of a positive τ with a two-sided p-value of at most ``level``. For
+    up to 33 values without ties, it follows exactly from the inversions of random
+    permutations. For more values, half the level is right to ±.002. With ties the probability
+    is smaller.
 
     Args:
-        n: numbers of values, any shape.
+        n: number of values, any shape.
+        level: significance level, in (0, 1).
 
     Returns:
-        float64 of the same shape.
+        float64 with the shape of ``n``.
 
-    >>> chance_of_agreement(torch.tensor([4, 5, 40])).tolist()  # of 5! orders only one
+    With 5 values, only one of the 5! orders agrees significantly:
+
+    >>> compute_chance_of_agreement(torch.tensor([4, 5, 40])).tolist()
     [0.0, 0.008333333333333333, 0.025]
     """
-    chance = _largest_up_to(level).to(n.device)[n.clamp(max=EXACT_UP_TO).long()]
-    return torch.where(n <= EXACT_UP_TO, chance, level) / 2
+    row = n.clamp(max=MAX_EXACT_LENGTH).long()
+    two_sided_chance = _find_largest_p_values(level).to(n.device)[row]
+    return torch.where(n <= MAX_EXACT_LENGTH, two_sided_chance, level) / 2
 
 
 @functools.cache
-def _largest_up_to(level: float) -> Tensor:
-    """The largest p-value that is at most ``level`` by number of values, [34]."""
-    p_values = _exact_p_values()
+def _find_largest_p_values(level: float) -> Tensor:
+    """Find for each number of values the largest exact p-value up to ``level``, [34]."""
+    p_values = _build_p_value_table()
     return p_values.masked_fill(p_values > level, 0).amax(-1)
 
 
 def kendall_tau_b(x: Tensor, y: Tensor, mask: Tensor) -> RankCorrelation:
-    """Kendall's τ-b of x and y (Jain & Wallace 2019, Section 4.1).
+    """Compute Kendall's τ-b of x and y (Jain & Wallace 2019, Section 4.1).
 
-    (concordant − discordant) / √(pairs untied in x · pairs untied in y). The p-value is
-    exact up to 33 values without ties, and wherever at most one pair is out of order;
-    else it is that of the normal approximation.
+    τ-b = (concordant − discordant pairs) / √(pairs untied in x · pairs untied in y). The p-value
+    is exact if there are no ties and either at most 33 values, or at most one pair out of
+    order. Otherwise it is that of the normal approximation.
 
     Args:
-        x, y: [batch, keys].
+        x: [batch, keys].
+        y: [batch, keys].
         mask: bool [batch, keys], the positions that count.
 
     Returns:
@@ -238,7 +278,7 @@ def kendall_tau_b(x: Tensor, y: Tensor, mask: Tensor) -> RankCorrelation:
 
 
 def kendall_tau_b_matrix(values: Tensor, mask: Tensor) -> RankCorrelation:
-    """:func:`kendall_tau_b` of every vector with every other.
+    """Compute Kendall's τ-b of every pair of vectors; see :func:`kendall_tau_b`.
 
     Args:
         values: [batch, vectors, keys].
@@ -247,23 +287,23 @@ def kendall_tau_b_matrix(values: Tensor, mask: Tensor) -> RankCorrelation:
     Returns:
         τ-b and p-value, each float64 [batch, vectors, vectors].
     """
-    score = _pair_counts(values, mask)
-    untied = score.diagonal(dim1=-2, dim2=-1)
-    is_undefined = (_rows(untied) == 0) | (_columns(untied) == 0)
-    tau = score / _rows(untied).sqrt()
-    tau = tau / _columns(untied).sqrt()
+    score = _count_pairs(values, mask)
+    n_untied = score.diagonal(dim1=-2, dim2=-1)
+    is_undefined = (_expand_rows(n_untied) == 0) | (_expand_columns(n_untied) == 0)
+    tau = score / _expand_rows(n_untied).sqrt()
+    tau = tau / _expand_columns(n_untied).sqrt()
     tau = tau.clamp(-1, 1)
 
     n = mask.sum(-1).to(torch.float64)[:, None, None]
     n_pairs = n * (n - 1) / 2
-    ties = n_pairs[..., 0] - untied
-    no_ties = _rows(ties) + _columns(ties) == 0
-    one_out_of_order = (n_pairs - score.abs()) / 2 <= 1
-    is_exact = no_ties & ((n <= EXACT_UP_TO) | one_out_of_order)
-    p_value = torch.where(is_exact, _exact_p_value(score, n), torch.nan)
+    ties = n_pairs[..., 0] - n_untied
+    has_no_ties = _expand_rows(ties) + _expand_columns(ties) == 0
+    has_one_discordant_pair = (n_pairs - score.abs()) / 2 <= 1
+    is_exact = has_no_ties & ((n <= MAX_EXACT_LENGTH) | has_one_discordant_pair)
+    p_value = torch.where(is_exact, _look_up_exact_p_value(score, n), torch.nan)
     if not (is_exact | is_undefined).all():
-        normal = _asymptotic_p_value(score, n, ties, values, mask)
-        p_value = torch.where(is_exact, p_value, normal)
+        asymptotic_p_value = _compute_asymptotic_p_value(score, n, ties, values, mask)
+        p_value = torch.where(is_exact, p_value, asymptotic_p_value)
     return RankCorrelation(
         tau=tau.masked_fill(is_undefined, torch.nan),
         p_value=p_value.masked_fill(is_undefined, torch.nan),
@@ -271,162 +311,188 @@ def kendall_tau_b_matrix(values: Tensor, mask: Tensor) -> RankCorrelation:
 
 
 def top_overlap(x: Tensor, y: Tensor, mask: Tensor, k: int) -> Tensor:
-    """The share of the k largest of x that are among the k largest of y.
+    """Compute the share of the k largest values of x that are among the k largest of y.
 
-    Where several values tie for the k-th place, it is drawn among them, for x and for y
-    by itself; this is the mean over all draws. Of sets without ties the Jaccard index is
-    overlap / (2 − overlap). Two random orders of n values share k / n.
+    If several values tie for rank k, one of them is drawn at random, independently for x and y;
+    the result is the mean over all draws. Without ties, the Jaccard index is
+    overlap / (2 − overlap). Two random orders of n values have an expected overlap of k / n.
 
     Args:
-        x, y: [batch, keys]; equal values tie.
-        mask: bool [batch, keys], the positions that count; k of them are expected.
+        x: [batch, keys].
+        y: [batch, keys].
+        mask: bool [batch, keys], the positions that count; at least k of them.
+        k: number of largest values.
 
     Returns:
         float64 [batch] in [0, 1].
 
+    The second largest value of y is one of two equal ones:
+
     >>> x, y = torch.tensor([[3.0, 2.0, 1.0]]), torch.tensor([[3.0, 1.0, 1.0]])
-    >>> top_overlap(x, y, torch.ones(1, 3).bool(), 2).tolist()  # 2nd of y: one of two
+    >>> top_overlap(x, y, torch.ones(1, 3).bool(), 2).tolist()
     [0.75]
     """
-    return (_chance_of_top(x, mask, k) * _chance_of_top(y, mask, k)).sum(-1) / k
+    joint_probability = _compute_top_probability(x, mask, k) * _compute_top_probability(y, mask, k)
+    return joint_probability.sum(-1) / k
 
 
-def _chance_of_top(values: Tensor, mask: Tensor, k: int | Tensor) -> Tensor:
-    """Returns the probability of being one of the k largest when ties are drawn.
+def _compute_top_probability(values: Tensor, mask: Tensor, k: int | Tensor) -> Tensor:
+    """Compute the probability that each value is among the k largest if ties are broken at random.
 
     Args:
-        k: one for all, or int [..., 1].
+        values: [..., keys].
+        mask: bool [..., keys].
+        k: one number for all rows, or int [..., 1].
 
     Returns:
         float64 [..., keys].
     """
-    n_smaller, n_larger = _smaller_and_larger(values, mask)
+    n_smaller, n_larger = _count_smaller_and_larger(values, mask)
     n_equal = mask.sum(-1, keepdim=True) - n_smaller - n_larger
-    share = (k - n_larger).double() / n_equal.clamp_min(1)
-    return share.clamp(0, 1) * mask
+    probability = (k - n_larger).double() / n_equal.clamp_min(1)
+    return probability.clamp(0, 1) * mask
 
 
 def top_tau(x: Tensor, y: Tensor, mask: Tensor, k: int) -> Tensor:
-    """Returns Kendall's τ-a on the union of the k largest of x and the k largest of y.
+    """Compute Kendall's τ-a on the union of the k largest values of x and the k largest of y.
 
-    In each of the two, what is not among its largest is tied below them. It is
-    1 − 2K / pairs for the distance K of top-k lists with the penalty p = ½ (Fagin, Kumar
-    & Sivakumar 2003), which is in the released code of Jain & Wallace 2019. What ties
-    with the k-th is among the largest.
+    In each of the two vectors, the values that are not among its k largest are tied below them.
+    Values that tie with the k-th largest are among the largest. The result is 1 − 2K / pairs,
+    with the distance K of top-k lists and the penalty p = ½ (Fagin, Kumar & Sivakumar 2003), as
+    in the released code of Jain & Wallace 2019.
 
     Args:
-        x, y: [batch, keys].
+        x: [batch, keys].
+        y: [batch, keys].
         mask: bool [batch, keys], the positions that count.
+        k: number of largest values.
 
     Returns:
-        float64 [batch] in [−1, 1]; NaN where the union is a single one.
+        float64 [batch] in [−1, 1]; NaN if the union has a single position.
+
+    The three pairs contribute +1, +1 and −1:
 
     >>> x, y = torch.tensor([[3.0, 2.0, 1.0]]), torch.tensor([[3.0, 1.0, 2.0]])
-    >>> round(top_tau(x, y, torch.ones(1, 3).bool(), 2).item(), 4)  # pairs +, +, −
+    >>> round(top_tau(x, y, torch.ones(1, 3).bool(), 2).item(), 4)
     0.3333
     """
     values = torch.stack([x, y])
-    _, n_larger = _smaller_and_larger(values, mask)
-    top = (n_larger < k) & mask
-    union = top.any(0)
+    _, n_larger = _count_smaller_and_larger(values, mask)
+    is_top = (n_larger < k) & mask
+    union = is_top.any(0)
     n = union.sum(-1)
     n_pairs = n * (n - 1) / 2
 
-    # Only the union's keys are compared: they are few.
+    # The union has few keys, so only these are compared.
     keys = union.to(torch.int8).topk(int(n.max())).indices
     union = union.gather(-1, keys)
     keys = keys.expand(2, -1, -1)
     values = values.gather(-1, keys)
-    top = top.gather(-1, keys)
-    ranks = dense_rank(values, top)
-    ranks = ranks.masked_fill(~top, -1)
-    score = _pair_counts(ranks.transpose(0, 1), union)
+    is_top = is_top.gather(-1, keys)
+    ranks = dense_rank(values, is_top)
+    ranks = ranks.masked_fill(~is_top, -1)
+    score = _count_pairs(ranks.transpose(0, 1), union)
     return score[:, 0, 1] / n_pairs.double()
 
 
 def gini_correlation(values: Tensor, order: Tensor, mask: Tensor) -> Tensor:
-    """Gini correlation: how well an order of the tokens puts the largest values first.
+    """Compute the Gini correlation: how well an order of tokens puts the largest values first.
 
-    Σ_{i<j} (v_i − v_j) sign(o_i − o_j) / Σ_{i<j} |v_i − v_j|: Kendall's τ with every
-    pair weighted by how much its values differ, so that tokens of almost equal value
-    may stand in any order. Schechtman & Yitzhaki 1987: cov(v, rank o) / cov(v, rank v).
+    Σ_{i<j} (v_i − v_j) sign(o_i − o_j) / Σ_{i<j} |v_i − v_j|. This is Kendall's τ with each pair
+    weighted by the difference of its values, so the order of tokens with almost equal values
+    hardly matters. It equals cov(v, rank o) / cov(v, rank v) (Schechtman & Yitzhaki 1987).
 
     Args:
-        values, order: [..., keys]; equal entries of the order put neither first.
-        mask: bool [..., keys].
+        values: values v, [..., keys].
+        order: scores o that define the order, [..., keys], largest first. Two tokens with equal
+            scores are in neither order.
+        mask: bool [..., keys], the tokens that count.
 
     Returns:
-        float64 [...] in [−1, 1], 0 on average over random orders; NaN where all values
-        are equal.
+        float64 [...] in [−1, 1], with mean 0 over random orders; NaN if all values are equal.
 
     >>> values, mask = torch.tensor([8.0, 0.1, 0.0]), torch.ones(3).bool()
     >>> round(gini_correlation(values, torch.tensor([3.0, 1.0, 2.0]), mask).item(), 2)
     0.99
     """
     values = values.double().masked_fill(~mask, 0)
-    own = (values * wins(values, mask)).sum(-1)
-    by_order = (values * wins(order.double(), mask)).sum(-1)
-    return by_order / own.masked_fill(own <= 0, torch.nan)
+    best_sum = (values * compute_net_wins(values, mask)).sum(-1)
+    order_sum = (values * compute_net_wins(order.double(), mask)).sum(-1)
+    return order_sum / best_sum.masked_fill(best_sum <= 0, torch.nan)
 
 
-def wins(values: Tensor, mask: Tensor) -> Tensor:
-    """Returns how many values are smaller less how many are larger, by token, [..., keys]."""
-    n_smaller, n_larger = _smaller_and_larger(values, mask)
+def compute_net_wins(values: Tensor, mask: Tensor) -> Tensor:
+    """Compute for each token how many values are smaller, minus how many are larger.
+
+    Args:
+        values: [..., keys].
+        mask: bool [..., keys], the tokens that count.
+
+    Returns:
+        int64 [..., keys], 0 outside the mask.
+    """
+    n_smaller, n_larger = _count_smaller_and_larger(values, mask)
     return (n_smaller - n_larger).masked_fill(~mask, 0)
 
 
-def _smaller_and_larger(values: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns how many values are smaller, and how many larger, by token, [..., keys].
+def _count_smaller_and_larger(values: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Count for each token the smaller values and the larger values.
 
-    Meaningless outside the mask.
+    Returns:
+        Two tensors [..., keys]. Entries outside the mask have no meaning.
     """
-    real = values.masked_fill(~mask, torch.inf).contiguous()
-    in_order = real.sort(-1).values
-    n_smaller = torch.searchsorted(in_order, real)
-    n_not_larger = torch.searchsorted(in_order, real, right=True)
-    n_real = mask.sum(-1, keepdim=True)
-    n_larger = n_real - n_not_larger
+    masked_values = values.masked_fill(~mask, torch.inf).contiguous()
+    sorted_values = masked_values.sort(-1).values
+    n_smaller = torch.searchsorted(sorted_values, masked_values)
+    n_not_larger = torch.searchsorted(sorted_values, masked_values, right=True)
+    n_counted = mask.sum(-1, keepdim=True)
+    n_larger = n_counted - n_not_larger
     return n_smaller, n_larger
 
 
-def heaviest(values: Tensor, mask: Tensor, share: float = 0.5) -> Tensor:
-    """Returns the fewest tokens that hold a share of all value, bool [..., keys].
+def select_heaviest(values: Tensor, mask: Tensor, share: float = 0.5) -> Tensor:
+    """Select the fewest tokens that together have a share of the total value.
 
     Args:
-        values: not negative, [..., keys].
-        mask: bool [..., keys].
+        values: [..., keys], at least 0. Tokens with equal values are selected from left to
+            right.
+        mask: bool [..., keys], the tokens that count.
+        share: share of the total value, in [0, 1].
 
-    Equal ones count from left to right:
+    Returns:
+        bool [..., keys].
 
-    >>> heaviest(torch.ones(20), torch.ones(20).bool()).nonzero()[:, 0].tolist()
+    >>> select_heaviest(torch.ones(20), torch.ones(20).bool()).nonzero()[:, 0].tolist()
     [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
     """
     values = values.double()
     values = values.masked_fill(~mask, 0)
-    largest, place = values.sort(dim=-1, descending=True, stable=True)
-    before = largest.cumsum(-1) - largest
+    sorted_values, positions = values.sort(dim=-1, descending=True, stable=True)
+    previous_sum = sorted_values.cumsum(-1) - sorted_values
     total = values.sum(-1, keepdim=True)
-    is_needed = before < share * total
-    chosen = torch.zeros_like(mask)
-    chosen.scatter_(-1, place, is_needed)
-    return chosen & mask & (values > 0)
+    is_needed = previous_sum < share * total
+    is_selected = torch.zeros_like(mask)
+    is_selected.scatter_(-1, positions, is_needed)
+    return is_selected & mask & (values > 0)
 
 
-def precision(order: Tensor, wanted: Tensor, mask: Tensor) -> Tensor:
-    """Returns the share of wanted tokens among as many that an order puts first.
+def r_precision(order: Tensor, relevant: Tensor, mask: Tensor) -> Tensor:
+    """Compute R-precision: the share of relevant tokens among the first R tokens of an order.
 
-    Where several tokens tie for the last place, it is drawn among them: the mean.
+    R is the number of relevant tokens. If several tokens tie for rank R, one of them is drawn
+    at random; the result is the mean over all draws.
 
     Args:
-        order: [..., keys], the largest first.
-        wanted, mask: bool [..., keys].
+        order: scores that define the order, [..., keys], largest first.
+        relevant: bool [..., keys], the tokens to find.
+        mask: bool [..., keys], the tokens that count.
 
     Returns:
-        float64 [...] in [0, 1]; NaN where none is wanted.
+        float64 [...] in [0, 1]; NaN if no token is relevant.
     """
-    n_wanted = (wanted & mask).sum(-1, keepdim=True)
-    chance = _chance_of_top(order.double(), mask, n_wanted)
-    hits = (chance * wanted).sum(-1)
-    n_wanted = n_wanted[..., 0].double()
-    n_wanted = n_wanted.masked_fill(n_wanted == 0, torch.nan)
-    return hits / n_wanted
+    n_relevant = (relevant & mask).sum(-1, keepdim=True)
+    probability = _compute_top_probability(order.double(), mask, n_relevant)
+    n_hits = (probability * relevant).sum(-1)
+    n_relevant = n_relevant[..., 0].double()
+    n_relevant = n_relevant.masked_fill(n_relevant == 0, torch.nan)
+    return n_hits / n_relevant

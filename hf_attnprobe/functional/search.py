@@ -1,17 +1,17 @@
-"""Searches for other attention that keeps the output: by gradients, by candidates.
+"""Searches for different attention with nearly the same output, by gradients or by candidates.
 
 The gradient search is that of Jain & Wallace 2019, Section 4.2.2, Algorithm 3:
 
     maximise   Σ_k JSD(a_k, â) + (1/K²) Σ_{k,l} JSD(a_k, a_l)
     subject to distance(a_k) ≤ ε
 
-relaxed to a penalty λ·max(0, distance − ε) and followed by Adam over attention logits.
-The pair term is that of the released code (each pair twice, over K²), and so are the
-logarithms, ln(x + 1e-10).
+The constraint is relaxed to a penalty λ·max(0, distance − ε), and Adam optimises the attention
+logits. The pair term follows the released code: it counts each pair twice and divides by K². The
+logarithms ln(x + 1e-10) also follow the released code.
 
-All gradients are written out: the steps are tiny, and their cost is the number of
-kernels and of logarithms. Tensors lie in memory as [copies, keys, batch], so that every
-kernel runs along the batch.
+All gradients are written out by hand. The steps are tiny, so their cost is the number of kernels
+and of logarithms. Tensors are stored in memory as [copies, keys, batch], so that every kernel
+runs along the batch.
 """
 
 import math
@@ -21,33 +21,38 @@ import torch
 from torch import Tensor
 
 from hf_attnprobe.functional.divergence import vertex_jsd
-from hf_attnprobe.functional.intervention import held_and_mass
+from hf_attnprobe.functional.intervention import split_fixed_weights
 
 
 LOG_OFFSET = 1e-10
-# Ratios in one product: one of them is ½, and float32 holds four of 1e-10.
-FACTORS_AT_ONCE = 5
+"""Offset δ in the logarithms ln(x + δ) of the objective."""
+FACTORS_PER_PRODUCT = 5
+"""Number of ratios that are multiplied before one logarithm is taken.
 
-# From candidates [copies, batch, keys] to the distance of their outputs to the original
-# one [copies, batch], and its gradient [copies, batch, keys].
+One of the ratios is ½, and float32 can represent the product of four ratios of 1e-10.
+"""
+
 Distance = Callable[[Tensor], tuple[Tensor, Tensor]]
+"""Function from candidate attention [copies, batch, keys] to the distance of its output to the
+original output, [copies, batch], and the gradient of this distance, [copies, batch, keys]."""
 
 
-def bisected(
+def bisect_boundary(
     is_within: Callable[[Tensor], Tensor],
     inside: Tensor,
     outside: Tensor,
     n_steps: int,
 ) -> tuple[Tensor, Tensor]:
-    """Returns where something ends on the ways from points within it to points outside.
+    """Find the boundary of a region between points inside and points outside by bisection.
 
     Args:
-        is_within: points -> bool of their shape.
-        inside, outside: the ends of every way, of one shape.
-        n_steps: each halves what is left of the way.
+        is_within: checks whether points are inside the region; bool of the same shape.
+        inside: points inside the region.
+        outside: points outside the region, with the same shape as ``inside``.
+        n_steps: number of steps, each of which halves the intervals.
 
     Returns:
-        The last points found inside and outside.
+        The last points inside and the last points outside.
     """
     for _ in range(n_steps):
         middle = (inside + outside) / 2
@@ -57,65 +62,80 @@ def bisected(
     return inside, outside
 
 
-def linear_distance(logits: Tensor, probs: Tensor) -> Distance:
-    """The total variation distance, and its gradient, for a linear read-out.
+def make_linear_distance(logits: Tensor, probs: Tensor) -> Distance:
+    """Create the total variation distance, with its gradient, for logits linear in attention.
 
     Args:
-        logits: the u_t of logits = Σ_t a_t u_t, [batch, keys, classes].
-        probs: the original output [batch, classes].
+        logits: logits u_t of each token, with logits = Σ_t a_t u_t, [batch, keys, classes].
+        probs: original output, [batch, classes].
+
+    Returns:
+        A function from attention to distance and gradient.
     """
     if probs.shape[-1] == 2:
-        return _binary_distance(logits[..., 1] - logits[..., 0], probs[:, 1])
-    return _multiclass_distance(logits, probs)
+        return _make_binary_distance(logits[..., 1] - logits[..., 0], probs[:, 1])
+    return _make_multiclass_distance(logits, probs)
 
 
-def _binary_distance(scores: Tensor, prob: Tensor) -> Distance:
-    scores = scores.t().contiguous().t()  # in memory along the batch
+def _make_binary_distance(scores: Tensor, prob: Tensor) -> Distance:
+    """Create the distance for two classes from the logit differences of the tokens."""
+    # Transposed twice, the tensor is contiguous along the batch.
+    scores = scores.t().contiguous().t()
 
-    def distance(attention: Tensor) -> tuple[Tensor, Tensor]:
+    def compute_distance(attention: Tensor) -> tuple[Tensor, Tensor]:
         output = (attention * scores).sum(-1).sigmoid_()
         change = output - prob
         slope = torch.addcmul(output, output, output, value=-1).mul_(change.sign())
         return change.abs_(), slope.unsqueeze(-1) * scores
 
-    return distance
+    return compute_distance
 
 
-def _multiclass_distance(logits: Tensor, probs: Tensor) -> Distance:
-    def distance(attention: Tensor) -> tuple[Tensor, Tensor]:
+def _make_multiclass_distance(logits: Tensor, probs: Tensor) -> Distance:
+    """Create the distance for any number of classes from the logits of the tokens."""
+
+    def compute_distance(attention: Tensor) -> tuple[Tensor, Tensor]:
         output = torch.einsum("cbk,bkn->cbn", attention, logits).softmax(-1)
         change = output - probs
-        # The slope is ½ Σ_c sign_c ∂p_c/∂logit.
-        sign = change.sign() / 2
-        mean = (sign * output).sum(-1, keepdim=True)
-        slope = output * (sign - mean)
+        # The slope with respect to the logits is ½ Σ_c sign_c ∂p_c/∂logit.
+        half_sign = change.sign() / 2
+        mean_sign = (half_sign * output).sum(-1, keepdim=True)
+        slope = output * (half_sign - mean_sign)
         gradient = torch.einsum("cbn,bkn->cbk", slope, logits)
-        moved = change.abs().sum(-1) / 2
-        return moved, gradient
+        distance = change.abs().sum(-1) / 2
+        return distance, gradient
 
-    return distance
+    return compute_distance
 
 
-def _objective_descent(attention: Tensor, original: Tensor) -> Tensor:
-    """Returns −∂/∂a_k of the objective, up to a constant per text, [copies, keys, batch].
+def _compute_descent_direction(attention: Tensor, original: Tensor) -> Tensor:
+    """Compute −∂/∂a_k of the objective, up to a constant per text.
 
-    ∂JSD(a, b)/∂a = ½ [g(a) − g((a + b)/2)] with g(x) = ln(x + δ) + x/(x + δ). With
-    A = a + δ, B = b + δ and r = A/(A + B) that is ½ [ln r + (δ/A)(2r − 1)] and a
-    constant, which the softmax over the logits cancels. The ln r of all pairs are one
-    logarithm of a product; a copy's ratio to itself is ½ and drops out.
+    ∂JSD(a, b)/∂a = ½ [g(a) − g((a + b)/2)] with g(x) = ln(x + δ) + x/(x + δ). Let A = a + δ,
+    B = b + δ and r = A/(A + B). Then the derivative is ½ [ln r + (δ/A)(2r − 1)] plus a constant,
+    which the softmax over the logits cancels. The ln r of all pairs are computed as one
+    logarithm of a product. The ratio of a copy to itself is ½ and cancels as well.
+
+    Args:
+        attention: [copies, keys, batch].
+        original: [keys, batch].
+
+    Returns:
+        [copies, keys, batch].
     """
     n_copies = len(attention)
-    share = 1 / n_copies**2
+    pair_weight = 1 / n_copies**2
     shifted = attention + LOG_OFFSET
-    pairs = shifted.unsqueeze(1) + shifted
-    torch.div(shifted.unsqueeze(1), pairs, out=pairs)
-    ratio = shifted / (original + LOG_OFFSET + shifted)
-    rest = ratio - (0.5 + n_copies * share)
-    rest = torch.add(rest, pairs.sum(1), alpha=2 * share)
-    descent = ratio.log_().mul_(-0.5)
-    descent.addcdiv_(rest, shifted, value=-LOG_OFFSET)
-    for factors in pairs.split(FACTORS_AT_ONCE, dim=1):
-        descent.sub_(factors.prod(1).log_(), alpha=share)
+    # This buffer has the sums A + B first, and then the ratios A/(A + B).
+    pair_ratios = shifted.unsqueeze(1) + shifted
+    torch.div(shifted.unsqueeze(1), pair_ratios, out=pair_ratios)
+    original_ratio = shifted / (original + LOG_OFFSET + shifted)
+    offset_term = original_ratio - (0.5 + n_copies * pair_weight)
+    offset_term = torch.add(offset_term, pair_ratios.sum(1), alpha=2 * pair_weight)
+    descent = original_ratio.log_().mul_(-0.5)
+    descent.addcdiv_(offset_term, shifted, value=-LOG_OFFSET)
+    for factors in pair_ratios.split(FACTORS_PER_PRODUCT, dim=1):
+        descent.sub_(factors.prod(1).log_(), alpha=pair_weight)
     return descent
 
 
@@ -131,33 +151,36 @@ def search_adversarial_attention(
     n_steps: int = 500,
     learning_rate: float = 0.01,
 ) -> Tensor:
-    """Adam (amsgrad) on the logits of K candidates per text.
+    """Search for K different attention distributions per text with Adam (amsgrad).
 
-    The result is the last iterate, not the best one, as in the paper's code.
+    As in the code of Jain & Wallace 2019, the result is the last iterate and not the best one.
 
     Args:
-        start: initial attention logits [copies, batch, keys].
-        original: the model's attention [batch, keys].
+        start: initial attention logits, [copies, batch, keys].
+        original: attention of the model, [batch, keys].
         mask: tokens that may receive attention, bool [batch, keys].
-        distance: how far an attention moves the output; see :data:`Distance`.
+        distance: distance of the output to the original output; see :data:`Distance`.
         epsilon: allowed distance, in [0, 1].
-        penalty: λ, the weight of what exceeds it.
-        n_steps, learning_rate: of Adam.
+        penalty: weight λ of the distance in excess of ``epsilon``.
+        n_steps: number of steps of Adam.
+        learning_rate: learning rate of Adam.
 
     Returns:
-        Attention [copies, batch, keys]. It may exceed ε: check it.
+        Attention [copies, batch, keys]. Its distance can exceed ``epsilon``, so the caller must
+        check it.
     """
-    lowest = torch.finfo(start.dtype).min
-    logits = start.masked_fill(~mask, lowest).transpose(1, 2).contiguous()
+    min_logit = torch.finfo(start.dtype).min
+    logits = start.masked_fill(~mask, min_logit).transpose(1, 2).contiguous()
     original = original.t().contiguous()
     optimizer = torch.optim.Adam([logits], lr=learning_rate, amsgrad=True, fused=True)
     for _ in range(n_steps):
         attention = logits.softmax(1)
-        moved, slope = distance(attention.transpose(1, 2))
-        exceeds = torch.gt(moved, epsilon, out=torch.empty_like(moved)).unsqueeze(1)
-        gradient = _objective_descent(attention, original)
+        output_change, slope = distance(attention.transpose(1, 2))
+        exceeds = torch.gt(output_change, epsilon, out=torch.empty_like(output_change))
+        exceeds = exceeds.unsqueeze(1)
+        gradient = _compute_descent_direction(attention, original)
         gradient.addcmul_(slope.transpose(1, 2), exceeds, value=penalty)
-        # Through the softmax; exactly 0 at masked positions.
+        # Backpropagation through the softmax; the gradient is exactly 0 at masked positions.
         gradient.mul_(attention)
         gradient.addcmul_(attention, gradient.sum(1, keepdim=True), value=-1)
         logits.grad = gradient
@@ -165,88 +188,112 @@ def search_adversarial_attention(
     return logits.softmax(1).transpose(1, 2) * mask
 
 
-# --- Candidates for a model that is not linear -------------------------------
-# They are far from the original attention, in directions chosen by the gradient. To
-# first order an attention A' moves the probability by Σ g · (A' − A), with the gradient
-# g at A. On that linear model the farthest attention puts each query's weight on one
-# key. Which key trades distance against change: key j of a row scores v(a_j) − μ g_j,
-# where v is the JSD of a vertex on a key of weight a_j, and one multiplier μ per text,
-# found by bisection, makes the changes of all rows cancel. Where that is too far for a
-# real model, the rows of most effect are kept and the others moved. The caller must
-# check each candidate by running the model.
+# --- Candidates for a model that is not linear in its attention ---------------------------------
+# The candidates are far from the original attention, in directions chosen by the gradient. To
+# first order, an attention A' changes the probability by Σ g · (A' − A), with the gradient g at A.
+# On this linear model, the farthest attention puts the whole weight of each query on one key.
+#
+# The choice of the key trades distance against change. Key j of a row has the score
+# v(a_j) − μ g_j: v is the JSD to the vertex on a key with weight a_j, and the multiplier μ, one per
+# text, is found by bisection such that the changes of all rows cancel. If the result is too far
+# for a real model, the rows with the largest effect stay as they are and only the others change.
+#
+# The caller must check each candidate by running the model.
 
 
-STEPS_BACK = (0.75, 0.25)  # how far from the original to the vertex
-KEPT = (1 / 16, 1 / 4, 1 / 2, 3 / 4)  # of the rows, those of most effect
-# Chosen on MiniLM, heads and groups of heads: these 15 candidates move attention by .76
-# of the farthest on average, 39 with more shares and steps by .79, 9 without KEPT by .63.
-N_CANDIDATES = 3 + 2 * len(KEPT) + 2 * len(STEPS_BACK)
+STEP_SHARES = (0.75, 0.25)
+"""Positions of the intermediate candidates between the original attention, 0, and a vertex, 1."""
+ROW_SHARES = (1 / 16, 1 / 4, 1 / 2, 3 / 4)
+"""Shares of the rows, those with the largest effect, that stay as they are in a candidate."""
+N_CANDIDATES = 3 + 2 * len(ROW_SHARES) + 2 * len(STEP_SHARES)
+"""Number of candidates per text, 15.
+
+The shares were chosen on heads and groups of heads of MiniLM. These 15 candidates reach .76 of
+the largest possible distance on average; 39 candidates with more shares reach .79, and 9
+candidates without ``ROW_SHARES`` reach .63.
+"""
 N_BISECTIONS = 40
-LARGEST_MULTIPLIER = 1e4  # over the largest slope: there the change alone decides
+"""Steps of the bisection that finds the multiplier μ."""
+LARGEST_MULTIPLIER = 1e4
+"""Largest multiplier μ, times the largest slope: with it, only the change of the output counts."""
 
 
-def steered_candidates(attention: Tensor, slope: Tensor, movable: Tensor) -> Iterator[Tensor]:
-    """Candidates: the farthest attention, and the two nearest to no change on either side.
+def generate_steered_candidates(
+    attention: Tensor, slope: Tensor, movable: Tensor
+) -> Iterator[Tensor]:
+    """Generate candidates of distant attention that are steered by the gradient.
 
-    Also, of the first and the last, those that keep the rows of most effect
-    (:data:`KEPT`, at least one); of the two, points on the way (:data:`STEPS_BACK`).
+    The first three candidates are the farthest attention, and the two nearest to no change of
+    the output, one on either side. Then follow variants of the first and of the third candidate
+    in which a share of the rows stays as it is (:data:`ROW_SHARES`, at least one row). Last come
+    points between the original attention and the two candidates with almost no change
+    (:data:`STEP_SHARES`).
 
     Args:
-        attention: rows of weights [batch, rows, keys], of one head or of several.
-        slope: gradient of the probability with respect to them, of the same shape.
-        movable: bool [batch, rows, keys], where weight may be; a row without any such
-            key stays as it is, and so does a weight elsewhere.
+        attention: weights of one or several heads, [batch, rows, keys].
+        slope: gradient of the probability with respect to the weights, same shape.
+        movable: keys that may receive weight, bool [batch, rows, keys]. Weights of other keys,
+            and rows without any such key, stay as they are.
 
     Yields:
-        :data:`N_CANDIDATES` times [batch, rows, keys], rows summing to 1, the farthest
-        attention of all first.
+        :data:`N_CANDIDATES` times attention [batch, rows, keys] whose rows sum to 1, with the
+        farthest one first.
     """
-    held, mass = held_and_mass(attention, movable)
-    share = attention / mass.clamp_min(torch.finfo(mass.dtype).tiny)
-    value = (vertex_jsd(share) - math.log(2)).masked_fill(~movable, -torch.inf)
+    fixed_weights, movable_mass = split_fixed_weights(attention, movable)
+    shares = attention / movable_mass.clamp_min(torch.finfo(movable_mass.dtype).tiny)
+    distance_values = (vertex_jsd(shares) - math.log(2)).masked_fill(~movable, -torch.inf)
 
-    def vertices_at(multiplier: Tensor) -> Tensor:
-        """Each row's mass on its best key; a row that cannot move stays as it is."""
-        scores = value - multiplier[:, None, None] * slope
-        best = scores.argmax(-1, keepdim=True)
-        vertices = held.scatter_add(-1, best, mass)
+    def choose_vertices(multiplier: Tensor) -> Tensor:
+        """Put the movable mass of each row on the key with the best score."""
+        scores = distance_values - multiplier[:, None, None] * slope
+        best_key = scores.argmax(-1, keepdim=True)
+        vertices = fixed_weights.scatter_add(-1, best_key, movable_mass)
         return torch.where(movable.any(-1, keepdim=True), vertices, attention)
 
     slope = slope * movable
     original_output = (slope * attention).sum((-2, -1))
     largest_slope = slope.abs().amax((-2, -1))
     largest_slope = largest_slope.clamp_min(torch.finfo(slope.dtype).tiny)
-    # Finite, as sums of two are, also where nothing moves the output: times 0 it is 0.
-    largest = torch.finfo(slope.dtype).max / 4
-    high = (LARGEST_MULTIPLIER / largest_slope).clamp_max(largest)
-    low = -high
+    # If nothing changes the output, the slope is 0. The multiplier must then be finite, so that
+    # its product with the slope is 0. A quarter of the largest float keeps sums of two finite.
+    max_multiplier = torch.finfo(slope.dtype).max / 4
+    upper_multiplier = (LARGEST_MULTIPLIER / largest_slope).clamp_max(max_multiplier)
+    lower_multiplier = -upper_multiplier
 
-    def rises(multiplier: Tensor) -> Tensor:
-        moved = (slope * vertices_at(multiplier)).sum((-2, -1))
-        return moved > original_output
+    def increases_output(multiplier: Tensor) -> Tensor:
+        output = (slope * choose_vertices(multiplier)).sum((-2, -1))
+        return output > original_output
 
-    low, high = bisected(rises, low, high, N_BISECTIONS)
-
-    farthest, below, above = (
-        vertices_at(multiplier) - attention for multiplier in (torch.zeros_like(low), low, high)
+    lower_multiplier, upper_multiplier = bisect_boundary(
+        increases_output, lower_multiplier, upper_multiplier, N_BISECTIONS
     )
-    yield from (attention + direction for direction in (farthest, below, above))
-    for direction in (farthest, above):
-        place, n_rows = _by_effect(direction, slope, movable)
-        for part in KEPT:
-            n_kept = (part * n_rows).ceil().clamp_min(1)
-            is_moved = place >= n_kept[:, None]
-            yield attention + direction * is_moved[..., None]
-    for direction in (below, above):
-        yield from (attention + step * direction for step in STEPS_BACK)
+
+    farthest = choose_vertices(torch.zeros_like(lower_multiplier)) - attention
+    above = choose_vertices(lower_multiplier) - attention
+    below = choose_vertices(upper_multiplier) - attention
+    for direction in (farthest, above, below):
+        yield attention + direction
+    for direction in (farthest, below):
+        effect_rank, n_rows = _rank_rows_by_effect(direction, slope, movable)
+        for share in ROW_SHARES:
+            n_unchanged = (share * n_rows).ceil().clamp_min(1)
+            is_changed = effect_rank >= n_unchanged[:, None]
+            yield attention + direction * is_changed[..., None]
+    for direction in (above, below):
+        for share in STEP_SHARES:
+            yield attention + share * direction
 
 
-def _by_effect(direction: Tensor, slope: Tensor, movable: Tensor) -> tuple[Tensor, Tensor]:
-    """The place of each row by its first-order effect, most first, and their number.
+def _rank_rows_by_effect(
+    direction: Tensor, slope: Tensor, movable: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Rank rows by their first-order effect, largest first, and count the movable rows.
 
-    Shape: [batch, rows] and [batch]; rows that stay as they are come last.
+    Returns:
+        Ranks [batch, rows], with rows that are not movable last, and the number of movable
+        rows [batch].
     """
     is_movable = movable.any(-1)
     effect = (slope * direction).sum(-1).abs().masked_fill(~is_movable, -1)
-    place = effect.argsort(dim=-1, descending=True, stable=True).argsort(-1)
-    return place, is_movable.sum(-1)
+    effect_rank = effect.argsort(dim=-1, descending=True, stable=True).argsort(-1)
+    return effect_rank, is_movable.sum(-1)

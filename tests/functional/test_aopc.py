@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hf_attnprobe.functional.divergence import distribution, overlap, overlap_by_chance
+from hf_attnprobe.functional.divergence import normalise_positive_part, distribution_overlap, expected_overlap
 
 
 def weights(size):
@@ -24,20 +24,20 @@ def test_chance_is_the_mean_over_all_placements(both):
         for order in itertools.permutations(range(len(first)))
     ]
     expected = sum(placed) / len(placed)
-    assert overlap_by_chance(first, second, mask).item() == pytest.approx(expected, abs=1e-12)
+    assert expected_overlap(first, second, mask).item() == pytest.approx(expected, abs=1e-12)
 
 
 def test_padding_changes_nothing():
     first, second = torch.tensor([[0.7, 0.2, 0.1]]), torch.tensor([[0.1, 0.1, 0.8]])
     padded = [torch.nn.functional.pad(x, (0, 2)) for x in (first, second)]
     mask = torch.tensor([[True, True, True, False, False]])
-    short = overlap_by_chance(first, second, mask[:, :3])
-    torch.testing.assert_close(overlap_by_chance(*padded, mask), short)
-    torch.testing.assert_close(overlap(*padded), overlap(first, second))
+    short = expected_overlap(first, second, mask[:, :3])
+    torch.testing.assert_close(expected_overlap(*padded, mask), short)
+    torch.testing.assert_close(distribution_overlap(*padded), distribution_overlap(first, second))
 
 
 def test_a_distribution_is_of_what_is_positive():
-    found = distribution(torch.tensor([2.0, -5.0, 2.0, 9.0]), torch.tensor([1, 1, 1, 0]).bool())
+    found = normalise_positive_part(torch.tensor([2.0, -5.0, 2.0, 9.0]), torch.tensor([1, 1, 1, 0]).bool())
     assert found.tolist() == [0.5, 0.0, 0.5, 0.0]
-    nothing = distribution(torch.tensor([-1.0, 0.0]), torch.ones(2).bool())
+    nothing = normalise_positive_part(torch.tensor([-1.0, 0.0]), torch.ones(2).bool())
     assert nothing.isnan().all()

@@ -9,12 +9,12 @@ from scipy.optimize import minimize
 from scipy.stats import spearmanr
 
 from benchmarks.language import of_text, ridge
-from hf_attnprobe.functional.aopc import subsets
+from hf_attnprobe.functional.aopc import enumerate_subsets
 from hf_attnprobe.functional.attribution import (
-    lasso,
-    logit_of,
+    fit_lasso,
+    compute_logit,
     shapley_values,
-    smallest_set,
+    find_smallest_set_size,
     spearman,
 )
 from tests.helpers import tiny_models
@@ -45,9 +45,9 @@ def test_a_unit_that_is_not_there_has_no_value():
 def test_the_smallest_set_is_found_among_all():
     holds = tiny_models.drawn(2**4, 6, seed=3) > 1.0
     holds[:, 0] = False
-    found = smallest_set(holds)
+    found = find_smallest_set_size(holds)
     for text in range(holds.shape[1]):
-        units = [np.flatnonzero(row) for row in subsets(4).numpy()]
+        units = [np.flatnonzero(row) for row in enumerate_subsets(4).numpy()]
         sizes = [len(units[k]) for k in range(16) if holds[k, text]]
         assert found[text] == min(sizes) if sizes else found[text].isnan()
 
@@ -58,7 +58,7 @@ def test_the_lasso_meets_the_conditions_of_its_minimum():
     kept[:, 4] = True
     outputs = kept.double() @ torch.tensor([3.0, 0, 0, -1, 5, 0, 0.01, 0, 0.5]).double()
     outputs = outputs + 0.1 * tiny_models.drawn(64, seed=2)
-    found = lasso(kept, outputs, penalty=0.05)
+    found = fit_lasso(kept, outputs, penalty=0.05)
     scale = kept.double().std(0, unbiased=False)
     assert found[4] == 0
     columns = (kept.double() - kept.double().mean(0)) / scale.where(scale > 0, 1)
@@ -100,6 +100,6 @@ def test_spearman_is_scipys_with_ties():
 
 
 def test_the_logit_is_finite_where_the_answer_is_sure():
-    assert logit_of(torch.zeros(1, dtype=torch.float64)).isfinite().all()
+    assert compute_logit(torch.zeros(1, dtype=torch.float64)).isfinite().all()
     probs = torch.tensor([0.2, 0.5, 1e-30], dtype=torch.float64)
-    torch.testing.assert_close(logit_of(probs.log()), torch.logit(probs))
+    torch.testing.assert_close(compute_logit(probs.log()), torch.logit(probs))

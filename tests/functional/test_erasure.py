@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from hf_attnprobe.functional import aopc
 from hf_attnprobe.functional.erasure import (
-    erase_each,
-    minimal_flip_set,
-    removal_order,
-    removal_rank,
-    removals_to_flip,
+    erase_each_weight,
+    find_minimal_flip_set,
+    compute_removal_order,
+    compute_removal_rank,
+    count_removals_to_flip,
 )
 from tests.helpers import tiny_models
 
@@ -60,7 +60,7 @@ def padded(instances, n_keys):
 
 def smallest_set(found, mask):
     """The tokens of the ``size`` largest margins, bool [batch, keys]."""
-    return removal_rank(found.margin, mask) < found.size[:, None]
+    return compute_removal_rank(found.token_margins, mask) < found.size[:, None]
 
 
 def decisions_of_subsets(weights, logits, bias, renormalise):
@@ -82,7 +82,7 @@ def test_no_set_is_smaller(kind, renormalise):
         lengths = [*range(1, 13), *random.integers(2, 11, 9)]
         instances = [instance(kind, n_classes, int(n), random) for n in lengths]
         attention, logits, mask = padded(instances, 14)
-        found = minimal_flip_set(
+        found = find_minimal_flip_set(
             attention, logits, mask, bias=torch.from_numpy(bias), renormalise=renormalise
         )
         erased = smallest_set(found, mask)
@@ -130,9 +130,9 @@ def test_one_cumulative_sum_is_the_papers_loop(n_classes, all_zero, renormalise)
     attention, logits, mask = padded(instances, 20)
     bias = torch.from_numpy(random.standard_normal(n_classes))
     scores = torch.stack([attention, *torch.from_numpy(random.standard_normal((3, *mask.shape)))])
-    order = removal_order(scores, mask)
+    order = compute_removal_order(scores, mask)
     options = {"bias": bias, "renormalise": renormalise}
-    n_removed = removals_to_flip(attention, logits, mask, order, all_zero=all_zero, **options)
+    n_removed = count_removals_to_flip(attention, logits, mask, order, all_zero=all_zero, **options)
     fractions = n_removed / mask.sum(-1)
     n_ties = 0
     for ranking, row in itertools.product(range(len(order)), range(len(instances))):
@@ -160,8 +160,8 @@ def test_the_released_rule_counts_the_bias_alone():
     logits = torch.tensor([[[2.0, 0.0], [1.0, 0.0]]])
     bias = torch.tensor([0.0, 1.0])
     order = torch.tensor([[0, 1]])
-    assert removals_to_flip(attention, logits, mask, order, bias=bias).isnan().all()
-    n_removed = removals_to_flip(attention, logits, mask, order, bias=bias, all_zero=True)
+    assert count_removals_to_flip(attention, logits, mask, order, bias=bias).isnan().all()
+    n_removed = count_removals_to_flip(attention, logits, mask, order, bias=bias, all_zero=True)
     assert n_removed.tolist() == [2.0]
 
 
@@ -172,10 +172,10 @@ def test_ties_go_to_the_lower_class():
     for predicted, size in ((1, 1.0), (0, torch.nan)):
         logits = torch.zeros(1, 2, 2)
         logits[0, 0, predicted] = 1
-        assert minimal_flip_set(attention, logits, mask).size.item() == pytest.approx(
+        assert find_minimal_flip_set(attention, logits, mask).size.item() == pytest.approx(
             size, nan_ok=True
         )
-        assert removals_to_flip(attention, logits, mask, order).item() == pytest.approx(
+        assert count_removals_to_flip(attention, logits, mask, order).item() == pytest.approx(
             size, nan_ok=True
         )
 
@@ -186,7 +186,7 @@ def test_erasing_each_alone(renormalise):
     attention, logits, mask = padded([instance("peaked", 3, n, random) for n in (7, 4, 1)], 7)
     attention[0] = torch.tensor([1 - 1e-13, 1e-13, 0, 0, 0, 0, 0])  # what is left must not drown
     bias = torch.from_numpy(random.standard_normal(3))
-    found = erase_each(attention, logits, bias=bias, renormalise=renormalise)
+    found = erase_each_weight(attention, logits, bias=bias, renormalise=renormalise)
     for row, n in enumerate(mask.sum(-1).tolist()):
         for place in range(n):
             weights = attention[row].clone()
@@ -223,7 +223,7 @@ def test_exact_bounds_are_those_of_all_orders():
     """Texts of one to six units in one table."""
     lengths = torch.arange(1, 7).repeat(3)
     drops = set_function(0, 6, len(lengths))
-    bounds = torch.stack(aopc.chain_bounds(drops, lengths), 1)
+    bounds = torch.stack(aopc.compute_aopc_bounds(drops, lengths), 1)
     for text, n_units in enumerate(lengths.tolist()):
         found = all_orders(drops[:, text], n_units)
         expected = [min(found), max(found)]
@@ -247,18 +247,18 @@ def test_a_beam_finds_orders_and_a_wide_one_the_best(n_units, seed, width):
     content = torch.zeros(1, n_units + 2, dtype=torch.bool)
     content[0, positions] = True
     found = all_orders(drops[:, 0], n_units)
-    exact = aopc.chain_bounds(drops, torch.tensor([n_units]))
-    lower, upper = aopc.beam_bounds(lookup(drops, positions), content, width)
+    exact = aopc.compute_aopc_bounds(drops, torch.tensor([n_units]))
+    lower, upper = aopc.search_aopc_bounds(lookup(drops, positions), content, width)
     assert exact[0] - 1e-12 <= lower <= upper + 1e-12 <= exact[1] + 2e-12
     for bound in (lower, upper):
         assert min(abs(bound.item() - x) for x in found) < 1e-12  # it is the value of an order
-    wide = aopc.beam_bounds(lookup(drops, positions), content, math.comb(n_units, n_units // 2))
+    wide = aopc.search_aopc_bounds(lookup(drops, positions), content, math.comb(n_units, n_units // 2))
     assert torch.allclose(torch.stack(wide), torch.stack(exact), atol=1e-12)
 
 
 @given(st.integers(1, 400))
 def test_counts_are_rounded_up(n_units):
-    counts = aopc.removal_counts(torch.tensor([n_units]))[:, 0].tolist()
+    counts = aopc.compute_removal_counts(torch.tensor([n_units]))[:, 0].tolist()
     assert counts == [math.ceil(n_units * p / 100 - 1e-9) for p in (1, 5, 10, 20, 50)]
     assert min(counts) >= 1
 
@@ -269,22 +269,22 @@ def test_order_is_by_score_then_by_place_and_knows_no_padding():
     content = torch.ones_like(scores).bool()
     scores[:, [0, -1]], content[:, [0, -1]] = 9, False
     order = 1 + np.argsort(-scores[0, 1:-1].numpy(), kind="stable")
-    assert removal_order(scores, content)[0, :40].tolist() == order.tolist()
+    assert compute_removal_order(scores, content)[0, :40].tolist() == order.tolist()
     for n in (0, 2):
         longer = (torch.nn.functional.pad(values, (n, 0)) for values in (scores, content))
-        assert removal_rank(*longer)[0, n + order].tolist() == [*range(40)]
+        assert compute_removal_rank(*longer)[0, n + order].tolist() == [*range(40)]
 
 
 def test_equal_sets_of_one_text_have_one_number():
     sets = torch.rand(40, 3, 70, generator=torch.Generator().manual_seed(0)) < 0.5
     sets[7], sets[9, 1] = sets[3], sets[3, 0]
-    numbers = aopc.same_sets(sets)
+    numbers = aopc.number_distinct_sets(sets)
     assert torch.equal(numbers[7], numbers[3]) and numbers[9, 1] != numbers[3, 0]
     assert len(numbers.unique()) == 39 * 3
 
 
 def test_normalised_is_a_share_of_the_span():
-    found = aopc.normalised(
+    found = aopc.normalise_aopc(
         torch.tensor([0.25, 0.0, 1.0, 0.5, 0.3]),
         torch.tensor([0.0, 0.0, 0.0, 0.5, 0.4]),
         torch.tensor([0.5, 0.5, 0.5, 0.5, 0.6]),

@@ -17,8 +17,8 @@ import torch
 from scipy.special import stdtrit
 from scipy.stats import sem
 
-from hf_attnprobe.functional.aopc import area_along, chain_bounds, subsets
-from hf_attnprobe.functional.attribution import interactions, mean_over_orders, shapley_values
+from hf_attnprobe.functional.aopc import compute_aopc, compute_aopc_bounds, enumerate_subsets
+from hf_attnprobe.functional.attribution import shapley_interactions, average_over_orders, shapley_values
 from tests.helpers import tiny_models
 
 
@@ -43,7 +43,7 @@ def value(drops, units):
 @pytest.mark.parametrize("n_units", [2, 3, 5])
 def test_interactions_are_those_of_the_definition(n_units):
     drops, units = tiny_models.drawn(2**n_units, 3), range(n_units)
-    found = interactions(drops)
+    found = shapley_interactions(drops)
     assert torch.equal(found, found.transpose(1, 2))
     assert not found.diagonal(dim1=1, dim2=2).any()
     for i, j in itertools.combinations(units, 2):
@@ -60,23 +60,23 @@ def test_interactions_are_those_of_the_definition(n_units):
 
 def test_a_sum_of_effects_has_no_interactions_and_every_ruler_agrees():
     effects = tiny_models.drawn(4, 5)
-    drops = subsets(4).double() @ effects
-    assert interactions(drops).abs().max() < 1e-12
+    drops = enumerate_subsets(4).double() @ effects
+    assert shapley_interactions(drops).abs().max() < 1e-12
     torch.testing.assert_close(shapley_values(drops), effects.T)
 
 
 def test_one_unit_interacts_with_none():
-    assert interactions(torch.tensor([[0.0], [1.0]])).tolist() == [[[0.0]]]
+    assert shapley_interactions(torch.tensor([[0.0], [1.0]])).tolist() == [[[0.0]]]
 
 
 def test_areas_are_means_along_the_order_and_within_the_limits():
     drops = tiny_models.drawn(2**4, 1)
     drops[0] = 0
-    lower, upper = chain_bounds(drops, torch.tensor([4]))
+    lower, upper = compute_aopc_bounds(drops, torch.tensor([4]))
     areas = []
     for order in itertools.permutations(range(4)):
         turns = torch.tensor([[order.index(unit) for unit in range(4)]])
-        area = area_along(drops, turns, torch.tensor([4]))
+        area = compute_aopc(drops, turns, torch.tensor([4]))
         expected = sum(value(drops, order[:k]) for k in range(1, 5)) / 4
         torch.testing.assert_close(area, expected)
         areas.append(area.item())
@@ -96,7 +96,7 @@ def drawn_gains(drops, n_units, n_orders, generator):
 def test_drawn_orders_find_the_exact_values_within_their_errors():
     drops = tiny_models.drawn(2**5, 1)
     gains = drawn_gains(drops, 5, 2_000, np.random.default_rng(0))
-    found, error = mean_over_orders(gains)
+    found, error = average_over_orders(gains)
     assert ((found - shapley_values(drops)[0]).abs() < 3 * error).all()
     np.testing.assert_allclose(error, sem(gains.numpy()))
 
@@ -105,7 +105,7 @@ def test_intervals_of_drawn_orders_hold_as_often_as_they_say():
     drops, generator, hits = tiny_models.drawn(2**4, 1), np.random.default_rng(1), []
     many, exact = drawn_gains(drops, 4, 5_000, generator), shapley_values(drops)[0]
     for _ in range(500):
-        found, error = mean_over_orders(many[generator.integers(0, len(many), 30)])
+        found, error = average_over_orders(many[generator.integers(0, len(many), 30)])
         hits.append(((found - exact).abs() <= stdtrit(29, 0.975) * error).double())
     assert 0.92 < torch.stack(hits).mean() < 0.98
 
@@ -157,7 +157,7 @@ def areas(model):
             continue  # words of scores and of outputs differ in number
         turns = torch.tensor(np.argsort(np.argsort(-scores, kind="stable")))[None]
         both = torch.stack([turns, n_units - 1 - turns])
-        first, last = area_along(drops, both, n_units)[:, 0].tolist()
+        first, last = compute_aopc(drops, both, n_units)[:, 0].tolist()
         rows.append((row.id, row.explanation_method, first, last))
     return pd.DataFrame(rows, columns=["id", "explanation_method", "comp", "suff"])
 
@@ -177,7 +177,7 @@ def limits(model):
     """By text the least and the largest area."""
     found = {}
     for text, drops in lattices(model).items():
-        lower, upper = chain_bounds(drops, torch.tensor([len(drops).bit_length() - 1]))
+        lower, upper = compute_aopc_bounds(drops, torch.tensor([len(drops).bit_length() - 1]))
         found[text] = lower.item(), upper.item()
     return found
 

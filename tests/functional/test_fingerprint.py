@@ -5,7 +5,7 @@ import hashlib
 import torch
 
 from hf_attnprobe.functional import fingerprint
-from hf_attnprobe.functional.fingerprint import hash_of_tensors
+from hf_attnprobe.functional.fingerprint import hash_tensors
 
 
 def test_tensors_are_hashed_by_their_bytes_and_names(monkeypatch):
@@ -14,6 +14,6 @@ def test_tensors_are_hashed_by_their_bytes_and_names(monkeypatch):
     for name in ("a", "b", "none"):
         content = weights[name].contiguous().view(-1).view(torch.uint8).tolist()
         whole.update(name.encode() + hashlib.sha256(bytes(content)).digest())
-    for at_once in (fingerprint.AT_ONCE, 7):
-        monkeypatch.setattr(fingerprint, "AT_ONCE", at_once)
-        assert hash_of_tensors(weights) == whole.hexdigest()[:16]
+    for at_once in (fingerprint.COPY_BYTES, 7):
+        monkeypatch.setattr(fingerprint, "COPY_BYTES", at_once)
+        assert hash_tensors(weights) == whole.hexdigest()[:16]

@@ -6,10 +6,10 @@ import torch
 from scipy.stats import chisquare
 
 from hf_attnprobe.functional.intervention import (
-    at_head,
+    replace_head,
     permute,
-    random_permutations,
-    uniform,
+    draw_permutations,
+    make_uniform,
     zero_out,
 )
 
@@ -19,16 +19,16 @@ ATTENTION = torch.tensor([[0.0, 0.5, 0.3, 0.2, 0.0], [0.0, 1.0, 0.0, 0.0, 0.0]])
 
 
 def test_uniform():
-    assert uniform(ATTENTION, MASK).tolist() == [
+    assert make_uniform(ATTENTION, MASK).tolist() == [
         pytest.approx([0, 1 / 3, 1 / 3, 1 / 3, 0]),
         [0, 1, 0, 0, 0],
     ]
-    assert uniform(ATTENTION, torch.zeros(2, 5, dtype=torch.bool)).equal(ATTENTION)
+    assert make_uniform(ATTENTION, torch.zeros(2, 5, dtype=torch.bool)).equal(ATTENTION)
 
 
 def test_what_is_held_keeps_its_weight():
     movable = torch.tensor([False, True, True, False, False])
-    assert uniform(ATTENTION[:1], movable)[0].tolist() == pytest.approx([0, 0.4, 0.4, 0.2, 0])
+    assert make_uniform(ATTENTION[:1], movable)[0].tolist() == pytest.approx([0, 0.4, 0.4, 0.2, 0])
     gone = torch.tensor([False, True, False, False, False])
     erased = zero_out(ATTENTION, gone, movable=movable)
     assert erased[0].tolist() == pytest.approx([0, 0, 0.8, 0.2, 0])
@@ -46,7 +46,7 @@ def test_zero_out():
 
 
 def test_permutations_move_the_visible_positions_and_nothing_else():
-    order = random_permutations(MASK[:, None], 50, seed=0, example_ids=(7, 8))[:, :, 0]
+    order = draw_permutations(MASK[:, None], 50, seed=0, example_ids=(7, 8))[:, :, 0]
     assert order.shape == (50, 2, 5)
     assert (order.sort(-1).values == torch.arange(5)).all()
     assert (order[:, ~MASK] == torch.arange(5).expand(2, 5)[~MASK]).all()
@@ -59,7 +59,7 @@ def test_permutations_move_the_visible_positions_and_nothing_else():
 def test_causal_rows_are_shuffled_within_what_they_see_and_each_on_its_own():
     visible = torch.ones(1, 5, 5, dtype=torch.bool).tril()
     visible[:, :, 4] = visible[:, 4] = False  # the last position is padding
-    order = random_permutations(visible, 200, seed=0, example_ids=(3,))[:, 0]
+    order = draw_permutations(visible, 200, seed=0, example_ids=(3,))[:, 0]
     places = torch.arange(5)
     for query in range(5):
         seen = visible[0, query]
@@ -70,7 +70,7 @@ def test_causal_rows_are_shuffled_within_what_they_see_and_each_on_its_own():
 
 def test_permutations_are_uniform():
     visible = torch.ones(1, 1, 4, dtype=torch.bool)
-    order = random_permutations(visible, 24_000, seed=3, example_ids=(0,))
+    order = draw_permutations(visible, 24_000, seed=3, example_ids=(0,))
     counts = Counter(tuple(row.tolist()) for row in order[:, 0, 0])
     assert set(counts) == set(itertools.permutations(range(4)))
     assert chisquare(list(counts.values())).pvalue > 1e-3
@@ -78,20 +78,20 @@ def test_permutations_are_uniform():
 
 def test_permutations_depend_on_seed_and_example_alone():
     both = MASK[:, None]
-    alone = random_permutations(both[:1, :, :4], 10, seed=0, example_ids=(7,))
-    together = random_permutations(both, 10, seed=0, example_ids=(7, 8))
+    alone = draw_permutations(both[:1, :, :4], 10, seed=0, example_ids=(7,))
+    together = draw_permutations(both, 10, seed=0, example_ids=(7, 8))
     assert (alone[:, 0] == together[:, 0, :, :4]).all()
-    other = random_permutations(both, 10, seed=1, example_ids=(7, 8))
+    other = draw_permutations(both, 10, seed=1, example_ids=(7, 8))
     assert not torch.equal(together, other)
-    swapped = random_permutations(both.flip(0), 10, seed=0, example_ids=(8, 7))
+    swapped = draw_permutations(both.flip(0), 10, seed=0, example_ids=(8, 7))
     assert torch.equal(swapped.flip(1), together)
 
 
 def test_at_head_replaces_one_head_or_one_row_of_it():
     attention, new = torch.rand(2, 3, 4, 4), torch.rand(5, 2, 4, 4)
-    edited = at_head(attention, 1, None, new)
+    edited = replace_head(attention, 1, None, new)
     assert torch.equal(edited[:, :, 1], new)
     assert torch.equal(edited[:, :, [0, 2]], attention[:, [0, 2]].expand(5, 2, 2, 4, 4))
-    row = at_head(attention, 1, 2, new)
+    row = replace_head(attention, 1, 2, new)
     assert torch.equal(row[:, :, 1, 2], new[:, :, 2])
     assert torch.equal(row[:, :, 1, [0, 1, 3]], attention[:, 1, [0, 1, 3]].expand(5, 2, 3, 4))

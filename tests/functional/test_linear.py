@@ -14,7 +14,7 @@ from hf_attnprobe.functional.divergence import jsd, largest_jsd, tvd
 from hf_attnprobe.functional.linear import (
     epsilon_max_jsd,
     epsilon_max_jsd_bounds,
-    farthest_by_program,
+    solve_linear_program,
     permutation_extremes,
     permutation_moments,
 )
@@ -301,7 +301,7 @@ def test_chunks_and_batches_change_nothing(monkeypatch):
     attention = attention.masked_fill(~mask, -1e30).softmax(-1) * mask
     logits = 2 * torch.randn(7, 9, 4, dtype=torch.double)
     together = epsilon_max_jsd_bounds(attention, logits, mask, (0.01, 0.05))
-    monkeypatch.setattr("hf_attnprobe.functional.linear.NUMBERS_AT_ONCE", 1)
+    monkeypatch.setattr("hf_attnprobe.functional.linear.NUMBERS_PER_CHUNK", 1)
     alone = epsilon_max_jsd_bounds(attention, logits, mask, (0.01, 0.05))
     assert torch.allclose(together.lower, alone.lower, atol=1e-9)
     assert torch.allclose(together.upper, alone.upper, atol=1e-12)
@@ -322,7 +322,7 @@ def test_the_linear_program_finds_the_best_of_all_vertices(n_classes, epsilon):
     logits = rng.normal(size=(10, 5, n_classes))
     mask = torch.ones(10, 5, dtype=torch.bool)
     tensors = torch.from_numpy(attention), torch.from_numpy(logits), mask
-    found = farthest_by_program(*tensors, epsilon).numpy()
+    found = solve_linear_program(*tensors, epsilon).numpy()
     assert (found >= 0).all() and found.sum(-1) == pytest.approx(1, abs=1e-12)
     for own, other, u in zip(attention, found, logits, strict=True):
         assert tvd(*(torch.tensor(a @ u).softmax(-1) for a in (own, other))) <= epsilon
@@ -343,5 +343,5 @@ def test_the_linear_program_finds_the_best_of_all_vertices(n_classes, epsilon):
 
 def test_a_text_of_one_token_has_no_linear_program():
     attention = torch.tensor([[1.0, 0.0], [0.0, 0.0]], dtype=torch.double)
-    found = farthest_by_program(attention, torch.ones(2, 2, 3).double(), attention > 0, 0.01)
+    found = solve_linear_program(attention, torch.ones(2, 2, 3).double(), attention > 0, 0.01)
     assert torch.equal(found, attention)

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hf_attnprobe.functional.plausibility import auprc, average_precision, iou_scores, token_f1
+from hf_attnprobe.functional.plausibility import auprc, average_precision, compute_iou_scores, token_f1
 
 
 def precision_recall_area(scores, marked):
@@ -70,7 +70,7 @@ def test_scores_are_those_of_the_definitions(text):
         average_precision(spread[0], spread[1], content),
         auprc(spread[0], spread[1], content),
         token_f1(spread[2], spread[1], content),
-        *iou_scores(spread[2], spread[1], content),
+        *compute_iou_scores(spread[2], spread[1], content),
     )
     if len(set(marked)) == 1:
         assert all(x.isnan().all() for x in found)

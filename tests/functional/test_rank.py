@@ -8,14 +8,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_attnprobe.functional import removal_steps, top_overlap, top_tau
+from hf_attnprobe.functional import compute_removal_steps, top_overlap, top_tau
 from hf_attnprobe.functional.rank import (
-    chance_of_agreement,
+    compute_chance_of_agreement,
     dense_rank,
     gini_correlation,
-    heaviest,
+    select_heaviest,
     kendall_tau_b,
-    precision,
+    r_precision,
 )
 
 
@@ -92,9 +92,9 @@ def test_chance_of_agreement_counts_permutations():
                 by_inversions[inverted] = [0, found.pvalue <= 0.05 and found.statistic > 0]
             by_inversions[inverted][0] += 1
         agree = sum(count for count, is_alike in by_inversions.values() if is_alike)
-        chance = chance_of_agreement(torch.tensor(n)).item()
+        chance = compute_chance_of_agreement(torch.tensor(n)).item()
         assert chance == pytest.approx(agree / math.factorial(n), abs=1e-15)
-    assert chance_of_agreement(torch.tensor([0, 1])).tolist() == [0, 0]
+    assert compute_chance_of_agreement(torch.tensor([0, 1])).tolist() == [0, 0]
 
 
 @pytest.mark.parametrize("n", [33, 34])  # the last exact p-value, the first approximate one
@@ -104,7 +104,7 @@ def test_chance_of_agreement_is_what_random_orders_give(n):
     y = torch.from_numpy(rng.random((40_000, n)))
     found = kendall_tau_b(x, y, torch.ones_like(x).bool())
     share = ((found.p_value <= 0.05) & (found.tau > 0)).double().mean().item()
-    chance = chance_of_agreement(torch.tensor([n])).item()
+    chance = compute_chance_of_agreement(torch.tensor([n])).item()
     assert share == pytest.approx(chance, abs=0.002 + 3 * (chance / 40_000) ** 0.5)
 
 
@@ -157,7 +157,7 @@ def test_gini_correlation_is_tau_with_every_pair_weighted_by_its_difference(case
 def test_the_heaviest_are_the_fewest_tokens_that_hold_the_share(case, share):
     values, _, n_pad = case
     mask = mask_of(values, n_pad)
-    chosen = heaviest(padded(values, n_pad, 9.0), mask, share)
+    chosen = select_heaviest(padded(values, n_pad, 9.0), mask, share)
     assert not chosen[~mask].any()
     chosen = chosen[mask].numpy()
     if values.sum() == 0:
@@ -182,7 +182,7 @@ def test_precision_is_the_mean_over_all_ways_to_break_ties(case, data):
     flags = st.lists(st.booleans(), min_size=n, max_size=n)
     wanted = np.array(data.draw(flags))
     k = int(wanted.sum())
-    found = precision(
+    found = r_precision(
         padded(order, n_pad, 7.0), torch.tensor([*wanted, *[True] * n_pad]), mask_of(order, n_pad)
     ).item()
     if k == 0:
@@ -280,7 +280,7 @@ def test_tau_of_the_union_is_fagins_distance(case):
 @pytest.mark.parametrize("n_steps", [0, 1, 3, 7])
 def test_steps_of_removal_leave_one(n_steps):
     n_units = torch.tensor([1, 2, 3, 9])
-    found = removal_steps(n_units, n_steps).T.tolist()
+    found = compute_removal_steps(n_units, n_steps).T.tolist()
     for n, steps in zip(n_units.tolist(), found, strict=True):
         shares = [s / n_steps for s in range(1, n_steps + 1)] or [s / n for s in range(1, n)]
         expected = {

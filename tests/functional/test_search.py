@@ -6,7 +6,7 @@ import torch
 from hf_attnprobe.functional import search
 from hf_attnprobe.functional.divergence import jsd
 from hf_attnprobe.functional.linear import epsilon_max_jsd
-from hf_attnprobe.functional.search import LOG_OFFSET, linear_distance, search_adversarial_attention
+from hf_attnprobe.functional.search import LOG_OFFSET, make_linear_distance, search_adversarial_attention
 
 
 def plain_search(start, original, mask, logits, probs, *, n_steps, epsilon=0.01, penalty=500.0):
@@ -45,7 +45,7 @@ def test_follows_the_plain_procedure(n_classes, n_steps):
     probs = torch.einsum("bk,bkn->bn", original, logits).softmax(-1)
     start = 3 * torch.randn(5, 3, 7, dtype=torch.float64)
     ours = search_adversarial_attention(
-        start, original, mask, linear_distance(logits, probs), n_steps=n_steps
+        start, original, mask, make_linear_distance(logits, probs), n_steps=n_steps
     )
     theirs = plain_search(start, original, mask, logits, probs, n_steps=n_steps)
     assert (ours - theirs).abs().max() < 1e-9
@@ -56,7 +56,7 @@ def test_layout_of_the_start_in_memory_does_not_matter():
     torch.manual_seed(0)
     mask, original = torch.ones(2, 5, dtype=torch.bool), torch.rand(2, 5).softmax(-1)
     logits = torch.randn(2, 5, 2)
-    distance = linear_distance(logits, torch.einsum("bk,bkn->bn", original, logits).softmax(-1))
+    distance = make_linear_distance(logits, torch.einsum("bk,bkn->bn", original, logits).softmax(-1))
     start = torch.randn(2, 5, 3).permute(2, 0, 1)
     ours = search_adversarial_attention(start, original, mask, distance, n_steps=20)
     again = search_adversarial_attention(start.contiguous(), original, mask, distance, n_steps=20)
@@ -67,7 +67,7 @@ def test_layout_of_the_start_in_memory_does_not_matter():
 
 
 def steered_candidates(attention, slope, movable):
-    return torch.stack(list(search.steered_candidates(attention, slope, movable)))
+    return torch.stack(list(search.generate_steered_candidates(attention, slope, movable)))
 
 
 def problem(n_queries=4, n_keys=6):
@@ -139,7 +139,7 @@ def test_rows_of_most_effect_are_kept_first():
     attention, slope, visible = problem(n_queries=8)
     found = steered_candidates(attention, slope, visible)
     effects = (slope * (found[0] - attention)).sum(-1).abs()
-    for place, share in enumerate(search.KEPT):
+    for place, share in enumerate(search.ROW_SHARES):
         candidate = found[3 + place]
         for text in range(len(attention)):
             n_rows = int(visible[text].any(-1).sum())
