@@ -1,39 +1,49 @@
-"""Does the decision follow the state that has most attention?
+"""Test ``interchange``: does the decision follow the state with the most attention?
 
-Question: where the state with most attention is another text's, is the decision that text's?
-Measure:  the most attended state is exchanged for the most attended state of a text that
-          is predicted otherwise. The weights stay as they are, and no word leaves the text.
-          1 where the model then decides as for that other text, else 0; and how far the
-          output moves (total variation).
-Compare:  the same at the other places of the text (``other``, their mean), and at the
-          place that any other ranking puts first.
-Exactly:  every other place where the read-out is linear; else some drawn at random.
-Reading:  attention 1 and others 0: the decision comes from where attention is. Attention
-          as low as others: it comes from elsewhere, or from many places together.
-Caution:  where several places say the same, exchanging one of them changes nothing. A state
-          may hold what its neighbours say: the decision follows it, and the word does not
-          matter.
+Question
+    If the most attended state of a text is replaced with a state of another text, does the model
+    decide as for that other text?
 
-The other text is drawn by (seed, text) from a fixed sample of texts, observed once. In heads of
-Transformers a state is the value vector that the head reads, exchanged in every row; in a group
-of heads that of each of them. A word of several tokens is read as their mean. What other layers
-hold of a word stays.
+Measure
+    The most attended state is replaced with the most attended state of a donor, a text with another
+    predicted class. The attention weights stay as they are, and no word is removed from the text.
+    ``follows`` is 1 if the model then predicts the class of the donor, else 0. ``moved`` is the
+    output change (total variation distance).
+
+Compared positions
+    The positions that other rankings put first, and control positions (``other``, their mean).
+    Models with a linear read-out use all other positions of a text as controls, other models use
+    a random sample of them.
+
+Interpretation
+    ``follows`` of attention near 1 and of the controls near 0: the decision comes from the most
+    attended position. Equal values: it comes from other positions, or from many together. If
+    several positions carry the same evidence, exchanging one of them changes nothing. A state can
+    also contain information about neighbouring words; the decision then follows the state although
+    the word at its position does not matter.
+
+Details
+    The donor is drawn by the seed and the id of the text from a fixed sample of texts, which the
+    model reads once. The state of a Transformer head is the value vector, and it is replaced in
+    every query row; a group of heads exchanges the value vectors of all its heads. The state of a
+    word with several tokens is the mean over the tokens. Information about the word in other layers
+    stays in the text.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.functional import one_hot
 
 from hf_attnprobe.core.readings import TestReadings, share
 from hf_attnprobe.faithfulness.options import Interchange
-from hf_attnprobe.faithfulness.rankings import ranking
+from hf_attnprobe.faithfulness.rankings import compute_ranking
 from hf_attnprobe.faithfulness.registry import register_test
-from hf_attnprobe.faithfulness.scale import rankings_of
+from hf_attnprobe.faithfulness.scale import list_rankings
 from hf_attnprobe.functional.divergence import tvd
-from hf_attnprobe.functional.intervention import drawn_place
+from hf_attnprobe.functional.intervention import draw_index
 from hf_attnprobe.protocol import (
     AttentionModelBase,
     Batch,
@@ -46,26 +56,32 @@ from hf_attnprobe.protocol import (
 )
 
 
-DONOR_STREAM = 6  # apart from the other tests' random numbers
+INTERCHANGE_DONOR_STREAM = 6
+"""Random number stream of the choice of donors."""
 READINGS: TestReadings = {
     "follows": share(
-        "with a state exchanged for the most attended one of a text predicted otherwise, "
-        "{decision} becomes that text's in {mean:.0%} of texts (at the place of: {key})"
+        "exchanging a state for the most attended one of a text with another predicted class turns "
+        "{decision} into that of the other text in {mean:.0%} of texts (position: {key})"
     ),
     "moved": (
-        "with a state exchanged for the most attended one of a text predicted otherwise, the "
-        "output moves by {mean:.2f} {unit} (at the place of: {key})"
+        "exchanging a state for the most attended one of a text with another predicted class moves "
+        "the output by {mean:.2f} {unit} (position: {key})"
     ),
 }
 
 
 @dataclass(frozen=True)
 class InterchangeResult:
-    """By place [batch]: whether the decision follows, 0 or 1, and the output's change in [0, 1].
+    """Statistics of the test ``interchange``: mappings from positions to tensors ``[batch]``.
 
-    The places are those that the rankings put first, and ``other``: the mean over places
-    that do not have most attention, NaN in texts of one unit. All are NaN in texts without a unit,
-    and where every text of the sample is predicted alike; empty without a sample.
+    The positions are named by the rankings that put them first; ``other`` is the mean over the
+    control positions. Values are NaN in texts without a unit and if the sample has no donor with
+    another predicted class; ``other`` is also NaN in texts of one unit. The mappings are empty if
+    the audit has no sample of donors.
+
+    Attributes:
+        follows: 1 if the decision becomes the donor's, else 0.
+        moved: Output change in [0, 1].
     """
 
     follows: dict[str, Tensor] = field(default_factory=dict)
@@ -74,7 +90,7 @@ class InterchangeResult:
 
 @register_test(
     readings=READINGS,
-    does="exchanges the state with most attention for another text's",
+    summary="exchanges the most attended state for that of another text",
     groups=True,
     needs=(Decisions, HeadValues, ExchangeableStates),
     uses_donors=True,
@@ -87,127 +103,151 @@ def interchange(
     *,
     seed: int = 0,
 ) -> InterchangeResult:
-    """Exchanges one state of every text, at the places that rankings put first and at others.
+    """Exchange one state of every text, at the top positions of rankings and at controls.
 
     Args:
-        seed: with a text's id it draws the other text, the other places, and which of
-            equals comes first.
+        observation: Model output for a batch of texts.
+        site: Head or group of heads whose states are exchanged.
+        options: Number of control positions.
+        seed: Seed of the choice of donors and control positions, and of ties for the top position.
+
+    Returns:
+        Statistics per text and position.
     """
     model = observation.model
     donors = model.donors
     if donors is None or site not in donors.states:
         return InterchangeResult()
-    drawn = _drawn(donors, observation, seed)
-    names = rankings_of(observation, site)
-    first = {name: _first(observation, site, name, seed) for name in names}
+    donor_rows = _draw_donors(donors, observation, seed)
+    names = list_rankings(observation, site)
+    top_units = {name: _find_top_unit(observation, site, name, seed) for name in names}
     n_others = options.n_others if observation.token_logits is None else None
-    others = _others(observation, first["attention"], n_others, seed)
-    of_rankings = torch.stack([*first.values()])
-    units = torch.cat([of_rankings, others])
+    other_units = _draw_other_units(observation, top_units["attention"], n_others, seed)
+    units = torch.cat([torch.stack([*top_units.values()]), other_units])
 
-    states = {layer: given[drawn] for layer, given in donors.states[site].items()}
+    donor_states = {layer: states[donor_rows] for layer, states in donors.states[site].items()}
     exchangeable = model.require(ExchangeableStates, site)
-    places = units.clamp_min(0)  # what is missing is left out below
-    after = exchangeable.replay_exchanged(observation, site, places, states)
-    is_donors = model.prediction.decision(after) == donors.decisions[drawn]
-    follows = is_donors.all(-1).double()
-    moved = tvd(after, observation.probs)
+    # Missing units and donors have index -1; their results are masked below.
+    probs = exchangeable.replay_interchange(observation, site, units.clamp_min(0), donor_states)
+    has_donor_outcome = model.prediction.decide(probs) == donors.decisions[donor_rows]
+    follows = has_donor_outcome.all(-1).double()
+    output_change = tvd(probs, observation.probs)
     is_empty = ~observation.batch.content_mask.any(-1)
-    missing = (units < 0) | (drawn < 0) | is_empty
+    is_missing = (units < 0) | (donor_rows < 0) | is_empty
 
-    def by_place(values: Tensor) -> dict[str, Tensor]:
-        found = values.masked_fill(missing, torch.nan)
-        at_others = found[len(first) :].nanmean(0)
-        return {"other": at_others, **dict(zip(first, found, strict=False))}
+    def name_positions(values: Tensor) -> dict[str, Tensor]:
+        values = values.masked_fill(is_missing, torch.nan)
+        mean_at_others = values[len(top_units) :].nanmean(0)
+        return {"other": mean_at_others, **dict(zip(top_units, values, strict=False))}
 
-    return InterchangeResult(by_place(follows), by_place(moved))
+    return InterchangeResult(name_positions(follows), name_positions(output_change))
 
 
 @torch.no_grad()
-def donors_of(
+def collect_donors(
     model: AttentionModelBase,
     batches: Iterable[Batch],
     sites: Sequence[Site],
     seed: int,
 ) -> Donors:
-    """Returns the most attended states of some texts at each of the sites, and their decisions."""
-    decisions, attended = [], []
+    """Return the decisions and the most attended states of a sample of texts.
+
+    Args:
+        model: Model that reads the texts.
+        batches: Sample of texts.
+        sites: Heads and groups of heads whose states are collected.
+        seed: Seed of the choice among equally attended positions.
+
+    Returns:
+        Decisions of all texts, and their most attended states by site.
+    """
+    decisions, batch_states = [], []
     for batch in batches:
         observation = model.observe(batch)
-        decisions.append(model.prediction.decision(observation.probs))
-        found = {site: _attended(observation, site, seed) for site in sites}
-        attended.append(found)
+        decisions.append(model.prediction.decide(observation.probs))
+        batch_states.append(
+            {site: _read_most_attended_states(observation, site, seed) for site in sites}
+        )
     states: dict[Site, dict[int, Tensor]] = {}
     for site in sites:
         states[site] = {
-            layer: torch.cat([found[site][layer] for found in attended])
-            for layer in model.members(site)
+            layer: torch.cat([states_by_site[site][layer] for states_by_site in batch_states])
+            for layer in model.get_heads_by_layer(site)
         }
     return Donors(torch.cat(decisions), states)
 
 
-def _attended(observation: Observation, site: Site, seed: int) -> dict[int, Tensor]:
-    """Returns what a site's heads read at the most attended unit: by layer [batch, heads, width]."""
+def _read_most_attended_states(
+    observation: Observation, site: Site, seed: int
+) -> dict[int, Tensor]:
+    """Return the value vectors at the most attended unit, by layer ``[batch, heads, width]``.
+
+    A unit with several positions has the mean of their value vectors.
+    """
     model = observation.model
     content = observation.batch.content_mask
-    first = _first(observation, site, "attention", seed)
-    unit = F.one_hot(first, content.shape[-1]).bool()
-    found = {}
-    for layer, heads in model.members(site).items():
-        places = model.positions(observation, layer, unit)
-        elsewhere = ~places[:, None, :, None]
+    top_unit = _find_top_unit(observation, site, "attention", seed)
+    is_top_unit = one_hot(top_unit, content.shape[-1]).bool()
+    states = {}
+    for layer, heads in model.get_heads_by_layer(site).items():
+        positions = model.get_unit_positions(observation, layer, is_top_unit)
+        is_elsewhere = ~positions[:, None, :, None]
         values = observation.head_values[layer][:, heads]
-        total = values.masked_fill(elsewhere, 0).sum(2)
-        n_places = places.sum(-1).clamp_min(1)
-        found[layer] = total / n_places[:, None, None]
-    return found
+        total = values.masked_fill(is_elsewhere, 0).sum(2)
+        n_positions = positions.sum(-1).clamp_min(1)
+        states[layer] = total / n_positions[:, None, None]
+    return states
 
 
-def _drawn(donors: Donors, observation: Observation, seed: int) -> Tensor:
-    """Returns for each text a donor that is decided otherwise, int64 [batch]; −1 where there is none."""
-    own = observation.model.prediction.decision(observation.probs)
-    differs = (donors.decisions != own[:, None]).any(-1).cpu()
-    chosen = []
-    for example_id, other in zip(observation.batch.example_ids, differs, strict=True):
-        rows = other.nonzero()[:, 0].tolist()
-        if rows:
-            place = drawn_place(seed, int(example_id), DONOR_STREAM, len(rows))
-            chosen.append(rows[place])
+def _draw_donors(donors: Donors, observation: Observation, seed: int) -> Tensor:
+    """Draw a donor with another decision for each text, int64 ``[batch]``; −1 if there is none."""
+    decisions = observation.model.prediction.decide(observation.probs)
+    differs = (donors.decisions != decisions[:, None]).any(-1).cpu()
+    donor_rows = []
+    for example_id, is_candidate in zip(observation.batch.example_ids, differs, strict=True):
+        candidates = is_candidate.nonzero()[:, 0].tolist()
+        if candidates:
+            index = draw_index(seed, int(example_id), INTERCHANGE_DONOR_STREAM, len(candidates))
+            donor_rows.append(candidates[index])
         else:
-            chosen.append(-1)
-    return torch.tensor(chosen, device=own.device)
+            donor_rows.append(-1)
+    return torch.tensor(donor_rows, device=decisions.device)
 
 
-def _first(observation: Observation, site: Site, name: str, seed: int) -> Tensor:
-    """Returns the unit that a ranking puts first, int64 [batch]; which of several equals is drawn."""
+def _find_top_unit(observation: Observation, site: Site, name: str, seed: int) -> Tensor:
+    """Return the first unit of a ranking, int64 ``[batch]``; ties are drawn at random."""
     content = observation.batch.content_mask
     n_keys = content.shape[-1]
-    ranks = ranking(observation, site, name, seed=seed).double()
-    lots = ranking(observation, site, "random", seed=seed)
-    turn = ranks * (n_keys + 1) + lots
-    turn = turn.masked_fill(~content, -torch.inf)
-    return turn.argmax(-1)
+    ranks = compute_ranking(observation, site, name, seed=seed).double()
+    tie_breakers = compute_ranking(observation, site, "random", seed=seed)
+    scores = ranks * (n_keys + 1) + tie_breakers
+    scores = scores.masked_fill(~content, -torch.inf)
+    return scores.argmax(-1)
 
 
-def _others(observation: Observation, unit: Tensor, n: int | None, seed: int) -> Tensor:
-    """Returns other units than one of every text, drawn without replacement.
+def _draw_other_units(
+    observation: Observation, excluded_unit: Tensor, n_units: int | None, seed: int
+) -> Tensor:
+    """Draw units without replacement from all units of a text except one.
 
     Args:
-        unit: int64 [batch].
-        n: how many; None: all.
+        observation: Model output for a batch of texts.
+        excluded_unit: Unit of each text that is not drawn, int64 ``[batch]``.
+        n_units: Number of units per text. None draws all.
+        seed: Seed of the draw.
 
     Returns:
-        int64 [others, batch], −1 where a text has fewer.
+        Units, int64 ``[units, batch]``. Texts with fewer units are filled up with −1.
     """
     content = observation.batch.content_mask
-    is_other = content.scatter(1, unit[:, None], False)
-    n_others = is_other.sum(-1)
-    n_most = int(n_others.max())
-    if n is not None:
-        n_most = min(n, n_most)
+    is_candidate = content.scatter(1, excluded_unit[:, None], False)
+    n_candidates = is_candidate.sum(-1)
+    n_drawn = int(n_candidates.max())
+    if n_units is not None:
+        n_drawn = min(n_units, n_drawn)
 
-    lots = ranking(observation, Site(), "random", seed=seed).double()
-    lots = lots.masked_fill(~is_other, -torch.inf)
-    drawn = lots.topk(n_most, dim=-1)
-    is_missing = drawn.values.isinf()
-    return drawn.indices.masked_fill(is_missing, -1).t()
+    random_scores = compute_ranking(observation, Site(), "random", seed=seed).double()
+    random_scores = random_scores.masked_fill(~is_candidate, -torch.inf)
+    drawn_units = random_scores.topk(n_drawn, dim=-1)
+    is_missing = drawn_units.values.isinf()
+    return drawn_units.indices.masked_fill(is_missing, -1).t()

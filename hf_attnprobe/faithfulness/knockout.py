@@ -1,26 +1,38 @@
-"""Does a unit of the passage act by being looked at?
+"""Test ``knockout``: does a unit of the passage influence the answer through attention to it?
 
 Attention knockout: Geva et al. 2023 ("Dissecting Recall of Factual Associations"), Section 5.
 
-Question: what does the answer lose when the rows behind the passage cannot look at a unit,
-          and how much of what its deletion costs is that?
-Measure:  the cells of one unit are set to 0 in all rows behind the passage, in every head
-          and layer of the site at once, each layer computing its attention on top of the
-          edited ones below. Loss: log p(answer) − log p(answer | without the cells), in
-          nats, and the total variation distance (a lower bound, of the tokens kept).
-Operators: what becomes of the weight: it goes to all that the row still looks at, in
-          proportion ("renormalised", as when scores are masked); on request nowhere ("none"),
-          or to the sink ("sink"). Where they differ much, the number is about the operator.
-Mediated: Σ loss by knockout / Σ loss by deletion over the units that matter, both sums over
-          all texts: a unit that is deleted is gone from every state, one that is knocked out
-          is still in the states of the tokens behind it. 1: units act by being looked at.
-          Less: they reach the answer through other tokens, which no attention map of the
-          answer can show. Above 1 or below 0 is possible, and is not clipped.
-Noise:    a unit matters where its deletion costs at least .1 nats, a tenth of what the
-          costliest unit costs, and more than the way of deleting changes: |loss, the others closing up − loss, the others
-          keeping their positions|. What is smaller than that cannot be told from the
-          change of all positions.
-Reading:  attention is graded against knockout as against deletion in ``sources``.
+Question
+    How much does the answer lose if the tokens after the passage cannot attend to a unit, and which
+    share of the loss by deleting the unit is this?
+
+Measure
+    The attention to one unit is blocked in all query rows after the passage, in every head and
+    layer of the site at once. Each layer computes its attention from the edited layers below. The
+    loss is log p(answer) − log p(answer | knockout), in nats. The test also reports the total
+    variation distance, which is a lower bound because only some tokens of the vocabulary are
+    stored.
+
+Operators
+    Redistribution of the blocked attention: to all other tokens in proportion ("renormalised", like
+    masked attention scores), on request to none ("none") or to the attention sink ("sink"). If the
+    results differ much, they reflect the operator more than the unit.
+
+Mediated share
+    Σ loss by knockout / Σ loss by deletion, with both sums over the units that matter in all texts.
+    A deleted unit disappears from all states, whereas a knocked-out unit remains in the states of
+    the tokens after it. 1 means that units act through attention to them. A smaller share means
+    that they reach the answer through other tokens, which no attention map of the answer can show.
+    Values above 1 or below 0 are possible and are not clipped.
+
+Units that matter
+    The loss by deleting a unit must be at least ``least_effect`` nats, at least a tenth of the
+    largest loss in the passage, and larger than its noise. The noise is the difference between the
+    losses by deletion with the gap closed and with the positions of the remaining tokens kept.
+    Smaller losses cannot be distinguished from the effect of shifted positions.
+
+Interpretation
+    The rank statistics compare attention with knockout, as ``sources`` compares it with deletion.
 """
 
 from collections.abc import Mapping
@@ -30,18 +42,18 @@ import torch
 from torch import Tensor
 
 from hf_attnprobe.core.readings import TestReadings, share
-from hf_attnprobe.faithfulness.correlation import ranks
+from hf_attnprobe.faithfulness.correlation import rank_with_ties
 from hf_attnprobe.faithfulness.options import Knockout
 from hf_attnprobe.faithfulness.passage_units import (
     RENORMALISED,
-    deletion_effects,
-    is_all_attention,
-    knocked_out,
-    log_prob,
-    units_that_matter,
+    compute_log_prob,
+    covers_all_heads,
+    find_units_that_matter,
+    measure_deletion_effects,
+    measure_knockouts,
 )
 from hf_attnprobe.faithfulness.registry import register_test
-from hf_attnprobe.faithfulness.sources import FEW, by_unit
+from hf_attnprobe.faithfulness.sources import MAX_UNITS_WITHOUT_ORDER, split_by_unit
 from hf_attnprobe.functional.rank import (
     gini_correlation,
     kendall_tau_b,
@@ -56,49 +68,75 @@ from hf_attnprobe.protocol import (
 )
 
 
+OPERATOR_STATISTICS = (
+    "largest_knockout",
+    "largest_knockout_tvd",
+    "knockout_found",
+    "knockout_finds_source",
+    "knockout_agreement",
+    "knockout_tau",
+)
+"""Statistics that are measured for each operator."""
 READINGS: TestReadings = {
     "largest_knockout": (
-        "the unit whose cells matter most costs the answer {mean:.2f} nats ({key} weights)"
+        "blocking attention to the most important unit costs the answer {mean:.2f} nats ({key} "
+        "weights)"
     ),
     "largest_knockout_tvd": (
-        "taking away the cells of one unit moves the output by at most {mean:.2f} {unit} "
-        "({key} weights; a lower bound)"
+        "blocking attention to one unit moves the output by at most {mean:.2f} {unit} ({key} "
+        "weights; a lower bound)"
     ),
     "knockout_found": share(
-        "the unit with most attention is the one whose cells matter most in {mean:.0%} of "
+        "the unit with the most attention is the one whose knockout costs most in {mean:.0%} of "
         "texts ({key} weights)"
     ),
     "knockout_finds_source": share(
-        "the unit whose cells matter most is the one whose deletion costs most in {mean:.0%} of "
+        "the unit whose knockout costs most is the one whose deletion costs most in {mean:.0%} of "
         "texts ({key} weights)"
     ),
     "knockout_agreement": (
-        "attention puts first the units whose cells matter with a Gini correlation of "
+        "the order of attention agrees with the losses by knockout with a Gini correlation of "
         "{mean:.2f} ({key} weights)"
     ),
     "knockout_tau": (
-        "attention and knockout order the units with rank correlation {mean:.2f} ({key} weights)"
+        "attention and knockout rank the units with a rank correlation of {mean:.2f} ({key} "
+        "weights)"
     ),
-    "lost_by_knockout": "taking away the cells of the units that matter costs {mean:.2f} nats",
+    "lost_by_knockout": "blocking attention to the units that matter costs {mean:.2f} nats",
     "lost_by_deletion": "deleting the units that matter costs {mean:.2f} nats",
-    "unit_knockout": "taking away the cells of unit {key} costs the answer {mean:.2f} nats",
+    "unit_knockout": "blocking attention to unit {key} costs the answer {mean:.2f} nats",
     "unit_matters": share(
-        "unit {key} costs the answer more than noise when deleted in {mean:.0%} of texts"
+        "deleting unit {key} costs the answer more than noise in {mean:.0%} of texts"
     ),
-    "units_that_matter": "{mean:.1f} units cost the answer more than noise when deleted",
+    "units_that_matter": "deleting costs the answer more than noise for {mean:.1f} units",
 }
 
 
 @dataclass(frozen=True)
 class KnockoutResult:
-    """All [batch]; by operator, losses in nats and distances in [0, 1].
+    """Statistics of the test ``knockout``: tensors ``[batch]``, or mappings to them.
 
-    ``knockout_found`` and ``knockout_finds_source`` are in [0, 1], NaN where no knockout
-    or no deletion costs anything or there is one unit; agreement and τ are in [−1, 1], NaN
-    for 4 units or fewer. What is lost by knockout and by deletion is the sum over the units
-    that matter, in nats; 0 where none does.
+    Those in :data:`OPERATOR_STATISTICS` are mappings by operator. Rank statistics are NaN in passages of one unit and if
+    no knockout or no deletion costs anything.
 
-    ``unit_knockout`` and ``unit_matters`` are by number of the unit, of all attention only.
+    Attributes:
+        largest_knockout: Largest loss by knockout of a unit, in nats.
+        largest_knockout_tvd: Largest output change by knockout of a unit, in [0, 1].
+        knockout_found: Whether attention ranks the unit with the largest loss by knockout first,
+            in [0, 1] (ties are averaged).
+        knockout_finds_source: Whether the units with the largest losses by knockout and by deletion
+            are the same, in [0, 1].
+        knockout_agreement: Gini correlation of attention with the losses by knockout, in [−1, 1].
+            NaN in passages of 4 units or fewer.
+        knockout_tau: Kendall's τ-b of attention and knockout, in [−1, 1]. NaN in passages of 4
+            units or fewer.
+        lost_by_knockout: Sum of the losses by knockout over the units that matter, in nats; 0 if
+            none matters.
+        lost_by_deletion: Sum of the losses by deletion over the units that matter, in nats.
+        units_that_matter: Number of units that matter.
+        unit_knockout: Loss by knockout by the number of the unit, for the group of all heads only.
+        unit_matters: 1 if the unit matters, by the number of the unit, for the group of all heads
+            only.
     """
 
     largest_knockout: Mapping[str, Tensor]
@@ -116,10 +154,10 @@ class KnockoutResult:
 
 @register_test(
     readings=READINGS,
-    does="takes away the attention to one unit of the passage at a time",
+    summary="blocks the attention to one unit of the passage at a time",
     needs=(AnswersFromPassage, EditableInputs, KeptPositions),
     default="on request",
-    of_answers=Knockout(),
+    answer_options=Knockout(),
     groups=True,
 )
 @torch.no_grad()
@@ -130,48 +168,57 @@ def knockout(
     *,
     seed: int = 0,
 ) -> KnockoutResult:
-    """Takes away the cells of each unit, and compares what is lost with its deletion.
+    """Block the attention to each unit and compare the losses with those by deletion.
 
     Args:
-        seed: unused, nothing here is random.
+        observation: Model output for a batch of prompts.
+        site: Head or group of heads in which the attention is blocked.
+        options: Operators, and threshold of the units that matter.
+        seed: Unused, because the test is deterministic.
+
+    Returns:
+        Statistics per text.
     """
     content = observation.batch.content_mask
-    size = log_prob(observation).abs()[:, None]
-    attention = ranks(observation.read(site), content)
-    effects = deletion_effects(observation)
-    deleted = ranks(effects, content, size)
-    few, alone = content.sum(-1) <= FEW, content.sum(-1) < 2
-    by_operator: dict[str, list[Tensor]] = {}
+    n_units = content.sum(-1)
+    # Losses are differences of log-probabilities, which determine their rounding error.
+    scale = compute_log_prob(observation).abs()[:, None]
+    attention_ranks = rank_with_ties(observation.read(site), content)
+    effects = measure_deletion_effects(observation)
+    deletion_ranks = rank_with_ties(effects, content, scale)
+    has_no_order = n_units <= MAX_UNITS_WITHOUT_ORDER
+    has_no_source = effects.amax(-1) <= 0
+
+    by_operator: dict[str, dict[str, Tensor]] = {name: {} for name in OPERATOR_STATISTICS}
     for operator in options.operators:
-        lost, moved = knocked_out(observation, site, operator)
-        ranked = ranks(lost, content, size)
-        none = alone | (lost.amax(-1) <= 0)
-        by_operator[operator] = [
-            lost.masked_fill(~content, -torch.inf).amax(-1),
-            moved.amax(-1),
-            top_overlap(attention, ranked, content, 1).masked_fill(none, torch.nan),
-            top_overlap(ranked, deleted, content, 1).masked_fill(
-                none | (effects.amax(-1) <= 0), torch.nan
+        losses, output_changes = measure_knockouts(observation, site, operator)
+        knockout_ranks = rank_with_ties(losses, content, scale)
+        has_no_loss = (n_units < 2) | (losses.amax(-1) <= 0)
+        largest_loss = losses.masked_fill(~content, -torch.inf).amax(-1)
+        hits = top_overlap(attention_ranks, knockout_ranks, content, 1)
+        source_hits = top_overlap(knockout_ranks, deletion_ranks, content, 1)
+        agreement = gini_correlation(losses, attention_ranks, content)
+        tau = kendall_tau_b(attention_ranks, knockout_ranks, content).tau
+        for name, values in {
+            "largest_knockout": largest_loss,
+            "largest_knockout_tvd": output_changes.amax(-1),
+            "knockout_found": hits.masked_fill(has_no_loss, torch.nan),
+            "knockout_finds_source": source_hits.masked_fill(
+                has_no_loss | has_no_source, torch.nan
             ),
-            gini_correlation(lost, attention, content).masked_fill(few, torch.nan),
-            kendall_tau_b(attention, ranked, content).tau.masked_fill(few, torch.nan),
-        ]
-    largest, moved_most, found, finds_source, agreement, tau = (
-        {operator: values[k] for operator, values in by_operator.items()} for k in range(6)
-    )
-    lost, _ = knocked_out(observation, site, RENORMALISED)
-    matters = units_that_matter(observation, options.least_effect)
-    is_whole = is_all_attention(observation, site)
+            "knockout_agreement": agreement.masked_fill(has_no_order, torch.nan),
+            "knockout_tau": tau.masked_fill(has_no_order, torch.nan),
+        }.items():
+            by_operator[name][operator] = values
+
+    losses, _ = measure_knockouts(observation, site, RENORMALISED)
+    matters = find_units_that_matter(observation, options.least_effect)
+    is_whole_model = covers_all_heads(observation, site)
     return KnockoutResult(
-        largest,
-        moved_most,
-        found,
-        finds_source,
-        agreement,
-        tau,
-        lost_by_knockout=(lost * matters).sum(-1),
+        **by_operator,
+        lost_by_knockout=(losses * matters).sum(-1),
         lost_by_deletion=(effects * matters).sum(-1),
         units_that_matter=matters.sum(-1).double(),
-        unit_knockout=by_unit(lost, content) if is_whole else None,
-        unit_matters=by_unit(matters, content) if is_whole else None,
+        unit_knockout=split_by_unit(losses, content) if is_whole_model else None,
+        unit_matters=split_by_unit(matters, content) if is_whole_model else None,
     )

@@ -1,11 +1,12 @@
-"""What an answer loses without a unit of its passage: deleted, or knocked out.
+"""Loss of a language model's answer if a unit of its passage is deleted or knocked out.
 
-Computed once a prompt, whichever tests read it. Losses are log p(answer) − log p(answer | without
-the unit), in nats, and may be negative.
+All losses are log p(answer) − log p(answer | without the unit), in nats, and can be negative. They
+are cached, so that all tests share one computation per prompt.
 
-Many units: a knockout costs about the same however long the passage is, a deletion grows with it.
-So of more than :data:`MANY` units all are knocked out, and only the foremost are deleted; what is
-not deleted counts as costing nothing.
+A knockout takes about the same time for any length of the passage, whereas the time of a deletion
+grows with the length. In passages of more than :data:`MAX_DELETED_UNITS` units, all units are
+knocked out, but only the most important ones are deleted. The loss of the other deletions counts as
+0.
 """
 
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from hf_attnprobe.faithfulness.input_erasure import erased_inputs
+from hf_attnprobe.faithfulness.input_erasure import predict_without_units
 from hf_attnprobe.functional.divergence import tvd
 from hf_attnprobe.protocol import (
     ALL,
@@ -24,180 +25,252 @@ from hf_attnprobe.protocol import (
 )
 
 
-WHOLE = Site(ALL, ALL)
+ALL_HEADS = Site(ALL, ALL)
+"""Group of all heads of the model."""
 RENORMALISED = "renormalised"
-"""The operator whose loss is compared with deletion's: a deleted unit's weight goes to all
-that is left, too."""
-MANY = 16
-"""Units up to which every one is deleted."""
-LEAST_SHARE = 0.1
-"""Of what the costliest unit costs, what a unit must cost to matter."""
-BY_ATTENTION = 5
-"""Of those that are deleted otherwise so many have most attention; the others cost most where
-they are knocked out."""
+"""Knockout operator that is compared with deletion. Both give the attention of the removed unit to
+all remaining tokens."""
+MAX_DELETED_UNITS = 16
+"""Largest number of units per passage that are deleted one by one."""
+SMALLEST_SHARE = 0.1
+"""Smallest loss of a unit that matters, as a share of the largest loss in the passage."""
+N_UNITS_BY_ATTENTION = 5
+"""Number of deleted units of a long passage that are chosen by attention. The others are chosen by
+their loss by knockout."""
 
 
-def is_all_attention(observation: Observation, site: Site) -> bool:
-    """Whether a site stands for all heads of the model."""
-    members = observation.model.members(site)
-    return sum(map(len, members.values())) == len(observation.model.sites())
-
-
-def log_prob(observation: Observation) -> Tensor:
-    """Log-probability of the answer to the whole text, [batch]."""
-    return observation.model.require(AnswersFromPassage).log_prob(observation, observation.probs)
-
-
-def drops_of(observation: Observation, probs: Tensor) -> Tensor:
-    """Nats that the answer loses, [..., batch, entries] -> [..., batch]."""
-    model = observation.model.require(AnswersFromPassage)
-    return log_prob(observation) - model.log_prob(observation, probs)
-
-
-def without(observation: Observation, sets: Tensor, *, by: str = "deletion") -> Tensor:
-    """Nats that the answer loses without sets of units, bool [sets, batch, keys] -> [sets, batch].
+def covers_all_heads(observation: Observation, site: Site) -> bool:
+    """Return whether a site contains all heads of the model.
 
     Args:
-        by: "deletion", the others close up, or "gap", they keep their positions.
+        observation: Model output for a batch of prompts.
+        site: Head or group of heads.
     """
-    return drops_of(observation, erased_inputs(observation, by, sets))
+    heads_by_layer = observation.model.get_heads_by_layer(site)
+    return sum(map(len, heads_by_layer.values())) == len(observation.model.sites())
 
 
-# --- deletion ------------------------------------------------------------------------------
+def compute_log_prob(observation: Observation) -> Tensor:
+    """Return the log-probability of the answer given the whole prompt, ``[batch]``.
+
+    Args:
+        observation: Model output for a batch of prompts.
+    """
+    model = observation.model.require(AnswersFromPassage)
+    return model.compute_log_prob(observation, observation.probs)
 
 
-def deletion_effects(observation: Observation) -> Tensor:
-    """Nats that the answer loses without each unit, [batch, keys]; 0 outside the passage."""
+def compute_answer_losses(observation: Observation, probs: Tensor) -> Tensor:
+    """Return the loss of the answer's log-probability in nats.
+
+    Args:
+        observation: Model output for the original prompts.
+        probs: Probabilities for changed prompts, ``[..., batch, entries]``.
+
+    Returns:
+        Losses ``[..., batch]``.
+    """
+    model = observation.model.require(AnswersFromPassage)
+    return compute_log_prob(observation) - model.compute_log_prob(observation, probs)
+
+
+def measure_losses_without(
+    observation: Observation, sets: Tensor, *, operator: str = "deletion"
+) -> Tensor:
+    """Return the loss of the answer without sets of units.
+
+    Args:
+        observation: Model output for a batch of prompts.
+        sets: Sets of deleted units, bool ``[sets, batch, keys]``.
+        operator: "deletion" closes the gap that a deleted unit leaves. "gap" keeps the positions of
+            the remaining tokens.
+
+    Returns:
+        Losses ``[sets, batch]`` in nats.
+    """
+    probs = predict_without_units(observation, operator, sets)
+    return compute_answer_losses(observation, probs)
+
+
+# --- Deletion --------------------------------------------------------------------------------
+
+
+def measure_deletion_effects(observation: Observation) -> Tensor:
+    """Return the loss of the answer without each unit.
+
+    Args:
+        observation: Model output for a batch of prompts.
+
+    Returns:
+        Losses ``[batch, keys]`` in nats; 0 outside the passage and for units that are not deleted.
+    """
 
     def compute() -> Tensor:
-        return _each(deleted_units(observation), partial(without, observation))
+        deleted_units = select_deleted_units(observation)
+        return _measure_single_units(deleted_units, partial(measure_losses_without, observation))
 
     return observation.remember("deletion effects", compute)
 
 
-def contrast_effects(observation: Observation) -> Tensor:
-    """Nats of its lead over another answer that the answer loses without each unit, [batch, keys].
-
-    0 outside the passage, NaN of texts without another answer.
-    """
-    model = observation.model.require(AnswersFromPassage)
-    before = model.contrast(observation, observation.probs)
-
-    def lost(sets: Tensor) -> Tensor:
-        probs = erased_inputs(observation, "deletion", sets)
-        return before - model.contrast(observation, probs)
-
-    return _each(deleted_units(observation), lost)
-
-
-def deleted_units(observation: Observation) -> Tensor:
-    """The units that are deleted one by one, bool [batch, keys]: all, or the foremost of many."""
-    content = observation.batch.content_mask
-    if int(content.sum(-1).max()) <= MANY:
-        return content
-    few = content.sum(-1, keepdim=True) <= MANY
-    by_attention = _foremost(observation.read(WHOLE), content, BY_ATTENTION)
-    lost, _ = knocked_out(observation, WHOLE, RENORMALISED)
-    by_knockout = _foremost(lost, content & ~by_attention, MANY - BY_ATTENTION)
-    return content & (few | by_attention | by_knockout)
-
-
-def _foremost(scores: Tensor, among: Tensor, n: int) -> Tensor:
-    """The n largest, bool [batch, keys]."""
-    places = scores.masked_fill(~among, -torch.inf).topk(min(n, among.shape[-1])).indices
-    return torch.zeros_like(among).scatter(-1, places, True) & among
-
-
-def units_that_matter(observation: Observation, least_effect: float) -> Tensor:
-    """Returns the units whose deletion costs more than its noise, bool [batch, keys].
-
-    Noise is what the way of deleting changes: |loss, the others closing up − loss, the others
-    keeping their positions|.
+def measure_contrast_effects(observation: Observation) -> Tensor:
+    """Return the loss of the margin between the answer and an alternative without each unit.
 
     Args:
-        least_effect: nats; what costs less does not matter, nor what costs less than a tenth
-            of the costliest unit.
+        observation: Model output for a batch of prompts with an alternative answer.
+
+    Returns:
+        Losses ``[batch, keys]`` in nats; 0 outside the passage, NaN in prompts without an
+        alternative answer.
+    """
+    model = observation.model.require(AnswersFromPassage)
+    original_contrast = model.compute_contrast(observation, observation.probs)
+
+    def measure_losses(sets: Tensor) -> Tensor:
+        probs = predict_without_units(observation, "deletion", sets)
+        return original_contrast - model.compute_contrast(observation, probs)
+
+    return _measure_single_units(select_deleted_units(observation), measure_losses)
+
+
+def select_deleted_units(observation: Observation) -> Tensor:
+    """Return the units that are deleted one by one, bool ``[batch, keys]``.
+
+    These are all units, or in long passages the units with the most attention and with the largest
+    losses by knockout.
+
+    Args:
+        observation: Model output for a batch of prompts.
+    """
+    content = observation.batch.content_mask
+    if int(content.sum(-1).max()) <= MAX_DELETED_UNITS:
+        return content
+    is_short = content.sum(-1, keepdim=True) <= MAX_DELETED_UNITS
+    attention = observation.read(ALL_HEADS)
+    selected_by_attention = _select_largest(attention, content, N_UNITS_BY_ATTENTION)
+    losses, _ = measure_knockouts(observation, ALL_HEADS, RENORMALISED)
+    selected_by_knockout = _select_largest(
+        losses, content & ~selected_by_attention, MAX_DELETED_UNITS - N_UNITS_BY_ATTENTION
+    )
+    return content & (is_short | selected_by_attention | selected_by_knockout)
+
+
+def _select_largest(scores: Tensor, candidates: Tensor, n_units: int) -> Tensor:
+    """Return a mask of the candidates with the largest scores, bool ``[batch, keys]``."""
+    candidate_scores = scores.masked_fill(~candidates, -torch.inf)
+    positions = candidate_scores.topk(min(n_units, candidates.shape[-1])).indices
+    return torch.zeros_like(candidates).scatter(-1, positions, True) & candidates
+
+
+def find_units_that_matter(observation: Observation, least_effect: float) -> Tensor:
+    """Return the units whose deletion costs more than its noise, bool ``[batch, keys]``.
+
+    The noise is the influence of the deletion method: the absolute difference between the losses by
+    deletion with the gap closed and with the positions of the remaining tokens kept.
+
+    Args:
+        observation: Model output for a batch of prompts.
+        least_effect: Smallest loss in nats of a unit that matters. The loss must also be at least a
+            tenth of the largest loss in the passage.
     """
 
     def compute() -> Tensor:
-        effects = deletion_effects(observation)
-        share = LEAST_SHARE * effects.amax(-1, keepdim=True)
-        least = share.clamp_min(max(least_effect, 1e-12))
-        wanted = observation.batch.content_mask & (effects >= least)
-        gap = _each(wanted, partial(without, observation, by="gap"))
-        noise = (effects - gap).abs()
-        return wanted & (effects > noise)
+        effects = measure_deletion_effects(observation)
+        largest_effect = effects.amax(-1, keepdim=True)
+        threshold = (SMALLEST_SHARE * largest_effect).clamp_min(max(least_effect, 1e-12))
+        candidates = observation.batch.content_mask & (effects >= threshold)
+        measure_losses_with_gap = partial(measure_losses_without, observation, operator="gap")
+        effects_with_gap = _measure_single_units(candidates, measure_losses_with_gap)
+        noise = (effects - effects_with_gap).abs()
+        return candidates & (effects > noise)
 
     return observation.remember(("units that matter", least_effect), compute)
 
 
-def _each(wanted: Tensor, lost: Callable[[Tensor], Tensor]) -> Tensor:
-    """Returns nats lost without each of the wanted units, [batch, keys]; 0 of the others.
+def _measure_single_units(units: Tensor, measure_losses: Callable[[Tensor], Tensor]) -> Tensor:
+    """Return the loss without each of the given units.
 
     Args:
-        wanted: bool [batch, keys].
-        lost: nats lost without sets of units, as :func:`without` takes them.
+        units: Units to be measured, bool ``[batch, keys]``.
+        measure_losses: Function from sets of units, bool ``[sets, batch, keys]``, to losses
+            ``[sets, batch]``.
+
+    Returns:
+        Losses ``[batch, keys]``; 0 for all other units.
     """
-    each = torch.zeros(wanted.shape, dtype=torch.float64, device=wanted.device)
-    places = wanted.any(0).nonzero()[:, 0]
-    if len(places):
-        single = torch.eye(wanted.shape[-1], dtype=torch.bool, device=wanted.device)[places]
-        each[:, places] = lost(single[:, None] & wanted).T
-    return each.masked_fill(~wanted, 0)
+    effects = torch.zeros(units.shape, dtype=torch.float64, device=units.device)
+    positions = units.any(0).nonzero()[:, 0]
+    if len(positions):
+        single_units = torch.eye(units.shape[-1], dtype=torch.bool, device=units.device)[positions]
+        effects[:, positions] = measure_losses(single_units[:, None] & units).T
+    return effects.masked_fill(~units, 0)
 
 
-# --- knockout ------------------------------------------------------------------------------
+# --- Knockout --------------------------------------------------------------------------------
 
 
-def knocked_out(observation: Observation, site: Site, operator: str) -> tuple[Tensor, Tensor]:
-    """Returns nats lost and total variation without each unit's cells, each [batch, keys].
-
-    0 outside the passage.
+def measure_knockouts(observation: Observation, site: Site, operator: str) -> tuple[Tensor, Tensor]:
+    """Return the loss and the output change if the attention to each unit is blocked.
 
     Args:
-        operator: one of :data:`~hf_attnprobe.protocol.KNOCKOUTS`.
+        observation: Model output for a batch of prompts.
+        site: Head or group of heads in which the attention is blocked.
+        operator: Redistribution of the blocked attention, one of
+            :data:`~hf_attnprobe.protocol.KNOCKOUTS`.
+
+    Returns:
+        Losses in nats and total variation distances, each ``[batch, keys]``; 0 outside the passage.
     """
 
     def compute() -> tuple[Tensor, Tensor]:
         content = observation.batch.content_mask
         is_unit = content.any(0)
-        each = torch.eye(content.shape[-1], dtype=torch.bool, device=content.device)
-        cells = each[is_unit, None] & content  # [units, batch, keys]
-        probs = _without_cells(observation, site, cells, operator)
+        single_units = torch.eye(content.shape[-1], dtype=torch.bool, device=content.device)
+        # [units, batch, keys]
+        blocked = single_units[is_unit, None] & content
+        probs = _predict_knocked_out(observation, site, blocked, operator)
 
-        def at_keys(found: Tensor) -> Tensor:
-            values = torch.zeros(content.shape, dtype=found.dtype, device=found.device)
-            values[:, is_unit] = found.T
+        def expand_to_keys(unit_values: Tensor) -> Tensor:
+            values = torch.zeros(content.shape, dtype=unit_values.dtype, device=unit_values.device)
+            values[:, is_unit] = unit_values.T
             return values.masked_fill(~content, 0)
 
-        lost = drops_of(observation, probs)
-        moved = tvd(probs, observation.probs)
-        return at_keys(lost), at_keys(moved)
+        losses = compute_answer_losses(observation, probs)
+        output_changes = tvd(probs, observation.probs)
+        return expand_to_keys(losses), expand_to_keys(output_changes)
 
     return observation.remember(("knocked out", site, operator), compute)
 
 
-def _without_cells(observation: Observation, site: Site, cells: Tensor, operator: str) -> Tensor:
-    """Probabilities without cells, bool [copies, batch, keys], of the heads of a site.
+def _predict_knocked_out(
+    observation: Observation, site: Site, blocked: Tensor, operator: str
+) -> Tensor:
+    """Return the probabilities if the attention of a site to some units is blocked.
 
-    In every row, or in ``site.query``.
+    The attention is blocked in every query row, or in the row of ``site.query``.
+
+    Args:
+        observation: Model output for a batch of prompts.
+        site: Head or group of heads.
+        blocked: Units to which attention is blocked, bool ``[copies, batch, keys]``.
+        operator: Redistribution of the blocked attention.
     """
     model = observation.model.require(AnswersFromPassage)
-    kept = {}
-    for layer, heads in observation.model.members(site).items():
+    attention_masks = {}
+    for layer, heads in observation.model.get_heads_by_layer(site).items():
         attention = observation.attention[layer]
         n_heads, n_rows = attention.shape[1], attention.shape[2]
-        rows = slice(None) if site.query is None else slice(site.query, site.query + 1)
-        whole = len(heads) == n_heads and site.query is None
-        shape = (1, 1) if whole else (n_heads, n_rows)
-        stays = torch.ones(
-            *cells.shape[:2],
-            *shape,
-            cells.shape[-1],
+        edits_whole_layer = len(heads) == n_heads and site.query is None
+        # A mask that is equal for all heads and rows is broadcast, which saves memory.
+        mask_shape = (1, 1) if edits_whole_layer else (n_heads, n_rows)
+        edited_heads = slice(None) if edits_whole_layer else heads
+        edited_rows = slice(None) if site.query is None else slice(site.query, site.query + 1)
+        mask = torch.ones(
+            *blocked.shape[:2],
+            *mask_shape,
+            blocked.shape[-1],
             dtype=attention.dtype,
-            device=cells.device,
+            device=blocked.device,
         )
-        here = slice(None) if whole else heads
-        stays[:, :, here, rows] = (~cells[:, :, None, None]).to(attention.dtype)
-        kept[layer] = stays
-    return model.replay_masked(observation, kept, operator=operator)
+        mask[:, :, edited_heads, edited_rows] = (~blocked[:, :, None, None]).to(attention.dtype)
+        attention_masks[layer] = mask
+    return model.replay_masked(observation, attention_masks, operator=operator)

@@ -1,37 +1,58 @@
-"""Which units of the passage does the answer rest on, and does attention name them?
+"""Test ``sources``: does attention identify the unit of the passage on which the answer depends?
 
-For language models that answer from a passage. Outputs are log-probabilities of the whole
-answer, in nats: they saturate nowhere, so no temperature is needed.
+For language models that answer from a passage. The output is the log-probability of the whole
+answer in nats. It does not saturate, so that no standard temperature is needed.
 
-Question: does the answer depend on the passage; is the unit with most attention the one
-          that the answer rests on; in what order do the others follow?
-Measure:  contextual gain = log p(answer | passage) − log p(answer | no passage). A unit's
-          effect = log p(answer) − log p(answer | without the unit), the unit deleted and
-          the others closing up (exact leave-one-out; AttriBoT, Liu et al. 2024). Of many
-          units only the foremost are deleted, see ``units.py``.
-Source:   the unit with the largest effect, where that is above 0: precision@1 of a
-          ranking is 1 where it puts the source first. Beside it what needs no attention:
-          chance, 1/U; the longest, the first and the last unit; and ``source_place``, from
-          which follows how often the commonest place is the source.
-Order:    Gini correlation of attention with the effects (functional/rank.py: a pair of
-          units counts by how much their effects differ) and Kendall's τ-b, where all
-          pairs count alike. Of 4 units or fewer there is neither.
-Drop:     nats lost without the k units that a ranking puts first (top-k drop, ContextCite),
-          mean over k of 1, 3 and 5, as far as a text has twice as many units. Beside it
-          that of random units (of one exactly, of more by a draw a text), and the best: for
-          each k the most that the effects' own order or any of these costs.
-Mass:     overlap of attention with the positive effects, each divided by its sum over the
-          units, beside the mean overlap over all ways of giving the weights to other units.
-Sets:     on request every set of few units is deleted: exact Shapley values, and the smallest
-          set without which greedy decoding says another token of the answer.
-Masks:    on request a random half of the units is deleted again and again. ContextCite's
-          LASSO is fitted to the answer's logit per token (64 masks in the paper), and the
-          linear datamodeling score (LDS) says of every ranking how well the sum over the
-          units that stay follows the logit on other masks.
-Compare:  length, and deletion itself; of all attention also the last layer's; scores that
-          somebody gave the units, see ``attnprobe judge``.
-Reading:  precision@1 far above chance, length and place: attention finds the source. That it
-          does does not mean that it explains, see ``knockout``.
+Question
+    Does the answer depend on the passage? Is the unit with the most attention the one on which the
+    answer depends? Are the other units ordered by their importance?
+
+Measure
+    contextual gain = log p(answer | passage) − log p(answer | no passage). The effect of a unit is
+    log p(answer) − log p(answer | without the unit); the unit is deleted and the gap closed (exact
+    leave-one-out; AttriBoT, Liu et al. 2024). In long passages, only the most important units are
+    deleted, see ``passage_units.py``.
+
+Source
+    The source is the unit with the largest effect, if this effect is positive. ``source_found`` of
+    a ranking is 1 if it puts the source first (precision@1). Baselines without attention are
+    chance (1 / number of units) and the longest, the first and the last unit. ``source_place`` is
+    the position of the source, from which reports compute how often the most common position is the
+    source.
+
+Order
+    Gini correlation of attention with the effects, in which each pair of units is weighted by the
+    difference of their effects (see ``functional/rank.py``), and Kendall's τ-b, in which all pairs
+    count equally. Both are NaN in passages of 4 units or fewer.
+
+Drop
+    Loss of the answer in nats without the k units that a ranking puts first (top-k drop,
+    ContextCite), averaged over k = 1, 3 and 5. Only values of k up to half of the units count.
+    Baselines are the drop of random units (computed exactly for k = 1, by one draw per text for
+    larger k) and the best drop: for each k the largest drop of any ranking, including the order of
+    the effects.
+
+Mass
+    Overlap of attention with the positive effects, both as distributions over the units. The
+    baseline is the mean overlap over all assignments of the weights to the units.
+
+All sets, on request
+    All sets of units of short passages are deleted. This gives exact Shapley values, and the
+    smallest set without which greedy decoding generates another answer.
+
+Random halves, on request
+    Random halves of the units are deleted, to fit the LASSO of ContextCite to the answer's logit
+    per token (64 halves in the paper). The linear datamodeling score (LDS) is the rank correlation
+    between the sum of a ranking's scores over the remaining units and this logit, over further
+    random halves.
+
+Compared rankings
+    Attention, the length of the units, and deletion itself; for the group of all heads also the
+    attention of the last layer; user-provided scores, see ``attnprobe evaluate-scores``.
+
+Interpretation
+    If precision@1 is far above chance, length and position, attention finds the source. This does
+    not imply that the source acts through attention, see ``knockout``.
 """
 
 from collections.abc import Mapping
@@ -42,26 +63,26 @@ import torch
 from torch import Tensor
 
 from hf_attnprobe.core.readings import TestReadings, share
-from hf_attnprobe.faithfulness.correlation import ranks
-from hf_attnprobe.faithfulness.input_erasure import erased_inputs
+from hf_attnprobe.faithfulness.correlation import rank_with_ties
+from hf_attnprobe.faithfulness.input_erasure import predict_without_units
 from hf_attnprobe.faithfulness.options import Sources
 from hf_attnprobe.faithfulness.passage_units import (
-    deletion_effects,
-    drops_of,
-    is_all_attention,
-    log_prob,
-    without,
+    compute_answer_losses,
+    compute_log_prob,
+    covers_all_heads,
+    measure_deletion_effects,
+    measure_losses_without,
 )
-from hf_attnprobe.faithfulness.rankings import GIVEN, given_scores
+from hf_attnprobe.faithfulness.rankings import USER_SCORE_RANKINGS, read_user_scores
 from hf_attnprobe.faithfulness.registry import register_test
 from hf_attnprobe.functional import aopc, attribution
 from hf_attnprobe.functional.divergence import (
-    distribution,
-    overlap,
-    overlap_by_chance,
+    distribution_overlap,
+    expected_overlap,
+    normalise_positive_part,
 )
-from hf_attnprobe.functional.erasure import removal_rank
-from hf_attnprobe.functional.intervention import drawn_order, random_generator
+from hf_attnprobe.functional.erasure import compute_removal_rank
+from hf_attnprobe.functional.intervention import create_random_generator, draw_permutation
 from hf_attnprobe.functional.rank import (
     gini_correlation,
     kendall_tau_b_matrix,
@@ -76,67 +97,91 @@ from hf_attnprobe.protocol import (
 )
 
 
-TOPS = (1, 3, 5)
-NO_MAP = ("length", "first", "last")
-"""Rankings that say nothing of how much a unit counts."""
-NOT_COMPARED = ("first", "last", "deletion")
-"""Rankings of which only is asked whether they find the source."""
-NOT_DROPPED = ("length", "first", "last", "last layer")
-"""Rankings whose first units are not deleted together."""
-FEW = 4
-"""Units up to which orders are not compared: at most 4! there are, many agree by chance."""
-MASKS, HELD_OUT, RANDOM = 5, 6, 7  # streams of random numbers
+TOP_COUNTS = (1, 3, 5)
+"""Numbers k of units that are deleted together for the top-k drop."""
+ORDER_ONLY_RANKINGS = ("length", "first", "last")
+"""Rankings without meaningful scores, for which mass is not measured."""
+SOURCE_ONLY_RANKINGS = ("first", "last", "deletion")
+"""Rankings that are only tested for whether they find the source."""
+RANKINGS_WITHOUT_DROP = ("length", "first", "last", "last layer")
+"""Rankings for which the top-k drop is not measured."""
+MAX_UNITS_WITHOUT_ORDER = 4
+"""Largest number of units for which no rank correlation is computed, because many of the at most 4!
+orders agree by chance."""
+MASK_STREAM = 5
+"""Random number stream of the random halves to which ContextCite is fitted."""
+HELD_OUT_STREAM = 6
+"""Random number stream of the random halves that score the rankings (LDS)."""
+RANDOM_ORDER_STREAM = 7
+"""Random number stream of the random order whose top-k drop is the baseline."""
 READINGS: TestReadings = {
     "contextual_gain": "with the passage the answer gains {mean:.2f} nats of log-probability",
-    "answer_is_greedy": share("greedy decoding says the answer in {mean:.0%} of texts"),
-    "passage_share": "{mean:.2f} of the attention is on the passage",
-    "sink_share": "{mean:.2f} of the attention is on the sink",
+    "answer_is_greedy": share("greedy decoding generates the answer in {mean:.0%} of texts"),
+    "passage_share": "the passage receives {mean:.2f} of the attention",
+    "sink_share": "the attention sink receives {mean:.2f} of the attention",
     "source_found": share(
-        "the unit that {key} puts first is the one whose deletion costs the answer most in "
+        "the unit that {key} ranks first is the one whose deletion costs the answer most in "
         "{mean:.0%} of texts"
     ),
     "source_agreement": (
-        "{key} puts first what costs the answer most with a Gini correlation of {mean:.2f} "
-        "(1 is the best order, 0 chance)"
+        "the order of {key} agrees with the losses by deletion with a Gini correlation of "
+        "{mean:.2f} (1 is the best order, 0 chance)"
     ),
-    "source_tau": "{key} and deletion order the units with rank correlation {mean:.2f}",
+    "source_tau": "{key} and deletion rank the units with a rank correlation of {mean:.2f}",
     "shapley_agreement": (
-        "{key} puts first the units of large Shapley value with a Gini correlation of {mean:.2f}"
+        "the order of {key} agrees with the Shapley values with a Gini correlation of {mean:.2f}"
     ),
     "source_place": "the source is unit {mean:.1f} of the passage on average, counted from 0",
     "drop": (
-        "without the units that {key} puts first the answer loses {mean:.2f} nats (mean of the "
+        "without the units that {key} ranks first the answer loses {mean:.2f} nats (mean of the "
         "first 1, 3 and 5)"
     ),
-    "mass": "{mean:.0%} of {key} lies on units in proportion to what they cost when deleted",
-    "mass_by_chance": "at other units of the passage {mean:.0%} of {key} would",
+    "mass": "{key} and the losses by deletion overlap by {mean:.0%} (as shares of the passage)",
+    "mass_by_chance": (
+        "the weights of {key} on random units would overlap with the losses by {mean:.0%}"
+    ),
     "unit_loss": "without unit {key} the answer loses {mean:.2f} nats",
-    "unit_attention": "unit {key} has {mean:.2f} of the attention",
+    "unit_attention": "unit {key} receives {mean:.2f} of the attention",
     "smallest_set": (
-        "the smallest set of units without which the greedy answer changes has {mean:.1f} of "
-        "them (mean over texts that have one)"
+        "the smallest set of units without which the greedy answer changes has {mean:.1f} units "
+        "(mean over texts with such a set)"
     ),
     "no_smallest_set": share("in {mean:.0%} of texts no set of units changes the greedy answer"),
     "lds": (
-        "sums of what {key} says of the units follow the answer's logit with a rank "
-        "correlation of {mean:.2f} over random sets of units (LDS)"
+        "the summed scores of {key} and the answer's logit have a rank correlation of {mean:.2f} "
+        "over random sets of units (LDS)"
     ),
 }
 
 
 @dataclass(frozen=True)
 class SourcesResult:
-    """All [batch]. Gains, effects and drops are in nats and may be negative.
+    """Statistics of the test ``sources``: tensors ``[batch]``, or mappings to them by ranking.
 
-    By ranking: ``source_found`` is in [0, 1] (ties drawn), NaN where no deletion costs
-    anything or there is one unit; agreements and τ are in [−1, 1], NaN for 4 units or
-    fewer; masses are in [0, 1]. ``drop`` has ``random`` and ``best`` too, and is NaN where
-    there is one unit. What is not measured is None.
+    Losses are in nats and can be negative. Statistics on request are None if they were not
+    requested. Statistics about all sets are NaN in passages of more than ``exact_units`` units.
 
-    ``unit_loss`` and ``unit_attention`` are by number of the unit, of all attention only.
-
-    ``smallest_set`` is NaN where no set changes the answer; it, ``no_smallest_set`` and
-    what is said of Shapley values are NaN in texts of more units than ``exact_units``.
+    Attributes:
+        contextual_gain: Gain of the answer by the passage, in nats.
+        answer_is_greedy: 1 if greedy decoding generates the answer, else 0.
+        passage_share: Share of the attention on the passage, in [0, 1].
+        sink_share: Share of the attention on the attention sink, in [0, 1].
+        source_found: Precision@1 in [0, 1] (ties are averaged). NaN if no deletion costs anything
+            and in passages of one unit.
+        source_place: Index of the source in the passage. NaN in the same texts.
+        source_agreement: Gini correlation with the effects in [−1, 1]. NaN in passages of 4 units or
+            fewer.
+        source_tau: Kendall's τ-b with the effects in [−1, 1]. NaN in passages of 4 units or fewer.
+        drop: Top-k drop in nats, including ``random`` and ``best``. NaN in passages of one unit.
+        mass: Overlap with the effects in [0, 1].
+        mass_by_chance: Mean overlap over all assignments of the weights, in [0, 1].
+        unit_loss: Effect by the number of the unit, for the group of all heads only.
+        unit_attention: Attention by the number of the unit, for the group of all heads only.
+        shapley_agreement: Gini correlation with the Shapley values in [−1, 1], on request.
+        smallest_set: Size of the smallest set that changes the answer, on request. NaN if there is
+            none.
+        no_smallest_set: 1 if no set of units changes the answer, else 0, on request.
+        lds: Linear datamodeling score in [−1, 1], on request.
     """
 
     contextual_gain: Tensor
@@ -160,10 +205,10 @@ class SourcesResult:
 
 @register_test(
     readings=READINGS,
-    does="deletes the units of the passage and compares what is lost with attention",
+    summary="deletes the units of the passage and compares the losses with attention",
     needs=(AnswersFromPassage, EditableInputs),
     default="on request",
-    of_answers=Sources(),
+    answer_options=Sources(),
     groups=True,
 )
 @torch.no_grad()
@@ -174,267 +219,353 @@ def sources(
     *,
     seed: int = 0,
 ) -> SourcesResult:
-    """Compares attention to the units of a passage with what the answer loses without them.
+    """Compare attention to the units of a passage with the losses by deleting them.
 
     Args:
-        seed: of random units and masks.
+        observation: Model output for a batch of prompts.
+        site: Head or group of heads whose attention is ranked.
+        options: Requested statistics.
+        seed: Seed of the random order and of the random halves.
+
+    Returns:
+        Statistics per text.
     """
     model = observation.model.require(AnswersFromPassage)
     content = observation.batch.content_mask
     attention = observation.read(site)
-    before = log_prob(observation)
-    gain = before - model.log_prob(observation, model.without_passage(observation))
-    effects = deletion_effects(observation)
-    scores = _scores(observation, site, options, seed)
-    order = _tied({**scores, "deletion": effects}, content, before)
-    found, place = _found(order, effects, content)
-    others = {name: ranked for name, ranked in order.items() if name not in NOT_COMPARED}
-    given, wanted = _maps(scores, content), distribution(effects, content)
-    is_whole = is_all_attention(observation, site)
+    log_prob = compute_log_prob(observation)
+    probs_without_passage = model.compute_probs_without_passage(observation)
+    effects = measure_deletion_effects(observation)
+    scores = _score_units(observation, site, options, seed)
+    scores_with_deletion = {**scores, "deletion": effects}
+    ranks_by_name = _rank_units(scores_with_deletion, content, log_prob)
+    source_found, source_position = _find_source(ranks_by_name, effects, content)
+    compared_ranks = {
+        name: ranks for name, ranks in ranks_by_name.items() if name not in SOURCE_ONLY_RANKINGS
+    }
+    score_shares = _normalise_scores(scores, content)
+    effect_shares = normalise_positive_part(effects, content)
+    is_whole_model = covers_all_heads(observation, site)
     return SourcesResult(
-        contextual_gain=gain,
+        contextual_gain=log_prob - model.compute_log_prob(observation, probs_without_passage),
         answer_is_greedy=model.is_greedy(observation).double(),
         passage_share=attention.masked_fill(~content, 0).sum(-1),
         sink_share=attention[..., -1],
-        source_found=found,
-        source_place=place,
-        source_agreement=_agreements(others, effects, content),
-        source_tau=_taus(others, order["deletion"], content),
-        drop=_drops(observation, order, seed),
-        mass={name: overlap(own, wanted) for name, own in given.items()},
-        mass_by_chance={n: overlap_by_chance(own, wanted, content) for n, own in given.items()},
-        unit_loss=by_unit(effects, content) if is_whole else None,
-        unit_attention=by_unit(attention, content) if is_whole else None,
-        **_of_all_sets(
+        source_found=source_found,
+        source_place=source_position,
+        source_agreement=_compute_agreements(compared_ranks, effects, content),
+        source_tau=_compute_taus(compared_ranks, ranks_by_name["deletion"], content),
+        drop=_measure_drops(observation, ranks_by_name, seed),
+        mass={
+            name: distribution_overlap(shares, effect_shares)
+            for name, shares in score_shares.items()
+        },
+        mass_by_chance={
+            name: expected_overlap(shares, effect_shares, content)
+            for name, shares in score_shares.items()
+        },
+        unit_loss=split_by_unit(effects, content) if is_whole_model else None,
+        unit_attention=split_by_unit(attention, content) if is_whole_model else None,
+        **_analyse_all_sets(
             observation,
-            others | {"deletion": order["deletion"]},
+            compared_ranks | {"deletion": ranks_by_name["deletion"]},
             options.exact_units,
         ),
-        lds=_lds(observation, {**scores, "deletion": effects}, options, seed),
+        lds=_compute_lds(observation, scores_with_deletion, options, seed),
     )
 
 
-def by_unit(values: Tensor, content: Tensor) -> dict[str, Tensor]:
-    """Values of the units by their number, [batch, keys] -> [batch] each; NaN where there is none."""
-    known = values.double().masked_fill(~content, torch.nan)
-    return {str(k): known[:, k] for k in content.any(0).nonzero()[:, 0].tolist()}
+def split_by_unit(values: Tensor, content: Tensor) -> dict[str, Tensor]:
+    """Split the values of the units of a passage by the number of the unit.
+
+    Args:
+        values: Values ``[batch, keys]``.
+        content: Boolean mask ``[batch, keys]`` of the units.
+
+    Returns:
+        Values ``[batch]`` by number; NaN in passages with fewer units.
+    """
+    unit_values = values.double().masked_fill(~content, torch.nan)
+    numbers = content.any(0).nonzero()[:, 0].tolist()
+    return {str(number): unit_values[:, number] for number in numbers}
 
 
-# --- rankings ------------------------------------------------------------------------------
+# --- Rankings --------------------------------------------------------------------------------
 
 
-def _scores(observation: Observation, site: Site, options: Sources, seed: int) -> dict[str, Tensor]:
-    """What each ranking says of the units, [batch, keys], attention first."""
+def _score_units(
+    observation: Observation, site: Site, options: Sources, seed: int
+) -> dict[str, Tensor]:
+    """Return the scores ``[batch, keys]`` of the units in each ranking, attention first."""
     model = observation.model.require(AnswersFromPassage)
     attention = observation.read(site)
-    place = torch.arange(attention.shape[-1], device=attention.device).expand_as(attention)
+    position = torch.arange(attention.shape[-1], device=attention.device).expand_as(attention)
     scores = {
         "attention": attention,
-        "length": model.unit_lengths(observation).to(attention.dtype),
-        "first": -place.to(attention.dtype),
-        "last": place.to(attention.dtype),
+        "length": model.count_unit_tokens(observation).to(attention.dtype),
+        "first": -position.to(attention.dtype),
+        "last": position.to(attention.dtype),
     }
     if site.layer == site.head == ALL and len(observation.attention) > 1:
-        last = max(observation.model.members(site))
-        scores["last layer"] = observation.read(Site(last, ALL, site.query))
+        last_layer = max(observation.model.get_heads_by_layer(site))
+        scores["last layer"] = observation.read(Site(last_layer, ALL, site.query))
     if options.masks:
-        scores["contextcite"] = _contextcite(observation, options.masks, seed)
+        scores["contextcite"] = _fit_contextcite(observation, options.masks, seed)
     if observation.batch.scores is not None:
-        scores |= {name: given_scores(observation, name, seed) for name in GIVEN}
+        for name in USER_SCORE_RANKINGS:
+            scores[name] = read_user_scores(observation, name, seed)
     return scores
 
 
-def _maps(scores: Mapping[str, Tensor], content: Tensor) -> dict[str, Tensor]:
-    """What rankings give each unit, as distributions over the units, [batch, keys]."""
-    return {name: distribution(x, content) for name, x in scores.items() if name not in NO_MAP}
-
-
-def _tied(scores: Mapping[str, Tensor], content: Tensor, before: Tensor) -> dict[str, Tensor]:
-    """Dense ranks of the units, by ranking; what differs by rounding alone is equal."""
-    size = before.abs()[:, None]
-    units = {"deletion": size, "contextcite": size}
-    units |= {name: scores[name].abs().amax(-1, True) for name in GIVEN if name in scores}
-    return {name: ranks(x, content, units.get(name, 0.0)) for name, x in scores.items()}
-
-
-def _found(
-    order: Mapping[str, Tensor], effects: Tensor, content: Tensor
-) -> tuple[dict[str, Tensor], Tensor]:
-    """Precision@1 by ranking and by chance, and the place of the source, all [batch].
-
-    NaN where there is one unit, or no deletion costs anything.
-    """
-    n_units = content.sum(-1)
-    costs = effects.masked_fill(~content, -torch.inf)
-    has_source = (costs.amax(-1) > 0) & (n_units > 1)
-    found = {name: top_overlap(x, order["deletion"], content, 1) for name, x in order.items()}
-    found["chance"] = 1 / n_units.double()
-    place = costs.argmax(-1).double()
-    found = {name: hit.where(has_source, torch.nan) for name, hit in found.items()}
-    return found, place.where(has_source, torch.nan)
-
-
-def _agreements(order: Mapping[str, Tensor], values: Tensor, content: Tensor) -> dict[str, Tensor]:
-    """Gini correlation with values, by ranking; NaN for few units."""
-    few = content.sum(-1) <= FEW
+def _normalise_scores(scores: Mapping[str, Tensor], content: Tensor) -> dict[str, Tensor]:
+    """Return the scores of each ranking as distributions over the units, ``[batch, keys]``."""
     return {
-        name: gini_correlation(values, ranked, content).masked_fill(few, torch.nan)
-        for name, ranked in order.items()
+        name: normalise_positive_part(values, content)
+        for name, values in scores.items()
+        if name not in ORDER_ONLY_RANKINGS
     }
 
 
-def _taus(order: Mapping[str, Tensor], wanted: Tensor, content: Tensor) -> dict[str, Tensor]:
-    """Kendall's τ-b, by ranking; NaN for few units."""
-    few = content.sum(-1) <= FEW
-    every = torch.stack([*order.values(), wanted], 1)
-    taus = kendall_tau_b_matrix(every, content).tau
-    with_wanted = taus[:, :-1, -1]
-    known = with_wanted.masked_fill(few[:, None], torch.nan)
-    by_ranking = known.unbind(1)
-    return dict(zip(order, by_ranking, strict=True))
+def _rank_units(
+    scores: Mapping[str, Tensor], content: Tensor, log_prob: Tensor
+) -> dict[str, Tensor]:
+    """Return the dense ranks of the units in each ranking.
+
+    Args:
+        scores: Scores ``[batch, keys]`` by name of the ranking.
+        content: Boolean mask ``[batch, keys]`` of the units.
+        log_prob: Log-probability of the answer ``[batch]``. It determines the rounding error of
+            the effects, which are differences of log-probabilities.
+    """
+    log_prob_size = log_prob.abs()[:, None]
+    scales = {"deletion": log_prob_size, "contextcite": log_prob_size}
+    for name in USER_SCORE_RANKINGS:
+        if name in scores:
+            scales[name] = scores[name].abs().amax(-1, True)
+    return {
+        name: rank_with_ties(values, content, scales.get(name, 0.0))
+        for name, values in scores.items()
+    }
 
 
-def _drops(observation: Observation, order: Mapping[str, Tensor], seed: int) -> dict[str, Tensor]:
-    """Nats lost without the first units, by ranking, of random units and at best, all [batch]."""
+def _find_source(
+    ranks_by_name: Mapping[str, Tensor], effects: Tensor, content: Tensor
+) -> tuple[dict[str, Tensor], Tensor]:
+    """Return the precision@1 of each ranking and of chance, and the position of the source.
+
+    All are ``[batch]``, and NaN in passages of one unit and if no deletion costs anything.
+    """
+    n_units = content.sum(-1)
+    unit_effects = effects.masked_fill(~content, -torch.inf)
+    has_source = (unit_effects.amax(-1) > 0) & (n_units > 1)
+    hits = {
+        name: top_overlap(ranks, ranks_by_name["deletion"], content, 1)
+        for name, ranks in ranks_by_name.items()
+    }
+    hits["chance"] = 1 / n_units.double()
+    source_position = unit_effects.argmax(-1).double()
+    hits = {name: values.where(has_source, torch.nan) for name, values in hits.items()}
+    return hits, source_position.where(has_source, torch.nan)
+
+
+def _compute_agreements(
+    ranks_by_name: Mapping[str, Tensor], effects: Tensor, content: Tensor
+) -> dict[str, Tensor]:
+    """Return the Gini correlation of each ranking with effects; NaN in short passages."""
+    has_no_order = content.sum(-1) <= MAX_UNITS_WITHOUT_ORDER
+    return {
+        name: gini_correlation(effects, ranks, content).masked_fill(has_no_order, torch.nan)
+        for name, ranks in ranks_by_name.items()
+    }
+
+
+def _compute_taus(
+    ranks_by_name: Mapping[str, Tensor], effect_ranks: Tensor, content: Tensor
+) -> dict[str, Tensor]:
+    """Return Kendall's τ-b of each ranking with the effects; NaN in short passages."""
+    has_no_order = content.sum(-1) <= MAX_UNITS_WITHOUT_ORDER
+    all_ranks = torch.stack([*ranks_by_name.values(), effect_ranks], 1)
+    tau_matrix = kendall_tau_b_matrix(all_ranks, content).tau
+    taus_with_effects = tau_matrix[:, :-1, -1].masked_fill(has_no_order[:, None], torch.nan)
+    return dict(zip(ranks_by_name, taus_with_effects.unbind(1), strict=True))
+
+
+# --- Top-k drop ------------------------------------------------------------------------------
+
+
+def _measure_drops(
+    observation: Observation, ranks_by_name: Mapping[str, Tensor], seed: int
+) -> dict[str, Tensor]:
+    """Return the top-k drop ``[batch]`` of each ranking, of random units and of the best units."""
     content = observation.batch.content_mask
-    named = {n: removal_rank(x, content) for n, x in order.items() if n not in NOT_DROPPED}
-    named["random"] = _random_turns(observation, seed)
-    lost = _without_first(observation, torch.stack([*named.values()]))
-    every = dict(zip(named, lost, strict=True)) | {"best": lost.amax(0)}
-    of_one = deletion_effects(observation).sum(-1) / content.sum(-1)
-    every["random"][0] = of_one.where(content.sum(-1) > 1, torch.nan)  # of one unit it is known
-    return {name: by_k.nanmean(0) for name, by_k in every.items() if name != "deletion"}
+    n_units = content.sum(-1)
+    turns = {
+        name: compute_removal_rank(ranks, content)
+        for name, ranks in ranks_by_name.items()
+        if name not in RANKINGS_WITHOUT_DROP
+    }
+    turns["random"] = _draw_random_turns(observation, seed)
+    losses = _measure_losses_without_top(observation, torch.stack([*turns.values()]))
+    losses_by_name = dict(zip(turns, losses, strict=True)) | {"best": losses.amax(0)}
+    # The expected loss without a single random unit is known exactly.
+    mean_effect = measure_deletion_effects(observation).sum(-1) / n_units
+    losses_by_name["random"][0] = mean_effect.where(n_units > 1, torch.nan)
+    return {
+        name: losses_by_count.nanmean(0)
+        for name, losses_by_count in losses_by_name.items()
+        if name != "deletion"
+    }
 
 
-def _without_first(observation: Observation, turns: Tensor) -> Tensor:
-    """Nats lost without the first k units for every k; NaN where fewer are left.
+def _measure_losses_without_top(observation: Observation, turns: Tensor) -> Tensor:
+    """Return the loss without the first k units of each ranking, for each k.
 
-    Shape: turns of the units, int [rankings, batch, keys] -> [rankings, tops, batch].
+    Args:
+        observation: Model output for a batch of prompts.
+        turns: Turn at which each unit is deleted, counted from 0, int ``[rankings, batch, keys]``.
+
+    Returns:
+        Losses ``[rankings, k, batch]`` in nats; NaN in passages of fewer than 2k units.
     """
     content = observation.batch.content_mask
-    n_first = torch.tensor(TOPS, device=content.device)[:, None]
-    leaves_enough = content.sum(-1) >= 2 * n_first
-    removed = content & leaves_enough[..., None]
-    sets = (turns[:, None] < n_first[..., None]) & removed
-    lost = without(observation, sets.flatten(0, 1)).unflatten(0, sets.shape[:2])
-    return lost.masked_fill(~leaves_enough, torch.nan)
+    top_counts = torch.tensor(TOP_COUNTS, device=content.device)[:, None]
+    has_enough_units = content.sum(-1) >= 2 * top_counts
+    deletable = content & has_enough_units[..., None]
+    deleted = (turns[:, None] < top_counts[..., None]) & deletable
+    losses = measure_losses_without(observation, deleted.flatten(0, 1))
+    losses = losses.unflatten(0, deleted.shape[:2])
+    return losses.masked_fill(~has_enough_units, torch.nan)
 
 
-def _random_turns(observation: Observation, seed: int) -> Tensor:
-    """A random order of the units, int [batch, keys]."""
+def _draw_random_turns(observation: Observation, seed: int) -> Tensor:
+    """Draw a random order of the units of each passage, int ``[batch, keys]``."""
     content = observation.batch.content_mask
     turns = torch.zeros(content.shape, dtype=torch.long)
-    for row, real in enumerate(content.cpu()):
+    for row, is_unit in enumerate(content.cpu()):
         example_id = int(observation.batch.example_ids[row])
-        order = drawn_order(seed, example_id, RANDOM, int(real.sum()))
-        turns[row, real] = torch.from_numpy(order.copy())
+        order = draw_permutation(seed, example_id, RANDOM_ORDER_STREAM, int(is_unit.sum()))
+        turns[row, is_unit] = torch.from_numpy(order.copy())
     return turns.to(content.device)
 
 
-# --- every set of few units ----------------------------------------------------------------
+# --- All sets of units -----------------------------------------------------------------------
 
 
-def _of_all_sets(
-    observation: Observation, order: Mapping[str, Tensor], exact_units: int
+def _analyse_all_sets(
+    observation: Observation, ranks_by_name: Mapping[str, Tensor], exact_units: int
 ) -> dict[str, Any]:
-    """Fields of the result about all sets of units; none where no text has so few."""
+    """Return the statistics about all sets of units; none if all passages are too long."""
     content = observation.batch.content_mask
-    many = content.sum(-1) > exact_units
-    if many.all():
+    is_too_long = content.sum(-1) > exact_units
+    if is_too_long.all():
         return {}
-    drops, changes = all_sets(observation, exact_units)
-    values = _at_units(attribution.shapley_values(drops), content & ~many[:, None])
-    agreements = _agreements(order, values, content)
-    smallest = attribution.smallest_set(changes)
-    none = smallest.isnan().double()
+    losses, changes_answer = measure_all_sets(observation, exact_units)
+    shapley_values = attribution.shapley_values(losses)
+    values = _scatter_to_units(shapley_values, content & ~is_too_long[:, None])
+    agreements = _compute_agreements(ranks_by_name, values, content)
+    smallest_set = attribution.find_smallest_set_size(changes_answer)
+    has_no_set = smallest_set.isnan().double()
     return {
-        "shapley_agreement": {n: x.masked_fill(many, torch.nan) for n, x in agreements.items()},
-        "smallest_set": smallest.masked_fill(many, torch.nan),
-        "no_smallest_set": none.masked_fill(many, torch.nan),
+        "shapley_agreement": {
+            name: agreement.masked_fill(is_too_long, torch.nan)
+            for name, agreement in agreements.items()
+        },
+        "smallest_set": smallest_set.masked_fill(is_too_long, torch.nan),
+        "no_smallest_set": has_no_set.masked_fill(is_too_long, torch.nan),
     }
 
 
-def all_sets(observation: Observation, exact_units: int) -> tuple[Tensor, Tensor]:
-    """Every set of a text's units deleted, for texts of at most ``exact_units``.
+def measure_all_sets(observation: Observation, exact_units: int) -> tuple[Tensor, Tensor]:
+    """Delete all sets of units of each passage with at most ``exact_units`` units.
+
+    Args:
+        observation: Model output for a batch of prompts.
+        exact_units: Longest passage, in units, of which all sets are deleted.
 
     Returns:
-        Nats that the answer loses, and whether the greedy answer changes, each
-        [2^units, batch], numbered as in :func:`~hf_attnprobe.functional.aopc.subsets`.
-        0 and False for texts of more units.
+        Losses of the answer in nats, and whether the greedy answer changes, each
+        ``[2^units, batch]``, numbered as in
+        :func:`~hf_attnprobe.functional.aopc.enumerate_subsets`. Longer passages have 0 and False.
     """
 
     def compute() -> tuple[Tensor, Tensor]:
         content = observation.batch.content_mask
         content = content & (content.sum(-1, keepdim=True) <= exact_units)
-        places = aopc.units_first(content)
-        real = content.gather(1, places)
-        sets = aopc.subsets(places.shape[1]).to(content.device)[:, None] & real
-        gone = aopc.at_positions(sets, places, content.shape[1])
-        probs = erased_inputs(observation, "deletion", gone)
-        return drops_of(observation, probs), observation.flips(probs).bool()
+        positions = aopc.list_unit_positions(content)
+        is_unit = content.gather(1, positions)
+        sets = aopc.enumerate_subsets(positions.shape[1]).to(content.device)[:, None] & is_unit
+        deleted = aopc.expand_to_positions(sets, positions, content.shape[1])
+        probs = predict_without_units(observation, "deletion", deleted)
+        return compute_answer_losses(observation, probs), observation.find_flips(probs).bool()
 
     return observation.remember(("all sets", exact_units), compute)
 
 
-def _at_units(values: Tensor, content: Tensor) -> Tensor:
-    """Values of a text's units in their order, put at their keys; 0 elsewhere."""
-    places = aopc.units_first(content)
-    whole = torch.zeros(content.shape, dtype=values.dtype, device=values.device)
-    return whole.scatter(1, places, values).masked_fill(~content, 0)
+def _scatter_to_units(values: Tensor, content: Tensor) -> Tensor:
+    """Move values ``[batch, units]`` to the keys of the units, ``[batch, keys]``; 0 elsewhere."""
+    positions = aopc.list_unit_positions(content)
+    key_values = torch.zeros(content.shape, dtype=values.dtype, device=values.device)
+    return key_values.scatter(1, positions, values).masked_fill(~content, 0)
 
 
-# --- random halves -------------------------------------------------------------------------
+# --- Random halves of the units --------------------------------------------------------------
 
 
-def masked_outputs(
+def measure_random_halves(
     observation: Observation, n_masks: int, stream: int, seed: int
 ) -> tuple[Tensor, Tensor]:
-    """Random halves of the units, and the answer's logit per token with them alone.
+    """Draw random halves of the units and measure the answer's logit with each half alone.
+
+    Args:
+        observation: Model output for a batch of prompts.
+        n_masks: Number of random halves.
+        stream: Random number stream.
+        seed: Seed of the draw.
 
     Returns:
-        bool [masks, batch, keys], the units that stay, and [masks, batch].
+        Masks of the remaining units, bool ``[masks, batch, keys]``, and logits per token of the
+        answer, ``[masks, batch]``.
     """
 
     def compute() -> tuple[Tensor, Tensor]:
-        batch, model = (
-            observation.batch,
-            observation.model.require(AnswersFromPassage),
-        )
-        kept = torch.zeros(n_masks, *batch.content_mask.shape, dtype=torch.bool)
-        for row, real in enumerate(batch.content_mask.cpu()):
-            draws = random_generator(seed, int(batch.example_ids[row]), stream)
-            stays = draws.integers(0, 2, (n_masks, int(real.sum()))).astype(bool)
-            kept[:, row, real] = torch.from_numpy(stays)
-        kept = kept.to(batch.content_mask.device)
-        probs = erased_inputs(observation, "deletion", ~kept & batch.content_mask)
-        n_tokens = observation.model.prediction.grouped(observation.probs).shape[-2]
-        return kept, attribution.logit_of(model.log_prob(observation, probs).double()) / n_tokens
+        batch = observation.batch
+        model = observation.model.require(AnswersFromPassage)
+        remaining = torch.zeros(n_masks, *batch.content_mask.shape, dtype=torch.bool)
+        for row, is_unit in enumerate(batch.content_mask.cpu()):
+            generator = create_random_generator(seed, int(batch.example_ids[row]), stream)
+            draws = generator.integers(0, 2, (n_masks, int(is_unit.sum()))).astype(bool)
+            remaining[:, row, is_unit] = torch.from_numpy(draws)
+        remaining = remaining.to(batch.content_mask.device)
+        probs = predict_without_units(observation, "deletion", ~remaining & batch.content_mask)
+        log_probs = model.compute_log_prob(observation, probs).double()
+        n_tokens = observation.model.prediction.group_by_part(observation.probs).shape[-2]
+        return remaining, attribution.compute_logit(log_probs) / n_tokens
 
     return observation.remember(("masks", n_masks, stream, seed), compute)
 
 
-def _contextcite(observation: Observation, n_masks: int, seed: int) -> Tensor:
-    """LASSO weights of the units, [batch, keys]."""
+def _fit_contextcite(observation: Observation, n_masks: int, seed: int) -> Tensor:
+    """Return the LASSO weights of the units (ContextCite), ``[batch, keys]``."""
     content = observation.batch.content_mask
-    kept, outputs = masked_outputs(observation, n_masks, MASKS, seed)
-    weights = torch.zeros(content.shape, dtype=outputs.dtype, device=outputs.device)
-    for row, real in enumerate(content):
-        weights[row, real] = attribution.lasso(kept[:, row, real], outputs[:, row])
+    remaining, logits = measure_random_halves(observation, n_masks, MASK_STREAM, seed)
+    weights = torch.zeros(content.shape, dtype=logits.dtype, device=logits.device)
+    for row, is_unit in enumerate(content):
+        weights[row, is_unit] = attribution.fit_lasso(remaining[:, row, is_unit], logits[:, row])
     return weights
 
 
-def _lds(
+def _compute_lds(
     observation: Observation,
     scores: Mapping[str, Tensor],
     options: Sources,
     seed: int,
 ) -> dict[str, Tensor] | None:
-    """Linear datamodeling score, by ranking; None without masks."""
+    """Return the linear datamodeling score ``[batch]`` of each ranking; None if not requested."""
     if not options.masks:
         return None
-    kept, outputs = masked_outputs(observation, options.held_out, HELD_OUT, seed)
-    every = torch.ones_like(outputs.T, dtype=torch.bool)
+    remaining, logits = measure_random_halves(observation, options.held_out, HELD_OUT_STREAM, seed)
+    mask = torch.ones_like(logits.T, dtype=torch.bool)
     return {
-        name: attribution.spearman((kept * values.double()).sum(-1).T, outputs.T, every)
+        name: attribution.spearman((remaining * values.double()).sum(-1).T, logits.T, mask)
         for name, values in scores.items()
     }
