@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from hf_attnprobe.statistics.sampling import random_order
+from hf_attnprobe.statistics.sampling import draw_random_order
 
 
 PREDICTION = "prediction"  # the rows every audit writes besides its tests
@@ -28,8 +28,8 @@ OF_UNITS = ("unit_loss", "unit_attention", "unit_knockout", "unit_matters")
 """Statistics of single units of a passage, by their numbers: no mean over texts is one of them."""
 COLUMNS = ["test", "statistic", "layer", "head"]
 KINDS = {"test": "str", "statistic": "str", "layer": "int32", "head": "int32"}
-KEY = ("test", "statistic", "example_id", "layer", "head")
-"""Of a long row; there is one value of each."""
+KEY = ("test", "statistic", "layer", "head", "example_id")
+"""Columns that identify a row of the long form, in which it is sorted."""
 AT_ONCE = 2**20
 """Values that are in memory together where columns are read one after the other."""
 
@@ -148,18 +148,17 @@ class Rows:
         return wide.dropna(how="all", axis=1)
 
     def long(self) -> pd.DataFrame:
-        """A value per row, in the order of ``KEY``."""
-        cells = [self.is_there(column) for column in self.columns]
-        shape = len(self.columns), len(self)
-        is_there = np.array(cells, dtype=bool).reshape(shape)
-        column, text = is_there.nonzero()
-        named = pd.DataFrame(self.columns, columns=COLUMNS)
-        family = named.groupby(COLUMNS[:2], sort=False).ngroup().to_numpy()
-        order = np.lexsort((column, text, family[column]))
-        column, text = column[order], text[order]
-        rows = named.iloc[column].reset_index(drop=True)
-        rows.insert(2, "example_id", self.ids[text])
-        rows["value"] = self.matrix(self.columns)[text, column]
+        """Return a tidy table with one value per row, sorted by the columns of ``KEY``.
+
+        Returns:
+            The columns test, statistic, layer, head, example_id and value.
+        """
+        masks = [self.is_there(column) for column in self.columns]
+        is_measured = np.array(masks, dtype=bool).reshape(len(self.columns), len(self))
+        column, text = is_measured.nonzero()
+        rows = pd.DataFrame(self.columns, columns=COLUMNS).iloc[column].reset_index(drop=True)
+        rows["example_id"] = self.ids[text]
+        rows["value"] = self.matrix(self.columns).T[is_measured]
         rows.attrs = dict(self.attrs)
         return rows.astype(KINDS)
 
@@ -311,7 +310,7 @@ def without_gaps(rows: Rows, order: Sequence[int]) -> Rows:
 
     Args:
         rows: of an audit.
-        order: all ids, as :func:`random_order` gives them.
+        order: all ids, as :func:`draw_random_order` gives them.
     """
     rows = rows.of_texts(order)
     ranks = pd.Series(range(len(order)), index=order).reindex(rows.index).to_numpy()
@@ -350,4 +349,4 @@ def rows_that_count(rows: Rows, facts: Mapping[str, Any] | None, ids: Iterable[i
     """
     if facts is None or not len(rows):
         return rows
-    return without_gaps(rows, random_order(ids, facts["seed"]))
+    return without_gaps(rows, draw_random_order(ids, facts["seed"]))

@@ -1,28 +1,41 @@
-"""Rows on disk: a row per text and test, each statistic a list over the sites where the test looked.
+"""Rows on disk: one tidy Parquet table per audit, with one value per row.
 
-Every mean can be recomputed from them. Whoever audits writes them, an audit's folder and a job's
-partition alike: Parquet, a part per batch, each written whole or not at all.
-Several processes write parts side by side, and a part that is there is work done. The sites of
-each test, layer and head, stand once in a part, in what ``pandas.read_parquet(part).attrs`` gives.
+A folder of rows holds Parquet files ("parts"), usually one for each batch of texts. Together they are
+one table with the columns of `SCHEMA`:
 
-:class:`~hf_attnprobe.statistics.rows.Rows` reads a column at a time; their long form, a value
-per row, is a view of them.
+- ``test`` and ``statistic``: names, such as "permutation" and "median_tvd".
+- ``layer`` and ``head``: the site, counted from 0. A whole layer has head −1, all attention of the
+  model has layer −1 and head −1, and the k-th set of heads has layer −2 and head k. Both are null in
+  rows of the test "prediction", which describe the output of the model.
+- ``example_id``: the id of the text.
+- ``value``: a float64. NaN means that the statistic is undefined for this text. A statistic that was
+  not measured has no row.
+
+``pandas.read_parquet(folder)`` reads them without this package. :func:`read_rows` also checks that no
+part is damaged or belongs to another audit, and drops values that were written twice.
+
+Every part is written completely or not at all, so several processes can write into one folder, and a
+text that has rows is finished. The metadata of a part hold a SHA-256 digest of its contents, and a hash
+of the settings of the audit that wrote it.
+
+Start reading at :func:`build_rows` (values to table), :func:`append_rows` (table to disk) and
+:func:`load_rows` (disk to :class:`~hf_attnprobe.statistics.rows.Rows`).
 """
 
 import hashlib
+import itertools
 import json
 import os
 import uuid
 import weakref
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from tempfile import SpooledTemporaryFile
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import torch
 
@@ -30,118 +43,144 @@ from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.core.options import public_function
 from hf_attnprobe.functional.predictions import Prediction
 from hf_attnprobe.protocol import AttentionModelBase, Batch, Site
-from hf_attnprobe.statistics.rows import Column, Rows
+from hf_attnprobe.statistics.rows import PREDICTION, Column, Rows
 from hf_attnprobe.storage.folders import half_written
 
 
-TEST, TEXT = "test", "example_id"
-VALUES = pa.list_(pa.float64())
-NO_SITE = Site(layer=-1, head=-1)  # rows about the whole model, such as its prediction
-AGAIN = "delete it and run the audit again"
+NO_SITE = Site(layer=-1, head=-1)
+"""Site of rows about the output of the model; stored as null."""
 
-Place = tuple[str, int, int]
-"""A test, and the layer and head where it looked."""
-Done = Mapping[Place, Collection[int]]
-"""The ids of the texts that have rows, by test, layer and head."""
-Sites = Mapping[str, Sequence[tuple[int, int]]]
-"""By test the layers and heads of a part, in the order of its lists."""
+TestSite = tuple[str, int, int]
+"""A test, and the layer and head at which it was run."""
+FinishedIds = Mapping[TestSite, Collection[int]]
+"""Ids of the texts that have rows, by test, layer and head."""
 
 
-# --- What a test or a model says of each text ----------------------------------------------------
+# --- Statistics of a batch, before they are rows ---
 
 
-def statistics_of(result: object) -> dict[str, torch.Tensor]:
-    """The per-text statistics of a test's result, each [batch], by name.
+def collect_statistics(result: object) -> dict[str, torch.Tensor]:
+    """Return the statistics in the result of a faithfulness test, each ``[batch]``, by name.
+
+    A field of the result is a statistic if it is a tensor of shape ``[batch]``. A field that is a
+    mapping of such tensors gives one statistic per key, named ``field@key``. Other fields are ignored.
 
     Args:
-        result: a dataclass; its fields of shape [batch] count, and mappings of those as
-            ``name@key``.
+        result: An instance of the result dataclass of a test.
+
+    Returns:
+        One number per text for each statistic.
     """
     statistics = {}
-    for name, value in vars(result).items():
-        values = {name: value}
+    for field, value in vars(result).items():
         if isinstance(value, Mapping):
-            values = {f"{name}@{key}": inner for key, inner in value.items()}
-        for full_name, inner in values.items():
-            if isinstance(inner, torch.Tensor) and inner.dim() == 1:
-                statistics[full_name] = inner
+            tensors = {f"{field}@{key}": tensor for key, tensor in value.items()}
+        else:
+            tensors = {field: value}
+        for name, tensor in tensors.items():
+            if isinstance(tensor, torch.Tensor) and tensor.dim() == 1:
+                statistics[name] = tensor
     return statistics
 
 
-def said_of(
+def compute_prediction_rows(
     adapter: AttentionModelBase, batch: Batch, probs: torch.Tensor
 ) -> dict[str, torch.Tensor]:
-    """The rows about the predictions of a batch, see :func:`prediction_statistics`.
+    """Compute the statistics of the test "prediction" for one batch.
+
+    They are those of :func:`compute_prediction_statistics`. Prompts of a language model also have
+    ``identity``, a hash of the prompt with its answer.
 
     Args:
-        probs: [batch, entries].
+        adapter: The model.
+        batch: The texts, with labels (−1 or NaN for a text without a label).
+        probs: Predicted probabilities, ``[batch, entries]``.
+
+    Returns:
+        One number per text for each statistic, ``[batch]``.
 
     Raises:
-        AttnProbeError: a probability that is no number.
+        AttnProbeError: A probability is NaN, for example because the training of the model diverged.
     """
-    wrong = probs.isnan().flatten(1).any(1).nonzero()[:, 0].tolist()
-    if wrong:  # as weights of a training that diverged give
+    nan_rows = probs.isnan().flatten(1).any(1).nonzero()[:, 0].tolist()
+    if nan_rows:
         raise AttnProbeError(
-            "expected probabilities of the model, it gives NaN on text "
-            f"{batch.example_ids[wrong[0]]}; check its weights and --dtype"
+            f"the model predicts NaN for text {batch.example_ids[nan_rows[0]]}; check its weights "
+            "and --dtype"
         )
-    assert batch.labels is not None  # collate gives −1 to unlabelled texts
+    # Collating a batch labels unlabelled texts with −1.
+    assert batch.labels is not None
     n_tokens = batch.content_mask.sum(-1)
-    said = prediction_statistics(adapter.prediction, probs, batch.labels, n_tokens)
-    if batch.identities is None:
-        return said
-    return said | {"identity": batch.identities}
+    statistics = compute_prediction_statistics(adapter.prediction, probs, batch.labels, n_tokens)
+    if batch.identities is not None:
+        statistics["identity"] = batch.identities
+    return statistics
 
 
-def prediction_statistics(
+def compute_prediction_statistics(
     prediction: Prediction,
     probs: torch.Tensor,
     labels: torch.Tensor,
     n_tokens: torch.Tensor,
 ) -> dict[str, torch.Tensor]:
-    """The rows about the model's predictions, by statistic, each [batch].
+    """Compute the statistics that describe predictions and labels.
 
-    ``predicted_class`` and ``label`` are −1 where there is no single class; then
-    ``correct`` is the share of a text's labels that are met (NaN without labels), with
-    which labels those are where they have names (``label@name`` of labels that may hold,
-    ``label_share@name`` of tags), and of a number there are ``value`` and ``labelled_value`` in the data's unit, their means where
-    there are several.
+    Every model has ``predicted_class``, ``probability`` (of the predicted class), ``label`` and
+    ``n_tokens``. ``predicted_class`` and ``label`` are −1 if a prediction is not a single class.
+    Further statistics depend on the kind of prediction:
+
+    - Several parts (multi-label, tags, spans): ``correct``, the share of the labels of a text that
+      are predicted correctly (NaN without labels). Multi-label models also have ``label@NAME``, and
+      taggers ``label_share@NAME``.
+    - A number: ``value`` and ``labelled_value`` in the unit of the data, or their means over several
+      numbers.
 
     Args:
-        prediction: what the entries of ``probs`` are.
-        probs: [batch, entries].
-        labels: the true ones [batch] or [batch, parts]; −1, or NaN, for a text without
-            one.
-        n_tokens: of each text without special tokens and padding, [batch].
+        prediction: Description of the entries of ``probs``.
+        probs: Predicted probabilities, ``[batch, entries]``.
+        labels: True labels, ``[batch]`` or ``[batch, parts]``; −1 or NaN for a missing label.
+        n_tokens: Number of tokens of each text, without special tokens and padding, ``[batch]``.
+
+    Returns:
+        One number per text for each statistic, ``[batch]``.
     """
     if prediction.is_number:
-        return _of_number(prediction, probs, labels) | {"n_tokens": n_tokens}
+        statistics = _compute_number_statistics(prediction, probs, labels)
+        return statistics | {"n_tokens": n_tokens}
     if prediction.has_one_part:
-        probability, predicted = probs.max(-1)
+        probability, predicted_class = probs.max(-1)
         return {
-            "predicted_class": predicted,
+            "predicted_class": predicted_class,
             "probability": probability,
             "label": labels,
             "n_tokens": n_tokens,
         }
-    none = torch.full_like(n_tokens, -1)
-    parts = prediction.grouped(probs)
-    present = parts.sum(-1) > 0
+    no_class = torch.full_like(n_tokens, -1)
+    parts = prediction.group_by_part(probs)
+    n_parts = (parts.sum(-1) > 0).sum(-1)
     return {
-        "predicted_class": none,
-        "probability": parts.amax(-1).sum(-1) / present.sum(-1),
-        "label": none,
-        "correct": prediction.right(probs, labels),
+        "predicted_class": no_class,
+        "probability": parts.amax(-1).sum(-1) / n_parts,
+        "label": no_class,
+        "correct": prediction.compute_accuracy(probs, labels),
         "n_tokens": n_tokens,
-        **_labels_by_name(prediction, labels),
+        **_compute_label_statistics(prediction, labels),
     }
 
 
-def _labels_by_name(prediction: Prediction, labels: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Which labels a text has, so that what is most frequent can be counted.
+def _compute_label_statistics(
+    prediction: Prediction, labels: torch.Tensor
+) -> dict[str, torch.Tensor]:
+    """Compute statistics of the labels of a text, from which majority baselines are computed.
 
-    ``label@name`` is 1, 0 or −1 of every label that may hold, ``label_share@name`` the
-    share of a text's labelled words that have a tag, NaN without any.
+    Args:
+        prediction: Description of the prediction.
+        labels: ``[batch, parts]``, −1 for a missing label.
+
+    Returns:
+        ``label@NAME`` (1, 0 or −1) for each label of a multi-label model, or ``label_share@NAME`` (the
+        share of the labelled words with this tag, NaN without labels) for each tag of a tagger. Empty
+        for other models.
     """
     if labels.dim() != 2:
         return {}
@@ -150,476 +189,458 @@ def _labels_by_name(prediction: Prediction, labels: torch.Tensor) -> dict[str, t
         return {f"label@{name}": column for name, column in columns}
     if prediction.kind != "tags":
         return {}
-    n_known = (labels >= 0).sum(1)
+    n_labelled = (labels >= 0).sum(1)
     return {
-        f"label_share@{name}": (labels == k).sum(1) / n_known
-        for k, name in enumerate(prediction.outcomes)
+        f"label_share@{name}": (labels == tag).sum(1) / n_labelled
+        for tag, name in enumerate(prediction.outcomes)
     }
 
 
-def _of_number(
+def _compute_number_statistics(
     prediction: Prediction, probs: torch.Tensor, labels: torch.Tensor
 ) -> dict[str, torch.Tensor]:
-    """The statistics of a predicted number, and of its side of a threshold."""
+    """Compute the statistics of a predicted number, and its class if there is a threshold."""
     labels = labels.to(probs.device, probs.dtype).reshape(len(probs), -1).mean(-1)
+    no_class = torch.full(labels.shape, -1, device=probs.device)
     statistics = {
-        "predicted_class": torch.full(labels.shape, -1, device=probs.device),
+        "predicted_class": no_class,
         "probability": torch.full_like(labels, torch.nan),
-        "label": torch.full(labels.shape, -1, device=probs.device),
-        "value": prediction.value(probs).mean(-1),
+        "label": no_class,
+        "value": prediction.decode_number(probs).mean(-1),
         "labelled_value": labels,
     }
     if prediction.decides and prediction.has_one_part:
+        is_below_threshold = (labels <= prediction.origin).long()
         statistics["predicted_class"] = probs.argmax(-1)
-        side = (labels <= prediction.origin).long()
-        statistics["label"] = side.where(~labels.isnan(), -1)
+        statistics["label"] = is_below_threshold.where(~labels.isnan(), -1)
     return statistics
 
 
-# --- A table: the rows of some texts ------------------------------------------------------------
+# --- Tables of rows in memory ---
 
-METADATA = b"PANDAS_ATTRS"  # where pandas looks too: `pandas.read_parquet(file).attrs`
-VERSION = 2
-TEXTS_PER_GROUP = 4096  # of rows that a reader must hold at once
+NAMES = pa.dictionary(pa.int32(), pa.string())
+"""Arrow type of the columns `test` and `statistic`."""
+SCHEMA = pa.schema(
+    [
+        ("test", NAMES),
+        ("statistic", NAMES),
+        ("layer", pa.int32()),
+        ("head", pa.int32()),
+        ("example_id", pa.int64()),
+        ("value", pa.float64()),
+    ]
+)
+"""Columns of a table of rows, see the docstring of this module."""
 
 
-def to_rows(
+def build_rows(
     test: str,
     example_ids: Iterable[int],
-    found: Mapping[Site, Mapping[str, torch.Tensor]],
+    statistics_by_site: Mapping[Site, Mapping[str, torch.Tensor]],
 ) -> pa.Table:
-    """What a test says of some texts, a text per row.
+    """Build the rows of one test on some texts.
 
-    Values are float64: reports and oracles are compared to 1e-12, and float32 would
-    save a third of the file at most, since most statistics repeat few values.
+    Values are stored in float64: results are compared with reference implementations to 1e-12, and
+    float32 would save at most a third of the file.
 
     Args:
-        found: by site the statistics, each [texts]; sites may have different ones.
+        test: Name of the test; sites of the test "prediction" are stored as null.
+        example_ids: Ids of the texts.
+        statistics_by_site: For each site the statistics, each ``[texts]``. Sites may have different
+            statistics.
 
     Returns:
-        Columns ``test``, ``example_id`` and one list per statistic, by name: null where
-        there is no value, NaN where it is undefined. The metadata have the sites: the k-th
-        of a list is of the k-th.
+        A table with the columns of `SCHEMA` and one row per value.
 
     Raises:
-        AttnProbeError: a statistic is named like another column.
+        ValueError: A statistic does not have one value per text.
+
+    Example:
+        rows = build_rows("permutation", [7, 3], {Site(0, 0): {"median_tvd": torch.rand(2)}})
+        append_rows(Path("out/rows"), rows)
     """
     ids = np.asarray(tuple(example_ids), dtype=np.int64)
-    sites = sorted(found, key=lambda site: site[:2])
-    names = sorted({name for statistics in found.values() for name in statistics})
-    if {TEST, TEXT} & set(names):
-        raise AttnProbeError(
-            f"expected no statistic named {TEST} or {TEXT}, got one; rename the field "
-            "of the test's result"
-        )
-    order = np.argsort(ids, kind="stable")
-    columns = {
-        TEST: pa.array([test] * len(ids), pa.string()),
-        TEXT: pa.array(ids[order]),
-    }
-    for name in names:
-        values = np.full((len(ids), len(sites)), np.nan)
-        has = [name in found[site] for site in sites]
-        for k in np.flatnonzero(has):
-            measured = found[sites[k]][name].detach().to(torch.float64).cpu().numpy()
-            if measured.shape != ids.shape:
-                raise ValueError(f"expected a {name} of each text, got {measured.shape}")
-            values[:, k] = measured
-        is_there = np.broadcast_to(has, values.shape)
-        columns[name] = _as_lists(values[order], is_there)
-    places = [(site.layer, site.head) for site in sites]
-    return _described(pa.table(columns), {test: places}, {test: names})
+    names, sites, columns = [], [], []
+    for site, statistics in statistics_by_site.items():
+        for name, tensor in statistics.items():
+            values = tensor.detach().to(torch.float64).cpu().numpy()
+            if values.shape != ids.shape:
+                raise ValueError(f"expected one {name} per text, got the shape {values.shape}")
+            names.append(name)
+            sites.append((site.layer, site.head))
+            columns.append(values)
+    n_values = len(columns) * len(ids)
+    distinct_names, name_codes = np.unique(np.array(names, dtype=object), return_inverse=True)
+    layers, heads = np.repeat(np.array(sites, np.int32).reshape(-1, 2), len(ids), axis=0).T
+    has_no_site = np.full(n_values, test == PREDICTION)
+    values = np.concatenate([np.empty(0), *columns])
+    # Processors differ in the sign bits of zero and NaN, which would change the digest.
+    values = np.where(np.isnan(values), np.nan, values) + 0.0
+    return pa.table(
+        [
+            _encode_names([test], np.zeros(n_values, np.int32)),
+            _encode_names(distinct_names.tolist(), np.repeat(name_codes, len(ids))),
+            pa.array(layers, mask=has_no_site),
+            pa.array(heads, mask=has_no_site),
+            np.tile(ids, len(columns)),
+            values,
+        ],
+        schema=SCHEMA,
+    )
 
 
-def _as_lists(values: np.ndarray, is_there: np.ndarray) -> pa.ListArray:
-    """Returns a matrix [texts, sites] as a column of lists, null where there is no value."""
-    n_texts, n_sites = values.shape
-    starts = np.arange(n_texts + 1, dtype=np.int64) * n_sites
-    offsets = pa.array(starts, pa.int32())
-    # Processors differ in the signs that they give to zero and NaN.
-    plain = np.where(np.isnan(values), np.nan, values)
-    plain = plain + 0.0
-    is_missing = ~is_there.ravel()
-    flat = pa.array(plain.ravel(), pa.float64(), mask=is_missing)
-    return pa.ListArray.from_arrays(offsets, flat)
+def _encode_names(names: list[str], codes: np.ndarray) -> pa.DictionaryArray:
+    """Return the column whose k-th entry is ``names[codes[k]]``."""
+    codes = codes.astype(np.int32, copy=False)
+    return pa.DictionaryArray.from_arrays(codes, pa.array(names, pa.string()))
 
 
-def _described(
-    table: pa.Table,
-    sites: Sites,
-    statistics: Mapping[str, Sequence[str]],
-) -> pa.Table:
-    """The table with metadata that say of each test the sites and the statistics."""
-    said = {
-        "attnprobe_rows": VERSION,
-        "sites": sites,
-        "statistics": statistics,
-    }
-    return _saying(table, said)
+def concatenate_rows(tables: Iterable[pa.Table]) -> pa.Table:
+    """Concatenate tables of rows; without any table the result is empty."""
+    return pa.concat_tables([SCHEMA.empty_table(), *tables])
 
 
-def _saying(table: pa.Table, said: Mapping[str, Any]) -> pa.Table:
-    """The table with other metadata."""
-    metadata = {METADATA: json.dumps(said, sort_keys=True)}
-    return table.replace_schema_metadata(metadata)
+class _Keys(NamedTuple):
+    """The key columns of a table of rows as arrays, each ``[rows]``; a null site is −1.
+
+    Attributes:
+        tests: All names of tests, sorted.
+        statistics: All names of statistics, sorted.
+        test: Index into ``tests``.
+        statistic: Index into ``statistics``.
+        layer: Number of the layer.
+        head: Number of the head.
+    """
+
+    tests: list[str]
+    statistics: list[str]
+    test: np.ndarray
+    statistic: np.ndarray
+    layer: np.ndarray
+    head: np.ndarray
 
 
-def _sealed(table: pa.Table, owner: str | None) -> pa.Table:
-    """The table with its audit and a hash of every column in its metadata."""
-    said = _said(table.schema) | {"audit": owner}
-    said["columns"] = {name: _digest(table[name]) for name in table.column_names}
-    said["check"] = _check_sum(said)
-    return _saying(table, said)
+def _decode_keys(table: pa.Table) -> _Keys:
+    """Convert the columns that name the test, statistic and site to arrays."""
+    table = table.unify_dictionaries()
+    tests, test = _decode_names(table["test"])
+    statistics, statistic = _decode_names(table["statistic"])
+    layer, head = (table[name].fill_null(-1).to_numpy() for name in ("layer", "head"))
+    return _Keys(tests, statistics, test, statistic, layer, head)
 
 
-def _digest(column: pa.ChunkedArray) -> str:
-    """SHA-256 of a column's names, ids, or lists: their lengths, and which values are there."""
-    if pa.types.is_string(column.type):
-        names = "\0".join(column.to_pylist())
-        return hashlib.sha256(names.encode()).hexdigest()
-    parts = [column]
-    if pa.types.is_list(column.type):
-        lengths = pc.list_value_length(column)
-        values = pc.list_flatten(column)
-        parts = [lengths.fill_null(-1), values.is_valid(), values.fill_null(0)]
-    digest = hashlib.sha256()
-    for part in parts:
-        digest.update(part.to_numpy().tobytes())
+def _decode_names(column: pa.ChunkedArray) -> tuple[list[str], np.ndarray]:
+    """Return the sorted names that occur in a column, and for each row the index of its name."""
+    encoded = column.combine_chunks()
+    names, codes = encoded.dictionary.to_pylist(), encoded.indices.to_numpy()
+    occurring = np.flatnonzero(np.bincount(codes, minlength=len(names))).tolist()
+    order = sorted(occurring, key=names.__getitem__)
+    ranks = np.zeros(len(names), np.int32)
+    ranks[order] = np.arange(len(order))
+    return [names[code] for code in order], ranks[codes]
+
+
+def _sort_rows(table: pa.Table) -> pa.Table:
+    """Sort rows by test, statistic, layer, head and id, so that equal contents give equal files."""
+    keys = _decode_keys(table)
+    ids = table["example_id"].to_numpy()
+    # The last key of `lexsort` is the primary one.
+    order = np.lexsort([ids, keys.head, keys.layer, keys.statistic, keys.test])
+    names = [
+        _encode_names(keys.tests, keys.test[order]),
+        _encode_names(keys.statistics, keys.statistic[order]),
+    ]
+    numbers = table.select(SCHEMA.names[len(names) :]).take(pa.array(order))
+    return pa.table([*names, *numbers.columns], schema=SCHEMA)
+
+
+class _Series(NamedTuple):
+    """Consecutive rows of a table with the same test, statistic and site.
+
+    Attributes:
+        column: The test, statistic, layer and head of these rows.
+        ids: Ids of the texts, ``[rows]``.
+        values: Values of the statistic, ``[rows]``.
+    """
+
+    column: Column
+    ids: np.ndarray
+    values: np.ndarray
+
+
+def _split_into_series(table: pa.Table) -> Iterator[_Series]:
+    """Split a table wherever the test, the statistic or the site changes."""
+    keys = _decode_keys(table)
+    ids, values = table["example_id"].to_numpy(), table["value"].to_numpy()
+    codes = (keys.test, keys.statistic, keys.layer, keys.head)
+    is_start = np.ones(len(table), dtype=bool)
+    is_start[1:] = np.any([code[1:] != code[:-1] for code in codes], axis=0)
+    starts = np.flatnonzero(is_start)
+    bounds = [*starts.tolist(), len(table)]
+    columns = zip(*(code[starts].tolist() for code in codes), strict=True)
+    for (test, statistic, layer, head), (start, stop) in zip(
+        columns, itertools.pairwise(bounds), strict=True
+    ):
+        column = (keys.tests[test], keys.statistics[statistic], layer, head)
+        yield _Series(column, ids[start:stop], values[start:stop])
+
+
+def _compute_digest(table: pa.Table) -> str:
+    """Compute the SHA-256 digest of all cells of a sorted table."""
+    columns = [(series.column, len(series.ids)) for series in _split_into_series(table)]
+    digest = hashlib.sha256(json.dumps(columns).encode())
+    digest.update(table["example_id"].to_numpy())
+    digest.update(table["value"].to_numpy())
     return digest.hexdigest()
 
 
-def _check_sum(said: Mapping[str, Any]) -> str:
-    """SHA-256 of the metadata, which no checksum of a page covers."""
-    covered = {name: value for name, value in said.items() if name != "check"}
-    return hashlib.sha256(json.dumps(covered, sort_keys=True).encode()).hexdigest()
+# --- Parts: tables on disk ---
 
-
-def _said(schema: pa.Schema) -> dict[str, Any]:
-    """The metadata; nothing where a file has none."""
-    return dict(json.loads((schema.metadata or {}).get(METADATA, b"{}")))
-
-
-def sites_of(table: pa.Table) -> Sites:
-    """Layer and head of every place in the lists, by test."""
-    sites = _said(table.schema)["sites"]
-    return {test: [(layer, head) for layer, head in places] for test, places in sites.items()}
-
-
-def joined(tables: Iterable[pa.Table]) -> pa.Table:
-    """Joins the rows of several tables, by test and text: their order leaves no trace.
-
-    Args:
-        tables: whose tests have the same sites in each that has them.
-    """
-    tables = list(tables)
-    sites: dict[str, Sequence[tuple[int, int]]] = {}
-    statistics: dict[str, set[str]] = {}
-    for table in tables:
-        said = _said(table.schema)
-        for test, places in said["sites"].items():
-            if sites.setdefault(test, places) != places:
-                raise ValueError(f"the test {test} has other sites in another table")
-            own = said["statistics"][test]
-            statistics.setdefault(test, set()).update(own)
-
-    names = set().union(*statistics.values())
-    columns = [(name, VALUES) for name in sorted(names)]
-    schema = pa.schema([(TEST, pa.string()), (TEXT, pa.int64()), *columns])
-    plain = [table.replace_schema_metadata() for table in tables]
-    whole = pa.concat_tables([schema.empty_table(), *plain], promote_options="default")
-    ordered = whole.sort_by([(TEST, "ascending"), (TEXT, "ascending")])
-    by_test = {test: sorted(own) for test, own in statistics.items()}
-    return _described(ordered.combine_chunks(), sites, by_test)
-
-
-def write_parquet(table: pa.Table, sink: Path, owner: str | None) -> None:
-    """Writes the table as a Parquet file, with a hash of every column.
-
-    Bytes of a float64 are stored apart (byte-stream split) and compressed (zstd), except
-    where a column repeats so few values that a dictionary of them is smaller.
-    """
-    table = _sealed(table, owner)
-    lists = [name for name in table.column_names if name not in (TEST, TEXT)]
-    values = {name: pc.list_flatten(table[name]) for name in lists}
-    # Few different values, such as 0 and 1.
-    repeats = [name for name, of in values.items() if len(of.unique()) < len(of) / 8]
-    others = [name for name in lists if name not in repeats]
-    with pq.ParquetWriter(
-        sink,
-        table.schema,
-        compression="zstd",
-        use_dictionary=[TEST, *map(_leaf, repeats)],
-        column_encoding={_leaf(name): "BYTE_STREAM_SPLIT" for name in others} or None,
-        write_statistics=[TEST, TEXT],
-        write_page_checksum=True,
-    ) as writer:
-        writer.write_table(table, row_group_size=TEXTS_PER_GROUP)
-
-
-def _leaf(name: str) -> str:
-    """How Parquet calls the values of a list column."""
-    return f"{name}.list.element"
-
-
-# --- Parts: tables on disk -----------------------------------------------------------------------
+FORMAT = 3
+"""Version of the file format, stored in the metadata of every part."""
+METADATA_KEY = "attnprobe"
+"""Key of the metadata of a part that holds its `_Record` as JSON."""
+REPAIR_ADVICE = "delete it and run the audit again"
 
 
 def append_rows(folder: Path, rows: pa.Table, *, name: str | None = None) -> None:
-    """Adds a part, or replaces the one of that name; readers never see half of it.
+    """Write rows as a new part of a folder; other processes never see an incomplete file.
 
     Args:
-        folder: of the parts; made where there is none.
-        rows: as :func:`to_rows` makes them, or several :func:`joined`.
-        name: of the part; by default a new one.
+        folder: Folder of the parts, which is created if it does not exist.
+        rows: A table from :func:`build_rows` or :func:`concatenate_rows`.
+        name: Name of the part. An existing part with this name is replaced. The default is a new
+            random name.
     """
     folder.mkdir(parents=True, exist_ok=True)
     name = name or uuid.uuid4().hex
-    hidden = half_written(folder / name)
+    temporary_file = half_written(folder / name)
     try:
-        write_parquet(rows, hidden, owner(folder))
-        os.replace(hidden, folder / f"part-{name}.parquet")
-    except BaseException:  # a full disk needs the space
-        hidden.unlink(missing_ok=True)
+        write_part(rows, temporary_file, hash_audit_settings(folder))
+        os.replace(temporary_file, folder / f"part-{name}.parquet")
+    except BaseException:
+        # If the disk is full, an incomplete file must not occupy the space.
+        temporary_file.unlink(missing_ok=True)
         raise
 
 
-def owner(folder: Path) -> str | None:
-    """SHA-256 of the mark of the audit that a folder of rows is in; None where there is no mark."""
-    mark = folder.parent / "audit.json"
-    return hashlib.sha256(mark.read_bytes()).hexdigest() if mark.is_file() else None
-
-
-def read_part(part: Path, tests: Collection[str] | None = None) -> pa.Table:
-    """The rows of one part.
+def write_part(rows: pa.Table, file: Path, audit_hash: str | None) -> None:
+    """Write a table of rows as a Parquet file, with its digest and audit in the metadata.
 
     Args:
-        part: its file.
-        tests: whose statistics alone are read; None: those of all.
+        rows: A table from :func:`build_rows` or :func:`concatenate_rows`.
+        file: Path of the file.
+        audit_hash: Result of :func:`hash_audit_settings`.
+    """
+    table = _sort_rows(rows)
+    record = {"format": FORMAT, "audit": audit_hash, "digest": _compute_digest(table)}
+    with pq.ParquetWriter(
+        file,
+        SCHEMA,
+        compression="zstd",
+        use_dictionary=["test", "statistic", "layer", "head"],
+        column_encoding={"example_id": "DELTA_BINARY_PACKED", "value": "BYTE_STREAM_SPLIT"},
+        write_page_checksum=True,
+        # Without the Arrow schema, readers such as pandas and datasets get plain strings.
+        store_schema=False,
+    ) as writer:
+        writer.write_table(table)
+        writer.add_key_value_metadata({METADATA_KEY: json.dumps(record)})
+
+
+def hash_audit_settings(folder: Path) -> str | None:
+    """Return the SHA-256 hash of the settings of the audit to which a folder of rows belongs.
+
+    Returns:
+        The hash of ``audit.json`` in the parent folder, or None if there is no such file.
+    """
+    settings = folder.parent / "audit.json"
+    return hashlib.sha256(settings.read_bytes()).hexdigest() if settings.is_file() else None
+
+
+def read_part(part: Path) -> pa.Table:
+    """Read and check the rows of one part.
+
+    Args:
+        part: Path of the Parquet file.
+
+    Returns:
+        A table with the columns of `SCHEMA`, sorted.
 
     Raises:
-        AttnProbeError: it cannot be read, is of another format or of another audit than its
-            folder, or has other values than were written.
+        AttnProbeError: The file cannot be read, was changed after it was written, has another format,
+            or was written by an audit with other settings than the folder it is in.
     """
-    wrong = (OSError, ValueError, LookupError, TypeError, NotImplementedError)
+    read_errors = (OSError, ValueError, LookupError, TypeError, NotImplementedError)
     try:
-        with pq.ParquetFile(part, page_checksum_verification=True) as file:
-            schema = file.schema_arrow
-            said = _said(schema)
-            if is_ours := said.get("attnprobe_rows") == VERSION:
-                names = {
-                    name
-                    for test, own in said["statistics"].items()
-                    for name in own
-                    if tests is None or test in tests
-                }
-                columns = [TEST, TEXT, *names]
-                table = file.read(columns).replace_schema_metadata(schema.metadata)
-                is_whole = all(_digest(table[k]) == said["columns"][k] for k in columns)
-                if said["check"] != _check_sum(said) or not is_whole:
-                    raise ValueError("it was changed since it was written")
-    except wrong as error:  # what pyarrow raises
-        raise AttnProbeError(f"cannot read the rows in {part}; {AGAIN}") from error
-    if not is_ours:
+        with pq.ParquetFile(
+            part, read_dictionary=["test", "statistic"], page_checksum_verification=True
+        ) as file:
+            metadata = file.metadata.metadata or {}
+            record = json.loads(metadata.get(METADATA_KEY.encode(), b"{}"))
+            has_this_format = record.get("format") == FORMAT
+            if has_this_format:
+                table = file.read().replace_schema_metadata(None)
+                if table.schema != SCHEMA or _compute_digest(table) != record["digest"]:
+                    raise ValueError("the file was changed after it was written")
+                audit_hash = record["audit"]
+    except read_errors as error:
+        raise AttnProbeError(f"cannot read the rows in {part}; {REPAIR_ADVICE}") from error
+    if not has_this_format:
         raise AttnProbeError(
-            f"expected rows of this version (a row per text and test) in {part}, found another "
-            f"format; {AGAIN}"
+            f"{part} has another file format than rows of this version; {REPAIR_ADVICE}"
         )
-    if owner(part.parent) not in (None, said["audit"]):
+    if hash_audit_settings(part.parent) not in (None, audit_hash):
         raise AttnProbeError(
-            f"expected rows of the audit in {part.parent.parent}, those in {part} are of "
-            f"another one; {AGAIN}"
+            f"{part} contains rows of another audit than the one in {part.parent.parent}; "
+            f"{REPAIR_ADVICE}"
         )
     return table
 
 
-CELL = np.dtype([("value", np.float64), ("is_there", np.bool_)])
-"""A value, and whether it is there; a value that is there may be NaN."""
-NOT_THERE = np.array((np.nan, False), CELL)
-
-
-class Block(NamedTuple):
-    """The values of one test of a part.
-
-    Attributes:
-        test: its name.
-        ids: of the texts, int64 [texts].
-        sites: layer and head of each place.
-        columns: by statistic the :data:`CELL` [texts, sites].
-    """
-
-    test: str
-    ids: np.ndarray
-    sites: Sequence[tuple[int, int]]
-    columns: Mapping[str, np.ndarray]
-
-
-def _blocks(table: pa.Table, only: str | None = None) -> Iterator[Block]:
-    """Yields the values of every test, or of one, as matrices."""
-    sites = sites_of(table)
-    statistics = _said(table.schema)["statistics"]
-    of_row = table[TEST].to_numpy(zero_copy_only=False)
-    for test in sorted(sites) if only is None else sites.keys() & {only}:
-        names = [name for name in statistics[test] if name in table.column_names]
-        own = table.select([TEXT, *names]).filter(pa.array(of_row == test))
-        columns = {}
-        for name in names:
-            column = own[name].combine_chunks()
-            columns[name] = _matrix(column, len(sites[test]))
-        yield Block(test, own[TEXT].to_numpy(), sites[test], columns)
-
-
-def _matrix(column: pa.ListArray, n_sites: int) -> np.ndarray:
-    """Returns lists as cells, [lists, sites]."""
-    has = column.is_valid().to_numpy(zero_copy_only=False)
-    flat = column.flatten()  # of the lists that are no null
-    own = np.empty(len(flat), CELL)
-    own["value"] = flat.to_numpy(zero_copy_only=False)
-    own["is_there"] = flat.is_valid().to_numpy(zero_copy_only=False)
-    cells = np.full((len(has), n_sites), NOT_THERE)
-    cells[has] = own.reshape(-1, n_sites)
-    return cells
-
-
-def parts_in(folder: str | Path) -> list[Path]:
-    """The files of rows in a folder, by name."""
+def list_parts(folder: str | Path) -> list[Path]:
+    """List the Parquet files in a folder of rows, sorted by name."""
     return sorted(Path(folder).glob("part-*.parquet"))
 
 
-def finished_ids(folder: Path) -> dict[Place, set[int]]:
-    """The ids of the texts that have rows, by test and site."""
-    finished: dict[Place, set[int]] = {}
-    for part in parts_in(folder):
-        table = read_part(part, tests=())
-        for block in _blocks(table):
-            ids = block.ids.tolist()
-            for site in block.sites:
-                finished.setdefault((block.test, *site), set()).update(ids)
-    return finished
+def read_finished_ids(folder: Path) -> dict[TestSite, set[int]]:
+    """Read which texts have rows, for every test, layer and head.
 
+    Args:
+        folder: A folder of rows.
 
-# --- Many parts as the rows of one audit ---------------------------------------------------------
-# A part has all statistics of some texts, a report wants one statistic of all texts. So each
-# part is read once and its values laid down, column by column, in a file that nobody else sees.
+    Returns:
+        Ids of the texts by test, layer and head.
 
-IN_MEMORY = 2**23
-"""Bytes of columns that are kept in memory; more are in a temporary file."""
-
-
-class _Piece(NamedTuple):
-    """Where the values of a statistic of one part lie.
-
-    Attributes:
-        texts: the number of their list of ids.
-        offset: of the file: of each site the cells.
-        sites: number of each site that has a value.
+    Raises:
+        AttnProbeError: See :func:`read_part`.
     """
+    finished_ids: dict[TestSite, set[int]] = {}
+    for part in list_parts(folder):
+        for (test, _, layer, head), ids, _ in _split_into_series(read_part(part)):
+            finished_ids.setdefault((test, layer, head), set()).update(ids.tolist())
+    return finished_ids
 
-    texts: int
-    offset: int
-    sites: Mapping[tuple[int, int], int]
+
+# --- Rows of many parts, read one column at a time ---
+# A part contains all statistics of a few texts, but a report needs one statistic of all texts at a
+# time. Therefore every part is read once, and its values are copied to a temporary file from which
+# single columns can be read.
+
+MAX_BYTES_IN_MEMORY = 2**23
+"""Size up to which values are kept in memory instead of in a temporary file on disk, in bytes."""
 
 
-class Parts:
-    """The rows of parts that are added one by one; a column takes memory while it is read.
+class _ColumnStore:
+    """Values of many tables of rows, of which single columns can be read.
 
-    While they are in use they take nine bytes per value of the disk for temporary files.
+    The temporary file takes 8 bytes per value. It is deleted together with the last reference to
+    this object or to the :class:`Rows` made from it.
     """
 
     def __init__(self) -> None:
-        self._texts: list[np.ndarray] = []
-        self._pieces: dict[tuple[str, str], list[_Piece]] = {}
-        self._file = SpooledTemporaryFile(max_size=IN_MEMORY)  # noqa: SIM115
+        self._ids: list[np.ndarray] = []
+        # For each column the places of its values: an index into `_ids`, and a file offset.
+        self._pieces: dict[Column, list[tuple[int, int]]] = {}
+        self._file = SpooledTemporaryFile(max_size=MAX_BYTES_IN_MEMORY)  # noqa: SIM115
         weakref.finalize(self, self._file.close)
 
     def add(self, table: pa.Table, test: str | None = None) -> None:
-        """Lays down the values of a part, or of one test in it.
+        """Add the rows of a table, or only those of one test."""
+        for column, ids, values in _split_into_series(table):
+            if test is not None and column[0] != test:
+                continue
+            # Consecutive series usually belong to the same texts.
+            if not self._ids or not np.array_equal(self._ids[-1], ids):
+                self._ids.append(ids.copy())
+            piece = (len(self._ids) - 1, self._file.tell())
+            self._pieces.setdefault(column, []).append(piece)
+            self._file.write(values.tobytes())
 
-        Args:
-            table: of :func:`to_rows`, or several :func:`joined`.
-            test: whose values alone are wanted.
-        """
-        self._file.seek(0, os.SEEK_END)
-        for block in _blocks(table, test):
-            if not self._texts or not np.array_equal(self._texts[-1], block.ids):
-                self._texts.append(block.ids)
-            texts = len(self._texts) - 1
-            for name, cells in block.columns.items():
-                filled = np.flatnonzero(cells["is_there"].any(0))
-                sites = {block.sites[k]: k for k in filled.tolist()}
-                piece = _Piece(texts, self._file.tell(), sites)
-                pieces = self._pieces.setdefault((block.test, name), [])
-                pieces.append(piece)
-                self._file.write(cells.T.tobytes())
+    def finish(self) -> Rows:
+        """Return the rows of all tables; of several values with the same key the first counts."""
+        all_ids = np.unique(np.concatenate([np.empty(0, np.int64), *self._ids]))
+        positions = [np.searchsorted(all_ids, ids).astype(np.int32) for ids in self._ids]
+        self._ids.clear()
 
-    def rows(self) -> Rows:
-        """Those of the parts so far; of a value that several have that of the first counts."""
-        ids = np.unique(np.concatenate([np.empty(0, np.int64), *self._texts]))
-        places = [np.searchsorted(ids, own).astype(np.int32) for own in self._texts]
-        pieces = {key: (*own,) for key, own in self._pieces.items()}
-        columns = {
-            (*key, *site) for key, own in pieces.items() for piece in own for site in piece.sites
-        }
+        def read_values(column: Column) -> np.ndarray:
+            values = np.full(len(all_ids), np.nan)
+            # Earlier pieces overwrite later ones.
+            for index, offset in reversed(self._pieces[column]):
+                self._file.seek(offset)
+                n_bytes = values.itemsize * len(positions[index])
+                values[positions[index]] = np.frombuffer(self._file.read(n_bytes))
+            return values
 
-        def column(wanted: Column) -> np.ndarray:
-            cells = np.full(len(ids), NOT_THERE)
-            key, site = wanted[:2], wanted[2:]
-            for piece in reversed(pieces[key]):
-                if site in piece.sites:
-                    at = places[piece.texts]
-                    n_bytes = CELL.itemsize * len(at)
-                    start = piece.sites[site] * n_bytes
-                    self._file.seek(piece.offset + start)
-                    found = np.frombuffer(self._file.read(n_bytes), CELL)
-                    known = found["is_there"]
-                    cells[at[known]] = found[known]
-            return cells
+        def read_is_measured(column: Column) -> np.ndarray:
+            is_measured = np.zeros(len(all_ids), dtype=bool)
+            for index, _ in self._pieces[column]:
+                is_measured[positions[index]] = True
+            return is_measured
 
         return Rows(
-            ids=ids,
-            columns=tuple(sorted(columns)),
-            read=lambda wanted: column(wanted)["value"].copy(),
-            is_there=lambda wanted: column(wanted)["is_there"].copy(),
+            ids=all_ids,
+            columns=tuple(sorted(self._pieces)),
+            read=read_values,
+            is_there=read_is_measured,
         )
 
-    def finished(self) -> Rows:
-        """The rows, where no part is added any more."""
-        found = self.rows()
-        self._texts.clear()
-        return found
 
+def collect_rows(tables: Iterable[pa.Table], test: str | None = None) -> Rows:
+    """Combine tables of rows, such as the parts of several shares of an audit.
 
-def rows_of_parts(tables: Iterable[pa.Table], test: str | None = None) -> Rows:
-    """The rows of tables together, or of one test in them, read a column at a time."""
-    parts = Parts()
+    Args:
+        tables: Tables from :func:`build_rows`, :func:`concatenate_rows` or :func:`read_part`. If a
+            value occurs in several tables, the first one counts.
+        test: Name of the only test whose rows are wanted; None for all tests.
+
+    Returns:
+        Rows whose columns are read from a temporary file when they are needed.
+    """
+    store = _ColumnStore()
     for table in tables:
-        parts.add(table, test)
-    return parts.finished()
+        store.add(table, test)
+    return store.finish()
 
 
-def rows_in(folder: str | Path, test: str | None = None) -> Rows:
-    """The rows of a folder, or of one test, read a column at a time.
+def load_rows(folder: str | Path, test: str | None = None) -> Rows:
+    """Load the rows in a folder, or those of one test.
+
+    Args:
+        folder: A folder of rows.
+        test: Name of the only test whose rows are wanted; None for all tests.
+
+    Returns:
+        Rows whose columns are read from a temporary file when they are needed.
 
     Raises:
-        AttnProbeError: see :func:`read_part`.
+        AttnProbeError: See :func:`read_part`.
     """
-    wanted = None if test is None else [test]
-    return rows_of_parts((read_part(part, wanted) for part in parts_in(folder)), test)
+    return collect_rows((read_part(part) for part in list_parts(folder)), test)
 
 
 @public_function
 def read_rows(folder: str | Path, test: str | None = None) -> pd.DataFrame:
-    """All rows of a folder, long: a value per row, each once, by test, statistic, text and site.
+    """Read all rows in a folder as a tidy table with one value per row.
+
+    In contrast to ``pandas.read_parquet(folder)``, all parts are checked, and values that were
+    written twice (by two processes) occur once.
 
     Args:
-        folder: ``rows`` in the folder of an audit or a retraining.
-        test: whose rows alone are read; None: those of all.
+        folder: ``rows`` in the output folder of an audit or a retraining.
+        test: Name of the only test whose rows are wanted; None for all tests.
 
     Returns:
-        Columns test, statistic, example_id, layer, head and value. NaN is a value: the
-        statistic is undefined for the text.
+        The columns test, statistic, layer, head, example_id and value, sorted in this order. Layer
+        and head are −1 in rows of the test "prediction". A value is NaN if the statistic is undefined
+        for the text.
 
     Raises:
-        AttnProbeError: a part is damaged, of another format, or of another audit than its
+        AttnProbeError: A part is damaged, has another format, or belongs to another audit than its
             folder.
+
+    Example:
+        rows = read_rows("out/rows", "permutation")
+        print(rows.groupby(["statistic", "layer", "head"]).value.mean())
     """
-    return rows_in(folder, test).long()
+    return load_rows(folder, test).long()

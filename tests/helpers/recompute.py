@@ -4,13 +4,11 @@ Nothing of the package is imported. Thresholds are those of the table that the
 documentation prints.
 """
 
-import json
 import re
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import pyarrow.parquet
 import scipy.optimize
 import scipy.stats
 
@@ -32,24 +30,10 @@ def thresholds():
 
 
 def read(folder):
-    """Rows of a folder of Parquet parts; a text may have been written twice.
-
-    A null in a list is no value, NaN one that is undefined: pandas alone cannot tell them apart.
-    """
-    values = []
-    for part in sorted(Path(folder).glob("*.parquet")):
-        table = pyarrow.parquet.read_table(part)
-        sites = json.loads(table.schema.metadata[b"PANDAS_ATTRS"])["sites"]
-        for row in table.to_pylist():
-            test, text = row.pop("test"), row.pop("example_id")
-            for name, found in row.items():
-                values += [
-                    (test, name, text, *site, value)
-                    for site, value in zip(sites[test], found or (), strict=False)
-                    if value is not None
-                ]
-    keys = ["test", "statistic", "example_id", "layer", "head"]
-    return pd.DataFrame(values, columns=[*keys, "value"]).drop_duplicates(keys)
+    """Rows of a folder of Parquet files; a value may have been written twice."""
+    rows = pd.read_parquet(folder)
+    rows = rows.fillna({"layer": -1, "head": -1}).astype({"layer": int, "head": int})
+    return rows.drop_duplicates(["test", "statistic", "layer", "head", "example_id"])
 
 
 def wide(rows, layer, head):
