@@ -1,27 +1,42 @@
-"""Could attention have looked elsewhere with the same output?
+"""Test ``adversarial``: could very different attention give the same output?
 
 Jain & Wallace 2019, Section 4.2.2, Algorithm 3.
 
-Question: how different can the weights of one text be while the output stays within ε?
-Measure:  ε-max JSD, the largest Jensen-Shannon divergence (nats, at most ln 2) from the
-          model's attention among attentions that move the output by at most ε in total
-          variation. Of a head with several queries, and of a group of heads, the mean
-          over the rows that can reach the output; only those are moved.
-Exactly:  for a linear read-out of two classes, by vertex enumeration
-          (functional/linear.py).
-Bounds:   for a linear read-out of more classes, what an attention attains, and what
-          none can exceed (functional/linear.py).
-Search:   the paper's gradient search (functional/search.py), for a linear read-out on
-          request. For heads of a Transformer, where 500 steps through the model are out
-          of reach, candidates from the linearised model (functional/search.py),
-          checked by running it; the paper's search through the model on request
-          (``n_steps``). For one head with one query that is read by no linear map (pairs
-          of texts), pairs of the least attended tokens (functional/linear.py), then the
-          paper's search from its random starts and from the best of these. All are lower
-          bounds.
-Reading:  beside ``largest_jsd``, the farthest with no regard to the output: a share of 0
-          says that the output pins the weights down, 1 that it does not at all. What
-          was found is a lower bound, so only an upper bound can say "pinned down".
+Question
+    How far can the attention weights of a text be moved while the output stays within ε?
+
+Measure
+    ε-max JSD: the largest Jensen-Shannon divergence (nats, at most ln 2) from the model's attention
+    among all attention distributions that change the output by at most ε (total variation
+    distance). For a head with several queries and for groups of heads, it is the mean over the
+    query rows that can influence the output; only these rows are moved.
+
+Exact
+    For a linear read-out of two classes, by enumerating vertices (``functional/linear.py``).
+
+Bounds
+    For a linear read-out of more classes: a divergence that some attention attains, and one that no
+    attention exceeds (``functional/linear.py``).
+
+Search
+    All other results are lower bounds. For a linear read-out, the paper's gradient search
+    (``functional/search.py``) is available on request.
+
+    For Transformer heads, candidates are computed from the model linearised in its attention and
+    checked by running the model. The most distant candidate is tried first; for most heads it keeps
+    the output, and nothing can be further away. The paper's search through the model is available
+    on request (``n_steps``). By default it is skipped, because 5 starts of 500 steps per head and
+    text would take days for a small BERT and 200 sentences (an estimate).
+
+    For one head with one query and a non-linear read-out (pairs of texts), attention on pairs of
+    the least attended tokens is tried first, then the paper's search from its random starts and
+    from the best of these pairs.
+
+Interpretation
+    Compare with ``largest_jsd``, the divergence of the most distant attention whatever the output.
+    A share of 0 means that the output determines the weights, a share of 1 that it does not
+    constrain them at all. Because a search gives a lower bound, only an upper bound can show that
+    the weights are determined.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -38,19 +53,19 @@ from hf_attnprobe.faithfulness.options import Adversarial
 from hf_attnprobe.faithfulness.registry import register_test
 from hf_attnprobe.functional.divergence import jsd, largest_jsd, tvd
 from hf_attnprobe.functional.intervention import (
-    held_and_mass,
-    random_generator,
+    create_random_generator,
+    split_fixed_weights,
 )
 from hf_attnprobe.functional.linear import (
     epsilon_max_jsd,
     epsilon_max_jsd_bounds,
-    farthest_on_edges,
+    search_edges_by_replay,
 )
 from hf_attnprobe.functional.search import (
     Distance,
-    linear_distance,
+    generate_steered_candidates,
+    make_linear_distance,
     search_adversarial_attention,
-    steered_candidates,
 )
 from hf_attnprobe.protocol import (
     Differentiable,
@@ -60,31 +75,67 @@ from hf_attnprobe.protocol import (
 )
 
 
-# --- The farthest attention within ε, found in the ways that models and heads allow ---
-# A head's adversary comes from the linearised model and is checked by running it, the farthest
-# attention first: on most heads that already keeps the output, and nothing can be farther. 500 steps
-# of 5 starts through the model, per head and text, would by our estimate be days for a small BERT on
-# 200 sentences.
+EPSILONS = (0.01, 0.05)
+"""Default output changes ε: the values of the paper for classification and question answering. The
+paper's code evaluates at .05."""
+FRONTIER_EPSILONS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
+"""Default output changes ε of the exact method, for a curve of divergence against ε."""
+PAPER_EPSILON = 0.01
+"""Output change at which the paper's search aims, whichever ε is evaluated."""
+PAPER_STEPS = 500
+"""Number of steps of the paper's search."""
+NOISE_STREAM = 1
+"""Random number stream of the starting points of the search."""
+SMALLEST_START_WEIGHT = 1e-4
+"""Smallest attention weight at the start of a search, because a weight of 0 has no logarithm."""
+SMALLEST_MASS = 1e-30
+"""Smallest movable attention of a row by which weights are divided."""
+SEARCH_TARGET = 0.995
+"""Target of a search as a share of ε, because its last step can exceed the target slightly."""
+JSD_ROUNDING = 1e-6
+"""Rounding error of a Jensen-Shannon divergence in float32, in nats."""
 
-
-ROUNDING = 1e-6  # of a JSD in float32
+READINGS: TestReadings = {
+    "epsilon_max_jsd": (
+        "the most distant attention found that changes the output by at most {key} has a "
+        "divergence of {mean:.2f}"
+    ),
+    "epsilon_max_jsd_upper": (
+        "no attention that changes the output by at most {key} has a divergence above {mean:.2f}"
+    ),
+    "epsilon_max_jsd_exact": share(
+        "the most distant attention is known exactly in {mean:.0%} of texts; in the other texts "
+        "it is the most distant attention found"
+    ),
+    "share_of_largest": share(
+        "this is at least {mean:.0%} of the largest possible divergence (ε = {key}; mean over "
+        "texts)"
+    ),
+    "share_of_largest_upper": share(
+        "this is at most {mean:.0%} of the largest possible divergence (ε = {key}; mean over texts)"
+    ),
+    "largest_jsd": (
+        "if the output may change arbitrarily, the most distant attention has a divergence of "
+        "{mean:.2f}"
+    ),
+}
 
 
 @dataclass(frozen=True)
 class AdversarialResult:
-    """How far attention can be moved, in nats; all [batch] or, by ε, each [batch].
+    """Statistics of the test ``adversarial``: tensors ``[batch]``, or mappings to them by ε.
 
     Attributes:
-        epsilon_max_jsd: by ε, what an attention within ε attains, in [0, ln 2].
-        largest_jsd: of any attention, whatever the output.
-        epsilon_max_jsd_exact: 1 where ``epsilon_max_jsd`` is the farthest of all within
-            ε, 0 where it is a lower bound.
-        epsilon_max_jsd_upper: by ε, what none within ε exceeds; only where it is known
-            and is another number: linear read-outs of more than two classes.
-        share_of_largest, share_of_largest_upper: both as a share of ``largest_jsd``;
-            NaN where that is 0.
-        attention: by ε, the adversary that was found, to be shown beside the original,
-            each [batch, queries, keys]; none for groups of heads.
+        epsilon_max_jsd: Divergence that some attention within ε attains, in [0, ln 2] nats.
+        largest_jsd: Divergence of the most distant attention whatever the output, in nats.
+        epsilon_max_jsd_exact: 1 if ``epsilon_max_jsd`` is the largest divergence within ε, 0 if it
+            is a lower bound.
+        epsilon_max_jsd_upper: Divergence that no attention within ε exceeds. Only for linear
+            read-outs of more than two classes.
+        share_of_largest: ``epsilon_max_jsd`` as a share of ``largest_jsd``; NaN if that is 0.
+        share_of_largest_upper: ``epsilon_max_jsd_upper`` as a share of ``largest_jsd``.
+        attention: Most distant attention found within ε, ``[batch, queries, keys]``, to be
+            displayed next to the original. Empty for groups of heads.
     """
 
     epsilon_max_jsd: dict[float, Tensor]
@@ -96,401 +147,34 @@ class AdversarialResult:
     attention: dict[float, Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        has_none = self.largest_jsd == 0
-        for name in ("", "_upper"):
-            known = getattr(self, "epsilon_max_jsd" + name)
+        is_immovable = self.largest_jsd == 0
+        for suffix in ("", "_upper"):
+            divergences = getattr(self, "epsilon_max_jsd" + suffix)
             shares = {
-                e: (values / self.largest_jsd).masked_fill(has_none, torch.nan)
-                for e, values in known.items()
+                epsilon: (values / self.largest_jsd).masked_fill(is_immovable, torch.nan)
+                for epsilon, values in divergences.items()
             }
-            object.__setattr__(self, "share_of_largest" + name, shares)
-
-
-# --- The farthest attention that is found, candidate by candidate --------------------------------
-
-
-def only_row(observation: Observation, site: Site) -> tuple[Tensor, Tensor]:
-    """Attention of a single-query model, and which keys it may use, each [batch, keys]."""
-    visible = observation.model.visible(observation, site.layer)
-    return observation.attention[site.layer][:, site.head, 0], visible[:, 0]
-
-
-def as_only_query(
-    epsilons: Sequence[float], attention: Sequence[Tensor] | Tensor
-) -> dict[float, Tensor]:
-    """By ε: attention [batch, keys] as that of a single query, [batch, 1, keys]."""
-    return {e: found[:, None] for e, found in zip(epsilons, attention, strict=True)}
-
-
-def counting_queries(observation: Observation, layer: int, query: int | None) -> Tensor:
-    """Which rows are moved and averaged over, bool [batch, queries].
-
-    Those that can reach the output; one row where one was asked for.
-    """
-    if query is None:
-        return observation.reaching(layer)
-    real = observation.model.visible(observation, layer).any(-1)
-    is_asked = torch.zeros_like(real)
-    is_asked[:, query] = True
-    return real & is_asked
-
-
-PAPERS_EPSILON = 0.01  # its search aims at this one, whichever is read
-NOISE_STREAM = 1  # apart from the permutations' random numbers
-SMALLEST_START = 1e-4  # a weight of 0 has no logarithm to start a search from
-SMALLEST_MASS = 1e-30  # of what a row may move
-AIM = 0.995  # of ε: the last step of a search may lie a little past its aim
-
-
-class Search(NamedTuple):
-    """Length of the gradient search: random starts, and steps from each."""
-
-    n_starts: int
-    n_steps: int
-    seed: int
-
-
-def _noise(visible: Tensor, example_ids: Sequence[int], n_starts: int, seed: int) -> Tensor:
-    """Draws standard normal values where attention may be, [starts, batch, queries, keys]."""
-    rows = visible.cpu().numpy()
-    noise = np.zeros((n_starts, *rows.shape))
-    for example, example_id in enumerate(example_ids):
-        queries = rows[example].any(1)
-        keys = rows[example].any(0)
-        generator = random_generator(seed, int(example_id), NOISE_STREAM)
-        shape = (n_starts, queries.sum(), keys.sum())
-        places = (slice(None), *np.ix_(queries, keys))
-        noise[:, example][places] = generator.standard_normal(shape)
-    return torch.from_numpy(noise).to(visible.device)
-
-
-class Farthest:
-    """The farthest attention of a site that was found within each ε.
-
-    All rows of attention of the site's heads stand under one another: *rows* are the
-    queries of one head, or those of every head of a group.
-
-    Attributes:
-        own: the model's attention, [batch, rows, keys].
-        visible: what a row may attend to, bool [batch, rows, keys].
-        counting: the rows that are moved and averaged over, bool [batch, rows].
-        largest: the JSD of the farthest attention with no regard to the output, [batch].
-        jsd: by ε, of the farthest that was found, [batch].
-        attention: by ε, that attention [batch, rows, keys]; none of groups of heads.
-    """
-
-    def __init__(self, observation: Observation, site: Site, epsilons: Sequence[float]) -> None:
-        self.observation, self.site = observation, site
-        model = observation.model
-        visible, counting = [], []
-        for layer, heads in model.members(site).items():
-            sees = model.visible(observation, layer)
-            counts = counting_queries(observation, layer, site.query)
-            visible.append(sees.repeat(1, len(heads), 1))
-            counting.append(counts.repeat(1, len(heads)))
-        self.own = self._rows_of(observation.attention)
-        self.visible = torch.cat(visible, dim=1)
-        self.counting = torch.cat(counting, dim=1)
-        self.largest = self._mean(largest_jsd(self.own, self.visible))
-        self.jsd = dict.fromkeys(epsilons, torch.zeros_like(self.largest))
-        self.attention: dict[float, Tensor] = {}
-        if not site.is_group:
-            self.attention = dict.fromkeys(epsilons, self.own)
-
-    def _rows_of(self, maps: Sequence[Tensor]) -> Tensor:
-        """Maps by layer, each [batch, heads, queries, keys] -> [batch, rows, keys]."""
-        members = self.observation.model.members(self.site)
-        rows = [maps[k][:, heads].flatten(1, 2) for k, heads in members.items()]
-        return torch.cat(rows, dim=1)
-
-    def _mean(self, values: Tensor) -> Tensor:
-        """Mean over the counted rows, [..., batch, rows] -> [..., batch]."""
-        weights = self.counting.to(values.dtype)
-        return (values * weights).sum(-1) / weights.sum(-1).clamp_min(1)
-
-    def replay(self, rows: Tensor) -> Tensor:
-        """Probabilities with all rows replaced.
-
-        Shape: [copies, batch, rows, keys] -> [copies, batch, classes].
-        """
-        observation = self.observation
-        sizes = {}
-        for layer, heads in observation.model.members(self.site).items():
-            sizes[layer] = len(heads) * observation.attention[layer].shape[2]
-        parts = rows.split(list(sizes.values()), dim=2)
-        by_layer = dict(zip(sizes, parts, strict=True))
-
-        def change(layer: int, own: Tensor) -> Tensor:
-            return by_layer[layer].unflatten(2, own.shape[1:3])
-
-        edited = observation.edited(self.site, change)
-        return observation.model.replay(observation, edited)
-
-    @torch.no_grad()
-    def add(self, candidates: Tensor, epsilons: Iterable[float] = ()) -> None:
-        """Runs the model with candidates, and keeps those that are farther than all before.
-
-        Args:
-            candidates: [copies, batch, rows, keys].
-            epsilons: which they are for; by default all.
-        """
-        change = tvd(self.replay(candidates), self.observation.probs)
-        divergence = self._mean(jsd(candidates, self.own))
-        text = torch.arange(len(self.own), device=change.device)
-        for epsilon in epsilons or self.jsd:
-            reach = divergence.masked_fill(change > epsilon, -1)
-            found, copy = reach.max(0)
-            before = self.jsd[epsilon]
-            is_farther = found > before
-            self.jsd[epsilon] = torch.where(is_farther, found, before)
-            if epsilon in self.attention:
-                known = self.attention[epsilon]
-                new = candidates[copy, text].to(known.dtype)
-                is_new = is_farther[:, None, None]
-                self.attention[epsilon] = torch.where(is_new, new, known)
-
-    def is_free(self, epsilon: float) -> bool:
-        """Whether nothing can be farther within ε, in any text."""
-        left = self.largest - self.jsd[epsilon]
-        return bool((left <= ROUNDING).all())
-
-    def candidates(self) -> Iterator[Tensor]:
-        """Yields candidates from the model linearised in its attention, each [batch, rows, keys].
-
-        Only rows that count are moved.
-        """
-        slope = self._rows_of(self.observation.attention_gradient)
-        movable = self.visible & self.counting[..., None]
-        return steered_candidates(self.own, slope, movable)
-
-    # The search of Jain & Wallace 2019 (Algorithm 3), of one head
-
-    def search(self, start: Tensor, distance: Distance, epsilon: float, n_steps: int) -> Tensor:
-        """Attention that the gradient search reaches from logits.
-
-        Shape: [copies, batch, queries, keys], and the result.
-        """
-        held, mass = held_and_mass(self.own, self.visible)
-        moved = search_adversarial_attention(
-            start.flatten(1, 2),
-            (self.own - held).div(mass.clamp_min(SMALLEST_MASS)).flatten(0, 1),
-            self.visible.flatten(0, 1),
-            distance,
-            epsilon=epsilon,
-            n_steps=n_steps,
-        )
-        return moved.unflatten(1, self.own.shape[:2]) * mass + held
-
-    def random_starts(self, search: Search) -> Tensor:
-        """Logits to search from, [starts, batch, queries, keys]."""
-        ids = self.observation.batch.example_ids
-        noise = _noise(self.visible, ids, search.n_starts, search.seed)
-        return 3 * noise.to(self.own)
-
-    def distance(self, candidates: Tensor) -> tuple[Tensor, Tensor]:
-        """The change of the output and its gradient, through the model.
-
-        Shape: [copies, batch · queries, keys], what a row may move as a distribution ->
-        [copies, batch · queries] and [copies, batch · queries, keys].
-        """
-        held, mass = held_and_mass(self.own, self.visible)
-        n_queries = self.own.shape[1]
-        given = candidates.unflatten(1, self.own.shape[:2])
-        with torch.enable_grad():
-            leaf = given.detach().requires_grad_()
-            after = self.replay(leaf * mass + held)
-            change = tvd(after, self.observation.probs)
-            (slope,) = torch.autograd.grad(change.sum(), leaf)
-        of_texts = change.detach()[:, :, None]
-        rows = of_texts.expand(-1, -1, n_queries)
-        return rows.flatten(1, 2), slope.flatten(1, 2)
-
-    @property
-    def result(self) -> AdversarialResult:
-        """What was found, a lower bound."""
-        is_exact = torch.zeros_like(self.largest)
-        return AdversarialResult(self.jsd, self.largest, is_exact, attention=self.attention)
-
-
-# --- The farthest attention of a linear read-out, logit = Σ a_t u_t ------------------------------
-
-
-def exactly(
-    observation: Observation,
-    site: Site,
-    token_logits: Tensor,
-    epsilons: Sequence[float],
-) -> AdversarialResult:
-    """Exact maximum for a linear read-out of two classes, by vertex enumeration."""
-    attention, visible = only_row(observation, site)
-    scores = token_logits[..., 1] - token_logits[..., 0]
-    exact = epsilon_max_jsd(attention, scores, visible, epsilons)
-    largest = largest_jsd(attention, visible)
-    return AdversarialResult(
-        dict(zip(epsilons, exact.jsd, strict=True)),
-        largest,
-        torch.ones_like(largest),
-        attention=as_only_query(epsilons, exact.attention),
-    )
-
-
-def within_bounds(
-    observation: Observation,
-    site: Site,
-    token_logits: Tensor,
-    epsilons: Sequence[float],
-    n_steps: int,
-) -> AdversarialResult:
-    """Lower and upper bounds for a linear read-out of more than two classes.
-
-    With ``n_steps`` the gradient search goes on from the best that is attained.
-    """
-    attention, visible = only_row(observation, site)
-    bounds = epsilon_max_jsd_bounds(attention, token_logits, visible, epsilons)
-    farthest = Farthest(observation, site, epsilons)
-    farthest.jsd |= zip(epsilons, bounds.lower, strict=True)
-    farthest.attention |= as_only_query(epsilons, bounds.attention)
-    distance = linear_distance(token_logits, observation.probs)
-    for epsilon in epsilons if n_steps else ():
-        known = farthest.attention[epsilon].to(attention)
-        start = known.clamp_min(SMALLEST_START).log()[None]
-        moved = farthest.search(start, distance, epsilon, n_steps)
-        farthest.add(moved, [epsilon])
-    upper = dict(zip(epsilons, bounds.upper, strict=True))
-    return replace(farthest.result, epsilon_max_jsd_upper=upper)
-
-
-def by_search(
-    observation: Observation,
-    site: Site,
-    token_logits: Tensor,
-    epsilons: Sequence[float],
-    search: Search,
-) -> AdversarialResult:
-    """Lower bound for a linear read-out, by the paper's search from random starts."""
-    farthest = Farthest(observation, site, epsilons)
-    distance = linear_distance(token_logits, observation.probs)
-    start = farthest.random_starts(search)
-    moved = farthest.search(start, distance, PAPERS_EPSILON, search.n_steps)
-    farthest.add(moved)
-    return farthest.result
-
-
-# --- The farthest attention of heads whose model is not linear in it -----------------------------
-
-
-def by_model(
-    observation: Observation,
-    site: Site,
-    epsilons: Sequence[float],
-    search: Search,
-) -> AdversarialResult:
-    """Lower bound for a head, or for several heads moved together.
-
-    The linear candidates; of one head the paper's search, and where it has but one
-    query, attention on one or two tokens.
-    """
-    farthest = Farthest(observation, site, epsilons)
-    candidates = farthest.candidates()
-    first = next(candidates)
-    farthest.add(first[None])
-    # Most heads are free: no attention is farther than this first candidate.
-    if farthest.is_free(min(epsilons)):
-        return farthest.result
-    if site.is_group:  # copies of all attention of a model are large
-        for candidate in candidates:
-            farthest.add(candidate[None])
-            if farthest.is_free(min(epsilons)):
-                break
-        return farthest.result
-    farthest.add(torch.stack([*candidates]))
-    if has_one_row(observation, site):
-        _search_row(farthest, first, search)
-        return farthest.result
-    for epsilon in epsilons if search.n_steps else ():
-        start = farthest.random_starts(search)
-        moved = farthest.search(start, farthest.distance, epsilon, search.n_steps)
-        is_moved = farthest.counting[..., None]
-        farthest.add(torch.where(is_moved, moved, farthest.own))
-    return farthest.result
-
-
-def _search_row(farthest: Farthest, vertex: Tensor, search: Search) -> None:
-    """Adds attention on one or two tokens, and what the search finds from there.
-
-    Args:
-        vertex: the farthest attention of all, to first order, [batch, 1, keys].
-    """
-    attention, visible = farthest.own[:, 0], farthest.visible[:, 0]
-    probs = farthest.observation.probs
-
-    def replay(rows: Tensor) -> Tensor:
-        return farthest.replay(rows[:, :, None])
-
-    for epsilon in farthest.jsd:
-        on_edges = farthest_on_edges(attention, visible, replay, probs, epsilon)
-        farthest.add(on_edges[:, :, None])
-        if search.n_steps == 0 or farthest.is_free(epsilon):
-            continue
-        known = farthest.attention[epsilon].to(vertex)
-        guided = torch.stack([known, vertex]).clamp_min(SMALLEST_START).log()
-        for start in (farthest.random_starts(search), guided):
-            farthest.add(farthest.search(start, farthest.distance, AIM * epsilon, search.n_steps))
-
-
-def has_one_row(observation: Observation, site: Site) -> bool:
-    """Whether the model's only attention is one head with one query."""
-    is_only = len(observation.model.sites()) == 1
-    return is_only and observation.attention[site.layer].shape[1:3] == (1, 1)
-
-
-EPSILONS = (0.01, 0.05)
-"""The paper's, for classification and for question answering; its code evaluates at .05."""
-FRONTIER = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
-PAPERS_STEPS = 500
-
-READINGS: TestReadings = {
-    "epsilon_max_jsd": (
-        "the farthest attention found that keeps the output within {key} lies at a divergence "
-        "of {mean:.2f}"
-    ),
-    "epsilon_max_jsd_upper": (
-        "no attention that keeps the output within {key} lies beyond a divergence of {mean:.2f}"
-    ),
-    "epsilon_max_jsd_exact": share(
-        "how far attention can be moved is known exactly in {mean:.0%} of texts; in the "
-        "others it is the farthest attention that was found"
-    ),
-    "share_of_largest": share(
-        "that is at least {mean:.0%} of the largest divergence there is (ε = {key}; mean over "
-        "texts)"
-    ),
-    "share_of_largest_upper": share(
-        "that is at most {mean:.0%} of the largest divergence there is (ε = {key}; mean over texts)"
-    ),
-    "largest_jsd": (
-        "whatever the output, the farthest attention lies at a divergence of {mean:.2f}"
-    ),
-}
+            object.__setattr__(self, "share_of_largest" + suffix, shares)
 
 
 def _check_method(observation: Observation, options: Adversarial) -> None:
+    """Raise AttnProbeError if the exact method is requested for an unsuitable model."""
     token_logits = observation.token_logits
     is_binary = token_logits is not None and token_logits.shape[-1] == 2
     if options.method == "exact" and not is_binary:
         raise AttnProbeError(
-            "method='exact' needs a binary linear read-out (two labels, logit = Σ a_t "
-            "u_t), which this model does not have; use method='search', or 'auto', which "
-            "gives bounds for linear read-outs of more labels"
+            "method='exact' needs a binary linear read-out (two labels, logit = Σ a_t u_t), which "
+            "this model does not have; use method='search', or method='auto', which computes "
+            "bounds for linear read-outs of more labels"
         )
 
 
 @register_test(
     readings=READINGS,
-    does="searches other attention that keeps the output",
+    summary="searches for different attention that keeps the output",
     needs=((LinearReadout, Differentiable),),
     groups=True,
-    check=lambda preview, options: _check_method(preview.shortest, options),
+    check=lambda preview, options: _check_method(preview.shortest_text, options),
 )
 def adversarial(
     observation: Observation,
@@ -499,44 +183,488 @@ def adversarial(
     *,
     seed: int = 0,
 ) -> AdversarialResult:
-    """Finds the attention farthest from the model's own that moves the output by at most ε.
+    """Find the attention that is most distant from the model's and changes the output by at most ε.
 
     The paper's search has 5 random starts and 500 steps of Adam with ε = .01.
 
+    Args:
+        observation: Model output for a batch of texts.
+        site: Head or group of heads whose attention is moved.
+        options: Method, allowed output changes, and length of the search.
+        seed: Seed of the random starts.
+
+    Returns:
+        Statistics per text.
+
     Raises:
-        AttnProbeError: ``exact`` on a model whose read-out is not binary and linear.
+        AttnProbeError: If the exact method is requested and the read-out is not binary and linear.
     """
     _check_method(observation, options)
-    site = _only_member(observation, site)
+    site = _reduce_to_head(observation, site)
     token_logits = observation.token_logits
-    is_exact = token_logits is not None and token_logits.shape[-1] == 2
-    is_exact = is_exact and options.method != "search" and not site.is_group
+    is_binary = token_logits is not None and token_logits.shape[-1] == 2
+    use_exact = is_binary and options.method != "search" and not site.is_group
     epsilons = options.epsilons
     if epsilons is None:
-        epsilons = FRONTIER if is_exact else EPSILONS
+        epsilons = FRONTIER_EPSILONS if use_exact else EPSILONS
     if site.is_group or token_logits is None:
-        is_row = has_one_row(observation, site)
-        search = _search(options, seed, PAPERS_STEPS if is_row else 0)
-        return by_model(observation, site, epsilons, search)
-    if is_exact:
-        return exactly(observation, site, token_logits, epsilons)
+        default_steps = PAPER_STEPS if has_one_row(observation, site) else 0
+        settings = _build_search(options, seed, default_steps)
+        return search_model(observation, site, epsilons, settings)
+    if use_exact:
+        return find_exact(observation, site, token_logits, epsilons)
     if options.method == "search":
-        search = _search(options, seed, PAPERS_STEPS)
-        return by_search(observation, site, token_logits, epsilons, search)
-    n_steps = options.n_steps or 0
-    return within_bounds(observation, site, token_logits, epsilons, n_steps)
+        settings = _build_search(options, seed, PAPER_STEPS)
+        return search_linear(observation, site, token_logits, epsilons, settings)
+    return find_bounds(observation, site, token_logits, epsilons, options.n_steps or 0)
 
 
-def _search(options: Adversarial, seed: int, default_steps: int) -> Search:
+class SearchSettings(NamedTuple):
+    """Settings of the gradient search.
+
+    Attributes:
+        n_starts: Number of random starting points.
+        n_steps: Number of steps from each starting point.
+        seed: Seed of the starting points.
+    """
+
+    n_starts: int
+    n_steps: int
+    seed: int
+
+
+def _build_search(options: Adversarial, seed: int, default_steps: int) -> SearchSettings:
+    """Return the settings of the search, with a default for the number of steps."""
     n_steps = default_steps if options.n_steps is None else options.n_steps
-    return Search(options.n_starts, n_steps, seed)
+    return SearchSettings(options.n_starts, n_steps, seed)
 
 
-def _only_member(observation: Observation, site: Site) -> Site:
-    """A group of one head is that head."""
+def _reduce_to_head(observation: Observation, site: Site) -> Site:
+    """Return the only head of a group of one head, and any other site unchanged."""
     if site.is_group:
-        members = observation.model.members(site)
-        heads = [Site(layer, head) for layer in members for head in members[layer]]
+        heads_by_layer = observation.model.get_heads_by_layer(site)
+        heads = [Site(layer, head) for layer in heads_by_layer for head in heads_by_layer[layer]]
         if len(heads) == 1:
             return heads[0]._replace(query=site.query)
     return site
+
+
+def has_one_row(observation: Observation, site: Site) -> bool:
+    """Return whether the model has a single head with a single query.
+
+    Args:
+        observation: Model output for a batch of texts.
+        site: Head.
+    """
+    is_only_head = len(observation.model.sites()) == 1
+    return is_only_head and observation.attention[site.layer].shape[1:3] == (1, 1)
+
+
+# --- Collection of candidates --------------------------------------------------------------
+
+
+def get_single_row(observation: Observation, site: Site) -> tuple[Tensor, Tensor]:
+    """Return the attention of a model with a single query, and the keys that it can attend to.
+
+    Args:
+        observation: Model output for a batch of texts.
+        site: Head.
+
+    Returns:
+        Attention and mask of visible keys, each ``[batch, keys]``.
+    """
+    visible = observation.model.get_visible_keys(observation, site.layer)
+    return observation.attention[site.layer][:, site.head, 0], visible[:, 0]
+
+
+def add_query_axis(
+    epsilons: Sequence[float], attention: Sequence[Tensor] | Tensor
+) -> dict[float, Tensor]:
+    """Return attention by ε with an axis for its single query.
+
+    Args:
+        epsilons: Allowed output changes.
+        attention: Attention ``[batch, keys]`` for each ε.
+
+    Returns:
+        Attention ``[batch, 1, keys]`` by ε.
+    """
+    return {epsilon: weights[:, None] for epsilon, weights in zip(epsilons, attention, strict=True)}
+
+
+def find_counted_rows(observation: Observation, layer: int, query: int | None) -> Tensor:
+    """Return the query rows that are moved and averaged over.
+
+    Args:
+        observation: Model output for a batch of texts.
+        layer: Layer of the attention.
+        query: Single query row to be moved. None moves all rows that can influence the output.
+
+    Returns:
+        Mask, bool ``[batch, queries]``.
+    """
+    if query is None:
+        return observation.find_effective_queries(layer)
+    is_real = observation.model.get_visible_keys(observation, layer).any(-1)
+    is_query = torch.zeros_like(is_real)
+    is_query[:, query] = True
+    return is_real & is_query
+
+
+def _draw_noise(visible: Tensor, example_ids: Sequence[int], n_starts: int, seed: int) -> Tensor:
+    """Draw standard normal values for visible keys, ``[starts, batch, queries, keys]``."""
+    is_visible = visible.cpu().numpy()
+    noise = np.zeros((n_starts, *is_visible.shape))
+    for row, example_id in enumerate(example_ids):
+        queries = is_visible[row].any(1)
+        keys = is_visible[row].any(0)
+        generator = create_random_generator(seed, int(example_id), NOISE_STREAM)
+        shape = (n_starts, queries.sum(), keys.sum())
+        positions = (slice(None), *np.ix_(queries, keys))
+        noise[:, row][positions] = generator.standard_normal(shape)
+    return torch.from_numpy(noise).to(visible.device)
+
+
+class FarthestSearch:
+    """Most distant attention of a site that has been found within each ε.
+
+    The query rows of all heads of the site are stacked: *rows* are the queries of one head, or the
+    queries of all heads of a group.
+
+    Attributes:
+        original: The model's attention, ``[batch, rows, keys]``.
+        visible: Keys that a row can attend to, bool ``[batch, rows, keys]``.
+        counted: Rows that are moved and averaged over, bool ``[batch, rows]``.
+        largest: Divergence of the most distant attention whatever the output, ``[batch]``.
+        jsd: Divergence of the most distant attention found, ``[batch]`` by ε.
+        attention: This attention, ``[batch, rows, keys]`` by ε. Empty for groups of heads.
+    """
+
+    def __init__(self, observation: Observation, site: Site, epsilons: Sequence[float]) -> None:
+        self.observation, self.site = observation, site
+        model = observation.model
+        visible, counted = [], []
+        for layer, heads in model.get_heads_by_layer(site).items():
+            layer_visible = model.get_visible_keys(observation, layer)
+            layer_counted = find_counted_rows(observation, layer, site.query)
+            visible.append(layer_visible.repeat(1, len(heads), 1))
+            counted.append(layer_counted.repeat(1, len(heads)))
+        self.original = self._stack_rows(observation.attention)
+        self.visible = torch.cat(visible, dim=1)
+        self.counted = torch.cat(counted, dim=1)
+        self.largest = self._average_rows(largest_jsd(self.original, self.visible))
+        self.jsd = dict.fromkeys(epsilons, torch.zeros_like(self.largest))
+        self.attention: dict[float, Tensor] = {}
+        if not site.is_group:
+            self.attention = dict.fromkeys(epsilons, self.original)
+
+    def _stack_rows(self, maps: Sequence[Tensor]) -> Tensor:
+        """Stack maps ``[batch, heads, queries, keys]`` of all layers to ``[batch, rows, keys]``."""
+        heads_by_layer = self.observation.model.get_heads_by_layer(self.site)
+        rows = [maps[layer][:, heads].flatten(1, 2) for layer, heads in heads_by_layer.items()]
+        return torch.cat(rows, dim=1)
+
+    def _average_rows(self, values: Tensor) -> Tensor:
+        """Return the mean over the counted rows, ``[..., batch, rows] -> [..., batch]``."""
+        weights = self.counted.to(values.dtype)
+        return (values * weights).sum(-1) / weights.sum(-1).clamp_min(1)
+
+    def replay(self, rows: Tensor) -> Tensor:
+        """Return the probabilities with the attention in all rows replaced.
+
+        Args:
+            rows: Attention ``[copies, batch, rows, keys]``.
+
+        Returns:
+            Probabilities ``[copies, batch, classes]``.
+        """
+        observation = self.observation
+        n_rows = {}
+        for layer, heads in observation.model.get_heads_by_layer(self.site).items():
+            n_rows[layer] = len(heads) * observation.attention[layer].shape[2]
+        layer_rows = rows.split(list(n_rows.values()), dim=2)
+        rows_by_layer = dict(zip(n_rows, layer_rows, strict=True))
+
+        def replace_attention(layer: int, attention: Tensor) -> Tensor:
+            return rows_by_layer[layer].unflatten(2, attention.shape[1:3])
+
+        edited = observation.edit_attention(self.site, replace_attention)
+        return observation.model.replay(observation, edited)
+
+    @torch.no_grad()
+    def add_candidates(self, candidates: Tensor, epsilons: Iterable[float] = ()) -> None:
+        """Run the model with candidates, and keep those that are more distant than all before.
+
+        Args:
+            candidates: Attention ``[copies, batch, rows, keys]``.
+            epsilons: Output changes for which the candidates are tested. The default is all.
+        """
+        output_change = tvd(self.replay(candidates), self.observation.probs)
+        divergence = self._average_rows(jsd(candidates, self.original))
+        text = torch.arange(len(self.original), device=output_change.device)
+        for epsilon in epsilons or self.jsd:
+            allowed_divergence = divergence.masked_fill(output_change > epsilon, -1)
+            best_divergence, best_copy = allowed_divergence.max(0)
+            is_farther = best_divergence > self.jsd[epsilon]
+            self.jsd[epsilon] = torch.where(is_farther, best_divergence, self.jsd[epsilon])
+            if epsilon in self.attention:
+                current = self.attention[epsilon]
+                best = candidates[best_copy, text].to(current.dtype)
+                self.attention[epsilon] = torch.where(is_farther[:, None, None], best, current)
+
+    def is_unconstrained(self, epsilon: float) -> bool:
+        """Return whether the most distant attention of all is allowed within ε, in every text.
+
+        Args:
+            epsilon: Allowed output change.
+        """
+        distance_to_largest = self.largest - self.jsd[epsilon]
+        return bool((distance_to_largest <= JSD_ROUNDING).all())
+
+    def generate_candidates(self) -> Iterator[Tensor]:
+        """Yield candidates from the linearised model, each ``[batch, rows, keys]``.
+
+        Only counted rows are moved.
+        """
+        slope = self._stack_rows(self.observation.attention_gradient)
+        movable = self.visible & self.counted[..., None]
+        return generate_steered_candidates(self.original, slope, movable)
+
+    def search(self, start: Tensor, distance: Distance, epsilon: float, n_steps: int) -> Tensor:
+        """Run the gradient search of Jain & Wallace 2019 (Algorithm 3) for a single head.
+
+        Args:
+            start: Logits of the initial attention, ``[copies, batch, queries, keys]``.
+            distance: Function that returns the output change and its gradient.
+            epsilon: Output change at which the search aims.
+            n_steps: Number of steps.
+
+        Returns:
+            Attention ``[copies, batch, queries, keys]``.
+        """
+        fixed, mass = split_fixed_weights(self.original, self.visible)
+        movable_shares = search_adversarial_attention(
+            start.flatten(1, 2),
+            (self.original - fixed).div(mass.clamp_min(SMALLEST_MASS)).flatten(0, 1),
+            self.visible.flatten(0, 1),
+            distance,
+            epsilon=epsilon,
+            n_steps=n_steps,
+        )
+        return movable_shares.unflatten(1, self.original.shape[:2]) * mass + fixed
+
+    def draw_starts(self, settings: SearchSettings) -> Tensor:
+        """Draw random logits from which to search, ``[starts, batch, queries, keys]``.
+
+        Args:
+            settings: Number of starting points and seed.
+        """
+        example_ids = self.observation.batch.example_ids
+        noise = _draw_noise(self.visible, example_ids, settings.n_starts, settings.seed)
+        return 3 * noise.to(self.original)
+
+    def measure_distance(self, candidates: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the output change and its gradient by running the model.
+
+        Args:
+            candidates: Distribution of the movable attention of each row,
+                ``[copies, batch · queries, keys]``.
+
+        Returns:
+            Output changes ``[copies, batch · queries]`` and gradients
+            ``[copies, batch · queries, keys]``.
+        """
+        fixed, mass = split_fixed_weights(self.original, self.visible)
+        n_queries = self.original.shape[1]
+        shares = candidates.unflatten(1, self.original.shape[:2])
+        with torch.enable_grad():
+            leaf = shares.detach().requires_grad_()
+            probs = self.replay(leaf * mass + fixed)
+            output_change = tvd(probs, self.observation.probs)
+            (gradient,) = torch.autograd.grad(output_change.sum(), leaf)
+        row_changes = output_change.detach()[:, :, None].expand(-1, -1, n_queries)
+        return row_changes.flatten(1, 2), gradient.flatten(1, 2)
+
+    @property
+    def result(self) -> AdversarialResult:
+        """Result of the search, a lower bound."""
+        is_exact = torch.zeros_like(self.largest)
+        return AdversarialResult(self.jsd, self.largest, is_exact, attention=self.attention)
+
+
+# --- Linear read-outs, logit = Σ a_t u_t -------------------------------------------------------
+
+
+def find_exact(
+    observation: Observation,
+    site: Site,
+    token_logits: Tensor,
+    epsilons: Sequence[float],
+) -> AdversarialResult:
+    """Find the exact maximum for a linear read-out of two classes, by enumerating vertices.
+
+    Args:
+        observation: Model output for a batch of texts.
+        site: Head.
+        token_logits: Logits u_t of each token, ``[batch, keys, 2]``.
+        epsilons: Allowed output changes.
+
+    Returns:
+        Statistics per text.
+    """
+    attention, visible = get_single_row(observation, site)
+    scores = token_logits[..., 1] - token_logits[..., 0]
+    exact = epsilon_max_jsd(attention, scores, visible, epsilons)
+    largest = largest_jsd(attention, visible)
+    return AdversarialResult(
+        dict(zip(epsilons, exact.jsd, strict=True)),
+        largest,
+        torch.ones_like(largest),
+        attention=add_query_axis(epsilons, exact.attention),
+    )
+
+
+def find_bounds(
+    observation: Observation,
+    site: Site,
+    token_logits: Tensor,
+    epsilons: Sequence[float],
+    n_steps: int,
+) -> AdversarialResult:
+    """Find lower and upper bounds for a linear read-out of more than two classes.
+
+    Args:
+        observation: Model output for a batch of texts.
+        site: Head.
+        token_logits: Logits u_t of each token, ``[batch, keys, classes]``.
+        epsilons: Allowed output changes.
+        n_steps: Number of steps of a gradient search that starts from the lower bound. 0 skips the
+            search.
+
+    Returns:
+        Statistics per text.
+    """
+    attention, visible = get_single_row(observation, site)
+    bounds = epsilon_max_jsd_bounds(attention, token_logits, visible, epsilons)
+    farthest = FarthestSearch(observation, site, epsilons)
+    farthest.jsd |= zip(epsilons, bounds.lower, strict=True)
+    farthest.attention |= add_query_axis(epsilons, bounds.attention)
+    if n_steps:
+        distance = make_linear_distance(token_logits, observation.probs)
+        for epsilon in epsilons:
+            best = farthest.attention[epsilon].to(attention)
+            start = best.clamp_min(SMALLEST_START_WEIGHT).log()[None]
+            candidates = farthest.search(start, distance, epsilon, n_steps)
+            farthest.add_candidates(candidates, [epsilon])
+    upper = dict(zip(epsilons, bounds.upper, strict=True))
+    return replace(farthest.result, epsilon_max_jsd_upper=upper)
+
+
+def search_linear(
+    observation: Observation,
+    site: Site,
+    token_logits: Tensor,
+    epsilons: Sequence[float],
+    settings: SearchSettings,
+) -> AdversarialResult:
+    """Find a lower bound for a linear read-out, by the paper's search from random starts.
+
+    Args:
+        observation: Model output for a batch of texts.
+        site: Head.
+        token_logits: Logits u_t of each token, ``[batch, keys, classes]``.
+        epsilons: Allowed output changes.
+        settings: Settings of the search.
+
+    Returns:
+        Statistics per text.
+    """
+    farthest = FarthestSearch(observation, site, epsilons)
+    distance = make_linear_distance(token_logits, observation.probs)
+    start = farthest.draw_starts(settings)
+    candidates = farthest.search(start, distance, PAPER_EPSILON, settings.n_steps)
+    farthest.add_candidates(candidates)
+    return farthest.result
+
+
+# --- Models that are not linear in their attention -------------------------------------------
+
+
+def search_model(
+    observation: Observation,
+    site: Site,
+    epsilons: Sequence[float],
+    settings: SearchSettings,
+) -> AdversarialResult:
+    """Find a lower bound for a head, or for several heads that are moved together.
+
+    Candidates from the linearised model are tried for all sites. A single head is also searched by
+    the paper's search, and a head with a single query by attention on one or two tokens.
+
+    Args:
+        observation: Model output for a batch of texts.
+        site: Head or group of heads.
+        epsilons: Allowed output changes.
+        settings: Settings of the search.
+
+    Returns:
+        Statistics per text.
+    """
+    farthest = FarthestSearch(observation, site, epsilons)
+    candidates = farthest.generate_candidates()
+    most_distant = next(candidates)
+    farthest.add_candidates(most_distant[None])
+    # Most heads end here: the output tolerates the most distant attention of all.
+    if farthest.is_unconstrained(min(epsilons)):
+        return farthest.result
+    if site.is_group:
+        # Copies of the whole attention of a model are large, so they are tried one by one.
+        for candidate in candidates:
+            farthest.add_candidates(candidate[None])
+            if farthest.is_unconstrained(min(epsilons)):
+                break
+        return farthest.result
+    farthest.add_candidates(torch.stack([*candidates]))
+    if has_one_row(observation, site):
+        _search_single_row(farthest, most_distant, settings)
+        return farthest.result
+    if settings.n_steps:
+        is_moved = farthest.counted[..., None]
+        for epsilon in epsilons:
+            start = farthest.draw_starts(settings)
+            attention = farthest.search(start, farthest.measure_distance, epsilon, settings.n_steps)
+            farthest.add_candidates(torch.where(is_moved, attention, farthest.original))
+    return farthest.result
+
+
+def _search_single_row(
+    farthest: FarthestSearch, most_distant: Tensor, settings: SearchSettings
+) -> None:
+    """Add attention on one or two tokens, and the results of the paper's search.
+
+    The search starts from random logits, from the best attention found so far, and from the most
+    distant attention.
+
+    Args:
+        farthest: Search of a model with a single query row, to which candidates are added.
+        most_distant: Most distant attention of all to first order, ``[batch, 1, keys]``.
+        settings: Settings of the search.
+    """
+    attention, visible = farthest.original[:, 0], farthest.visible[:, 0]
+    probs = farthest.observation.probs
+
+    def replay(rows: Tensor) -> Tensor:
+        return farthest.replay(rows[:, :, None])
+
+    for epsilon in farthest.jsd:
+        on_two_tokens = search_edges_by_replay(attention, visible, replay, probs, epsilon)
+        farthest.add_candidates(on_two_tokens[:, :, None])
+        if settings.n_steps == 0 or farthest.is_unconstrained(epsilon):
+            continue
+        best = farthest.attention[epsilon].to(most_distant)
+        guided_starts = torch.stack([best, most_distant]).clamp_min(SMALLEST_START_WEIGHT).log()
+        for start in (farthest.draw_starts(settings), guided_starts):
+            candidates = farthest.search(
+                start, farthest.measure_distance, SEARCH_TARGET * epsilon, settings.n_steps
+            )
+            farthest.add_candidates(candidates)
