@@ -1,11 +1,15 @@
-"""Loads models and tokenizers from folders or the Hub, or says why not.
+"""Load models and tokenizers from folders or the Hub, and refuse incomplete or unsafe ones.
 
-origins.py  where they are: folder, Hub id, revision; pickles and code refused unless allowed
-loading.py  configurations, heads, adapters of peft on their base, models and tokenizers, checked
-records.py  what stands beside the weights: the record of the training, and the card
+The main functions are :func:`load_model` and :func:`load_tokenizer`. Start reading in `loading.py`.
+
+origins.py         locates a checkpoint (folder, Hub id, revision), and checks that it runs no code
+loading.py         loads configurations, models, adapters of peft and tokenizers, and checks them
+chat_templates.py  renders chat templates with a time limit
+weights.py         rounds, prunes or randomises the weights of a model
+records.py         reads and writes the training record and the model card next to the weights
 """
 
-from hf_attnprobe.adapters.pretrained import class_names
+from hf_attnprobe.adapters.pretrained import get_class_names
 from hf_attnprobe.checkpoints.loading import (
     has_trained_attention,
     is_attention_classifier,
@@ -13,24 +17,24 @@ from hf_attnprobe.checkpoints.loading import (
     load_model,
     load_tokenizer,
 )
-from hf_attnprobe.checkpoints.origins import Origin, origin_of
+from hf_attnprobe.checkpoints.origins import Origin, locate_checkpoint
 from hf_attnprobe.checkpoints.records import (
-    RECORD,
-    check_not_itself,
+    RECORD_FILE,
+    check_output_is_not_model,
     read_record,
 )
 
 
 __all__ = [
-    "RECORD",
+    "RECORD_FILE",
     "Origin",
-    "check_not_itself",
-    "class_names",
+    "check_output_is_not_model",
+    "get_class_names",
     "has_trained_attention",
     "is_attention_classifier",
     "load_attention_classifier",
     "load_model",
     "load_tokenizer",
-    "origin_of",
+    "locate_checkpoint",
     "read_record",
 ]

@@ -1,8 +1,9 @@
-"""Loads a model as the class its configuration names; every weight must be found and used.
+"""Load models and tokenizers, and check that nothing of them is missing.
 
-The model that is meant, or none: Transformers itself would draw missing weights at random and make
-an empty tokenizer where its files are missing. Adapters of peft are merged, so nothing above knows
-of them.
+Transformers draws missing weights at random and creates an empty tokenizer if its files are missing. Here
+a model is loaded as the class that its configuration names, and every weight must be present and used.
+Adapters of peft are merged into their base model, so that the rest of the package needs no knowledge of
+them.
 """
 
 import json
@@ -30,15 +31,15 @@ from transformers import (
 from transformers.utils import find_adapter_config_file, is_peft_available
 
 from hf_attnprobe.checkpoints.origins import (
-    CONFIGS,
+    CONFIG_FILES,
     Origin,
     check_adapter_is_data,
     check_names_no_code,
     check_weights_are_data,
-    first_line,
-    origin_of,
+    locate_checkpoint,
+    summarize_error,
 )
-from hf_attnprobe.checkpoints.records import check_whole
+from hf_attnprobe.checkpoints.records import check_training_finished
 from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.core.serialization import in_short
 from hf_attnprobe.models.attention_classifier import (
@@ -47,79 +48,87 @@ from hf_attnprobe.models.attention_classifier import (
 )
 
 
-MOST_LABELS = 1_000_000
-"""Transformers names every label when it reads a configuration: 10^12 take for ever."""
-MOST_LAYERS = 2_000
-"""They are made one by one, before any weight is looked for; the deepest models have 1,000."""
+MAX_LABELS = 1_000_000
+"""Largest number of labels. Transformers creates a name for each label when it reads a configuration,
+which would take forever for 10^12."""
+MAX_LAYERS = 2_000
+"""Largest number of layers. Transformers creates them before it looks for weights. The deepest models
+have 1,000."""
 
 
 def load_config(origin: Origin, **labels: Any) -> PreTrainedConfig:
-    """The configuration of a checkpoint.
+    """Load the configuration of a checkpoint.
 
     Args:
-        labels: ``id2label`` and ``label2id``, in place of the checkpoint's.
+        origin: the source of the checkpoint.
+        **labels: ``id2label`` and ``label2id``, which replace those of the checkpoint.
+
+    Returns:
+        The configuration.
 
     Raises:
-        AttnProbeError: there is none, one of its values is of the wrong type or range,
-            or names code.
+        AttnProbeError: if there is none, or a value has a wrong type, is out of range, or names
+            code.
     """
-    with origin.reported():
-        values, _ = PreTrainedConfig.get_config_dict(origin.name, **origin.loading)
+    with origin.convert_errors():
+        values, _ = PreTrainedConfig.get_config_dict(origin.name, **origin.load_arguments)
         values = dict(values)
-    check_values(values, origin.name)
+    check_config_values(values, origin.name)
     check_names_no_code(origin, values)
-    with origin.reported():
-        # whose revision it is, the user says: `place` holds it
+    with origin.convert_errors():
+        # The revision is part of load_arguments if the user chose one. return_dict is set because
+        # adapters read the outputs of a model by their names.
         return AutoConfig.from_pretrained(  # nosec B615
             origin.name,
             trust_remote_code=origin.trust_remote_code,
-            return_dict=True,  # adapters read what a model returns by its names
-            **origin.loading,
+            return_dict=True,
+            **origin.load_arguments,
             **labels,
         )
 
 
-def check_values(values: Mapping[str, Any], name: str) -> None:
-    """Checks configuration values that Transformers takes for ever to read, or misreads.
+def check_config_values(values: Mapping[str, Any], name: str) -> None:
+    """Check values of a configuration with which Transformers would hang or go wrong silently.
 
     Args:
-        values: of a config.json.
-        name: of the model, for the error.
+        values: content of a config.json.
+        name: name of the model, for the error message.
 
     Raises:
-        AttnProbeError: too many labels or layers, or names of labels that are not for the
-            numbers from 0 on.
+        AttnProbeError: if there are too many labels or layers, or the names of the labels are not
+            numbered from 0.
     """
     for key, value in values.items():
-        is_layers = key.endswith(("layer", "layers"))
-        most = MOST_LABELS if key == "num_labels" else MOST_LAYERS
-        if isinstance(value, int) and value > most and (is_layers or key == "num_labels"):
-            raise _unusable(key, f"a whole number up to {most:,}", value, name)
+        is_n_labels = key == "num_labels"
+        is_n_layers = key.endswith(("layer", "layers"))
+        maximum = MAX_LABELS if is_n_labels else MAX_LAYERS
+        if (is_n_labels or is_n_layers) and isinstance(value, int) and value > maximum:
+            raise _make_config_error(key, f"a whole number up to {maximum:,}", value, name)
     names = values.get("id2label")
     if isinstance(names, dict) and set(names) != set(map(str, range(len(names)))):
-        expected = "names for the numbers from 0 on"
-        raise _unusable("id2label", expected, names, name)
+        raise _make_config_error("id2label", "names for the numbers from 0", names, name)
 
 
-def _unusable(key: str, expected: str, value: Any, name: str) -> AttnProbeError:
+def _make_config_error(key: str, expected: str, value: Any, name: str) -> AttnProbeError:
+    """Return the error for a wrong value in a configuration."""
     return AttnProbeError(
-        f"expected {expected} for {key} in the configuration of {name}, got "
-        f"{in_short(value)}; correct its config.json"
+        f"expected {expected} for {key} in the configuration of {name}, got {in_short(value)}; "
+        "correct its config.json"
     )
 
 
-# --- What a checkpoint predicts, by its head, and whether the head's weights are there -----------
-# The configuration names the class that was saved. Loaded as another class the weights of
-# the head may fit all the same, or be drawn at random, and nothing would say so.
+# --- The head of a checkpoint --------------------------------------------------------------------
+# The configuration names the class that was saved. If a checkpoint is loaded as another class, the
+# weights of its head may fit by chance, or new weights may be drawn at random without an error.
 
 
 class Head(NamedTuple):
-    """A kind of head.
+    """A supported type of model head.
 
     Attributes:
-        task: its name, as pipelines and the Hub call it.
-        suffix: how the names of such classes end.
-        auto: the class of Transformers that loads it.
+        task: name of the task in pipelines and on the Hub.
+        suffix: end of the names of model classes with this head.
+        auto: class of Transformers that loads such models.
     """
 
     task: str
@@ -127,8 +136,8 @@ class Head(NamedTuple):
     auto: Any
 
 
-GENERATION = "text-generation"
-"""The task of language models, which answer from passages."""
+TEXT_GENERATION = "text-generation"
+"""Task of language models, whose answers to questions about passages are audited."""
 HEADS = (
     Head(
         "text-classification",
@@ -152,112 +161,138 @@ HEADS = (
         "ForImageClassification",
         AutoModelForImageClassification,
     ),
-    Head(GENERATION, "ForCausalLM", AutoModelForCausalLM),
+    Head(TEXT_GENERATION, "ForCausalLM", AutoModelForCausalLM),
 )
-"""All that is understood: a further kind of head is a further line."""
-
-CLASSIFIER = HEADS[0]
-HARMLESS = ("pooler.", "position_ids", "inv_freq", "masked_bias", "attn.bias")
-"""Left-over weights that no head reads: of poolers, and tables that are computed."""
-
-
-def head_named(class_name: str) -> Head | None:
-    """The kind of head of a model class; None if it is not supported."""
-    plain = class_name.removesuffix("Simple")  # XLNetForQuestionAnsweringSimple
-    plain = plain.replace("LMHeadModel", "ForCausalLM")  # GPT2LMHeadModel
-    return next((h for h in HEADS if plain.endswith(h.suffix)), None)
+"""All supported heads."""
+CLASSIFICATION_HEAD = HEADS[0]
+"""Head of text classifiers."""
+HARMLESS_WEIGHTS = ("pooler.", "position_ids", "inv_freq", "masked_bias", "attn.bias")
+"""Parts of the names of weights that may be unused: poolers without a head, and computed tables."""
 
 
-def head_for(task: str) -> Head:
-    """The kind of head for a task.
-
-    Raises:
-        AttnProbeError: an unknown task.
-    """
-    by_task = {head.task: head for head in HEADS}
-    if task not in by_task:
-        known = ", ".join(by_task)
-        raise AttnProbeError(f"expected task to be one of {known}, got {task!r}")
-    return by_task[task]
-
-
-def head_of(config: PreTrainedConfig, name: str, task: str | None = None) -> Head:
-    """The head that a checkpoint was saved with.
+def find_head_by_class(class_name: str) -> Head | None:
+    """Find the head of a model class by its name.
 
     Args:
-        config: its configuration.
-        name: of the model, for the error.
-        task: the head that is meant, where the configuration names none.
+        class_name: name of the class, such as ``BertForSequenceClassification``.
+
+    Returns:
+        The head; None if it is not supported.
+    """
+    # Two families of models have irregular names: XLNetForQuestionAnsweringSimple, GPT2LMHeadModel.
+    regular_name = class_name.removesuffix("Simple").replace("LMHeadModel", "ForCausalLM")
+    return next((head for head in HEADS if regular_name.endswith(head.suffix)), None)
+
+
+def get_head_for_task(task: str) -> Head:
+    """Return the head for a task.
+
+    Args:
+        task: name of the task, such as "text-classification".
+
+    Returns:
+        The head.
 
     Raises:
-        AttnProbeError: no head is named, one that is not understood, or another one than
-            that of ``task``.
+        AttnProbeError: if the task is unknown.
     """
-    meant = None if task is None else head_for(task)
-    classes = classes_of(config.architectures)
-    kind = classes[0] if classes else "model with code of its own"
-    found = head_named(kind)
-    remote = getattr(config, "auto_map", None) or {}
-    own = [head for head in HEADS if head.auto.__name__ in remote]
-    if found is None and len(own) == 1:  # whatever its classes' names
-        found = own[0]
-    if found is None and classes:
-        check_reads_text_alone(kind, config, name)
-        understood = ", ".join(head.suffix for head in HEADS)
+    head_by_task = {head.task: head for head in HEADS}
+    if task not in head_by_task:
+        raise AttnProbeError(f"expected task to be one of {', '.join(head_by_task)}, got {task!r}")
+    return head_by_task[task]
+
+
+def find_head(config: PreTrainedConfig, name: str, task: str | None = None) -> Head:
+    """Find the head with which a checkpoint was saved.
+
+    Args:
+        config: configuration of the checkpoint.
+        name: name of the model, for the error message.
+        task: the task that the user named, for a configuration that names no class.
+
+    Returns:
+        The head.
+
+    Raises:
+        AttnProbeError: if the configuration names no head or an unsupported one, or the head is not
+            one for ``task``.
+    """
+    requested_head = None if task is None else get_head_for_task(task)
+    class_names = list_architectures(config.architectures)
+    class_name = class_names[0] if class_names else "model with custom code"
+    head = find_head_by_class(class_name)
+    if head is None:
+        # A model with custom code may register its class under the name of an auto class.
+        auto_map = getattr(config, "auto_map", None) or {}
+        custom_heads = [known for known in HEADS if known.auto.__name__ in auto_map]
+        head = custom_heads[0] if len(custom_heads) == 1 else None
+    if head is None and class_names:
+        check_is_decoder_only(class_name, config, name)
+        suffixes = ", ".join(known.suffix for known in HEADS)
         raise AttnProbeError(
-            f"expected a model with a head that attnprobe can read ({understood}), {name} "
-            f"is a {kind}; fine-tune it first with attnprobe train --model"
+            f"expected a model with a supported head ({suffixes}), {name} is a {class_name}; "
+            "fine-tune it first with attnprobe train --model"
         )
-    found = found or meant
-    if found is None:
+    head = head or requested_head
+    if head is None:
         raise AttnProbeError(
-            f"expected the configuration of {name} to name the model's class, found no "
-            "architectures in it; say with --task which head it has"
+            f"the configuration of {name} does not name the class of the model (architectures); "
+            "name its task with --task"
         )
-    if meant is not None and found.task != meant.task:
+    if requested_head is not None and head.task != requested_head.task:
         raise AttnProbeError(
-            f"expected a model for {meant.task}, {name} is a {kind}, for {found.task}; "
-            "choose another"
+            f"expected a model for {requested_head.task}, {name} is a {class_name}, for "
+            f"{head.task}; correct --task, or choose another model"
         )
-    return found
+    return head
 
 
-def classes_of(named: Any) -> list[str]:
-    """Returns the class names of a configuration's ``architectures``; none of what is no list."""
-    return list(map(str, named)) if isinstance(named, list) else []
+def list_architectures(architectures: Any) -> list[str]:
+    """Return the class names in ``architectures`` of a configuration; empty if it is not a list."""
+    return list(map(str, architectures)) if isinstance(architectures, list) else []
 
 
-def task_saved(origin: Origin) -> str | None:
-    """The task of the head that a checkpoint was saved with; None where it names none."""
-    adapter = adapter_config(origin)
+def find_saved_task(origin: Origin) -> str | None:
+    """Find the task of the head with which a checkpoint was saved.
+
+    Args:
+        origin: the source of the checkpoint.
+
+    Returns:
+        The task; None if the configuration names no supported head.
+
+    Raises:
+        AttnProbeError: if there is no model, or its configuration cannot be read.
+    """
+    adapter = read_adapter_config(origin)
     if adapter is not None:
-        named = TASKS.get(str(adapter.get("task_type")))
-        return named or task_saved(base_of(origin, adapter))
+        task = PEFT_TASKS.get(str(adapter.get("task_type")))
+        return task or find_saved_task(locate_base_model(origin, adapter))
     if origin.folder is not None and origin.gguf_file is None:
-        _check_folder(origin.folder)
-    classes = classes_of(load_config(origin).architectures)
-    head = head_named(classes[0]) if classes else None
+        _check_model_folder(origin.folder)
+    class_names = list_architectures(load_config(origin).architectures)
+    head = find_head_by_class(class_names[0]) if class_names else None
     return None if head is None else head.task
 
 
-def check_reads_text_alone(class_name: str, config: Any, name: str) -> None:
-    """Refuses models that generate text from more than the text before it.
+def check_is_decoder_only(class_name: str, config: Any, name: str) -> None:
+    """Check that a model which generates text has no encoder for images or text.
 
     Args:
-        class_name: of the model.
-        config: its configuration.
-        name: of the model, for the error.
+        class_name: name of the model's class.
+        config: configuration of the model.
+        name: name of the model, for the error message.
 
     Raises:
-        AttnProbeError: a vision-language model, or one with an encoder.
+        AttnProbeError: for a vision-language model or an encoder-decoder model.
     """
     if not class_name.endswith(("ForConditionalGeneration", "ForImageTextToText")):
         return
     reads_images = hasattr(config, "vision_config")
-    kind = "reads images beside its text" if reads_images else "reads its text by an encoder"
+    difference = "also reads images" if reads_images else "has an encoder for its input"
     raise AttnProbeError(
-        f"expected a language model that reads its prompt from left to right (ForCausalLM), {name} "
-        f"is a {class_name}, which {kind}; such models are not covered"
+        f"expected a decoder-only language model (ForCausalLM), {name} is a {class_name}, which "
+        f"{difference}; such models are not supported"
     )
 
 
@@ -267,89 +302,113 @@ def check_weights(
     info: Mapping[str, Any],
     *,
     new_head: bool = False,
-    brought: Collection[str] = (),
+    adapter_weights: Collection[str] = (),
 ) -> None:
-    """Checks that a model uses every weight of its checkpoint and lacks none.
+    """Check that a model uses every weight of its checkpoint, and that none is missing.
 
     Args:
-        name: of the model, for the error.
-        base_prefix: what the names of all weights below the head begin with.
+        name: name of the model, for the error message.
+        base_prefix: prefix of the names of all weights below the head.
         info: ``output_loading_info`` of Transformers.
-        new_head: whether the head is to be trained, so that it may be missing and
-            another's may be left over.
-        brought: weights that come from elsewhere.
+        new_head: whether the head is to be trained; it may then be missing, and another head may be
+            unused.
+        adapter_weights: names of weights that an adapter adds later.
 
     Raises:
-        AttnProbeError: weights of another shape, missing or left over.
+        AttnProbeError: if weights are missing, unused or of another shape.
     """
-    for key, saved, needed in sorted(info["mismatched_keys"]):
-        if key not in brought:
+    for key, saved_shape, expected_shape in sorted(info["mismatched_keys"]):
+        if key not in adapter_weights:
             raise AttnProbeError(
-                f"expected a model in {name}, but it does not load: the weights {key} are "
-                f"{list(saved)}, its configuration says {list(needed)}"
+                f"expected a model in {name}, but it does not load: the weights {key} have the shape "
+                f"{list(saved_shape)}, its configuration requires {list(expected_shape)}; save the "
+                "model again with its configuration"
             )
-    missing = sorted(set(info["missing_keys"]) - set(brought))
+    missing = sorted(set(info["missing_keys"]) - set(adapter_weights))
     if missing and not new_head:
         raise AttnProbeError(
             f"expected a fine-tuned model in {name!r}, but it has no weights for "
-            f"{_some(missing)}; fine-tune it first with attnprobe train --model"
+            f"{_format_first_keys(missing)}; fine-tune it first with attnprobe train --model"
         )
-    over = [
-        key for key in sorted(info["unexpected_keys"]) if not any(part in key for part in HARMLESS)
+    unused = [
+        key
+        for key in sorted(info["unexpected_keys"])
+        if not any(part in key for part in HARMLESS_WEIGHTS)
     ]
-    if over and not new_head:
-        below = [key for key in over if key.startswith(f"{base_prefix}.")]
-        of = "layers that its configuration has not" if below else "another head"
+    if unused and not new_head:
+        unused_below_head = [key for key in unused if key.startswith(f"{base_prefix}.")]
+        if unused_below_head:
+            owner = "layers that its configuration does not have"
+        else:
+            owner = "another head"
         raise AttnProbeError(
-            f"expected every weight of {name!r} in the model, left over are those of "
-            f"{of}: {_some(below or over)}; load it as the model that was saved"
+            f"{name!r} has unused weights of {owner}: "
+            f"{_format_first_keys(unused_below_head or unused)}; load it as the model that was saved"
         )
 
 
-def _some(keys: list[str]) -> str:
-    more = f" and {len(keys) - 3} more" if len(keys) > 3 else ""
-    return ", ".join(keys[:3]) + more
+def _format_first_keys(keys: list[str]) -> str:
+    """Return the first three names and the number of further ones."""
+    suffix = f" and {len(keys) - 3} more" if len(keys) > 3 else ""
+    return ", ".join(keys[:3]) + suffix
 
 
-# --- LoRA and its like: weights that peft saved without the model that they change ---------------
+# --- Adapters such as LoRA, which peft saves without their base model ----------------------------
 
-TASKS = {
+PEFT_TASKS = {
     "SEQ_CLS": "text-classification",
     "TOKEN_CLS": "token-classification",
     "QUESTION_ANS": "question-answering",
-    "CAUSAL_LM": GENERATION,
+    "CAUSAL_LM": TEXT_GENERATION,
 }
-"""What peft calls the heads."""
+"""Names of the tasks in peft."""
 
-PREFIX = "base_model.model."
-"""What peft puts before the names of saved weights."""
+PEFT_WEIGHT_PREFIX = "base_model.model."
+"""Prefix that peft adds to the names of saved weights."""
 
 
-def adapter_config(origin: Origin) -> dict[str, Any] | None:
-    """Content of ``adapter_config.json``; None for a whole model.
+def read_adapter_config(origin: Origin) -> dict[str, Any] | None:
+    """Read the ``adapter_config.json`` of a checkpoint.
+
+    Args:
+        origin: the source of the checkpoint.
+
+    Returns:
+        The content; None if the checkpoint is a whole model.
 
     Raises:
-        AttnProbeError: it cannot be read, or names no base.
+        AttnProbeError: if the file cannot be read, or names no base model.
     """
     if origin.gguf_file is not None:
         return None
-    with origin.reported():
-        file = find_adapter_config_file(origin.name, **origin.place)
-        if file is None:
+    with origin.convert_errors():
+        path = find_adapter_config_file(origin.name, **origin.hub_arguments)
+        if path is None:
             return None
-        values = json.loads(Path(file).read_text())
-    if not isinstance(values, dict) or not _base_name(origin, values):
+        values = json.loads(Path(path).read_text())
+    if not isinstance(values, dict) or not _find_base_name(origin, values):
         raise AttnProbeError(
-            f"expected a base model in adapter_config.json of {origin.name}, found none; "
-            "save the adapter again"
+            f"the adapter_config.json of {origin.name} names no base model; save the adapter again"
         )
     return values
 
 
-def base_of(origin: Origin, values: Mapping[str, Any]) -> Origin:
-    """Where an adapter's base model is: beside it, or where its configuration says."""
-    return origin_of(
-        _base_name(origin, values),
+def locate_base_model(origin: Origin, values: Mapping[str, Any]) -> Origin:
+    """Locate the base model of an adapter.
+
+    Args:
+        origin: the source of the adapter.
+        values: content of its ``adapter_config.json``.
+
+    Returns:
+        The source of the base model: the folder of the adapter if it also holds the base model,
+        otherwise the model that the configuration names.
+
+    Raises:
+        AttnProbeError: if the name is not valid.
+    """
+    return locate_checkpoint(
+        _find_base_name(origin, values),
         revision=values.get("revision"),
         token=origin.token,
         trust_remote_code=origin.trust_remote_code,
@@ -357,98 +416,114 @@ def base_of(origin: Origin, values: Mapping[str, Any]) -> Origin:
     )
 
 
-def _base_name(origin: Origin, values: Mapping[str, Any]) -> str:
+def _find_base_name(origin: Origin, values: Mapping[str, Any]) -> str:
+    """Return the folder or Hub id of an adapter's base model, or "" if there is none."""
     if origin.folder is not None and (origin.folder / "config.json").exists():
         return origin.name
     return str(values.get("base_model_name_or_path") or "")
 
 
-def load_adapted(origin: Origin, values: Mapping[str, Any], task: str | None) -> PreTrainedModel:
-    """Loads the base model and merges an adapter's weights into it.
+def load_adapter_model(
+    origin: Origin, values: Mapping[str, Any], task: str | None
+) -> PreTrainedModel:
+    """Load the base model of an adapter and merge the adapter's weights into it.
 
-    Its outputs are those of the two side by side, but for rounding.
+    Up to rounding, the merged model has the same outputs as the base model with the adapter.
+
+    Args:
+        origin: the source of the adapter.
+        values: content of its ``adapter_config.json``.
+        task: the task that the user named; None for that of the adapter or of its base model.
+
+    Returns:
+        The merged model.
 
     Raises:
-        AttnProbeError: peft is not installed, the base does not load, a head that is
-            nowhere, or an adapter whose weights cannot be added.
+        AttnProbeError: if peft is not installed, the base model does not load, the weights of the
+            head are missing, or the adapter cannot be merged.
     """
     if not is_peft_available():
         raise AttnProbeError(
-            f"expected a whole model in {origin.name}, found a peft adapter, and peft is "
-            "not installed; pip install peft, or save the merged model"
+            f"{origin.name} is a peft adapter, but peft is not installed; pip install peft, or save "
+            "the merged model"
         )
     import peft
 
     check_adapter_is_data(origin)
-    _check_can_be_added(origin, values)
-    base = base_of(origin, values)
+    _check_mergeable(origin, values)
+    base = locate_base_model(origin, values)
     config = load_config(base)
     check_weights_are_data(base, config.to_dict())
-    head = _head(config, values, base, task)
-    with origin.reported():
-        weights = peft.load_peft_weights(origin.name, device="cpu", **origin.place)
-    brought = {name.removeprefix(PREFIX) for name in weights}
-    n_labels = _labels_of(weights, config, head)
+    head = _choose_adapter_head(config, values, base, task)
+    with origin.convert_errors():
+        weights = peft.load_peft_weights(origin.name, device="cpu", **origin.hub_arguments)
+    adapter_weights = {name.removeprefix(PEFT_WEIGHT_PREFIX) for name in weights}
+    n_labels = _count_adapter_labels(weights, config, head)
     if n_labels not in (None, config.num_labels):
         config.num_labels = n_labels
-    model, info = _loaded(head, base, config, adapter_kwargs={})
-    # The base may have had another head, or none: then the adapter must bring all of it.
+    model, info = _load_with_info(head, base, config, adapter_kwargs={})
+    # The base model may have another head or none, so unused weights are no error. The adapter must
+    # then contain the whole head.
     info["unexpected_keys"] = []
-    check_weights(base.name, model.base_model_prefix, info, brought=brought)
-    with origin.reported(), warnings.catch_warnings():
-        # peft asks Transformers by a name that goes with the next major version
+    check_weights(base.name, model.base_model_prefix, info, adapter_weights=adapter_weights)
+    with origin.convert_errors(), warnings.catch_warnings():
+        # peft uses a name of Transformers that the next major version removes.
         warnings.simplefilter("ignore", FutureWarning)
-        adapted = peft.PeftModel.from_pretrained(model, origin.name, **origin.place)
-    with origin.reported():
-        return adapted.merge_and_unload().eval().requires_grad_(True)
+        adapted_model = peft.PeftModel.from_pretrained(model, origin.name, **origin.hub_arguments)
+    with origin.convert_errors():
+        return adapted_model.merge_and_unload().eval().requires_grad_(True)
 
 
-def _check_can_be_added(origin: Origin, values: Mapping[str, Any]) -> None:
-    """Refuses kinds of adapter that cannot be merged, before anything is loaded."""
+def _check_mergeable(origin: Origin, values: Mapping[str, Any]) -> None:
+    """Raise AttnProbeError if an adapter cannot be merged, before anything of it is loaded."""
     from peft import PromptLearningConfig
     from peft.mapping import PEFT_TYPE_TO_CONFIG_MAPPING
 
-    name = str(values.get("peft_type"))
-    known = {kind.value: made for kind, made in PEFT_TYPE_TO_CONFIG_MAPPING.items()}
-    if name not in known or issubclass(known[name], PromptLearningConfig):
+    type_name = str(values.get("peft_type"))
+    config_classes = {
+        peft_type.value: config_class
+        for peft_type, config_class in PEFT_TYPE_TO_CONFIG_MAPPING.items()
+    }
+    config_class = config_classes.get(type_name)
+    if config_class is None or issubclass(config_class, PromptLearningConfig):
         raise AttnProbeError(
-            f"expected an adapter whose weights can be added to the model's, as LoRA's, "
-            f"{origin.name} is {name}; it cannot be audited"
+            f"{origin.name} is an adapter of type {type_name}, which cannot be merged into the "
+            "weights of its base model; only adapters such as LoRA can be audited"
         )
 
 
-def _head(
+def _choose_adapter_head(
     config: PreTrainedConfig,
     values: Mapping[str, Any],
     base: Origin,
     task: str | None,
 ) -> Head:
-    """The head that the adapter was trained with, or else that of its base."""
-    named = TASKS.get(str(values.get("task_type")))
-    if named is not None and task not in (None, named):
+    """Return the head with which an adapter was trained, or that of its base model."""
+    adapter_task = PEFT_TASKS.get(str(values.get("task_type")))
+    if adapter_task is not None and task not in (None, adapter_task):
         raise AttnProbeError(
-            f"expected the task {named}, which the adapter was trained for, got {task!r}; "
-            "leave --task out"
+            f"the adapter was trained for the task {adapter_task}, got --task {task}; leave --task "
+            "out"
         )
-    if named is not None or task is not None:
-        return head_for(named or task or "")
-    return head_of(config, base.name)
+    if adapter_task is not None or task is not None:
+        return get_head_for_task(adapter_task or task or "")
+    return find_head(config, base.name)
 
 
-def _labels_of(
+def _count_adapter_labels(
     weights: Mapping[str, torch.Tensor], config: PreTrainedConfig, head: Head
 ) -> int | None:
-    """Number of outputs of the head that an adapter brings; None if it brings none."""
+    """Return the number of outputs of the head in an adapter's weights, or None without a head."""
     with torch.device("meta"):
-        empty = head.auto.from_config(config)
-    last = None
-    for name, module in empty.named_modules():
+        empty_model = head.auto.from_config(config)
+    last_weight = None
+    for name, module in empty_model.named_modules():
         if isinstance(module, torch.nn.Linear) and (module.out_features == config.num_labels):
-            last = weights.get(f"{PREFIX}{name}.weight", last)
-    return None if last is None else len(last)
+            last_weight = weights.get(f"{PEFT_WEIGHT_PREFIX}{name}.weight", last_weight)
+    return None if last_weight is None else len(last_weight)
 
 
-# --- Models from folders or the Hub, with errors of one line -------------------------------------
+# --- Models --------------------------------------------------------------------------------------
 
 
 def load_model(
@@ -460,54 +535,60 @@ def load_model(
     new_head: bool = False,
     **labels: Any,
 ) -> PreTrainedModel:
-    """Loads a model with a task head from a folder or the Hub, as the class it was saved as.
+    """Load a model with a task head, as the class with which it was saved.
 
     An adapter of peft is merged into its base model.
 
     Args:
-        model: a folder, a Hub id, ``org/name@revision``, or what
-            :func:`~hf_attnprobe.checkpoints.origins.origin_of` gives.
-        task: the head that is meant, such as "text-classification", where the
-            configuration names none.
-        trust_remote_code: allow code that comes with the model on the Hub.
-        allow_pickle: allow weights that are pickled.
-        new_head: whether a classification head is wanted whatever was saved, its
-            weights drawn at random where the checkpoint lacks them, to be trained.
-        labels: ``id2label`` and ``label2id``, in place of the checkpoint's.
+        model: a folder, a Hub id, ``org/name@revision``, or the source that
+            :func:`~hf_attnprobe.checkpoints.origins.locate_checkpoint` returns.
+        task: task of the head, such as "text-classification", for a configuration that names none.
+        trust_remote_code: whether code that comes with the model may run.
+        allow_pickle: whether pickled weights may be read.
+        new_head: whether to load a classification head for training, whatever head was saved; its
+            weights are drawn at random if the checkpoint lacks them.
+        **labels: ``id2label`` and ``label2id``, which replace those of the checkpoint.
+
+    Returns:
+        The model.
 
     Raises:
-        AttnProbeError: no such folder or Hub id, a folder without configuration or weights,
-            an unknown model type, a head that is not understood or not meant, or weights
-            that are missing, left over, pickled or of another shape.
+        AttnProbeError: if there is no such folder or Hub id, no configuration or no weights, the
+            model type or the head is not supported, or weights are missing, unused, pickled or of
+            another shape.
     """
-    origin = origin_of(model, trust_remote_code=trust_remote_code, allow_pickle=allow_pickle)
+    origin = locate_checkpoint(
+        model, trust_remote_code=trust_remote_code, allow_pickle=allow_pickle
+    )
     if origin.folder is not None and origin.gguf_file is None:
-        _check_folder(origin.folder)
-    adapter = adapter_config(origin)
+        _check_model_folder(origin.folder)
+    adapter = read_adapter_config(origin)
     if adapter is not None:
-        return load_adapted(origin, adapter, task)
+        return load_adapter_model(origin, adapter, task)
     config = load_config(origin, **labels)
-    head = CLASSIFIER if new_head else head_of(config, origin.name, task)
-    if origin.gguf_file is None:  # else they are in that file
+    head = CLASSIFICATION_HEAD if new_head else find_head(config, origin.name, task)
+    # The weights of a GGUF checkpoint are in the GGUF file, which contains no code.
+    if origin.gguf_file is None:
         check_weights_are_data(origin, config.to_dict())
-    loaded, info = _loaded(head, origin, config)
+    loaded, info = _load_with_info(head, origin, config)
     check_weights(origin.name, loaded.base_model_prefix, info, new_head=new_head)
     return loaded
 
 
-def _loaded(
+def _load_with_info(
     head: Head, origin: Origin, config: PreTrainedConfig, **options: Any
 ) -> tuple[PreTrainedModel, dict[str, Any]]:
-    """A model, and which weights were missing, left over or of another shape."""
-    with origin.reported():
+    """Load a model, and return it with the names of missing, unused and mismatched weights."""
+    with origin.convert_errors():
+        # Mismatched sizes are ignored here, since check_weights reports them with their names.
         return head.auto.from_pretrained(
             origin.name,
             config=config,
             trust_remote_code=origin.trust_remote_code,
             use_safetensors=None if origin.allow_pickle else True,
-            ignore_mismatched_sizes=True,  # said by check_weights, and which
+            ignore_mismatched_sizes=True,
             output_loading_info=True,
-            **origin.loading,
+            **origin.load_arguments,
             **options,
         )
 
@@ -515,14 +596,18 @@ def _loaded(
 def load_attention_classifier(
     model: str | Path, purpose: str, advice: str
 ) -> AttentionClassifierForSequenceClassification:
-    """Loads an attention classifier.
+    """Load an attention classifier.
 
     Args:
-        purpose: such as ``to compare``, for the error.
-        advice: what to do about a model of another kind, for the error.
+        model: folder or Hub id of the model.
+        purpose: what it is needed for, such as ``to compare``, for the error message.
+        advice: how to fix the error if the model is of another type.
+
+    Returns:
+        The model.
 
     Raises:
-        AttnProbeError: as :func:`load_model`, and a model of another kind.
+        AttnProbeError: if the model does not load, or is of another type.
     """
     loaded = load_model(model)
     if not isinstance(loaded, AttentionClassifierForSequenceClassification):
@@ -536,148 +621,170 @@ def load_attention_classifier(
 def is_attention_classifier(
     config: PreTrainedConfig,
 ) -> TypeGuard[AttentionClassifierConfig]:
-    """Whether a configuration belongs to this package's attention classifiers."""
+    """Return whether a configuration is that of one of this package's attention classifiers."""
     return config.model_type == AttentionClassifierConfig.model_type
 
 
 def has_trained_attention(config: PreTrainedConfig) -> bool:
-    """Whether a model is an attention classifier of one level with trained attention."""
+    """Return whether a model is an attention classifier with one level of trained attention."""
     if not is_attention_classifier(config) or config.hierarchical:
         return False
     return config.attention not in ("uniform", "guided")
 
 
-def _check_folder(folder: Path) -> None:
-    check_whole(folder)
-    if not any((folder / name).exists() for name in CONFIGS):
+def _check_model_folder(folder: Path) -> None:
+    """Raise AttnProbeError if a folder has no configuration, no weights, or an unfinished model."""
+    check_training_finished(folder)
+    if not any((folder / name).exists() for name in CONFIG_FILES):
         raise AttnProbeError(
-            f"expected a model in {folder}, found no config.json there; give the folder "
-            "of save_pretrained"
+            f"expected a model in {folder}, but there is no config.json; give the folder to which "
+            "save_pretrained wrote"
         )
     if not any(folder.glob("*.safetensors")) and not any(folder.glob("*.bin")):
         raise AttnProbeError(
-            f"expected weights in {folder}, found a configuration only; save the model there again"
+            f"expected weights in {folder}, but there is only a configuration; save the model there "
+            "again"
         )
 
 
-# --- The tokenizer of a model, and whether it is that --------------------------------------------
-# Where its files are missing Transformers makes an empty one and says nothing: then every
-# word is unknown, and an audit would be of nothing but that.
+# --- Tokenizers ----------------------------------------------------------------------------------
+# If the files of a tokenizer are missing, Transformers creates an empty one without an error. Every
+# word is then unknown, and an audit would be meaningless.
 
-SMALLEST_SHARE = 0.5
-"""Of a model's embeddings; some pad theirs, none doubles them."""
+MIN_VOCABULARY_SHARE = 0.5
+"""Smallest size of a tokenizer, relative to its model's embeddings. Some models pad their embeddings,
+but none doubles them."""
 
-FEWEST_TOKENS = 3
-"""Beside the special ones. An empty tokenizer has up to two, such as a lone space."""
+MIN_ORDINARY_TOKENS = 3
+"""Smallest number of tokens without the special ones. An empty tokenizer has at most two, such as a
+single space."""
 
-ADVICE = "save one beside the weights with tokenizer.save_pretrained"
+TOKENIZER_ADVICE = "save one next to the weights with tokenizer.save_pretrained"
+"""End of an error message about a missing tokenizer: how to fix it."""
 
 
 def load_tokenizer(
     model: str | Path | Origin, *, trust_remote_code: bool = False
 ) -> PreTrainedTokenizerBase:
-    """Loads the tokenizer saved with a model; for an adapter without one, its base's.
+    """Load the tokenizer of a model; for an adapter without a tokenizer, that of its base model.
+
+    Args:
+        model: a folder, a Hub id or the source of a checkpoint.
+        trust_remote_code: whether code that comes with the tokenizer may run.
+
+    Returns:
+        The tokenizer.
 
     Raises:
-        AttnProbeError: there is none, it does not load, or it knows no tokens.
+        AttnProbeError: if there is no tokenizer, it does not load, or it has no tokens.
     """
-    origin = origin_of(model, trust_remote_code=trust_remote_code)
-    values = adapter_config(origin)
-    if values is not None and origin.file("tokenizer_config.json") is None:
-        origin = base_of(origin, values)
+    origin = locate_checkpoint(model, trust_remote_code=trust_remote_code)
+    adapter = read_adapter_config(origin)
+    if adapter is not None and origin.find_file("tokenizer_config.json") is None:
+        origin = locate_base_model(origin, adapter)
     try:
-        # the revision is in `place`: that of the model
+        # load_arguments contains the revision of the model.
         tokenizer = AutoTokenizer.from_pretrained(  # nosec B615
             origin.name,
             trust_remote_code=origin.trust_remote_code,
-            **origin.loading,
+            **origin.load_arguments,
         )
     except Exception as error:
         raise AttnProbeError(
-            f"expected a tokenizer with the model {origin.name!r}, but none loads "
-            f"({first_line(error)}); {ADVICE}"
+            f"the tokenizer of the model {origin.name!r} does not load ({summarize_error(error)}); "
+            f"{TOKENIZER_ADVICE}"
         ) from error
     check_tokenizer(tokenizer, origin.name)
     return tokenizer
 
 
 def load_processor(origin: Origin) -> Any:
-    """The image processor saved with a model; None if none loads."""
+    """Load the image processor that was saved with a model.
+
+    Args:
+        origin: the source of the checkpoint.
+
+    Returns:
+        The processor; None if there is none, or a package that it needs is not installed.
+    """
     try:
-        # the revision is in `place`: that of the model
+        # hub_arguments contains the revision of the model.
         return AutoImageProcessor.from_pretrained(  # nosec B615
             origin.name,
             trust_remote_code=origin.trust_remote_code,
-            **origin.place,
+            **origin.hub_arguments,
         )
-    except Exception:  # none was saved, or what it needs is not installed
+    except Exception:
         return None
 
 
 def check_tokenizer(tokenizer: PreTrainedTokenizerBase, name: str) -> None:
-    """Checks a tokenizer on its own.
+    """Check a tokenizer without its model.
 
     Args:
-        name: of the model, for the error.
+        tokenizer: the tokenizer.
+        name: name of the model, for the error message.
 
     Raises:
-        AttnProbeError: it knows special tokens only, gives no attention mask, or has a
-            length that is no number.
+        AttnProbeError: if the tokenizer has only special tokens, returns no attention mask, or has a
+            maximum length that is not a number.
     """
-    n_content = len(tokenizer) - len(set(tokenizer.all_special_ids))
-    if n_content < FEWEST_TOKENS:
+    n_ordinary_tokens = len(tokenizer) - len(set(tokenizer.all_special_ids))
+    if n_ordinary_tokens < MIN_ORDINARY_TOKENS:
         raise AttnProbeError(
-            f"expected a tokenizer with the model {name!r}, but none loads (its files are "
-            f"missing, the {type(tokenizer).__name__} made without them knows special "
-            f"tokens only); {ADVICE}"
+            f"the model {name!r} has no tokenizer: its files are missing, and the "
+            f"{type(tokenizer).__name__} created without them has only special tokens; "
+            f"{TOKENIZER_ADVICE}"
         )
     if "attention_mask" not in tokenizer.model_input_names:
         raise AttnProbeError(
-            f"expected attention_mask in model_input_names of the tokenizer of {name!r}, "
-            f"got {tokenizer.model_input_names}; correct its tokenizer_config.json"
+            f"expected attention_mask in model_input_names of the tokenizer of {name!r}, got "
+            f"{tokenizer.model_input_names}; correct its tokenizer_config.json"
         )
-    longest = tokenizer.model_max_length
-    if isinstance(longest, bool) or not isinstance(longest, int | float):
+    max_length = tokenizer.model_max_length
+    if isinstance(max_length, bool) or not isinstance(max_length, int | float):
         raise AttnProbeError(
             f"expected a number for model_max_length of the tokenizer of {name!r}, got "
-            f"{longest!r}; correct its tokenizer_config.json"
+            f"{max_length!r}; correct its tokenizer_config.json"
         )
 
 
-def check_belongs(
+def check_tokenizer_fits_model(
     tokenizer: PreTrainedTokenizerBase,
     config: PreTrainedConfig | None,
     n_embeddings: int | None,
     *,
     pads: bool = True,
 ) -> None:
-    """Checks that a tokenizer can be the model's.
+    """Check that a tokenizer can be that of a model.
 
     Args:
-        config: of the model; None if it has none.
-        n_embeddings: how many token ids the model embeds; None: not known.
-        pads: whether texts are padded; a language model reads one at a time.
+        tokenizer: the tokenizer.
+        config: configuration of the model; None if it has none.
+        n_embeddings: number of token ids that the model embeds; None if it is unknown.
+        pads: whether texts are padded; a language model reads one prompt at a time.
 
     Raises:
-        AttnProbeError: far fewer tokens than the model embeds, padding that it does not
-            embed, or special tokens under other ids than the configuration's.
+        AttnProbeError: if the tokenizer has far fewer tokens than the model embeds, the padding id
+            has no embedding, or special tokens have other ids than in the configuration.
     """
-    if n_embeddings is not None and len(tokenizer) < SMALLEST_SHARE * n_embeddings:
+    advice = "load the tokenizer that was saved with the model"
+    if n_embeddings is not None and len(tokenizer) < MIN_VOCABULARY_SHARE * n_embeddings:
         raise AttnProbeError(
-            f"expected the tokenizer of the model, which embeds {n_embeddings} tokens, "
-            f"this one knows {len(tokenizer)}; load the tokenizer saved with the model"
+            f"the tokenizer has {len(tokenizer)} tokens, but the model embeds {n_embeddings}; "
+            f"{advice}"
         )
-    padding = tokenizer.pad_token_id if pads else None
-    if n_embeddings is not None and padding is not None and padding >= n_embeddings:
+    padding_id = tokenizer.pad_token_id if pads else None
+    if n_embeddings is not None and padding_id is not None and padding_id >= n_embeddings:
         raise AttnProbeError(
-            f"the tokenizer pads with {tokenizer.pad_token!r}, id {padding}, the model "
-            f"embeds ids below {n_embeddings}; load the tokenizer saved with the model"
+            f"the tokenizer pads with {tokenizer.pad_token!r}, id {padding_id}, but the model embeds "
+            f"only ids below {n_embeddings}; {advice}"
         )
     for name in ("pad", "cls", "sep") if pads else ():
-        said = getattr(config, f"{name}_token_id", None)
-        given = getattr(tokenizer, f"{name}_token_id")
-        if None not in (said, given) and said != given:
+        config_id = getattr(config, f"{name}_token_id", None)
+        tokenizer_id = getattr(tokenizer, f"{name}_token_id")
+        if None not in (config_id, tokenizer_id) and config_id != tokenizer_id:
             raise AttnProbeError(
-                f"the configuration says {name}_token_id {said}, the tokenizer {given}; "
-                "load the tokenizer saved with the model"
+                f"{name}_token_id is {config_id} in the configuration and {tokenizer_id} in the "
+                f"tokenizer; {advice}"
             )

@@ -1,4 +1,4 @@
-"""Where a checkpoint comes from, and whether it may be loaded."""
+"""Locate checkpoints, and check that loading them runs no code of theirs."""
 
 import contextlib
 import json
@@ -21,25 +21,26 @@ from hf_attnprobe.core.options import SavedModel, check_name, check_path
 
 
 logger = logging.getLogger(__name__)
-CONFIGS = ("config.json", "adapter_config.json")
-"""Either marks a folder as that of a model."""
-LONGEST = 300
-"""Characters of somebody else's error that are shown."""
+
+CONFIG_FILES = ("config.json", "adapter_config.json")
+"""Names of configuration files; a folder with one of them holds a model."""
+MAX_ERROR_LENGTH = 300
+"""Largest number of characters quoted from an error of another library."""
 
 
 @dataclass(frozen=True)
 class Origin:
-    """Where model and tokenizer are loaded from; :func:`origin_of` makes it.
+    """The source of a checkpoint, and what loading it may do; see :func:`locate_checkpoint`.
 
     Attributes:
         name: a folder or a Hub id.
-        revision: branch, tag or commit of the Hub repository; None: its main branch.
-        token: of the Hub, for a private repository; None: the one that is logged in.
-        subfolder: of the Hub repository.
-        trust_remote_code: allow code that comes with the model.
-        allow_pickle: allow weights that are pickled.
-        gguf_file: the file of the repository or folder that has configuration, tokenizer
-            and quantised weights; they are dequantised.
+        revision: branch, tag or commit of the Hub repository; None for its main branch.
+        token: Hub token for a private repository; None for that of the logged-in user.
+        subfolder: folder of the checkpoint within the Hub repository.
+        trust_remote_code: whether code that comes with the model may run.
+        allow_pickle: whether pickled weights may be read.
+        gguf_file: name of a GGUF file with configuration, tokenizer and quantised weights, which
+            are dequantised; None for other checkpoints.
     """
 
     name: str
@@ -52,61 +53,71 @@ class Origin:
 
     @property
     def folder(self) -> Path | None:
-        """The folder; None on the Hub."""
+        """The local folder; None for a checkpoint on the Hub."""
         return Path(self.name) if Path(self.name).is_dir() else None
 
     @property
-    def place(self) -> dict[str, Any]:
-        """Keywords of ``from_pretrained`` that locate the model, beside its name."""
-        given = {
+    def hub_arguments(self) -> dict[str, Any]:
+        """Keyword arguments of ``from_pretrained`` that locate the model, in addition to its name."""
+        arguments = {
             "revision": self.revision,
             "token": self.token,
             "subfolder": self.subfolder,
         }
-        return {name: value for name, value in given.items() if value is not None}
+        return {name: value for name, value in arguments.items() if value is not None}
 
     @property
-    def loading(self) -> dict[str, Any]:
-        """Keywords of ``from_pretrained``: the place, and the one file where all is in one."""
-        return self.place | ({"gguf_file": self.gguf_file} if self.gguf_file else {})
+    def load_arguments(self) -> dict[str, Any]:
+        """The ``hub_arguments``, with ``gguf_file`` if the checkpoint is a GGUF file."""
+        return self.hub_arguments | ({"gguf_file": self.gguf_file} if self.gguf_file else {})
 
-    def file(self, name: str) -> Path | None:
-        """A file of the checkpoint, fetched from the Hub; None where it has none."""
+    def find_file(self, name: str) -> Path | None:
+        """Return the local path of a file of the checkpoint, after downloading it if necessary.
+
+        Args:
+            name: name of the file.
+
+        Returns:
+            The path; None if the checkpoint has no such file.
+
+        Raises:
+            AttnProbeError: if the Hub cannot be reached.
+        """
         if self.folder is not None:
             return self.folder / name if (self.folder / name).is_file() else None
-        with self.reported():
-            found = cached_file(
+        with self.convert_errors():
+            path = cached_file(
                 self.name,
                 name,
                 _raise_exceptions_for_missing_entries=False,
-                **self.place,
+                **self.hub_arguments,
             )
-        return Path(found) if found else None
+        return Path(path) if path else None
 
     @contextlib.contextmanager
-    def reported(self) -> Iterator[None]:
-        """Turns any exception of a loader into one line.
+    def convert_errors(self) -> Iterator[None]:
+        """Convert any exception of a loader to an AttnProbeError of one line.
 
         Raises:
-            AttnProbeError: anything was raised.
+            AttnProbeError: if the block raises an exception.
         """
         try:
             yield
-        except Exception as error:  # safetensors, tokenizers and torch raise their own
-            reason = first_line(error)
+        # safetensors, tokenizers and torch raise exceptions of their own types.
+        except Exception as error:
+            reason = summarize_error(error)
             if self.folder is not None:
                 raise AttnProbeError(
                     f"expected a model in {self.name}, but it does not load: {reason}"
                 ) from error
             raise AttnProbeError(
-                f"expected a model folder or a Hub id, got {self.name!r}, which is no "
-                f"folder here and does not load from the Hub: {reason}; without a "
-                "network give a folder, or set HF_HUB_OFFLINE=1 to load what was "
-                "downloaded before"
+                f"expected a model folder or a Hub id, got {self.name!r}, which is not a local "
+                f"folder and does not load from the Hub: {reason}; without a network, give a "
+                "folder, or set HF_HUB_OFFLINE=1 to use an earlier download"
             ) from error
 
 
-def origin_of(
+def locate_checkpoint(
     model: str | Path | Origin | SavedModel,
     *,
     revision: str | None = None,
@@ -116,46 +127,56 @@ def origin_of(
     allow_pickle: bool = False,
     gguf_file: str | None = None,
 ) -> Origin:
-    """Finds the model that is meant.
+    """Locate the checkpoint that a user named.
 
-    Of the folder of a training with checkpoints inside it is the best one, where the
-    training recorded which that is; a line of the log says so.
+    If a folder holds the checkpoints of a training, the best one is chosen according to the
+    training's record, and this choice is logged.
 
     Args:
-        model: a folder, a Hub id, or ``org/name@revision``; or with the other
-            arguments in a :class:`~hf_attnprobe.core.options.SavedModel`.
-        revision, token, subfolder, trust_remote_code, allow_pickle, gguf_file: see
-            :class:`Origin`.
+        model: a folder, a Hub id, ``org/name@revision``, or a
+            :class:`~hf_attnprobe.core.options.SavedModel`, which contains the other arguments.
+        revision: see :class:`Origin`.
+        token: see :class:`Origin`.
+        subfolder: see :class:`Origin`; also for folders.
+        trust_remote_code: see :class:`Origin`.
+        allow_pickle: see :class:`Origin`.
+        gguf_file: see :class:`Origin`.
+
+    Returns:
+        The source of the checkpoint.
 
     Raises:
-        AttnProbeError: a revision of a folder, two revisions, no such subfolder, or
-            checkpoints of which none is known to be the best.
+        AttnProbeError: if a folder is given with a revision, two different revisions are given, the
+            subfolder does not exist, or a folder has checkpoints but no record of the best one.
     """
     if isinstance(model, Origin):
         return model
     if isinstance(model, SavedModel):
-        given = vars(model).items()
-        place = {k: v for k, v in given if k not in ("model", "task")}
-        return origin_of(model.model, **place)
+        options = {
+            name: value for name, value in vars(model).items() if name not in ("model", "task")
+        }
+        return locate_checkpoint(model.model, **options)
     name = str(model)
     check_name("model", name)
     check_name("subfolder", subfolder or "")
     if Path(name).is_dir():
         if revision is not None:
             raise AttnProbeError(
-                f"expected no revision with a folder, got {revision!r} for {name}; name "
-                "a Hub id, or leave it out"
+                f"a folder has no revisions, got revision {revision!r} for {name}; leave it out, "
+                "or give a Hub id"
             )
-        name = _folder_meant(Path(name), subfolder)
+        name = _choose_folder(Path(name), subfolder)
         token = subfolder = None
     else:
         check_path("model", name)
-        name, found, behind = name.partition("@")
-        if found and revision not in (None, behind):
-            raise AttnProbeError(
-                f"expected one revision of {name}, got {behind!r} and {revision!r}; leave one out"
-            )
-        revision = behind if found else revision
+        name, separator, named_revision = name.partition("@")
+        if separator:
+            if revision not in (None, named_revision):
+                raise AttnProbeError(
+                    f"expected one revision of {name}, got {named_revision!r} and {revision!r}; "
+                    "leave one out"
+                )
+            revision = named_revision
     return Origin(
         name,
         revision,
@@ -167,42 +188,50 @@ def origin_of(
     )
 
 
-def commit_of(origin: Origin) -> str | None:
-    """The commit loaded from the Hub; None for folders.
+def find_commit(origin: Origin) -> str | None:
+    """Return the commit of a checkpoint that was loaded from the Hub.
+
+    Args:
+        origin: the source of the checkpoint.
+
+    Returns:
+        The commit hash; None for folders.
 
     Raises:
-        AttnProbeError: the repository cannot be read.
+        AttnProbeError: if the repository cannot be read.
     """
     if origin.folder is not None:
         return None
-    file = next(filter(None, map(origin.file, CONFIGS)), None)
-    return None if file is None else extract_commit_hash(str(file), None)
+    config_paths = map(origin.find_file, CONFIG_FILES)
+    config_path = next(filter(None, config_paths), None)
+    return None if config_path is None else extract_commit_hash(str(config_path), None)
 
 
-def _folder_meant(folder: Path, subfolder: str | None) -> str:
+def _choose_folder(folder: Path, subfolder: str | None) -> str:
+    """Return the folder of the model: a subfolder, the best checkpoint inside, or the folder."""
     if subfolder is not None:
         if not (folder / subfolder).is_dir():
             raise AttnProbeError(
-                f"expected a folder {subfolder} in {folder}, found none; leave subfolder out"
+                f"{folder} has no folder {subfolder}; correct the subfolder, or leave it out"
             )
         folder = folder / subfolder
-    if any((folder / name).exists() for name in CONFIGS):
+    if any((folder / name).exists() for name in CONFIG_FILES):
         return str(folder)
-    newest = get_last_checkpoint(str(folder))
-    if newest is None:
+    newest_checkpoint = get_last_checkpoint(str(folder))
+    if newest_checkpoint is None:
         return str(folder)
-    best = _best_checkpoint(folder) or _best_checkpoint(Path(newest))
-    if best is None or not (folder / best).is_dir():
+    best_name = _find_best_checkpoint(folder) or _find_best_checkpoint(Path(newest_checkpoint))
+    if best_name is None or not (folder / best_name).is_dir():
         raise AttnProbeError(
-            f"expected a model in {folder}, found checkpoints of a training and no record "
-            f"of a best one among them; name one, such as the newest, {newest}"
+            f"{folder} has several checkpoints of a training and no record of the best one; name "
+            f"one of them, such as the newest, {newest_checkpoint}"
         )
-    logger.warning("of %s the best checkpoint is taken, %s", folder, best)
-    return str(folder / best)
+    logger.warning("%s holds several checkpoints; the best one, %s, is used", folder, best_name)
+    return str(folder / best_name)
 
 
-def _best_checkpoint(folder: Path) -> str | None:
-    """Name of the best checkpoint according to ``trainer_state.json``."""
+def _find_best_checkpoint(folder: Path) -> str | None:
+    """Return the name of the best checkpoint according to ``trainer_state.json``, or None."""
     try:
         state = json.loads((folder / "trainer_state.json").read_text())
         return Path(state["best_model_checkpoint"]).name
@@ -210,101 +239,120 @@ def _best_checkpoint(folder: Path) -> str | None:
         return None
 
 
-def first_line(error: Exception) -> str:
-    """An error's message in one line."""
+def summarize_error(error: Exception) -> str:
+    """Return the message of an exception as one line of limited length.
+
+    Args:
+        error: an exception of another library.
+
+    Returns:
+        The first line, and the second one if the first ends with a colon.
+    """
     lines = str(error).strip().splitlines() or [type(error).__name__]
-    said = lines[0]
-    if said.endswith(":") and len(lines) > 1:
-        said = f"{said} {lines[1].strip()}"
-    if len(said) > LONGEST:
-        said = said[:LONGEST] + "…"
+    summary = lines[0]
+    if summary.endswith(":") and len(lines) > 1:
+        summary = f"{summary} {lines[1].strip()}"
+    if len(summary) > MAX_ERROR_LENGTH:
+        summary = summary[:MAX_ERROR_LENGTH] + "…"
     if "`trust_remote_code=True`" in str(error):
-        return f"{said} Allow it with --trust-remote-code"
-    return said
+        return f"{summary} Allow it with --trust-remote-code"
+    return summary
 
 
-# --- Nothing of a checkpoint runs: its weights are data, and no code is named in it --------------
-# A pickle may call any function while it is read. Transformers and peft read pickled
-# weights with PyTorch's restricted reader, which has been broken before
-# (CVE-2025-32434), so that they are not read at all unless the user says so.
+# --- Checks that no code of a checkpoint runs ----------------------------------------------------
+# Reading a pickle can call any function. Transformers and peft read pickled weights with PyTorch's
+# restricted reader, but that reader has been broken before (CVE-2025-32434). Pickled weights are
+# therefore refused unless the user allows them.
 
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
-SAFE = ".safetensors"
-INDEX = ".index.json"
-FUNCTIONS = ("attn_implementation", "experts_implementation")
-"""What a configuration may ask for by name; one with a slash is code of the Hub."""
+"""Name of the weights file of a peft adapter."""
+SAFETENSORS_SUFFIX = ".safetensors"
+"""Suffix of weights files that cannot contain code."""
+INDEX_SUFFIX = ".index.json"
+"""Suffix of the file that lists the parts of a large model's weights."""
+CODE_SETTINGS = ("attn_implementation", "experts_implementation")
+"""Settings of a configuration that name a kernel; a name with a slash is code on the Hub."""
 
 
 def check_weights_are_data(origin: Origin, values: Mapping[str, Any]) -> None:
-    """Checks that a whole model has weights in a format other than pickle.
+    """Check that a whole model has weights in safetensors.
 
     Args:
-        values: of its config.json.
+        origin: the source of the checkpoint; nothing is checked if it allows pickled weights.
+        values: content of its config.json.
 
     Raises:
-        AttnProbeError: it has none, or names other files or other folders, and no
-            ``allow_pickle``.
+        AttnProbeError: if there are no such weights, or their index names files in other formats or
+            other folders.
     """
     if origin.allow_pickle:
         return
-    named = values.get("transformers_weights")
-    names = [str(named)] if named else [SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME]
-    file = next(filter(None, map(origin.file, names)), None)
-    if file is None:
-        raise _pickled(origin)
-    parts = [file.name]
-    if file.name.endswith(INDEX):
-        with origin.reported():
-            index = json.loads(file.read_text())
-            parts = [str(part) for part in index["weight_map"].values()]
-    for part in parts:
-        if not part.endswith(SAFE):
-            raise _pickled(origin)
-        if "/" in part or "\\" in part:
+    custom_name = values.get("transformers_weights")
+    names = [str(custom_name)] if custom_name else [SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME]
+    weights_path = next(filter(None, map(origin.find_file, names)), None)
+    if weights_path is None:
+        raise _make_pickle_error(origin)
+    part_names = [weights_path.name]
+    if weights_path.name.endswith(INDEX_SUFFIX):
+        with origin.convert_errors():
+            index = json.loads(weights_path.read_text())
+            part_names = [str(name) for name in index["weight_map"].values()]
+    for part_name in part_names:
+        if not part_name.endswith(SAFETENSORS_SUFFIX):
+            raise _make_pickle_error(origin)
+        if "/" in part_name or "\\" in part_name:
             raise AttnProbeError(
-                f"expected names of files beside the index {file.name} of {origin.name}, "
-                f"got {part[:80]!r}; put the weights there and correct their names"
+                f"the index {weights_path.name} of {origin.name} must name files in its own folder, "
+                f"got {part_name[:80]!r}; move the weights there and correct the index"
             )
 
 
 def check_adapter_is_data(origin: Origin) -> None:
-    """Checks that a peft adapter has weights in a format other than pickle.
+    """Check that a peft adapter has weights in safetensors.
+
+    Args:
+        origin: the source of the adapter; nothing is checked if it allows pickled weights.
 
     Raises:
-        AttnProbeError: it has none, and no ``allow_pickle``.
+        AttnProbeError: if there are no such weights.
     """
-    if not origin.allow_pickle and origin.file(ADAPTER_WEIGHTS) is None:
-        raise _pickled(origin)
+    if not origin.allow_pickle and origin.find_file(ADAPTER_WEIGHTS) is None:
+        raise _make_pickle_error(origin)
 
 
 def check_names_no_code(origin: Origin, values: Mapping[str, Any]) -> None:
-    """Refuses configurations whose attention Transformers would load as code from the Hub.
+    """Check that a configuration names no kernel that Transformers would load from the Hub.
+
+    Args:
+        origin: the source of the checkpoint; nothing is checked if its code is trusted.
+        values: content of its config.json.
 
     Raises:
-        AttnProbeError: it does, and no ``trust_remote_code``.
+        AttnProbeError: if it names such a kernel.
     """
     if origin.trust_remote_code:
         return
-    for name, value in _named(values):
-        if any(function in name for function in FUNCTIONS) and "/" in str(value):
+    for name, value in _iterate_settings(values):
+        if any(setting in name for setting in CODE_SETTINGS) and "/" in str(value):
             raise AttnProbeError(
-                f"expected no code in the configuration of {origin.name}, its {name} "
-                f"{str(value)[:80]!r} is code of the Hub; allow it with "
-                "--trust-remote-code, or correct its config.json"
+                f"the configuration of {origin.name} must not name code, but its {name} "
+                f"{str(value)[:80]!r} is code on the Hub; allow it with --trust-remote-code, or "
+                "correct its config.json"
             )
 
 
-def _named(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """All names and values of a configuration, nested ones too."""
+def _iterate_settings(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the names and values of a configuration, including nested ones."""
     for name, value in values.items():
         yield str(name), value
         if isinstance(value, Mapping):
-            yield from _named(value)
+            yield from _iterate_settings(value)
 
 
-def _pickled(origin: Origin) -> AttnProbeError:
+def _make_pickle_error(origin: Origin) -> AttnProbeError:
+    """Return the error for a checkpoint without weights in safetensors."""
     return AttnProbeError(
-        f"expected weights of {origin.name} in safetensors, found none; reading other "
-        "weights can run code that is hidden in them: save the model again with "
-        "save_pretrained, or allow it with --allow-pickle if you trust who made them"
+        f"{origin.name} has no weights in safetensors, and reading other formats can run code "
+        "hidden in them; save the model again with save_pretrained, or use --allow-pickle if you "
+        "trust its author"
     )

@@ -1,9 +1,9 @@
-"""Records that a training leaves beside the weights.
+"""Read and write the files that a training leaves next to the weights: its record and the card.
 
-A model is whole or is refused: while a training saves its model, ``.steps`` is there and
-``training.json``, which is written last, is not. The record holds the weights' SHA-256, so damaged
-ones are not taken for finished. Seconds stand here and in no report, so that the reports of two
-runs are equal.
+A model is either complete or refused. While a training saves its model, the folder ``.steps`` exists
+and ``training.json``, which is written last, does not. The record contains the SHA-256 of the weights,
+so that damaged weights are not mistaken for finished ones. Training times are stored here and in no
+report, so that the reports of two equal runs are equal.
 """
 
 import hashlib
@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from hf_attnprobe.cards.card import updated
-from hf_attnprobe.cards.metadata import Card, Checkpoint
+from hf_attnprobe.cards.card import update_readme
+from hf_attnprobe.cards.metadata import CardContent, Checkpoint
 from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.core.serialization import read_json
 from hf_attnprobe.storage.folders import lock, write_atomically
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
-RECORD = "training.json"
-"""File of a training's settings and scores; it marks a folder as a training's result."""
-STEPS = ".steps"
-"""Folder of what a training keeps to go on, there until all else is written."""
-WEIGHTS = "weights_sha256"
-"""Key of the digests of a record's weights."""
+RECORD_FILE = "training.json"
+"""Name of the file with the settings and scores of a training; it marks a finished training."""
+STEPS_FOLDER = ".steps"
+"""Name of the folder from which an interrupted training resumes; it is deleted at the end."""
+DIGESTS_KEY = "weights_sha256"
+"""Key of the record under which the SHA-256 of each weights file is stored."""
 
 
-class Training(TypedDict, total=False):
-    """What a training records of itself, as far as others read it."""
+class TrainingRecord(TypedDict, total=False):
+    """The fields of a training's record that this package reads."""
 
     seed: int
     procedure: str | None
@@ -39,8 +39,8 @@ class Training(TypedDict, total=False):
     dataset: str
 
 
-class Trained(Training):
-    """The same of one that is finished."""
+class FinishedTrainingRecord(TrainingRecord):
+    """The fields of the record of a finished training."""
 
     metrics: dict[str, float]
     n_epochs: int
@@ -50,92 +50,121 @@ class Trained(Training):
     weights_sha256: dict[str, str]
 
 
-def check_not_itself(model: str | Path, output_dir: str | Path) -> None:
-    """Checks that further training does not overwrite the model it starts from.
+def check_output_is_not_model(model: str | Path, output_dir: str | Path) -> None:
+    """Check that a training does not overwrite the model from which it starts.
+
+    Args:
+        model: folder or Hub id of the model.
+        output_dir: folder of the new model.
 
     Raises:
-        AttnProbeError: the output folder is the model's own.
+        AttnProbeError: if they are the same folder.
     """
     folder = Path(output_dir)
     if folder.exists() and folder.resolve() == Path(model).resolve():
         raise AttnProbeError(
-            f"expected another folder than the model's own, got {output_dir}; choose "
-            "another --output-dir"
+            f"--output-dir {output_dir} is the folder of the model itself; choose another --output-dir"
         )
 
 
-def check_whole(folder: Path) -> None:
-    """Checks that a training has finished writing the model in a folder.
+def check_training_finished(folder: Path) -> None:
+    """Check that a training has finished writing the model in a folder.
 
-    While a training saves its model, its steps are there and its record is not.
+    Args:
+        folder: folder of the model.
 
     Raises:
-        AttnProbeError: it is; weights and tokenizer may belong to two models.
+        AttnProbeError: if the training was interrupted, so that weights and tokenizer may not
+            belong together.
     """
-    if (folder / STEPS).exists() and not (folder / RECORD).exists():
+    if (folder / STEPS_FOLDER).exists() and not (folder / RECORD_FILE).exists():
         raise AttnProbeError(
-            f"expected a finished model in {folder}, its training was interrupted; run "
-            "the same training again, it goes on"
+            f"the training of the model in {folder} was interrupted; run the same training command "
+            "again to resume it"
         )
 
 
-def digests(folder: Path, files: str = "*.safetensors") -> dict[str, str]:
-    """SHA-256 of the files in a folder, by name; default: of every weights file."""
-    found = {}
-    for file in sorted(folder.glob(files)):
-        with file.open("rb") as content:
-            found[file.name] = hashlib.file_digest(content, "sha256").hexdigest()
-    return found
+def compute_digests(folder: Path, pattern: str = "*.safetensors") -> dict[str, str]:
+    """Compute the SHA-256 of the files in a folder.
+
+    Args:
+        folder: the folder.
+        pattern: glob pattern of the files; default all weights.
+
+    Returns:
+        The hexadecimal digest by file name.
+    """
+    digest_by_name = {}
+    for path in sorted(folder.glob(pattern)):
+        with path.open("rb") as content:
+            digest_by_name[path.name] = hashlib.file_digest(content, "sha256").hexdigest()
+    return digest_by_name
 
 
 def check_digests(folder: Path, record: Mapping[str, Any]) -> None:
-    """Checks that a folder's weights are the ones its training wrote.
+    """Check that the weights in a folder are those that its training wrote.
+
+    Args:
+        folder: folder of the model.
+        record: content of its training record.
 
     Raises:
-        AttnProbeError: a file of them is another, or is not there.
+        AttnProbeError: if a weights file is missing or differs.
     """
-    wanted = record.get(WEIGHTS)
-    if not isinstance(wanted, Mapping):
-        raise AttnProbeError(f"cannot read {folder / RECORD} (no {WEIGHTS}); train the model again")
-    found = digests(folder)
-    for name, digest in wanted.items():
-        if found.get(name) != digest:
+    recorded_digests = record.get(DIGESTS_KEY)
+    if not isinstance(recorded_digests, Mapping):
+        raise AttnProbeError(f"{folder / RECORD_FILE} has no {DIGESTS_KEY}; train the model again")
+    current_digests = compute_digests(folder)
+    for name, digest in recorded_digests.items():
+        if current_digests.get(name) != digest:
             raise AttnProbeError(
-                f"expected the weights that the training wrote, {folder / name} holds "
-                "others, or was damaged; delete the folder and train the model again"
+                f"the weights in {folder / name} are damaged or differ from those that the training "
+                "wrote; delete the folder and train the model again"
             )
 
 
 def read_record(folder: Path) -> dict[str, Any]:
-    """The record of a training in its folder; empty for other models.
-
-    Raises:
-        AttnProbeError: the record cannot be read.
-    """
-    file = folder / RECORD
-    if not file.is_file():
-        return {}
-    again = "train the model again"
-    data = read_json(file, dict[str, Any], again)
-    kind = Trained if WEIGHTS in data else Training
-    return dict(read_json(file, kind, again))
-
-
-# --- Writes a checkpoint's card, beside whatever its user wrote ----------------------------------
-
-README = "README.md"
-
-
-def describe(folder: Path, model: "PreTrainedModel", name: str | None = None) -> Checkpoint:
-    """Describes a checkpoint in words and numbers.
+    """Read the training record in the folder of a model.
 
     Args:
-        folder: of the checkpoint, with the record of its training where it has one.
-        model: the checkpoint, loaded.
-        name: by which it is known; default the folder's.
+        folder: folder of the model.
+
+    Returns:
+        The record; empty for a model without one.
 
     Raises:
-        AttnProbeError: its record cannot be read.
+        AttnProbeError: if the record cannot be read.
+    """
+    path = folder / RECORD_FILE
+    if not path.is_file():
+        return {}
+    advice = "train the model again"
+    fields = read_json(path, dict[str, Any], advice)
+    record_type = FinishedTrainingRecord if DIGESTS_KEY in fields else TrainingRecord
+    return dict(read_json(path, record_type, advice))
+
+
+# --- The model card next to the weights ----------------------------------------------------------
+
+README_FILE = "README.md"
+"""Name of the model card."""
+
+
+def describe_checkpoint(
+    folder: Path, model: "PreTrainedModel", name: str | None = None
+) -> Checkpoint:
+    """Collect the facts about a checkpoint for its card.
+
+    Args:
+        folder: folder of the checkpoint, with its training record if there is one.
+        model: the loaded checkpoint.
+        name: name of the model; default the name of the folder.
+
+    Returns:
+        The facts.
+
+    Raises:
+        AttnProbeError: if the training record cannot be read.
     """
     config = model.config.to_dict() | {"architectures": [type(model).__name__]}
     return Checkpoint(
@@ -146,42 +175,63 @@ def describe(folder: Path, model: "PreTrainedModel", name: str | None = None) ->
     )
 
 
-def write_readme(folder: Path, card: Card) -> Path:
-    """Writes or updates README.md, and returns its path.
+def write_readme(folder: Path, card: CardContent) -> Path:
+    """Write or update the model card in a folder.
+
+    Args:
+        folder: folder of the checkpoint.
+        card: content of the generated part; text of the user is kept.
+
+    Returns:
+        The path of the card.
 
     Raises:
-        AttnProbeError: what is there cannot be read or kept.
+        AttnProbeError: if the existing card cannot be read.
     """
-    readme = folder / README
-    write_atomically(readme, updated(read_text(readme), card))
-    return readme
+    path = folder / README_FILE
+    write_atomically(path, update_readme(read_text_file(path), card))
+    return path
 
 
-def write_alone(folder: Path, card: Card) -> Path:
-    """Writes the same, alone in the folder.
+def write_readme_locked(folder: Path, card: CardContent) -> Path:
+    """Write or update the model card in a folder, which is locked meanwhile.
+
+    Args:
+        folder: folder of the checkpoint.
+        card: content of the generated part; text of the user is kept.
+
+    Returns:
+        The path of the card.
 
     Raises:
-        AttnProbeError: also where another run is at work there, or nothing can be written.
+        AttnProbeError: if another run uses the folder, it is not writable, or the existing card
+            cannot be read.
     """
     try:
         with lock(folder):
             return write_readme(folder, card)
     except OSError as error:
         raise AttnProbeError(
-            f"cannot write the card into {folder} ({error}); make it writable"
+            f"cannot write the card into {folder} ({error}); make the folder writable"
         ) from error
 
 
-def read_text(file: Path) -> str | None:
-    """Reads a text file with its line ends; None where there is none.
+def read_text_file(path: Path) -> str | None:
+    """Read a text file without changing its line ends.
+
+    Args:
+        path: the file.
+
+    Returns:
+        The text; None if there is no such file.
 
     Raises:
-        AttnProbeError: it cannot be read.
+        AttnProbeError: if the file cannot be read.
     """
-    if not file.exists():
+    if not path.exists():
         return None
     try:
-        with file.open(newline="", encoding="utf-8-sig") as opened:
-            return opened.read()
+        with path.open(newline="", encoding="utf-8-sig") as content:
+            return content.read()
     except (OSError, ValueError) as error:
-        raise AttnProbeError(f"cannot read {file} ({error}); mend or delete it") from error
+        raise AttnProbeError(f"cannot read {path} ({error}); correct or delete it") from error

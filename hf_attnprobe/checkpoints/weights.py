@@ -1,19 +1,18 @@
-"""A model whose weights are rounded or pruned, as versions of it that are served are, or a twin of it
-that has learned nothing.
+"""Change the weights of a model: round them, prune them, shuffle them, or initialise them anew.
 
-What is computed with them is not rounded: this is what the weights alone change. Rounding is to
-the nearest multiple of a step, without data ("RTN", the baseline of Frantar et al. 2023, GPTQ,
-Section 5):
+Rounded and pruned weights show what quantisation alone changes, since the model still computes in full
+precision. Weights are rounded to the nearest multiple of a step, without calibration data ("RTN", the
+baseline of Frantar et al. 2023, GPTQ, Section 5):
 
     step = max |w| / (2^(bits − 1) − 1),   w' = step · round(w / step)
 
-with one step for every output channel in 8 bits (Dettmers et al. 2022, LLM.int8(), Section 2.1)
-and for every 128 inputs of one in 4 (GPTQ, Section 5). Pruning sets to 0 the half of every matrix
-that is smallest in magnitude (Han et al. 2015, Section 3).
+In 8 bits there is one step per output channel (Dettmers et al. 2022, LLM.int8(), Section 2.1), and in 4
+bits one step per 128 inputs of an output channel (GPTQ, Section 5). Pruning sets the half of every matrix
+with the smallest magnitudes to 0 (Han et al. 2015, Section 3).
 
-A twin says what the architecture alone gives. Its weights are the model's own, the entries of every
-tensor shuffled, so that their sizes stay (Adebayo et al. 2018, "Sanity Checks for Saliency Maps",
-Section 3), or those of the same configuration before any training.
+A randomised copy shows what the architecture alone gives. Either the entries of every weight tensor are
+shuffled, which keeps their distribution (Adebayo et al. 2018, "Sanity Checks for Saliency Maps", Section
+3), or the model is initialised anew from its configuration.
 """
 
 import copy
@@ -27,160 +26,179 @@ from transformers.pytorch_utils import Conv1D
 from hf_attnprobe.core.errors import AttnProbeError
 
 
-GROUP = 128
-"""Inputs of an output channel that share a step in 4 bits."""
+GROUP_SIZE = 128
+"""Number of inputs of an output channel that share a rounding step in 4 bits."""
 
 
-def rounded(weight: Tensor, bits: int, group: int | None = None) -> Tensor:
-    """A matrix rounded to steps.
-
-    >>> rounded(torch.tensor([[-1.0, 0.1, 0.5]]), bits=2)
-    tensor([[-1.,  0.,  0.]])
+def round_to_steps(weight: Tensor, bits: int, group_size: int | None = None) -> Tensor:
+    """Round a weight matrix to multiples of a step.
 
     Args:
-        weight: [outputs, inputs].
-        bits: of a weight; there are 2^bits − 1 values, 0 among them.
-        group: inputs that share a step; None for all of an output. The last group is shorter.
+        weight: matrix, [outputs, inputs].
+        bits: number of bits per weight, which allow 2^bits − 1 values including 0.
+        group_size: number of inputs that share a step; None for all inputs of an output. The last
+            group may be smaller.
+
+    Returns:
+        The rounded matrix, in the data type of ``weight``.
+
+    >>> round_to_steps(torch.tensor([[-1.0, 0.1, 0.5]]), bits=2)
+    tensor([[-1.,  0.,  0.]])
     """
-    largest = 2 ** (bits - 1) - 1
+    max_multiple = 2 ** (bits - 1) - 1
 
-    def nearest(part: Tensor) -> Tensor:
-        step = part.abs().amax(1, keepdim=True) / largest
-        return torch.where(step > 0, (part / step).round() * step, part)
+    def round_group(group: Tensor) -> Tensor:
+        step = group.abs().amax(1, keepdim=True) / max_multiple
+        return torch.where(step > 0, (group / step).round() * step, group)
 
-    parts = weight.float().split(group or weight.shape[1], dim=1)
-    return torch.cat([nearest(part) for part in parts], dim=1).to(weight.dtype)
+    groups = weight.float().split(group_size or weight.shape[1], dim=1)
+    return torch.cat([round_group(group) for group in groups], dim=1).to(weight.dtype)
 
 
-def pruned(weight: Tensor) -> Tensor:
-    """A matrix without the half of its entries that is smallest in magnitude.
+def prune_half(weight: Tensor) -> Tensor:
+    """Set the half of a matrix's entries with the smallest magnitudes to 0.
 
-    >>> pruned(torch.tensor([[-1.0, 0.1], [0.2, 0.5]]))
+    Args:
+        weight: matrix, [outputs, inputs].
+
+    Returns:
+        The pruned matrix.
+
+    >>> prune_half(torch.tensor([[-1.0, 0.1], [0.2, 0.5]]))
     tensor([[-1.0000,  0.0000],
             [ 0.0000,  0.5000]])
     """
-    n_removed = weight.numel() // 2
-    smallest = weight.abs().flatten().argsort(stable=True)[:n_removed]
-    kept = torch.ones(weight.numel(), dtype=torch.bool, device=weight.device)
-    kept[smallest] = False
-    return torch.where(kept.view_as(weight), weight, 0)
+    n_pruned = weight.numel() // 2
+    pruned_indices = weight.abs().flatten().argsort(stable=True)[:n_pruned]
+    keep_mask = torch.ones(weight.numel(), dtype=torch.bool, device=weight.device)
+    keep_mask[pruned_indices] = False
+    return torch.where(keep_mask.view_as(weight), weight, 0)
 
 
-CHANGES: Mapping[str, Callable[[Tensor], Tensor]] = {
+WEIGHT_CHANGES: Mapping[str, Callable[[Tensor], Tensor]] = {
     "bfloat16": lambda weight: weight.to(torch.bfloat16).to(weight.dtype),
     "float16": lambda weight: weight.to(torch.float16).to(weight.dtype),
-    "int8": lambda weight: rounded(weight, 8),
-    "int4": lambda weight: rounded(weight, 4, GROUP),
-    "pruned": pruned,
+    "int8": lambda weight: round_to_steps(weight, 8),
+    "int4": lambda weight: round_to_steps(weight, 4, GROUP_SIZE),
+    "pruned": prune_half,
 }
-"""What becomes of a matrix [outputs, inputs], by the name of the version."""
+"""Functions that round or prune a matrix [outputs, inputs], by the value of ``--weights``."""
 
 
-LAYERS = (nn.Linear, Conv1D, nn.Conv1d, nn.Conv2d, nn.RNNBase)
-"""Whose matrices are changed."""
+CHANGED_LAYERS = (nn.Linear, Conv1D, nn.Conv1d, nn.Conv2d, nn.RNNBase)
+"""Classes of layers whose matrices are rounded or pruned."""
 
 
 @torch.no_grad()
-def change_weights(model: nn.Module, how: str, seed: int = 0) -> None:
-    """Changes a model's weights in place.
+def change_weights(model: nn.Module, change: str, seed: int = 0) -> None:
+    """Change the weights of a model in place.
+
+    Embeddings are not rounded or pruned. An output layer that shares its weights with the embeddings
+    thus keeps them too.
 
     Args:
-        model: an output layer that shares the embeddings' weights keeps them when matrices are
-            rounded or pruned.
-        how: of :data:`CHANGES` or :data:`TWINS`.
-        seed: of the twins.
+        model: the model.
+        change: a key of ``WEIGHT_CHANGES`` or ``RANDOMISERS``.
+        seed: seed of the randomisation.
 
     Raises:
-        AttnProbeError: most weights are in layers of other kinds, such as stacked experts, or the
-            model cannot be initialised anew.
+        AttnProbeError: if most weights are in other layers, such as stacked experts, or the model
+            cannot be initialised anew.
     """
-    if how in TWINS:
-        TWINS[how](model, seed)
+    if change in RANDOMISERS:
+        RANDOMISERS[change](model, seed)
     else:
-        _change_matrices(model, CHANGES[how])
+        _change_matrices(model, WEIGHT_CHANGES[change])
 
 
 def _change_matrices(model: nn.Module, change: Callable[[Tensor], Tensor]) -> None:
-    """Rounds or prunes the matrices of linear, convolutional and recurrent layers."""
-    matrices = list(_matrices(model))
-    own = {id(weight) for weight, _ in matrices}
-    elsewhere = sum(p.numel() for p in model.parameters() if p.ndim > 2 and id(p) not in own)
-    if elsewhere >= sum(weight.numel() for weight, _ in matrices):
+    """Apply a function to the matrices of all linear, convolutional and recurrent layers."""
+    matrices = list(_iterate_matrices(model))
+    matrix_ids = {id(weight) for weight, _ in matrices}
+    n_other_weights = sum(
+        parameter.numel()
+        for parameter in model.parameters()
+        if parameter.ndim > 2 and id(parameter) not in matrix_ids
+    )
+    if n_other_weights >= sum(weight.numel() for weight, _ in matrices):
         raise AttnProbeError(
-            f"expected a model of linear layers to change the weights of, most of those of "
-            f"{type(model).__name__} are elsewhere; save the changed model, and give its folder"
+            f"cannot change the weights of {type(model).__name__}, since most of them are not in "
+            "linear layers; save a changed copy of the model yourself and audit its folder"
         )
     for weight, inputs_first in matrices:
         matrix = weight.T if inputs_first else weight.flatten(1)
-        changed = change(matrix)
-        weight.copy_(changed.T if inputs_first else changed.view_as(weight))
+        changed_matrix = change(matrix)
+        weight.copy_(changed_matrix.T if inputs_first else changed_matrix.view_as(weight))
 
 
-def _matrices(model: nn.Module) -> Iterator[tuple[Tensor, bool]]:
-    """Every matrix once, and whether its inputs are its rows, as in GPT-2."""
-    seen = {
+def _iterate_matrices(model: nn.Module) -> Iterator[tuple[Tensor, bool]]:
+    """Yield each matrix once, and whether its rows are the inputs, as in GPT-2."""
+    visited_ids = {
         id(parameter)
         for module in model.modules()
         if isinstance(module, nn.Embedding)
         for parameter in module.parameters()
     }
-    for module in (module for module in model.modules() if isinstance(module, LAYERS)):
+    for module in model.modules():
+        if not isinstance(module, CHANGED_LAYERS):
+            continue
         for parameter in module.parameters(recurse=False):
-            if parameter.ndim < 2 or id(parameter) in seen or not parameter.is_floating_point():
-                continue
-            seen.add(id(parameter))
-            yield parameter, isinstance(module, Conv1D)
+            is_matrix = parameter.ndim >= 2 and parameter.is_floating_point()
+            if is_matrix and id(parameter) not in visited_ids:
+                visited_ids.add(id(parameter))
+                yield parameter, isinstance(module, Conv1D)
 
 
-# --- Twins without what the model has learned -----------------------------------------------------
+# --- Randomised copies, which contain nothing that the model has learned -------------------------
 
 
-def _randomise(model: nn.Module, seed: int) -> None:
-    """Shuffles the entries of every weight; embeddings of padding stay, which models keep at 0."""
-    padding = {
+def _shuffle_weights(model: nn.Module, seed: int) -> None:
+    """Shuffle the entries of every weight tensor, except padding embeddings, which must remain 0."""
+    padding_rows = {
         id(module.weight): module.padding_idx
         for module in model.modules()
         if isinstance(module, nn.Embedding) and module.padding_idx is not None
     }
-    for place, parameter in enumerate(model.parameters()):
-        _shuffle(parameter, seed + place, padding.get(id(parameter)))
+    for index, parameter in enumerate(model.parameters()):
+        _shuffle_parameter(parameter, seed + index, padding_rows.get(id(parameter)))
 
 
-def _shuffle(parameter: nn.Parameter, seed: int, kept_row: int | None) -> None:
-    """Shuffles the entries in place, except those of one row."""
-    free = torch.ones(parameter.shape, dtype=torch.bool)
-    if kept_row is not None:
-        free[kept_row] = False
-    free = free.to(parameter.device)
-    values = parameter[free]
+def _shuffle_parameter(parameter: nn.Parameter, seed: int, fixed_row: int | None) -> None:
+    """Shuffle the entries of a tensor in place, except those of one row."""
+    is_shuffled = torch.ones(parameter.shape, dtype=torch.bool)
+    if fixed_row is not None:
+        is_shuffled[fixed_row] = False
+    is_shuffled = is_shuffled.to(parameter.device)
+    values = parameter[is_shuffled]
     generator = torch.Generator().manual_seed(seed)
     order = torch.randperm(len(values), generator=generator)
-    parameter[free] = values[order.to(values.device)]
+    parameter[is_shuffled] = values[order.to(values.device)]
 
 
-def _initialise(model: nn.Module, seed: int) -> None:
-    """Takes the weights of a model of the same class and configuration before training."""
+def _reinitialise(model: nn.Module, seed: int) -> None:
+    """Replace the weights by those of an untrained model of the same class and configuration."""
     if not isinstance(model, PreTrainedModel):
         raise AttnProbeError(
-            f"expected a Transformers model for --weights untrained, got {type(model).__name__}; "
-            "use --weights randomised"
+            f"--weights untrained needs a Transformers model, got {type(model).__name__}; use "
+            "--weights randomised"
         )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        fresh = type(model)(copy.deepcopy(model.config))
-    initial = dict(fresh.named_parameters())
-    own = dict(model.named_parameters())
-    if others := own.keys() ^ initial.keys():
+        untrained_model = type(model)(copy.deepcopy(model.config))
+    untrained_weights = dict(untrained_model.named_parameters())
+    weights = dict(model.named_parameters())
+    differing_names = weights.keys() ^ untrained_weights.keys()
+    if differing_names:
         raise AttnProbeError(
-            f"expected the weights that the configuration of {type(model).__name__} says for "
-            f"--weights untrained, {min(others)} is another one; use --weights randomised"
+            f"--weights untrained needs a {type(model).__name__} whose weights match its "
+            f"configuration, {min(differing_names)} does not; use --weights randomised"
         )
-    for name, parameter in own.items():
-        parameter.copy_(initial[name])
+    for name, parameter in weights.items():
+        parameter.copy_(untrained_weights[name])
 
 
-TWINS: Mapping[str, Callable[[nn.Module, int], None]] = {
-    "randomised": _randomise,
-    "untrained": _initialise,
+RANDOMISERS: Mapping[str, Callable[[nn.Module, int], None]] = {
+    "randomised": _shuffle_weights,
+    "untrained": _reinitialise,
 }
-"""What makes a model a twin of it that has learned nothing, from a seed, by name."""
+"""Functions that randomise a model from a seed, by the value of ``--weights``."""

@@ -10,8 +10,8 @@ from transformers import BertConfig, LlamaConfig, LlavaConfig, T5Config, ViTConf
 from hf_attnprobe import audit, wrap
 from hf_attnprobe.audits.options import AuditOptions
 from hf_attnprobe.checkpoints import load_model, load_tokenizer
-from hf_attnprobe.checkpoints.loading import HEADS, check_values, task_saved
-from hf_attnprobe.checkpoints.origins import origin_of
+from hf_attnprobe.checkpoints.loading import HEADS, check_config_values, find_saved_task
+from hf_attnprobe.checkpoints.origins import locate_checkpoint
 from hf_attnprobe.core.options import Task
 from tests.helpers import adapter_families as families
 from tests.helpers import tiny_models
@@ -74,8 +74,8 @@ def test_a_model_is_loaded_as_the_class_that_was_saved(tmp_path):
         assert type(load_model(folder, task=head.task)) is type(saved)
         for named in (240, "BertModel", None):
             change(folder, architectures=named)
-            refused("found no architectures", load_model, folder)
-            assert task_saved(origin_of(folder)) is None
+            refused("does not name the class of the model", load_model, folder)
+            assert find_saved_task(locate_checkpoint(folder)) is None
         assert type(load_model(folder, task=head.task)) is type(saved)
     assert list(Task.__args__) == [head.task for head in HEADS]
 
@@ -108,7 +108,7 @@ def test_a_language_model_is_loaded_in_parts_too(tmp_path):
     assert type(loaded) is type(saved) and loaded.dtype == torch.bfloat16
     ours, theirs = loaded.state_dict(), saved.state_dict()
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
-    assert task_saved(origin_of(tmp_path)) == "text-generation"
+    assert find_saved_task(locate_checkpoint(tmp_path)) == "text-generation"
 
 
 def test_a_head_of_tokens_is_audited_as_what_it_is(tokenizer, tmp_path):
@@ -162,8 +162,8 @@ def test_values_of_the_wrong_kind(bert_folder, copy_of):
             ({"num_labels": 10**12}, "for num_labels"),
             ({"num_hidden_layers": 10**9}, "for num_hidden_layers"),
             ({"num_labels": "2"}, "does not load"),
-            ({"architectures": "Bert"}, "found no architectures"),
-            ({"architectures": [3]}, "with a head that attnprobe can read"),
+            ({"architectures": "Bert"}, "does not name the class of the model"),
+            ({"architectures": [3]}, "with a supported head"),
             ({"id2label": {"1": "a", "2": "b"}}, "for id2label"),
             ({"id2label": {"a": "b"}}, "for id2label"),
             ({"id2label": ["a", "b"]}, "does not load"),
@@ -175,9 +175,9 @@ def test_values_of_the_wrong_kind(bert_folder, copy_of):
         folder = copy_of(bert_folder, f"copy-{k}")
         change(folder, **values)
         refused(message, load_model, folder)
-    check_values({"eos_token_id": [1, 2], "pad_token_id": -1, "own": "x"}, "model")  # may be
+    check_config_values({"eos_token_id": [1, 2], "pad_token_id": -1, "own": "x"}, "model")  # may be
     for name, value in (("n_layer", 10**6), ("encoder_layers", 10**30)):
-        refused(f"for {name} in the configuration", check_values, {name: value}, "model")
+        refused(f"for {name} in the configuration", check_config_values, {name: value}, "model")
 
 
 def test_outputs_without_names(bert_folder, copy_of):
@@ -209,7 +209,7 @@ def test_a_folder_without_tokenizer_files(tmp_path):
     models["xlm_roberta"] = transformers.XLMRobertaForSequenceClassification(config)
     for family, model in models.items():
         model.config.save_pretrained(tmp_path / family)
-        refused("save one beside the weights", load_tokenizer, tmp_path / family)
+        refused("save one next to the weights", load_tokenizer, tmp_path / family)
 
 
 def test_a_tokenizer_that_is_not_the_models(bert_folder, tokenizer, copy_of):
@@ -217,8 +217,8 @@ def test_a_tokenizer_that_is_not_the_models(bert_folder, tokenizer, copy_of):
     other.add_special_tokens({"pad_token": "[not in the vocabulary]"})
     padded = bert(len(tokenizer), pad_token_id=7)
     for model, own, message in (
-        (bert(30522), tokenizer, "which embeds 30522 tokens"),
-        (padded, tokenizer, "the configuration says pad_token_id 7, the tokenizer 0"),
+        (bert(30522), tokenizer, "the model embeds 30522"),
+        (padded, tokenizer, "pad_token_id is 7 in the configuration and 0 in the tokenizer"),
         (bert(len(tokenizer)), other, "the tokenizer pads with '[not in the vocabulary]'"),
     ):
         refused(message, audit, (model, own), ROWS, **FEW)
@@ -263,5 +263,5 @@ def test_probabilities_that_are_not_the_models_stop_the_audit(bert_folder, make_
             moved = head.bias.clone()
             moved[-1] += 0.01
             head.bias = torch.nn.Parameter(moved)
-        said = "expected the model's own probabilities"
+        said = "expected the model's own predictions"
         refused(said, audit, adapter, ROWS, tokenizer=tokenizer, **options)

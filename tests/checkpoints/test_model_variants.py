@@ -20,7 +20,7 @@ from transformers import (
 
 from hf_attnprobe import AttnProbeError, audit
 from hf_attnprobe.audits.options import AuditOptions
-from hf_attnprobe.checkpoints import load_model, load_tokenizer, origin_of
+from hf_attnprobe.checkpoints import load_model, load_tokenizer, locate_checkpoint
 from tests.helpers import tiny_models
 from tests.helpers.error_messages import refused
 from tests.helpers.mini_hub import MiniHub
@@ -87,7 +87,7 @@ def test_the_best_checkpoint_of_a_training_is_taken_and_said(run_folder, caplog)
     best = trainer.state.best_model_checkpoint
     report = audit(str(folder), ROWS, **FEW)
     assert report.provenance["origin"]["checkpoint"] == best
-    assert f"the best checkpoint is taken, {best.rpartition('/')[2]}" in caplog.text
+    assert f"the best one, {best.rpartition('/')[2]}" in caplog.text
     assert same_weights(load_model(folder), trainer.model)  # which was loaded at the end
 
 
@@ -102,9 +102,9 @@ def test_checkpoints_without_a_best_one_are_not_guessed(run_folder, tmp_path):
         f"expected a model in {folder}, found checkpoints of a training and no record "
         f"of a best one among them; name one, such as the newest, {folder}/checkpoint-3"
     )
-    assert origin_of(folder / "checkpoint-2").name == str(folder / "checkpoint-2")
-    assert origin_of(folder, subfolder="checkpoint-1").name.endswith("checkpoint-1")
-    refused("found none; leave subfolder out", origin_of, folder, subfolder="checkpoint-9")
+    assert locate_checkpoint(folder / "checkpoint-2").name == str(folder / "checkpoint-2")
+    assert locate_checkpoint(folder, subfolder="checkpoint-1").name.endswith("checkpoint-1")
+    refused("correct the subfolder, or leave it out", locate_checkpoint, folder, subfolder="checkpoint-9")
 
 
 def test_shards_are_the_whole(bert, tokenizer, tmp_path):

@@ -8,7 +8,7 @@ from torch import nn
 from transformers import BertForSequenceClassification
 
 from hf_attnprobe import AttnProbeError, AuditOptions, audit, compare_audits
-from hf_attnprobe.checkpoints.weights import TWINS, change_weights
+from hf_attnprobe.checkpoints.weights import RANDOMISERS, change_weights
 from tests.helpers import tiny_models
 
 
@@ -47,7 +47,7 @@ def test_an_untrained_twin_is_the_configuration_s_own_start():
         assert torch.equal(weight, fresh[name]), name
 
 
-@pytest.mark.parametrize("how", TWINS)
+@pytest.mark.parametrize("how", RANDOMISERS)
 def test_a_seed_decides_the_twin(how):
     model = tiny_models.bert(60, layers=1, spread=0.02)
     first, again, other = (weights_of(twin(model, how, seed)) for seed in (1, 1, 2))
@@ -56,11 +56,11 @@ def test_a_seed_decides_the_twin(how):
 
 
 def test_what_has_no_start_of_its_own_is_refused():
-    with pytest.raises(AttnProbeError, match=r"expected a Transformers model.*got Linear"):
+    with pytest.raises(AttnProbeError, match=r"needs a Transformers model, got Linear"):
         change_weights(nn.Linear(3, 2), "untrained")
     model = tiny_models.bert(60, layers=1, spread=0.02)
     model.classifier = nn.Sequential(model.classifier)
-    with pytest.raises(AttnProbeError, match=r"classifier\.\S+ is another one; use --weights rand"):
+    with pytest.raises(AttnProbeError, match=r"classifier\.\S+ does not; use --weights rand"):
         change_weights(model, "untrained")
 
 

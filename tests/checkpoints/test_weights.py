@@ -10,10 +10,17 @@ import torch
 from torch import nn
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from hf_attnprobe import AttnProbeError, AuditOptions, audit, changed_answers, survive
-from hf_attnprobe.audits.options import Weights
-from hf_attnprobe.checkpoints.weights import CHANGES, GROUP, TWINS, change_weights, pruned, rounded
-from hf_attnprobe.reports.comparison import told_statistics
+from hf_attnprobe import AttnProbeError, AuditOptions, audit, list_changed_answers, compare
+from hf_attnprobe.audits.options import WeightChange
+from hf_attnprobe.checkpoints.weights import (
+    WEIGHT_CHANGES,
+    GROUP_SIZE,
+    RANDOMISERS,
+    change_weights,
+    prune_half,
+    round_to_steps,
+)
+from hf_attnprobe.reports.comparison import iterate_compared_statistics
 from tests.helpers import tiny_models
 from tests.helpers.error_messages import refused
 from tests.helpers.transformer_families import tiny_model
@@ -22,11 +29,11 @@ from tests.helpers.transformer_families import tiny_model
 TESTS = ["permutation", "uniform_attention"]
 
 
-@pytest.mark.parametrize(("bits", "group"), [(8, None), (4, GROUP), (4, 5), (2, 1)])
+@pytest.mark.parametrize(("bits", "group"), [(8, None), (4, GROUP_SIZE), (4, 5), (2, 1)])
 def test_rounding_is_that_of_numpy(bits, group):
     weight = torch.randn(7, 300, generator=torch.Generator().manual_seed(0))
     weight[3] = 0
-    found = rounded(weight, bits, group).numpy()
+    found = round_to_steps(weight, bits, group).numpy()
     for k, row in enumerate(weight.numpy()):
         for start in range(0, 300, group or 300):
             part = row[start : start + (group or 300)]
@@ -39,13 +46,13 @@ def test_rounding_is_that_of_numpy(bits, group):
 
 def test_pruning_takes_the_smaller_half():
     weight = torch.randn(7, 30, generator=torch.Generator().manual_seed(0))
-    found = pruned(weight)
+    found = prune_half(weight)
     assert int((found == 0).sum()) == 105
     assert weight[found == 0].abs().max() < weight[found != 0].abs().min()
     assert torch.equal(found[found != 0], weight[found != 0])
 
 
-@pytest.mark.parametrize("how", CHANGES)
+@pytest.mark.parametrize("how", WEIGHT_CHANGES)
 def test_matrices_change_and_nothing_else(how):
     model = tiny_models.bert()
     before = copy.deepcopy(model.state_dict())
@@ -58,11 +65,11 @@ def test_matrices_change_and_nothing_else(how):
 def test_experts_are_refused():
     """Whose matrices are stacked in one parameter, some with inputs first."""
     model = tiny_model("MixtralForCausalLM", "mixtral")
-    refused("most of those of MixtralForCausalLM are elsewhere", change_weights, model, "int8")
+    refused("cannot change the weights of MixtralForCausalLM", change_weights, model, "int8")
 
 
 def test_every_version_has_a_change():
-    assert {*CHANGES, *TWINS} == set(get_args(Weights))
+    assert {*WEIGHT_CHANGES, *RANDOMISERS} == set(get_args(WeightChange))
 
 
 @pytest.fixture(scope="module")
@@ -71,17 +78,17 @@ def survived(checkpoint, reviews_folder, tmp_path_factory):
     versions = ["int8", "pruned", checkpoint]
     options = AuditOptions(prune=False)
     given = {"options": options, "output_dir": folder, "progress": False}
-    return survive(checkpoint, versions, reviews_folder, TESTS, **given), folder
+    return compare(checkpoint, versions, reviews_folder, TESTS, **given), folder
 
 
 def test_equal_weights_differ_by_exactly_nothing(survived):
     comparison, _folder = survived
-    same = [d for _, number, d in told_statistics(comparison) if number == 3]
+    same = [d for _, number, d in iterate_compared_statistics(comparison) if number == 3]
     assert same
     for difference in same:
         assert difference.value == 0, difference
-    assert not any("3" in sentence.split(":")[0] for sentence in changed_answers(comparison))
-    other = [d.value for _, number, d in told_statistics(comparison) if number == 2]
+    assert not any("3" in sentence.split(":")[0] for sentence in list_changed_answers(comparison))
+    other = [d.value for _, number, d in iterate_compared_statistics(comparison) if number == 2]
     assert any(other)
 
 
@@ -108,7 +115,7 @@ def test_the_page_names_every_version(survived):
     assert len(set(comparison.names)) == 4
     page = (folder / "report.html").read_text()
     assert all(name in page for name in comparison.names)
-    assert json.loads((folder / "survival.json").read_text())["names"] == list(comparison.names)
+    assert json.loads((folder / "comparison.json").read_text())["names"] == list(comparison.names)
 
 
 @pytest.mark.slow
@@ -124,12 +131,12 @@ def test_a_certain_change_is_an_exit_code(checkpoint, reviews_folder, tmp_path, 
         return tiny_models.saved(tmp_path / name, model, tokenizer)
 
     sharp, even = with_attention_times(10, "sharp"), with_attention_times(0, "even")
-    command = ("survive", "--model", sharp, "--dataset", reviews_folder, "--no-prune")
+    command = ("compare", sharp, even, "--dataset", reviews_folder, "--no-prune")
     command += ("--tests", "permutation", "--output-dir", tmp_path / "out")
-    done = cli(*command, "--versions", even, "--fail-on-change")
+    done = cli(*command, "--fail-on-change")
     assert done.code == 3
     assert "changed: effect is no for even, yes for sharp" in done.err
-    assert cli(*command, "--versions", even).code == 0
+    assert cli(*command).code == 0
     audits = [tmp_path / "out" / name for name in ("0-model", "1-even")]
     again = cli("report", *audits, "--fail-on-change")
     assert again.code == 3
@@ -141,7 +148,7 @@ def test_a_certain_change_is_an_exit_code(checkpoint, reviews_folder, tmp_path, 
     ("versions", "options", "message"),
     [
         ([], {}, "give at least one of bfloat16"),
-        ("int8", {}, "expected a list for versions of survive"),
+        ("int8", {}, "expected a list for versions of compare"),
         (["int8"], {"weights": "int4"}, "name it among the versions"),
         (["int8", "/typo"], {}, "expected a model at /typo, there is nothing"),
     ],
@@ -149,5 +156,5 @@ def test_a_certain_change_is_an_exit_code(checkpoint, reviews_folder, tmp_path, 
 def test_bad_versions(versions, options, message, checkpoint, reviews_folder, tmp_path):
     with pytest.raises(AttnProbeError, match=message):
         given = {"options": AuditOptions(**options), "output_dir": tmp_path / "out"}
-        survive(checkpoint, versions, reviews_folder, **given)
+        compare(checkpoint, versions, reviews_folder, **given)
     assert not (tmp_path / "out").exists()
