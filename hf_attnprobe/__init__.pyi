@@ -3,11 +3,8 @@
 from hf_attnprobe.adapters import register_adapter as register_adapter
 from hf_attnprobe.adapters import wrap as wrap
 from hf_attnprobe.audits.api import audit as audit
-from hf_attnprobe.audits.api import judge as judge
-from hf_attnprobe.audits.compare import (
-    compare_checkpoints as compare_checkpoints,
-)
-from hf_attnprobe.audits.compare import survive as survive
+from hf_attnprobe.audits.api import evaluate_scores as evaluate_scores
+from hf_attnprobe.audits.compare import compare as compare
 from hf_attnprobe.audits.options import AuditOptions as AuditOptions
 from hf_attnprobe.core.errors import AttnProbeError as AttnProbeError
 from hf_attnprobe.core.options import Options as Options
@@ -15,12 +12,12 @@ from hf_attnprobe.core.options import SavedModel as SavedModel
 from hf_attnprobe.core.options import option as option
 from hf_attnprobe.core.readings import Reading as Reading
 from hf_attnprobe.data.catalog import KnownDataset as KnownDataset
-from hf_attnprobe.data.catalog import known_datasets as known_datasets
+from hf_attnprobe.data.catalog import list_datasets as list_datasets
 from hf_attnprobe.data.examples import load_examples as load_examples
 from hf_attnprobe.data.examples import load_splits as load_splits
 from hf_attnprobe.data.specs import Answers as Answers
 from hf_attnprobe.data.specs import Data as Data
-from hf_attnprobe.data.synthetic import rationale_dataset as rationale_dataset
+from hf_attnprobe.data.synthetic import make_rationale_dataset as make_rationale_dataset
 from hf_attnprobe.data.tokenizer import build_tokenizer as build_tokenizer
 from hf_attnprobe.demonstration import DemoOptions as DemoOptions
 from hf_attnprobe.demonstration import demo as demo
@@ -58,9 +55,9 @@ from hf_attnprobe.models.attention_classifier import (
 from hf_attnprobe.models.attention_classifier import (
     AttentionClassifierModel as AttentionClassifierModel,
 )
-from hf_attnprobe.planted_effects.detection_limit import spike_in as spike_in
-from hf_attnprobe.planted_effects.options import SpikeOptions as SpikeOptions
-from hf_attnprobe.plots.shown_text import ShownText as ShownText
+from hf_attnprobe.planted_effects.detection_limit import find_detection_limit as find_detection_limit
+from hf_attnprobe.planted_effects.options import DetectionLimitOptions as DetectionLimitOptions
+from hf_attnprobe.plots.highlighted_text import HighlightedText as HighlightedText
 from hf_attnprobe.protocol import AttentionModel as AttentionModel
 from hf_attnprobe.protocol import (
     AttentionModelBase as AttentionModelBase,
@@ -85,17 +82,14 @@ from hf_attnprobe.reports.comparison import (
     AuditComparison as AuditComparison,
 )
 from hf_attnprobe.reports.comparison import (
-    changed_answers as changed_answers,
+    list_changed_answers as list_changed_answers,
 )
 from hf_attnprobe.reports.comparison import (
     compare_audits as compare_audits,
 )
 from hf_attnprobe.reports.report import Report as Report
-from hf_attnprobe.reports.report import joined_report as joined_report
+from hf_attnprobe.reports.report import join_shares as join_shares
 from hf_attnprobe.reports.report import read_audit as read_audit
-from hf_attnprobe.retraining.deception import Deception as Deception
-from hf_attnprobe.retraining.deception import deceive as deceive
-from hf_attnprobe.retraining.options import DeceptionOptions as DeceptionOptions
 from hf_attnprobe.retraining.options import RetrainOptions as RetrainOptions
 from hf_attnprobe.retraining.options import TransferOptions as TransferOptions
 from hf_attnprobe.retraining.report import RetrainingReport as RetrainingReport

@@ -7,36 +7,36 @@ from typing import Any
 
 from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.core.options import public_function
-from hf_attnprobe.documents.formats import csv_of
+from hf_attnprobe.documents.formats import format_csv
 from hf_attnprobe.reports.comparison import (
     AuditComparison,
     compare_audits,
 )
 from hf_attnprobe.reports.report import (
-    check_once,
+    check_distinct_folders,
     is_share,
-    joined_report,
+    join_shares,
     read_audit,
 )
-from hf_attnprobe.retraining.report import KIND, read_retraining
+from hf_attnprobe.retraining.report import FOLDER_KIND, read_retraining
 from hf_attnprobe.storage.folders import write_atomically
 from hf_attnprobe.studies.report import read_study_report
 from hf_attnprobe.studies.steps import STATE
 
 
 Folders = str | Path | Sequence[str | Path]
-FORMS: Mapping[str, Callable[[Any], str]] = {
+RENDERERS: Mapping[str, Callable[[Any], str]] = {
     ".md": lambda result: result.to_markdown(),
     ".html": lambda result: result.to_html(),
     ".json": lambda result: result.to_json(),
-    ".csv": lambda result: csv_of(result.summary_frame()),
+    ".csv": lambda result: format_csv(result.summary_frame()),
 }
 """How a result is written, by the ending of the file."""
-DOCUMENT, TABLE = (".md", ".html", ".json"), (".csv",)
+DOCUMENT_ENDINGS, TABLE_ENDINGS = (".md", ".html", ".json"), (".csv",)
 
 
 @dataclass(frozen=True)
-class Kind:
+class ResultType:
     """What the folders of one verb can be shown as.
 
     Attributes:
@@ -50,7 +50,7 @@ class Kind:
     name: str
     mark: str
     read: Callable[[Any], Any] | None = None
-    endings: Collection[str] = DOCUMENT
+    endings: Collection[str] = DOCUMENT_ENDINGS
     files: Mapping[str, str] = field(default_factory=dict)
 
     def text(self, folder: Any, ending: str, output: object) -> str:
@@ -67,8 +67,8 @@ class Kind:
         if self.read is not None:
             result = self.read(folder)
             if isinstance(result, AuditComparison) and output is not None:
-                result = result.linked(folder, Path(str(output)).parent)
-            return FORMS[ending](result)
+                result = result.add_page_links(folder, Path(str(output)).parent)
+            return RENDERERS[ending](result)
         try:
             return (folder / self.files[ending]).read_text(encoding="utf-8")
         except OSError as error:
@@ -78,41 +78,32 @@ class Kind:
             ) from error
 
 
-AUDIT = Kind("an audit", "summary.json", read_audit, (*DOCUMENT, *TABLE))
-RETRAINING = Kind("a retraining", f"{KIND}.json", read_retraining, (*DOCUMENT, *TABLE))
-STUDY = Kind("a study", STATE, read_study_report)
-DRAWN = (AUDIT, RETRAINING)
-SHARES = Kind("shares of an audit", "", joined_report, AUDIT.endings)
-AUDITS = Kind("several audits", "", compare_audits, (*DOCUMENT, *TABLE))
-KINDS = (
-    RETRAINING,
-    STUDY,
-    Kind(
+AUDIT_RESULT = ResultType("an audit", "summary.json", read_audit, (*DOCUMENT_ENDINGS, *TABLE_ENDINGS))
+RETRAINING_RESULT = ResultType("a retraining", f"{FOLDER_KIND}.json", read_retraining, (*DOCUMENT_ENDINGS, *TABLE_ENDINGS))
+STUDY_RESULT = ResultType("a study", STATE, read_study_report)
+TYPES_WITH_FIGURES = (AUDIT_RESULT, RETRAINING_RESULT)
+SHARES_RESULT = ResultType("shares of an audit", "", join_shares, AUDIT_RESULT.endings)
+AUDIT_COMPARISON_RESULT = ResultType("several audits", "", compare_audits, (*DOCUMENT_ENDINGS, *TABLE_ENDINGS))
+RESULT_TYPES = (
+    RETRAINING_RESULT,
+    STUDY_RESULT,
+    ResultType(
         "a comparison",
-        "survival.json",
+        "comparison.json",
         files={
             ".md": "report.md",
             ".html": "report.html",
-            ".json": "survival.json",
+            ".json": "comparison.json",
         },
     ),
-    Kind(
-        "a deception",
-        "deception.json",
-        files={
-            ".md": "report.md",
-            ".html": "report.html",
-            ".json": "deception.json",
-        },
-    ),
-    AUDIT,
+    AUDIT_RESULT,
 )
 """In the order in which their marks are looked for."""
 
 
-def kind_of(folder: Path) -> Kind:
+def detect_result_type(folder: Path) -> ResultType:
     """Which verb a folder is of; an audit's, if it has no mark."""
-    return next((kind for kind in KINDS if (folder / kind.mark).is_file()), AUDIT)
+    return next((kind for kind in RESULT_TYPES if (folder / kind.mark).is_file()), AUDIT_RESULT)
 
 
 @public_function
@@ -123,7 +114,7 @@ def render_report(folder: Folders, output: str | Path | None = None) -> str:
 
     Args:
         folder: the output folder of ``audit``, ``retrain``, ``compare``,
-            ``deceive`` or ``study``; several folders of audits for a comparison.
+            or ``study``; several folders of audits for a comparison.
         output: a file to write, ending in .html, .md, .json or .csv; None writes
             nothing and gives Markdown.
 
@@ -134,7 +125,7 @@ def render_report(folder: Folders, output: str | Path | None = None) -> str:
         AttnProbeError: a folder without results, a form that there is not, or a file
             that cannot be written.
     """
-    kind, source = _kind_and_source(folder)
+    kind, source = _detect_source(folder)
     ending = ".md" if output is None else Path(output).suffix
     text = kind.text(source, ending, output)
     if output is not None:
@@ -147,23 +138,23 @@ def render_report(folder: Folders, output: str | Path | None = None) -> str:
     return text
 
 
-def terminal_report(folder: Folders) -> str:
+def render_terminal_report(folder: Folders) -> str:
     """What the verb printed when it was done; Markdown of what only its own files hold.
 
     Raises:
         AttnProbeError: as :func:`render_report`.
     """
-    kind, source = _kind_and_source(folder)
+    kind, source = _detect_source(folder)
     return kind.text(source, ".md", None) if kind.read is None else str(kind.read(source))
 
 
-def _kind_and_source(folder: Folders) -> tuple[Kind, Any]:
+def _detect_source(folder: Folders) -> tuple[ResultType, Any]:
     """What is shown, and the folder or the folders that it is read from."""
-    folders = _as_list(folder)
+    folders = _list_folders(folder)
     if len(folders) == 1:
-        return kind_of(folders[0]), folders[0]
-    _check_audits(folders)
-    return SHARES if all(map(is_share, folders)) else AUDITS, folders
+        return detect_result_type(folders[0]), folders[0]
+    _check_comparable(folders)
+    return SHARES_RESULT if all(map(is_share, folders)) else AUDIT_COMPARISON_RESULT, folders
 
 
 def save_figures(folder: Folders, output_dir: str | Path) -> None:
@@ -172,17 +163,17 @@ def save_figures(folder: Folders, output_dir: str | Path) -> None:
     Raises:
         AttnProbeError: other folders, several folders, or nothing that can be drawn.
     """
-    folders = _as_list(folder)
-    kind = kind_of(folders[0])
-    if len(folders) != 1 or kind not in DRAWN or kind.read is None:
-        names = " or ".join(one.name for one in DRAWN)
+    folders = _list_folders(folder)
+    kind = detect_result_type(folders[0])
+    if len(folders) != 1 or kind not in TYPES_WITH_FIGURES or kind.read is None:
+        names = " or ".join(one.name for one in TYPES_WITH_FIGURES)
         raise AttnProbeError(f"expected one folder of {names} for --figures; give one such folder")
-    from hf_attnprobe.plots.matplotlib_backend import save  # matplotlib is slow to import
+    from hf_attnprobe.plots.matplotlib_backend import save_charts  # matplotlib is slow to import
 
-    save(kind.read(folders[0]).charts(), output_dir)
+    save_charts(kind.read(folders[0]).charts(), output_dir)
 
 
-def _as_list(folder: Folders) -> list[Path]:
+def _list_folders(folder: Folders) -> list[Path]:
     several = [folder] if isinstance(folder, str | Path) else folder
     if not several:
         raise AttnProbeError(
@@ -191,11 +182,11 @@ def _as_list(folder: Folders) -> list[Path]:
     return [Path(one) for one in several]
 
 
-def _check_audits(folders: Sequence[Path]) -> None:
+def _check_comparable(folders: Sequence[Path]) -> None:
     """Raises AttnProbeError for a folder that holds no audit, or is there twice."""
     for folder in folders:
-        if (kind := kind_of(folder)) is not AUDIT:
+        if (kind := detect_result_type(folder)) is not AUDIT_RESULT:
             raise AttnProbeError(
                 f"expected folders of audits to compare, {folder} holds {kind.name}; give it alone"
             )
-    check_once(folders)
+    check_distinct_folders(folders)

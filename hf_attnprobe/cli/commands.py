@@ -45,12 +45,12 @@ from hf_attnprobe.demonstration import (
     DemoOptions,
     demo,
     demo_language_model,
-    rationale_line,
+    format_rationale_line,
 )
 from hf_attnprobe.integrations.card_options import CardOptions, PublishingOptions
-from hf_attnprobe.planted_effects.options import SpikeOptions
-from hf_attnprobe.retraining.options import KINDS as RETRAININGS
-from hf_attnprobe.retraining.options import DeceptionOptions, RetrainOptions
+from hf_attnprobe.planted_effects.options import DetectionLimitOptions
+from hf_attnprobe.retraining.options import OPTIONS_BY_TEST as RETRAININGS
+from hf_attnprobe.retraining.options import DEFAULT_TESTS, RetrainOptions
 from hf_attnprobe.storage.folders import check_usable
 from hf_attnprobe.studies.steps import StudyOptions
 from hf_attnprobe.training.options import Architecture, TrainingOptions
@@ -181,9 +181,9 @@ def run_audit(arguments: dict[str, Any]) -> int:
 
     from hf_attnprobe.audits.api import audit
     from hf_attnprobe.core.distributed import process_state
-    from hf_attnprobe.reports.ci_gate import conditions, failures
+    from hf_attnprobe.reports.ci_gate import parse_conditions, list_failures
 
-    fail_conditions = conditions(arguments["fail_on"])
+    fail_conditions = parse_conditions(arguments["fail_on"])
     if arguments["estimate"]:
         from hf_attnprobe.audits.pipeline import estimate_audit
 
@@ -192,7 +192,7 @@ def run_audit(arguments: dict[str, Any]) -> int:
         return 0
     report = audit(**audit_arguments)
     _print_audit(report, arguments)
-    reasons = failures(report, fail_conditions)
+    reasons = list_failures(report, fail_conditions)
     if not reasons:
         return 0
     if process_state().is_main_process:
@@ -225,19 +225,19 @@ def _print_audit(report: "Report", arguments: Mapping[str, Any]) -> None:
     """Print a report as text or JSON, from the first process only."""
     from hf_attnprobe.audits.options import get_share_folder
     from hf_attnprobe.core.distributed import process_state
-    from hf_attnprobe.reports.report import place_line
-    from hf_attnprobe.reports.result import to_json
+    from hf_attnprobe.reports.report import format_page_line
+    from hf_attnprobe.reports.result import report_to_json
 
     if not process_state().is_main_process:
         return
     if arguments["json"]:
-        show(json.dumps(to_json(report)))
+        show(json.dumps(report_to_json(report)))
     else:
         show(report.to_text(verbose=arguments["verbose"]))
         folder, share = arguments["output_dir"], arguments["share"]
         if folder is not None and share is not None:
             folder = get_share_folder(folder, report.provenance["share"])
-        show(place_line(folder))
+        show(format_page_line(folder))
 
 
 def run_compare(arguments: dict[str, Any]) -> int:
@@ -249,10 +249,10 @@ def run_compare(arguments: dict[str, Any]) -> int:
         for name in names
     ]
 
-    from hf_attnprobe.audits.compare import survive
+    from hf_attnprobe.audits.compare import compare
     from hf_attnprobe.core.distributed import process_state
 
-    comparison = survive(versions=versions, **audit_arguments)
+    comparison = compare(versions=versions, **audit_arguments)
     if process_state().is_main_process:
         if arguments["json"]:
             show(comparison.to_json())
@@ -266,9 +266,9 @@ def run_compare(arguments: dict[str, Any]) -> int:
 def _report_changed_answers(comparison: "AuditComparison", arguments: Mapping[str, Any]) -> int:
     """Print each answer that certainly changed, and return the exit code."""
     from hf_attnprobe.core.distributed import process_state
-    from hf_attnprobe.reports.comparison import changed_answers
+    from hf_attnprobe.reports.comparison import list_changed_answers
 
-    sentences = changed_answers(comparison)
+    sentences = list_changed_answers(comparison)
     if process_state().is_main_process:
         for sentence in sentences:
             show(f"attnprobe: changed: {sentence}", file=sys.stderr)
@@ -280,7 +280,7 @@ def run_report(arguments: dict[str, Any]) -> int:
     from hf_attnprobe.render import (
         render_report,
         save_figures,
-        terminal_report,
+        render_terminal_report,
     )
 
     folders, figures = arguments["folders"], arguments["figures"]
@@ -291,7 +291,7 @@ def run_report(arguments: dict[str, Any]) -> int:
         render_report(folders, arguments["output"])
         show(f"report in {arguments['output']}")
     elif figures is None:
-        show(terminal_report(folders))
+        show(render_terminal_report(folders))
     if not arguments["fail_on_change"]:
         return 0
     from hf_attnprobe.reports.comparison import compare_audits
@@ -342,13 +342,9 @@ def add_train_command(parser: CommandParser) -> None:
 def add_retrain_command(parser: CommandParser) -> None:
     """Add the flags of ``attnprobe retrain``."""
     add_help_all_flag(parser)
-    parser.add_argument(
-        "--model",
-        required=True,
-        help="folder or Hub id of the base model, an attention classifier",
-    )
+    add_option_flags(parser, SavedModel, excluded=["task", "gguf_file"])
     add_option_flags(parser, Data, excluded=TEST_SPLIT_FIELDS)
-    add_test_flags(parser, RETRAININGS, "all of them", lambda: RETRAININGS)
+    add_test_flags(parser, RETRAININGS, ", ".join(DEFAULT_TESTS), lambda: RETRAININGS)
     parser.add_argument(
         "--output-dir",
         required=True,
@@ -359,23 +355,6 @@ def add_retrain_command(parser: CommandParser) -> None:
     add_verbose_flag(parser)
 
 
-def add_deceive(parser: CommandParser) -> None:
-    """Flags of deceive."""
-    add_help_all_flag(parser)
-    add_option_flags(parser, SavedModel, excluded=["task", "gguf_file"])
-    add_option_flags(parser, Data, excluded=TEST_SPLIT_FIELDS)
-    parser.add_argument(
-        "--tokens",
-        nargs="+",
-        required=True,
-        metavar="TOKEN",
-        help="impermissible tokens: the model learns to put no attention on them",
-    )
-    parser.add_argument("--output-dir", required=True, help="folder for the checkpoint")
-    add_option_flags(parser, DeceptionOptions)
-    add_json_flag(parser, "numbers")
-
-
 def run_demo(arguments: dict[str, Any]) -> None:
     """Train and audit a small model, and print the report and how well attention finds the rationale."""
     folder, options = (
@@ -384,19 +363,19 @@ def run_demo(arguments: dict[str, Any]) -> None:
     )
     verbose = arguments["verbose"]
 
-    from hf_attnprobe.reports.report import place_line
+    from hf_attnprobe.reports.report import format_page_line
 
     if options.language_model:
         report = demo_language_model(folder, seed=options.seed)
         show(report.to_text(verbose=verbose))
-        show(place_line(folder / "audit"))
+        show(format_page_line(folder / "audit"))
         return
     report, metrics = demo(folder, options=options)
     show(report.to_text(verbose=verbose))
-    show(place_line(folder / "audit"), end="\n\n")
+    show(format_page_line(folder / "audit"), end="\n\n")
     if verbose:
         show(f"Model\n  {', '.join(_format_scores(metrics, '{} {:.3f}'))}\n")
-    show(rationale_line(report))
+    show(format_rationale_line(report))
 
 
 def run_train(arguments: dict[str, Any]) -> None:
@@ -447,44 +426,22 @@ def run_retrain(arguments: dict[str, Any]) -> None:
         from_flat(arguments, RetrainOptions),
     )
 
-    from hf_attnprobe.reports.report import place_line
+    from hf_attnprobe.reports.report import format_page_line
     from hf_attnprobe.retraining.run import retrain
-    from hf_attnprobe.retraining.verdict import to_json
+    from hf_attnprobe.retraining.verdict import report_to_json
 
     report = retrain(
-        arguments["model"],
+        from_flat(arguments, SavedModel),
         data,
         parse_test_selection(arguments, lambda: RETRAININGS),
         output_dir=arguments["output_dir"],
         options=options,
     )
     if arguments["json"]:
-        show(json.dumps(to_json(report)))
+        show(json.dumps(report_to_json(report)))
     else:
         show(report.to_text(verbose=arguments["verbose"]))
-        show(place_line(arguments["output_dir"]))
-
-
-def run_deceive(arguments: dict[str, Any]) -> None:
-    """Trains a model against attention to some tokens and prints what became of both."""
-    data, options = (
-        from_flat(arguments, Data),
-        from_flat(arguments, DeceptionOptions),
-    )
-
-    from hf_attnprobe.retraining.deception import deceive, deception_data
-
-    deception = deceive(
-        from_flat(arguments, SavedModel),
-        data,
-        arguments["tokens"],
-        output_dir=arguments["output_dir"],
-        options=options,
-    )
-    if arguments["json"]:
-        show(json.dumps(deception_data(deception)))
-    else:
-        show(f"{deception}\nmodel in {arguments['output_dir']}")
+        show(format_page_line(arguments["output_dir"]))
 
 
 def _format_scores(metrics: dict[str, float], template: str) -> list[str]:
@@ -540,7 +497,7 @@ def add_detection_limit_command(parser: CommandParser) -> None:
     add_help_all_flag(parser)
     parser.add_argument("model", metavar="MODEL", help="folder or Hub id of the model")
     parser.add_argument("--output-dir", help="folder for spike_in.json, its page and rows.csv")
-    add_option_flags(parser, SpikeOptions)
+    add_option_flags(parser, DetectionLimitOptions)
     add_option_flags(parser, Data, excluded=["train_limit"])
     add_answer_flags(parser)
     add_json_flag(parser)
@@ -548,11 +505,11 @@ def add_detection_limit_command(parser: CommandParser) -> None:
 
 def run_detection_limit(arguments: dict[str, Any]) -> None:
     """Plant effects of known size in copies of a model, and print which of them the tests detect."""
-    from hf_attnprobe.planted_effects.detection_limit import spike_in
+    from hf_attnprobe.planted_effects.detection_limit import find_detection_limit
 
-    planted = from_flat(arguments, SpikeOptions)
+    planted = from_flat(arguments, DetectionLimitOptions)
     folder = arguments["output_dir"]
-    seen = spike_in(arguments["model"], build_data(arguments), folder, options=planted)
+    seen = find_detection_limit(arguments["model"], build_data(arguments), folder, options=planted)
     show(seen.to_json() if arguments["json"] else str(seen))
 
 
@@ -662,7 +619,6 @@ COMMANDS: dict[str, Callable[[dict[str, Any]], int | None]] = {
     "retrain": run_retrain,
     "study": run_study,
     "compare": run_compare,
-    "deceive": run_deceive,
     "detection-limit": run_detection_limit,
     "report": run_report,
     "card": run_card,
@@ -706,11 +662,6 @@ COMMAND_HELP: dict[str, tuple[Callable[[CommandParser], None], str, str]] = {
         add_compare_command,
         "audit several models or versions of a model, and compare each with the first",
         "bert bert-2 int8 --dataset sst --output-dir comparison",
-    ),
-    "deceive": (
-        add_deceive,
-        "train a model to hide its attention to some tokens",
-        "--model bilstm-sst --dataset sst --tokens he she --output-dir hidden",
     ),
     "detection-limit": (
         add_detection_limit_command,

@@ -1,7 +1,16 @@
-"""Tests that train models beside a base (Wiegreffe & Pinter 2019, Mohankumar et al. 2020).
+"""Tests that train variants of a base model and compare them with it.
 
-A test is a function that yields variants of the base, and registers itself in its file;
-``base.py`` trains the variants, reads and compares them.
+The tests are those of Wiegreffe & Pinter 2019 (``uniform``, ``seeds``, ``adversary``,
+``diagnostic_mlp``) and of Pruthi et al. 2020 (``deception``). For example, ``uniform`` trains the
+base model again without its attention, to find out whether the attention is needed.
+
+- :func:`hf_attnprobe.retrain` runs the tests and returns a report.
+- :func:`hf_attnprobe.transfer` trains a model with the attention of another one.
+
+Each test is a function that yields variants of the base model. It is registered in its own file
+with :func:`register_retraining`. Start reading in ``controls.py``, which has the simplest tests.
+``base_model.py`` trains and measures the variants, ``verdict.py`` grades the results, and
+``report.py`` prints them.
 """
 
 import importlib
@@ -10,73 +19,97 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, TypeVar
 
+from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.core.options import Asked, Options, options_with_default
 from hf_attnprobe.core.readings import TestReadings
-from hf_attnprobe.retraining.options import KINDS
+from hf_attnprobe.retraining.options import DEFAULT_TESTS, OPTIONS_BY_TEST, Deception
 
 
 @dataclass(frozen=True, eq=False)
 class RetrainingTest:
-    """A test that trains models beside a base.
+    """A test that trains variants of a base model.
 
     Attributes:
-        name: of the test, its function and its folder.
-        title: one line, for reports.
-        variants: ``variants(setup, options)`` yields the models of a setup; nothing is trained
-            or read in it.
-        readings: a sentence for every statistic, or its ``Reading``.
-        together: ``together(tested, options)`` adds what is said of all variants together.
-        reference: the model that the others are compared with.
+        name: Name of the test, of its function and of its folder.
+        title: Description in one line, for reports.
+        make_variants: Function ``make_variants(setup, options)`` that yields the variants. It
+            neither trains nor measures a model.
+        readings: A sentence for every statistic, or its ``Reading``.
+        summarize: Function ``summarize(results, options)`` that adds statistics of all variants
+            together.
+        check: Function ``check(setup, options)`` that raises ``AttnProbeError`` if the test cannot
+            run on the model and the data.
+        reference: Name of the variant that the scores of the others are compared with.
+        trains_from_scratch: Whether the variants start from random weights. The base model must
+            then be a flat attention classifier. Otherwise any classifier is accepted.
     """
 
     name: str
     title: str
-    variants: Callable[..., Iterator[Any]]
+    make_variants: Callable[..., Iterator[Any]]
     readings: TestReadings
-    together: Callable[..., None] | None = None
+    summarize: Callable[..., None] | None = None
+    check: Callable[..., None] | None = None
     reference: str = "base"
+    trains_from_scratch: bool = True
 
 
 _registered: dict[str, RetrainingTest] = {}
-Yields = TypeVar("Yields", bound=Callable[..., Iterator[Any]])
+VariantGenerator = TypeVar("VariantGenerator", bound=Callable[..., Iterator[Any]])
 
 
-def register_retraining(**record: Any) -> Callable[[Yields], Yields]:
-    """Registers the decorated function, which yields variants, as a test under its own name.
+def register_retraining(**record: Any) -> Callable[[VariantGenerator], VariantGenerator]:
+    """Return a decorator that registers a function as the test with the function's name.
 
     Args:
-        record: other attributes of :class:`RetrainingTest`.
+        **record: The other attributes of :class:`RetrainingTest`.
+
+    Example:
+        Register a test that trains the base model with half the learning rate::
+
+            @register_retraining(title="A model trained more slowly", readings=READINGS)
+            def slow(setup, options):
+                rate = setup.base.settings.learning_rate / 2
+                yield Variant("slow", "slow", partial(train_variant, learning_rate=rate))
     """
 
-    def register(variants: Yields) -> Yields:
-        name = variants.__name__
-        _registered[name] = RetrainingTest(name=name, variants=variants, **record)
-        return variants
+    def register(make_variants: VariantGenerator) -> VariantGenerator:
+        name = make_variants.__name__
+        _registered[name] = RetrainingTest(name=name, make_variants=make_variants, **record)
+        return make_variants
 
     return register
 
 
 @cache
-def retrainings() -> dict[str, RetrainingTest]:
-    """All of them by name, in the order in which one can use another's models."""
-    for file in ("controls", "adversary"):
+def get_retraining_tests() -> dict[str, RetrainingTest]:
+    """Return all tests by name, ordered so that a test can use the models of earlier ones."""
+    for file in ("controls", "adversary", "deception"):
         importlib.import_module(f"hf_attnprobe.retraining.{file}")
-    return {name: _registered[name] for name in KINDS}
+    return {name: _registered[name] for name in OPTIONS_BY_TEST}
 
 
-def readings() -> dict[str, TestReadings]:
-    """Their readings, by test and statistic."""
-    return {name: test.readings for name, test in retrainings().items()}
+def get_retraining_readings() -> dict[str, TestReadings]:
+    """Return the readings of all statistics, by test and statistic."""
+    return {name: test.readings for name, test in get_retraining_tests().items()}
 
 
-def asked_retrainings(asked: Asked | None) -> dict[str, Options]:
-    """The options of the tests that are asked for, in the order in which they run.
+def select_retraining_tests(asked: Asked | None) -> dict[str, Options]:
+    """Return the options of the selected tests, in the order in which they run.
 
     Args:
-        asked: as :func:`~hf_attnprobe.core.options.options_by_test` takes it; "default" and None
-            are all tests.
+        asked: Names or options of tests, see
+            :func:`~hf_attnprobe.core.options.options_by_test`. None and "default" select
+            :data:`~hf_attnprobe.retraining.options.DEFAULT_TESTS`.
 
     Raises:
-        AttnProbeError: what :func:`~hf_attnprobe.core.options.options_by_test` refuses.
+        AttnProbeError: If a test or an option does not exist, or if ``deception`` has no words.
     """
-    return options_with_default(asked, KINDS, [*KINDS])
+    selected = options_with_default(asked, OPTIONS_BY_TEST, DEFAULT_TESTS)
+    deception = selected.get("deception")
+    if isinstance(deception, Deception) and not deception.words:
+        raise AttnProbeError(
+            "the test deception needs the words that the model should learn to hide; list them "
+            "with --set deception.words=WORD,WORD"
+        )
+    return selected

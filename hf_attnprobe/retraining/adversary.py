@@ -1,24 +1,28 @@
-"""Can a whole model be trained to look elsewhere? Wiegreffe & Pinter 2019, Section 4.
+"""The test ``adversary``: can a whole model learn to attend elsewhere?
 
-Question: is there a model that predicts as the base does, on all texts, while its attention
-          is elsewhere?
-Measure:  of a model trained from a fresh start on Σ TVD(ŷ_a, ŷ_b) − λ·KL(α_a‖α_b): F1, and
-          per test text the total variation distance (TVD) of its output and the
-          Jensen-Shannon divergence (JSD) of its attention to the base's. λ trades one for
-          the other; over several λ this draws a curve.
-          The curve shows every λ on all texts. What is said of "the adversary" is crossed:
-          each half of the texts chooses the farthest λ that keeps F1 for the other half.
-Compare:  other seeds and the model with uniform attention (their own tests); per text, the
-          search of Jain & Wallace and the exact frontier, the farthest attention within ε.
-          Those keep the base's encoder fixed; a trained adversary has an encoder of its
-          own, so the frontier is a baseline, no bound. The bound is the largest JSD that
-          any weights can have to the base's; it is checked on every text.
-Reading:  far at no cost: attention can be had that says anything. A curve that rises early:
-          attention is constrained.
+Source: Wiegreffe & Pinter 2019, Section 4.
 
-Its epochs are scored by their training loss, as in the paper, without a second pass. Of a
-regularised model the penalties are in the loss, since its adversary is a model of the same kind,
-and not in the score, which they would decide alone.
+Question: is there a model that makes the same predictions as the base model on all texts, although
+its attention is different?
+Measure: a model is trained from random weights on the loss Σ TVD(ŷ_a, ŷ_b) − λ·KL(α_a‖α_b).
+Reported are its F1 and, per test text, the total variation distance (TVD) of its output and the
+Jensen-Shannon divergence (JSD) of its attention from the base model's. λ trades the two terms
+against each other, and several λ give a curve. The curve shows every λ on all texts. Statements
+about "the chosen adversary" use cross-fitting: each half of the texts chooses the λ for the other
+half, namely the one with the largest JSD among those that keep F1.
+Compare: with other seeds and with uniform attention (two tests of their own). Per text, also with
+the search of Jain & Wallace and with the exact frontier, that is, the largest JSD of any attention
+that changes the output by at most ε. Both of these keep the encoder of the base model, while a
+trained adversary has an encoder of its own. The frontier is therefore a baseline and not a bound.
+The bound is the largest JSD that any weights can have from the base model's. It is checked for
+every text.
+Reading: if the JSD is large and no F1 is lost, the attention could have been different. If the TVD
+rises at small JSD, the attention is constrained.
+
+The epoch with the lowest training loss is kept, as in the paper, which saves a second pass over the
+data. If the base model is regularised, the penalties are part of the adversary's loss, because the
+adversary must be a model of the same type. They are not part of the score that chooses the epoch,
+because they would dominate it.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -34,22 +38,22 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.core.readings import share
-from hf_attnprobe.data.columns import column_of
-from hf_attnprobe.data.examples import label_names
+from hf_attnprobe.data.columns import read_column
+from hf_attnprobe.data.examples import list_label_names
 from hf_attnprobe.faithfulness.adversarial import (
     EPSILONS,
-    FRONTIER,
+    FRONTIER_EPSILONS,
     adversarial,
 )
 from hf_attnprobe.faithfulness.options import Adversarial
 from hf_attnprobe.functional.divergence import largest_jsd, tvd
 from hf_attnprobe.inference.outputs import (
     Outputs,
-    guide_rows,
-    observations,
-    over_texts,
-    special_ids,
-    to_guide,
+    build_guide_rows,
+    get_special_ids,
+    make_guide,
+    measure_texts,
+    observe_split,
 )
 from hf_attnprobe.models.attention_classifier import (
     AttentionClassifierForSequenceClassification,
@@ -57,29 +61,29 @@ from hf_attnprobe.models.attention_classifier import (
 from hf_attnprobe.protocol import Observation, Site
 from hf_attnprobe.retraining import register_retraining
 from hf_attnprobe.retraining.base_model import (
-    SPLITS,
-    Base,
-    Progress,
-    Setup,
+    SPLIT_NAMES,
+    BaseModel,
+    ProgressSetting,
+    RetrainingSetup,
     Splits,
-    Tested,
-    Trained,
+    TrainedVariant,
     Variant,
-    as_trained,
-    beside_base,
-    shared_settings,
-    silent,
+    VariantResults,
+    build_trained_variant,
+    compare_with_base,
+    disable_progress,
+    get_shared_settings,
 )
 from hf_attnprobe.retraining.options import Adversary
-from hf_attnprobe.retraining.verdict import CHOSEN
-from hf_attnprobe.statistics.scores import one_hot, weighted_metrics
+from hf_attnprobe.retraining.verdict import CHOSEN_ADVERSARY
+from hf_attnprobe.statistics.scores import compute_weighted_metrics, encode_one_hot
 from hf_attnprobe.statistics.verdicts import RULES
 from hf_attnprobe.training.classifier import (
-    new_model,
-    papers_trainer,
-    procedure_of,
+    build_model,
+    make_paper_trainer,
+    resolve_procedure,
 )
-from hf_attnprobe.training.procedures import with_penalties
+from hf_attnprobe.training.procedures import add_penalties
 from hf_attnprobe.training.trainer import PlainTrainer, train_or_load
 
 
@@ -87,161 +91,205 @@ if TYPE_CHECKING:
     import datasets
 
 
-ROUNDING = 1e-6
+ROUNDING_TOLERANCE = 1e-6
+"""Amount by which a JSD may exceed its bound through rounding."""
 
 
-def read_within_bound(
-    base: Base, model: PreTrainedModel, examples: "datasets.Dataset"
+def compare_with_base_and_bound(
+    base: BaseModel, model: PreTrainedModel, examples: "datasets.Dataset"
 ) -> dict[str, Tensor]:
-    """Like :func:`beside_base`, with the JSD as a share of its bound."""
-    numbers, own = beside_base(base, model, examples), base.outputs(examples)
-    bound = largest_jsd(own.attention, own.mask)
-    return numbers | {"jsd_over_bound": over_bound(numbers["jsd"], bound, own)}
+    """Measure like :func:`compare_with_base`, and add the JSD as a share of its bound.
 
+    Args:
+        base: The base model.
+        model: The adversary.
+        examples: The test texts.
 
-def choose(tested: Tested, options: Adversary) -> None:
-    """Adds the choice made on the other half of the texts, and what is reachable without
-    training.
+    Returns:
+        The statistics of :func:`compare_with_base`, and ``jsd_over_bound`` [texts].
     """
-    own, seed = tested.setup.own, tested.setup.seed
-    probs = torch.stack(list(tested.probs.values()))
-    divergence = tested.of_each("adversary_jsd")
-    place = crossed_choice(
-        own.labels.numpy(),
+    measurements = compare_with_base(base, model, examples)
+    outputs = base.get_outputs(examples)
+    bound = largest_jsd(outputs.attention, outputs.mask)
+    shares = divide_by_bound(measurements["jsd"], bound, outputs)
+    return measurements | {"jsd_over_bound": shares}
+
+
+def add_chosen_adversary(results: VariantResults, options: Adversary) -> None:
+    """Add the adversary that each half of the texts chose for the other half, and the baselines.
+
+    Args:
+        results: Measurements of all adversaries, to which the statistics are added.
+        options: Options of the test, with the values of λ.
+    """
+    base_outputs, seed = results.setup.base_outputs, results.setup.seed
+    probs = torch.stack(list(results.probs.values()))
+    divergence = results.stack_statistic("adversary_jsd")
+    choices = choose_across_halves(
+        base_outputs.labels.numpy(),
         probs[0].numpy(),
         list(probs[1:].numpy()),
         list(divergence.numpy()),
         tolerance=RULES["loss"].yes,
         seed=seed,
     )
-    texts = torch.arange(len(place))
-    chosen = {
-        "probs": probs[1:][place, texts],
-        "lambda": torch.tensor(options.sorted_lambdas())[place],
-        "jsd": divergence[place, texts],
-        "tvd": tested.of_each("adversary_tvd")[place, texts],
+    texts = torch.arange(len(choices))
+    measurements = {
+        "probs": probs[1:][choices, texts],
+        "lambda": torch.tensor(options.sorted_lambdas())[choices],
+        "jsd": divergence[choices, texts],
+        "tvd": results.stack_statistic("adversary_tvd")[choices, texts],
     }
-    tested.add(CHOSEN, "chosen", chosen)
-    tested.statistics["largest_jsd"] = largest_jsd(own.attention, own.mask)
-    tested.statistics |= baselines(tested.setup)
+    results.add_measurements(CHOSEN_ADVERSARY, "chosen", measurements)
+    results.statistics["largest_jsd"] = largest_jsd(base_outputs.attention, base_outputs.mask)
+    results.statistics |= measure_untrained_baselines(results.setup)
 
 
 @register_retraining(
-    title="Models trained to predict alike and attend elsewhere",
-    together=choose,
+    title="Models trained to make the same predictions with different attention",
+    summarize=add_chosen_adversary,
     readings={
         "adversary_jsd": (
-            "the adversary of λ {key} attends a divergence of {mean:.2f} (at most "
-            "0.69) away from the base"
+            "the attention of the adversary with λ {key} diverges from the base model's by "
+            "{mean:.2f} (at most 0.69)"
         ),
-        "adversary_tvd": ("the adversary of λ {key} predicts {mean:.2f} of 1 away from the base "),
-        "adversary_correct": share("the adversary of λ {key} is right in {mean:.0%} of texts"),
+        "adversary_tvd": (
+            "the output of the adversary with λ {key} differs from the base model's by {mean:.2f} "
+            "(total variation distance, at most 1)"
+        ),
+        "adversary_correct": share(
+            "the adversary with λ {key} is correct for {mean:.0%} of the texts"
+        ),
         "adversary_jsd_over_bound": share(
-            "the adversary of λ {key} is as far as {mean:.0%} of the largest divergence there is"
+            "the adversary with λ {key} reaches {mean:.0%} of the largest possible divergence"
         ),
-        "chosen_lambda": ("the λ that the other half of the texts chooses is {mean:g} on average"),
+        "chosen_lambda": "the λ chosen on the other half of the texts is {mean:g} on average",
         "chosen_jsd": (
-            "the adversary that the other half of the texts chooses attends a divergence "
-            "of {mean:.2f} (at most 0.69) away from the base"
+            "the attention of the adversary chosen on the other half of the texts diverges from "
+            "the base model's by {mean:.2f} (at most 0.69)"
         ),
         "chosen_tvd": (
-            "the adversary that the other half of the texts chooses predicts {mean:.2f} "
-            "of 1 away from the base"
+            "the output of the adversary chosen on the other half of the texts differs from the "
+            "base model's by {mean:.2f} (total variation distance, at most 1)"
         ),
         "chosen_correct": share(
-            "the adversary that the other half of the texts chooses is right in {mean:.0%} of texts"
+            "the adversary chosen on the other half of the texts is correct for {mean:.0%} of the "
+            "texts"
         ),
         "frontier_jsd": (
-            "with the base's encoder, weights within {key} of its output reach a "
-            "divergence of {mean:.2f}"
+            "with the base model's encoder, the farthest attention that changes the output by at "
+            "most {key} reaches a divergence of {mean:.2f}"
         ),
         "search_jsd": (
-            "the search finds weights within {key} of the output at a divergence of {mean:.2f}"
+            "the search finds attention that changes the output by at most {key} and reaches a "
+            "divergence of {mean:.2f}"
         ),
-        "search_tvd": ("what the search finds within {key} moves the output by {mean:.3f} of 1 "),
+        "search_tvd": (
+            "the attention that the search finds for a limit of {key} changes the output by "
+            "{mean:.3f}"
+        ),
         "largest_jsd": (
-            "no weights at all can be farther from the base's than a divergence of {mean:.2f}"
+            "the largest divergence of any attention from the base model's is {mean:.2f}"
         ),
     },
 )
-def adversary(setup: Setup, options: Adversary) -> Iterator[Variant]:
-    """One adversary per λ; their own seed is the base's plus 1."""
+def adversary(setup: RetrainingSetup, options: Adversary) -> Iterator[Variant]:
+    """Yield one adversary per λ, all trained with the base model's seed plus 1.
+
+    Args:
+        setup: The setup of the retraining.
+        options: The values of λ and the settings of the training.
+    """
     for strength in options.sorted_lambdas():
         yield Variant(
             f"adversary {strength:g}",
             "adversary",
             partial(train_adversary, lambda_=strength, options=options),
-            read_within_bound,
+            compare_with_base_and_bound,
             key=strength,
-            folder=options.folder_of(strength),
+            folder=options.name_folder(strength),
         )
 
 
-def over_bound(divergence: Tensor, bound: Tensor, own: Outputs) -> Tensor:
-    """JSD as a share of its bound, in [0, 1], [texts].
+def divide_by_bound(divergence: Tensor, bound: Tensor, outputs: Outputs) -> Tensor:
+    """Return a JSD as a share of its bound, in [0, 1], [texts].
 
-    It is NaN where the bound is 0, at texts of a single token.
+    The share is NaN if the bound is 0, which is the case for texts with a single token.
+
+    Args:
+        divergence: The JSD, [texts].
+        bound: The largest JSD of any attention from the base model's, [texts].
+        outputs: Outputs of the base model, for the example ids in the error message.
 
     Raises:
-        AttnProbeError: a JSD above its bound.
+        AttnProbeError: If a JSD exceeds its bound.
     """
-    beyond = divergence > bound + ROUNDING
-    if beyond.any():
-        row = int(beyond.int().argmax())
+    exceeds_bound = divergence > bound + ROUNDING_TOLERANCE
+    if exceeds_bound.any():
+        row = int(exceeds_bound.int().argmax())
         raise AttnProbeError(
-            f"text {own.example_ids[row]}: a JSD of {divergence[row]:.4f} is above the "
-            f"largest that any attention can have to the base's, {bound[row]:.4f}; the two "
-            "models do not cut it into the same tokens"
+            f"text {outputs.example_ids[row]} has a JSD of {divergence[row]:.4f}, but its largest "
+            f"possible value is {bound[row]:.4f}; check that both models use the same tokenizer"
         )
     return torch.where(bound > 0, divergence / bound, torch.nan)
 
 
-def baselines(setup: Setup) -> dict[str, Tensor]:
-    """What is reachable per text with the base's encoder, [texts] by ``statistic@ε``.
+def measure_untrained_baselines(setup: RetrainingSetup) -> dict[str, Tensor]:
+    """Measure how far attention can move per text without training, [texts] by ``statistic@ε``.
 
-    By search, and exactly where there are two classes.
+    The search is run on every model. The exact frontier is only known for two classes.
+
+    Args:
+        setup: The setup of the retraining.
     """
     base = setup.base
-    observed = observations(base.model, base.tokenizer, setup.splits["test"])
-    return over_texts(observed, partial(_baselines_of_batch, seed=setup.seed))
+    observed = observe_split(base.model, base.tokenizer, setup.splits["test"])
+    return measure_texts(observed, partial(_measure_batch, seed=setup.seed))
 
 
-def _baselines_of_batch(observation: Observation, seed: int) -> dict[str, Tensor]:
-    """Each [batch], by ``statistic@ε``."""
-    model, site, found = observation.model, Site(), {}
+def _measure_batch(observation: Observation, seed: int) -> dict[str, Tensor]:
+    """Measure search and exact frontier for a batch, each [batch], by ``statistic@ε``."""
+    model, site, statistics = observation.model, Site(), {}
     if observation.probs.shape[-1] == 2:
-        exact = adversarial(observation, site, Adversarial(method="exact", epsilons=FRONTIER))
+        exact = adversarial(
+            observation, site, Adversarial(method="exact", epsilons=FRONTIER_EPSILONS)
+        )
         for epsilon, values in exact.epsilon_max_jsd.items():
-            found[f"frontier_jsd@{epsilon}"] = values
+            statistics[f"frontier_jsd@{epsilon}"] = values
     options = Adversarial(method="search", epsilons=EPSILONS)
     search = adversarial(observation, site, options, seed=seed)
     for epsilon, values in search.epsilon_max_jsd.items():
         edit = search.attention[epsilon][None, :, None]
         probs = model.replay(observation, {0: edit})[0]
-        found[f"search_jsd@{epsilon}"] = values
-        found[f"search_tvd@{epsilon}"] = tvd(probs, observation.probs)
-    return found
+        statistics[f"search_jsd@{epsilon}"] = values
+        statistics[f"search_tvd@{epsilon}"] = tvd(probs, observation.probs)
+    return statistics
 
 
-# --- Training a model that predicts as another one does while it attends elsewhere ---------------
-# Source: Wiegreffe & Pinter 2019, Section 4.
+# --- Training of an adversary (Wiegreffe & Pinter 2019, Section 4) --------------------------------
 
-TARGETS = ("base_probs", "base_attention")
-LOWEST_OBJECTIVE = {
+TARGET_COLUMNS = ("base_probs", "base_attention")
+"""Columns of the training data with the outputs and the attention of the base model."""
+LOWEST_OBJECTIVE_ARGUMENTS = {
     "metric_for_best_model": "loss",
     "greater_is_better": False,
     "remove_unused_columns": False,
 }
-"""Arguments of the Trainer with which it keeps the epoch of the lowest objective."""
+"""Arguments of a Trainer that keeps the epoch with the lowest objective."""
 
 
 class AdversaryTrainer(PlainTrainer):
-    """Minimises an objective of its outputs and attention against the base's.
+    """Trainer that minimises an objective which compares the model with the base model.
 
-    The base's come with every training batch. The epoch that is kept has the lowest mean
-    objective over the training texts as the epoch went, so there is no second pass over the
-    data. The penalties of a regularised model are in the loss, since its adversary is
-    regularised too, and not in the score, which they would decide alone.
+    Every training batch contains the outputs and the attention of the base model. The Trainer keeps
+    the epoch with the lowest mean objective over the training batches of that epoch, so no second
+    pass over the data is needed. If the model is regularised, the penalties are part of the loss,
+    but not of the objective that chooses the epoch.
+
+    Attributes:
+        objective: Function ``objective(probs, attention, base_probs, base_attention, mask)`` that
+            returns a scalar.
+        batch_objectives: Objectives of the batches of the current epoch.
     """
 
     objective: Callable[..., Tensor]
@@ -249,7 +297,7 @@ class AdversaryTrainer(PlainTrainer):
     def __init__(self, *args: Any, objective: Callable[..., Tensor], **options: Any) -> None:
         super().__init__(*args, **options)
         self.objective = objective
-        self.reached: list[Tensor] = []
+        self.batch_objectives: list[Tensor] = []
 
     def compute_loss(
         self,
@@ -258,10 +306,17 @@ class AdversaryTrainer(PlainTrainer):
         return_outputs: bool = False,
         num_items_in_batch: Tensor | int | None = None,
     ) -> Any:
-        """The objective with penalties; validation and test texts are classified alone."""
-        if TARGETS[0] not in inputs:
+        """Compute the objective plus penalties, or the classification loss for held-out texts.
+
+        Args:
+            model: The model.
+            inputs: A batch.
+            return_outputs: Whether to return the outputs of the model too.
+            num_items_in_batch: See :meth:`transformers.Trainer.compute_loss`.
+        """
+        if TARGET_COLUMNS[0] not in inputs:
             return super().compute_loss(model, inputs, return_outputs)
-        targets = [inputs.pop(name) for name in TARGETS]
+        targets = [inputs.pop(name) for name in TARGET_COLUMNS]
         assert isinstance(model, AttentionClassifierForSequenceClassification)
         ids, real = inputs["input_ids"], inputs["attention_mask"]
         mask = model.attention_classifier.content_mask(real, ids)
@@ -271,100 +326,111 @@ class AdversaryTrainer(PlainTrainer):
             outputs.attentions[0][:, 0, 0],
         )
         objective = self.objective(probs, attention, *targets, mask)
-        self.reached.append(objective.detach())
-        loss = with_penalties(objective, outputs, torch.sum)
+        self.batch_objectives.append(objective.detach())
+        loss = add_penalties(objective, outputs, torch.sum)
         return (loss, outputs) if return_outputs else loss
 
     def evaluate(self, *args: Any, **options: Any) -> dict[str, float]:
-        """The mean objective of the batches of the epoch that has just ended."""
-        reached, self.reached = torch.stack(self.reached).mean().item(), []
-        return self.evaluated({"eval_loss": reached})
+        """Return the mean objective over the batches of the epoch that has just ended.
+
+        Args:
+            *args: Not used.
+            **options: Not used.
+        """
+        mean_objective = torch.stack(self.batch_objectives).mean().item()
+        self.batch_objectives = []
+        return self.report_metrics({"eval_loss": mean_objective})
 
 
 def train_adversary(
-    base: Base,
+    base: BaseModel,
     splits: Splits,
     folder: Path,
     lambda_: float,
     options: Adversary = Adversary(),
     *,
-    progress: Progress = silent,
+    progress: ProgressSetting = disable_progress,
     **settings: Any,
-) -> Trained:
-    """Trains a fresh model of the base's configuration on Σ TVD − λ·KL to the base.
+) -> TrainedVariant:
+    """Train a new model of the base model's configuration on the loss Σ TVD − λ·KL, or load it.
 
-    All parameters are trained with the base's optimizer; the epoch with the lowest objective
-    is kept. A regularised base's penalties are added in training, with their weights. A
-    finished model in ``folder`` is loaded, an interrupted one continued.
+    All parameters are trained with the optimizer of the base model, and the epoch with the lowest
+    objective is kept. If the base model is regularised, its penalties are added to the loss with
+    their weights. A finished model in ``folder`` is loaded, and an interrupted training is
+    continued.
 
     Args:
-        splits: train, validation and test texts.
-        lambda_: weight of the divergence, at least 0.
-        options: scale of the TVD, epochs and patience; its λ are not used.
-        settings: of the training, in place of the base's, such as ``learning_rate``. The
-            seed is the base's plus 1, so that not even the start is shared.
+        base: The base model.
+        splits: Train, validation and test texts.
+        folder: Folder of the adversary's checkpoint.
+        lambda_: Weight of the divergence, at least 0.
+        options: Scale of the TVD, epochs and patience; the list of λ is not used.
+        progress: Decides whether a progress bar is displayed.
+        **settings: Training settings that replace the base model's, such as ``learning_rate``. The
+            default seed is the base model's plus 1, so that the two models do not start from the
+            same weights.
 
     Raises:
-        AttnProbeError: a folder with another training.
+        AttnProbeError: If the folder holds another training.
     """
-    used = replace(
+    resolved = replace(
         base.settings,
         seed=base.settings.seed + 1,
         epochs=options.epochs,
         patience=options.patience,
         plateau_factor=1.0,
     )
-    used = replace(used, **settings)
+    resolved = replace(resolved, **settings)
     tvd_scale = options.tvd_scale
-    record = shared_settings(used) | {"lambda": lambda_, "tvd_scale": tvd_scale}
+    record = get_shared_settings(resolved) | {"lambda": lambda_, "tvd_scale": tvd_scale}
 
     def prepare(folder: Path) -> tuple[PlainTrainer, PreTrainedTokenizerBase]:
-        names = label_names(splits["train"])
-        model = new_model(base.config(), base.tokenizer, names, used.word_vectors)
-        objective = partial(adversary_loss, lambda_=lambda_, tvd_factor=options.tvd_factor)
-        trainer = papers_trainer(
+        names = list_label_names(splits["train"])
+        model = build_model(base.config(), base.tokenizer, names, resolved.word_vectors)
+        objective = partial(compute_adversary_loss, lambda_=lambda_, tvd_factor=options.tvd_factor)
+        trainer = make_paper_trainer(
             model,
             base.tokenizer,
-            {name: splits[name] for name in SPLITS},
+            {name: splits[name] for name in SPLIT_NAMES},
             folder,
-            procedure_of(used, model.config),
-            seed=used.seed,
+            resolve_procedure(resolved, model.config),
+            seed=resolved.seed,
             progress=progress(folder),
-            settings=LOWEST_OBJECTIVE,
-            columns=partial(_targets, base),
-            kind=partial(AdversaryTrainer, objective=objective),
+            settings=LOWEST_OBJECTIVE_ARGUMENTS,
+            make_columns=partial(_make_target_columns, base),
+            trainer_class=partial(AdversaryTrainer, objective=objective),
         )
         return trainer, base.tokenizer
 
-    return as_trained(folder, train_or_load(folder, record, prepare))
+    return build_trained_variant(folder, train_or_load(folder, record, prepare))
 
 
-def _targets(
-    base: Base,
+def _make_target_columns(
+    base: BaseModel,
     split: str,
     examples: "datasets.Dataset",
     input_ids: list[list[int]],
 ) -> Mapping[str, list]:
-    """The base's outputs and attention, as columns of the training texts.
+    """Return the base model's outputs and attention as columns of the training texts.
 
-    A text without tokens has nothing to imitate: its targets are equal probabilities.
+    For a text without tokens, the target is the same probability for every class.
     """
     if split != "train":
         return {}
-    outputs = base.outputs(examples)
+    outputs = base.get_outputs(examples)
     probs = dict(zip(outputs.example_ids, outputs.probs.tolist(), strict=True))
-    special = special_ids(base.tokenizer)
-    rows = guide_rows(to_guide(outputs), examples, input_ids, special)
-    n_classes = len(base.labels)
+    special = get_special_ids(base.tokenizer)
+    rows = build_guide_rows(make_guide(outputs), examples, input_ids, special)
+    n_classes = len(base.class_names)
     equal = [1 / n_classes] * n_classes
-    ids = column_of(examples, "example_id")
+    ids = read_column(examples, "example_id")
     return {
         "base_attention": rows,
         "base_probs": [probs.get(example_id, equal) for example_id in ids],
     }
 
 
-def adversary_loss(
+def compute_adversary_loss(
     probs: Tensor,
     attention: Tensor,
     base_probs: Tensor,
@@ -374,20 +440,22 @@ def adversary_loss(
     lambda_: float,
     tvd_factor: float = 1.0,
 ) -> Tensor:
-    """Σ over the batch of TVD(ŷ_a, ŷ_b) − λ·KL(α_a‖α_b), a finite scalar.
+    """Return Σ TVD(ŷ_a, ŷ_b) − λ·KL(α_a‖α_b) over the batch, a finite scalar.
 
-    It is low for a model close to the base in output and far from it in attention
-    (Wiegreffe & Pinter 2019, Section 4). ln α_b is clamped at ln 1e-10: where the base's
-    weight underflows, the KL would be infinite. The paper's code then multiplies every
-    batch by its class weights; this does not.
+    The loss is low for a model with similar outputs but different attention than the base model
+    (Wiegreffe & Pinter 2019, Section 4). ln α_b is clamped at ln 1e-10, since the KL would be
+    infinite if a weight of the base model underflows. Unlike the paper's code, this loss is not
+    multiplied by class weights.
 
     Args:
-        probs, base_probs: [batch, classes].
-        attention, base_attention: [batch, keys].
-        mask: bool [batch, keys], the tokens that enter the KL.
-        lambda_: weight of the KL, at least 0.
-        tvd_factor: 0.5 for the TVD of the paper's code, which halves the difference of
-            two sigmoids.
+        probs: Probabilities of the adversary, [batch, classes].
+        attention: Attention of the adversary, [batch, keys].
+        base_probs: Probabilities of the base model, [batch, classes].
+        base_attention: Attention of the base model, [batch, keys].
+        mask: The tokens that enter the KL, bool [batch, keys].
+        lambda_: Weight of the KL, at least 0.
+        tvd_factor: Factor on the TVD. The value 0.5 reproduces the paper's code, which halves the
+            difference of two sigmoids.
     """
     distance = (probs - base_probs).abs().sum(-1) / 2
     smallest = torch.finfo(attention.dtype).tiny
@@ -400,10 +468,10 @@ def adversary_loss(
     return loss.sum()
 
 
-# --- The adversary that is reported, chosen on other texts than it is reported on. Pure ----------
+# --- Choice of the reported adversary -------------------------------------------------------------
 
 
-def crossed_choice(
+def choose_across_halves(
     labels: np.ndarray,
     base: np.ndarray,
     adversaries: Sequence[np.ndarray],
@@ -412,33 +480,34 @@ def crossed_choice(
     tolerance: float,
     seed: int = 0,
 ) -> np.ndarray:
-    """Chooses for every text the adversary that is farthest on the other half of the texts.
+    """Choose the most divergent adversary for every text, on the other half of the texts.
 
-    The farthest of several is far by luck too on the texts that chose it. Each half of
-    the texts, drawn at random, chooses the farthest on average of those that lose at
-    most ``tolerance`` of F1, or the one that loses least if none does.
+    The largest of several measured divergences is too optimistic for the texts that it was chosen
+    on. The texts are therefore divided into two random halves. Each half chooses, for the other
+    half, the adversary with the largest mean divergence among those that lose at most ``tolerance``
+    of F1. If all of them lose more, it chooses the one that loses least.
 
     Args:
-        labels: the true classes [texts].
-        base: probabilities of the base [texts, classes].
-        adversaries: of each adversary, likewise.
-        divergences: JSD of each adversary's attention to the base's [texts].
-        tolerance: of F1.
-        seed: of the halves.
+        labels: The true classes, [texts].
+        base: Probabilities of the base model, [texts, classes].
+        adversaries: Probabilities of each adversary, [texts, classes].
+        divergences: JSD of each adversary's attention from the base model's, [texts].
+        tolerance: Largest acceptable loss of F1.
+        seed: Seed of the division into halves.
 
     Returns:
-        Places in ``adversaries``, [texts].
+        Indices into ``adversaries``, [texts].
     """
     half = np.random.default_rng(seed).permutation(len(labels)) % 2
-    choosing = np.stack([half == 1, half == 0]).astype(float)  # [halves, texts]
+    is_choosing = np.stack([half == 1, half == 0]).astype(float)  # [halves, texts]
     f1 = []
     for probs in (base, *adversaries):
-        scores = weighted_metrics(labels, one_hot(probs), choosing)
+        scores = compute_weighted_metrics(labels, encode_one_hot(probs), is_choosing)
         f1.append(scores["f1"])
-    lost = f1[0] - np.stack(f1[1:])  # [adversaries, halves]
-    distance = np.stack(divergences) @ choosing.T
-    is_good = lost <= tolerance
-    value = np.where(is_good, distance, -np.inf)
-    value = np.where(is_good.any(0), value, -lost)
-    chosen = value.argmax(0)  # by half
-    return chosen[half]
+    f1_loss = f1[0] - np.stack(f1[1:])  # [adversaries, halves]
+    mean_divergence = np.stack(divergences) @ is_choosing.T
+    is_acceptable = f1_loss <= tolerance
+    value = np.where(is_acceptable, mean_divergence, -np.inf)
+    value = np.where(is_acceptable.any(0), value, -f1_loss)
+    chosen_by_half = value.argmax(0)  # by half
+    return chosen_by_half[half]

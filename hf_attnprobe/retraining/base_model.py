@@ -1,10 +1,14 @@
-"""The base of a retraining, and its variants: trained or loaded, read, scored, compared.
+"""The base model of a retraining and its variants, which are trained or loaded, then measured.
 
-A test that trains models is a function that yields variants of a base. :func:`run_test` does with
-them what is the same in every test: it trains a variant with the base's recorded settings, or loads
-it where a folder has it; reads it on the test texts; puts its numbers per text beside the base's, so
-that rows, summary and readings are those of any test; and compares scores that are no mean of texts
-(F1, AUC) with paired intervals (``statistics/scores.py``).
+A test of this package is a function that yields variants of the base model.
+:func:`run_retraining_test` performs the steps that all tests share:
+
+1. It trains each variant with the recorded settings of the base model, or loads it if its folder
+   already holds the finished model.
+2. It measures the variant on the test texts and stores one value per statistic and text, so that
+   rows, summaries and reports work as they do for an audit.
+3. It compares scores that are not means over texts (F1, ROC-AUC) with the base model's, with
+   confidence intervals that are paired by text (``statistics/scores.py``).
 """
 
 from collections.abc import Callable, Mapping
@@ -16,32 +20,39 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from hf_attnprobe.adapters.pretrained import class_names, reads_pairs
+from hf_attnprobe.adapters.pretrained import get_class_names, reads_pairs
 from hf_attnprobe.checkpoints.loading import (
     has_trained_attention,
-    load_attention_classifier,
+    is_attention_classifier,
+    load_model,
     load_tokenizer,
 )
+from hf_attnprobe.checkpoints.origins import locate_checkpoint
 from hf_attnprobe.checkpoints.records import read_record
 from hf_attnprobe.core.errors import AttnProbeError
-from hf_attnprobe.core.options import Options
-from hf_attnprobe.data.examples import dataset_fingerprint, label_names
+from hf_attnprobe.core.options import Options, SavedModel, as_saved
+from hf_attnprobe.data.examples import (
+    compute_dataset_fingerprint,
+    get_dataset_name,
+    list_label_names,
+)
 from hf_attnprobe.data.specs import Data
 from hf_attnprobe.functional.divergence import jsd, tvd
-from hf_attnprobe.functional.fingerprint import model_fingerprint
+from hf_attnprobe.functional.fingerprint import compute_fingerprint
 from hf_attnprobe.inference.outputs import Guide, Outputs, predict, read_outputs
 from hf_attnprobe.models.attention_classifier import (
     AttentionClassifierConfig,
     AttentionClassifierForSequenceClassification,
 )
 from hf_attnprobe.protocol import Site
-from hf_attnprobe.retraining import retrainings
-from hf_attnprobe.retraining.options import KINDS
+from hf_attnprobe.retraining import get_retraining_tests
+from hf_attnprobe.retraining.options import OPTIONS_BY_TEST
 from hf_attnprobe.statistics.scores import Score, compare_scores
-from hf_attnprobe.storage.rows import append_rows, to_rows
-from hf_attnprobe.training.classifier import procedure_of, train_classifier
+from hf_attnprobe.storage.rows import append_rows, build_rows
+from hf_attnprobe.training.classifier import resolve_procedure, train_classifier
 from hf_attnprobe.training.options import TrainingOptions
-from hf_attnprobe.training.procedures import DEFAULT
+from hf_attnprobe.training.procedures import DEFAULT_PROCEDURE
+from hf_attnprobe.training.run import FINE_TUNING_DEFAULTS
 from hf_attnprobe.training.trainer import TrainedClassifier
 
 
@@ -49,9 +60,10 @@ if TYPE_CHECKING:
     import datasets
 
 Splits = Mapping[str, "datasets.Dataset"]
-"""Data sets by the names in :data:`SPLITS`."""
-SPLITS = ("train", "validation", "test")
-SETTINGS = (
+"""Data sets by the names in :data:`SPLIT_NAMES`."""
+SPLIT_NAMES = ("train", "validation", "test")
+"""Names of the splits that a retraining uses."""
+SHARED_SETTINGS = (
     "seed",
     "procedure",
     "word_vectors",
@@ -63,171 +75,260 @@ SETTINGS = (
     "plateau_factor",
     "patience",
 )
-"""The settings of a base's training that its retrainings share."""
+"""Training settings that the variants share with the base model."""
 
 
 @dataclass(frozen=True, eq=False)
-class Base:
-    """A trained model that others are compared with; an attention classifier, but to deceive.
+class BaseModel:
+    """A trained model that its variants are compared with.
 
     Attributes:
-        name: its folder or Hub id.
-        settings: of its training, none of them left to the procedure.
-        notes: which of them had to be assumed, one sentence each.
+        name: Folder or Hub id of the model.
+        model: An attention classifier. The test ``deception`` also accepts a Transformer.
+        tokenizer: The tokenizer of the model.
+        settings: Settings of the model's training, all of them resolved.
+        notes: A sentence for each setting that had to be assumed.
+        cached_outputs: Outputs on data sets, by the fingerprint of the data set.
     """
 
     name: str
-    model: AttentionClassifierForSequenceClassification
+    model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
     settings: TrainingOptions
     notes: tuple[str, ...] = ()
-    known: dict[str, Outputs] = field(default_factory=dict, repr=False)
+    cached_outputs: dict[str, Outputs] = field(default_factory=dict, repr=False)
 
     @property
-    def labels(self) -> list[str]:
+    def class_names(self) -> list[str]:
         """Names of the classes, in the order of their labels."""
-        return class_names(self.model.config)
+        return get_class_names(self.model.config)
 
-    def config(self, changes: Mapping[str, Any] | None = None) -> AttentionClassifierConfig:
-        """A copy of its configuration with some fields replaced."""
+    def make_config(self, changes: Mapping[str, Any] | None = None) -> AttentionClassifierConfig:
+        """Return a copy of the configuration with some fields replaced.
+
+        Args:
+            changes: New values by field.
+        """
         fields = self.model.config.to_dict() | dict(changes or {})
         return AttentionClassifierConfig(**fields)
 
-    def outputs(self, examples: "datasets.Dataset") -> Outputs:
-        """Probabilities and attention on these texts; computed once per split."""
-        key = dataset_fingerprint(examples)
-        if key not in self.known:
-            self.known[key] = read_outputs(self.model, self.tokenizer, examples)
-        return self.known[key]
+    def get_outputs(self, examples: "datasets.Dataset") -> Outputs:
+        """Return probabilities and attention on the texts; they are computed once per data set.
+
+        Args:
+            examples: The texts.
+        """
+        key = compute_dataset_fingerprint(examples)
+        if key not in self.cached_outputs:
+            self.cached_outputs[key] = read_outputs(self.model, self.tokenizer, examples)
+        return self.cached_outputs[key]
 
 
-def shared_settings(options: TrainingOptions) -> dict[str, Any]:
-    """Settings that retrainings share with their base, by name, as plain data."""
-    values = {name: getattr(options, name) for name in SETTINGS}
+def get_shared_settings(options: TrainingOptions) -> dict[str, Any]:
+    """Return the settings that variants share with the base model, by name, as plain data.
+
+    Args:
+        options: Settings of the base model's training.
+    """
+    values = {name: getattr(options, name) for name in SHARED_SETTINGS}
     vectors = values["word_vectors"]
     return values | {"word_vectors": None if vectors is None else str(vectors)}
 
 
-def identity_of(base: Base, splits: Splits, seed: int) -> dict[str, Any]:
-    """Settings that must be equal for a folder to be continued."""
+def build_identity(base: BaseModel, splits: Splits, seed: int) -> dict[str, Any]:
+    """Return the settings that must be equal for a retraining to continue in the same folder.
+
+    Args:
+        base: The base model.
+        splits: Train, validation and test texts.
+        seed: Seed of the bootstrap and the search.
+    """
+    fingerprints = {name: compute_dataset_fingerprint(splits[name]) for name in SPLIT_NAMES}
     return {
-        "model_fingerprint": model_fingerprint(base.model),
-        "data_fingerprint": {name: dataset_fingerprint(splits[name]) for name in SPLITS},
+        "model_fingerprint": compute_fingerprint(base.model),
+        "data_fingerprint": fingerprints,
         "seed": seed,
-        "settings": shared_settings(base.settings),
+        "settings": get_shared_settings(base.settings),
     }
 
 
-def load_base(model: str | Path, **settings: Any) -> Base:
-    """Loads a checkpoint that :func:`hf_attnprobe.train_classifier` wrote.
+def load_base_model(model: str | Path | SavedModel, **settings: Any) -> BaseModel:
+    """Load an attention classifier that can be trained again with the same configuration.
 
     Args:
-        settings: of its training, in place of those in its record; None leaves the
-            record's.
+        model: Checkpoint that :func:`hf_attnprobe.train_classifier` wrote.
+        **settings: Training settings that replace those of the model's record; None keeps the
+            recorded value.
 
     Raises:
-        AttnProbeError: a model of another kind, which cannot be trained again with the same
-            configuration.
+        AttnProbeError: If the model is not a flat attention classifier with trained attention.
     """
-    loaded = load_base_model(model)
-    return base_of(str(model), loaded, load_tokenizer(model), **settings)
+    saved = as_saved(model)
+    origin, name = locate_checkpoint(saved), str(saved.model)
+    loaded = load_model(origin)
+    check_retrainable(name, loaded)
+    return build_base_model(name, loaded, load_tokenizer(origin), **settings)
 
 
-def base_of(
+def load_further_trainable_model(
+    model: str | Path | SavedModel, default_seed: int, **settings: Any
+) -> BaseModel:
+    """Load a classifier whose own weights can be trained further.
+
+    An attention classifier keeps the settings of its training. A Transformer takes the settings of
+    :func:`hf_attnprobe.training.run.fine_tune`.
+
+    Args:
+        model: An attention classifier with one level of trained attention, or a fine-tuned
+            Transformer.
+        default_seed: Seed of a Transformer's training if the model has no record of it.
+        **settings: Training settings that replace the defaults; None keeps the default.
+
+    Raises:
+        AttnProbeError: If the model is an attention classifier without trained attention.
+    """
+    saved = as_saved(model)
+    origin, name = locate_checkpoint(saved), str(saved.model)
+    loaded = load_model(origin, task="text-classification").eval()
+    tokenizer = load_tokenizer(origin)
+    if is_attention_classifier(loaded.config):
+        if not has_trained_attention(loaded.config):
+            raise AttnProbeError(
+                "the test deception needs a model with one level of trained attention, but "
+                f"{name} has none; choose another --model"
+            )
+        return build_base_model(name, loaded, tokenizer, **settings)
+    # Other attention implementations do not return their weights.
+    loaded.set_attn_implementation("eager")
+    resolved = {"seed": read_record(Path(name)).get("seed", default_seed)}
+    for setting, default in FINE_TUNING_DEFAULTS.items():
+        value = settings.get(setting)
+        resolved[setting] = default if value is None else value
+    return BaseModel(name, loaded, tokenizer, TrainingOptions(**resolved))
+
+
+def build_base_model(
     name: str,
-    model: AttentionClassifierForSequenceClassification,
+    model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     **settings: Any,
-) -> Base:
-    """The base that a classifier is, with the settings of its training's record.
+) -> BaseModel:
+    """Build the base model of an attention classifier, with the settings of its training record.
 
     Args:
-        name: its folder or Hub id.
-        settings: see :func:`load_base`.
+        name: Folder or Hub id of the model.
+        model: The attention classifier.
+        tokenizer: Its tokenizer.
+        **settings: See :func:`load_base_model`.
     """
-    given = {name: value for name, value in settings.items() if value is not None}
-    known = read_record(Path(name)) | given
-    chosen = {name: known[name] for name in SETTINGS if name in known}
-    options = TrainingOptions(**({"procedure": DEFAULT} | chosen))
-    procedure = procedure_of(options, model.config).settings()
-    del procedure["min_document_frequency"]  # the tokenizer is there already
-    used = replace(options, **procedure)
+    replaced = {name: value for name, value in settings.items() if value is not None}
+    recorded = read_record(Path(name)) | replaced
+    shared = {name: recorded[name] for name in SHARED_SETTINGS if name in recorded}
+    options = TrainingOptions(**({"procedure": DEFAULT_PROCEDURE} | shared))
+    procedure = resolve_procedure(options, model.config).settings()
+    # This setting only affects the tokenizer, which already exists.
+    del procedure["min_document_frequency"]
+    resolved = replace(options, **procedure)
     notes = []
-    for setting in SETTINGS:
-        if setting not in known:
-            words, value = setting.replace("_", " "), getattr(used, setting)
-            notes.append(f"{words} {value}: assumed, {name} has no record of it")
-    return Base(name, model, tokenizer, used, tuple(notes))
+    for setting in SHARED_SETTINGS:
+        if setting not in recorded:
+            label, value = setting.replace("_", " "), getattr(resolved, setting)
+            notes.append(f"{label} {value}: assumed, because {name} has no record of it")
+    return BaseModel(name, model, tokenizer, resolved, tuple(notes))
 
 
-def load_base_model(
-    model: str | Path,
-) -> AttentionClassifierForSequenceClassification:
-    """Loads a model that can be a base.
+def check_retrainable(name: str, model: PreTrainedModel) -> None:
+    """Check that a model can be trained from scratch again with the same configuration.
+
+    Args:
+        name: Name of the model, for error messages.
+        model: The model.
 
     Raises:
-        AttnProbeError: it is no flat attention classifier with trained attention.
+        AttnProbeError: If it is not a flat attention classifier with trained attention.
     """
-    loaded = load_attention_classifier(
-        model,
-        "to train again from scratch",
-        "make one with attnprobe train --encoder",
-    )
-    config = loaded.config
+    if not isinstance(model, AttentionClassifierForSequenceClassification):
+        raise AttnProbeError(
+            f"expected an attention classifier to train again from scratch, {name} is a "
+            f"{model.config.model_type}; train one with attnprobe train --encoder"
+        )
+    config = model.config
     if reads_pairs(config):
         raise AttnProbeError(
-            f"expected a base that reads one text, {model} has a query encoder; models "
-            "of pairs are not trained again yet, choose another --model"
+            f"expected a base model of single texts, but {name} has a query encoder and reads "
+            "pairs, which retrain does not support; choose another --model"
         )
     if not has_trained_attention(config):
-        kind = "two levels of" if config.hierarchical else config.attention
+        attention = "two levels of" if config.hierarchical else config.attention
         raise AttnProbeError(
-            f"expected a base with one level of trained attention, {model} has {kind} "
-            "attention; choose another --model"
+            f"expected a base model with one level of trained attention, but {name} has "
+            f"{attention} attention; choose another --model"
         )
-    return loaded
 
 
-def check_splits(base: Base, splits: Splits) -> None:
-    """Checks that train, validation and test exist and have the base's classes.
+def check_splits(splits: Splits) -> None:
+    """Check that there are train, validation and test texts.
+
+    Args:
+        splits: Texts with labels, by the name of the split.
 
     Raises:
-        AttnProbeError: a split is missing, or the classes are others.
+        AttnProbeError: If a split is missing.
     """
-    missing = [name for name in SPLITS if name not in splits]
-    if missing:
+    missing_splits = [name for name in SPLIT_NAMES if name not in splits]
+    if missing_splits:
         raise AttnProbeError(
-            "expected train, validation and test texts to train models and compare "
-            f"them, there are no {missing[0]} texts with labels; add the split"
+            "expected train, validation and test texts with labels to train models and compare "
+            f"them, but the split {missing_splits[0]} is missing; add it"
         )
-    names = label_names(splits["train"])
-    # Classes that the data only number are the base's own.
-    named = hasattr(splits["train"].features["label"], "names")
-    if len(names) != len(base.labels) or (named and names != base.labels):
+
+
+def check_same_classes(base: BaseModel, splits: Splits) -> None:
+    """Check that the data have the classes of the base model, in the same order.
+
+    Args:
+        base: The base model.
+        splits: Train, validation and test texts.
+
+    Raises:
+        AttnProbeError: If the number of classes or their names differ.
+    """
+    names = list_label_names(splits["train"])
+    # Data whose classes only have numbers are assumed to use the numbers of the base model.
+    has_names = hasattr(splits["train"].features["label"], "names")
+    if len(names) != len(base.class_names) or (has_names and names != base.class_names):
         raise AttnProbeError(
             f"expected the data that {base.name} was trained on, with the classes "
-            f"{', '.join(base.labels)}, got {', '.join(names)}; choose another --dataset"
+            f"{', '.join(base.class_names)}, got {', '.join(names)}; choose another --dataset"
         )
 
 
-# Is told the folder of a model that is about to be trained; whether to show a bar, or
-# what stands before it.
-Progress = Callable[[Path], bool | str]
+ProgressSetting = Callable[[Path], bool | str]
+"""Function of the folder of a model that is about to be trained.
+
+It returns whether to show a progress bar, or the text in front of the bar.
+"""
 
 
-def silent(folder: Path) -> bool:
-    """Turns progress bars off."""
+def disable_progress(folder: Path) -> bool:
+    """Return False, so that no progress bar is displayed.
+
+    Args:
+        folder: Folder of the model that is about to be trained.
+    """
     return False
 
 
 @dataclass(frozen=True, eq=False)
-class Trained:
-    """A model trained beside the base.
+class TrainedVariant:
+    """A variant of the base model that was trained.
 
     Attributes:
-        folder: where it is saved.
-        metrics: scores in [0, 1] by name.
-        seconds, n_epochs: of its training, over all runs that it took.
+        folder: Folder of its checkpoint.
+        model: The trained model.
+        metrics: Scores in [0, 1] by name.
+        seconds: Duration of its training, including earlier runs that were interrupted.
+        n_epochs: Number of epochs, likewise.
     """
 
     folder: Path
@@ -237,27 +338,30 @@ class Trained:
     n_epochs: int
 
 
-def train_again(
-    base: Base,
+def train_variant(
+    base: BaseModel,
     splits: Splits,
     folder: Path,
     *,
     changes: Mapping[str, Any] | None = None,
     guides: Mapping[str, Guide] | None = None,
-    progress: Progress = silent,
+    progress: ProgressSetting = disable_progress,
     **settings: Any,
-) -> Trained:
-    """Trains a model from scratch with the base's settings, or loads it from ``folder``.
+) -> TrainedVariant:
+    """Train a model from scratch with the base model's settings, or load it from its folder.
 
     Args:
-        splits: train, validation and test texts.
-        changes: to the base's configuration.
-        guides: attention weights by split and example id, for ``attention="guided"``.
-        settings: in place of the base's, such as ``seed``.
+        base: The base model.
+        splits: Train, validation and test texts.
+        folder: Folder of the variant's checkpoint.
+        changes: Fields of the base model's configuration to replace.
+        guides: Attention weights by split and example id, for ``attention="guided"``.
+        progress: Decides whether a progress bar is displayed.
+        **settings: Training settings that replace the base model's, such as ``seed``.
     """
     result = train_classifier(
-        base.config(changes),
-        **{name: splits[name] for name in SPLITS},
+        base.make_config(changes),
+        **{name: splits[name] for name in SPLIT_NAMES},
         output_dir=folder,
         options=replace(base.settings, **settings),
         tokenizer=base.tokenizer,
@@ -265,13 +369,18 @@ def train_again(
         resume=True,
         progress=progress(folder),
     )
-    return as_trained(folder, result)
+    return build_trained_variant(folder, result)
 
 
-def as_trained(folder: Path, result: TrainedClassifier) -> Trained:
-    """A trained model with the numbers in its folder's record."""
+def build_trained_variant(folder: Path, result: TrainedClassifier) -> TrainedVariant:
+    """Build a trained variant from the result of its training and the record in its folder.
+
+    Args:
+        folder: Folder of the checkpoint.
+        result: Result of the training.
+    """
     record = read_record(folder)
-    return Trained(
+    return TrainedVariant(
         folder,
         result.model,
         result.metrics,
@@ -283,172 +392,217 @@ def as_trained(folder: Path, result: TrainedClassifier) -> Trained:
 # --- Variants ------------------------------------------------------------------------------------
 
 
-def beside_base(
-    base: Base, model: PreTrainedModel, examples: "datasets.Dataset"
+def compare_with_base(
+    base: BaseModel, model: PreTrainedModel, examples: "datasets.Dataset"
 ) -> dict[str, Tensor]:
-    """A model's outputs, and how far output and attention are from the base's.
+    """Measure how far the outputs and the attention of a model are from the base model's.
+
+    Args:
+        base: The base model.
+        model: The variant.
+        examples: The test texts.
 
     Returns:
-        ``probs`` [texts, classes], and [texts]: ``tvd``, the total variation of the two outputs,
-        in [0, 1], and ``jsd``, the JSD of the two attentions, in [0, ln 2].
+        ``probs`` [texts, classes]; ``tvd`` [texts], the total variation distance of the outputs, in
+        [0, 1]; and ``jsd`` [texts], the Jensen-Shannon divergence of the attentions, in [0, ln 2].
     """
-    own, other = (
-        base.outputs(examples),
-        read_outputs(model, base.tokenizer, examples),
-    )
+    base_outputs = base.get_outputs(examples)
+    outputs = read_outputs(model, base.tokenizer, examples)
     return {
-        "probs": other.probs,
-        "tvd": tvd(own.probs, other.probs),
-        "jsd": jsd(own.attention, other.attention),
+        "probs": outputs.probs,
+        "tvd": tvd(base_outputs.probs, outputs.probs),
+        "jsd": jsd(base_outputs.attention, outputs.attention),
     }
 
 
-def outputs_alone(
-    base: Base,
+def measure_predictions(
+    base: BaseModel,
     model: PreTrainedModel,
     examples: "datasets.Dataset",
     guide: Guide | None = None,
 ) -> dict[str, Tensor]:
-    """``probs`` [texts, classes] of a model whose attention is not compared.
+    """Return ``probs`` [texts, classes] of a model whose attention is not compared.
 
     Args:
-        guide: the attention weights that are imposed on it, if any.
+        base: The base model, whose tokenizer is used.
+        model: The variant.
+        examples: The test texts.
+        guide: Attention weights that are imposed on the variant, if any.
     """
     return {"probs": predict(model, base.tokenizer, examples, guide=guide)}
 
 
 @dataclass(frozen=True, eq=False)
 class Variant:
-    """A model beside the base: how it is made, and what is measured on it.
+    """A variant of the base model: how to train it, and how to measure it.
 
     Attributes:
-        name: in tables of scores, such as "seed 3".
-        statistic: its numbers per text begin with this, as ``one_seed`` in ``one_seed_jsd@3``.
-        train: ``train(base, splits, folder, progress=…)``, which loads a finished one; or the
-            model itself, where it is there already.
-        read: ``read(base, model, test texts)`` gives its ``probs`` [texts, classes] and further
-            numbers [texts] by name.
-        key: the end of the names of its numbers; None for the only one of its kind.
-        folder: of its checkpoint below the test's own, "" for that one.
+        name: Name in tables of scores, such as "seed 3".
+        statistic: Prefix of the names of its statistics. For example, ``one_seed`` in
+            ``one_seed_jsd@3``.
+        train: The model, or a function ``train(base, splits, folder, progress=…)`` that trains it
+            or loads it if it is finished.
+        measure: Function ``measure(base, model, test_texts)`` that returns ``probs``
+            [texts, classes] and further statistics [texts] by name.
+        key: Suffix of the names of its statistics, such as the seed; None if there is only one
+            variant with this prefix.
+        folder: Folder of its checkpoint below the folder of the test; "" for that folder itself.
     """
 
     name: str
     statistic: str
-    train: Callable[..., Trained] | PreTrainedModel
-    read: Callable[..., dict[str, Tensor]] = beside_base
+    train: Callable[..., TrainedVariant] | PreTrainedModel
+    measure: Callable[..., dict[str, Tensor]] = compare_with_base
     key: float | None = None
     folder: str = ""
 
 
 @dataclass(frozen=True, eq=False)
-class Setup:
-    """What all tests of a retraining share.
+class RetrainingSetup:
+    """The inputs that all tests of a retraining share.
 
     Attributes:
-        splits: train, validation and test texts.
-        folder: of the retraining; each test has one of its own in it.
-        chosen: the options of the tests that are run, by name.
-        seed: of bootstrap and search.
-        progress: is told the folder of every model before it is trained.
+        base: The base model.
+        splits: Train, validation and test texts.
+        folder: Output folder. Each test has a folder of its own in it.
+        test_options: Options of the tests that run, by name.
+        seed: Seed of the bootstrap and the search.
+        progress: Decides whether a progress bar is displayed.
+        data_name: Name of the data set.
     """
 
-    base: Base
+    base: BaseModel
     splits: Splits
     folder: Path
-    chosen: Mapping[str, Any] = field(default_factory=dict)
+    test_options: Mapping[str, Any] = field(default_factory=dict)
     seed: int = 0
-    progress: Progress = silent
+    progress: ProgressSetting = disable_progress
+    data_name: str | None = None
 
     @property
-    def own(self) -> Outputs:
-        """The base's outputs on the test texts."""
-        return self.base.outputs(self.splits["test"])
+    def base_outputs(self) -> Outputs:
+        """Outputs of the base model on the test texts."""
+        return self.base.get_outputs(self.splits["test"])
 
 
-def set_up(
-    base: Base,
+def build_setup(
+    base: BaseModel,
     data: Data,
     folder: str | Path,
     seed: int,
-    chosen: Mapping[str, Options] | None = None,
-) -> Setup:
-    """The base with its data, which have all splits and its classes.
+    test_options: Mapping[str, Options] | None = None,
+) -> RetrainingSetup:
+    """Load the splits of the data and check that they fit the base model and the tests.
+
+    Args:
+        base: The base model.
+        data: The data that it was trained on.
+        folder: Output folder.
+        seed: Seed of the bootstrap and the search.
+        test_options: Options of the tests that run, by name.
 
     Raises:
-        AttnProbeError: a split is missing, or the classes are others.
+        AttnProbeError: If a split is missing, if the classes differ, or if a test cannot run.
     """
-    splits = data.splits(seed=base.settings.seed)
-    check_splits(base, splits)
-    return Setup(base, splits, Path(folder), chosen or {}, seed)
+    splits = data.load_splits(seed=base.settings.seed)
+    check_splits(splits)
+    test_options = test_options or {}
+    name = get_dataset_name(data.dataset, "").name
+    setup = RetrainingSetup(base, splits, Path(folder), test_options, seed, data_name=name)
+    tests = get_retraining_tests()
+    if all(tests[test].trains_from_scratch for test in test_options):
+        check_same_classes(base, splits)
+    for test, options in test_options.items():
+        check = tests[test].check
+        if check is not None:
+            check(setup, options)
+    return setup
 
 
 @dataclass(eq=False)
-class Tested:
-    """The models of a test on the test texts: filled by :func:`run_test`, one by one.
+class VariantResults:
+    """Measurements of a test's variants, which :func:`run_retraining_test` adds one by one.
 
     Attributes:
-        setup: of the retraining.
-        folder: of the test's models.
-        labels: the true classes [texts].
-        statistics: their numbers, each [texts], by name.
-        probs: by model [texts, classes].
-        trained: the models that were trained, or loaded from the folder.
-        scores: of all models, against one of them.
+        setup: The setup of the retraining.
+        folder: Folder of the test.
+        labels: The true classes, [texts].
+        statistics: Statistics of all variants, each [texts], by name.
+        probs: Probabilities by the name of the variant, [texts, classes].
+        trained: The variants that were trained, or loaded from their folder.
+        scores: Scores of all variants, compared with the reference.
     """
 
-    setup: Setup
+    setup: RetrainingSetup
     folder: Path
     labels: Tensor
     statistics: dict[str, Tensor] = field(default_factory=dict)
     probs: dict[str, Tensor] = field(default_factory=dict)
-    trained: list[Trained] = field(default_factory=list)
+    trained: list[TrainedVariant] = field(default_factory=list)
     scores: tuple[Score, ...] = ()
 
-    def run(self, variant: Variant) -> None:
-        """Trains or loads a variant and adds its measurements."""
+    def run_variant(self, variant: Variant) -> None:
+        """Train or load a variant and add its measurements.
+
+        Args:
+            variant: The variant.
+        """
         setup, model = self.setup, variant.train
         if not isinstance(model, PreTrainedModel):
-            place = self.folder / variant.folder
-            trained = model(setup.base, setup.splits, place, progress=setup.progress)
+            folder = self.folder / variant.folder
+            trained = model(setup.base, setup.splits, folder, progress=setup.progress)
             self.trained.append(trained)
             model = trained.model
-        numbers = variant.read(setup.base, model, setup.splits["test"])
-        self.add(variant.name, variant.statistic, numbers, variant.key)
+        measurements = variant.measure(setup.base, model, setup.splits["test"])
+        self.add_measurements(variant.name, variant.statistic, measurements, variant.key)
 
-    def add(
+    def add_measurements(
         self,
         name: str,
         statistic: str,
-        numbers: Mapping[str, Tensor],
+        measurements: Mapping[str, Tensor],
         key: float | None = None,
     ) -> None:
-        """Adds a model's numbers per text, and whether it is right in each.
+        """Add the statistics of a variant, and whether it predicts each text correctly.
 
         Args:
-            name, statistic, key: see :class:`Variant`.
-            numbers: as :attr:`Variant.read` gives them.
+            name: See :class:`Variant`.
+            statistic: See :class:`Variant`.
+            measurements: Result of :attr:`Variant.measure`.
+            key: See :class:`Variant`.
         """
-        probs = self.probs[name] = numbers["probs"]
+        probs = self.probs[name] = measurements["probs"]
         correct = (probs.argmax(-1) == self.labels).double()
-        end = "" if key is None else f"@{key}"
-        every = {**numbers, "correct": correct}
-        for what, values in every.items():
-            if what != "probs":
-                self.statistics[f"{statistic}_{what}{end}"] = values
+        suffix = "" if key is None else f"@{key}"
+        for quantity, values in {**measurements, "correct": correct}.items():
+            if quantity != "probs":
+                self.statistics[f"{statistic}_{quantity}{suffix}"] = values
 
-    def of_each(self, statistic: str) -> Tensor:
-        """A number of every variant, [variants, texts]."""
+    def stack_statistic(self, statistic: str) -> Tensor:
+        """Return a statistic of all variants that share its prefix, [variants, texts].
+
+        Args:
+            statistic: Name without its key, such as ``one_seed_jsd``.
+        """
         names = [name for name in self.statistics if name.startswith(f"{statistic}@")]
         return torch.stack([self.statistics[name] for name in names])
 
     def write_rows(self, test: str) -> None:
-        """Writes its numbers of every text, in place of those of an earlier run."""
-        ids = self.setup.own.example_ids
-        rows = to_rows(test, ids, {Site(): self.statistics})
+        """Write the statistics of every text, which replace those of an earlier run.
+
+        Args:
+            test: Name of the test.
+        """
+        ids = self.setup.base_outputs.example_ids
+        rows = build_rows(test, ids, {Site(): self.statistics})
         append_rows(self.setup.folder / "rows", rows, name=test)
 
-    def compare(self, reference: str) -> None:
-        """Scores all models, and compares each with the reference."""
+    def compute_scores(self, reference: str) -> None:
+        """Score all variants, and compare each with the reference.
+
+        Args:
+            reference: Name of the variant that the others are compared with.
+        """
         arrays = {name: values.numpy() for name, values in self.probs.items()}
         self.scores = compare_scores(
             self.labels.numpy(),
@@ -458,20 +612,21 @@ class Tested:
         )
 
 
-def run_test(name: str, setup: Setup) -> Tested:
-    """The models of one test, trained or loaded, read, scored and compared.
+def run_retraining_test(name: str, setup: RetrainingSetup) -> VariantResults:
+    """Train or load the variants of a test, measure them and compare their scores.
 
     Args:
-        name: of the test; its models go into the folder of that name in the setup's.
+        name: Name of the test. Its models are stored in a folder with this name.
+        setup: The setup of the retraining.
     """
-    test = retrainings()[name]
-    options = setup.chosen.get(name) or KINDS[name]()
-    own = setup.own
-    tested = Tested(setup, setup.folder / name, own.labels)
-    tested.probs["base"] = own.probs
-    for variant in test.variants(setup, options):
-        tested.run(variant)
-    if test.together is not None:
-        test.together(tested, options)
-    tested.compare(test.reference)
-    return tested
+    test = get_retraining_tests()[name]
+    options = setup.test_options.get(name) or OPTIONS_BY_TEST[name]()
+    base_outputs = setup.base_outputs
+    results = VariantResults(setup, setup.folder / name, base_outputs.labels)
+    results.probs["base"] = base_outputs.probs
+    for variant in test.make_variants(setup, options):
+        results.run_variant(variant)
+    if test.summarize is not None:
+        test.summarize(results, options)
+    results.compute_scores(test.reference)
+    return results

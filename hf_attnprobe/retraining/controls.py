@@ -1,40 +1,40 @@
-"""The base trained again, otherwise (Wiegreffe & Pinter 2019): three tests.
+"""Three tests that train the base model again under other conditions (Wiegreffe & Pinter 2019).
 
-``uniform``, Section 3.2: is attention needed here at all?
+``uniform`` (Section 3.2): is attention needed for this task?
 
-Question: does the same model, trained from scratch with every token weighted 1/T, classify
-          as well?
-Measure:  F1 of the positive class (macro for over two classes), accuracy and area under
-          the ROC curve on the test texts, beside the base's; the paired bootstrap interval
-          of their difference over the test texts.
-Compare:  per text, how far the two models' outputs (total variation) and attentions
-          (Jensen-Shannon) are apart.
-Reading:  where nothing is lost, attention explains nothing: the paper drops such data sets
-          ("attention is not explanation if you don't need it").
+Question: does the same model perform as well if it is trained from scratch with uniform attention,
+so that every token has the weight 1/T?
+Measure: F1 of the positive class (macro F1 for more than two classes), accuracy and ROC-AUC on the
+test texts, compared with the base model by a paired bootstrap over the test texts.
+Compare: per text, the total variation distance of the two models' outputs and the Jensen-Shannon
+divergence of their attentions.
+Reading: if nothing is lost, attention explains nothing on this data set. The paper excludes such
+data sets ("attention is not explanation if you don't need it").
 
-``seeds``, Section 3.3: how much does attention vary by chance?
+``seeds`` (Section 3.3): how much does attention vary by chance?
 
-Question: trained again with another seed, does the same model look at the same tokens?
-Measure:  per test text, the Jensen-Shannon divergence of each run's attention to the
-          base's, median over the runs; the total variation distance of their outputs, mean
-          over the runs.
-Compare:  by the base's largest weight in the papers' four bins, and by predicted class.
-          This is the baseline for every adversary: what is no farther than another seed is
-          no counter-example.
-Reading:  0 every run attends alike; .69 the attention is the seed's, not the task's.
+Question: does the same model attend to the same tokens if it is trained with another seed?
+Measure: per test text, the Jensen-Shannon divergence of each run's attention from the base model's
+(median over the runs), and the total variation distance of the outputs (mean over the runs).
+Compare: by the base model's largest attention weight, in the four bins of the papers, and by
+predicted class. The divergence is the baseline for every adversary: an adversary that is no farther
+from the base model than another seed is no counter-example.
+Reading: 0 means that all runs attend alike. A value near 0.69 means that the seed determines the
+attention, not the task.
 
-``diagnostic_mlp``, Section 3.4: does attention tell another model something?
+``diagnostic_mlp`` (Section 3.4): are the attention weights useful to another model?
 
-Question: given a model's attention weights, does a model that knows no context classify
-          better than without?
-Measure:  F1, accuracy and area under the ROC curve on the test texts of a token-wise layer
-          (``encoder="mlp"``) whose attention is imposed, not trained: c = Σ a_t h_t with
-          the weights of a guide.
-Compare:  the guides: uniform weights; the layer's own additive attention, trained with it;
-          the base's weights; those of a trained adversary.
-Reading:  base above the trained one: its weights carry information about tokens that does
-          not depend on the model. Adversary far below: its weights do not, whatever it
-          predicts.
+Question: does a model without context classify better if it is given the attention weights of
+another model?
+Measure: F1, accuracy and ROC-AUC on the test texts of a layer that reads each token by itself
+(``encoder="mlp"``). Its attention is imposed instead of trained: c = Σ a_t h_t, with the weights
+a_t of a guide.
+Compare: four guides, namely uniform weights, the layer's own trained additive attention, the
+weights of the base model, and the weights of a trained adversary.
+Reading: if the base model's weights lead to a higher score than the layer's own attention, they
+contain information about the tokens that does not depend on the model. If the adversary's weights
+lead to a much lower score, they do not contain it, although the adversary predicts like the base
+model.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -42,23 +42,25 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from hf_attnprobe.checkpoints.loading import load_model
-from hf_attnprobe.checkpoints.records import RECORD
+from hf_attnprobe.checkpoints.records import RECORD_FILE
 from hf_attnprobe.core.options import Options
 from hf_attnprobe.core.readings import share
-from hf_attnprobe.inference.outputs import Guide, read_outputs, to_guide
+from hf_attnprobe.inference.outputs import Guide, make_guide, read_outputs
 from hf_attnprobe.retraining import register_retraining
 from hf_attnprobe.retraining.base_model import (
-    SPLITS,
-    Base,
-    Setup,
+    SPLIT_NAMES,
+    BaseModel,
+    RetrainingSetup,
     Splits,
-    Tested,
+    TrainedVariant,
     Variant,
-    outputs_alone,
-    train_again,
+    VariantResults,
+    measure_predictions,
+    train_variant,
 )
 from hf_attnprobe.retraining.options import Adversary, Seeds
 
@@ -70,79 +72,104 @@ from hf_attnprobe.retraining.options import Adversary, Seeds
     title="A model trained with uniform attention",
     readings={
         "uniform_model_tvd": (
-            "the model trained with uniform attention predicts {mean:.2f} of 1 away from the base"
+            "the output of the model trained with uniform attention differs from the base "
+            "model's by {mean:.2f} (total variation distance, at most 1)"
         ),
         "uniform_model_jsd": (
-            "the base's attention is a divergence of {mean:.2f} (at most 0.69) away from uniform"
+            "the base model's attention diverges from uniform attention by {mean:.2f} (at most "
+            "0.69)"
         ),
         "uniform_model_correct": share(
-            "the model trained with uniform attention is right in {mean:.0%} of texts "
+            "the model trained with uniform attention is correct for {mean:.0%} of the texts"
         ),
     },
 )
-def uniform(setup: Setup, options: Options) -> Iterator[Variant]:
-    """The base with ``attention="uniform"``."""
-    flat = partial(train_again, changes={"attention": "uniform"})
-    yield Variant("uniform", "uniform_model", flat)
+def uniform(setup: RetrainingSetup, options: Options) -> Iterator[Variant]:
+    """Yield the base model trained with ``attention="uniform"``.
+
+    Args:
+        setup: The setup of the retraining.
+        options: Not used; this test has no options.
+    """
+    train = partial(train_variant, changes={"attention": "uniform"})
+    yield Variant("uniform", "uniform_model", train)
 
 
 # --- Other seeds ---------------------------------------------------------------------------------
 
 
-def all_seeds(tested: Tested, options: Seeds) -> None:
-    """Median divergence and mean change of output over the runs, and how peaked the base is."""
-    tested.statistics |= {
-        "max_attention": tested.setup.own.attention.amax(-1),
-        # Of an even number of runs, quantile gives the mean of the two in the middle.
-        "seed_jsd": tested.of_each("one_seed_jsd").quantile(0.5, dim=0),
-        "seed_tvd": tested.of_each("one_seed_tvd").mean(0),
+def add_seed_summaries(results: VariantResults, options: Seeds) -> None:
+    """Add the median divergence and the mean output change over the runs, per text.
+
+    Args:
+        results: Measurements of all runs, to which the statistics are added.
+        options: Not used.
+    """
+    results.statistics |= {
+        "max_attention": results.setup.base_outputs.attention.amax(-1),
+        # For an even number of runs, `quantile` returns the mean of the two middle values.
+        "seed_jsd": results.stack_statistic("one_seed_jsd").quantile(0.5, dim=0),
+        "seed_tvd": results.stack_statistic("one_seed_tvd").mean(0),
     }
 
 
 @register_retraining(
     title="The same model with other seeds",
-    together=all_seeds,
+    summarize=add_seed_summaries,
     readings={
-        "max_attention": "the token with the most attention has {mean:.2f} of it",
+        "max_attention": "the largest attention weight of a text is {mean:.2f}",
         "seed_jsd": (
-            "another seed moves the attention by a divergence of {mean:.2f} (at most "
-            "0.69; median over the runs)"
+            "with another seed, the attention diverges from the base model's by {mean:.2f} (at "
+            "most 0.69; median over the runs)"
         ),
-        "seed_tvd": "another seed moves the output by {mean:.2f} of 1 (mean over the runs)",
-        "one_seed_jsd": "seed {key} moves the attention by a divergence of {mean:.2f}",
-        "one_seed_tvd": "seed {key} moves the output by {mean:.2f} of 1",
-        "one_seed_correct": share("seed {key} is right in {mean:.0%} of texts"),
+        "seed_tvd": (
+            "with another seed, the output changes by {mean:.2f} (total variation distance, at "
+            "most 1; mean over the runs)"
+        ),
+        "one_seed_jsd": "with seed {key}, the attention diverges by {mean:.2f} (at most 0.69)",
+        "one_seed_tvd": "with seed {key}, the output changes by {mean:.2f} (at most 1)",
+        "one_seed_correct": share("with seed {key}, {mean:.0%} of the texts are correct"),
     },
 )
-def seeds(setup: Setup, options: Seeds) -> Iterator[Variant]:
-    """The base with the seeds 0, 1, 2, … without its own.
+def seeds(setup: RetrainingSetup, options: Seeds) -> Iterator[Variant]:
+    """Yield the base model trained with the seeds 0, 1, 2, …, except its own seed.
 
-    The paper's are 50, 257, 500231, 100078, 12504, 90754789, 8988812 and 2; no seed is
+    The paper uses the seeds 50, 257, 500231, 100078, 12504, 90754789, 8988812 and 2. No seed is
     better than another.
+
+    Args:
+        setup: The setup of the retraining.
+        options: The number of seeds.
     """
-    for seed in other_seeds(setup.base.settings.seed, options.n_seeds):
-        train = partial(train_again, seed=seed)
+    for seed in list_other_seeds(setup.base.settings.seed, options.n_seeds):
+        train = partial(train_variant, seed=seed)
         yield Variant(f"seed {seed}", "one_seed", train, key=seed, folder=str(seed))
 
 
-def other_seeds(own: int, n: int) -> list[int]:
-    """The first n seeds that are not the base's.
+def list_other_seeds(base_seed: int, n: int) -> list[int]:
+    """Return the first n seeds that are not the base model's.
 
-    >>> other_seeds(1, 3)
+    >>> list_other_seeds(1, 3)
     [0, 2, 3]
+
+    Args:
+        base_seed: Seed of the base model's training.
+        n: Number of seeds to return.
     """
-    return [seed for seed in range(n + 1) if seed != own][:n]
+    return [seed for seed in range(n + 1) if seed != base_seed][:n]
 
 
 # --- Attention of another model ------------------------------------------------------------------
 
-UNREGULARISED = {
+NO_REGULARISATION = {
     "residual_connection": "none",
     "tying": 0.0,
     "mlm_weight": 0.0,
     "conicity_weight": 0.0,
 }
-CONTEXT_FREE = {"encoder": "mlp", "attention_size": None, **UNREGULARISED}
+"""Configuration fields that remove all regularisation of a base model."""
+CONTEXT_FREE_SETTINGS = {"encoder": "mlp", "attention_size": None, **NO_REGULARISATION}
+"""Configuration fields of the model that reads each token by itself."""
 
 
 @register_retraining(
@@ -150,81 +177,112 @@ CONTEXT_FREE = {"encoder": "mlp", "attention_size": None, **UNREGULARISED}
     reference="trained guide",
     readings={
         f"{name}_guide_correct": share(
-            f"{with_it}, a model without context is right in {{mean:.0%}} of texts"
+            f"a model without context {source} is correct for {{mean:.0%}} of the texts"
         )
-        for name, with_it in (
-            ("uniform", "guided by uniform weights"),
-            ("trained", "with attention of its own"),
-            ("base", "guided by the base's weights"),
-            ("adversary", "guided by the adversary's weights"),
+        for name, source in (
+            ("uniform", "with uniform weights"),
+            ("trained", "with its own trained attention"),
+            ("base", "with the base model's weights"),
+            ("adversary", "with the adversary's weights"),
         )
     },
 )
-def diagnostic_mlp(setup: Setup, options: Options) -> Iterator[Variant]:
-    """A context-free model with each guide, with the base's settings and seed."""
+def diagnostic_mlp(setup: RetrainingSetup, options: Options) -> Iterator[Variant]:
+    """Yield a context-free model with each guide, trained with the base model's settings and seed.
+
+    The guide ``adversary`` is only used if an adversary exists or will be trained.
+
+    Args:
+        setup: The setup of the retraining.
+        options: Not used; this test has no options.
+    """
     for name, attention in (("uniform", "uniform"), ("trained", "additive")):
-        train = partial(train_again, changes={**CONTEXT_FREE, "attention": attention})
-        yield Variant(f"{name} guide", f"{name}_guide", train, outputs_alone, folder=name)
-    yield guided(
+        train = partial(train_variant, changes={**CONTEXT_FREE_SETTINGS, "attention": attention})
+        yield Variant(f"{name} guide", f"{name}_guide", train, measure_predictions, folder=name)
+    yield make_guided_variant(
         "base guide",
         "base_guide",
         setup,
         lambda: setup.base.model,
-        CONTEXT_FREE,
+        CONTEXT_FREE_SETTINGS,
         folder="base",
     )
-    adversary = guiding_adversary(setup)
+    adversary = find_guiding_adversary(setup)
     if adversary is not None:
-        yield guided(
+        yield make_guided_variant(
             "adversary guide",
             "adversary_guide",
             setup,
             lambda: load_model(adversary),
-            CONTEXT_FREE,
-            # Two adversaries guide two models: the folder tells which one it was.
+            CONTEXT_FREE_SETTINGS,
+            # The name of the folder includes the adversary, because a different adversary would
+            # guide a different model.
             folder=f"adversary-{adversary.name}",
         )
 
 
-def guiding_adversary(setup: Setup) -> Path | None:
-    """The adversary of the paper's Table 3, where it is there or the test will train it."""
-    chosen = setup.chosen.get("adversary")
-    folder = setup.folder / "adversary" / (chosen or Adversary()).guide
-    return folder if chosen is not None or (folder / RECORD).is_file() else None
+def find_guiding_adversary(setup: RetrainingSetup) -> Path | None:
+    """Return the folder of the adversary of the paper's Table 3, or None if there is none.
+
+    The adversary counts if it is already trained, or if the test ``adversary`` is selected.
+
+    Args:
+        setup: The setup of the retraining.
+    """
+    options = setup.test_options.get("adversary")
+    folder = setup.folder / "adversary" / (options or Adversary()).guide_folder
+    is_available = options is not None or (folder / RECORD_FILE).is_file()
+    return folder if is_available else None
 
 
-def guided(
+def make_guided_variant(
     name: str,
     statistic: str,
-    setup: Setup,
-    guide: Callable[[], PreTrainedModel],
+    setup: RetrainingSetup,
+    load_guide: Callable[[], PreTrainedModel],
     changes: Mapping[str, Any],
     folder: str,
 ) -> Variant:
-    """A variant with another model's attention weights, in training and on the test texts.
+    """Return a variant whose attention weights are those of another model.
+
+    The weights are imposed both in training and on the test texts.
 
     Args:
-        guide: gives the other model, once the variant is trained.
-        changes: further ones to the base's configuration.
+        name: Name of the variant.
+        statistic: Prefix of the names of its statistics.
+        setup: The setup of the retraining.
+        load_guide: Function that returns the other model. It is called when the variant is trained.
+        changes: Fields of the base model's configuration to replace.
+        folder: Folder of the variant below the folder of the test.
     """
-    guides = cache(lambda: guides_of(guide(), setup.base, setup.splits))
-    imposed = {**changes, "attention": "guided", "attention_size": None}
-    return Variant(
-        name,
-        statistic,
-        lambda *where, **how: train_again(*where, changes=imposed, guides=guides(), **how),
-        lambda base, model, texts: outputs_alone(base, model, texts, guides()["test"]),
-        folder=folder,
-    )
+    guided_changes = {**changes, "attention": "guided", "attention_size": None}
+
+    @cache
+    def get_guides() -> dict[str, Guide]:
+        return compute_guides(load_guide(), setup.base, setup.splits)
+
+    def train(*args: Any, **options: Any) -> TrainedVariant:
+        return train_variant(*args, changes=guided_changes, guides=get_guides(), **options)
+
+    def measure(*args: Any) -> dict[str, Tensor]:
+        return measure_predictions(*args, guide=get_guides()["test"])
+
+    return Variant(name, statistic, train, measure, folder=folder)
 
 
-def guides_of(model: PreTrainedModel, base: Base, splits: Splits) -> dict[str, Guide]:
-    """A model's attention on all splits, by split and example id."""
+def compute_guides(model: PreTrainedModel, base: BaseModel, splits: Splits) -> dict[str, Guide]:
+    """Compute the attention weights of a model on all splits, by split and example id.
+
+    Args:
+        model: The model whose attention is used as a guide.
+        base: The base model, whose cached outputs are used if it is the guide itself.
+        splits: Train, validation and test texts.
+    """
     guides = {}
-    for name in SPLITS:
+    for name in SPLIT_NAMES:
         if model is base.model:
-            outputs = base.outputs(splits[name])
+            outputs = base.get_outputs(splits[name])
         else:
             outputs = read_outputs(model, base.tokenizer, splits[name])
-        guides[name] = to_guide(outputs)
+        guides[name] = make_guide(outputs)
     return guides

@@ -1,31 +1,32 @@
-"""The verb ``deceive``: can a model be taught to hide what it looks at?
+"""The test ``deception``: can a model learn to hide that it uses certain words?
 
 Source: Pruthi et al. 2020.
 
-Question: if attention to some tokens costs, does the model stop using them, or does it only
-          stop looking?
-Measure:  on the test texts, before and after further training on
-          task loss − λ · log(1 − mass): accuracy, attention mass on the impermissible
-          tokens, and how far the output moves (total variation) when they are deleted,
-          beside the move when as many other tokens of the same text are deleted (random
-          ones, mean of five draws): what is beyond that tells whether they are used, and
-          not only that a shorter text is another text. Of a Transformer, the mass in the row
-          that the prediction is read from, in the heads of the last layer as in the paper's
-          code, or of all layers.
-Reading:  mass gone, accuracy kept, and deleting the tokens still matters more than
-          deleting others: this attention hides what is used.
+Question: if attention to some words is penalised, does the model stop using them, or does it only
+stop attending to them?
+Measure: the base model is trained further on the loss task loss − λ · log(1 − mass), in which the
+mass is the attention to the impermissible words. Before and after this training, three numbers are
+measured on the test texts: accuracy, attention mass on the words, and the output change (total
+variation distance) when the words are deleted. In a Transformer, the mass is taken from the row
+that the prediction is read from, in the heads of the last layer as in the paper's code, or of all
+layers.
+Compare: with the output change when the same number of other, random words of the text is deleted
+(mean over five draws). Only a change beyond this control shows that a word is used, since every
+deletion changes the text.
+Reading: if the mass is gone, accuracy is kept, and deleting the words still changes the output more
+than deleting others, then the attention hides a part of the evidence for the predictions.
 
-The paper's BERT also keeps impermissible and other tokens from attending to each other, so
-that nothing can go round; here what other rows attend to is free.
+In the paper's BERT, impermissible and other tokens also do not attend to each other, so that no
+information can take another path. Here the attention of all other rows is unrestricted.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+import copy
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from transformers import (
@@ -34,222 +35,224 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from hf_attnprobe.adapters.pretrained import PretrainedFacts
-from hf_attnprobe.adapters.transformer.layout import query_rows, readout_of
-from hf_attnprobe.checkpoints.loading import (
-    has_trained_attention,
-    is_attention_classifier,
-    load_model,
-    load_tokenizer,
-)
-from hf_attnprobe.checkpoints.origins import origin_of
-from hf_attnprobe.checkpoints.records import check_not_itself, read_record
-from hf_attnprobe.core.distributed import check_one_process
+from hf_attnprobe.adapters.transformer.layout import choose_readout, compute_row_weights
+from hf_attnprobe.checkpoints.loading import is_attention_classifier
 from hf_attnprobe.core.errors import AttnProbeError
-from hf_attnprobe.core.options import SavedModel, as_saved, public_function
-from hf_attnprobe.core.serialization import plain
-from hf_attnprobe.data.columns import column_of
-from hf_attnprobe.data.examples import (
-    DatasetName,
-    check_sets,
-    dataset_name,
-)
-from hf_attnprobe.data.specs import as_data
-from hf_attnprobe.documents.blocks import (
-    Answered,
-    Cell,
-    Document,
-    Section,
-    Table,
-)
-from hf_attnprobe.documents.formats import Documented
+from hf_attnprobe.core.readings import share
+from hf_attnprobe.data.columns import read_column
+from hf_attnprobe.data.examples import prepare_splits
 from hf_attnprobe.functional.divergence import tvd
-from hf_attnprobe.functional.intervention import random_generator
-from hf_attnprobe.inference.encoding import Text, second_texts, tokenize
-from hf_attnprobe.inference.labels import labels_of_model
-from hf_attnprobe.inference.outputs import observations, over_texts, predict
+from hf_attnprobe.functional.intervention import create_random_generator
+from hf_attnprobe.inference.encoding import Text, get_second_texts
+from hf_attnprobe.inference.labels import convert_class_labels
+from hf_attnprobe.inference.outputs import measure_texts, observe_split, predict
 from hf_attnprobe.models.attention_classifier import (
     AttentionClassifierForSequenceClassification,
 )
 from hf_attnprobe.protocol import Observation
+from hf_attnprobe.retraining import register_retraining
 from hf_attnprobe.retraining.base_model import (
-    Base,
-    Progress,
-    Setup,
+    BaseModel,
+    ProgressSetting,
+    RetrainingSetup,
     Splits,
-    Tested,
-    Trained,
+    TrainedVariant,
     Variant,
-    as_trained,
-    base_of,
-    shared_settings,
+    VariantResults,
+    build_trained_variant,
+    get_shared_settings,
 )
-from hf_attnprobe.retraining.options import DeceptionOptions
-from hf_attnprobe.retraining.report import in_full
-from hf_attnprobe.retraining.verdict import all_of, graded
-from hf_attnprobe.statistics.estimates import Estimate, mean_estimate
-from hf_attnprobe.statistics.grades import MIN_TEXTS, Answer
-from hf_attnprobe.statistics.scores import Score, find_score
-from hf_attnprobe.statistics.verdicts import Finding
-from hf_attnprobe.training.classifier import papers_trainer, procedure_of
+from hf_attnprobe.retraining.options import Deception
+from hf_attnprobe.retraining.verdict import DECEIVED
+from hf_attnprobe.training.classifier import make_paper_trainer, resolve_procedure
 from hf_attnprobe.training.options import TrainingOptions
-from hf_attnprobe.training.procedures import papers_loss
-from hf_attnprobe.training.run import USUAL, trainer_settings
+from hf_attnprobe.training.procedures import make_paper_loss
+from hf_attnprobe.training.run import FINE_TUNING_DEFAULTS, make_trainer_arguments
 from hf_attnprobe.training.trainer import (
     PlainTrainer,
-    begin,
-    check_pads,
-    finish,
+    check_padding_token,
     make_trainer,
+    train_or_load,
 )
 
 
 if TYPE_CHECKING:
     import datasets
 
-SUMMARY = "deception.json"
-LAST_EPOCH = {"save_strategy": "no", "load_best_model_at_end": False}
-"""Arguments of a Trainer that keeps the last epoch."""
-N_DRAWS = 5  # of other tokens to delete, per text
+LAST_EPOCH_ARGUMENTS = {"save_strategy": "no", "load_best_model_at_end": False}
+"""Arguments of a Trainer that keeps the last epoch.
+
+Validation scores cannot choose the epoch because they do not include the penalty.
+"""
+N_DRAWS = 5
+"""Number of random deletions per text in the control."""
 
 
-@dataclass(frozen=True)
-class Deception(Documented):
-    """What training against attention to ``tokens`` did. ``print`` gives the table.
-
-    Attributes:
-        model: that was trained on.
-        dataset: the test texts' data set and split.
-        tokens: the impermissible tokens (Pruthi et al. 2020).
-        weight: λ of the penalty on attention to them.
-        over_heads: the penalty's, ``mean`` or ``max``.
-        layers: whose heads, ``last`` or ``all``.
-        n: test texts.
-        n_named: test texts with an impermissible token.
-        scores: on all test texts, of ``before`` and ``after``.
-        masses: attention mass on the tokens, over the texts that have them: the mean
-            over heads ``before`` and ``after``, that of the head with the most
-            ``largest before`` and ``largest after``; and ``tokens``, their share of a
-            text's tokens.
-        n_controlled: texts with an impermissible token and at least as many others.
-        hidden: half of the mass before minus that after, mean over heads, per text.
-        moved: total variation of the output when the tokens are deleted, over the texts
-            with a control, by ``before`` and ``after``.
-        control: the same when as many other tokens are deleted, mean over the draws.
-        beyond: ``moved`` minus ``control``, paired by text.
-    """
-
-    model: str
-    dataset: DatasetName
-    tokens: tuple[str, ...]
-    weight: float
-    over_heads: str
-    layers: str
-    n: int
-    n_named: int
-    scores: tuple[Score, ...]
-    masses: dict[str, Estimate]
-    n_controlled: int
-    hidden: Estimate
-    moved: dict[str, Estimate]
-    control: dict[str, Estimate]
-    beyond: dict[str, Estimate]
-
-    def document(self) -> Document:
-        """All that it says."""
-        return deception_document(self)
-
-    def score(self, when: str, metric: str) -> Score:
-        """The score ``before`` or ``after``."""
-        found = find_score(self.scores, when, metric)
-        assert found is not None  # both models are scored by every metric
-        return found
-
-
-@public_function
-def deceive(
-    model: str | Path | SavedModel,
-    dataset: Any,
-    tokens: Sequence[str],
-    *,
-    output_dir: str | Path,
-    options: DeceptionOptions = DeceptionOptions(),
-    progress: bool = True,
-) -> Deception:
-    """Trains a classifier further, with a penalty on its attention to some tokens.
-
-    The result is an ordinary checkpoint. Training starts from the weights given, where the
-    paper starts from the beginning, and keeps the last epoch: a validation score knows
-    nothing of the penalty.
+def add_differences(results: VariantResults, options: Deception) -> None:
+    """Add statistics that combine the measurements before and after the training.
 
     Args:
-        model: folder or Hub id of a trained attention classifier of one level, or of a
-            fine-tuned Transformer; or a :class:`~hf_attnprobe.core.options.SavedModel`.
-        dataset: the data it was trained on: a :class:`~hf_attnprobe.data.specs.Data`,
-            or a name, a folder, a Hub id or a DatasetDict.
-        tokens: the impermissible tokens, which the model must not be seen to attend to.
-            Each is a single token of its vocabulary.
-        output_dir: a new or empty folder, for the checkpoint, ``deception.json``,
-            ``report.html`` and ``report.md``.
-        options: the penalty, and how long is trained.
-        progress: show a bar on stderr.
+        results: Measurements of both models, to which the statistics are added.
+        options: Not used.
+    """
+    statistics = results.statistics
+    # Both models read the same texts, so the share of impermissible words is stored once.
+    statistics["word_share"] = statistics.pop("before_word_share")
+    del statistics["after_word_share"]
+    statistics["hidden_mass"] = statistics["before_mass"] / 2 - statistics["after_mass"]
+    for time in ("before", "after"):
+        change, control = statistics[f"{time}_word_tvd"], statistics[f"{time}_control_tvd"]
+        statistics[f"{time}_use"] = change - control
 
-    Returns:
-        Scores, attention mass and use of the tokens, before and after.
+
+def check_deception(setup: RetrainingSetup, options: Deception) -> None:
+    """Check that the words can be hidden and that the model's attention can be read.
+
+    Args:
+        setup: The setup of the retraining.
+        options: The words.
 
     Raises:
-        AttnProbeError: tokens that the vocabulary or the data lack, a model without
-            attention to read, or classes that are not the data's.
+        AttnProbeError: If the tokenizer has no padding token, if a word is not a single token, if
+            no training text contains any of the words, if the data number their classes
+            differently from the model, or if the model does not return its attention.
     """
-    check_one_process("deceive")
-    saved, data = as_saved(model), as_data(dataset)
-    check_not_itself(saved.model, output_dir)
-    base = _base(saved, options)
-    check_pads(base.tokenizer)
-    ids = impermissible_ids(base.tokenizer, tokens)
-    splits = data.splits(seed=read_record(Path(base.name)).get("seed", options.seed))
-    _check_splits(base, splits, ids)
-    splits = check_sets(**splits)
-    measure = partial(_measure, ids=ids, options=options)
-    penalty = {name: getattr(options, name) for name in ("weight", "over_heads", "layers")}
-    train = partial(
-        _train_further,
-        ids=ids,
-        options=options,
-        record={**penalty, "deceives_on": list(tokens), "start": base.name},
-        data_name=dataset_name(data.dataset, "").name,
-    )
-    with begin(output_dir, options.seed) as folder:
-        (folder / SUMMARY).unlink(missing_ok=True)  # of a model that is written over
-        setup = Setup(base, splits, folder, seed=options.seed, progress=lambda _: progress)
-        tested = Tested(setup, folder, _labels(base, splits["test"]))
-        tested.run(Variant("before", "before", base.model, measure))
-        tested.run(Variant("after", "after", train, measure))
-        tested.compare("before")
-        result = deception_of(
-            tested.statistics,
-            tested.scores,
-            model=base.name,
-            dataset=dataset_name(data.dataset, "test"),
-            tokens=tuple(tokens),
-            **penalty,
+    base = setup.base
+    check_padding_token(base.tokenizer)
+    word_ids = set(find_word_ids(base.tokenizer, options.words or ()).tolist())
+    train = setup.splits["train"]
+    if convert_class_labels(base.class_names, train) != read_column(train, "label"):
+        raise AttnProbeError(
+            f"the data number their classes differently from {base.name}; choose the data that it "
+            "was trained on"
         )
-        result.write(folder, SUMMARY)
-    return result
+    texts, second_texts = read_column(train, "text"), get_second_texts(train)
+    rows = base.tokenizer(texts, second_texts, truncation=True)["input_ids"]
+    if not any(word_ids.intersection(row) for row in rows):
+        raise AttnProbeError(
+            f"none of the words {', '.join(options.words or ())} occurs in the training texts; "
+            "choose others with deception.words"
+        )
+    with torch.no_grad():
+        outputs = base.model(torch.tensor(rows[:1]), output_attentions=True)
+    if not getattr(outputs, "attentions", None):
+        raise AttnProbeError(
+            "the test deception needs a model that returns its attention, but "
+            f"{type(base.model).__name__} does not; choose another --model"
+        )
+
+
+@register_retraining(
+    title="The base model trained further to hide its attention to some words",
+    summarize=add_differences,
+    check=check_deception,
+    trains_from_scratch=False,
+    readings={
+        "word_share": "{mean:.1%} of the words in a text are impermissible",
+        "before_mass": "before the training, impermissible words have {mean:.2f} of the attention",
+        "after_mass": "after the training, impermissible words have {mean:.2f} of the attention",
+        "before_largest_mass": (
+            "before the training, the head with the most attention to impermissible words gives "
+            "them {mean:.2f} of its attention"
+        ),
+        "after_largest_mass": (
+            "after the training, the head with the most attention to impermissible words gives "
+            "them {mean:.2f} of its attention"
+        ),
+        "hidden_mass": (
+            "half of the attention to impermissible words before the training minus the attention "
+            "after it is {mean:.2f}"
+        ),
+        "before_word_tvd": (
+            "before the training, deleting the impermissible words changes the output by "
+            "{mean:.3f} (total variation distance, at most 1)"
+        ),
+        "after_word_tvd": (
+            "after the training, deleting the impermissible words changes the output by {mean:.3f}"
+        ),
+        "before_control_tvd": (
+            "before the training, deleting as many other words changes the output by {mean:.3f}"
+        ),
+        "after_control_tvd": (
+            "after the training, deleting as many other words changes the output by {mean:.3f}"
+        ),
+        "before_use": (
+            "before the training, deleting the impermissible words changes the output by "
+            "{mean:.3f} more than deleting others"
+        ),
+        "after_use": (
+            "after the training, deleting the impermissible words changes the output by "
+            "{mean:.3f} more than deleting others"
+        ),
+        "before_correct": share("before the training, {mean:.0%} of the texts are correct"),
+        "after_correct": share("after the training, {mean:.0%} of the texts are correct"),
+    },
+)
+def deception(setup: RetrainingSetup, options: Deception) -> Iterator[Variant]:
+    """Yield the base model before and after further training with the penalty.
+
+    Args:
+        setup: The setup of the retraining.
+        options: The words, the penalty and the settings of the training.
+    """
+    word_ids = find_word_ids(setup.base.tokenizer, options.words or ())
+    measure = partial(measure_use_of_words, word_ids=word_ids, options=options, seed=setup.seed)
+    train = partial(
+        train_with_penalty,
+        word_ids=word_ids,
+        options=options,
+        seed=setup.seed,
+        data_name=setup.data_name,
+    )
+    yield Variant("base", "before", setup.base.model, measure)
+    yield Variant(DECEIVED, "after", train, measure)
+
+
+def find_word_ids(tokenizer: PreTrainedTokenizerBase, words: Sequence[str]) -> Tensor:
+    """Return the token ids of the words, both at the beginning of a text and inside it.
+
+    Args:
+        tokenizer: The tokenizer of the model.
+        words: Words that must be single tokens.
+
+    Raises:
+        AttnProbeError: If a word is not a single token of the vocabulary.
+    """
+    special_ids, word_ids = set(tokenizer.all_special_ids), set()
+    for word in words:
+        at_start = tokenizer(word, add_special_tokens=False)["input_ids"]
+        inside = tokenizer(f" {word}", add_special_tokens=False)["input_ids"]
+        single_ids = {ids[0] for ids in (at_start, inside) if len(ids) == 1} - special_ids
+        if not single_ids:
+            pieces = ", ".join(tokenizer.convert_ids_to_tokens(at_start)) or "no token"
+            raise AttnProbeError(
+                f"every word of deception.words must be a single token of the vocabulary, but "
+                f"{word!r} is {pieces}; choose other words"
+            )
+        word_ids |= single_ids
+    return torch.tensor(sorted(word_ids))
+
+
+# --- Training with the penalty -------------------------------------------------------------------
 
 
 class DeceptionTrainer(PlainTrainer):
-    """Adds the penalty to the loss of every training batch."""
+    """Trainer that adds the penalty on attention to the loss of every training batch.
+
+    Attributes:
+        word_ids: Token ids of the impermissible words.
+        deception: The penalty.
+    """
 
     def __init__(
         self,
         *args: Any,
-        impermissible: Tensor,
-        options: DeceptionOptions,
-        **others: Any,
+        word_ids: Tensor,
+        deception: Deception,
+        **options: Any,
     ) -> None:
-        super().__init__(*args, **others)
-        self.impermissible, self.deception = impermissible, options
+        super().__init__(*args, **options)
+        self.word_ids, self.deception = word_ids, deception
 
     def compute_loss(
         self,
@@ -258,479 +261,296 @@ class DeceptionTrainer(PlainTrainer):
         return_outputs: bool = False,
         num_items_in_batch: Tensor | int | None = None,
     ) -> Any:
-        """The loss of the task and the penalty; in evaluation, of the task alone."""
+        """Compute the loss of the task plus the penalty, or of the task alone in evaluation.
+
+        Args:
+            model: The model.
+            inputs: A batch.
+            return_outputs: Whether to return the outputs of the model too.
+            num_items_in_batch: See :meth:`transformers.Trainer.compute_loss`.
+        """
         if not model.training:
             return super().compute_loss(model, inputs, return_outputs)
         assert isinstance(model, PreTrainedModel)
-        assert self.compute_loss_func is not None  # _trainer gives one
+        # `train_with_penalty` always sets a loss function.
+        assert self.compute_loss_func is not None
         labels = inputs.pop("labels")
         outputs = model(**inputs, output_attentions=True)
-        impermissible = torch.isin(inputs["input_ids"], self.impermissible.to(labels.device))
+        is_word = torch.isin(inputs["input_ids"], self.word_ids.to(labels.device))
         layers = outputs.attentions
         if self.deception.layers == "last":
             layers = layers[-1:]
-        attention = read_rows(model.config, layers, inputs["attention_mask"])
-        penalty = self.deception.weight * deception_penalty(
-            attention, impermissible, over_heads=self.deception.over_heads
+        attention = select_readout_rows(model.config, layers, inputs["attention_mask"])
+        penalty = self.deception.weight * compute_deception_penalty(
+            attention, is_word, over_heads=self.deception.over_heads
         )
         loss = self.compute_loss_func(outputs, labels, penalty=penalty)
         return (loss, outputs) if return_outputs else loss
 
 
-def read_rows(
+def select_readout_rows(
     config: PreTrainedConfig,
     attentions: Sequence[Tensor],
     attention_mask: Tensor,
 ) -> Tensor:
-    """The attention that predictions are read from, of all heads, [batch, heads, keys].
+    """Return the attention rows that the prediction is read from, [batch, heads, keys].
 
     Args:
-        attentions: of some layers, each [batch, heads, queries, keys].
+        config: Configuration of the model.
+        attentions: Attention of some layers, each [batch, heads, queries, keys]. The heads of all
+            layers are concatenated.
         attention_mask: [batch, keys].
     """
     if is_attention_classifier(config):
         return attentions[-1][:, :, 0]
-    visible = attentions[0].detach().gt(0).any(1)
-    rows = query_rows(readout_of(config, None), "layer", visible, attention_mask.bool()).to(
-        attentions[0].dtype
-    )
-    read = [torch.einsum("bq,bhqk->bhk", rows, layer) for layer in attentions]
-    return torch.cat(read, dim=1)
+    is_visible = attentions[0].detach().gt(0).any(1)
+    row_weights = compute_row_weights(
+        choose_readout(config, None), "layer", is_visible, attention_mask.bool()
+    ).to(attentions[0].dtype)
+    rows = [torch.einsum("bq,bhqk->bhk", row_weights, layer) for layer in attentions]
+    return torch.cat(rows, dim=1)
 
 
-def impermissible_ids(tokenizer: PreTrainedTokenizerBase, tokens: Sequence[str]) -> Tensor:
-    """Ids of the impermissible tokens, at the beginning of a text and inside of it.
-
-    Raises:
-        AttnProbeError: no tokens, or one that is not a single token of the vocabulary.
-    """
-    if isinstance(tokens, str) or not tokens:
-        raise AttnProbeError("expected a list of tokens to hide attention to; name at least one")
-    special, ids = set(tokenizer.all_special_ids), set()
-    for token in tokens:
-        at_start, inside = (
-            tokenizer(form, add_special_tokens=False)["input_ids"] for form in (token, f" {token}")
-        )
-        single = {cut[0] for cut in (at_start, inside) if len(cut) == 1} - special
-        if not single:
-            pieces = ", ".join(tokenizer.convert_ids_to_tokens(at_start)) or "nothing"
-            raise AttnProbeError(
-                f"expected single tokens of the model's vocabulary, {token!r} is {pieces}; "
-                "name others"
-            )
-        ids |= single
-    return torch.tensor(sorted(ids))
-
-
-def _base(saved: SavedModel, options: DeceptionOptions) -> Base:
-    """The model in eval mode, made to return its attention, with the settings it gets.
-
-    An attention classifier is trained as it was before, but for epochs and batches; a
-    Transformer as :func:`hf_attnprobe.training.run.fine_tune` does it.
-    """
-    name, origin = str(saved.model), origin_of(saved)
-    loaded = load_model(origin, task="text-classification").eval()
-    tokenizer = load_tokenizer(origin)
-    names = ("seed", "epochs", "batch_size", "learning_rate")
-    used = {name: getattr(options, name) for name in names}
-    if not is_attention_classifier(loaded.config):
-        loaded.set_attn_implementation("eager")  # the others return no attention
-        used["learning_rate"] = options.learning_rate or USUAL["learning_rate"]
-        used["weight_decay"] = USUAL["weight_decay"]
-        return Base(name, loaded, tokenizer, TrainingOptions(**used))
-    if not has_trained_attention(loaded.config):
-        raise AttnProbeError(
-            f"expected one level of trained attention to deceive with, {name} has none; "
-            "choose another"
-        )
-    return base_of(name, loaded, tokenizer, **used)
-
-
-def _labels(base: Base, examples: "datasets.Dataset") -> Tensor:
-    """True classes of the texts that have tokens, in the order of their ids."""
-    facts = PretrainedFacts(base.model)
-    texts = tokenize(base.tokenizer, examples, facts).texts
-    by_id = sorted(texts, key=lambda text: text.example_id)
-    return torch.tensor([text.label for text in by_id])
-
-
-def _check_splits(base: Base, splits: Splits, ids: Tensor) -> None:
-    """Checks that there is something to measure, something to hide, and attention to read.
-
-    Raises:
-        AttnProbeError: no test texts, classes under other numbers than the model's, no
-            impermissible token in the training texts, or a model that returns no attention.
-    """
-    if "test" not in splits:
-        raise AttnProbeError(
-            "expected test texts with labels to measure on, there are none; add the split test"
-        )
-    train = splits["train"]
-    labels = column_of(train, "label")
-    if labels_of_model(base.labels, train) != labels:
-        raise AttnProbeError(
-            "expected data that numbers its classes as the model does; choose the data it "
-            "was trained on"
-        )
-    texts, seconds = column_of(train, "text"), second_texts(train)
-    rows = base.tokenizer(texts, seconds, truncation=True)["input_ids"]
-    wanted = set(ids.tolist())
-    if not any(wanted.intersection(row) for row in rows):
-        raise AttnProbeError(
-            "expected the impermissible tokens in the training texts, none has any; name others"
-        )
-    with torch.no_grad():
-        outputs = base.model(torch.tensor(rows[:1]), output_attentions=True)
-    if not getattr(outputs, "attentions", None):
-        raise AttnProbeError(
-            f"expected a model that returns its attention, {type(base.model).__name__} does not"
-        )
-
-
-def _train_further(
-    base: Base,
-    splits: Splits,
-    folder: Path,
-    *,
-    ids: Tensor,
-    options: DeceptionOptions,
-    record: Mapping[str, Any],
-    data_name: str,
-    progress: Progress,
-) -> Trained:
-    """Trains the base itself with the penalty, and saves it.
-
-    Args:
-        record: what the training's record says beside its settings.
-        data_name: what the data set is called.
-    """
-    model, tokenizer, weighted = base.model, base.tokenizer, False
-    settings: dict[str, Any] = {}
-    run: Callable[..., PlainTrainer]
-    if isinstance(model, AttentionClassifierForSequenceClassification):
-        used = shared_settings(base.settings)
-        procedure = procedure_of(base.settings, model.config)
-        procedure = replace(procedure, plateau_factor=1.0, patience=None)
-        weighted = procedure.weighted
-        run = partial(papers_trainer, procedure=procedure, seed=options.seed)
-    else:
-        used = {name: getattr(base.settings, name) for name in ("seed", *USUAL)}
-        settings = trainer_settings(used) | {"seed": options.seed}
-        run = make_trainer
-    trainer = run(
-        model,
-        tokenizer,
-        splits,
-        folder,
-        settings=settings | LAST_EPOCH,
-        progress=progress(folder),
-        kind=partial(DeceptionTrainer, impermissible=ids, options=options),
-        compute_loss_func=papers_loss(splits["train"], len(base.labels), weighted=weighted),
-    )
-    told = {**used, **record}
-    trained = finish(trainer, tokenizer, folder, told, data_name=data_name)
-    return as_trained(folder, trained)
-
-
-@torch.no_grad()
-def _measure(
-    base: Base,
-    model: PreTrainedModel,
-    examples: "datasets.Dataset",
-    *,
-    ids: Tensor,
-    options: DeceptionOptions,
-) -> dict[str, Tensor]:
-    """Measures the test texts through the adapters, which know of no penalty.
-
-    Returns:
-        ``probs`` [texts, classes], and [texts]: ``named``, the share of impermissible
-        tokens; ``mean_mass``, the attention mass on them, mean over heads, and
-        ``largest_mass``, that of the head with the most; ``moved``, the total variation of
-        the output without them, and ``control``, without as many others, NaN for a text
-        with fewer others.
-    """
-    masses = partial(_masses, ids=ids.to(model.device), layers=options.layers)
-    observed = observations(model, base.tokenizer, examples, level="token")
-    measured = over_texts(observed, masses)
-    measured = {name: of.double() for name, of in measured.items()}
-    probs, named = measured["probs"], frozenset(ids.tolist())
-
-    def moved(edit: Callable[[Text], list[int]]) -> Tensor:
-        edited = predict(model, base.tokenizer, examples, edit=edit)
-        return tvd(probs, edited)
-
-    others = partial(without_others, named=named, seed=options.seed)
-    draws = [moved(partial(others, draw=draw)) for draw in range(N_DRAWS)]
-    has_no_others = measured["named"] > 0.5
-    control = torch.stack(draws).mean(0).masked_fill(has_no_others, torch.nan)
-    without = moved(partial(without_named, named=named))
-    return measured | {"moved": without, "control": control}
-
-
-def _masses(observation: Observation, ids: Tensor, layers: str) -> dict[str, Tensor]:
-    """Output, and attention to impermissible tokens, each [batch, …]."""
-    batch, sites = observation.batch, observation.model.sites()
-    content = batch.content_mask
-    impermissible = torch.isin(batch.inputs["input_ids"], ids) & content
-    if layers == "last":
-        last = max(site.layer for site in sites)
-        sites = [site for site in sites if site.layer == last]
-    masses = [(observation.read(site) * impermissible).sum(-1) for site in sites]
-    of_heads = torch.stack(masses).double()
-    return {
-        "probs": observation.probs,
-        "named": impermissible.sum(-1) / content.sum(-1),
-        "mean_mass": of_heads.mean(0),
-        "largest_mass": of_heads.amax(0),
-    }
-
-
-def without_named(text: Text, named: Collection[int]) -> list[int]:
-    """The ids of a text without the named ones."""
-    return [token for token in text.inputs["input_ids"] if token not in named]
-
-
-def without_others(text: Text, named: Collection[int], *, seed: int, draw: int) -> list[int]:
-    """The ids of a text without as many others as it has named ones, drawn at random.
-
-    Special tokens stay. A text with more named tokens than others comes back whole.
-    """
-    ids, is_special = (
-        text.inputs["input_ids"],
-        text.inputs["special_tokens_mask"],
-    )
-    others, n_named = [], 0
-    for place, token in enumerate(ids):
-        if token in named:
-            n_named += 1
-        elif not is_special[place]:
-            others.append(place)
-    if n_named > len(others):
-        return ids
-    generator = random_generator(seed, text.example_id, draw)
-    deleted = set(generator.choice(others, n_named, replace=False)) if n_named else ()
-    return [token for place, token in enumerate(ids) if place not in deleted]
-
-
-def deception_penalty(
-    attention: Tensor, impermissible: Tensor, *, over_heads: str = "mean"
+def compute_deception_penalty(
+    attention: Tensor, is_word: Tensor, *, over_heads: str = "mean"
 ) -> Tensor:
-    """The cost −log(1 − αᵀm) of attention to impermissible tokens, [batch].
+    """Return the penalty −log(1 − αᵀm) on attention to the words, [batch].
 
-    1 − αᵀm is computed as the other tokens' share of all weight, clamped at 1e-10. It is
-    finite, has a gradient where αᵀm rounds to 1, and does not change under dropout of the
-    weights. A text without impermissible tokens costs 0.
+    1 − αᵀm is computed as the share of the attention to all other tokens, clamped at 1e-10. It is
+    therefore finite, has a gradient even if αᵀm rounds to 1, and does not change if dropout is
+    applied to the weights. A text without any of the words has the penalty 0.
     Source: Pruthi et al. 2020, released code.
 
     Args:
-        attention: [batch, heads, keys].
-        impermissible: bool [batch, keys].
-        over_heads: ``mean`` of the heads' costs, or ``max``, the most costly head's.
+        attention: α, [batch, heads, keys].
+        is_word: m, the positions of the impermissible words, bool [batch, keys].
+        over_heads: ``mean`` of the heads' penalties, or ``max`` for the largest one.
     """
-    permitted = ~impermissible[:, None]
-    left = (attention * permitted).sum(-1).clamp_min(1e-10)
-    whole = (attention * torch.ones_like(permitted)).sum(-1).clamp_min(1e-10)
-    costs = (whole.log() - left.log()) * impermissible.any(-1, keepdim=True)
+    is_other = ~is_word[:, None]
+    other_mass = (attention * is_other).sum(-1).clamp_min(1e-10)
+    total_mass = (attention * torch.ones_like(is_other)).sum(-1).clamp_min(1e-10)
+    penalties = (total_mass.log() - other_mass.log()) * is_word.any(-1, keepdim=True)
     if over_heads == "max":
-        return costs.amax(-1)
-    return costs.mean(-1)
+        return penalties.amax(-1)
+    return penalties.mean(-1)
 
 
-# --- What training against attention to some tokens did. Pure: numbers in, text out ----------
+def train_with_penalty(
+    base: BaseModel,
+    splits: Splits,
+    folder: Path,
+    *,
+    word_ids: Tensor,
+    options: Deception,
+    seed: int,
+    data_name: str | None,
+    progress: ProgressSetting,
+) -> TrainedVariant:
+    """Train a copy of the base model further with the penalty, or load it from its folder.
 
-WHEN = ("before", "after")
-MASSES = {
-    "before": "before_mean_mass",
-    "after": "after_mean_mass",
-    "largest before": "before_largest_mass",
-    "largest after": "after_largest_mass",
-    "tokens": "before_named",
-}
-"""The statistics of :attr:`Deception.masses`."""
-
-
-def deception_of(
-    statistics: Mapping[str, Tensor],
-    scores: tuple[Score, ...],
-    **settings: Any,
-) -> Deception:
-    """The result from what was measured before and after the training.
+    Training starts from the weights of the base model, while the paper starts from random weights.
+    The last epoch is kept. An attention classifier is trained with the settings of its own
+    training, except for epochs and batch size; a Transformer as in
+    :func:`hf_attnprobe.training.run.fine_tune`.
 
     Args:
-        statistics: of ``before`` and ``after``, each [texts], see :func:`_measure`.
-        scores: of the two.
-        settings: the fields of :class:`Deception` that say what was done.
+        base: The base model.
+        splits: Train, validation and test texts.
+        folder: Folder of the checkpoint.
+        word_ids: Token ids of the impermissible words.
+        options: The penalty and the settings of the training.
+        seed: Seed of batches and dropout.
+        data_name: Name of the data set, for the record.
+        progress: Decides whether a progress bar is displayed.
     """
-    numbers = {name: of.numpy() for name, of in statistics.items()}
-    named = numbers["before_named"] > 0
-    controlled = named & ~np.isnan(numbers["before_control"])
-    half = numbers["before_mean_mass"] / 2
-    masses = {name: numbers[of] for name, of in MASSES.items()}
-    moved = {when: numbers[f"{when}_moved"] for when in WHEN}
-    control = {when: numbers[f"{when}_control"] for when in WHEN}
-    beyond = {when: moved[when] - control[when] for when in WHEN}
-    return Deception(
-        **settings,
-        n=len(named),
-        n_named=int(named.sum()),
-        n_controlled=int(controlled.sum()),
-        scores=scores,
-        masses=_means(masses, named),
-        hidden=mean_estimate((half - numbers["after_mean_mass"])[named]),
-        moved=_means(moved, controlled),
-        control=_means(control, controlled),
-        beyond=_means(beyond, controlled),
+    settings = replace(
+        base.settings, seed=seed, epochs=options.epochs, batch_size=options.batch_size
+    )
+    if options.learning_rate is not None:
+        settings = replace(settings, learning_rate=options.learning_rate)
+    if is_attention_classifier(base.model.config):
+        recorded_settings = get_shared_settings(settings)
+    else:
+        names = ("seed", *FINE_TUNING_DEFAULTS)
+        recorded_settings = {name: getattr(settings, name) for name in names}
+    record = {
+        **recorded_settings,
+        "weight": options.weight,
+        "over_heads": options.over_heads,
+        "layers": options.layers,
+        "deceives_on": list(options.words or ()),
+        "start": base.name,
+    }
+
+    def prepare(folder: Path) -> tuple[PlainTrainer, PreTrainedTokenizerBase]:
+        trainer = _build_trainer(
+            base,
+            prepare_splits(**splits),
+            folder,
+            settings,
+            progress=progress(folder),
+            trainer_class=partial(DeceptionTrainer, word_ids=word_ids, deception=options),
+        )
+        return trainer, base.tokenizer
+
+    trained = train_or_load(folder, record, prepare, data_name=data_name)
+    if not is_attention_classifier(trained.model.config):
+        # Other attention implementations do not return their weights.
+        trained.model.set_attn_implementation("eager")
+    return build_trained_variant(folder, trained)
+
+
+def _build_trainer(
+    base: BaseModel,
+    splits: Splits,
+    folder: Path,
+    settings: TrainingOptions,
+    *,
+    progress: bool | str,
+    trainer_class: Callable[..., PlainTrainer],
+) -> PlainTrainer:
+    """Build the Trainer of a copy of the base model."""
+    model = copy.deepcopy(base.model)
+    n_classes = len(base.class_names)
+    if isinstance(model, AttentionClassifierForSequenceClassification):
+        procedure = resolve_procedure(settings, model.config)
+        return make_paper_trainer(
+            model,
+            base.tokenizer,
+            splits,
+            folder,
+            replace(procedure, plateau_factor=1.0, patience=None),
+            seed=settings.seed,
+            progress=progress,
+            settings=LAST_EPOCH_ARGUMENTS,
+            trainer_class=trainer_class,
+            compute_loss_func=make_paper_loss(
+                splits["train"], n_classes, weighted=procedure.weighted
+            ),
+        )
+    arguments = make_trainer_arguments(
+        {name: getattr(settings, name) for name in FINE_TUNING_DEFAULTS}
+    )
+    return make_trainer(
+        model,
+        base.tokenizer,
+        splits,
+        folder,
+        settings=arguments | {"seed": settings.seed} | LAST_EPOCH_ARGUMENTS,
+        progress=progress,
+        trainer_class=trainer_class,
+        compute_loss_func=make_paper_loss(splits["train"], n_classes, weighted=False),
     )
 
 
-def _means(values: Mapping[str, np.ndarray], texts: np.ndarray) -> dict[str, Estimate]:
-    """The means over some of the texts, bool [texts], by name."""
-    return {name: mean_estimate(of[texts]) for name, of in values.items()}
+# --- Measurement ---------------------------------------------------------------------------------
 
 
-def findings(deception: Deception) -> dict[str, Finding]:
-    """What the intervals allow to say, by the rules ``use``, ``hiding`` and ``loss``.
+@torch.no_grad()
+def measure_use_of_words(
+    base: BaseModel,
+    model: PreTrainedModel,
+    examples: "datasets.Dataset",
+    *,
+    word_ids: Tensor,
+    options: Deception,
+    seed: int,
+) -> dict[str, Tensor]:
+    """Measure how much attention the words get, and how much the output changes without them.
+
+    Args:
+        base: The base model, whose tokenizer is used.
+        model: The base model or the model that was trained with the penalty.
+        examples: The test texts.
+        word_ids: Token ids of the impermissible words.
+        options: The layers whose heads are measured.
+        seed: Seed of the random deletions in the control.
 
     Returns:
-        ``used_before`` and ``used_after``: whether the model used the tokens and still does;
-        ``hidden``: whether half of the attention to them is gone; ``lost``: whether accuracy is.
+        ``probs`` [texts, classes] and these statistics, each [texts]:
+
+        - ``word_share``: share of the words that are impermissible.
+        - ``mass``: attention to the impermissible words, mean over the heads.
+        - ``largest_mass``: the same for the head that attends to them most.
+        - ``word_tvd``: output change when the impermissible words are deleted.
+        - ``control_tvd``: mean output change when the same number of other words is deleted.
+
+        Statistics are NaN for texts without any impermissible word. The last two are also NaN for
+        texts with fewer other words than impermissible ones.
     """
+    measure_masses = partial(_measure_masses, word_ids=word_ids.to(model.device))
+    observations = observe_split(model, base.tokenizer, examples, level="token")
+    masses = measure_texts(observations, partial(measure_masses, layers=options.layers))
+    masses = {name: values.double() for name, values in masses.items()}
+    probs, words = masses["probs"], frozenset(word_ids.tolist())
+
+    def measure_change(edit: Callable[[Text], list[int]]) -> Tensor:
+        return tvd(probs, predict(model, base.tokenizer, examples, edit=edit))
+
+    delete_others = partial(delete_other_words, words=words, seed=seed)
+    draws = [measure_change(partial(delete_others, draw=draw)) for draw in range(N_DRAWS)]
+    word_share = masses["word_share"]
+    without_words = word_share == 0
+    without_control = without_words | (word_share > 0.5)
+    word_tvd = measure_change(partial(delete_words, words=words))
     return {
-        "used_before": graded("use", deception.beyond["before"]),
-        "used_after": graded("use", deception.beyond["after"]),
-        "hidden": graded("hiding", deception.hidden),
-        "lost": graded("loss", deception.score("after", "accuracy").lost),
+        "probs": probs,
+        "word_share": word_share.masked_fill(without_words, torch.nan),
+        "mass": masses["mean_mass"].masked_fill(without_words, torch.nan),
+        "largest_mass": masses["largest_mass"].masked_fill(without_words, torch.nan),
+        "word_tvd": word_tvd.masked_fill(without_control, torch.nan),
+        "control_tvd": torch.stack(draws).mean(0).masked_fill(without_control, torch.nan),
     }
 
 
-def overall(deception: Deception) -> Answer:
-    """Whether attention hides what the model uses."""
-    answers = {name: found.answer for name, found in findings(deception).items()}
-    if not deception.n_controlled:
-        return Answer.CANNOT_SAY
-    if answers["used_before"] == Answer.NO:
-        return Answer.NO
-    return all_of(answers["used_after"], answers["hidden"], answers["lost"].opposite)
+def _measure_masses(observation: Observation, word_ids: Tensor, layers: str) -> dict[str, Tensor]:
+    """Return probabilities and attention to the words of a batch, each [batch, …]."""
+    batch, sites = observation.batch, observation.model.sites()
+    is_content = batch.content_mask
+    is_word = torch.isin(batch.inputs["input_ids"], word_ids) & is_content
+    if layers == "last":
+        last_layer = max(site.layer for site in sites)
+        sites = [site for site in sites if site.layer == last_layer]
+    head_masses = [(observation.read(site) * is_word).sum(-1) for site in sites]
+    masses = torch.stack(head_masses).double()
+    return {
+        "probs": observation.probs,
+        "word_share": is_word.sum(-1) / is_content.sum(-1),
+        "mean_mass": masses.mean(0),
+        "largest_mass": masses.amax(0),
+    }
 
 
-def conclusion(deception: Deception) -> str:
-    """The answer, and what became of attention and of use."""
-    return f"Hiding: {overall(deception)}. {what_became(deception)}"
+def delete_words(text: Text, words: Collection[int]) -> list[int]:
+    """Return the token ids of a text without the given words.
+
+    Args:
+        text: The text.
+        words: Token ids to delete.
+    """
+    return [token for token in text.inputs["input_ids"] if token not in words]
 
 
-def what_became(deception: Deception) -> str:
-    """What became of attention and of use, a sentence for each."""
-    if not deception.n_named:
-        return (
-            "None of the test texts has an impermissible token: they say nothing about "
-            "attention to them."
-        )
-    if not deception.n_controlled:
-        return (
-            "In no text with an impermissible token are there as many others, so there is "
-            "no control to compare with."
-        )
-    found = findings(deception)
-    said = [found[name].sentence for name in ("used_after", "hidden", "lost")]
-    if found["used_before"].answer == Answer.NO:
-        said = [
-            f"There was nothing to hide. Before: {found['used_before'].sentence}",
-            said[-1],
-        ]
-    if min(deception.n_controlled, deception.n_named) < MIN_TEXTS:
-        said.append(f"Fewer than {MIN_TEXTS} texts tell nothing.")
-    return " ".join(said)
+def delete_other_words(text: Text, words: Collection[int], *, seed: int, draw: int) -> list[int]:
+    """Return the token ids of a text without random other words, as many as it has given words.
 
+    Special tokens are never deleted. A text with more given than other words is not changed.
 
-def deception_data(deception: Deception) -> dict:
-    """Plain data; NaN becomes None."""
-    answers = {name: str(found.answer) for name, found in findings(deception).items()}
-    said = {"verdict": conclusion(deception), "answers": answers}
-    return plain(deception) | {"dataset": str(deception.dataset)} | said
-
-
-QUESTIONS = (
-    "Did the model use the tokens before?",
-    "Does it use them after?",
-    "Has attention to them gone?",
-    "Is accuracy lost?",
-)
-QUESTION = "Does the model's attention hide what the model uses?"
-LEAD = (
-    "A classifier was trained further with a penalty on its attention to some tokens, "
-    "called impermissible. If it still uses them, classifies as well and does not "
-    "attend to them, its attention hides this use. A token is used where deleting "
-    "it moves the output more than deleting other tokens does (total variation, 0 to 1)."
-)
-LIMITS = (
-    "A yes shows that attention can be trained to hide use; it does not show that other models "
-    "do so. A no does not show that none can: another weight of the penalty might succeed. "
-    "Intervals are over the test texts, for one training."
-)
-
-
-def deception_document(d: Deception) -> Document:
-    """All that a deception says."""
-    asked = zip(QUESTIONS, findings(d).values(), strict=True)
-    answers = [in_full(question, found) for question, found in asked]
-    table = Table(
-        ["", "before", "after"],
-        _before_and_after(d),
-        caption="Means with 95% intervals over texts",
-        sortable=False,
-    )
-    of_texts = (
-        f"Mass is that of the {d.n_named} texts with an impermissible token, of "
-        f"whose tokens {d.masses['tokens'].value:.1%} are impermissible; moves "
-        f"are those of the {d.n_controlled} of them with as many others or "
-        "more. Intervals are over texts, of one training."
-    )
-    heads = "the last layer" if d.layers == "last" else "all layers"
-    made = (
-        f"{d.model} on {d.dataset}, trained on with λ {d.weight:g} on attention to "
-        f"{', '.join(d.tokens)} ({d.over_heads} over the heads of {heads}): {d.n} texts."
-    )
-    return Document(
-        f"Does {d.model} hide what it uses?",
-        [LEAD, Answered(QUESTION, overall(d), what_became(d))],
-        [
-            Section("The answers", answers, id="answers"),
-            Section("What this cannot say", [LIMITS], id="limits"),
-            Section("Before and after", [table, of_texts], id="numbers", brief=True),
-            Section("How it was made", [made], id="provenance", brief=True),
-        ],
-        data=deception_data(d),
-    )
-
-
-MEASURED = (
-    (
-        "mass on the impermissible tokens, mean over heads",
-        "masses",
-        "before",
-        "after",
-    ),
-    (
-        "of the head with the most",
-        "masses",
-        "largest before",
-        "largest after",
-    ),
-    ("output moved by deleting them", "moved", "before", "after"),
-    ("by deleting as many others", "control", "before", "after"),
-    ("difference per text", "beyond", "before", "after"),
-)
-"""Rows of the table: what was measured, the numbers that have it, and its two names there."""
-
-
-def _before_and_after(d: Deception) -> list[list[Cell]]:
-    """What was measured: its name, before, after."""
-    metrics = dict.fromkeys(score.metric for score in d.scores)
-    rows: list[list[Cell]] = [
-        [m.replace("_", " "), d.score("before", m), d.score("after", m)] for m in metrics
-    ]
-    for said, name, before, after in MEASURED:
-        found = getattr(d, name)
-        rows.append([said, found[before], found[after]])
-    return rows
+    Args:
+        text: The text.
+        words: Token ids of the given words, which are kept.
+        seed: Seed of the draws.
+        draw: Number of the draw.
+    """
+    ids, is_special = text.inputs["input_ids"], text.inputs["special_tokens_mask"]
+    other_positions, n_words = [], 0
+    for position, token in enumerate(ids):
+        if token in words:
+            n_words += 1
+        elif not is_special[position]:
+            other_positions.append(position)
+    if n_words == 0 or n_words > len(other_positions):
+        return ids
+    generator = create_random_generator(seed, text.example_id, draw)
+    deleted = set(generator.choice(other_positions, n_words, replace=False))
+    return [token for position, token in enumerate(ids) if position not in deleted]

@@ -1,4 +1,4 @@
-"""Options of the tests that train models."""
+"""Options of the tests that train models, and of ``retrain`` and ``transfer``."""
 
 import math
 from collections.abc import Sequence
@@ -11,18 +11,21 @@ from hf_attnprobe.core.options import LARGEST_SEED, Options, option
 from hf_attnprobe.training.options import ProcedureName
 
 
-LAMBDAS = (0.00025, 0.0005, 0.001, 0.002, 0.004)
-"""Around the published λ. The paper's code takes half the TVD, so its λ is half of ours:
-its best for SST, 5.25e-4, is .00105 here."""
+DEFAULT_LAMBDAS = (0.00025, 0.0005, 0.001, 0.002, 0.004)
+"""Default weights λ of the divergence, chosen around the published value.
+
+The paper's code uses half the TVD, so its λ is half of ours: its best value for SST, 5.25e-4,
+corresponds to 0.00105 here.
+"""
 GUIDE_LAMBDA = 0.002
-"""The λ of the adversary that guides the paper's diagnostic MLP: .001 with half the TVD."""
+"""The λ of the adversary that guides the paper's diagnostic MLP (0.001 with half the TVD)."""
 
 
 @dataclass(frozen=True)
 class Seeds(Options):
     """Options of the test ``seeds``."""
 
-    n_seeds: int = option(8, "models trained with another seed", at_least=1, at_most=1_000)
+    n_seeds: int = option(8, "number of models trained with other seeds", at_least=1, at_most=1_000)
 
 
 @dataclass(frozen=True)
@@ -41,118 +44,139 @@ class Adversary(Options):
     )
     epochs: int = option(
         80,
-        "largest number of epochs of an adversary",
+        "maximum number of epochs of an adversary",
         at_least=1,
         at_most=100_000,
     )
     patience: int = option(
         10,
-        "epochs without a lower loss that end an adversary's training",
+        "stop the training of an adversary after this many epochs without a lower loss",
         at_least=1,
     )
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        given = LAMBDAS if self.lambdas is None else self.lambdas
-        if not given or not all(map(math.isfinite, given)):
-            got = ", ".join(map(str, given)) or "none"
-            raise AttnProbeError(f"expected finite lambdas of 0 or more, got {got}")
+        lambdas = DEFAULT_LAMBDAS if self.lambdas is None else self.lambdas
+        if not lambdas or not all(map(math.isfinite, lambdas)):
+            got = ", ".join(map(str, lambdas)) or "none"
+            raise AttnProbeError(f"lambdas must be finite numbers of at least 0, got {got}")
 
     @property
     def tvd_factor(self) -> float:
-        """Factor on the true TVD."""
+        """Factor on the TVD in the loss."""
         return 0.5 if self.tvd_scale == "half" else 1.0
 
     def sorted_lambdas(self) -> tuple[float, ...]:
-        """Each λ once, in ascending order."""
+        """Return each λ once, in ascending order."""
         if self.lambdas is None:
-            return tuple(self.tvd_factor * strength for strength in LAMBDAS)
+            return tuple(self.tvd_factor * strength for strength in DEFAULT_LAMBDAS)
         return tuple(sorted({float(strength) for strength in self.lambdas}))
 
-    def folder_of(self, strength: float) -> str:
-        """Folder of the adversary trained with a λ, below that of the test."""
+    def name_folder(self, strength: float) -> str:
+        """Return the name of an adversary's folder below the folder of the test.
+
+        Args:
+            strength: The λ that the adversary was trained with.
+        """
         return f"lambda-{strength:g}"
 
     @property
-    def guide(self) -> str:
-        """Folder of the adversary whose λ is nearest to that of the paper's Table 3."""
-        wanted = GUIDE_LAMBDA * self.tvd_factor
-        return self.folder_of(min(self.sorted_lambdas(), key=lambda value: abs(value - wanted)))
+    def guide_folder(self) -> str:
+        """Folder of the adversary whose λ is closest to that of the paper's Table 3."""
+        target = GUIDE_LAMBDA * self.tvd_factor
+        closest = min(self.sorted_lambdas(), key=lambda value: abs(value - target))
+        return self.name_folder(closest)
 
 
-KINDS: dict[str, type[Options]] = {
+@dataclass(frozen=True)
+class Deception(Options):
+    """Options of the test ``deception``."""
+
+    words: Sequence[str] | None = option(
+        None,
+        "impermissible words, which the model learns to put no attention on; each must be a "
+        "single token of its vocabulary (required)",
+        metavar="WORD",
+    )
+    weight: float = option(
+        1.0,
+        "weight λ of the penalty on attention to the words; the paper uses 0.1 and 1",
+        at_least=0,
+    )
+    over_heads: Literal["mean", "max"] = option(
+        "mean",
+        "penalise the mean over the heads, or the head with the most attention to the words",
+    )
+    layers: Literal["last", "all"] = option(
+        "last", "layers of a Transformer whose heads are penalised and measured"
+    )
+    epochs: int = option(5, "number of epochs of further training", at_least=1, at_most=100_000)
+    batch_size: int = option(32, "texts per step", at_least=1)
+    learning_rate: float | None = option(
+        None,
+        "learning rate (default: that of the base model's training, or 5e-5 for a Transformer)",
+        at_least=0,
+    )
+
+
+OPTIONS_BY_TEST: dict[str, type[Options]] = {
     "uniform": Options,
     "seeds": Seeds,
     "adversary": Adversary,
     "diagnostic_mlp": Options,
+    "deception": Deception,
 }
-"""The tests, in the order of reports: the diagnostic MLP uses the adversary's models."""
+"""Options class of every test, in the order of reports.
+
+``diagnostic_mlp`` comes after ``adversary`` because it uses its models.
+"""
+DEFAULT_TESTS = ("uniform", "seeds", "adversary", "diagnostic_mlp")
+"""Tests that run if none are selected. ``deception`` only runs for chosen words."""
 
 
 @dataclass(frozen=True)
 class RetrainOptions(Options):
-    """Options of all trainings of :func:`hf_attnprobe.retrain`; its tests have their own.
+    """Options of all trainings of :func:`hf_attnprobe.retrain`.
 
-    A setting of the training that is None is the base's own.
+    Each test has further options of its own. A training setting that is None keeps the value of the
+    base model's training.
     """
 
-    seed: int = option(0, "seed of bootstrap and search", at_least=0, at_most=LARGEST_SEED)
+    seed: int = option(
+        0,
+        "seed of the bootstrap, the search and the test deception",
+        at_least=0,
+        at_most=LARGEST_SEED,
+    )
     procedure: ProcedureName | None = option(
         None,
-        "the paper whose settings hold where none is given (default: the base's)",
+        "paper whose training settings are the defaults (default: the base model's)",
     )
     epochs: int | None = option(
         None,
-        "epochs of all models but adversaries (default: the base's)",
+        "epochs of all models except adversaries and deception (default: the base model's)",
         at_least=1,
         at_most=100_000,
     )
-    batch_size: int | None = option(None, "texts per step (default: the base's)", at_least=1)
-    learning_rate: float | None = option(None, "learning rate (default: the base's)", at_least=0)
-    weight_decay: float | None = option(None, "weight decay (default: the base's)", at_least=0)
+    batch_size: int | None = option(None, "texts per step (default: the base model's)", at_least=1)
+    learning_rate: float | None = option(
+        None, "learning rate (default: the base model's)", at_least=0
+    )
+    weight_decay: float | None = option(
+        None, "weight decay (default: the base model's)", at_least=0
+    )
     word_vectors: str | Path | None = option(
-        None, "pretrained word vectors (default: the base's)", metavar="FILE"
+        None, "pretrained word vectors (default: the base model's)", metavar="FILE"
     )
 
 
 @dataclass(frozen=True)
 class TransferOptions(Options):
-    """A third model for :func:`hf_attnprobe.transfer` to score, and the seed."""
+    """Options of :func:`hf_attnprobe.transfer`: a third model to score, and the seed."""
 
     uniform: str | Path | None = option(
         None,
-        "a model trained with uniform attention and the same vocabulary, scored too",
+        "a model trained with uniform attention and the same vocabulary, which is scored too",
         metavar="MODEL",
     )
     seed: int = option(0, "seed of the bootstrap", at_least=0, at_most=LARGEST_SEED)
-
-
-@dataclass(frozen=True)
-class DeceptionOptions(Options):
-    """The penalty of :func:`hf_attnprobe.deceive`, and how long it trains."""
-
-    weight: float = option(
-        1.0,
-        "λ of the penalty on attention; the paper has 0.1 and 1",
-        at_least=0,
-    )
-    over_heads: Literal["mean", "max"] = option(
-        "mean",
-        "penalise the mean over the heads, or the head that attends most",
-    )
-    layers: Literal["last", "all"] = option(
-        "last", "layers of a Transformer whose heads are penalised and measured"
-    )
-    epochs: int = option(5, "epochs of further training", at_least=1, at_most=100_000)
-    batch_size: int = option(32, "texts per step", at_least=1)
-    learning_rate: float | None = option(
-        None,
-        "learning rate (default: that of the classifier's own training, else 5e-5)",
-        at_least=0,
-    )
-    seed: int = option(
-        0,
-        "seed of batches, dropout and bootstrap",
-        at_least=0,
-        at_most=LARGEST_SEED,
-    )

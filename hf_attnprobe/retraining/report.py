@@ -1,4 +1,4 @@
-"""The report of retrainings: its formats, its folder, and what it says."""
+"""The report of a retraining: its document, its charts, and reading it from a folder."""
 
 import dataclasses
 import math
@@ -15,38 +15,40 @@ from hf_attnprobe.core.readings import sentence_of
 from hf_attnprobe.core.serialization import from_plain, stored_fields
 from hf_attnprobe.core.terminal import tail
 from hf_attnprobe.documents.blocks import (
-    Answered,
+    AnswerBlock,
     Block,
     Cell,
+    CodeBlock,
+    Collapsible,
     Document,
-    Folded,
-    Listing,
+    FormattedNumber,
+    InlineText,
     Note,
-    Number,
     NumberLine,
     Section,
     Table,
-    Words,
-    glossary,
+    build_glossary,
 )
-from hf_attnprobe.documents.formats import Documented
+from hf_attnprobe.documents.formats import DocumentedResult
 from hf_attnprobe.plots.chart import Chart, Reference, Series
-from hf_attnprobe.retraining import readings, retrainings
+from hf_attnprobe.retraining import get_retraining_readings, get_retraining_tests
 from hf_attnprobe.retraining.verdict import (
-    ADVERSARY,
-    CEILING,
-    FRONTIER,
+    ADVERSARY_SERIES,
+    CEILING_SERIES,
+    DECEIVED,
     FRONTIER_NOTE,
-    SEEDS,
-    Bin,
+    FRONTIER_SERIES,
+    SEED_SERIES,
     Point,
     RetrainingResult,
-    constant_guess,
-    points_of,
-    to_json,
+    SeedBin,
+    compute_points,
+    grade_hiding_parts,
+    report_to_json,
+    score_constant_guess,
 )
 from hf_attnprobe.statistics.scores import Score, find_score
-from hf_attnprobe.statistics.summary import sentence
+from hf_attnprobe.statistics.summary import describe_statistic, find_statistic
 from hf_attnprobe.statistics.verdicts import RULES, Finding
 from hf_attnprobe.storage.provenance import (
     Provenance,
@@ -60,14 +62,15 @@ from hf_attnprobe.storage.rows import read_rows
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-KIND = "retraining"  # of run, in the name of the file that marks its folder
+FOLDER_KIND = "retraining"
+"""Name of the file that marks the output folder of a retraining, without its suffix."""
 
 
-class RetrainingReport(Documented, RetrainingResult):
-    """The report of retrainings. ``print(report)`` gives the verdict.
+class RetrainingReport(DocumentedResult, RetrainingResult):
+    """The report of a retraining. ``print(report)`` displays the verdict.
 
-    ``to_text(verbose=True)``, ``to_markdown()`` and ``to_html()`` have all numbers, the
-    frames give them as data.
+    ``to_text(verbose=True)``, ``to_markdown()`` and ``to_html()`` contain all numbers.
+    ``to_pandas()``, ``wide_frame()`` and ``summary_frame()`` return them as data frames.
     """
 
     def __repr__(self) -> str:
@@ -75,120 +78,150 @@ class RetrainingReport(Documented, RetrainingResult):
         answers = ", ".join(f"{f.rule}: {f.answer}" for f in self.verdict.findings())
         return f"<RetrainingReport: {model} on {data}, {self.n} texts, {answers}>"
 
-    def document(self) -> Document:
-        """The report as a document."""
-        return document_of(self)
+    def build_document(self) -> Document:
+        """Return the report as a document."""
+        return build_document(self)
 
     def charts(self) -> tuple[Chart, ...]:
-        """Charts as data: how far the models move attention, and at what cost."""
-        curve = penalty_curve(points_of(self.statistics, self.scores))
+        """Return the charts as data: distance of the attention against change of the output."""
+        curve = make_penalty_curve(compute_points(self.statistics, self.scores))
         return () if curve is None else (curve,)
 
     def plot(self, kind: str | None = None, ax: "Axes | None" = None) -> "Axes":
-        """Draws a figure with matplotlib, which a notebook shows as the last line of a cell.
+        """Draw a chart with matplotlib. A notebook displays it if this is the last line of a cell.
 
         Args:
-            kind: key of one of :meth:`charts`; by default the first.
-            ax: where it is drawn; by default a figure of its own, which is ``plot().figure``.
+            kind: Key of one of :meth:`charts`, by default the first one.
+            ax: Axes to draw on, by default those of a new figure.
+
+        Returns:
+            The axes. The figure is ``plot().figure``.
 
         Raises:
-            AttnProbeError: nothing to draw, or no such figure.
+            AttnProbeError: If there is nothing to draw, or no chart with this key.
         """
         from hf_attnprobe.plots.matplotlib_backend import (
-            draw_one,
+            draw_by_key,
         )  # matplotlib is slow to import
 
-        return draw_one(self.charts(), kind, ax)
+        return draw_by_key(self.charts(), kind, ax)
 
     def to_pandas(self) -> pd.DataFrame:
-        """The rows: test, statistic, example_id, layer, head, value."""
+        """Return the rows, with the columns test, statistic, example_id, layer, head and value."""
         return self.rows
 
     def wide_frame(self) -> pd.DataFrame:
-        """A text per row, a statistic per column; NaN where a text has no value."""
+        """Return one row per text and one column per statistic; NaN if a text has no value."""
         rows = self.rows.drop_duplicates(["example_id", "statistic"])
         return rows.pivot(index="example_id", columns="statistic", values="value")
 
     def summary_frame(self) -> pd.DataFrame:
-        """A statistic and group per row, with its interval."""
-        return pd.DataFrame([s.row() for s in self.statistics])
+        """Return one row per statistic and group, with its confidence interval."""
+        return pd.DataFrame([s.to_table_row() for s in self.statistics])
 
 
 # --- The folder ----------------------------------------------------------------------------------
 
 
-def from_json(data: Mapping) -> RetrainingReport:
-    """The inverse of ``to_json``, without the rows.
+def report_from_json(data: Mapping) -> RetrainingReport:
+    """Build a report from the data that ``report_to_json`` wrote; the rows are missing.
+
+    Args:
+        data: Content of ``summary.json``.
 
     Raises:
-        LookupError, AttnProbeError: it is not what that wrote.
+        LookupError: If a score or a statistic is missing or unknown.
+        AttnProbeError: If a value has the wrong type.
     """
     from_plain(Provenance, data["provenance"], "provenance")
     report = RetrainingReport(**stored_fields(RetrainingResult, data, "rows"))
-    known = readings()
+    readings = get_retraining_readings()
     for statistic in report.statistics:
-        sentence_of(statistic.test, statistic.statistic, known)
+        sentence_of(statistic.test, statistic.statistic, readings)
     for test, scores in report.scores.items():
-        taken = {(score.model, score.metric) for score in scores}
-        models, metrics = map(set, zip(*taken, strict=True))
-        if len(taken) < len(models) * len(metrics):
+        scored_pairs = {(score.model, score.metric) for score in scores}
+        models, metrics = map(set, zip(*scored_pairs, strict=True))
+        if len(scored_pairs) < len(models) * len(metrics):
             raise LookupError(f"{test}: expected every metric of every model")
     return report
 
 
 @public_function
 def read_retraining(folder: str | Path) -> RetrainingReport:
-    """Reads the report in a retraining's folder, with its rows."""
-    report = read_summary(folder, from_json, kind="a retraining", verb="attnprobe retrain")
+    """Read the report in the folder of a retraining, with its rows.
+
+    Args:
+        folder: Output folder of :func:`hf_attnprobe.retrain` or :func:`hf_attnprobe.transfer`.
+
+    Example:
+        Print the mean of every statistic::
+
+                report = read_retraining("retrained")
+                print(report.summary_frame())
+    """
+    report = read_summary(folder, report_from_json, kind="a retraining", verb="attnprobe retrain")
     return dataclasses.replace(report, rows=read_rows(Path(folder) / "rows"))
 
 
-# --- what it says, from top to bottom -----------------------------------------
+# --- The document --------------------------------------------------------------------------------
 
 
-def document_of(report: RetrainingResult) -> Document:
-    """The retrainings as a document."""
+def build_document(report: RetrainingResult) -> Document:
+    """Return the results of a retraining as a document.
+
+    Args:
+        report: The results.
+    """
     lead: list[Block] = [
-        _at_a_glance(report),
-        _quality(report),
-        f"Base: {report.model}. Data: {report.dataset}, {report.n} test texts. "
-        f"Models trained: {len(report.models)}.",
+        _make_overview_table(report),
+        _describe_base_quality(report),
+        f"Base model: {report.model}. Data: {report.dataset}, {report.n} test texts. "
+        f"Trained models: {len(report.models)}.",
     ]
     audit = ["attnprobe", "audit", "--model", report.model]
     audit += ["--dataset", report.dataset.name, "--output-dir", "DIR"]
+    introductions = _list_introductions(report)
+    answers = [*introductions, *_make_answer_blocks(report), MEASURES_NOTE]
     sections = [
-        Section("The answers", [LEAD, *_answers(report), MEASURED], id="verdict"),
+        Section("The answers", answers, id="verdict"),
         Section(
             "May this attention be shown to users as the reason?",
-            [AS_REASON, AUDIT, Listing(shlex.join(audit))],
+            [REASON_NOTE, AUDIT_NOTE, CodeBlock(shlex.join(audit))],
             id="reason",
         ),
-        Section("What this cannot say", [_limits(report)], id="limits"),
-        Section("How good every model is", list(_scores(report)), id="scores"),
-        Section("How far attention moves", _curve(report), id="curve"),
-        Section("What another seed changes", _bins(report.bins), id="seeds"),
-        Section("All statistics", list(_statistics(report)), id="statistics"),
-        Section("How it was made", _origin(report), id="provenance"),
+        Section("What this cannot say", [_list_limits(report)], id="limits"),
+        Section("How good every model is", list(_make_score_blocks(report)), id="scores"),
+        Section("How far attention moves", _make_curve_blocks(report), id="curve"),
+        Section("The effect of another seed", _make_bin_blocks(report.bins), id="seeds"),
+        Section(
+            "Before and after the penalty on attention",
+            _make_deception_blocks(report),
+            id="words",
+            in_short_report=True,
+        ),
+        Section("Does the attention hide something?", _make_hiding_blocks(report), id="hiding"),
+        Section("All statistics", list(_make_statistic_blocks(report)), id="statistics"),
+        Section("How it was made", _make_provenance_blocks(report), id="provenance"),
     ]
     return Document(
-        f"What another training of {report.model} would have learned",
+        f"What other trainings of {report.model} learn",
         lead,
-        [*sections, glossary([lead, sections], GLOSSARY)],
-        data=to_json(report),
+        [*sections, build_glossary([lead, sections], GLOSSARY)],
+        data=report_to_json(report),
     )
 
 
-# --- The answers in short, and how good the base is -----------------------------------------------
+# --- The overview --------------------------------------------------------------------------------
 
 
-def _at_a_glance(report: RetrainingResult) -> Table:
-    """A question, its answer and the graded number."""
+def _make_overview_table(report: RetrainingResult) -> Table:
+    """Return a table with one row per question: the question, its answer and the graded number."""
     rows: list[list[Cell]] = [
         [
-            RULES[f.rule].question,
+            _get_question(f),
             f.answer,
-            Number(f.value, f.ci95),
-            Number(RULES[f.rule].yes, digits=2),
+            FormattedNumber(f.value, f.ci95) if f.n else None,
+            FormattedNumber(RULES[f.rule].yes, digits=2),
         ]
         for f in report.verdict.findings()
     ]
@@ -199,258 +232,324 @@ def _at_a_glance(report: RetrainingResult) -> Table:
     )
 
 
-def _quality(report: RetrainingResult) -> str:
-    """The base's score, beside a constant guess."""
-    found = [find_score(scores, "base") for scores in report.scores.values()]
-    base = next(filter(None, found), None)
+def _describe_base_quality(report: RetrainingResult) -> str:
+    """Describe F1 of the base model, compared with predicting the same class for every text."""
+    base_scores = [find_score(scores, "base") for scores in report.scores.values()]
+    base = next(filter(None, base_scores), None)
     if base is None:
         return ""
-    of_class = report.provenance.get("f1")
-    said = f"The base has F1 {base.value:.3f}" + (f" ({of_class})" if of_class else "")
-    guess = constant_guess(report)
+    averaging = report.provenance.get("f1")
+    description = f"The base model has F1 {base.value:.3f}"
+    if averaging:
+        description += f" ({averaging})"
+    guess = score_constant_guess(report)
     if guess is None:
-        return f"{said}. The F1 of a constant guess is not known without labels."
+        return f"{description}. F1 of a constant guess is unknown, since the texts have no labels."
     f1, share = guess
     return (
-        f"{said}; the best constant guess has {f1:.3f}. Always saying the most frequent "
-        f"class is right in {share:.1%} of the texts."
+        f"{description}; the best constant guess has {f1:.3f}. Always predicting the most frequent "
+        f"class is correct for {share:.1%} of the texts."
     )
 
 
 # --- The answers ---------------------------------------------------------------------------------
 
-LEAD = (
-    "The base is a trained classifier with attention. Other models were trained on the same "
-    "texts: without its attention, with other seeds, and to predict the same while "
-    "attending elsewhere. They show whether its attention was needed, and whether different "
-    "attention could have served."
+INTRODUCTION = (
+    "The base model is a trained classifier with attention. Other models were trained on the same "
+    "texts: without its attention, with other seeds, and to make the same predictions with "
+    "different attention. They show whether the attention was needed, and whether different "
+    "attention would have been possible."
 )
-MEASURED = (
-    "The distance of two attentions is their Jensen-Shannon divergence (JSD): 0 for "
-    "the same weights, at most .69 = ln 2. The distance of two outputs is their total variation "
-    "(TVD), 0 to 1. F1 is the score of a model on the test texts, 0 to 1."
+"""Explanation of the tests that train models from scratch."""
+DECEPTION_INTRODUCTION = (
+    "The base model was trained further with a penalty on its attention to some words, which are "
+    "called impermissible. If the trained model still uses these words and classifies as well, but "
+    "does not attend to them, then its attention hides this use. A model uses a word if deleting "
+    "it changes the output more than deleting other words does (total variation distance, 0 to 1)."
 )
+"""Explanation of the test ``deception``."""
+MEASURES_NOTE = (
+    "The distance between two attentions is their Jensen-Shannon divergence (JSD). It is 0 for "
+    "equal weights and at most .69 = ln 2. The distance between two outputs is their total "
+    "variation distance (TVD), from 0 to 1. F1 is the score of a model on the test texts, from 0 "
+    "to 1."
+)
+"""Definitions of the measures in the answers."""
+HIDING_QUESTION = "Can the model's attention hide the words that the model uses?"
+"""Question of the finding ``hiding``, which combines several answers."""
 
 
-def _answers(report: RetrainingResult) -> Iterator[Block]:
-    for found in report.verdict.findings():
-        yield in_full(RULES[found.rule].question, found)
+def _list_introductions(report: RetrainingResult) -> list[Block]:
+    """Return the explanations of the tests that were run."""
+    introductions: list[Block] = []
+    if set(report.scores) - {"deception"}:
+        introductions.append(INTRODUCTION)
+    if "deception" in report.scores:
+        introductions.append(DECEPTION_INTRODUCTION)
+    return introductions
+
+
+def _get_question(finding: Finding) -> str:
+    """Return the question of a finding."""
+    return HIDING_QUESTION if finding.rule == "hiding" else RULES[finding.rule].question
+
+
+def _make_answer_blocks(report: RetrainingResult) -> Iterator[Block]:
+    """Yield a block for every answer of the verdict."""
+    for finding in report.verdict.findings():
+        yield make_answer_block(_get_question(finding), finding)
     if report.verdict.chance:
-        yield Section("How far does attention move by chance?", [report.verdict.chance])
+        yield Section("How much does attention vary by chance?", [report.verdict.chance])
 
 
-def in_full(question: str, found: Finding) -> Answered:
-    """Returns a question with its answer, and the graded number on a line."""
-    rule = RULES[found.rule]
-    line = NumberLine(Number(found.value, found.ci95), {"yes above": rule.yes})
-    measure = Note(f"What is graded: {rule.measure}.")
-    return Answered(question, found.answer, found.sentence, [line, measure])
+def make_answer_block(question: str, finding: Finding) -> AnswerBlock:
+    """Return a question with its answer, and the graded number on a number line.
+
+    Args:
+        question: The question.
+        finding: Its answer.
+    """
+    rule = RULES[finding.rule]
+    details: list[Block] = [Note(f"The graded number: {rule.measure}.")]
+    if finding.n:
+        number = FormattedNumber(finding.value, finding.ci95)
+        details.insert(0, NumberLine(number, {"yes above": rule.yes}))
+    return AnswerBlock(question, finding.answer, finding.sentence, details)
 
 
-# --- What they do not answer ----------------------------------------------------------------------
+# --- Limits --------------------------------------------------------------------------------------
 
-ONE_TRAINING = (
-    "Intervals in the tables are over the test texts, of one training each: another seed "
-    "may move a score by more. Only where an answer says so does its interval cover "
-    "another seed."
+ONE_TRAINING_LIMIT = (
+    "Intervals in the tables are over the test texts, for one training each. Another seed may "
+    "change a score by more than the interval. The interval of an answer covers another seed only "
+    "if the answer states this."
 )
-AS_REASON = (
-    "Retrainings alone do not answer this. They say whether attention is needed, whether "
-    "other attention can be trained, and whether its weights help a simpler model."
+"""Limit of all numbers of a retraining."""
+ADVERSARY_LIMIT = (
+    "If no adversary was found, one may still exist: another λ or a longer training might find it."
 )
-AUDIT = (
-    "An audit tests whether this model's own output follows its attention, on these texts "
-    "and for this model alone:"
+"""Limit of the test ``adversary``."""
+DECEPTION_LIMIT = (
+    'A "yes" for hiding shows that attention can be trained to hide the use of words, not that '
+    'other models do so. A "no" does not show that it is impossible: another weight of the penalty '
+    "might succeed."
 )
+"""Limit of the test ``deception``."""
+REASON_NOTE = (
+    "A retraining alone does not answer this question. It shows whether attention is needed, "
+    "whether other attention can be trained, and whether the weights are useful to a simpler model."
+)
+"""Explanation of the question whether attention may be displayed as an explanation."""
+AUDIT_NOTE = (
+    "An audit tests whether the output of this particular model depends on its attention, on these "
+    "texts:"
+)
+"""Introduction of the command that audits the base model."""
 
 
-def _limits(report: RetrainingResult) -> list[Words]:
-    """Lists what was not tested, how sure the rest is, and what would change an answer."""
+def _list_limits(report: RetrainingResult) -> list[InlineText]:
+    """Return sentences about tests that were not run, uncertainty, and possible objections."""
     tests = report.provenance.get("tests", list(report.scores))
-    left = [f"{name} ({t.title})" for name, t in retrainings().items() if name not in tests]
-    said: list[Words] = [ONE_TRAINING]
+    skipped_tests = [
+        f"{name} ({test.title})"
+        for name, test in get_retraining_tests().items()
+        if name not in tests
+    ]
+    limits: list[InlineText] = [ONE_TRAINING_LIMIT]
     n_seeds = len({s.model for s in report.scores.get("seeds", ())})
     if n_seeds > 1:
-        said.append(
-            f"How much a seed moves F1 is estimated from {n_seeds} trainings; more "
-            "(--set seeds.n_seeds) make the intervals that cover seeds narrower."
+        limits.append(
+            f"The effect of a seed on F1 is estimated from {n_seeds} trainings. With more of them "
+            "(--set seeds.n_seeds), the intervals that cover seeds become narrower."
         )
-    else:
-        said.append(
-            "No other seeds were trained (test seeds), so it is not known how far "
-            "chance alone moves F1 and attention."
+    elif set(report.scores) - {"deception"}:
+        limits.append(
+            "No other seeds were trained (test seeds), so the effect of chance on F1 and attention "
+            "is unknown."
         )
     if any(f.rule.startswith("elsewhere") for f in report.verdict.findings()):
-        said.append(
-            "That no adversary was found does not show that there is none: another λ or "
-            "a longer training might find one."
-        )
-    if left:
-        said.append(f"Not tested: {'; '.join(left)}.")
-    return said + report.provenance.get("notes", [])
+        limits.append(ADVERSARY_LIMIT)
+    if "deception" in report.scores:
+        limits.append(DECEPTION_LIMIT)
+    if skipped_tests:
+        limits.append(f"Not tested: {'; '.join(skipped_tests)}.")
+    return limits + report.provenance.get("notes", [])
 
 
 # --- The numbers ---------------------------------------------------------------------------------
 
-TABLES = {
-    "uniform": "Is attention needed? Trained with and without it.",
-    "seeds": "What does another seed change?",
+TABLE_CAPTIONS = {
+    "uniform": "Is attention needed? Training with and without it.",
+    "seeds": "How much does another seed change?",
     "adversary": "Can a model attend elsewhere? Trained adversaries.",
-    "diagnostic_mlp": "Do the weights serve a model without context?",
+    "diagnostic_mlp": "Are the weights useful to a model without context?",
+    "deception": "Is accuracy kept when attention to words is penalised?",
 }
-"""What the scores of a test are about."""
-METRICS = {"f1": "F1", "roc_auc": "area under the ROC curve"}
-LOST = (
-    "The loss is the score of the model named there minus a model's own on the same texts: "
-    "above 0 the model is worse, below 0 it is better; where the interval holds 0, the two "
-    "cannot be told apart."
+"""Questions that the scores of a test answer, by test."""
+METRIC_NAMES = {"f1": "F1", "roc_auc": "area under the ROC curve"}
+"""Names of metrics in tables."""
+LOSS_NOTE = (
+    "The loss is the score of the reference model, named in the column head, minus the score of "
+    "the model in the row, on the same texts. Above 0 the model is worse, below 0 it is better. If "
+    "the interval contains 0, the two cannot be distinguished."
 )
-JOINED = (ADVERSARY, FRONTIER)
+"""Explanation of the columns with losses."""
+JOINED_SERIES = (ADVERSARY_SERIES, FRONTIER_SERIES)
+"""Series of the curve whose points are connected by a line."""
 BINS_NOTE = (
-    "Of at most .69, without intervals (Wiegreffe & Pinter 2019, Figure 4). An adversary that is "
-    "no farther moves attention no more than another seed does."
+    "The JSD is at most .69; the medians have no intervals (Wiegreffe & Pinter 2019, Figure 4). An "
+    "adversary with a smaller JSD changes attention no more than another seed does."
 )
-CLAMP_NOTE = "The loss clamps ln of the base's weights at ln 1e-10."
+"""Explanation of the table of bins."""
+CLAMP_NOTE = "In the loss, the logarithm of the base model's weights is clamped at ln 1e-10."
+"""Note on the loss of an adversary."""
 
 
-def _scores(report: RetrainingResult) -> Iterator[Block]:
-    """Scores in every test, and each model's loss or gain."""
+def _make_score_blocks(report: RetrainingResult) -> Iterator[Block]:
+    """Yield the score tables of every test."""
     for test, scores in report.scores.items():
-        first, *others = dict.fromkeys(s.metric for s in scores)
-        caption = f"{TABLES.get(test, test)} Scores with 95% intervals over texts."
-        yield _score_table(scores, [first], caption)
-        if others:
-            yield Folded("By other metrics", [_score_table(scores, others)])
-    yield LOST
+        first, *other_metrics = dict.fromkeys(s.metric for s in scores)
+        caption = f"{TABLE_CAPTIONS.get(test, test)} Scores with 95% intervals over texts."
+        yield _make_score_table(scores, [first], caption)
+        if other_metrics:
+            yield Collapsible("By other metrics", [_make_score_table(scores, other_metrics)])
+    yield LOSS_NOTE
 
 
-def _score_table(
+def _make_score_table(
     scores: Sequence[Score],
     metrics: Sequence[str],
     caption: str = "",
 ) -> Table:
-    """Returns models in rows; in columns each metric and its loss against the reference."""
-    by_name = {(s.model, s.metric): s for s in scores}
-    lost = f"lost against {scores[0].reference} (negative: gained)"
+    """Return a table with one row per model, and each metric with its loss against the reference."""
+    scores_by_name = {(s.model, s.metric): s for s in scores}
+    loss_heading = f"lost against {scores[0].reference} (negative: gained)"
     head = ["model"]
     for metric in metrics:
-        head += [METRICS.get(metric, metric), lost]
+        head += [METRIC_NAMES.get(metric, metric), loss_heading]
     rows: list[list[Cell]] = []
     for model in dict.fromkeys(s.model for s in scores):
         row: list[Cell] = [model]
         for metric in metrics:
-            score = by_name[model, metric]
-            is_own = model == score.reference
-            row += [score, None if is_own else score.lost]
+            score = scores_by_name[model, metric]
+            is_reference = model == score.reference
+            row += [score, None if is_reference else score.lost]
         rows.append(row)
     return Table(head, rows, caption)
 
 
-def _curve(report: RetrainingResult) -> list[Block]:
-    """The λ curve and its context; nothing without that test."""
+def _make_curve_blocks(report: RetrainingResult) -> list[Block]:
+    """Return the chart of all values of λ with its explanation, or nothing without the test."""
     if "adversary" not in report.scores:
         return []
-    points = points_of(report.statistics, report.scores)
+    points = compute_points(report.statistics, report.scores)
     notes = [FRONTIER_NOTE, CLAMP_NOTE]
-    return [penalty_curve(points), Folded("About these numbers", notes)]
+    return [make_penalty_curve(points), Collapsible("About these numbers", notes)]
 
 
-def penalty_curve(points: Sequence[Point]) -> Chart | None:
-    """Plots the output change against the distance of attention.
+def make_penalty_curve(points: Sequence[Point]) -> Chart | None:
+    """Return a chart of the output change against the distance of attention.
 
     Args:
-        points: as :func:`~hf_attnprobe.retraining.verdict.points_of` gives them.
+        points: Points from :func:`~hf_attnprobe.retraining.verdict.compute_points`.
 
     Returns:
-        None without a point of a model or a search that moves the output.
+        The chart, or None if there is no point with a measured output change.
     """
-    drawn = [p for p in points if p.series != CEILING]
-    if any(p.series == SEEDS and p.label for p in drawn):  # one by one, not their median too
-        drawn = [p for p in drawn if p.series != SEEDS or p.label]
-    if not drawn:
+    visible_points = [p for p in points if p.series != CEILING_SERIES]
+    if any(p.series == SEED_SERIES and p.label for p in visible_points):
+        # The seeds are drawn one by one, so their median is omitted.
+        visible_points = [p for p in visible_points if p.series != SEED_SERIES or p.label]
+    if not visible_points:
         return None
-    series = [_series(name, drawn) for name in dict.fromkeys(p.series for p in drawn)]
-    ceiling = [p.jsd.value for p in points if p.series == CEILING]
+    series = [
+        _make_series(name, visible_points)
+        for name in dict.fromkeys(p.series for p in visible_points)
+    ]
+    largest_jsd = [p.jsd.value for p in points if p.series == CEILING_SERIES]
     return Chart(
         key="penalty_curve",
-        title="How far attention moves, and what that does to the output",
-        sentences=tuple(_sentences(drawn, ceiling)),
+        title="Distance of the attention and change of the output",
+        sentences=tuple(_describe_curve(visible_points, largest_jsd)),
         source="Wiegreffe & Pinter 2019, Figure 5",
         kind="points",
-        x_label="JSD from the base's attention, nats (mean)",
-        y_label="output change, total variation (mean over texts)",
+        x_label="JSD from the base model's attention, nats (mean)",
+        y_label="output change, total variation distance (mean over texts)",
         series=tuple(series),
-        references=tuple(Reference(CEILING, jsd, "x") for jsd in ceiling),
+        references=tuple(Reference(CEILING_SERIES, jsd, "x") for jsd in largest_jsd),
         x_range=(0.0, 0.7),
     )
 
 
-def _series(name: str, points: Sequence[Point]) -> Series:
-    own = [p for p in points if p.series == name]
-    labels = [p.label for p in own if p.label]
-    span = f" ({labels[0]})" if labels else ""
+def _make_series(name: str, points: Sequence[Point]) -> Series:
+    """Return the points of a series, with the range of their keys in its name."""
+    series_points = [p for p in points if p.series == name]
+    labels = [p.label for p in series_points if p.label]
+    key_range = f" ({labels[0]})" if labels else ""
     if len(labels) > 1:
         last = labels[-1].split()[-1]
-        span = f" ({labels[0]} to {last})"
+        key_range = f" ({labels[0]} to {last})"
     undefined = math.nan, math.nan
-    low, high = zip(*(p.tvd.ci95 or undefined for p in own), strict=True)
+    low, high = zip(*(p.tvd.ci95 or undefined for p in series_points), strict=True)
     return Series(
-        name + span,
-        tuple(p.jsd.value for p in own),
-        tuple(p.tvd.value for p in own),
+        name + key_range,
+        tuple(p.jsd.value for p in series_points),
+        tuple(p.tvd.value for p in series_points),
         low,
         high,
-        tuple(p.jsd.n for p in own if p.jsd.n),
-        joined=name in JOINED and len(own) > 1,
+        tuple(p.jsd.n for p in series_points if p.jsd.n),
+        is_connected=name in JOINED_SERIES and len(series_points) > 1,
     )
 
 
-def _sentences(drawn: Sequence[Point], ceiling: Sequence[float]) -> Iterator[str]:
-    """States how far each way moves attention at most, and what that does to the output."""
+def _describe_curve(visible_points: Sequence[Point], largest_jsd: Sequence[float]) -> Iterator[str]:
+    """Yield sentences about the largest distance in every series and the output change there."""
     parts = []
-    for name in dict.fromkeys(p.series for p in drawn):
-        p = max((p for p in drawn if p.series == name), key=lambda p: p.jsd.value)
-        which = f" ({p.label})" if p.label else ""
+    for name in dict.fromkeys(p.series for p in visible_points):
+        p = max((p for p in visible_points if p.series == name), key=lambda p: p.jsd.value)
+        label = f" ({p.label})" if p.label else ""
         jsd, tvd = (markdown.interval(e.value, e.ci95, digits=2) for e in (p.jsd, p.tvd))
-        at_most = "at most " if name == FRONTIER else ""
-        parts.append(f"{name}{which} {jsd}, moving the output by {at_most}{tvd}")
-    n = max(p.jsd.n or 0 for p in drawn)
-    limit = "".join(f"; {CEILING} than {jsd:.2f}" for jsd in ceiling)
+        qualifier = "at most " if name == FRONTIER_SERIES else ""
+        parts.append(f"{name}{label} {jsd}, with an output change of {qualifier}{tvd}")
+    n = max(p.jsd.n or 0 for p in visible_points)
+    limit = "".join(f"; {CEILING_SERIES} {jsd:.2f}" for jsd in largest_jsd)
     yield (
-        f"Farthest from the base's attention by JSD (means over {n} texts): "
+        f"Largest JSD from the base model's attention (means over {n} texts): "
         f"{'; '.join(parts)}{limit}."
     )
-    if FRONTIER in {p.series for p in drawn}:
+    if FRONTIER_SERIES in {p.series for p in visible_points}:
         yield (
-            "Search and exact frontier move attention within the base's own states, without "
-            "training; adversaries and other seeds learn states of their own, and the distance to "
-            "other seeds is what training alone changes."
+            "Search and exact frontier change the attention over the states of the base model, "
+            "without training. Adversaries and other seeds learn states of their own. The distance "
+            "of other seeds is the effect of training alone."
         )
 
 
-def _bins(bins: Sequence[Bin]) -> list[Block]:
-    """Changes by another seed, in bins of the largest weight; nothing without seeds."""
+def _make_bin_blocks(bins: Sequence[SeedBin]) -> list[Block]:
+    """Return the table of attention changes by another seed, or nothing without other seeds."""
     if not bins:
         return []
     head = ["largest weight", "predicted", "n", "median JSD to another seed"]
     return [Table(head, bins), BINS_NOTE]
 
 
-def _statistics(report: RetrainingResult) -> Iterator[Block]:
-    """Yields every statistic of the texts, with its sentences."""
-    known = readings()
+def _make_statistic_blocks(report: RetrainingResult) -> Iterator[Block]:
+    """Yield a table of all statistics of every test, with a sentence for each."""
+    readings = get_retraining_readings()
     for test in dict.fromkeys(s.test for s in report.statistics):
-        own = [s for s in report.statistics if s.test == test]
-        whole = [s for s in own if s.group == "all" and s.n]
-        said: list[Words] = [f"{s.statistic}: {sentence(s, known)}." for s in whole]
-        cells = [s.row() for s in own]
-        rows = [[row[name] for name in COLUMNS.values()] for row in cells]
-        table = Table([*COLUMNS], rows, caption=f"Statistics of {test}")
-        title = f"{test}: {len(own)} numbers and what they say"
-        yield Folded(title, [said, table])
+        test_statistics = [s for s in report.statistics if s.test == test]
+        overall_statistics = [s for s in test_statistics if s.group == "all" and s.n]
+        sentences: list[InlineText] = [
+            f"{s.statistic}: {describe_statistic(s, readings)}." for s in overall_statistics
+        ]
+        cells = [s.to_table_row() for s in test_statistics]
+        rows = [[row[name] for name in STATISTIC_COLUMNS.values()] for row in cells]
+        table = Table([*STATISTIC_COLUMNS], rows, caption=f"Statistics of {test}")
+        title = f"{test}: {len(test_statistics)} numbers and their meaning"
+        yield Collapsible(title, [sentences, table])
 
 
-COLUMNS = {
+STATISTIC_COLUMNS = {
     "statistic": "statistic",
     "predicted": "group",
     "mean": "mean",
@@ -461,74 +560,169 @@ COLUMNS = {
     "n": "n",
     "undefined": "undefined",
 }
-"""Of the table of statistics, by their heads: fields of a row."""
+"""Columns of the table of statistics: heads, and the fields of a row that they display."""
 
 
-# --- How it was made ------------------------------------------------------------------------------
+# --- The test deception --------------------------------------------------------------------------
 
-RAW = (
-    "The raw numbers, one value per test, statistic and text, lie in rows/ of the output "
-    "folder (Parquet); summary.json there holds what they sum up to. The means with their "
-    "intervals as one table, of that folder:"
+DECEPTION_ROWS = (
+    ("attention mass on the impermissible words, mean over heads", "mass"),
+    ("attention mass of the head with the most", "largest_mass"),
+    ("output change when the words are deleted", "word_tvd"),
+    ("output change when as many other words are deleted", "control_tvd"),
+    ("difference of the two, paired by text", "use"),
 )
+"""Rows of the table before and after the training: name, and suffix of the statistic."""
+DECEPTION_QUESTIONS = (
+    "Did the model use the words before?",
+    "Does it use them after the training?",
+    "Has attention to them gone?",
+    "Is accuracy lost?",
+)
+"""Questions of :func:`~hf_attnprobe.retraining.verdict.grade_hiding_parts`, in its order."""
 
 
-def _origin(report: RetrainingResult) -> list[Block]:
-    """Models, command and settings."""
+def _make_deception_blocks(report: RetrainingResult) -> list[Block]:
+    """Return the table before and after the training of ``deception``, or nothing without it."""
+    if "deception" not in report.scores:
+        return []
+    scores = report.scores["deception"]
+    rows: list[list[Cell]] = [
+        [
+            METRIC_NAMES.get(metric, metric),
+            find_score(scores, "base", metric),
+            find_score(scores, DECEIVED, metric),
+        ]
+        for metric in dict.fromkeys(score.metric for score in scores)
+    ]
+    for name, suffix in DECEPTION_ROWS:
+        before = find_statistic(report.statistics, f"before_{suffix}")
+        after = find_statistic(report.statistics, f"after_{suffix}")
+        rows.append([name, before, after])
+    table = Table(
+        ["", "before", "after"],
+        rows,
+        caption="Means with 95% intervals over texts",
+        sortable=False,
+    )
+    return [table, _describe_measured_texts(report), _describe_penalty(report)]
+
+
+def _make_hiding_blocks(report: RetrainingResult) -> list[Block]:
+    """Return the answers that the finding ``hiding`` combines, or nothing without them."""
+    if "deception" not in report.scores:
+        return []
+    if find_statistic(report.statistics, "after_use") is None:
+        return []
+    findings = grade_hiding_parts(report.statistics, report.scores)
+    questions = zip(DECEPTION_QUESTIONS, findings.values(), strict=True)
+    return [make_answer_block(question, finding) for question, finding in questions]
+
+
+def _describe_measured_texts(report: RetrainingResult) -> str:
+    """Return a sentence about the texts with impermissible words and with a control."""
+    word_share = find_statistic(report.statistics, "word_share")
+    use = find_statistic(report.statistics, "after_use")
+    if word_share is None:
+        return "None of the test texts contains an impermissible word."
+    return (
+        f"The attention mass is a mean over the {word_share.n} texts with an impermissible word. "
+        f"{word_share.mean:.1%} of their words are impermissible. Output changes are means over "
+        f"the {use.n if use else 0} of these texts that have at least as many other words. "
+        "Intervals are over texts, for one training."
+    )
+
+
+def _describe_penalty(report: RetrainingResult) -> str:
+    """Return a sentence about the words and the penalty."""
+    penalty = report.provenance.get("deception", {})
+    layers = "the last layer" if penalty.get("layers") == "last" else "all layers"
+    return (
+        f"{report.model} was trained further with weight λ = {penalty.get('weight', math.nan):g} "
+        f"on attention to {', '.join(penalty.get('words', ()))} "
+        f"({penalty.get('over_heads', '')} over the heads of {layers})."
+    )
+
+
+# --- Provenance ----------------------------------------------------------------------------------
+
+RAW_DATA_NOTE = (
+    "The folder rows/ of the output folder holds one value per test, statistic and text (Parquet), "
+    "and summary.json holds their summary. The following command writes the means with their "
+    "intervals as a table, for this folder:"
+)
+"""Introduction of the command that exports the numbers."""
+
+
+def _make_provenance_blocks(report: RetrainingResult) -> list[Block]:
+    """Return the trained models, the command and the settings."""
     models: list[list[Cell]] = [[m.name, m.n_epochs] for m in report.models]
     settings = [*flat(report.provenance)]
-    repeat: list[Block] = []
-    if "asked_for" in report.provenance:  # a transfer is a step of a study, no command
-        repeat = ["To repeat it:", Listing(command(report))]
+    command_blocks: list[Block] = []
+    # There is no command for a transfer, which is always a step of a study.
+    if "asked_for" in report.provenance:
+        command_blocks = ["Command to repeat it:", CodeBlock(format_command(report))]
     return [
         Table(
             ["model", "epochs"],
             models,
-            "Models trained, folders below the output folder",
+            "Trained models, by their folders below the output folder",
         ),
-        *repeat,
-        RAW,
-        Listing("attnprobe report FOLDER --output numbers.csv"),
-        Folded(
+        *command_blocks,
+        RAW_DATA_NOTE,
+        CodeBlock("attnprobe report FOLDER --output numbers.csv"),
+        Collapsible(
             "All settings, fingerprints and versions",
             [Table(["setting", "value"], settings, sortable=False)],
         ),
     ]
 
 
-def command(report: RetrainingResult) -> str:
-    """The shell command that trains all of it again."""
+def format_command(report: RetrainingResult) -> str:
+    """Return the shell command that repeats the retraining.
+
+    Args:
+        report: The results of the retraining.
+    """
     return f"{repeating('retrain', report.provenance)} --output-dir DIR"
 
 
-# --- Words ----------------------------------------------------------------------------------------
+# --- Glossary ------------------------------------------------------------------------------------
 
 GLOSSARY = {
     "attention": "weights that a model computes over the tokens of a text; they sum to 1",
-    "seed": "the number that random starting weights and the order of the texts come "
-    "from; nothing else differs between the seeds",
-    "adversary": "a model trained to say what the base says while attending elsewhere",
-    "chosen adversary": "for each text, the adversary that the other half of the texts "
-    "chose: the farthest of those that kept the base's F1 there",
-    "λ": "how much the training of an adversary rewards attending elsewhere; a larger one "
-    "moves attention farther and may cost output",
-    "uniform": "of attention: equal weights for all tokens, so none is preferred",
-    "frontier": "for every ε, the farthest attention over the base's own states that moves "
-    "the output by at most ε; computed, not trained",
-    "ε": "by how much the output may move",
-    "search": "the frontier approached by small steps, which may stop short of it",
-    "model without context": "a simpler model that reads each token by itself; test "
-    "diagnostic_mlp gives it weights from outside",
-    "guide": "where that model's weights come from: the base, an adversary, equal weights, "
-    "or itself (trained guide)",
-    "F1": "harmonic mean of precision and recall, 0 to 1",
-    "ROC": "its area is how often a text of the positive class is ranked above one of the "
-    "other; .5 is chance",
-    "JSD": "Jensen-Shannon divergence of two attentions, 0 (the same) to .69 = ln 2 (no "
-    "token in common)",
-    "TVD": "total variation of two outputs: how much probability moves, 0 to 1",
-    "constant guess": "always the same class, whatever the text",
-    "95% interval": "where the number over all such texts lies, if these were drawn from "
-    "them at random; it covers another seed only where that is said",
+    "base model": "the model that all other models of this report are compared with",
+    "seed": "number that determines the random starting weights and the order of the texts; "
+    "models with different seeds differ in nothing else",
+    "adversary": "a model trained to make the same predictions as the base model with different "
+    "attention",
+    "chosen adversary": "for each text, the adversary that the other half of the texts chose: the "
+    "one with the largest JSD among those that kept F1 there",
+    "λ": "weight of different attention in the loss of an adversary, or of attention to the "
+    "impermissible words in the loss of a deceived model; a larger λ has more effect on the "
+    "attention and may cost accuracy",
+    "uniform": "uniform attention gives all tokens the same weight",
+    "frontier": "for every ε, the largest JSD of any attention over the base model's states that "
+    "changes the output by at most ε; it is computed, not trained",
+    "ε": "largest allowed change of the output",
+    "search": "approximation of the frontier in small steps, which may not reach it",
+    "model without context": "a simpler model that reads each token by itself; the test "
+    "diagnostic_mlp imposes attention weights on it",
+    "guide": "source of the weights of the model without context: the base model, an adversary, "
+    "equal weights, or its own training (trained guide)",
+    "impermissible": "impermissible words are those that the deceived model learned to put no "
+    "attention on",
+    "deceived": "the base model after further training with a penalty on attention to words",
+    "F1": "harmonic mean of precision and recall, from 0 to 1",
+    "ROC": "the area under the ROC curve is the probability that a text of the positive class is "
+    "ranked above one of the other class; .5 is chance",
+    "JSD": "Jensen-Shannon divergence of two attentions, from 0 (equal) to .69 = ln 2 (no token in "
+    "common)",
+    "TVD": "total variation distance of two outputs: the probability that moves from one class to "
+    "others, from 0 to 1",
+    "constant guess": "prediction of the same class for every text",
+    "95% interval": "range that contains the number for all texts of this type with 95% "
+    "confidence, if the measured texts are a random sample of them; it covers another seed only "
+    "if the text states this",
 }
-"""Terms with what they mean; the page lists those that occur in it."""
+"""Definitions of terms; a page lists the terms that occur in it."""

@@ -1,7 +1,7 @@
-"""The verbs ``retrain`` and ``transfer``: models trained beside others, and a report.
+"""The functions ``retrain`` and ``transfer``, which train and measure variants of a base model.
 
-Each model becomes an ordinary checkpoint. ``transfer`` is the guide of ``diagnostic_mlp`` for any
-pair of models.
+Each variant becomes an ordinary checkpoint. ``transfer`` imposes the attention of any model on
+another one, as the test ``diagnostic_mlp`` does with a model without context.
 """
 
 import json
@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 from transformers import PreTrainedModel
 
-from hf_attnprobe.adapters.pretrained import class_names
+from hf_attnprobe.adapters.pretrained import get_class_names
 from hf_attnprobe.checkpoints.loading import (
     load_attention_classifier,
     load_tokenizer,
@@ -21,37 +21,42 @@ from hf_attnprobe.checkpoints.loading import (
 from hf_attnprobe.core.distributed import check_one_process
 from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.core.hardware import suited_threads
-from hf_attnprobe.core.options import Asked, public_function
+from hf_attnprobe.core.options import Asked, SavedModel, public_function
 from hf_attnprobe.core.progress import Bar
-from hf_attnprobe.data.examples import dataset_name
-from hf_attnprobe.data.specs import Data, as_data
-from hf_attnprobe.functional.fingerprint import model_fingerprint
-from hf_attnprobe.functional.predictions import classes
+from hf_attnprobe.data.examples import get_dataset_name
+from hf_attnprobe.data.specs import Data, to_data
+from hf_attnprobe.functional.fingerprint import compute_fingerprint
+from hf_attnprobe.functional.predictions import make_class_prediction
 from hf_attnprobe.inference.outputs import Outputs
-from hf_attnprobe.retraining import asked_retrainings, readings, retrainings
-from hf_attnprobe.retraining.base_model import (
-    Base,
-    Setup,
-    Tested,
-    Variant,
-    identity_of,
-    load_base,
-    outputs_alone,
-    run_test,
-    set_up,
+from hf_attnprobe.retraining import (
+    get_retraining_readings,
+    get_retraining_tests,
+    select_retraining_tests,
 )
-from hf_attnprobe.retraining.controls import guided
+from hf_attnprobe.retraining.base_model import (
+    BaseModel,
+    RetrainingSetup,
+    Variant,
+    VariantResults,
+    build_identity,
+    build_setup,
+    load_base_model,
+    load_further_trainable_model,
+    measure_predictions,
+    run_retraining_test,
+)
+from hf_attnprobe.retraining.controls import make_guided_variant
 from hf_attnprobe.retraining.options import (
-    KINDS,
+    OPTIONS_BY_TEST,
     Adversary,
     RetrainOptions,
     TransferOptions,
 )
-from hf_attnprobe.retraining.report import KIND, RetrainingReport
+from hf_attnprobe.retraining.report import FOLDER_KIND, RetrainingReport
 from hf_attnprobe.retraining.verdict import (
     TrainedModel,
-    attention_bins,
-    farther_than_a_seed,
+    compute_seed_bins,
+    measure_distance_beyond_seed,
 )
 from hf_attnprobe.statistics.summary import PREDICTION, summarize
 from hf_attnprobe.storage.folders import alone_in
@@ -59,13 +64,13 @@ from hf_attnprobe.storage.provenance import SUMMARY, asked_for, versions
 from hf_attnprobe.storage.rows import (
     NO_SITE,
     append_rows,
-    prediction_statistics,
+    build_rows,
+    compute_prediction_statistics,
     read_rows,
-    to_rows,
 )
 
 
-OF_TRAINING = (
+BASE_SETTING_OPTIONS = (
     "procedure",
     "epochs",
     "batch_size",
@@ -73,14 +78,16 @@ OF_TRAINING = (
     "weight_decay",
     "word_vectors",
 )
-"""Options in place of the base's own settings."""
-OF_ADVERSARIES = ("tvd_scale", "epochs", "patience")
-"""Options that all adversaries of a folder share."""
+"""Options that replace settings of the base model's training."""
+SHARED_ADVERSARY_OPTIONS = ("tvd_scale", "epochs", "patience")
+"""Options that must be equal for all adversaries in a folder."""
+PENALTY_OPTIONS = ("words", "weight", "over_heads", "layers")
+"""Options of the test ``deception`` that are part of the report."""
 
 
 @public_function
 def retrain(
-    model: str | Path,
+    model: str | Path | SavedModel,
     dataset: Any,
     tests: Asked | None = None,
     *,
@@ -88,72 +95,92 @@ def retrain(
     options: RetrainOptions = RetrainOptions(),
     progress: bool = True,
 ) -> RetrainingReport:
-    """Runs the tests that train models beside a base, and reports on the test texts.
+    """Run the tests that train variants of a base model, and report on the test texts.
 
-    Each model becomes a checkpoint of its own below ``output_dir``. Run again with the same
-    folder to continue after an interruption, at the epoch that was reached, to the same
-    numbers; or to add tests, seeds or λ.
+    Each variant becomes a checkpoint of its own below ``output_dir``. Run the function again with
+    the same folder to continue after an interruption, at the last epoch and to the same numbers, or
+    to add tests, seeds or λ.
 
     Args:
-        model: folder or Hub id of the base, a flat attention classifier with trained
-            attention.
-        dataset: the data it was trained on: a :class:`~hf_attnprobe.data.specs.Data`,
-            or a name, a folder, a Hub id or a DatasetDict. Where validation texts are set
-            apart, the base's seed does it.
-        tests: names from :data:`hf_attnprobe.retraining.options.KINDS`, or their options, also as
-            ``{"seeds": {"n_seeds": 3}}``; by default all of them.
-        output_dir: a new or empty folder, or that of the same retraining.
-        options: of all trainings. The models are trained with the base's
-            seed and those that the test ``seeds`` lists.
-        progress: show a bar on stderr.
+        model: Folder or Hub id of the base model, or a
+            :class:`~hf_attnprobe.core.options.SavedModel`. It must be a flat attention classifier
+            with trained attention. If ``deception`` is the only test, it may also be a fine-tuned
+            Transformer.
+        dataset: The data that the base model was trained on: a
+            :class:`~hf_attnprobe.data.specs.Data`, or a name, a folder, a Hub id or a DatasetDict.
+            If there are no validation texts, some training texts are set apart with the base
+            model's seed.
+        tests: Names from :data:`hf_attnprobe.retraining.options.OPTIONS_BY_TEST`, or options by
+            name, such as ``{"seeds": {"n_seeds": 3}}``. By default, all tests except ``deception``,
+            which needs words.
+        output_dir: A new or empty folder, or the folder of the same retraining.
+        options: Options of all trainings. The variants are trained with the base model's seed,
+            except those of the tests ``seeds``, ``adversary`` and ``deception``.
+        progress: Whether to show a progress bar on stderr.
 
     Returns:
-        The report; its ``models`` say how long each training took.
+        The report. Its ``models`` contain the duration of each training.
 
     Raises:
-        AttnProbeError: for anything the caller can mend, before anything is trained.
+        AttnProbeError: If an argument is invalid. It is raised before anything is trained.
+
+    Example:
+        Train three more seeds, and a model that hides its attention to two words::
+
+                tests = {"seeds": {"n_seeds": 3}, "deception": {"words": ["good", "bad"]}}
+                report = retrain("bilstm-sst", "sst", tests, output_dir="retrained")
+                print(report)
     """
-    chosen = asked_retrainings(tests)
+    test_options = select_retraining_tests(tests)
     check_one_process("retrain")
-    base = load_base(model, **{name: getattr(options, name) for name in OF_TRAINING})
-    data = as_data(dataset)
-    setup = set_up(base, data, output_dir, options.seed, chosen)
-    identity = identity_of(base, setup.splits, options.seed)
-    mark = setup.folder / f"{KIND}.json"
-    if "adversary" in chosen or not mark.exists():
-        shared = asdict(chosen.get("adversary", Adversary()))
-        identity["adversary"] = {name: shared[name] for name in OF_ADVERSARIES}
+    registered_tests = get_retraining_tests()
+    settings = {name: getattr(options, name) for name in BASE_SETTING_OPTIONS}
+    if any(registered_tests[name].trains_from_scratch for name in test_options):
+        base = load_base_model(model, **settings)
+    else:
+        base = load_further_trainable_model(model, options.seed, **settings)
+    data = to_data(dataset)
+    setup = build_setup(base, data, output_dir, options.seed, test_options)
+    identity = build_identity(base, setup.splits, options.seed)
+    mark = setup.folder / f"{FOLDER_KIND}.json"
+    if "adversary" in test_options or not mark.exists():
+        adversary_options = asdict(test_options.get("adversary", Adversary()))
+        identity["adversary"] = {name: adversary_options[name] for name in SHARED_ADVERSARY_OPTIONS}
     with (
-        alone_in(setup.folder, f"{KIND}.json", identity=identity),
+        alone_in(setup.folder, f"{FOLDER_KIND}.json", identity=identity),
         suited_threads(base.model),
     ):
-        # Rows first: from here on the folder is this run's, whatever interrupts it.
-        rows = _prediction_rows(setup.own)
+        # Once the folder contains rows, it is reserved for this retraining after an interruption.
+        rows = _make_prediction_rows(setup.base_outputs)
         append_rows(setup.folder / "rows", rows, name=PREDICTION)
-        known = retrainings()
-        variants = [v for name, given in chosen.items() for v in known[name].variants(setup, given)]
-        with Bar("retrain", progress, len(variants), of="model") as bar:
+        n_variants = 0
+        for name, test_option in test_options.items():
+            n_variants += len(list(registered_tests[name].make_variants(setup, test_option)))
+        with Bar("retrain", progress, n_variants, of="model") as bar:
 
-            def begin(model: Path) -> bool:
+            def show_model(model: Path) -> bool:
                 bar.part(str(model.relative_to(setup.folder)))
                 return bar.shown
 
-            setup = replace(setup, progress=begin)
-            tested = {name: run_test(name, setup) for name in chosen}
-        for name, found in tested.items():
-            found.write_rows(name)
+            setup = replace(setup, progress=show_model)
+            results = {name: run_retraining_test(name, setup) for name in test_options}
+        for name, test_results in results.items():
+            test_results.write_rows(name)
         asked = asked_for(
             model,
             data,
             options,
-            {} if tests is None else chosen,
-            usual={name: kind() for name, kind in KINDS.items()},
+            {} if tests is None else test_options,
+            usual={name: kind() for name, kind in OPTIONS_BY_TEST.items()},
             leave_out=("split", "test_limit"),
         )
-        # of the mark: what an earlier run said too
-        held = json.loads(mark.read_text(encoding="utf-8"))
-        report = _report(setup, data, tested, {**held, "asked_for": asked})
-        report = _with_statistics(report, setup)
+        # The mark also contains the options of earlier runs in the same folder.
+        provenance = json.loads(mark.read_text(encoding="utf-8")) | {"asked_for": asked}
+        if "deception" in test_options:
+            penalty = asdict(test_options["deception"])
+            provenance["deception"] = {name: penalty[name] for name in PENALTY_OPTIONS}
+        report = _build_report(setup, data, results, provenance)
+        report = _add_statistics(report, setup)
         report.write(setup.folder, SUMMARY)
     return report
 
@@ -168,96 +195,108 @@ def transfer(
     options: TransferOptions = TransferOptions(),
     progress: bool = True,
 ) -> RetrainingReport:
-    """Trains a model whose attention is imposed by another one, and compares the two.
+    """Train a model whose attention is imposed by another model, and compare the two.
 
-    The trained model has the configuration, settings and seed of ``model`` and becomes a
-    checkpoint in ``output_dir``. Run again with the same folder to continue.
+    The trained model has the configuration, settings and seed of ``model`` and becomes a checkpoint
+    in ``output_dir``. Run the function again with the same folder to continue.
 
     Args:
-        model: folder of an attention classifier with attention of its own, the one that is
-            compared with.
-        guide: the attention classifier whose weights are imposed. Its tokenizer must have
-            the same vocabulary, as that of a model trained on the same texts has.
-        dataset: the data that all models were trained on, as for
-            :func:`hf_attnprobe.retrain`.
-        output_dir: a new or empty folder, or that of the same transfer.
-        options: a third model to be scored, and the seed of the bootstrap.
-        progress: show a bar on stderr.
+        model: Folder of an attention classifier with trained attention. The guided model is
+            compared with it.
+        guide: Folder of the attention classifier whose weights are imposed. Its tokenizer must have
+            the same vocabulary, which is the case if both models were trained on the same texts.
+        dataset: The data that all models were trained on, as for :func:`hf_attnprobe.retrain`.
+        output_dir: A new or empty folder, or the folder of the same transfer.
+        options: A third model to score, and the seed of the bootstrap.
+        progress: Whether to show a progress bar on stderr.
 
     Returns:
-        The report. Its scores of ``transfer`` are those of ``own``, ``guided`` and
-        ``uniform``, with differences to ``own``.
+        The report. Its scores of ``transfer`` contain the models ``own`` (the original model),
+        ``guided`` and, if it was passed, ``uniform``. They are compared with ``own``.
 
     Raises:
-        AttnProbeError: models that do not fit the data or each other: of another kind, with
-            other classes or another vocabulary.
+        AttnProbeError: If the models do not fit the data or each other, for example because their
+            classes or vocabularies differ.
+
+    Example:
+        Impose the attention of an MLP on a BiLSTM::
+
+                report = transfer("bilstm-sst", "mlp-sst", "sst", output_dir="guided")
     """
-    base = load_base(model)
-    data = as_data(dataset)
-    setup = set_up(base, data, output_dir, options.seed)
-    others = {"guide": _load_other(base, "guide", guide)}
+    base = load_base_model(model)
+    data = to_data(dataset)
+    setup = build_setup(base, data, output_dir, options.seed)
+    other_models = {"guide": _load_matching_model(base, "guide", guide)}
     if options.uniform is not None:
-        others["uniform"] = _load_other(base, "uniform", options.uniform)
-    identity = identity_of(base, setup.splits, options.seed)
-    identity["other_models"] = {name: model_fingerprint(other) for name, other in others.items()}
-    setup = replace(setup, progress=lambda made: progress and made.name)
-    with alone_in(setup.folder, f"{KIND}.json", identity=identity):
-        tested = Tested(setup, setup.folder, setup.own.labels)
-        tested.add("own", "own", {"probs": setup.own.probs})
-        # Rows first: from here on the folder is this run's, whatever interrupts it.
-        tested.write_rows("transfer")
-        tested.run(guided("guided", "guided", setup, lambda: others["guide"], {}, "guided"))
-        if "uniform" in others:
-            tested.run(Variant("uniform", "uniform", others["uniform"], outputs_alone))
-        tested.compare("own")
-        tested.write_rows("transfer")
+        other_models["uniform"] = _load_matching_model(base, "uniform", options.uniform)
+    identity = build_identity(base, setup.splits, options.seed)
+    identity["other_models"] = {
+        role: compute_fingerprint(other_model) for role, other_model in other_models.items()
+    }
+    setup = replace(setup, progress=lambda folder: progress and folder.name)
+    with alone_in(setup.folder, f"{FOLDER_KIND}.json", identity=identity):
+        results = VariantResults(setup, setup.folder, setup.base_outputs.labels)
+        results.add_measurements("own", "own", {"probs": setup.base_outputs.probs})
+        # Once the folder contains rows, it is reserved for this transfer after an interruption.
+        results.write_rows("transfer")
+        guided = make_guided_variant(
+            "guided", "guided", setup, lambda: other_models["guide"], {}, "guided"
+        )
+        results.run_variant(guided)
+        if "uniform" in other_models:
+            uniform = Variant("uniform", "uniform", other_models["uniform"], measure_predictions)
+            results.run_variant(uniform)
+        results.compute_scores("own")
+        results.write_rows("transfer")
         provenance = identity | {"guide": str(guide), "notes": list(base.notes)}
-        report = _report(setup, data, {"transfer": tested}, provenance)
+        report = _build_report(setup, data, {"transfer": results}, provenance)
         report.write(setup.folder, SUMMARY)
     return report
 
 
-def _load_other(base: Base, role: str, model: str | Path) -> PreTrainedModel:
-    """A model that reads the base's tokens and has its classes.
+def _load_matching_model(base: BaseModel, role: str, model: str | Path) -> PreTrainedModel:
+    """Load a model that has the vocabulary and the classes of the base model.
 
     Args:
-        role: ``guide`` or ``uniform``.
+        base: The base model.
+        role: ``guide`` or ``uniform``, for error messages and the required attention.
+        model: Folder or Hub id.
     """
-    loaded = load_attention_classifier(model, f"as {role}", "choose another")
+    loaded = load_attention_classifier(model, f"as {role}", "choose another model")
     config = loaded.config
     is_uniform = config.attention == "uniform"
     if config.attention == "guided" or (role == "uniform" and not is_uniform):
-        wanted = "uniform attention" if role == "uniform" else "attention of its own"
+        expected_attention = "uniform attention" if role == "uniform" else "attention of its own"
         raise AttnProbeError(
-            f"expected as {role} a model with {wanted}, that of {model} is "
-            f"{config.attention}; choose another"
+            f"{role} must be a model with {expected_attention}, but {model} has "
+            f"{config.attention} attention; choose another model"
         )
     if load_tokenizer(model).get_vocab() != base.tokenizer.get_vocab():
         raise AttnProbeError(
-            f"expected the same vocabulary in {model} and {base.name}, where every number "
-            "stands for the same word; train both on the same texts"
+            f"{model} and {base.name} must have the same vocabulary, with the same id for every "
+            "word; train both on the same texts"
         )
-    if class_names(config) != base.labels:
+    if get_class_names(config) != base.class_names:
         raise AttnProbeError(
-            f"expected the same classes in {model} and {base.name}; train both on the same data"
+            f"{model} and {base.name} must have the same classes; train both on the same data"
         )
     return loaded
 
 
-def _prediction_rows(own: Outputs) -> pa.Table:
-    """The base's predictions on the test texts."""
-    one_class = classes([str(k) for k in range(own.probs.shape[-1])])
-    n_tokens = own.mask.sum(-1)
-    statistics = prediction_statistics(one_class, own.probs, own.labels, n_tokens)
-    return to_rows(PREDICTION, own.example_ids, {NO_SITE: statistics})
+def _make_prediction_rows(outputs: Outputs) -> pa.Table:
+    """Return rows with the predictions of the base model on the test texts."""
+    prediction = make_class_prediction([str(k) for k in range(outputs.probs.shape[-1])])
+    n_tokens = outputs.mask.sum(-1)
+    statistics = compute_prediction_statistics(prediction, outputs.probs, outputs.labels, n_tokens)
+    return build_rows(PREDICTION, outputs.example_ids, {NO_SITE: statistics})
 
 
-def _with_statistics(report: RetrainingReport, setup: Setup) -> RetrainingReport:
-    """Adds to the report the statistics in the rows of its tests on disk."""
+def _add_statistics(report: RetrainingReport, setup: RetrainingSetup) -> RetrainingReport:
+    """Return the report with the statistics of its tests, computed from the rows on disk."""
     rows = read_rows(setup.folder / "rows")
     rows = rows[rows.test.isin([*report.scores, PREDICTION])].reset_index(drop=True)
-    labels = setup.base.labels
-    statistics = summarize(rows, labels, readings())
+    labels = setup.base.class_names
+    statistics = summarize(rows, labels, get_retraining_readings())
     f1 = f"of class {labels[1]}" if len(labels) == 2 else "mean over the classes"
     notes = {
         "f1": f1,
@@ -268,19 +307,19 @@ def _with_statistics(report: RetrainingReport, setup: Setup) -> RetrainingReport
         report,
         statistics=statistics,
         provenance=report.provenance | notes | {"versions": versions()},
-        bins=attention_bins(rows, labels),
-        beyond_seed=farther_than_a_seed(rows, statistics),
+        bins=compute_seed_bins(rows, labels),
+        beyond_seed=measure_distance_beyond_seed(rows, statistics),
         rows=rows,
     )
 
 
-def _report(
-    setup: Setup,
+def _build_report(
+    setup: RetrainingSetup,
     data: Data,
-    tested: Mapping[str, Tested],
+    results_by_test: Mapping[str, VariantResults],
     provenance: Mapping[str, Any],
 ) -> RetrainingReport:
-    """The report of these tests, without the statistics of their rows."""
+    """Build the report of the tests, without the statistics of their rows."""
     models = [
         TrainedModel(
             str(trained.folder.relative_to(setup.folder)),
@@ -288,16 +327,16 @@ def _report(
             trained.n_epochs,
             dict(trained.metrics),
         )
-        for found in tested.values()
-        for trained in found.trained
+        for results in results_by_test.values()
+        for trained in results.trained
     ]
     return RetrainingReport(
         model=setup.base.name,
-        dataset=dataset_name(data.dataset, "test"),
-        n=len(setup.own.labels),
+        dataset=get_dataset_name(data.dataset, "test"),
+        n=len(setup.base_outputs.labels),
         seed=setup.seed,
         statistics=(),
-        scores={test: found.scores for test, found in tested.items()},
+        scores={test: results.scores for test, results in results_by_test.items()},
         models=tuple(models),
         provenance=dict(provenance),
     )

@@ -1,6 +1,7 @@
-"""Results of retrainings as data, and the verdict on them in words.
+"""Results of a retraining as data, and the verdict: answers to questions, in words.
 
-Pure: rows, statistics and scores in. The rules stand with all others, in ``statistics/verdicts.py``.
+The functions only take rows, statistics and scores. The rules that grade them are defined in
+``statistics/verdicts.py``, together with those of audits.
 """
 
 import math
@@ -16,104 +17,118 @@ from scipy.special import stdtrit
 from hf_attnprobe.core import formatting as markdown
 from hf_attnprobe.core.serialization import plain, plain_fields
 from hf_attnprobe.data.examples import DatasetName
-from hf_attnprobe.statistics.estimates import Estimate, mean_estimate
+from hf_attnprobe.statistics.estimates import Estimate, estimate_mean
 from hf_attnprobe.statistics.grades import MIN_TEXTS, Answer, grade
 from hf_attnprobe.statistics.scores import Score, find_score
 from hf_attnprobe.statistics.summary import (
     Statistic,
-    attention_bin,
+    assign_attention_bins,
     find_statistic,
-    key_of,
-    position,
+    get_sort_key,
+    parse_key,
 )
 from hf_attnprobe.statistics.verdicts import RULES, Finding
 
 
 # --- The verdict ---------------------------------------------------------------------------------
 
-Statistics = Sequence[Statistic]
-Scores = Mapping[str, Sequence[Score]]  # by test
+StatisticList = Sequence[Statistic]
+"""Statistics of a retraining."""
+ScoresByTest = Mapping[str, Sequence[Score]]
+"""Scores of all models, by the name of the test."""
 
-CHOSEN = "chosen adversary"
-"""The model of the scores that is, per text, the adversary its other half chose."""
+CHOSEN_ADVERSARY = "chosen adversary"
+"""Model name in the scores: for each text, the adversary chosen on the other half of the texts."""
+DECEIVED = "deceived"
+"""Model name in the scores: the base model after training with a penalty on attention to words."""
 CHOICE_NOTE = (
-    "λ, how much training rewards attending elsewhere, was chosen on one half of the "
-    "texts and reported on the other, crosswise"
+    "λ, the weight of different attention in the adversary's loss, was chosen on one half of the "
+    "texts and is reported on the other half, in both directions"
 )
-ONE_TRAINING = (
-    "another seed moves F1 too, and how much was not measured (test seeds), so this "
-    "says nothing beyond these two models"
+ONE_TRAINING_NOTE = (
+    "another seed changes F1 too, but by how much was not measured (test seeds), so this "
+    "result only holds for these two models"
 )
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """The answers of each test; None for a test that was not run.
+    """The answers of all tests. An answer is None if its test was not run.
 
     Attributes:
-        need: whether attention is needed, by ``uniform`` and ``seeds``.
-        chance: how far another seed moves attention, by ``seeds``, in words.
-        elsewhere: whether a model can attend elsewhere, by ``adversary`` and ``seeds``.
-        transfer: whether the weights tell another model something, by
-            ``diagnostic_mlp`` and ``seeds``.
+        need: Is attention needed? From the tests ``uniform`` and ``seeds``.
+        chance: How much does attention change with another seed? A sentence, from ``seeds``.
+        elsewhere: Can a model attend elsewhere? From ``adversary`` and ``seeds``.
+        transfer: Are the weights useful to another model? From ``diagnostic_mlp`` and ``seeds``.
+        hiding: Can the model hide that it uses certain words? From ``deception``.
     """
 
     need: Finding | None = None
     chance: str | None = None
     elsewhere: Finding | None = None
     transfer: Finding | None = None
+    hiding: Finding | None = None
 
     def sentences(self) -> list[str]:
-        """Those there are, in the order of the tests."""
+        """Return the sentences of all answers, in the order of the tests."""
         return list(filter(None, map(self.sentence, vars(self))))
 
     def sentence(self, question: str) -> str | None:
-        """The sentence about one question, with its name and answer; None if there is none."""
-        said = getattr(self, question)
-        if isinstance(said, Finding):
-            return f"{RULES[said.rule].name}: {said.answer}. {said.sentence}"
-        return said and f"Chance: {said}"
+        """Return the sentence that answers a question, or None if there is no answer.
+
+        Args:
+            question: Name of a field, such as ``need``.
+        """
+        answer = getattr(self, question)
+        if isinstance(answer, Finding):
+            return f"{RULES[answer.rule].name}: {answer.answer}. {answer.sentence}"
+        return answer and f"Chance: {answer}"
 
     def findings(self) -> list[Finding]:
-        """The questions that have an answer."""
-        return [said for said in vars(self).values() if isinstance(said, Finding)]
+        """Return all findings, in the order of the tests."""
+        return [answer for answer in vars(self).values() if isinstance(answer, Finding)]
 
 
-def verdict(
-    statistics: Statistics,
-    scores: Scores,
+def grade_retraining(
+    statistics: StatisticList,
+    scores: ScoresByTest,
     *,
     beyond_seed: Estimate | None = None,
 ) -> Verdict:
-    """What the tests say.
+    """Return the answers of all tests that were run.
 
     Args:
-        beyond_seed: how much farther the chosen adversary attends from the base than
-            the farthest other seed, paired by text.
+        statistics: Statistics of the tests.
+        scores: Scores by test.
+        beyond_seed: Divergence of the chosen adversary minus that of the most divergent other seed,
+            paired by text, see :func:`measure_distance_beyond_seed`.
     """
-    seeds = [s.value for s in scores.get("seeds", ()) if s.metric == "f1"]
+    seed_scores = [s.value for s in scores.get("seeds", ()) if s.metric == "f1"]
     return Verdict(
-        need=_need(scores.get("uniform", ()), seeds),
-        chance=_chance(statistics, seeds),
-        elsewhere=_elsewhere(statistics, scores, beyond_seed),
-        transfer=_transfer(scores.get("diagnostic_mlp", ()), seeds),
+        need=_grade_need(scores.get("uniform", ()), seed_scores),
+        chance=_describe_seed_effects(statistics, seed_scores),
+        elsewhere=_grade_adversary(statistics, scores, beyond_seed),
+        transfer=_grade_transfer(scores.get("diagnostic_mlp", ()), seed_scores),
+        hiding=_grade_hiding(statistics, scores),
     )
 
 
-def over_seeds(over_texts: Estimate, f1_of_seeds: Sequence[float], n_averaged: int) -> Estimate:
-    """Returns a difference of F1 whose interval covers the texts and another seed.
+def widen_by_seed_variance(
+    over_texts: Estimate, f1_of_seeds: Sequence[float], n_averaged: int
+) -> Estimate:
+    """Widen the interval of an F1 difference so that it also covers a training with another seed.
 
-    The half-width for seeds is Student's t times the standard deviation of one training
-    minus a mean of ``n_averaged``; it is added to that for texts as variances add.
+    The half-width for seeds is Student's t times the standard deviation of one training minus a
+    mean of ``n_averaged`` trainings. It is combined with the half-width for texts as variances add.
 
     Args:
-        over_texts: the difference, with the interval over texts.
-        f1_of_seeds: of at least two trainings that differ in their seed.
-        n_averaged: trainings in the mean that one more is compared with.
+        over_texts: The difference, with its interval over texts.
+        f1_of_seeds: F1 of at least two trainings that differ only in their seed.
+        n_averaged: Number of trainings in the mean that one more training is compared with.
     """
     n_seeds = len(f1_of_seeds)
-    of_one_more = math.sqrt(1 + 1 / n_averaged)
-    spread = np.std(f1_of_seeds, ddof=1) * of_one_more
+    factor = math.sqrt(1 + 1 / n_averaged)
+    spread = np.std(f1_of_seeds, ddof=1) * factor
     critical = stdtrit(n_seeds - 1, 0.975)
     half_width = float(critical * spread)
     value = over_texts.value
@@ -123,180 +138,276 @@ def over_seeds(over_texts: Estimate, f1_of_seeds: Sequence[float], n_averaged: i
     return Estimate(value, (low, high), over_texts.n)
 
 
-def _need(scores: Sequence[Score], seeds: Sequence[float]) -> Finding | None:
+def _grade_need(scores: Sequence[Score], seed_scores: Sequence[float]) -> Finding | None:
+    """Grade the loss of F1 without attention, compared with the mean over all seeds."""
     base, uniform = find_score(scores, "base"), find_score(scores, "uniform")
     if base is None or uniform is None:
         return None
-    worth: Estimate = uniform.lost
-    if len(seeds) > 1:
-        shift = float(np.mean(seeds)) - base.value
-        low, high = worth.ci95 or (worth.value, worth.value)
-        worth = Estimate(worth.value + shift, (low + shift, high + shift), worth.n)
-    models = (
-        f"F1 is {base.value:.3f} with attention, {uniform.value:.3f} without; with it minus "
-        "without it"
+    difference: Estimate = uniform.lost
+    if len(seed_scores) > 1:
+        # The base model is replaced by the mean over the seeds, which includes it.
+        shift = float(np.mean(seed_scores)) - base.value
+        low, high = difference.ci95 or (difference.value, difference.value)
+        difference = Estimate(difference.value + shift, (low + shift, high + shift), difference.n)
+    comparison = (
+        f"F1 is {base.value:.3f} with attention and {uniform.value:.3f} without; the difference is"
     )
-    return _of_trainings("need", worth, seeds, len(seeds), models)
+    return _grade_f1_difference("need", difference, seed_scores, len(seed_scores), comparison)
 
 
-def _of_trainings(
+def _grade_f1_difference(
     rule: str,
     over_texts: Estimate,
-    seeds: Sequence[float],
+    seed_scores: Sequence[float],
     n_averaged: int,
-    models: str,
+    comparison: str,
 ) -> Finding:
-    """Returns the finding about a difference of F1; without other seeds it cannot say.
+    """Grade a difference of F1. Without other seeds, the answer is "cannot say".
 
     Args:
-        over_texts: the difference, with the interval over texts.
-        seeds: F1 of the trainings that differ in their seed.
-        n_averaged: how many of them one training is compared with.
-        models: what was compared, in words that the difference follows.
+        rule: Key of the rule.
+        over_texts: The difference, with its interval over texts.
+        seed_scores: F1 of the trainings that differ only in their seed.
+        n_averaged: Number of these trainings that one training is compared with.
+        comparison: Description of the compared models, up to the difference.
     """
-    if len(seeds) < 2:
-        said = f"{models} {_shown(over_texts)} over these texts, of one training each"
-        return _finding(rule, Answer.CANNOT_SAY, f"{said}: {ONE_TRAINING}.", over_texts)
-    difference = over_seeds(over_texts, seeds, n_averaged)
+    if len(seed_scores) < 2:
+        sentence = (
+            f"{comparison} {_format_estimate(over_texts)} over these texts, of one training each: "
+            f"{ONE_TRAINING_NOTE}."
+        )
+        return _make_finding(rule, Answer.CANNOT_SAY, sentence, over_texts)
+    difference = widen_by_seed_variance(over_texts, seed_scores, n_averaged)
     answer = grade(difference, RULES[rule])
-    said = (
-        f"{_begun(rule, answer, difference)}: {models} {_shown(difference)}, which "
-        f"covers the texts and another seed ({len(seeds)} trainings with attention have F1 "
-        f"{min(seeds):.3f} to {max(seeds):.3f})."
+    sentence = (
+        f"{_format_opening(rule, answer, difference)}: {comparison} "
+        f"{_format_estimate(difference)}. The interval covers other texts and another seed "
+        f"({len(seed_scores)} trainings with attention have F1 {min(seed_scores):.3f} to "
+        f"{max(seed_scores):.3f})."
     )
-    return _finding(rule, answer, said, difference)
+    return _make_finding(rule, answer, sentence, difference)
 
 
-def graded(rule: str, number: Estimate) -> Finding:
-    """Grades a number by a rule; the sentence is what the answer says, with the number."""
+def grade_by_rule(rule: str, number: Estimate) -> Finding:
+    """Grade a number by a rule. The sentence contains the answer, the number and the threshold.
+
+    Args:
+        rule: Key of the rule.
+        number: The number to grade.
+    """
     answer = grade(number, RULES[rule])
     sentence = (
-        f"{RULES[rule].in_short(answer).capitalize()}: {_shown(number)} ({RULES[rule].measure}; the threshold "
-        f"is {RULES[rule].yes:g})."
+        f"{RULES[rule].get_clause(answer).capitalize()}: {_format_estimate(number)} "
+        f"({RULES[rule].measure}; the threshold is {RULES[rule].yes:g})."
     )
-    return _finding(rule, answer, sentence, number)
+    return _make_finding(rule, answer, sentence, number)
 
 
-def _begun(rule: str, answer: Answer, number: Estimate) -> str:
-    """How a sentence begins: with the answer as a clause, or with why there is none."""
+def _format_opening(rule: str, answer: Answer, number: Estimate) -> str:
+    """Return the answer as a clause, or the reason why there is no answer."""
     if answer != Answer.CANNOT_SAY:
-        return RULES[rule].in_short(answer).capitalize()
+        return RULES[rule].get_clause(answer).capitalize()
     if (number.n or 0) < MIN_TEXTS:
-        return f"Fewer than {MIN_TEXTS} texts tell nothing"
+        return f"Fewer than {MIN_TEXTS} texts are too few for an answer"
     return f"The threshold {RULES[rule].yes:g} lies in the interval"
 
 
-def _chance(statistics: Statistics, seeds: Sequence[float]) -> str | None:
+def _describe_seed_effects(statistics: StatisticList, seed_scores: Sequence[float]) -> str | None:
+    """Describe how much another seed changes attention, output and F1."""
     jsd = find_statistic(statistics, "seed_jsd")
     tvd = find_statistic(statistics, "seed_tvd")
     if jsd is None or tvd is None:
         return None
-    spread = ""
-    if seeds:
-        spread = f"; F1 runs from {min(seeds):.3f} to {max(seeds):.3f} over {len(seeds)} trainings"
+    f1_range = ""
+    if seed_scores:
+        f1_range = (
+            f" F1 is between {min(seed_scores):.3f} and {max(seed_scores):.3f} over "
+            f"{len(seed_scores)} trainings. Intervals over texts do not include this spread."
+        )
     return (
-        f"Another seed moves attention by a JSD of {jsd.mean:.2f} (of at most "
-        f".69) and the output by {tvd.mean:.2f}; what is no farther is no "
-        f"counter-example{spread}, which no interval over texts shows."
-        f"{_flatness(statistics, jsd.mean)}"
+        f"With another seed, attention has a JSD of {jsd.mean:.2f} from the base model's (at most "
+        f".69), and the output changes by {tvd.mean:.2f}. An adversary that is no farther from the "
+        f"base model is no counter-example.{f1_range}{_describe_flatness(statistics, jsd.mean)}"
     )
 
 
-def _flatness(statistics: Statistics, of_seed: float) -> str:
-    """How far the base's attention is from equal weights, beside another seed."""
+def _describe_flatness(statistics: StatisticList, seed_jsd: float) -> str:
+    """Compare the distance of the base model's attention from equal weights with another seed."""
     uniform = find_statistic(statistics, "uniform_model_jsd")
     if uniform is None:
         return ""
-    said = f" Equal weights for all tokens are {uniform.mean:.2f} from the base's"
-    if uniform.mean < of_seed:
-        return f"{said}, nearer than another seed: its attention is nearly flat."
-    return f"{said}, no nearer than another seed."
+    distance = (
+        f" Equal weights for all tokens have a JSD of {uniform.mean:.2f} from the base model's"
+    )
+    if uniform.mean < seed_jsd:
+        return f"{distance}, less than another seed, so its attention is nearly uniform."
+    return f"{distance}, no less than another seed."
 
 
-def _elsewhere(
-    statistics: Statistics, scores: Scores, beyond_seed: Estimate | None
+def _grade_adversary(
+    statistics: StatisticList, scores: ScoresByTest, beyond_seed: Estimate | None
 ) -> Finding | None:
-    """The adversary that each half of the texts chose for the other half."""
-    score = find_score(scores.get("adversary", ()), CHOSEN)
+    """Grade the adversary that each half of the texts chose for the other half."""
+    score = find_score(scores.get("adversary", ()), CHOSEN_ADVERSARY)
     jsd = find_statistic(statistics, "chosen_jsd")
     if score is None or jsd is None:
         return None
-    seed = farthest_seed(statistics)
-    rule, distance = "elsewhere_without_seeds", jsd.bare
-    than = (
-        f"far from it (JSD {_shown(distance, 2)} of at most .69; far is {RULES[rule].yes:g}, as in "
-        "the paper's Table 4, for how far another seed goes was not measured: test seeds)"
+    farthest_seed = find_farthest_seed(statistics)
+    rule, distance = "elsewhere_without_seeds", jsd.plain_estimate
+    comparison = (
+        f"far from it (JSD {_format_estimate(distance, 2)} of at most .69; far means "
+        f"{RULES[rule].yes:g} or more, as in the paper's Table 4, because no other seeds were "
+        "measured: test seeds)"
     )
     yardsticks = {}
-    if seed is not None and beyond_seed is not None:
+    if farthest_seed is not None and beyond_seed is not None:
         rule, distance = "elsewhere", beyond_seed
-        than = (
-            f"farther than the farthest other seed (seed {key_of(seed.statistic):g}, JSD "
-            f"{jsd.mean:.2f} against {seed.mean:.2f} of at most .69, difference per text "
-            f"{_shown(distance, 2)})"
+        comparison = (
+            f"farther from it than the most divergent other seed (seed "
+            f"{parse_key(farthest_seed.statistic):g}; JSD {jsd.mean:.2f} against "
+            f"{farthest_seed.mean:.2f} of at most .69, difference per text "
+            f"{_format_estimate(distance, 2)})"
         )
-        yardsticks["farthest other seed"] = seed.mean
-    worse, far = grade(score.lost, RULES["loss"]), grade(distance, RULES[rule])
-    quality = worse.words(
+        yardsticks["farthest other seed"] = farthest_seed.mean
+    is_worse, is_far = grade(score.lost, RULES["loss"]), grade(distance, RULES[rule])
+    quality = is_worse.description(
         "classifies worse than",
         "classifies as well as",
         "may or may not classify worse than",
     )
-    attends = far.words("attends", "does not attend", "may or may not attend")
+    attends = is_far.description("attends", "does not attend", "may or may not attend")
     sentence = (
-        f"The adversary {quality} the base (F1 lost {_shown(score.lost)}, negative: gained; below "
-        f"{RULES['loss'].yes} is as well) and {attends} {than}. {CHOICE_NOTE}."
+        f"The adversary {quality} the base model (F1 lost {_format_estimate(score.lost)}, negative "
+        f"if gained; a loss below {RULES['loss'].yes} counts as equally good) and {attends} "
+        f"{comparison}. {CHOICE_NOTE}."
     )
     if score.n < MIN_TEXTS:
-        sentence += f" Fewer than {MIN_TEXTS} texts tell nothing."
+        sentence += f" Fewer than {MIN_TEXTS} texts are too few for an answer."
     largest = find_statistic(statistics, "largest_jsd")
     if largest is not None:
         yardsticks["largest of any weights"] = largest.mean
-    return _finding(rule, all_of(worse.opposite, far), sentence, distance, yardsticks)
+    answer = combine_answers(is_worse.opposite, is_far)
+    return _make_finding(rule, answer, sentence, distance, yardsticks)
 
 
-def farthest_seed(statistics: Statistics) -> Statistic | None:
-    """The seed whose attention is farthest from the base's on average; None without."""
-    seeds = []
+def find_farthest_seed(statistics: StatisticList) -> Statistic | None:
+    """Return the JSD of the seed whose attention diverges most from the base model's on average.
+
+    Args:
+        statistics: Statistics of the test ``seeds``.
+
+    Returns:
+        The statistic, or None if no other seeds were trained.
+    """
+    seed_statistics = []
     for s in statistics:
         if s.statistic.startswith("one_seed_jsd@") and s.group == "all" and s.n:
-            seeds.append(s)
-    return max(seeds, key=lambda s: s.mean, default=None)
+            seed_statistics.append(s)
+    return max(seed_statistics, key=lambda s: s.mean, default=None)
 
 
-def _transfer(scores: Sequence[Score], seeds: Sequence[float]) -> Finding | None:
-    """The base's weights against those that the context-free model learns itself."""
+def _grade_transfer(scores: Sequence[Score], seed_scores: Sequence[float]) -> Finding | None:
+    """Grade the gain of a context-free model by the base model's weights over its own."""
     base = find_score(scores, "base guide")
     if base is None:
         return None
     low, high = base.lost.ci95 or (math.nan, math.nan)
     gain = Estimate(-base.lost.value, (-high, -low), base.n)
     guides = [f"{s.model} {s.value:.3f}" for s in scores if s.metric == "f1" and s.model != "base"]
-    models = (
-        f"F1 of a model without context, which reads each token by itself, is {', '.join(guides)}; "
-        "base guide minus trained guide"
+    comparison = (
+        "F1 of a model without context, which reads each token by itself, is "
+        f"{', '.join(guides)}; the difference between base guide and trained guide is"
     )
-    return _of_trainings("transfer", gain, seeds, 1, models)
+    return _grade_f1_difference("transfer", gain, seed_scores, 1, comparison)
 
 
-def all_of(*answers: Answer) -> Answer:
-    """Yes if all say yes, no if one says no, else it cannot be said."""
+def grade_hiding_parts(statistics: StatisticList, scores: ScoresByTest) -> dict[str, Finding]:
+    """Grade the parts of the test ``deception``, by the rules ``use``, ``hiding`` and ``loss``.
+
+    Args:
+        statistics: Statistics of the test.
+        scores: Scores by test.
+
+    Returns:
+        Findings by name. ``used_before`` and ``used_after``: does the model use the words?
+        ``hidden``: is half of the attention to them gone? ``lost``: is accuracy lost?
+    """
+    accuracy = find_score(scores["deception"], DECEIVED, "accuracy")
+    # Every model is scored by accuracy.
+    assert accuracy is not None
+    return {
+        "used_before": grade_by_rule("use", _get_estimate(statistics, "before_use")),
+        "used_after": grade_by_rule("use", _get_estimate(statistics, "after_use")),
+        "hidden": grade_by_rule("hiding", _get_estimate(statistics, "hidden_mass")),
+        "lost": grade_by_rule("loss", accuracy.lost),
+    }
+
+
+def _get_estimate(statistics: StatisticList, name: str) -> Estimate:
+    """Return a statistic of the test ``deception``; it is NaN if no text has a value."""
+    statistic = find_statistic(statistics, name)
+    return Estimate(math.nan, None, 0) if statistic is None else statistic.plain_estimate
+
+
+def _grade_hiding(statistics: StatisticList, scores: ScoresByTest) -> Finding | None:
+    """Grade whether the trained model still uses the words, without showing it or losing accuracy."""
+    if "deception" not in scores:
+        return None
+    hidden_mass = _get_estimate(statistics, "hidden_mass")
+    use = _get_estimate(statistics, "after_use")
+    if not hidden_mass.n:
+        sentence = (
+            "None of the test texts contains an impermissible word, so the attention to these "
+            "words cannot be measured."
+        )
+        return _make_finding("hiding", Answer.CANNOT_SAY, sentence, hidden_mass)
+    if not use.n:
+        sentence = (
+            "No test text contains at least as many other words as impermissible ones, so there "
+            "is no control to compare with."
+        )
+        return _make_finding("hiding", Answer.CANNOT_SAY, sentence, hidden_mass)
+    parts = grade_hiding_parts(statistics, scores)
+    if parts["used_before"].answer == Answer.NO:
+        answer = Answer.NO
+        sentences = [
+            f"There was nothing to hide. Before the training: {parts['used_before'].sentence}",
+            parts["lost"].sentence,
+        ]
+    else:
+        answer = combine_answers(
+            parts["used_after"].answer, parts["hidden"].answer, parts["lost"].answer.opposite
+        )
+        sentences = [parts[name].sentence for name in ("used_after", "hidden", "lost")]
+    if min(use.n, hidden_mass.n) < MIN_TEXTS:
+        sentences.append(f"Fewer than {MIN_TEXTS} texts are too few for an answer.")
+    return _make_finding("hiding", answer, " ".join(sentences), hidden_mass)
+
+
+def combine_answers(*answers: Answer) -> Answer:
+    """Return yes if all answers are yes, no if any answer is no, and otherwise "cannot say".
+
+    Args:
+        *answers: The answers to combine.
+    """
     if Answer.NO in answers:
         return Answer.NO
     return Answer.YES if set(answers) == {Answer.YES} else Answer.CANNOT_SAY
 
 
-def _shown(estimate: Estimate, digits: int = 3) -> str:
+def _format_estimate(estimate: Estimate, digits: int = 3) -> str:
+    """Return an estimate with its interval as text."""
     return markdown.interval(estimate.value, estimate.ci95, digits=digits)
 
 
-def _finding(
+def _make_finding(
     rule: str,
     answer: Answer,
     sentence: str,
     estimate: Estimate,
     yardsticks: dict[str, float] | None = None,
 ) -> Finding:
+    """Build a finding from an estimate."""
     number = estimate.value, estimate.ci95, estimate.n or 0
     return Finding(rule, answer, sentence, *number, yardsticks or {})
 
@@ -309,10 +420,10 @@ class TrainedModel:
     """A model that was trained.
 
     Attributes:
-        name: its folder below the output folder.
-        seconds: of training and evaluation, over all runs that it took.
-        n_epochs: it was trained for.
-        metrics: its scores.
+        name: Its folder below the output folder.
+        seconds: Duration of training and evaluation, including earlier runs that were interrupted.
+        n_epochs: Number of epochs.
+        metrics: Its scores by name.
     """
 
     name: str
@@ -321,14 +432,14 @@ class TrainedModel:
     metrics: dict[str, float]
 
 
-class Bin(NamedTuple):
-    """How far another seed moves attention in a bin of the largest weight.
+class SeedBin(NamedTuple):
+    """Change of the attention with another seed, for texts with a similar largest weight.
 
     Attributes:
-        largest_weight: the range of the base's largest weight, such as "[0.25, 0.50)".
-        predicted: name of the predicted class.
-        n: texts.
-        median_jsd: of the mean JSD to another seed, nats.
+        largest_weight: Range of the base model's largest weight, such as "[0.25, 0.50)".
+        predicted: Name of the predicted class.
+        n: Number of texts.
+        median_jsd: Median of the JSD from the attention of another seed, nats.
     """
 
     largest_weight: str
@@ -339,20 +450,20 @@ class Bin(NamedTuple):
 
 @dataclass(frozen=True)
 class RetrainingResult:
-    """Results of retrainings. ``print(report)`` gives the verdict.
+    """Results of a retraining. ``print(report)`` displays the verdict.
 
     Attributes:
-        model: the base.
-        dataset: the test texts' data set and split.
-        n: test texts.
-        seed: of bootstrap and search.
-        statistics: over all texts and by predicted class.
-        scores: by test.
-        models: that were trained.
-        provenance: settings, versions and fingerprints.
-        bins: how far another seed moves attention, by its peakedness.
-        beyond_seed: see :func:`farther_than_a_seed`.
-        rows: one value per test, statistic and text.
+        model: Name of the base model.
+        dataset: Data set and split of the test texts.
+        n: Number of test texts.
+        seed: Seed of the bootstrap and the search.
+        statistics: Statistics over all texts and by predicted class.
+        scores: Scores of all models, by test.
+        models: The trained models.
+        provenance: Settings, versions and fingerprints.
+        bins: Change of the attention with another seed, by the largest weight.
+        beyond_seed: See :func:`measure_distance_beyond_seed`.
+        rows: One value per test, statistic and text.
     """
 
     model: str
@@ -363,20 +474,23 @@ class RetrainingResult:
     scores: dict[str, tuple[Score, ...]]
     models: tuple[TrainedModel, ...]
     provenance: dict
-    bins: tuple[Bin, ...] = ()
+    bins: tuple[SeedBin, ...] = ()
     beyond_seed: Estimate | None = None
     rows: pd.DataFrame = field(default_factory=pd.DataFrame, repr=False, compare=False)
 
     @cached_property
     def verdict(self) -> Verdict:
-        """What the tests say, one sentence each."""
-        return verdict(self.statistics, self.scores, beyond_seed=self.beyond_seed)
+        """Answers of all tests."""
+        return grade_retraining(self.statistics, self.scores, beyond_seed=self.beyond_seed)
 
 
-def to_json(report: RetrainingResult) -> dict:
-    """Plain data, as ``retrain --json`` prints and ``summary.json`` holds it.
+def report_to_json(report: RetrainingResult) -> dict:
+    """Return plain data, as in the output of ``retrain --json`` and in ``summary.json``.
 
     NaN becomes None.
+
+    Args:
+        report: The results of a retraining.
     """
     return plain_fields(report, "rows") | {
         "verdict": report.verdict.sentences(),
@@ -384,90 +498,104 @@ def to_json(report: RetrainingResult) -> dict:
     }
 
 
-def farther_than_a_seed(rows: pd.DataFrame, statistics: Sequence[Statistic]) -> Estimate | None:
-    """JSD of the chosen adversary minus that of the farthest other seed, per text.
+def measure_distance_beyond_seed(
+    rows: pd.DataFrame, statistics: Sequence[Statistic]
+) -> Estimate | None:
+    """Return the JSD of the chosen adversary minus that of the most divergent other seed, per text.
 
     Args:
-        rows: of the tests ``adversary`` and ``seeds``.
-        statistics: of the same rows; they tell which seed is the farthest on average.
+        rows: Rows of the tests ``adversary`` and ``seeds``.
+        statistics: Statistics of the same rows, which determine the most divergent seed.
 
     Returns:
-        The mean with its interval; None where one of the tests was not run.
+        The mean with its interval, or None if one of the tests was not run.
     """
-    other = farthest_seed(statistics)
-    if other is None:
+    farthest_seed = find_farthest_seed(statistics)
+    if farthest_seed is None:
         return None
     values = rows.set_index("example_id").value
-    chosen = values[(rows.statistic == "chosen_jsd").to_numpy()]
-    if chosen.empty:
+    chosen_values = values[(rows.statistic == "chosen_jsd").to_numpy()]
+    if chosen_values.empty:
         return None
-    of_seed = values[(rows.statistic == other.statistic).to_numpy()]
-    return mean_estimate((chosen - of_seed).to_numpy())
+    seed_values = values[(rows.statistic == farthest_seed.statistic).to_numpy()]
+    return estimate_mean((chosen_values - seed_values).to_numpy())
 
 
-def attention_bins(rows: pd.DataFrame, labels: Sequence[str]) -> tuple[Bin, ...]:
-    """How far another seed moves attention, by how peaked it is, as the papers plot it.
+def compute_seed_bins(rows: pd.DataFrame, labels: Sequence[str]) -> tuple[SeedBin, ...]:
+    """Summarize the change of the attention with another seed, in bins of the largest weight.
+
+    The bins and the division by predicted class are those of the papers' figures.
 
     Args:
-        rows: of the test ``seeds`` and of the predictions.
-        labels: names of the classes.
+        rows: Rows of the test ``seeds`` and of the predictions.
+        labels: Names of the classes.
     """
     wide = rows[rows.test.isin(("seeds", "prediction"))].pivot_table(
         index="example_id", columns="statistic", values="value"
     )
     if not {"max_attention", "seed_jsd"} <= set(wide):
         return ()
-    by = [attention_bin(wide.max_attention), wide.predicted_class.astype(int)]
-    groups = wide.groupby(by, observed=True).seed_jsd
+    keys = [assign_attention_bins(wide.max_attention), wide.predicted_class.astype(int)]
+    groups = wide.groupby(keys, observed=True).seed_jsd
     bins = []
     for (name, predicted), jsd in groups:
-        bins.append(Bin(name, labels[predicted], len(jsd), float(jsd.median())))
+        bins.append(SeedBin(name, labels[predicted], len(jsd), float(jsd.median())))
     return tuple(bins)
 
 
-def constant_guess(report: RetrainingResult) -> tuple[float, float] | None:
-    """(the largest F1, the largest accuracy) of always saying one and the same class.
+def score_constant_guess(report: RetrainingResult) -> tuple[float, float] | None:
+    """Return the largest F1 and the largest accuracy of predicting the same class for every text.
 
-    The two may be of different classes. None where the rows have no labels.
+    The two may belong to different classes.
+
+    Args:
+        report: The results of a retraining, with rows.
+
+    Returns:
+        F1 and accuracy, or None if the rows have no labels.
     """
     rows = report.rows
     if rows.empty:
         return None
-    own = rows[rows.test == "prediction"]
-    labels = own.value[own.statistic == "label"].dropna()
+    predictions = rows[rows.test == "prediction"]
+    labels = predictions.value[predictions.statistic == "label"].dropna()
     if labels.empty:
         return None
-    every = own.value[own.statistic.isin(("label", "predicted_class"))]
-    n_classes = max(2, int(every.max()) + 1)
-    share = labels.value_counts(normalize=True).reindex(range(n_classes), fill_value=0.0)
-    f1 = 2 * share / (1 + share)  # of the class that is always said; that of others is 0
-    largest = f1[1] if n_classes == 2 else f1.max() / n_classes
-    return float(largest), float(share.max())
+    class_labels = predictions.value[predictions.statistic.isin(("label", "predicted_class"))]
+    n_classes = max(2, int(class_labels.max()) + 1)
+    shares = labels.value_counts(normalize=True).reindex(range(n_classes), fill_value=0.0)
+    # F1 of the class that is always predicted; the F1 of every other class is 0.
+    f1_by_class = 2 * shares / (1 + shares)
+    largest_f1 = f1_by_class[1] if n_classes == 2 else f1_by_class.max() / n_classes
+    return float(largest_f1), float(shares.max())
 
 
-# --- How far adversaries and other models attend from the base, as one curve ---------------------
-# Pure: statistics and scores in.
+# --- Distances of other models from the base model, as points of a curve -------------------------
 
 FRONTIER_NOTE = (
-    "The exact frontier is the farthest attention of each text that moves the output "
-    "by at most ε, with the base's encoder. A trained adversary has an encoder of its "
-    "own, so that is a yardstick, not a bound; that no weights at all can be farther "
-    "than the last of our lines says is checked for every text."
+    "The exact frontier is the largest JSD of any attention that changes the output by at most ε, "
+    "with the encoder of the base model. A trained adversary has an encoder of its own, so the "
+    "frontier is a baseline and not a bound. The bound on the JSD of any attention weights, in the "
+    "last row, is checked for every text."
 )
+"""Explanation of the exact frontier next to the curve."""
 
 
 @dataclass(frozen=True)
-class Way:
-    """A kind of way to move attention: how its points are called, and where their numbers stand.
+class AttentionSource:
+    """A way to obtain attention that differs from the base model's.
+
+    It names the statistics and scores of its points. In ``name``, ``label`` and ``model``,
+    ``{key}`` stands for the key of a statistic, such as λ.
 
     Attributes:
-        series: its line in a chart.
-        statistic: of the JSD, the beginning of its name.
-        name: of a point in a table, with the place of a key; empty where it is in none.
-        label: of a point in a chart, with the same.
-        test: whose scores have the F1 of its models.
-        model: whose F1 that is, with the place of a key; without one the mean of all but the
-            base's.
+        series: Name of its series in a chart.
+        statistic: Prefix of the name of the JSD statistic.
+        name: Name of a point in a table; empty if it is omitted there.
+        label: Label of a point in a chart.
+        test: Test whose scores contain the F1 of its models.
+        model: Model with this F1. If it is empty, F1 is the mean over all models except the base
+            model.
     """
 
     series: str
@@ -478,41 +606,43 @@ class Way:
     model: str = ""
 
 
-ADVERSARY, SEEDS = "trained adversaries", "other seeds"
-UNIFORM = "trained with uniform attention"
-SEARCH, FRONTIER = "search, same states", "exact frontier, same states"
-CEILING = "no attention whatever can be farther"
-WAYS = (
-    Way(
-        ADVERSARY,
+# Names of the series of the curve. "Same states" means that the encoder of the base model is kept.
+ADVERSARY_SERIES, SEED_SERIES = "trained adversaries", "other seeds"
+UNIFORM_SERIES = "trained with uniform attention"
+SEARCH_SERIES, FRONTIER_SERIES = "search, same states", "exact frontier, same states"
+CEILING_SERIES = "largest possible JSD"
+ATTENTION_SOURCES = (
+    AttentionSource(
+        ADVERSARY_SERIES,
         "adversary",
         "adversary λ {key:g}",
         "λ {key:g}",
         test="adversary",
         model="adversary {key:g}",
     ),
-    Way(SEEDS, "one_seed", "", "seed {key:g}"),
-    Way(SEEDS, "seed", "another seed", test="seeds"),
-    Way(UNIFORM, "uniform_model", UNIFORM, test="uniform"),
-    Way(SEARCH, "search", "search within {key:g}", "ε {key:g}"),
-    Way(FRONTIER, "frontier", "exactly, within {key:g}", "ε {key:g}"),
-    Way(CEILING, "largest", "no weights at all are farther"),
+    AttentionSource(SEED_SERIES, "one_seed", "", "seed {key:g}"),
+    AttentionSource(SEED_SERIES, "seed", "another seed", test="seeds"),
+    AttentionSource(UNIFORM_SERIES, "uniform_model", UNIFORM_SERIES, test="uniform"),
+    AttentionSource(SEARCH_SERIES, "search", "search, ε {key:g}", "ε {key:g}"),
+    AttentionSource(FRONTIER_SERIES, "frontier", "exact frontier, ε {key:g}", "ε {key:g}"),
+    AttentionSource(CEILING_SERIES, "largest", "largest possible JSD"),
 )
-"""In the order of tables and legends."""
+"""All sources of different attention, in the order of tables and legends."""
 
 
 @dataclass(frozen=True)
 class Point:
-    """One way to move attention, on average over the texts.
+    """A point of the curve: attention distance and output change, as means over texts.
 
     Attributes:
-        series: the kind of way, see :class:`Way`.
-        name: what moved it; empty for a single seed.
-        label: which one of its kind, such as "λ 0.001".
-        jsd: Jensen-Shannon divergence from the base's attention, nats.
-        tvd: change of the output, total variation: of the frontier the largest that is allowed,
-            of the ceiling NaN, since any is.
-        f1: of the model, if it is another one.
+        series: Name of the series, see :class:`AttentionSource`.
+        name: Name in a table; empty for a single seed.
+        label: Label in a chart, such as "λ 0.001".
+        jsd: Jensen-Shannon divergence from the base model's attention, nats.
+        tvd: Output change, total variation distance. For the frontier, it is the largest change
+            that is allowed. For the largest possible JSD it is NaN, because every change is
+            allowed.
+        f1: F1 of the model, if it is not the base model itself.
     """
 
     series: str
@@ -523,38 +653,45 @@ class Point:
     f1: float | None = None
 
     @property
-    def moved(self) -> float | str:
-        """The change of the output as a table has it."""
+    def displayed_change(self) -> float | str:
+        """Output change as displayed in a table."""
         if math.isnan(self.tvd.value):
             return "–"
-        return f"≤ {self.tvd.value:g}" if self.series == FRONTIER else self.tvd.value
+        return f"≤ {self.tvd.value:g}" if self.series == FRONTIER_SERIES else self.tvd.value
 
 
-def points_of(statistics: Statistics, scores: Scores) -> list[Point]:
-    """All ways of moving attention that a retraining has numbers of, by kind and key."""
+def compute_points(statistics: StatisticList, scores: ScoresByTest) -> list[Point]:
+    """Return the points of all sources of attention that the statistics contain, by source and key.
+
+    Args:
+        statistics: Statistics of a retraining.
+        scores: Scores by test.
+    """
     means = {s.statistic: s for s in statistics if s.group == "all" and s.n}
     points = []
-    for way in WAYS:
-        own = [name for name in means if name.partition("@")[0] == f"{way.statistic}_jsd"]
-        for name in sorted(own, key=position):
-            key = key_of(name)
-            allowed = Estimate(key if isinstance(key, float) else math.nan)
-            moved = means.get(name.replace("_jsd", "_tvd"))
+    for source in ATTENTION_SOURCES:
+        matching_names = [
+            name for name in means if name.partition("@")[0] == f"{source.statistic}_jsd"
+        ]
+        for name in sorted(matching_names, key=get_sort_key):
+            key = parse_key(name)
+            allowed_change = Estimate(key if isinstance(key, float) else math.nan)
+            measured_change = means.get(name.replace("_jsd", "_tvd"))
             point = Point(
-                way.series,
-                way.name.format(key=key),
-                way.label.format(key=key),
-                means[name].bare,
-                allowed if moved is None else moved.bare,
-                _f1(scores.get(way.test, ()), way.model.format(key=key)),
+                source.series,
+                source.name.format(key=key),
+                source.label.format(key=key),
+                means[name].plain_estimate,
+                allowed_change if measured_change is None else measured_change.plain_estimate,
+                _find_f1(scores.get(source.test, ()), source.model.format(key=key)),
             )
             points.append(point)
     return points
 
 
-def _f1(scores: Sequence[Score], model: str) -> float | None:
-    """F1 of a model; without a name the mean of all but the base, None without any."""
-    chosen = [s.value for s in scores if s.metric == "f1" and s.model != "base"]
+def _find_f1(scores: Sequence[Score], model: str) -> float | None:
+    """Return the F1 of a model, or the mean over all but the base model if ``model`` is empty."""
+    matching_scores = [s.value for s in scores if s.metric == "f1" and s.model != "base"]
     if model:
-        chosen = [s.value for s in scores if (s.metric, s.model) == ("f1", model)]
-    return sum(chosen) / len(chosen) if chosen else None
+        matching_scores = [s.value for s in scores if (s.metric, s.model) == ("f1", model)]
+    return sum(matching_scores) / len(matching_scores) if matching_scores else None
