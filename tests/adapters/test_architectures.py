@@ -19,16 +19,16 @@ ALL = {**text_classifiers(), **image_classifiers(), **language_models()}
 SHORT = {
     "GptOssForSequenceClassification": (WORKS, ""),  # a sink beside the keys
     "CLIPForImageClassification": (WORKS, ""),  # a configuration of two parts
-    "ResNetForImageClassification": (REFUSED, "saw none in ResNet"),
-    "ImageGPTForImageClassification": (REFUSED, "do not depend on padding"),
+    "ResNetForImageClassification": (REFUSED, "found none in ResNet"),
+    "ImageGPTForImageClassification": (REFUSED, "must not depend on padding"),
     "Data2VecVisionForImageClassification": (WORKS, ""),  # patches in a tuple
-    "CanineForSequenceClassification": (REFUSED, "embeds tokens by a table"),
+    "CanineForSequenceClassification": (REFUSED, "embedding table for tokens"),
     "IBertForSequenceClassification": (WORKS, ""),  # its weights by keyword
     "CTRLForSequenceClassification": (WORKS, ""),  # scales its embeddings in place
     "SqueezeBertForSequenceClassification": (WORKS, ""),  # its blocks are called past hooks
     "JambaForCausalLM": (WORKS, ""),  # a hybrid
     "RobertaForCausalLM": (WORKS, ""),  # positions begin behind the padding token's id
-    "MambaForCausalLM": (REFUSED, "saw none in MambaForCausalLM"),
+    "MambaForCausalLM": (REFUSED, "found none in MambaForCausalLM"),
     "XLNetLMHeadModel": (REFUSED, "see no later ones"),
     "ProphetNetForCausalLM": (REFUSED, "where the answer's last token is read too"),
     "GotOcr2ForConditionalGeneration": (REFUSED, "reads images too"),
@@ -56,7 +56,7 @@ def test_hybrids_and_layers_with_two_attentions_are_named():
     (hybrid,) = notes("MiniMaxForSequenceClassification")
     assert "1 of 2 in model.layers have no softmax attention (1)" in hybrid
     (twice,) = notes("DiffLlamaForSequenceClassification")
-    assert "has 2 attentions, counted as layers of their own: layer.0, layer.1" in twice
+    assert "has 2 attentions, counted as separate layers: layer.0, layer.1" in twice
     for plain in ("Albert", "T5", "Bert"):
         assert notes(f"{plain}ForSequenceClassification") == []
 

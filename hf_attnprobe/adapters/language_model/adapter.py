@@ -150,9 +150,9 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
                 "leave the test out"
             )
         if capability is OutputProjections:
-            return self._heads.no_projections
+            return self._head_support.no_projections
         if capability is HeadOutputs:
-            return self._heads.no_outputs
+            return self._head_support.no_outputs
         if capability is KeptPositions and not self.keeps_positions:
             return (
                 f"expected a model that takes position_ids from 0 on, {type(self.model).__name__} "
@@ -469,8 +469,8 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
 
     def get_output_projections(self) -> tuple[Tensor, ...]:
         self.require(OutputProjections)
-        assert self._heads.projections is not None
-        return self._heads.projections
+        assert self._head_support.projections is not None
+        return self._head_support.projections
 
     @torch.no_grad()
     def read_token_attention(self, observation: Observation, read: LayerReader[S]) -> list[S]:

@@ -1,8 +1,8 @@
-"""A Transformer as an :class:`AttentionModel`.
+"""Adapter of any Transformer with a supported task head.
 
-One adapter is one class: a method of the core or of a capability is a check and a call, and what
-it does is in the files beside it. What the heads of a family let one read is examined once, and
-``lacks`` answers from that.
+Each method of the protocol consists of a check and a call; the work is done in the other modules of this
+package. The abilities of a model's heads are determined once, and `TransformerAdapter.lacks` returns the
+result.
 """
 
 import contextlib
@@ -18,8 +18,8 @@ from transformers import PreTrainedModel
 from hf_attnprobe.adapters.deletion import (
     ErasureSettings,
     compute_erased_probs,
-    sum_over_pieces,
     find_word_units,
+    sum_over_pieces,
 )
 from hf_attnprobe.adapters.pretrained import (
     PretrainedModelInfo,
@@ -28,32 +28,32 @@ from hf_attnprobe.adapters.pretrained import (
 )
 from hf_attnprobe.adapters.transformer.attention_hooks import (
     AttentionEdit,
-    detach_attention,
     create_masking_edit,
     create_replacing_edit,
-    unpack_heads,
+    detach_attention,
     find_visible_keys,
+    unpack_heads,
 )
 from hf_attnprobe.adapters.transformer.layout import (
     Layout,
+    choose_readout,
     compute_gradient_times_input,
+    compute_row_weights,
     count_patches,
     needs_left_padding,
-    compute_row_weights,
-    choose_readout,
     run_with_zero_embeddings,
 )
 from hf_attnprobe.adapters.transformer.recorded_blocks import BlockCall, record_calls
 from hf_attnprobe.adapters.transformer.replay import (
     HookedTransformer,
-    compute_block_output,
+    check_edits_reach_logits,
     check_partial_replays,
+    compute_block_output,
     compute_outputs_and_values,
     create_reference,
     replay_interchange,
     replay_logits,
     replay_outputs,
-    check_edits_reach_logits,
 )
 from hf_attnprobe.adapters.transformer.task_heads import ADAPTER_INPUTS, create_head
 from hf_attnprobe.core.errors import AttnProbeError
@@ -76,55 +76,74 @@ from hf_attnprobe.protocol import (
 )
 
 
-# --- From tokenizer output to a batch for a Transformer ------------------------------------------
-# Which positions are real, which are special, and which tokens are one word.
+# --- From tokenizer output to a batch ------------------------------------------------------------
 
 LEVELS = ("token", "word")
+"""Units that can be explained; with "word", all pieces of a word are one unit."""
 
 
 def build_masks(
     model: PreTrainedModel, layout: Layout, inputs: Mapping[str, Tensor]
 ) -> tuple[Tensor, Tensor]:
-    """Which positions may receive attention, and which are special, both bool [batch, keys].
+    """Build the masks of a batch.
+
+    Args:
+        model: The model.
+        layout: Its layout.
+        inputs: Tokenizer output, or `pixel_values`.
+
+    Returns:
+        Positions that may receive attention, and positions of special tokens, both bool `[batch, keys]`.
 
     Raises:
-        AttnProbeError: inputs are missing, or are not those of this model.
+        AttnProbeError: If inputs are missing or do not suit the model.
     """
     if layout.n_keys is not None:
-        # before the patches come [CLS] and its like
+        # Special tokens such as [CLS] come before the patches of an image.
         positions = torch.arange(layout.n_keys, device=model.device)
-        special = positions < layout.n_keys - count_patches(model.config)
-        special = special.expand(len(inputs["pixel_values"]), -1)
-        return torch.ones_like(special), special
-    needed = {"input_ids", "attention_mask", "special_tokens_mask"}
-    missing = needed - inputs.keys()
+        is_special = positions < layout.n_keys - count_patches(model.config)
+        is_special = is_special.expand(len(inputs["pixel_values"]), -1)
+        return torch.ones_like(is_special), is_special
+    required = {"input_ids", "attention_mask", "special_tokens_mask"}
+    missing = required - inputs.keys()
     if missing:
         raise AttnProbeError(
-            f"expected {', '.join(sorted(missing))} in a batch; the tokenizer gives them when asked"
+            f"the batch has no {', '.join(sorted(missing))}; call the tokenizer with "
+            "return_special_tokens_mask=True"
         )
-    largest = int(inputs["input_ids"].max())
+    largest_id = int(inputs["input_ids"].max())
     table = model.get_input_embeddings().weight
-    assert isinstance(table, Tensor)  # a module's attributes may be modules too
-    if largest >= len(table):
+    # The type checker assumes that an attribute of a module may also be a module.
+    assert isinstance(table, Tensor)
+    if largest_id >= len(table):
         raise AttnProbeError(
-            f"expected token ids below {len(table)}, got {largest}; use the tokenizer of this model"
+            f"expected token ids below {len(table)}, got {largest_id}; use the tokenizer of this "
+            "model"
         )
     mask = inputs["attention_mask"].bool()
     if needs_left_padding(model.config) and not mask[:, -1].all():
         raise AttnProbeError(
-            "expected padding on the left, got it on the right; "
+            "expected padding on the left, got padding on the right; "
             f"{type(model).__name__} classifies at the last position"
         )
     return mask, inputs["special_tokens_mask"].bool()
 
 
 def find_units(level: str | None, inputs: Mapping[str, Tensor], mask: Tensor) -> Tensor:
-    """For each position, the position that represents its unit, int64 [batch, keys].
+    """Find the position that represents each token's unit.
 
-    That is the first piece of its word, or itself.
+    This is the first piece of its word, or the token's own position.
+
+    Args:
+        level: "token", "word", or None for words if the batch contains them.
+        inputs: Tokenizer output, with `word_ids` for words.
+        mask: Real tokens, bool `[batch, keys]`.
+
+    Returns:
+        Positions, int64 `[batch, keys]`.
 
     Raises:
-        AttnProbeError: words are asked for, and the batch has none.
+        AttnProbeError: If the level is "word" and the batch has no `word_ids`.
     """
     if level == "word" and "word_ids" not in inputs:
         raise AttnProbeError(
@@ -135,16 +154,22 @@ def find_units(level: str | None, inputs: Mapping[str, Tensor], mask: Tensor) ->
     return find_word_units(inputs["word_ids"])
 
 
-# --- Any Transformer with a classification head as an :class:`AttentionModel` --------------------
+# --- The adapter ---------------------------------------------------------------------------------
 
 DELETION_TOKENS_ON_CPU = 1024
-"""Whole passes over a core's cache: smaller ones are faster, of 512 to 4,096 tokens."""
+"""Largest number of tokens in a forward pass over shortened texts, on a CPU.
+
+It was the fastest among 512 to 4,096 tokens, because larger passes exceed a core's cache.
+"""
 
 ERROR_HINTS = {
-    "padding token": "set model.config.pad_token_id, as for its training",
-    "<eos> token": "leave out texts that hold the model's end token as a word",
+    "padding token": "set model.config.pad_token_id to the token used in training",
+    "<eos> token": "leave out texts that contain the model's end token as a word",
 }
-"""What to do, by what a model says: GPT-2 and its kin saved without one, BART."""
+"""Hints that are added to errors raised by a model, by a fragment of its message.
+
+The first occurs in models such as GPT-2 that were saved without a padding token, the second in BART.
+"""
 
 
 HEAD_CAPABILITIES = {
@@ -153,15 +178,15 @@ HEAD_CAPABILITIES = {
     HeadOutputs: "no_outputs",
     ExchangeableStates: "no_outputs",
 }
-"""Where :class:`HeadSupport` says why a capability is missing."""
+"""Field of `HeadSupport` with the reason why a capability is missing."""
 
 
 class TransformerState(NamedTuple):
-    """Results of one forward pass from which replays start.
+    """Results of one forward pass, from which replays start.
 
     Attributes:
-        calls: of every block, in order.
-        visible: per layer bool [batch, queries, keys], what the mask lets be seen.
+        calls: Recorded calls of all blocks, in order.
+        visible: Keys that the model's mask leaves visible, bool `[batch, queries, keys]` per layer.
     """
 
     calls: tuple[BlockCall, ...]
@@ -169,45 +194,46 @@ class TransformerState(NamedTuple):
 
     @property
     def outputs(self) -> tuple[Any, ...]:
-        """What every block call returned."""
+        """Output of every block call."""
         return tuple(call.output for call in self.calls)
 
 
-class TransformerAdapter(PretrainedModelInfo, ScaledGradients, HookedTransformer, AttentionModelBase):
-    """Reads and edits the attention of every layer and head of a Transformer.
+class TransformerAdapter(
+    PretrainedModelInfo, ScaledGradients, HookedTransformer, AttentionModelBase
+):
+    """Adapter that reads and edits the attention of every layer and head of a Transformer.
 
-    It works on a twin of the model that shares its weights (in eval mode, as loaded:
-    eager or sdpa, half precision or not): the user's own model is never hooked, switched
-    or changed. Move it to its device before.
+    It works on a copy of the model that shares its weights, in eval mode and in the loaded precision and
+    attention implementation. The user's model is never hooked or changed. Move the model to its device
+    before creating the adapter.
 
     Args:
-        model: with a head that :func:`~hf_attnprobe.adapters.transformer.task_heads.find_head`
-            knows: classes of texts or images, several labels, a number, tags of words, the
-            span of an answer, one of several choices, a masked word.
-        dtype: what to compute in; ``None``: as loaded.
-        level: what is explained and left out, "token" or "word" (all its pieces together,
-            represented by the first); ``None``: words where :meth:`prepare` is given
-            ``word_ids``.
-        readout: the query row that the prediction is read from, "first", "last" or
-            "mean"; ``None``: found out, see
-            :func:`~hf_attnprobe.adapters.transformer.layout.compute_row_weights`.
-        mask_id: the token that stands in for an erased one.
-        tokens_per_pass: how many tokens to feed at once in replays and leave-one-out;
-            ``None``: by device.
-        predicts: what a single logit is: "probability" or "number"; "auto": as the
-            configuration says.
-        scale: the unit in which changes of a predicted number are measured.
-        threshold: what makes a decision of a number.
+        model: A model with a head that `create_head` supports: classes of texts or images, several labels,
+            a number, tags of words, the span of an answer, one of several choices, or a masked word.
+        dtype: Data type of all computations. None keeps the type of the weights.
+        level: Unit that is explained and erased, "token" or "word" (all pieces of a word, represented by
+            the first). None uses words if `prepare` receives `word_ids`.
+        readout: Query row that the prediction is read from, "first", "last" or "mean". None determines it
+            from the attention, see `compute_row_weights`.
+        mask_id: Id of the token that replaces erased tokens.
+        tokens_per_pass: Number of tokens in a forward pass of replays and leave-one-out. None chooses it by
+            device.
+        predicts: Meaning of a single logit, "probability" or "number". "auto" follows the configuration.
+        scale: Unit of changes of a predicted number.
+        threshold: Number above which a predicted number counts as a positive decision.
 
     Attributes:
-        layers: kind and heads of each layer; the position is the layer's number.
-        n_heads: number of heads of each layer.
-        layer_names: "layer.3", or "encoder.0", "decoder.0", "cross.0".
+        layers: Kind and number of heads of each layer; the index is the layer's number.
+        n_heads: Number of heads of each layer.
+        layer_names: Names such as "layer.3", or "encoder.0", "decoder.0" and "cross.0".
+
+    Example:
+        adapter = TransformerAdapter(model, level="word", mask_id=tokenizer.mask_token_id)
     """
 
     model: PreTrainedModel
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (options that users set through `wrap`)
         self,
         model: PreTrainedModel,
         *,
@@ -239,13 +265,15 @@ class TransformerAdapter(PretrainedModelInfo, ScaledGradients, HookedTransformer
 
     @property
     def prediction(self) -> Prediction:
+        """Meaning of the prediction vector, determined by the task head."""
         return self.head.prediction
 
     def lacks(self, capability: type, site: Site | None = None) -> str | None:
+        """Return the reason why the model lacks a capability, or None; see the base class."""
         if capability is EditableInputs and self.layout.n_keys is not None:
             return "expected texts, got images, from which no token can be removed"
         if capability in HEAD_CAPABILITIES:
-            reason = getattr(self._heads, HEAD_CAPABILITIES[capability])
+            reason = getattr(self._head_support, HEAD_CAPABILITIES[capability])
             if reason is not None:
                 return reason
         if capability is BlockOutputs and not self.layout.blocks:
@@ -257,7 +285,7 @@ class TransformerAdapter(PretrainedModelInfo, ScaledGradients, HookedTransformer
             and self.layers[site.layer].kind in ("decoder", "cross")
         ):
             name = self.layer_names[site.layer]
-            return f"expected a single stack up to {name}, which joins two"
+            return f"expected a single stack of layers up to {name}, which joins two stacks"
         return super().lacks(capability, site)
 
     # Batches
@@ -268,59 +296,68 @@ class TransformerAdapter(PretrainedModelInfo, ScaledGradients, HookedTransformer
         example_ids: tuple[int, ...],
         labels: Tensor | None = None,
     ) -> Batch:
-        """Makes a batch of padded tokenizer output, or of ``pixel_values``.
+        """Create a batch from padded tokenizer output or from images.
 
-        Texts need ``special_tokens_mask`` [batch, keys] beside the model's own inputs;
-        ``word_ids`` [batch, keys] (int, -1 for none) makes words of pieces. The batch
-        keeps ``units`` among its inputs: for each token the position that stands for it.
+        Args:
+            inputs: For texts, the model's own inputs and `special_tokens_mask` `[batch, keys]`. With
+                `word_ids` (int `[batch, keys]`, -1 for none), pieces are grouped to words. For images,
+                `pixel_values`.
+            example_ids: Id of each text in the data set.
+            labels: Labels of the data set.
+
+        Returns:
+            A batch. Its inputs contain `units`, the position that represents each token's unit.
         """
         device = self.model.device
         inputs = {name: value.to(device) for name, value in inputs.items()}
         inputs = self.head.select_inputs(inputs, self._run)
-        mask, special = build_masks(self.model, self.layout, inputs)
-        stands_for = find_units(self.level, inputs, mask)
-        places = torch.arange(mask.shape[1], device=mask.device)
-        content = mask & ~special & (stands_for == places)
+        mask, is_special = build_masks(self.model, self.layout, inputs)
+        units = find_units(self.level, inputs, mask)
+        positions = torch.arange(mask.shape[1], device=mask.device)
+        content = mask & ~is_special & (units == positions)
         inputs = self.head.add_readout_inputs(inputs, mask, content, self._run)
         if labels is not None:
             labels = self.head.convert_labels(labels, inputs)
 
-        kept = {name: value for name, value in inputs.items() if name in ADAPTER_INPUTS}
-        kept |= self._taken(inputs)
-        kept["units"] = stands_for
-        is_read_alone = _read_alone(kept, content)
-        content = content & ~is_read_alone
-        return Batch(kept, mask, content, tuple(example_ids), labels)
+        batch_inputs = {name: value for name, value in inputs.items() if name in ADAPTER_INPUTS}
+        batch_inputs |= self._select_model_inputs(inputs)
+        batch_inputs["units"] = units
+        content = content & ~_find_only_readout_tokens(batch_inputs, content)
+        return Batch(batch_inputs, mask, content, tuple(example_ids), labels)
 
     @torch.no_grad()
     def _run(self, inputs: Mapping[str, Tensor]) -> Any:
+        """Run the model without edits and return its output."""
         with shorten_model_errors(inputs):
-            return self.model(**self.build_arguments(self._taken(inputs)))
+            return self.model(**self.build_arguments(self._select_model_inputs(inputs)))
 
-    def _taken(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        besides = ADAPTER_INPUTS | NON_MODEL_COLUMNS
-        return select_forward_inputs(self.model, {n: v for n, v in inputs.items() if n not in besides})
+    def _select_model_inputs(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Select the inputs that the model's forward accepts."""
+        excluded = ADAPTER_INPUTS | NON_MODEL_COLUMNS
+        candidates = {name: value for name, value in inputs.items() if name not in excluded}
+        return select_forward_inputs(self.model, candidates)
 
     # Forward passes
 
     def observe(self, batch: Batch) -> Observation:
+        """Run one forward pass; see `AttentionModel.observe`."""
         attention: list[Tensor] = []
         visible: list[Tensor] = []
 
-        def capture(layer: int, weights: Tensor, scores: Tensor) -> Tensor:
+        def note_layer(layer: int, weights: Tensor, scores: Tensor) -> Tensor:
             n_heads = self.n_heads[layer]
             precise = torch.promote_types(weights.dtype, torch.float32)
             attention.append(unpack_heads(weights, n_heads).to(precise))
             visible.append(find_visible_keys(unpack_heads(scores, n_heads)[:, 0]))
             return weights
 
-        refusals = shorten_model_errors(batch.inputs)
+        error_handling = shorten_model_errors(batch.inputs)
         with (
             torch.no_grad(),
-            refusals,
+            error_handling,
             record_calls(self.layout.blocks) as calls,
         ):
-            scores = self.compute_logits(batch.inputs, capture)
+            scores = self.compute_logits(batch.inputs, note_layer)
         probs = self.head.compute_probs(scores, batch.inputs)
         if not probs.isfinite().all():
             raise AttnProbeError(
@@ -331,175 +368,231 @@ class TransformerAdapter(PretrainedModelInfo, ScaledGradients, HookedTransformer
         return Observation(self, batch, probs, tuple(attention), state)
 
     def compute_native_probs(self, batch: Batch) -> Tensor | None:
+        """Compute the probabilities of the user's model, `[batch, classes]`."""
         inputs = dict(batch.inputs)
-        own = {n: v.to(batch.mask.device) for n, v in batch.tokenizer_output.items()}
-        if own:
-            inputs.pop("known", None)  # of several choices the model sees all
+        tokenizer_output = {
+            name: value.to(batch.mask.device) for name, value in batch.tokenizer_output.items()
+        }
+        if tokenizer_output:
+            # The user's model receives all choices, so no logits are taken from the batch.
+            inputs.pop("known", None)
         with shorten_model_errors(batch.inputs):
-            result = self.compute_native_output(own or self.build_arguments(inputs))
+            result = self.compute_native_output(tokenizer_output or self.build_arguments(inputs))
         scores = self.head.compute_scores(result, inputs)
         precise = torch.promote_types(scores.dtype, torch.float32)
         return self.head.compute_probs(scores.to(precise), inputs)
 
     def replay(self, observation: Observation, attention: Mapping[int, Tensor]) -> Tensor:
+        """Compute the probabilities with other attention; see `AttentionModel.replay`."""
         scores = self.replay_logits(observation, attention)
         return self.head.compute_probs(scores, observation.batch.inputs)
 
     def replay_logits(self, observation: Observation, attention: Mapping[int, Tensor]) -> Tensor:
-        """Like :meth:`replay`, for the head's scores: [copies, batch, scores]."""
+        """Compute the scores of the task head with other attention.
+
+        Args:
+            observation: The observed batch.
+            attention: New attention by layer, each `[copies, batch, heads, queries, keys]`.
+
+        Returns:
+            Scores `[copies, batch, scores]`.
+
+        Raises:
+            AttnProbeError: If a layer does not exist or its new attention has another shape.
+        """
         for layer, edited in attention.items():
             self.check_site(Site(layer))
             if edited.shape[1:] != observation.attention[layer].shape:
-                expected = ["copies", *observation.attention[layer].shape]
+                expected_shape = ["copies", *observation.attention[layer].shape]
                 raise AttnProbeError(
-                    f"expected attention {expected} for layer {layer}, got {list(edited.shape)}"
+                    f"expected attention {expected_shape} for layer {layer}, "
+                    f"got {list(edited.shape)}"
                 )
         return replay_logits(self, observation, attention, create_replacing_edit)
 
-    def replay_masked(self, observation: Observation, kept: Mapping[int, Tensor]) -> Tensor:
-        masked = partial(create_masking_edit, n_heads=self.n_heads)
-        scores = replay_logits(self, observation, kept, masked)
+    def replay_masked(self, observation: Observation, factors: Mapping[int, Tensor]) -> Tensor:
+        """Compute the probabilities with multiplied attention; see `MaskedReplay`."""
+        create_edit = partial(create_masking_edit, n_heads=self.n_heads)
+        scores = replay_logits(self, observation, factors, create_edit)
         return self.head.compute_probs(scores, observation.batch.inputs)
 
     def set_reference(self, *batches: Batch) -> None:
+        """Store the head outputs of a sample of texts; see `HeadOutputs`."""
         self.require(HeadOutputs)
         with shorten_model_errors(batches[0].inputs):
-            self.reference = Reference.concatenate([create_reference(self, batch) for batch in batches])
+            references = [create_reference(self, batch) for batch in batches]
+            self.reference = Reference.concatenate(references)
 
     def replay_outputs(self, observation: Observation, site: Site, outputs: Tensor) -> Tensor:
+        """Compute the probabilities with another head output; see `HeadOutputs`."""
         self.check_site(site)
         self.require(HeadOutputs, site)
         return replay_outputs(self, observation, site, outputs)
 
-    def replay_exchanged(
+    def replay_interchange(
         self,
         observation: Observation,
         site: Site,
         units: Tensor,
         states: Mapping[int, Tensor],
     ) -> Tensor:
+        """Compute the probabilities with other states at a unit; see `ExchangeableStates`."""
         self.require(ExchangeableStates, site)
         return replay_interchange(self, observation, site, units, states)
 
     def list_layers_below(self, layer: int) -> list[int]:
+        """List the layers of the same stack up to a layer; see `Stack`."""
         self.require(Stack, Site(layer))
         kind = self.layers[layer].kind
         return [n for n in range(layer + 1) if self.layers[n].kind == kind]
 
     def compute_head_values(self, observation: Observation) -> tuple[Tensor, ...]:
+        """Compute the values of all heads; see `HeadValues`."""
         self.require(HeadValues)
         return compute_outputs_and_values(self, observation.batch)[1]
 
     def get_states(self, observation: Observation, site: Site) -> Tensor:
+        """Return the values of one head, `[batch, keys, width]`."""
         return observation.head_values[site.layer][:, site.head]
 
     def get_output_projections(self) -> tuple[Tensor, ...]:
+        """Return the heads' slices of the output projections; see `OutputProjections`."""
         self.require(OutputProjections)
-        assert self._heads.projections is not None
-        return self._heads.projections
+        assert self._head_support.projections is not None
+        return self._head_support.projections
 
-    def compute_block_output(self, observation: Observation, layer: int, kept: Tensor) -> Tensor:
+    def compute_block_output(self, observation: Observation, layer: int, factors: Tensor) -> Tensor:
+        """Compute a block's output with multiplied attention; see `BlockOutputs`."""
         self.require(BlockOutputs)
-        return compute_block_output(self, observation, layer, kept)
+        return compute_block_output(self, observation, layer, factors)
 
     # Importances
 
     def select_row(self, observation: Observation, values: Tensor, site: Site) -> Tensor:
+        """Select the query row that the prediction is read from; see `AttentionModel.select_row`."""
         kind = self.layers[site.layer].kind
         if site.query is not None:
             row = values[:, site.query]
         else:
             visible = observation.state.visible[site.layer]
-            rows = self._rows_read(observation, kind, visible)
-            row = (rows.to(values.dtype)[:, None] @ values)[:, 0]
-        if kind == "decoder":  # its input is shifted by one, behind a start token
+            row_weights = self._compute_row_weights(observation, kind, visible)
+            row = (row_weights.to(values.dtype)[:, None] @ values)[:, 0]
+        if kind == "decoder":
+            # A decoder's input starts with an additional token, so its positions are shifted by one.
             row = F.pad(row[:, 1:], (0, 1))
         return sum_over_pieces(row, observation.batch.inputs["units"])
 
     def describe_readout(self, observation: Observation) -> str:
-        """Of the first text; empty where stacks differ, or where parts are read apart."""
+        """Describe the tokens that the prediction of the first text is read from.
+
+        The result is empty if the model has several stacks, or if parts of the prediction are read from
+        different tokens.
+        """
         batch = observation.batch
         if {layer.kind for layer in self.layers} != {"layer"} or "reads" in batch.inputs:
             return ""
-        rows = self._rows_read(observation, "layer", observation.state.visible[0])[0]
-        if rows.count_nonzero() > 1:
+        visible = observation.state.visible[0]
+        row_weights = self._compute_row_weights(observation, "layer", visible)[0]
+        if row_weights.count_nonzero() > 1:
             return "all tokens"
-        is_first = rows.argmax() == batch.mask[0].long().argmax()
+        is_first = row_weights.argmax() == batch.mask[0].long().argmax()
         return "the first token" if is_first else "the last token"
 
-    def _rows_read(self, observation: Observation, kind: str, visible: Tensor) -> Tensor:
-        """Weight of each query row in the read-out, [batch, queries].
+    def _compute_row_weights(self, observation: Observation, kind: str, visible: Tensor) -> Tensor:
+        """Compute the weight of each query row in the read-out, `[batch, queries]`.
 
-        The tokens that the prediction is read from count alike; where it is read from
-        the whole text, see :func:`compute_row_weights`.
+        All tokens that the prediction is read from have the same weight. If it is read from the whole
+        text, see `compute_row_weights`.
+
+        Args:
+            observation: The observed batch.
+            kind: Kind of the layer, see `Layer`.
+            visible: Visible keys of the layer, bool `[batch, queries, keys]`.
         """
         reads = observation.batch.inputs.get("reads")
         if reads is None or self.readout is not None or kind == "encoder":
             mask = observation.batch.mask
             return compute_row_weights(self.readout, kind, visible, mask)
-        read = reads >= 0
-        if kind != "layer":  # a decoder's input is shifted by one
-            read = F.pad(read[:, :-1], (1, 0))
-        return read / read.sum(1, keepdim=True).clamp_min(1)
+        is_read = reads >= 0
+        if kind != "layer":
+            # A decoder's input is shifted by one position.
+            is_read = F.pad(is_read[:, :-1], (1, 0))
+        return is_read / is_read.sum(1, keepdim=True).clamp_min(1)
 
     def get_unit_positions(self, observation: Observation, layer: int, units: Tensor) -> Tensor:
-        stands_for = observation.batch.inputs["units"]
-        places = units.gather(-1, stands_for.expand(units.shape))
-        if self.layers[layer].kind == "decoder":  # see `read_map`
-            places = F.pad(places[..., :-1], (1, 0))
-        return places
+        """Return all positions of the given units, with the shift of a decoder's input."""
+        representatives = observation.batch.inputs["units"]
+        positions = units.gather(-1, representatives.expand(units.shape))
+        if self.layers[layer].kind == "decoder":
+            positions = F.pad(positions[..., :-1], (1, 0))
+        return positions
 
     def get_visible_keys(self, observation: Observation, layer: int) -> Tensor:
-        """See the protocol: follows causality and windows; padding sees nothing.
+        """Return the visible keys, which follow causal masks and windows; padding sees no key.
 
-        What is drawn for queries, or averaged over them, then does not depend on padding.
+        Random draws for queries, and means over queries, therefore do not depend on padding.
         """
         mask = observation.batch.mask
         return observation.state.visible[layer] & mask[:, None] & mask[:, :, None]
 
-    def _explained(self, inputs: Mapping[str, Tensor], edit: AttentionEdit | None, target: Tensor) -> Tensor:
-        """Probability of the class ``target`` [batch], summed over texts."""
+    def _sum_explained_probs(
+        self, inputs: Mapping[str, Tensor], edit: AttentionEdit | None, target: Tensor
+    ) -> Tensor:
+        """Compute the sum over texts of the target classes' probabilities.
+
+        Args:
+            inputs: Inputs of the batch.
+            edit: Edit of the attention, or None.
+            target: Class of each text, int `[batch]`.
+        """
         probs = self.head.compute_probs(self.compute_logits(inputs, edit), inputs)
         return compute_shifted_probability(probs, target).sum()
 
     def compute_scaled_gradient(
         self, observation: Observation, target: Tensor, scale: float, hold_attention: bool
     ) -> Tensor:
-        """See the base class; a decoder's start token is not scaled."""
+        """Compute gradient × input at scaled embeddings; see `ScaledGradients`.
+
+        The start token of a decoder is not scaled.
+        """
         inputs = observation.batch.inputs
         edit = detach_attention if hold_attention else None
-        slopes = compute_gradient_times_input(
+        values = compute_gradient_times_input(
             self.layout.embeddings,
-            partial(self._explained, inputs, edit, target),
+            partial(self._sum_explained_probs, inputs, edit, target),
             observation.batch.mask.shape[1],
             scale=scale,
         )
-        return sum_over_pieces(slopes, inputs["units"])
+        return sum_over_pieces(values, inputs["units"])
 
     @torch.no_grad()
     def compute_zero_embedding_probs(self, observation: Observation) -> Tensor:
+        """Compute the probabilities with all embeddings 0; see `IntegratedGradients`."""
         inputs = observation.batch.inputs
-        scores = run_with_zero_embeddings(self.layout.embeddings, partial(self.compute_logits, inputs))
+        run = partial(self.compute_logits, inputs)
+        scores = run_with_zero_embeddings(self.layout.embeddings, run)
         return self.head.compute_probs(scores, inputs)
 
     def compute_attention_gradient(self, observation: Observation, target: Tensor) -> list[Tensor]:
-        """See the protocol; one backward pass."""
-        seen: list[Tensor] = []
+        """Compute the gradient with respect to all attention in one backward pass."""
+        layer_weights: list[Tensor] = []
 
-        def mark(layer: int, weights: Tensor, scores: Tensor) -> Tensor:
-            seen.append(weights.requires_grad_())
+        def require_gradient(layer: int, weights: Tensor, scores: Tensor) -> Tensor:
+            layer_weights.append(weights.requires_grad_())
             return weights
 
         with torch.enable_grad():
-            explained = self._explained(observation.batch.inputs, mark, target)
-            slopes = torch.autograd.grad(explained, seen, materialize_grads=True)
-        gradients = []
-        for slope, attention in zip(slopes, observation.attention, strict=True):
-            gradients.append(slope.reshape(attention.shape).to(attention.dtype))
-        return gradients
+            explained = self._sum_explained_probs(
+                observation.batch.inputs, require_gradient, target
+            )
+            gradients = torch.autograd.grad(explained, layer_weights, materialize_grads=True)
+        reshaped = []
+        for gradient, attention in zip(gradients, observation.attention, strict=True):
+            reshaped.append(gradient.reshape(attention.shape).to(attention.dtype))
+        return reshaped
 
-    def _probs_of(self, texts: Mapping[str, Tensor]) -> Tensor:
-        """Probabilities of shortened texts."""
+    def _compute_text_probs(self, texts: Mapping[str, Tensor]) -> Tensor:
+        """Compute the probabilities of shortened texts, `[n, classes]`."""
         with shorten_model_errors(texts):
             scores = self.compute_logits(texts)
         return self.head.compute_probs(scores, texts)
@@ -508,14 +601,15 @@ class TransformerAdapter(PretrainedModelInfo, ScaledGradients, HookedTransformer
     def erase_inputs(
         self, observation: Observation, erased: Tensor, *, operator: str = "deletion"
     ) -> Tensor:
-        """Probabilities without the erased units, [copies, batch, classes].
+        """Compute the probabilities without the erased units; see `EditableInputs`.
 
-        Those of the whole text where nothing is erased, or nothing would be left, not
-        even a special token.
+        If no token at all would remain, not even a special token, the probabilities of the whole text are
+        returned.
         """
         self.require(EditableInputs)
         inputs = dict(observation.batch.inputs)
-        if "reads" in inputs:  # a shorter text may lack what is read
+        if "reads" in inputs:
+            # A shortened text may lack tokens that the prediction is read from.
             inputs["whole"] = observation.probs[:, None]
         n_tokens = self.tokens_per_pass
         if self.model.device.type == "cpu":
@@ -529,7 +623,7 @@ class TransformerAdapter(PretrainedModelInfo, ScaledGradients, HookedTransformer
         return compute_erased_probs(
             observation,
             erased,
-            self._probs_of,
+            self._compute_text_probs,
             settings,
             inputs=inputs,
             units=inputs["units"],
@@ -538,41 +632,54 @@ class TransformerAdapter(PretrainedModelInfo, ScaledGradients, HookedTransformer
         )
 
     def self_check(self, batch: Batch) -> None:
-        """Raises AttnProbeError unless edits of every layer reach the logits.
+        """Raise AttnProbeError unless edits of every layer reach the logits.
 
-        The identity edit must leave them as they are. Where short replays are not what
-        whole passes are, there are none from here on.
+        Unchanged attention must not change the logits. If partial replays differ from full passes, they are
+        disabled.
         """
         observation = self.observe(batch)
         check_partial_replays(self, observation)
-        native = _comparable(self.compute_logits(batch.inputs))
+        native = _make_finite(self.compute_logits(batch.inputs))
         names, dtype = self.layer_names, self.model.dtype
 
-        def replayed(observation: Observation, attention: Mapping[int, Tensor]) -> Tensor:
-            return _comparable(self.replay_logits(observation, attention))
+        def replay_finite_logits(
+            observation: Observation, attention: Mapping[int, Tensor]
+        ) -> Tensor:
+            return _make_finite(self.replay_logits(observation, attention))
 
-        check_edits_reach_logits(observation, native, replayed, names, dtype)
+        check_edits_reach_logits(observation, native, replay_finite_logits, names, dtype)
 
 
-def _comparable(scores: Tensor) -> Tensor:
-    """Scores with finite differences: 0 where a slot cannot be chosen or does not exist."""
+def _make_finite(scores: Tensor) -> Tensor:
+    """Replace the scores of missing and of excluded slots by 0, so that scores can be compared."""
     return scores.nan_to_num(nan=0, neginf=0)
 
 
-def _read_alone(inputs: Mapping[str, Tensor], content: Tensor) -> Tensor:
-    """Tokens that alone determine the prediction, bool [batch, keys].
+def _find_only_readout_tokens(inputs: Mapping[str, Tensor], content: Tensor) -> Tensor:
+    """Find the tokens that are the only one which a text's prediction is read from.
 
-    Without it there is nothing to compare, so it is not explained.
+    Without such a token there is no prediction to compare with, so it is not explained.
+
+    Args:
+        inputs: Inputs of the batch.
+        content: Explained tokens, bool `[batch, keys]`.
+
+    Returns:
+        Bool `[batch, keys]`.
     """
     if "reads" not in inputs:
         return torch.zeros_like(content)
-    read = inputs["reads"] >= 0
-    return read & (read.sum(1, keepdim=True) == 1)
+    is_read = inputs["reads"] >= 0
+    return is_read & (is_read.sum(1, keepdim=True) == 1)
 
 
 @contextlib.contextmanager
 def shorten_model_errors(inputs: Mapping[str, Tensor]) -> Iterator[None]:
-    """Turns an error of the model, such as for too long a text, into one line."""
+    """Convert errors raised by a model, for example for long texts, to a one-line AttnProbeError.
+
+    Args:
+        inputs: Inputs of the model, whose shape is included in the message.
+    """
     try:
         yield
     except (AttnProbeError, torch.OutOfMemoryError):
@@ -580,7 +687,7 @@ def shorten_model_errors(inputs: Mapping[str, Tensor]) -> Iterator[None]:
     except (ValueError, IndexError, RuntimeError) as error:
         shape = list(next(iter(inputs.values())).shape)
         reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
-        mends = [f"; {mend}" for said, mend in ERROR_HINTS.items() if said in reason]
+        hints = [f"; {hint}" for fragment, hint in ERROR_HINTS.items() if fragment in reason]
         raise AttnProbeError(
-            f"the model refused a batch of shape {shape}: {reason}{''.join(mends)}"
+            f"the model refused a batch of shape {shape}: {reason}{''.join(hints)}"
         ) from error

@@ -1,9 +1,17 @@
-"""Reads and replaces values inside a Transformer: attention, and outputs of heads and blocks.
+"""Read and replace attention weights and head outputs inside a running Transformer.
 
-One mechanism reads and edits every Transformer: the softmax over keys and
-``scaled_dot_product_attention`` are intercepted inside attention modules. The registered attention
-interface of Transformers covers fewer families (not DeBERTa, MPNet, XLNet, Bloom, Falcon, …), asks
-for the model to be switched, and gave bit-identical numbers where both apply.
+One mechanism serves all architectures and both attention implementations ("eager" and "sdpa"). Inside
+attention modules, it intercepts the softmax over keys and `scaled_dot_product_attention`:
+
+    with hook_attention(modules, edit):
+        model(**inputs)
+
+calls `edit(layer, weights, scores)` once per attention layer, and the model continues with the returned
+weights. Gradients flow through the edit.
+
+The attention interface of Transformers was no alternative. It supports fewer architectures (not
+DeBERTa, MPNet, XLNet, Bloom, Falcon and others) and requires the model to be switched to it. Where both
+apply, the numbers are bit-identical.
 """
 
 import math
@@ -25,43 +33,55 @@ VARIABLE_LENGTH_KERNELS = [
     SDPBackend.EFFICIENT_ATTENTION,
     SDPBackend.MATH,
 ]
-"""Kernels that do not plan every number of tokens anew, as texts have all. cuDNN's take 50 to 120 ms
-for each (H200, PyTorch 2.11), as long as 2,000 tokens through a model of 7 billion weights."""
+"""Attention kernels that need no preparation for each new number of tokens.
+
+The kernels of cuDNN are excluded. They take 50 to 120 ms for each new length (H200, PyTorch 2.11),
+which is as long as a forward pass of 2,000 tokens through a model with 7 billion weights.
+"""
 HEAD_COUNT_ATTRIBUTES = ("num_heads", "num_attention_heads", "n_heads")
-"""What attention modules call the number of their heads."""
+"""Attributes in which attention modules store their number of heads."""
 
 
 class AttentionForm(NamedTuple):
-    """Shape of attention for the tests, and the way back to the model's own.
+    """Attention in the shape that tests use, and the conversion back to the model's own shape.
 
     Attributes:
-        weights: [batch, heads, queries, keys].
-        scores: the same before the softmax.
-        restored: from edited weights to what the model goes on with, before and after
-            they are put into the model's own form.
+        weights: Attention weights `[batch, heads, queries, keys]`.
+        scores: Attention scores before the softmax, in the same shape.
+        restore: Function of edited weights. It returns the weights that the model will apply, first
+            in the shape `[batch, heads, queries, keys]` and then in the model's own shape.
     """
 
     weights: Tensor
     scores: Tensor
-    restored: Callable[[Tensor], tuple[Tensor, Tensor]]
+    restore: Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
 def find_head_counts(modules: Mapping[str, nn.Module]) -> dict[str, int]:
-    """Number of heads of every module that states it."""
-    found: dict[str, int] = {}
+    """Find the number of heads of every module that has an attribute for it.
+
+    Args:
+        modules: Modules by name.
+
+    Returns:
+        Number of heads by name of the module.
+    """
+    head_counts: dict[str, int] = {}
     for name, module in modules.items():
         for attribute in HEAD_COUNT_ATTRIBUTES:
             number = getattr(module, attribute, None)
             if isinstance(number, int):
-                found.setdefault(name, number)
-    return found
+                head_counts.setdefault(name, number)
+    return head_counts
 
 
 def is_packed(weights: Tensor, n_heads: int | None, n_keys: int | None = None) -> bool:
-    """Whether weights are [batch · heads, queries, keys].
+    """Check whether weights have the shape `[batch · heads, queries, keys]`.
 
     Args:
-        n_keys: number of keys; ``None``: as many as queries.
+        weights: The result of a softmax.
+        n_heads: Number of heads of the module, or None if it is unknown.
+        n_keys: Number of keys, or None if it equals the number of queries.
     """
     if weights.dim() != 3 or not n_heads or len(weights) % n_heads:
         return False
@@ -74,14 +94,25 @@ def standardise_form(
     n_heads: int | None,
     n_keys: int | None = None,
 ) -> AttentionForm:
-    """Returns the form of attention weights after a softmax, given the shape of its scores.
+    """Convert attention weights to the shape `[batch, heads, queries, keys]`.
+
+    A model with an explicit attention sink has one more key than tokens. The weights of the tokens
+    are then divided by their sum, so that each row sums to 1, and the sink is added again when the
+    weights are restored.
 
     Args:
-        n_keys: number of tokens that are keys, where queries are only some of them. Then an
-            explicit sink stays beside them, as the last column.
+        weights: Attention weights in the model's own shape.
+        scores: Attention scores before the softmax.
+        n_heads: Number of heads, needed if batch and heads share one axis.
+        n_keys: Number of keys that are tokens, if only some of the tokens are queries. An explicit
+            sink then stays in the weights, as the last column.
+
+    Returns:
+        The weights and scores, and a function that restores edited weights.
     """
     if weights.dim() == 3:
-        assert n_heads is not None  # `is_packed` has said so
+        # `is_packed` has checked that the number of heads is known.
+        assert n_heads is not None
         weights = weights.unflatten(0, (-1, n_heads))
         scores = scores.unflatten(0, (-1, n_heads))
         return AttentionForm(weights, scores, lambda edited: (edited, edited.flatten(0, 1)))
@@ -89,81 +120,92 @@ def standardise_form(
         return AttentionForm(weights, scores, lambda edited: (edited[..., :n_keys], edited))
     if weights.shape[-1] != weights.shape[-2] + 1:
         return AttentionForm(weights, scores, lambda edited: (edited, edited))
-    kept = weights[..., :-1]
+    token_weights = weights[..., :-1]
     sink = weights[..., -1:]
-    share = kept.sum(-1, keepdim=True)
-    shown = kept / share.clamp_min(torch.finfo(weights.dtype).tiny)
+    token_sum = token_weights.sum(-1, keepdim=True)
+    normalised = token_weights / token_sum.clamp_min(torch.finfo(weights.dtype).tiny)
 
-    def restored(edited: Tensor) -> tuple[Tensor, Tensor]:
-        scaled = edited * share
+    def restore(edited: Tensor) -> tuple[Tensor, Tensor]:
+        scaled = edited * token_sum
         sinks = sink.expand(*scaled.shape[:-1], 1)
-        whole = torch.cat([scaled, sinks], -1)
-        return scaled, whole
+        with_sink = torch.cat([scaled, sinks], -1)
+        return scaled, with_sink
 
-    return AttentionForm(shown, scores[..., :-1], restored)
+    return AttentionForm(normalised, scores[..., :-1], restore)
 
 
 def unpack_heads(values: Tensor, n_heads: int) -> Tensor:
-    """Restores [batch, heads, queries, ...] also where a text has one token.
+    """Reshape values to `[batch, heads, queries, ...]`.
 
-    Grouped queries of a single token come packed as [batch, key heads, group, ...].
+    Models with grouped queries use the shape `[batch, key heads, group, ...]` for a single token.
+
+    Args:
+        values: Attention weights or head outputs.
+        n_heads: Number of heads.
     """
     return values.reshape(len(values), n_heads, -1, values.shape[-1])
 
 
-# --- Reads and edits post-softmax attention inside any model, as it runs -------------------------
-# One mechanism serves every family and both attention implementations (eager, sdpa). While
-# a ``with tapped(…)`` block is open, every softmax over keys and every
-# ``scaled_dot_product_attention`` inside an attention module goes through one function,
-# ``edit(layer, weights, scores) -> weights``. The model goes on with what it returns;
-# gradients flow. Layers are numbered in the order of their calls, because ALBERT calls one
-# module for all of them.
+# --- Intercepting attention in a running model ---------------------------------------------------
 
 AttentionEdit = Callable[[int, Tensor, Tensor], Tensor]
-"""(layer, weights [batch, heads, queries, keys], the same before the softmax) -> weights."""
+"""Function from layer, weights `[batch, heads, queries, keys]` and scores before the softmax (in
+the same shape) to edited weights."""
 
 
 class WeightFollower(Protocol):
-    """Follows attention weights through later operations, as ``OutputHook`` does."""
+    """Interface of objects that follow attention weights through the next operations.
 
-    def start_following(self, layer: int, weights: Tensor, *others: Tensor) -> None:
-        """Starts to follow a layer's weights and other forms of them."""
+    `OutputHook` implements it.
+    """
+
+    def start_following(self, layer: int, weights: Tensor, *other_forms: Tensor) -> None:
+        """Start to follow the weights of a layer, and the same weights in other shapes."""
 
     def observe_operation(self, name: str, args: tuple[Any, ...], result: Any) -> Any:
-        """Called after every operation; returns the result to go on with."""
+        """Process the result of an operation and return the result that the model will use."""
 
     def edit_product(self, result: Tensor, values: Tensor) -> Tensor:
-        """Called with ``weights @ values``; returns the result to go on with."""
+        """Process the product `weights @ values` and return the one that the model will use."""
 
 
 def find_attention_modules(model: nn.Module, run: Callable[[], object]) -> dict[str, nn.Module]:
-    """Modules that compute attention, by qualified name.
+    """Find the modules that compute attention by running the model once.
 
-    They are found by what they do in ``run()``, one forward pass of a single text: the
-    softmax over keys of [1, heads, n, n], or ``scaled_dot_product_attention``. It belongs
-    to the innermost running module whose class is named like attention or, without one,
-    to the innermost of all. A module named like attention counts with any 4-D softmax, so
-    that banded or pooled attention is found too, and can be refused.
+    A module computes attention if a softmax over the keys of `[1, heads, n, n]`, or
+    `scaled_dot_product_attention`, runs inside it. If several nested modules qualify, the innermost one
+    whose class is named like attention is chosen, and without such a name the innermost one.
+
+    In a module that is named like attention, any softmax with four axes counts. Banded or pooled
+    attention is thereby found as well, and can be rejected with an error.
+
+    Args:
+        model: The model.
+        run: Function that runs one forward pass of a single text.
+
+    Returns:
+        Modules by qualified name.
     """
-    everything = dict(model.named_modules())
+    all_modules = dict(model.named_modules())
     modules: dict[str, nn.Module] = {}
 
-    def note(layer: int, weights: Tensor, scores: Tensor) -> Tensor:
-        running = [n for n in tap.stack if not isinstance(everything[n], nn.Softmax)]
-        named = [n for n in running if _is_named_attention(everything[n])]
+    def note_module(layer: int, weights: Tensor, scores: Tensor) -> Tensor:
+        running = [name for name in hook.stack if not isinstance(all_modules[name], nn.Softmax)]
+        named = [name for name in running if _is_named_attention(all_modules[name])]
         name = (named or running)[-1]
         n_texts, _, n_queries, n_keys = weights.shape
         is_square = n_texts == 1 and n_queries == n_keys > 1
         if named or is_square:
-            modules[name] = everything[name]
+            modules[name] = all_modules[name]
         return weights
 
-    with hook_attention(everything, note) as tap:
+    with hook_attention(all_modules, note_module) as hook:
         run()
     return modules
 
 
 def _is_named_attention(module: nn.Module) -> bool:
+    """Check whether the class of a module is named like attention."""
     name = type(module).__name__
     return "Attention" in name or "Attn" in name
 
@@ -173,67 +215,75 @@ def hook_attention(
     modules: Mapping[str, nn.Module],
     edit: AttentionEdit,
     *,
-    first: int = 0,
-    outputs: WeightFollower | None = None,
+    first_layer: int = 0,
+    output_hook: WeightFollower | None = None,
     n_keys: int | None = None,
 ) -> Iterator["AttentionHook"]:
-    """Inserts ``edit`` between attention and the next operation, inside the context.
+    """Pass all attention weights through an edit function, inside the context.
+
+    Layers are numbered in the order of their calls, because ALBERT calls one module for all layers.
 
     Args:
-        modules: where attention is computed, see :func:`find_attention_modules`.
-        edit: called once per layer and forward pass; returning its ``weights`` leaves
-            the model as it is.
-        first: number of the first layer that will run, where lower layers are skipped.
-        outputs: what to do with the heads' outputs, the product of attention and values.
-        n_keys: see :func:`standardise_form`.
+        modules: Attention modules by name, see `find_attention_modules`.
+        edit: Function that is called once per layer and forward pass. If it returns its `weights`
+            argument, the model is not affected.
+        first_layer: Number of the first layer that runs, if lower layers are skipped.
+        output_hook: Hook for the head outputs, which are the products of attention and values.
+        n_keys: See `standardise_form`.
+
+    Yields:
+        The hook, whose `names` lists the modules that have been called.
     """
     stack: list[str] = []
     handles = []
 
-    def leave(*_: Any) -> None:
-        # a hook that returned something would replace the module's output
+    def leave_module(*_: Any) -> None:
+        # Return None, because another result would replace the module's output.
         stack.pop()
 
     try:
         for name, module in modules.items():
-            enter = partial(_enter, stack, name)
-            handles.append(module.register_forward_pre_hook(enter))
-            handles.append(module.register_forward_hook(leave))
-        with AttentionHook(stack, edit, first, outputs, find_head_counts(modules), n_keys) as tap:
-            yield tap
+            enter_module = partial(_enter_module, stack, name)
+            handles.append(module.register_forward_pre_hook(enter_module))
+            handles.append(module.register_forward_hook(leave_module))
+        head_counts = find_head_counts(modules)
+        with AttentionHook(stack, edit, first_layer, output_hook, head_counts, n_keys) as hook:
+            yield hook
     finally:
         for handle in handles:
             handle.remove()
 
 
-def _enter(stack: list[str], name: str, *_: Any) -> None:
+def _enter_module(stack: list[str], name: str, *_: Any) -> None:
+    """Push the name of a module that starts to run."""
     stack.append(name)
 
 
 class AttentionHook(TorchFunctionMode):
-    """Intercepts attention; ``stack`` names the module that computes it.
+    """Interceptor of PyTorch functions that passes attention weights through an edit.
 
     Attributes:
-        names: the layers it saw, in the order of their calls.
+        stack: Names of the attention modules that are running, innermost last.
+        names: Names of the modules that have computed attention, in the order of their calls.
     """
 
     def __init__(
         self,
         stack: list[str],
         edit: AttentionEdit,
-        first: int,
-        outputs: WeightFollower | None = None,
-        heads: Mapping[str, int] = MappingProxyType({}),
+        first_layer: int,
+        output_hook: WeightFollower | None = None,
+        head_counts: Mapping[str, int] = MappingProxyType({}),
         n_keys: int | None = None,
     ) -> None:
         super().__init__()
-        self.stack, self.edit, self.first, self.outputs = (
+        self.stack, self.edit, self.first_layer, self.output_hook = (
             stack,
             edit,
-            first,
-            outputs,
+            first_layer,
+            output_hook,
         )
-        self.heads, self.n_keys = heads, n_keys
+        self.head_counts, self.n_keys = head_counts, n_keys
         self.names: list[str] = []
 
     def __torch_function__(
@@ -246,33 +296,36 @@ class AttentionHook(TorchFunctionMode):
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
         if self.stack and name == "scaled_dot_product_attention":
-            product = None if self.outputs is None else self.outputs.edit_product
-            return compute_eager_attention(*args, **kwargs, edit=self._pass, product=product)
+            edit_product = None if self.output_hook is None else self.output_hook.edit_product
+            return compute_eager_attention(
+                *args, **kwargs, edit=self._edit_weights, edit_product=edit_product
+            )
         result = func(*args, **kwargs)
         if self.stack and name in ("softmax", "special_softmax"):
             if not _is_attention(result, args, kwargs, self._n_heads, self.n_keys):
                 return result
             scores = args[0] if args else kwargs["input"]
-            return self._pass(result, scores)
-        if self.outputs is None:
+            return self._edit_weights(result, scores)
+        if self.output_hook is None:
             return result
-        named = [value for value in kwargs.values() if isinstance(value, Tensor)]
-        return self.outputs.observe_operation(name, (*args, *named), result)
+        named_tensors = [value for value in kwargs.values() if isinstance(value, Tensor)]
+        return self.output_hook.observe_operation(name, (*args, *named_tensors), result)
 
-    def _pass(self, weights: Tensor, scores: Tensor) -> Tensor:
-        layer = self.first + len(self.names)
+    def _edit_weights(self, weights: Tensor, scores: Tensor) -> Tensor:
+        """Pass the weights of the next layer through the edit, in their own shape."""
+        layer = self.first_layer + len(self.names)
         self.names.append(self.stack[-1])
         form = standardise_form(weights, scores, self._n_heads, self.n_keys)
         edited = self.edit(layer, form.weights, form.scores).to(weights.dtype)
-        edited, restored = form.restored(edited)
-        if self.outputs is not None:
-            self.outputs.start_following(layer, edited, restored)
+        edited, restored = form.restore(edited)
+        if self.output_hook is not None:
+            self.output_hook.start_following(layer, edited, restored)
         return restored
 
     @property
     def _n_heads(self) -> int | None:
-        """Number of heads of the innermost running module that states it."""
-        return self.heads.get(self.stack[-1])
+        """Number of heads of the innermost running module, or None if it is unknown."""
+        return self.head_counts.get(self.stack[-1])
 
 
 def _is_attention(
@@ -282,11 +335,17 @@ def _is_attention(
     n_heads: int | None,
     n_keys: int | None,
 ) -> bool:
-    """Whether a softmax runs over the keys of [batch, heads, queries, keys].
+    """Check whether a softmax is over the keys of `[batch, heads, queries, keys]`.
 
-    Batch and heads may be one axis where the module names its number of heads.
+    Batch and heads may share one axis if the number of heads is known. Other softmaxes, such as the
+    kernels of ConvBERT or routers, have another shape.
 
-    ConvBERT's kernels and routers are softmaxes of another shape.
+    Args:
+        weights: Result of the softmax.
+        args: Positional arguments of the softmax.
+        kwargs: Keyword arguments of the softmax.
+        n_heads: Number of heads of the running module, or None if it is unknown.
+        n_keys: Number of keys, or None if it equals the number of queries.
     """
     axis = kwargs.get("dim", args[1] if len(args) > 1 else None)
     if is_packed(weights, n_heads, n_keys):
@@ -294,7 +353,7 @@ def _is_attention(
     return weights.dim() == 4 and axis in (-1, 3)
 
 
-def compute_eager_attention(
+def compute_eager_attention(  # noqa: PLR0913 (the arguments of PyTorch's function)
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -305,21 +364,30 @@ def compute_eager_attention(
     enable_gqa: bool = False,
     *,
     edit: Callable[[Tensor, Tensor], Tensor],
-    product: Callable[[Tensor, Tensor], Tensor] | None = None,
+    edit_product: Callable[[Tensor, Tensor], Tensor] | None = None,
 ) -> Tensor:
-    """``scaled_dot_product_attention`` in the separate steps of the eager models.
+    """Compute `scaled_dot_product_attention` in separate steps, with edited weights.
 
-    A row without a visible key comes out uniform as in the eager models; it only ever
-    belongs to padding.
+    A row without a visible key gets uniform weights, as in eager models. Only padding has such
+    rows.
 
     Args:
-        query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa: as in
-            PyTorch's function.
-        edit: what the weights go through, ``edit(weights, scores)``.
-        product: what the output goes through, ``product(output, value)``.
+        query: As in PyTorch's function, like all arguments before `edit`.
+        key: Keys.
+        value: Values.
+        attn_mask: Mask of visible keys, or terms that are added to the scores.
+        dropout_p: Dropout probability.
+        is_causal: Whether queries see only earlier keys.
+        scale: Factor on the scores.
+        enable_gqa: Whether several query heads may share a key head.
+        edit: Function from weights and scores to edited weights.
+        edit_product: Function from output and values to an edited output.
+
+    Returns:
+        The output `[batch, heads, queries, width]`.
     """
     scale = scale or 1 / math.sqrt(query.shape[-1])
-    scores = _of_groups(query, key.transpose(-2, -1))
+    scores = _multiply_grouped_heads(query, key.transpose(-2, -1))
     scores = scores * scale
     if is_causal:
         attn_mask = scores.new_ones(scores.shape[-2:], dtype=torch.bool).tril()
@@ -327,104 +395,124 @@ def compute_eager_attention(
         scores = scores.masked_fill(~attn_mask, torch.finfo(scores.dtype).min)
     elif attn_mask is not None:
         scores = scores + attn_mask
-    precise = torch.promote_types(scores.dtype, torch.float32)  # as in fused kernels
+    # Fused kernels compute the softmax in float32 or more, too.
+    precise = torch.promote_types(scores.dtype, torch.float32)
     weights = scores.softmax(-1, dtype=precise)
     weights = edit(weights, scores).to(value.dtype)
     weights = F.dropout(weights, dropout_p)
-    output = _of_groups(weights, value)
-    return output if product is None else product(output, value)
+    output = _multiply_grouped_heads(weights, value)
+    return output if edit_product is None else edit_product(output, value)
 
 
-def _of_groups(by_query: Tensor, by_key: Tensor) -> Tensor:
-    """Returns ``by_query @ by_key``, whose heads several queries may share; they are not copied.
+def _multiply_grouped_heads(by_query: Tensor, by_key: Tensor) -> Tensor:
+    """Multiply matrices whose key heads are shared by groups of query heads, without copies.
 
-    Shape: [batch, heads, queries, a], [batch, key heads, a, b] -> [batch, heads, queries, b].
+    Args:
+        by_query: `[batch, heads, queries, a]`.
+        by_key: `[batch, key heads, a, b]`.
+
+    Returns:
+        The product `[batch, heads, queries, b]`.
     """
     n_key_heads = by_key.shape[1]
-    n_shared = by_query.shape[1] // n_key_heads
-    if n_shared == 1:
+    group_size = by_query.shape[1] // n_key_heads
+    if group_size == 1:
         return torch.matmul(by_query, by_key)
-    grouped = by_query.unflatten(1, (n_key_heads, n_shared))
+    grouped = by_query.unflatten(1, (n_key_heads, group_size))
     product = torch.matmul(grouped.flatten(2, 3), by_key)
-    product = product.unflatten(2, (n_shared, -1))
+    product = product.unflatten(2, (group_size, -1))
     return product.flatten(1, 2)
 
 
-# Edits
+# Edits of attention weights
 
 
 def keep_attention(layer: int, weights: Tensor, scores: Tensor) -> Tensor:
-    """The edit that changes nothing."""
+    """Return the weights unchanged; an `AttentionEdit`."""
     return weights
 
 
 def detach_attention(layer: int, weights: Tensor, scores: Tensor) -> Tensor:
-    """The edit that stops gradients at the attention."""
+    """Return the weights without their gradient graph; an `AttentionEdit`."""
     return weights.detach()
 
 
 def create_replacing_edit(attention: Mapping[int, Tensor]) -> AttentionEdit:
-    """The edit that replaces a layer's attention by ``attention[layer]``."""
-    return partial(_replaced, attention)
+    """Create the edit that replaces the attention of some layers.
+
+    Args:
+        attention: New weights by layer.
+
+    Returns:
+        The edit.
+    """
+    return partial(_replace_weights, attention)
 
 
-def _replaced(
+def _replace_weights(
     attention: Mapping[int, Tensor], layer: int, weights: Tensor, scores: Tensor
 ) -> Tensor:
+    """Return the new weights of a layer, or the given ones if there are none."""
     if layer not in attention:
         return weights
     return attention[layer].reshape(weights.shape)
 
 
-def create_masking_edit(kept: Mapping[int, Tensor], n_heads: Sequence[int]) -> AttentionEdit:
-    """The edit that multiplies a layer's attention by ``kept[layer]``.
-
-    It broadcasts to [batch, heads, queries, keys].
+def create_masking_edit(factors: Mapping[int, Tensor], n_heads: Sequence[int]) -> AttentionEdit:
+    """Create the edit that multiplies the attention of some layers by factors.
 
     Args:
-        kept: by layer.
-        n_heads: the number of heads of every layer.
+        factors: Factors by layer, which broadcast to `[batch, heads, queries, keys]`.
+        n_heads: Number of heads of every layer.
+
+    Returns:
+        The edit.
     """
-    return partial(_masked, kept, n_heads)
+    return partial(_multiply_weights, factors, n_heads)
 
 
-def _masked(
-    kept: Mapping[int, Tensor],
+def _multiply_weights(
+    factors: Mapping[int, Tensor],
     n_heads: Sequence[int],
     layer: int,
     weights: Tensor,
     scores: Tensor,
 ) -> Tensor:
-    if layer not in kept:
+    """Return the weights multiplied by the factors of their layer, if it has any."""
+    if layer not in factors:
         return weights
-    edited = unpack_heads(weights, n_heads[layer]) * kept[layer]
+    edited = unpack_heads(weights, n_heads[layer]) * factors[layer]
     return edited.reshape(weights.shape)
 
 
-# Readings
+# Masks
 
 
 def find_visible_keys(scores: Tensor) -> Tensor:
-    """Which keys of scores [..., keys] are unmasked, bool.
+    """Find the keys that are not masked, from attention scores.
 
-    Masks subtract 10,000 or more, so that no masked key is near its row's best.
+    Masks subtract 10,000 or more, so the score of a masked key is far below the row's maximum.
+
+    Args:
+        scores: Scores before the softmax, `[..., keys]`.
+
+    Returns:
+        Bool `[..., keys]`.
     """
     return scores > scores.amax(-1, keepdim=True) - 8000
 
 
-# --- Finds, in a running model, the heads' outputs and the output projection ---------------------
-# The attention weights are followed, by identity, through casts, dropout, masks and
-# reshapes to the product with the values that consumes them. The product is the heads'
-# output, before the output projection that mixes the heads; it goes through
-# ``edit(layer, output, values) -> output``.
+# --- Finding head outputs and the output projection in a running model ---------------------------
+# Attention weights are followed, by tensor identity, through casts, dropout, masks and reshapes to
+# the product with the values. This product is the output of the heads before the output projection
+# mixes them. It is passed through an edit function.
 
 OutputEdit = Callable[[int, Tensor, Tensor], Tensor]
-"""(layer, output [batch, heads, queries, width], values) -> output.
-
-The values are [batch, heads or 1, keys, width].
-"""
+"""Function from layer, head outputs `[batch, heads, queries, width]` and values
+`[batch, heads or 1, keys, width]` to edited head outputs."""
 
 MATRIX_PRODUCTS = ("matmul", "__matmul__", "bmm")
+"""Names of the PyTorch functions that multiply two matrices."""
 REARRANGING_OPERATIONS = (
     "transpose",
     "permute",
@@ -437,102 +525,123 @@ REARRANGING_OPERATIONS = (
     "swapaxes",
     "clone",
 )
-"""What may stand between a head's output and the output projection.
+"""Names of the PyTorch functions that may be applied to head outputs before the projection.
 
-Anything else is computation of its own.
+After any other operation, the head outputs are no longer a direct input of the projection.
 """
 
 
 class OutputHook:
-    """Edits the heads' outputs during one forward pass.
+    """Hook that passes head outputs through an edit, and finds the output projections.
 
     Attributes:
-        edit: what every head output goes through.
-        projections: by layer [heads, width, hidden], where the output projection is a
-            plain linear map of the head outputs.
+        edit: Function that every layer's head outputs are passed through.
+        projections: Slices of the output projection by layer, `[heads, width, hidden]`. Only layers
+            whose projection is a plain linear map of the head outputs are included.
     """
 
     def __init__(self, edit: OutputEdit) -> None:
         self.edit = edit
         self.projections: dict[int, Tensor] = {}
         self._layer, self._shape = -1, torch.Size()
+        # Tensors that are the attention weights, and tensors that are the head outputs.
         self._weights: list[Tensor] = []
-        self._output: list[Tensor] = []
+        self._outputs: list[Tensor] = []
 
-    def start_following(self, layer: int, weights: Tensor, *others: Tensor) -> None:
-        """Starts to follow the weights [batch, heads, queries, keys].
+    def start_following(self, layer: int, weights: Tensor, *other_forms: Tensor) -> None:
+        """Start to follow the weights of a layer.
 
         Args:
-            layer: their number.
-            weights: after all edits.
-            others: the same in the model's own form.
+            layer: Number of the layer.
+            weights: Edited weights, `[batch, heads, queries, keys]`.
+            *other_forms: The same weights in the model's own shape.
         """
         self._layer, self._shape = layer, weights.shape
-        self._weights, self._output = [weights, *others], []
+        self._weights, self._outputs = [weights, *other_forms], []
 
     def observe_operation(self, name: str, args: tuple[Any, ...], result: Any) -> Any:
-        """Called after every operation; returns the result to go on with."""
+        """Process the result of one PyTorch function.
+
+        Args:
+            name: Name of the function.
+            args: Its arguments.
+            result: Its result.
+
+        Returns:
+            The result that the model will use. It differs from `result` only for the product of
+            attention weights and values.
+        """
         if not isinstance(result, Tensor):
             return result
-        position = _position(args, self._weights)
+        position = _find_position(args, self._weights)
         if position is not None:
             if name == "einsum" and position == 1 and len(args) == 3:
-                return self._einsum(args[0], args[2], result)
+                return self._edit_einsum(args[0], args[2], result)
             if name in MATRIX_PRODUCTS and position == 0:
                 return self.edit_product(result, args[1])
             if result.numel() == self._weights[0].numel():
                 self._weights.append(result)
             return result
-        position = _position(args, self._output)
+        position = _find_position(args, self._outputs)
         if position is not None and name in REARRANGING_OPERATIONS:
-            self._output.append(result)
+            self._outputs.append(result)
         elif position is not None:
-            self._note_projection(_projection(name, position, args))
+            self._store_projection(_find_projection_matrix(name, position, args))
         return result
 
     def edit_product(self, result: Tensor, values: Tensor) -> Tensor:
-        """Edits ``weights @ values``; batch and heads may be one axis."""
+        """Edit the product of attention weights and values.
+
+        Args:
+            result: The product; batch and heads may share one axis.
+            values: The values.
+
+        Returns:
+            The edited product, in the shape of `result`.
+        """
         if values.dim() == 3:
             values = values.unflatten(0, self._shape[:2])
         output = result.reshape(*self._shape[:3], -1)
-        return self._follow(self._edit(output, values).reshape(result.shape))
+        return self._follow_output(self._edit_output(output, values).reshape(result.shape))
 
-    def _einsum(self, equation: str, values: Tensor, result: Tensor) -> Tensor:
-        """Handles ``bnij,jbnd->ibnd`` of XLNet and similar products."""
+    def _edit_einsum(self, equation: str, values: Tensor, result: Tensor) -> Tensor:
+        """Edit a product that is computed by einsum, such as `bnij,jbnd->ibnd` of XLNet."""
         operands, out = equation.split("->")
-        weights, other = operands.split(",")
-        (width,) = set(out) - set(weights)
-        batch_head, query, key = weights[:2], weights[2], weights[3]
-        order = batch_head + query + width
-        keys = batch_head + key + width
-        output = torch.einsum(f"{out}->{order}", result)
-        values = torch.einsum(f"{other}->{keys}", values)
-        edited = self._edit(output, values)
-        edited = torch.einsum(f"{order}->{out}", edited)
-        return self._follow(edited)
+        weight_axes, value_axes = operands.split(",")
+        (width,) = set(out) - set(weight_axes)
+        batch_head, query, key = weight_axes[:2], weight_axes[2], weight_axes[3]
+        output_order = batch_head + query + width
+        value_order = batch_head + key + width
+        output = torch.einsum(f"{out}->{output_order}", result)
+        values = torch.einsum(f"{value_axes}->{value_order}", values)
+        edited = self._edit_output(output, values)
+        edited = torch.einsum(f"{output_order}->{out}", edited)
+        return self._follow_output(edited)
 
-    def _edit(self, output: Tensor, values: Tensor) -> Tensor:
+    def _edit_output(self, output: Tensor, values: Tensor) -> Tensor:
+        """Apply the edit to `[batch, heads, queries, width]` and stop following the weights."""
         self._weights = []
         return self.edit(self._layer, output, values).to(output.dtype)
 
-    def _follow(self, output: Tensor) -> Tensor:
-        self._output = [output]
+    def _follow_output(self, output: Tensor) -> Tensor:
+        """Start to follow head outputs to the output projection, and return them."""
+        self._outputs = [output]
         return output
 
-    def _note_projection(self, weight: Tensor | None) -> None:
-        """Keeps the heads' slices of a matrix [heads · width, hidden]."""
+    def _store_projection(self, weight: Tensor | None) -> None:
+        """Store the heads' slices of a matrix `[heads · width, hidden]`, if it has that shape."""
         n_heads = self._shape[1]
         if weight is not None and weight.dim() == 2 and len(weight) % n_heads == 0:
             self.projections[self._layer] = weight.unflatten(0, (n_heads, -1))
-        self._output = []
+        self._outputs = []
 
 
 class SubstituteValues(NamedTuple):
-    """Values that heads of a layer read in place of their own.
+    """Values that some heads of a layer read instead of their own.
 
     Attributes:
-        values: [batch, heads, width].
-        reads: which heads and rows read them, bool [heads, queries, 1].
+        values: Values `[batch, heads, width]`.
+        reads: Heads and rows that read them, bool `[heads, queries, 1]`.
     """
 
     values: Tensor
@@ -544,17 +653,22 @@ class SubstituteValues(NamedTuple):
         heads: Sequence[int],
         query: int | None,
         states: Tensor,
-        like: Tensor,
+        attention: Tensor,
     ) -> Self:
-        """Returns the reading of other states by some heads, at all queries or one.
+        """Create the substitute values of some heads.
 
         Args:
-            states: [batch, these heads, width].
-            like: attention of the layer, [batch, heads, queries, keys].
+            heads: Indices of the heads that read other values.
+            query: The only row that reads them, or None for all rows.
+            states: The other values, `[batch, these heads, width]`.
+            attention: Attention of the layer, `[batch, heads, queries, keys]`.
+
+        Returns:
+            The substitute values, with zeros for heads that do not read them.
         """
-        values = states.new_zeros(len(states), like.shape[1], states.shape[-1])
+        values = states.new_zeros(len(states), attention.shape[1], states.shape[-1])
         values[:, heads] = states
-        reads = torch.zeros_like(like[0, ..., :1], dtype=torch.bool)
+        reads = torch.zeros_like(attention[0, ..., :1], dtype=torch.bool)
         if query is None:
             reads[heads] = True
         else:
@@ -563,52 +677,63 @@ class SubstituteValues(NamedTuple):
 
 
 class InterchangeHook(OutputHook):
-    """Lets heads read other values at some keys, with the weights that they have.
+    """Hook that lets heads read other values at some keys, with unchanged attention weights.
 
     Args:
-        places: of the keys, by layer bool [copies · batch, keys]; other layers are left alone.
-        instead: what is read there, by layer.
-        n_heads: of every layer.
+        positions: Keys at which other values are read, by layer bool `[copies · batch, keys]`.
+            Layers without an entry are not changed.
+        substitutes: The other values, by layer.
+        n_heads: Number of heads of every layer.
     """
 
     def __init__(
         self,
-        places: Mapping[int, Tensor],
-        instead: Mapping[int, SubstituteValues],
+        positions: Mapping[int, Tensor],
+        substitutes: Mapping[int, SubstituteValues],
         n_heads: Sequence[int],
     ) -> None:
-        super().__init__(self._exchanged)
-        self._places, self._instead, self._n_heads = places, instead, n_heads
+        super().__init__(self._exchange_values)
+        self._positions, self._substitutes, self._n_heads = positions, substitutes, n_heads
 
-    def start_following(self, layer: int, weights: Tensor, *others: Tensor) -> None:
-        super().start_following(layer, weights, *others)
-        self._given = weights
+    def start_following(self, layer: int, weights: Tensor, *other_forms: Tensor) -> None:
+        """Start to follow the weights of a layer, and store them for the exchange."""
+        super().start_following(layer, weights, *other_forms)
+        self._layer_weights = weights
 
-    def _exchanged(self, layer: int, output: Tensor, values: Tensor) -> Tensor:
-        if layer not in self._places:
+    def _exchange_values(self, layer: int, output: Tensor, values: Tensor) -> Tensor:
+        """Replace the contribution of the chosen keys to the head outputs."""
+        if layer not in self._positions:
             return output
-        n_heads, places, (new, reads) = (
+        n_heads, positions, (new_values, reads) = (
             self._n_heads[layer],
-            self._places[layer],
-            self._instead[layer],
+            self._positions[layer],
+            self._substitutes[layer],
         )
-        own = values.repeat_interleave(n_heads // values.shape[1], dim=1)
-        weights = unpack_heads(self._given, n_heads).to(own.dtype) * places[:, None, None] * reads
-        of_copies = new.repeat(len(places) // len(new), 1, 1)[:, :, None].to(own.dtype)
-        change = weights.sum(-1, keepdim=True) * of_copies - weights @ own
+        old_values = values.repeat_interleave(n_heads // values.shape[1], dim=1)
+        weights = unpack_heads(self._layer_weights, n_heads).to(old_values.dtype)
+        weights = weights * positions[:, None, None] * reads
+        n_copies = len(positions) // len(new_values)
+        repeated_values = new_values.repeat(n_copies, 1, 1)[:, :, None].to(old_values.dtype)
+        change = weights.sum(-1, keepdim=True) * repeated_values - weights @ old_values
         return output + change.reshape(output.shape)
 
 
-def _position(args: tuple[Any, ...], followed: list[Tensor]) -> int | None:
-    """Index of the argument that is a followed tensor."""
+def _find_position(args: tuple[Any, ...], followed: list[Tensor]) -> int | None:
+    """Find the index of the argument that is a followed tensor, or return None."""
     for position, arg in enumerate(args):
         if any(arg is tensor for tensor in followed):
             return position
     return None
 
 
-def _projection(name: str, position: int, args: tuple[Any, ...]) -> Tensor | None:
-    """Returns the matrix that the argument at ``position`` is multiplied by; None for others."""
+def _find_projection_matrix(name: str, position: int, args: tuple[Any, ...]) -> Tensor | None:
+    """Find the matrix that an argument is multiplied by, or return None.
+
+    Args:
+        name: Name of a PyTorch function.
+        position: Index of the argument.
+        args: All arguments of the function.
+    """
     if name == "linear" and position == 0:
         return args[1].t()
     if name == "addmm" and position == 1:
@@ -623,34 +748,39 @@ def _projection(name: str, position: int, args: tuple[Any, ...]) -> Tensor | Non
 def create_output_edit(
     layer: int, head: int, query: int | None, n_heads: int, new: Tensor
 ) -> OutputEdit:
-    """The edit that replaces one head's output, at all queries or one.
+    """Create the edit that replaces the output of one head.
 
     Args:
-        layer, head, query: the site.
-        n_heads: number of heads of the layer.
-        new: [batch, queries, width].
+        layer: Number of the layer.
+        head: Index of the head.
+        query: The only row to replace, or None for all rows.
+        n_heads: Number of heads of the layer.
+        new: New outputs, `[batch, queries, width]`.
+
+    Returns:
+        The edit.
     """
+    return partial(_replace_head_output, layer, head, query, n_heads, new)
 
-    return partial(_output_replaced, layer, head, query, n_heads, new)
 
-
-def _output_replaced(
-    layer: int,
+def _replace_head_output(
+    edited_layer: int,
     head: int,
     query: int | None,
     n_heads: int,
     new: Tensor,
-    number: int,
+    layer: int,
     output: Tensor,
     values: Tensor,
 ) -> Tensor:
-    if number != layer:
+    """Return head outputs with one head replaced, if the layer is the edited one."""
+    if layer != edited_layer:
         return output
-    heads = unpack_heads(output, n_heads)
-    chosen = torch.arange(n_heads, device=output.device)[:, None, None] == head
+    head_outputs = unpack_heads(output, n_heads)
+    is_replaced = torch.arange(n_heads, device=output.device)[:, None, None] == head
     if query is not None:
-        queries = torch.arange(heads.shape[2], device=output.device)
-        chosen = chosen & (queries[:, None] == query)
-    # no edit in place, which vmap refuses
-    edited = torch.where(chosen, new[:, None].to(output.dtype), heads)
+        queries = torch.arange(head_outputs.shape[2], device=output.device)
+        is_replaced = is_replaced & (queries[:, None] == query)
+    # `torch.where` is used because vmap refuses edits in place.
+    edited = torch.where(is_replaced, new[:, None].to(output.dtype), head_outputs)
     return edited.reshape(output.shape)

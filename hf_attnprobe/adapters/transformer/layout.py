@@ -1,4 +1,8 @@
-"""The layout of a Transformer: its stacks, attention modules, inputs and read-out."""
+"""The layout of a Transformer: its stacks, attention modules, inputs and read-out.
+
+The layout is determined by running the model once on a few tokens, and not from the model's class.
+`find_layout` is the main function.
+"""
 
 import copy
 import itertools
@@ -27,11 +31,12 @@ from hf_attnprobe.core.errors import AttnProbeError
 
 
 READOUTS = ("first", "last", "mean")
+"""Query rows that a prediction can be read from: the first or the last token, or all tokens."""
 READOUT_BY_POOLING = {"mean": "mean", "cls": "first"}
-"""The read-outs that ModernBERT's ``classifier_pooling`` names."""
+"""Read-out for each value of ModernBERT's `classifier_pooling`."""
 
 LAST_POSITION_MODEL_TYPES = {"xlnet"}
-"""Model types that classify at the last position: their texts are padded on the left."""
+"""Model types that classify at the last position, so their texts are padded on the left."""
 
 CROSS_ATTENTION_NAMES = (
     "encoder_attn",
@@ -39,17 +44,18 @@ CROSS_ATTENTION_NAMES = (
     "crossattention",
     "cross_attn",
 )
+"""Names of modules, in lower case, with attention from a decoder to an encoder."""
 
 
 class Layer(NamedTuple):
-    """One attention layer, numbered in the order of calls.
+    """One attention layer; layers are numbered in the order of their calls.
 
     Attributes:
-        module: qualified name.
+        module: Qualified name of the attention module.
         kind: "encoder", "decoder" or "cross"; "layer" in a model with only one stack.
-        n_heads: number of heads.
-        n_blocks_before: how many block calls are over when it runs, which a resumed pass can
-            leave out.
+        n_heads: Number of heads.
+        n_blocks_before: Number of block calls that are finished before the layer runs. A replay
+            that edits this layer can skip them.
     """
 
     module: str
@@ -59,7 +65,15 @@ class Layer(NamedTuple):
 
 
 def classify_layer(module: str, is_encoder_decoder: bool) -> str:
-    """Kind of a layer, from its qualified name: layer, encoder, decoder or cross."""
+    """Determine the kind of a layer from the name of its module.
+
+    Args:
+        module: Qualified name of the attention module.
+        is_encoder_decoder: Whether the model has an encoder and a decoder.
+
+    Returns:
+        "layer", "encoder", "decoder" or "cross".
+    """
     if not is_encoder_decoder:
         return "layer"
     parts = module.lower().split(".")
@@ -69,21 +83,31 @@ def classify_layer(module: str, is_encoder_decoder: bool) -> str:
 
 
 def name_layers(layers: list[Layer]) -> list[str]:
-    """ "layer.3", or "encoder.0", "decoder.0", "cross.0" if there are two stacks.
+    """Name layers by their kind and their index among layers of that kind.
 
-    Numbers count within the kind.
+    Args:
+        layers: All layers of a model.
+
+    Returns:
+        Names such as "layer.3", or "encoder.0", "decoder.0" and "cross.0".
     """
     kinds = [layer.kind for layer in layers]
     return [f"{kind}.{kinds[:n].count(kind)}" for n, kind in enumerate(kinds)]
 
 
 def choose_readout(config: PreTrainedConfig, readout: str | None) -> str | None:
-    """The read-out asked for, or the one in the configuration.
+    """Choose the read-out of a model.
 
-    None leaves it to the attention, see :func:`compute_row_weights`.
+    Args:
+        config: Configuration of the model.
+        readout: The user's choice, one of `READOUTS`, or None.
+
+    Returns:
+        The user's choice, else the read-out that the configuration implies. None means that it
+        depends on the attention, see `compute_row_weights`.
 
     Raises:
-        AttnProbeError: an unknown read-out.
+        AttnProbeError: If the user's choice is unknown.
     """
     if readout not in (None, *READOUTS):
         raise AttnProbeError(
@@ -95,25 +119,32 @@ def choose_readout(config: PreTrainedConfig, readout: str | None) -> str | None:
 
 
 def needs_left_padding(config: PreTrainedConfig) -> bool:
-    """Whether texts must be padded on the left."""
+    """Check whether the texts of a model must be padded on the left.
+
+    Args:
+        config: Configuration of the model.
+    """
     return config.model_type in LAST_POSITION_MODEL_TYPES
 
 
 def compute_row_weights(readout: str | None, kind: str, visible: Tensor, mask: Tensor) -> Tensor:
-    """Weight of each query row in the read-out of a layer; weights sum to 1.
+    """Compute the weight of each query row of a layer in the read-out; weights sum to 1.
 
-    Without an asked read-out: the last real token where no query sees a later key (GPT-2,
-    Llama) and in decoders, whose classifiers take the last token; the mean over all real
-    tokens in the encoder under a decoder; else the first, [CLS].
+    Without a chosen read-out, the row depends on the architecture:
+
+    - the last real token in decoders and in models without attention to later keys (GPT-2, Llama),
+      because their classifiers use the last token;
+    - all real tokens, with equal weights, in an encoder below a decoder;
+    - the first token, [CLS], otherwise.
 
     Args:
-        readout: "first", "last", "mean" or None.
-        kind: of the layer, see :class:`Layer`.
-        visible: bool [batch, queries, keys].
-        mask: bool [batch, keys], real tokens.
+        readout: One of `READOUTS`, or None.
+        kind: Kind of the layer, see `Layer`.
+        visible: Visible keys, bool `[batch, queries, keys]`.
+        mask: Real tokens, bool `[batch, keys]`.
 
     Returns:
-        [batch, queries].
+        Weights `[batch, queries]`.
     """
     if readout is None:
         is_causal = kind == "layer" and not visible.triu(diagonal=1).any()
@@ -123,33 +154,48 @@ def compute_row_weights(readout: str | None, kind: str, visible: Tensor, mask: T
         return mask / mask.sum(1, keepdim=True).clamp_min(1)
     n_keys = mask.shape[1]
     positions = torch.arange(n_keys, device=mask.device) * mask
-    chosen = positions.argmax(1)
+    row = positions.argmax(1)
     if readout == "first":
-        chosen = torch.zeros_like(chosen)
-    return F.one_hot(chosen, n_keys)
+        row = torch.zeros_like(row)
+    return F.one_hot(row, n_keys)
 
 
-# --- The input of a model: the images that it takes, and where it embeds what it reads -----------
+# --- Model inputs: image sizes and embeddings ----------------------------------------------------
 
 DEFAULT_IMAGE_CONFIG = {"num_channels": 3, "image_size": 224, "patch_size": 16}
-"""Of configurations that say nothing: of convolutions, which take any size."""
+"""Values in pixels for configurations without them, such as those of convolutional networks.
+
+Convolutional networks accept images of any size.
+"""
 
 
 def get_image_shape(config: PreTrainedConfig) -> tuple[int, int, int]:
-    """Channels, height and width."""
-    channels = _of_images(config, "num_channels")
-    return (channels, *get_height_and_width(_of_images(config, "image_size")))
+    """Return the number of channels, the height and the width of a model's images.
+
+    Args:
+        config: Configuration of the model.
+    """
+    n_channels = _get_image_setting(config, "num_channels")
+    return (n_channels, *get_height_and_width(_get_image_setting(config, "image_size")))
 
 
 def count_patches(config: PreTrainedConfig) -> int:
-    """Number of patches of an image."""
-    height, width = get_height_and_width(_of_images(config, "image_size"))
-    down, right = get_height_and_width(_of_images(config, "patch_size"))
-    return (height // down) * (width // right)
+    """Return the number of patches of an image.
+
+    Args:
+        config: Configuration of the model.
+    """
+    height, width = get_height_and_width(_get_image_setting(config, "image_size"))
+    patch_height, patch_width = get_height_and_width(_get_image_setting(config, "patch_size"))
+    return (height // patch_height) * (width // patch_width)
 
 
 def get_height_and_width(size: int | Sequence[int]) -> tuple[int, int]:
-    """Height and width of an image or patch, from a configuration with both or one number."""
+    """Return height and width from a configured size.
+
+    Args:
+        size: Both numbers, or one number for a square.
+    """
     if isinstance(size, int):
         return size, size
     height, width = size
@@ -157,56 +203,63 @@ def get_height_and_width(size: int | Sequence[int]) -> tuple[int, int]:
 
 
 def get_embeddings_module(model: PreTrainedModel) -> nn.Module:
-    """The token embeddings, or the module that makes an image's patches.
+    """Return the token embeddings of a model, or the module that embeds image patches.
+
+    Args:
+        model: The model.
 
     Raises:
-        AttnProbeError: it reads texts and has none.
+        AttnProbeError: If a text model has no embedding table.
     """
     is_image = model.main_input_name == "pixel_values"
     try:
-        found = model.get_input_embeddings()
+        embeddings = model.get_input_embeddings()
     except NotImplementedError as error:
         if is_image:
-            return _patch_embeddings(model)
+            return _find_patch_embeddings(model)
         raise AttnProbeError(
-            "expected a model that embeds tokens by a table, "
-            f"{type(model).__name__} does otherwise and cannot be audited"
+            f"expected a model with an embedding table for tokens, but {type(model).__name__} has "
+            "none; it cannot be audited"
         ) from error
-    # what SigLIP names is the convolution, whose output is no row of patches
-    return _patch_embeddings(model) if isinstance(found, nn.Conv2d) else found
+    # SigLIP returns a convolution, whose output is not a row of patches.
+    return _find_patch_embeddings(model) if isinstance(embeddings, nn.Conv2d) else embeddings
 
 
-def _patch_embeddings(model: PreTrainedModel) -> nn.Module:
-    """The first module whose name says embeddings; else the model itself."""
+def _find_patch_embeddings(model: PreTrainedModel) -> nn.Module:
+    """Find the first module whose class name ends in "Embeddings", or return the model itself."""
     for module in model.modules():
         if type(module).__name__.endswith("Embeddings"):
             return module
     return model
 
 
-def _of_images(config: PreTrainedConfig, name: str) -> Any:
-    """A field of the vision part, if the configuration has parts."""
-    part = getattr(config, "vision_config", config)
-    value = getattr(part, name, None)
+def _get_image_setting(config: PreTrainedConfig, name: str) -> Any:
+    """Return a setting of the vision part of a configuration, or its default value."""
+    vision_config = getattr(config, "vision_config", config)
+    value = getattr(vision_config, name, None)
     return DEFAULT_IMAGE_CONFIG[name] if value is None else value
 
 
-# --- What a Transformer looks like to the tests --------------------------------------------------
-# It is found by running the model once on a few tokens, never from the model's class.
+# --- Finding the layout by running an example ----------------------------------------------------
 
 SUPPORTED_MODELS = (
     "classifiers of texts, images and tokens, extractive question answering, multiple "
     "choice, masked language models and decoders that answer from a passage"
 )
-EXAMPLE_LENGTH = 8  # odd windows, sinks and landmarks do not come out as 8 keys by chance
+"""List of the tasks whose models can be audited, for error messages."""
+EXAMPLE_LENGTH = 8
+"""Number of tokens of the example.
+
+Attention over windows, landmarks or additional tokens does not happen to have 8 keys as well.
+"""
 
 
 class Embeddings(NamedTuple):
     """Modules whose outputs are the token embeddings.
 
     Attributes:
-        modules: several where encoder and decoder each look tokens up.
-        sequence_first: whether they give [keys, batch, width], as XLNet's do.
+        modules: The modules; several if encoder and decoder embed tokens separately.
+        sequence_first: Whether their outputs have the shape `[keys, batch, width]`, as in XLNet.
     """
 
     modules: list[nn.Module]
@@ -214,14 +267,14 @@ class Embeddings(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """Modules of a model that the tests read and edit.
+    """Modules of a model that tests read and edit.
 
     Attributes:
-        modules: attention modules by qualified name.
-        blocks: see :mod:`~hf_attnprobe.adapters.transformer.recorded_blocks`.
-        layers: the attention layers in the order of their calls.
-        embeddings: where gradient × input is taken.
-        n_keys: positions of an image, whose number is fixed; None for text.
+        modules: Attention modules by qualified name.
+        blocks: Blocks that contain them, see `recorded_blocks`.
+        layers: Attention layers in the order of their calls.
+        embeddings: Modules at whose outputs gradient × input is computed.
+        n_keys: Number of positions of an image, which is fixed; None for text models.
     """
 
     modules: dict[str, nn.Module]
@@ -232,70 +285,88 @@ class Layout(NamedTuple):
 
 
 def copy_with_shared_weights(model: PreTrainedModel, dtype: torch.dtype | None) -> PreTrainedModel:
-    """Returns a second module tree over the same weights, in eval mode, without gradients.
+    """Copy the modules of a model, in eval mode and without gradients, but share its weights.
 
-    Hooks and patched methods go to the twin: the user's model keeps its mode, its hooks
-    and its ``requires_grad`` whatever happens. No weight is copied unless ``dtype`` asks
-    for another one.
+    Hooks and patched methods are added to this copy. The user's model therefore keeps its mode, its
+    hooks and its `requires_grad` in any case.
+
+    Args:
+        model: The user's model.
+        dtype: Data type of the copy. Weights are copied only if it differs from the model's type. None
+            keeps the type.
+
+    Returns:
+        The copy.
     """
     memo: dict[int, Tensor] = {id(buffer): buffer for buffer in model.buffers()}
     for weight in model.parameters():
         memo[id(weight)] = weight
         if type(weight) is nn.Parameter:
             memo[id(weight)] = nn.Parameter(weight.detach(), requires_grad=False)
-    twin = copy.deepcopy(model, memo).eval()
+    model_copy = copy.deepcopy(model, memo).eval()
     if dtype is None:
-        return twin
-    return twin.to(dtype=dtype)
+        return model_copy
+    return model_copy.to(dtype=dtype)
 
 
 @torch.no_grad()
 def find_layout(model: PreTrainedModel, head: TaskHead) -> Layout:
-    """Runs ``model`` on a short example and records every layer of softmax attention.
+    """Find the layout of a model by running it on a short example.
+
+    Args:
+        model: The model.
+        head: Its task head.
+
+    Returns:
+        The layout with all layers of softmax attention.
 
     Raises:
-        AttnProbeError: another output than the head's, no softmax attention, or attention
-            that is not over every token.
+        AttnProbeError: If the model's output does not suit the head, or if there is no softmax attention
+            over all tokens.
     """
     inputs = create_example_inputs(model)
     run = partial(model, **head.build_arguments(inputs))
-    modules = _attention_of(model, run)
+    modules = _find_attention_modules(model, run)
     blocks = find_attention_blocks(model, modules)
-    shapes, n_skipped = [], []
+    shapes, n_blocks_before = [], []
 
-    def note(layer: int, weights: Tensor, scores: Tensor) -> Tensor:
+    def note_layer(layer: int, weights: Tensor, scores: Tensor) -> Tensor:
         shapes.append(weights.shape)
-        n_skipped.append(len(outputs))
+        n_blocks_before.append(len(outputs))
         return weights
 
-    with record_outputs(blocks) as outputs, hook_attention(modules, note) as tap:
+    with record_outputs(blocks) as outputs, hook_attention(modules, note_layer) as hook:
         result = run()
-    if not outputs:  # SqueezeBERT calls the forward methods of its blocks, past hooks
+    if not outputs:
+        # SqueezeBERT calls the forward methods of its blocks directly, which bypasses hooks.
         blocks = []
-    _check_head(model, head, result)
+    _check_output(model, head, result)
     is_image = "pixel_values" in inputs
     n_keys = shapes[0][-1] if is_image and shapes else EXAMPLE_LENGTH
-    _check_attention(model, tap.names, shapes, n_keys)
+    _check_attention_shapes(model, hook.names, shapes, n_keys)
     layers = []
-    for name, shape, skipped in zip(tap.names, shapes, n_skipped, strict=True):
+    for name, shape, n_before in zip(hook.names, shapes, n_blocks_before, strict=True):
         kind = classify_layer(name, bool(model.config.is_encoder_decoder))
-        layers.append(Layer(name, kind, shape[1], skipped))
-    used = {name: modules[name] for name in tap.names}
+        layers.append(Layer(name, kind, shape[1], n_before))
+    called_modules = {name: modules[name] for name in hook.names}
     embeddings = find_embeddings(model, blocks, run)
-    return Layout(used, blocks, layers, embeddings, n_keys if is_image else None)
+    return Layout(called_modules, blocks, layers, embeddings, n_keys if is_image else None)
 
 
-def _attention_of(model: PreTrainedModel, run: Callable[[], object]) -> dict[str, nn.Module]:
-    """Modules with attention, if the model runs on a text alone."""
+def _find_attention_modules(
+    model: PreTrainedModel, run: Callable[[], object]
+) -> dict[str, nn.Module]:
+    """Find the attention modules, and raise AttnProbeError if the model fails on the example."""
     try:
         return find_attention_modules(model, run)
     except (torch.OutOfMemoryError, AttnProbeError):
         raise
-    except Exception as error:  # a model raises whatever it likes
+    except Exception as error:
+        # A model may raise exceptions of any type.
         reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
         raise AttnProbeError(
-            f"expected a model that runs on a text or an image alone, "
-            f"{type(model).__name__} does not: {reason}; {SUPPORTED_MODELS} can be audited"
+            f"expected a model that runs on a single text or image, but {type(model).__name__} "
+            f"fails: {reason}; {SUPPORTED_MODELS} can be audited"
         ) from error
 
 
@@ -304,95 +375,123 @@ def find_embeddings(
     blocks: Sequence[nn.Module],
     run: Callable[[], object],
 ) -> Embeddings:
-    """Finds where gradient × input is taken.
+    """Find the modules at whose outputs gradient × input is computed.
 
-    Where nothing but a normalisation reads the embeddings (DeBERTa-v3, ModernBERT,
-    Bloom), the model does not depend on their lengths, so that gradient × input is 0 by
-    Euler's theorem: there the embeddings are the normalised ones.
+    In some models (DeBERTa-v3, ModernBERT, Bloom), embeddings are only read by a normalisation. The
+    output then does not depend on their length, and gradient × input is 0 by Euler's theorem. For these
+    models, the normalised embeddings are used.
 
     Args:
-        model, blocks: see :mod:`~hf_attnprobe.adapters.transformer.recorded_blocks`.
-        run: one forward pass of a single text.
+        model: The model.
+        blocks: Its blocks, see `recorded_blocks`.
+        run: Function that runs one forward pass of a single text.
+
+    Returns:
+        The embedding modules.
+
+    Raises:
+        AttnProbeError: If the embeddings are not one tensor.
     """
     base = get_embeddings_module(model)
     table = getattr(base, "weight", None)
-    inside = {module for block in blocks for module in block.modules()}
-    tables: list[nn.Module] = []
+    block_modules = {module for block in blocks for module in block.modules()}
+    table_modules: list[nn.Module] = []
     norms = []
     for module in model.modules():
         if isinstance(module, nn.Embedding) and module.weight is table:
-            tables.append(module)
-        if "Norm" in type(module).__name__ and module not in inside:
+            table_modules.append(module)
+        if "Norm" in type(module).__name__ and module not in block_modules:
             norms.append(module)
-    tables = tables or [base]
-    readers: list[nn.Module] = []
+    table_modules = table_modules or [base]
+    reading_norms: list[nn.Module] = []
 
     def note_norm(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        # "RobertaPreLayerNormModel" is named like one, and called by keywords
-        if args and any(args[0] is embeddings for embeddings in looked_up):
-            readers.append(module)
+        # The class RobertaPreLayerNormModel also has "Norm" in its name, but is called with
+        # keyword arguments only.
+        if args and any(args[0] is embeddings for embeddings in recorded_embeddings):
+            reading_norms.append(module)
 
-    with record_outputs(tables) as looked_up, hook_modules(norms, note_norm):
+    with record_outputs(table_modules) as recorded_embeddings, hook_modules(norms, note_norm):
         run()
-    tensors = [leaf for leaf in tree_leaves(looked_up[:1]) if isinstance(leaf, Tensor)]
+    first_output = tree_leaves(recorded_embeddings[:1])
+    tensors = [leaf for leaf in first_output if isinstance(leaf, Tensor)]
     if len(tensors) != 1:
         raise AttnProbeError(
             f"expected embeddings that are one tensor, got {len(tensors)} from "
-            f"{type(tables[0]).__name__}; such a model cannot be audited"
+            f"{type(table_modules[0]).__name__}; such a model cannot be audited"
         )
-    return Embeddings(readers or tables, sequence_first=len(tensors[0]) != 1)
+    return Embeddings(reading_norms or table_modules, sequence_first=len(tensors[0]) != 1)
 
 
 def create_example_inputs(model: PreTrainedModel) -> dict[str, Tensor]:
-    """The smallest input that a text or image classifier runs on, a batch of one."""
+    """Create the smallest inputs that a text or image model runs on, as a batch of one.
+
+    Args:
+        model: The model.
+
+    Returns:
+        Inputs by name.
+
+    Raises:
+        AttnProbeError: If the model reads neither texts nor images.
+    """
     config, device = model.config, model.device
     if model.main_input_name == "pixel_values":
         shape = (1, *get_image_shape(config))
         return {"pixel_values": torch.zeros(shape, device=device, dtype=model.dtype)}
     if model.main_input_name != "input_ids":
         raise AttnProbeError(
-            "expected a classifier of texts or images, got "
-            f"{type(model).__name__}, whose input is {model.main_input_name}"
+            "expected a model that reads texts or images, but the input of "
+            f"{type(model).__name__} is {model.main_input_name}"
         )
     config = config.get_text_config()
-    end = getattr(config, "eos_token_id", None)
-    if isinstance(end, list):
-        end = end[0]
-    special = {end}
+    end_id = getattr(config, "eos_token_id", None)
+    if isinstance(end_id, list):
+        end_id = end_id[0]
+    special_ids = {end_id}
     for name in ("pad", "bos", "unk", "decoder_start"):
-        special.add(getattr(config, f"{name}_token_id", None))
-    plain = min(set(range(len(special) + 1)) - special)
-    # T5 and BART classify at the end token, others do not care
-    has_end = end is not None and 0 <= end < config.vocab_size
-    text = [plain] * (EXAMPLE_LENGTH - 1) + [end if has_end else plain]
+        special_ids.add(getattr(config, f"{name}_token_id", None))
+    plain_id = min(set(range(len(special_ids) + 1)) - special_ids)
+    # T5 and BART classify at the end token; other models accept it as well.
+    has_end = end_id is not None and 0 <= end_id < config.vocab_size
+    text = [plain_id] * (EXAMPLE_LENGTH - 1) + [end_id if has_end else plain_id]
     ids = torch.tensor([text], device=device)
     return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
 
 
-def _check_head(model: PreTrainedModel, head: TaskHead, result: Any) -> None:
+def _check_output(model: PreTrainedModel, head: TaskHead, result: Any) -> None:
+    """Raise AttnProbeError if the task head cannot read the model's output."""
     if not head.can_read(result):
         raise AttnProbeError(
             f"expected {head.output} from {type(model).__name__}, got "
-            f"{', '.join(_shapes(result)) or 'none'}; {SUPPORTED_MODELS} can be audited"
+            f"{', '.join(_describe_shapes(result)) or 'none'}; {SUPPORTED_MODELS} can be audited"
         )
 
 
-def _shapes(result: Any) -> list[str]:
-    """Shapes of the tensors in a model's output, such as ``logits [1, 8, 30522]``."""
+def _describe_shapes(result: Any) -> list[str]:
+    """Describe the tensors of a model's output, such as "logits [1, 8, 30522]"."""
     items = result.items() if hasattr(result, "items") else ()
     tensors = [(name, value) for name, value in items if isinstance(value, Tensor)]
     return [f"{name} {list(value.shape)}" for name, value in tensors]
 
 
-def _check_attention(
+def _check_attention_shapes(
     model: PreTrainedModel,
     names: list[str],
     shapes: list[torch.Size],
     n_keys: int,
 ) -> None:
+    """Raise AttnProbeError unless every layer has attention over all tokens.
+
+    Args:
+        model: The model.
+        names: Names of the attention modules, in the order of their calls.
+        shapes: Shapes of their weights.
+        n_keys: Number of tokens of the example.
+    """
     if not names:
         raise AttnProbeError(
-            f"expected softmax attention, saw none in {type(model).__name__} "
+            f"expected softmax attention, found none in {type(model).__name__} "
             f"(attention implementation {model.config._attn_implementation!r}); models "
             "without it cannot be audited, "
             "others can be loaded with attn_implementation='eager' or 'sdpa'"
@@ -406,135 +505,157 @@ def _check_attention(
             )
 
 
-# --- Stacks that are not one attention per layer: hybrids, and layers with two attentions --------
+# --- Models whose layers are not numbered as in their code: hybrids, layers with two attentions --
 
 LAYER_NAME_PATTERN = re.compile(r"(.*?)\.(\d+)(?:\.|$)")
-"""The list of a model's layers, and the number of one of them."""
-MAX_LISTED_NUMBERS = 8  # numbers that are named
+"""Pattern for the name of a model's layer list and the index of a layer, as in `encoder.layer.3`."""
+MAX_LISTED_NUMBERS = 8
+"""Largest number of layer indices that a note lists."""
 
 
-def describe_unusual_layers(model: nn.Module, layers: Sequence[Layer], names: Sequence[str]) -> list[str]:
-    """Notes on layers whose numbers differ from the model's own numbering.
+def describe_unusual_layers(
+    model: nn.Module, layers: Sequence[Layer], names: Sequence[str]
+) -> list[str]:
+    """Describe layers whose numbers differ from those in the model's own code.
 
     Args:
-        model: with the modules that ``layers`` name.
-        layers: those with softmax attention, in the order of their calls.
-        names: of the layers, as reports have them.
+        model: The model.
+        layers: Its layers with softmax attention, in the order of their calls.
+        names: Names of these layers in reports.
 
     Returns:
-        A sentence where layers have no softmax attention, as in hybrids (MiniMax,
-        Jamba), and one where a layer has several (DiffLlama, LiLT).
+        A sentence if some layers have no softmax attention, as in hybrids (MiniMax, Jamba), and one if
+        a layer has several attentions (DiffLlama, LiLT).
     """
-    seen: dict[str, set[int]] = {}
+    attention_indices: dict[str, set[int]] = {}
     for layer in layers:
-        found = LAYER_NAME_PATTERN.match(layer.module)
-        if found is not None:
-            seen.setdefault(found[1], set()).add(int(found[2]))
-    notes = _doubled(layers, names)
-    for prefix, numbers in seen.items():
+        match = LAYER_NAME_PATTERN.match(layer.module)
+        if match is not None:
+            attention_indices.setdefault(match[1], set()).add(int(match[2]))
+    notes = _describe_repeated_attention(layers, names)
+    for prefix, indices in attention_indices.items():
         n_layers = len(list(model.get_submodule(prefix).children()))
-        notes += _unseen(prefix, n_layers, numbers)
+        notes += _describe_layers_without_attention(prefix, n_layers, indices)
     return notes
 
 
-def _unseen(prefix: str, n_layers: int, seen: set[int]) -> list[str]:
-    unseen = sorted(set(range(n_layers)) - seen)
-    if not unseen:
+def _describe_layers_without_attention(
+    prefix: str, n_layers: int, attention_indices: set[int]
+) -> list[str]:
+    """Describe the layers of a list that have no softmax attention; empty if all layers have it."""
+    missing_indices = sorted(set(range(n_layers)) - attention_indices)
+    if not missing_indices:
         return []
     return [
-        f"Layers: {len(unseen)} of {n_layers} in {prefix} have no softmax attention "
-        f"({_some(unseen)}) and are not tested; of them nothing is said here."
+        f"Layers: {len(missing_indices)} of {n_layers} in {prefix} have no softmax attention "
+        f"({_list_numbers(missing_indices)}). They are not tested, and this report does not cover them."
     ]
 
 
-def _doubled(layers: Sequence[Layer], names: Sequence[str]) -> list[str]:
-    """Attention modules called more than once: ALBERT's layers are calls of one module."""
+def _describe_repeated_attention(layers: Sequence[Layer], names: Sequence[str]) -> list[str]:
+    """Describe the first block that calls one attention module more than once.
+
+    ALBERT is not affected: all its layers call one module, but in separate block calls.
+    """
     calls: dict[tuple[str, int], list[str]] = {}
     for layer, name in zip(layers, names, strict=True):
         calls.setdefault((layer.module, layer.n_blocks_before), []).append(name)
-    several = [(module, named) for (module, _), named in calls.items() if named[1:]]
+    repeated = [
+        (module, layer_names) for (module, _), layer_names in calls.items() if len(layer_names) > 1
+    ]
     return [
-        f"Layers: {module} has {len(named)} attentions, counted as layers of their own: "
-        f"{', '.join(named)}, in the order of their calls; so do all layers like it."
-        for module, named in several[:1]
+        f"Layers: {module} has {len(layer_names)} attentions, counted as separate layers: "
+        f"{', '.join(layer_names)}, in the order of their calls. The same holds for all similar layers."
+        for module, layer_names in repeated[:1]
     ]
 
 
-def _some(numbers: Sequence[int]) -> str:
-    more = ", …" if len(numbers) > MAX_LISTED_NUMBERS else ""
-    return ", ".join(map(str, numbers[:MAX_LISTED_NUMBERS])) + more
+def _list_numbers(numbers: Sequence[int]) -> str:
+    """Join numbers with commas, and shorten a long list."""
+    ellipsis = ", …" if len(numbers) > MAX_LISTED_NUMBERS else ""
+    return ", ".join(map(str, numbers[:MAX_LISTED_NUMBERS])) + ellipsis
 
 
-# --- Gradient × input at the token embeddings of any model -------------------
-# It does without ``inputs_embeds``, which T5 and BART refuse.
+# --- Gradient × input at the token embeddings ----------------------------------------------------
+# The argument `inputs_embeds` is not used, because T5 and BART do not accept it.
 
 
 def compute_gradient_times_input(
     embeddings: Embeddings,
-    explained: Callable[[], Tensor],
+    compute_explained: Callable[[], Tensor],
     n_keys: int,
     *,
     scale: float = 1.0,
 ) -> Tensor:
-    """Gradient × input of ``explained()``, summed over embedding dimensions.
+    """Compute gradient × input, summed over the embedding dimensions.
 
-    A decoder's copy of a token, one position further on behind the start token, counts
-    with the token.
+    A decoder reads each token again, one position later because of its start token. The values of both
+    occurrences are added.
 
     Args:
-        embeddings: the modules that give the embeddings.
-        explained: runs the model and returns a scalar.
-        n_keys: number of positions; patches of an image stand at the end.
-        scale: what the embeddings are multiplied by where the gradient is taken; the
-            input is as it is.
+        embeddings: Embedding modules of the model.
+        compute_explained: Function that runs the model and returns the scalar to differentiate.
+        n_keys: Number of positions. The patches of an image are the last positions.
+        scale: Factor on the embeddings at which the gradient is evaluated. The input that the gradient
+            is multiplied by is not scaled.
 
     Returns:
-        [batch, keys], signed.
+        Signed values `[batch, keys]`.
     """
     inputs: list[Tensor] = []
     leaves: list[Tensor] = []
 
-    def cut(given: Tensor, scaled: Tensor) -> Tensor:
-        """The model goes on with a leaf of the graph."""
-        inputs.append(given.detach())
+    def start_graph(unscaled: Tensor, scaled: Tensor) -> Tensor:
+        inputs.append(unscaled.detach())
         leaves.append(scaled.detach().requires_grad_())
-        return leaves[-1].clone()  # a model may go on in place
+        # A model may change its embeddings in place, which a leaf does not allow.
+        return leaves[-1].clone()
 
-    with torch.enable_grad(), _scaled(embeddings, scale, cut):
-        slopes = torch.autograd.grad(explained(), leaves, materialize_grads=True)
+    with torch.enable_grad(), _replace_embeddings(embeddings, scale, start_graph):
+        gradients = torch.autograd.grad(compute_explained(), leaves, materialize_grads=True)
     products = []
-    for given, slope in zip(inputs, slopes, strict=True):
-        product = (slope * given).sum(-1)
+    for unscaled, gradient in zip(inputs, gradients, strict=True):
+        product = (gradient * unscaled).sum(-1)
         products.append(product.t() if embeddings.sequence_first else product)
-    encoder, *decoder = products
-    total = F.pad(encoder, (n_keys - encoder.shape[1], 0))
-    for product in decoder:
+    encoder_product, *decoder_products = products
+    total = F.pad(encoder_product, (n_keys - encoder_product.shape[1], 0))
+    for product in decoder_products:
         total = total + F.pad(product[:, 1:], (0, 1))
     return total
 
 
-def _scaled(
+def _replace_embeddings(
     embeddings: Embeddings,
     scale: float,
     change: Callable[[Tensor, Tensor], Tensor],
 ) -> AbstractContextManager[None]:
-    """Replaces embeddings by ``change(embeddings, scaled embeddings)`` while the model runs.
+    """Replace embeddings by `change(embeddings, scaled embeddings)`, inside the context.
 
-    A decoder's start token is not scaled: it is none of the text.
+    The start token of a decoder is not scaled, because it is not part of the text.
     """
-    n_calls = itertools.count()
+    call_index = itertools.count()
 
-    def replace(module: nn.Module, args: Any, output: Any) -> Any:
-        given = get_first_tensor(output)  # what makes patches may also return their number
-        scaled = given * scale
-        if next(n_calls):  # of a decoder
-            scaled[:, 0] = given[:, 0]
-        return replace_first_tensor(output, change(given, scaled))
+    def replace_output(module: nn.Module, args: Any, output: Any) -> Any:
+        # A module that creates image patches may also return their number.
+        unscaled = get_first_tensor(output)
+        scaled = unscaled * scale
+        is_decoder = next(call_index) > 0
+        if is_decoder:
+            scaled[:, 0] = unscaled[:, 0]
+        return replace_first_tensor(output, change(unscaled, scaled))
 
-    return hook_modules(embeddings.modules, replace)
+    return hook_modules(embeddings.modules, replace_output)
 
 
 def run_with_zero_embeddings(embeddings: Embeddings, run: Callable[[], Tensor]) -> Tensor:
-    """Calls ``run()`` with all embeddings 0, the baseline of the integral."""
-    with _scaled(embeddings, 0.0, lambda given, scaled: scaled):
+    """Call a function while all embeddings are 0, the baseline of integrated gradients.
+
+    Args:
+        embeddings: Embedding modules of the model.
+        run: Function that runs the model.
+
+    Returns:
+        The result of the function.
+    """
+    with _replace_embeddings(embeddings, 0.0, lambda unscaled, scaled: scaled):
         return run()

@@ -1,13 +1,21 @@
-"""Replays that run only what an edit changes and the prediction reads.
+"""Replays that compute only what an edit changes and what the prediction reads.
 
-Below the edit nothing runs. In the edited block the change of the edited heads' outputs goes
-through their slices of the output projection and is added to what the attention is known to give,
-and only rows that change go on. The last block runs the rows that the prediction is read from,
-found by making the others NaN. Edits of MiniLM's top layer are 116 times faster than a loop of
-full passes so, where vectorising alone gives 8; of all layers 2.4 times, where it gives 1.9. A
-model is tried on the example, a batch on itself, an audit by its self-check against whole passes;
-what is built in another way (ALBERT, Bloom, DeBERTa-v2, XLNet, encoder-decoders) is replayed as a
-whole.
+For an edit of one layer's attention, a partial replay does the following:
+
+1. Blocks below the edit do not run.
+2. In the edited block, only the change of the edited heads' outputs is computed. It is multiplied by
+   these heads' slices of the output projection, and added to the recorded result of the attention.
+3. Blocks above the edit run on hidden states. If the prediction is read from one row, such as [CLS],
+   the last block runs for this row only.
+
+All steps are exact. For edits of MiniLM's top layer, partial replays are 116 times faster than a loop of
+full forward passes (vectorised full passes: 8 times). For edits of all layers, they are 2.4 times faster
+(vectorised full passes: 1.9 times).
+
+Partial replays require a stack of blocks that pass hidden states from one to the next. This is checked
+three times: for a model on an example (`find_sublayers`), for every batch (`PartialReplay.is_exact`), and
+by the self-check of an audit. Other models (ALBERT, Bloom, DeBERTa-v2, XLNet, encoder-decoders) are
+replayed by full forward passes.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -38,13 +46,13 @@ class Sublayer(NamedTuple):
     """The attention sublayer of a block.
 
     Attributes:
-        name: qualified name of the module that computes attention.
-        attention: that module.
-        projection: maps the heads' outputs, side by side, to hidden states.
-        joint: what returns the projected outputs to the block: ``attention`` where the
-            projection is inside of it (Llama), else ``projection`` (BERT).
-        slices: [heads, width, hidden], each head's part of the projection's matrix.
-        returned: what ``attention`` returned once; nobody reads its tensors.
+        name: Qualified name of the attention module.
+        attention: The module that computes attention.
+        projection: The module that maps the concatenated head outputs to hidden states.
+        joint: The module that returns the projected outputs to the block. It is `attention` if the
+            projection is inside of it (Llama), otherwise `projection` (BERT).
+        slices: Each head's slice of the projection matrix, `[heads, width, hidden]`.
+        returned: An output of `attention`, as a template whose tensors are not used.
     """
 
     name: str
@@ -56,11 +64,11 @@ class Sublayer(NamedTuple):
 
 
 class SublayerResults(NamedTuple):
-    """Intermediate results of one run of a block.
+    """Intermediate results of an attention sublayer.
 
     Attributes:
-        values: [batch, heads, keys, width].
-        projected: the heads' outputs behind the projection, [batch, queries, hidden].
+        values: Value vectors, `[batch, heads, keys, width]`.
+        projected: Head outputs after the projection, `[batch, queries, hidden]`.
     """
 
     values: Tensor
@@ -70,33 +78,36 @@ class SublayerResults(NamedTuple):
 def find_sublayer(
     call: BlockCall, modules: Mapping[str, nn.Module], n_heads: int
 ) -> Sublayer | None:
-    """The attention sublayer of a block; None if the block has another form.
+    """Find the attention sublayer of a block.
 
     Args:
-        call: a recorded call of the block.
-        modules: attention modules by qualified name.
-        n_heads: of its attention.
+        call: A recorded call of the block.
+        modules: Attention modules by qualified name.
+        n_heads: Number of heads.
+
+    Returns:
+        The sublayer, or None if the block has another structure.
     """
-    tap = OutputHook(lambda layer, output, values: output)
-    with hook_attention(modules, keep_attention, outputs=tap) as attention_tap:
+    output_hook = OutputHook(lambda layer, output, values: output)
+    with hook_attention(modules, keep_attention, output_hook=output_hook) as attention_hook:
         call.run(call.hidden_in)
-    if len(attention_tap.names) != 1 or 0 not in tap.projections:
+    if len(attention_hook.names) != 1 or 0 not in output_hook.projections:
         return None
-    (name,), slices = attention_tap.names, tap.projections[0]
+    (name,), slices = attention_hook.names, output_hook.projections[0]
     attention = modules[name]
-    projection = _owner(call.block, slices)
+    projection = _find_weight_owner(call.block, slices)
     if projection is None or len(slices) != n_heads:
         return None
-    inside = projection in set(attention.modules())
-    joint = attention if inside else projection
-    returned = _returned(call, {attention, projection, joint})
-    if not _joins_rows(call, *returned[projection], returned[joint][1]):
+    is_inside = projection in set(attention.modules())
+    joint = attention if is_inside else projection
+    calls = _record_module_calls(call, {attention, projection, joint})
+    if not _returns_projected_rows(call, *calls[projection], calls[joint][1]):
         return None
-    return Sublayer(name, attention, projection, joint, slices, returned[attention][1])
+    return Sublayer(name, attention, projection, joint, slices, calls[attention][1])
 
 
-def _owner(block: nn.Module, slices: Tensor) -> nn.Module | None:
-    """The module that owns the weight of which these are slices."""
+def _find_weight_owner(block: nn.Module, slices: Tensor) -> nn.Module | None:
+    """Find the module whose weight shares its memory with the slices."""
     for module in block.modules():
         weight = getattr(module, "weight", None)
         if isinstance(weight, Tensor) and weight.data_ptr() == slices.data_ptr():
@@ -104,126 +115,169 @@ def _owner(block: nn.Module, slices: Tensor) -> nn.Module | None:
     return None
 
 
-def _returned(
+def _record_module_calls(
     call: BlockCall, modules: Collection[nn.Module]
 ) -> dict[nn.Module, tuple[tuple[Any, ...], Any]]:
-    """Inputs and outputs of the modules in a run of the block."""
-    seen = {}
+    """Run a block again and record the arguments and the output of some of its modules."""
+    calls = {}
 
-    def note(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        seen[module] = args, output
+    def note_call(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        calls[module] = args, output
 
-    with hook_modules(modules, note):
+    with hook_modules(modules, note_call):
         call.run(call.hidden_in)
-    return seen
+    return calls
 
 
-def _joins_rows(call: BlockCall, args: tuple[Any, ...], projected: Tensor, joined: Any) -> bool:
-    """Whether the projection is [batch, queries, …] and is all that the sublayer returns."""
-    rows, given = call.hidden_in.shape[:2], args[0]
-    if given.dim() != 3 or not given.shape[:2] == projected.shape[:2] == rows:
+def _returns_projected_rows(
+    call: BlockCall, args: tuple[Any, ...], projected: Tensor, joint_output: Any
+) -> bool:
+    """Check whether the sublayer returns exactly the projected rows `[batch, queries, hidden]`.
+
+    Args:
+        call: The call of the block.
+        args: Arguments of the projection.
+        projected: Output of the projection.
+        joint_output: Output of the module that returns to the block.
+    """
+    shape, head_outputs = call.hidden_in.shape[:2], args[0]
+    if head_outputs.dim() != 3 or not head_outputs.shape[:2] == projected.shape[:2] == shape:
         return False
-    return projected.equal(get_first_tensor(joined))
+    return projected.equal(get_first_tensor(joint_output))
 
 
 def run_sublayer(call: BlockCall, sublayer: Sublayer) -> SublayerResults:
-    """Runs a block as it was called and keeps the intermediate results of its attention."""
-    seen: list[Tensor] = []
+    """Run a block again and return the intermediate results of its attention sublayer.
 
-    def note(layer: int, output: Tensor, values: Tensor) -> Tensor:
-        seen.append(values)
+    Args:
+        call: The recorded call of the block.
+        sublayer: The block's attention sublayer.
+
+    Returns:
+        Values and projected head outputs.
+    """
+    layer_values: list[Tensor] = []
+
+    def note_values(layer: int, output: Tensor, values: Tensor) -> Tensor:
+        layer_values.append(values)
         return output
 
     modules = {sublayer.name: sublayer.attention}
-    with hook_attention(modules, keep_attention, outputs=OutputHook(note)):
-        returned = _returned(call, {sublayer.joint})
-    (values,) = seen
-    n_shared = len(sublayer.slices) // values.shape[1]  # by heads sharing their values
-    projected = get_first_tensor(returned[sublayer.joint][1])
-    return SublayerResults(values.repeat_interleave(n_shared, dim=1), projected)
+    with hook_attention(modules, keep_attention, output_hook=OutputHook(note_values)):
+        calls = _record_module_calls(call, {sublayer.joint})
+    (values,) = layer_values
+    # Several heads may share their values.
+    n_sharing_heads = len(sublayer.slices) // values.shape[1]
+    projected = get_first_tensor(calls[sublayer.joint][1])
+    return SublayerResults(values.repeat_interleave(n_sharing_heads, dim=1), projected)
 
 
 def finish_block(call: BlockCall, sublayer: Sublayer, hidden: Tensor, projected: Tensor) -> Tensor:
-    """A block's output [rows, hidden] from its attention's contribution to these rows.
+    """Compute the output of a block from the result of its attention sublayer.
+
+    The rows of a text are computed independently after the attention, so any subset of the rows may
+    be passed.
 
     Args:
-        call, sublayer: the block.
-        hidden: the rows that go into the block, [any, rows, hidden].
-        projected: what its attention adds to them, [any, rows, hidden].
+        call: The recorded call of the block.
+        sublayer: The block's attention sublayer.
+        hidden: Rows of the block's input, `[n, rows, hidden]`.
+        projected: Projected head outputs of the same rows, `[n, rows, hidden]`.
+
+    Returns:
+        Rows of the block's output, `[n, rows, hidden]`.
     """
-    joined: Any = projected
+    joint_output: Any = projected
     if sublayer.joint is sublayer.attention:
-        joined = replace_first_tensor(sublayer.returned, projected)
-    forwards = {sublayer.attention: partial(_instead, sublayer.returned)}
-    with patch_forwards(forwards | {sublayer.joint: partial(_instead, joined)}):
+        joint_output = replace_first_tensor(sublayer.returned, projected)
+    forwards = {sublayer.attention: partial(_return_output, sublayer.returned)}
+    with patch_forwards(forwards | {sublayer.joint: partial(_return_output, joint_output)}):
         return call.run(hidden)
 
 
-def _instead(output: Any, *_: Any, **__: Any) -> Any:
+def _return_output(output: Any, *_: Any, **__: Any) -> Any:
+    """Return a fixed output, whatever the arguments are."""
     return output
 
 
-class _Reached(Exception):
-    """Ends a run once the heads' outputs are known; no error."""
+class _HeadOutputsReachedError(Exception):
+    """Signal that ends a forward pass as soon as the head outputs are known; not a failure."""
 
 
 def compute_head_outputs(call: BlockCall, sublayer: Sublayer, hidden: Tensor) -> Tensor:
-    """The heads' outputs side by side [any, queries, heads · width]; the rest is not run.
+    """Compute the concatenated head outputs of a block, without running the rest of it.
 
     Args:
-        call, sublayer: the block, its other arguments for as many texts.
-        hidden: what goes into it, [any, queries, hidden].
+        call: A call of the block whose other arguments are for the same number of texts.
+        sublayer: The block's attention sublayer.
+        hidden: Input of the block, `[n, queries, hidden]`.
+
+    Returns:
+        Head outputs `[n, queries, heads · width]`.
     """
-    given: list[Tensor] = []
+    head_outputs: list[Tensor] = []
 
     def stop(module: nn.Module, args: tuple[Any, ...]) -> None:
-        given.append(args[0])
-        raise _Reached
+        head_outputs.append(args[0])
+        raise _HeadOutputsReachedError
 
     handle = sublayer.projection.register_forward_pre_hook(stop)
     try:
         call.run(hidden)
-    except _Reached:
+    except _HeadOutputsReachedError:
         pass
     finally:
         handle.remove()
-    return given[0]
+    return head_outputs[0]
 
 
-def index_rows(chosen: Tensor) -> Tensor | None:
-    """Positions of the chosen rows, bool [batch, queries] -> int [batch, most chosen].
+def index_rows(is_chosen: Tensor) -> Tensor | None:
+    """Return the positions of the chosen rows of each text.
 
-    Texts with fewer take some of their other rows along. At least one is taken; None
-    stands for all of them.
+    Every text gets the same number of rows, and at least one. A text with fewer chosen rows gets some
+    of its other rows in addition.
+
+    Args:
+        is_chosen: Chosen rows, bool `[batch, queries]`.
+
+    Returns:
+        Positions, int `[batch, rows]`, or None for all rows.
     """
-    n_rows = max(1, int(chosen.sum(1).max()))
-    if n_rows == chosen.shape[1]:
+    n_rows = max(1, int(is_chosen.sum(1).max()))
+    if n_rows == is_chosen.shape[1]:
         return None
-    return chosen.int().argsort(dim=1, descending=True, stable=True)[:, :n_rows]
+    return is_chosen.int().argsort(dim=1, descending=True, stable=True)[:, :n_rows]
 
 
 def take_rows(values: Tensor, rows: Tensor | None) -> Tensor:
-    """[any, batch, …, queries, width] at ``rows`` -> [any, batch, …, rows, width].
+    """Select rows of each text.
 
     Args:
-        values: five axes, or four without heads, or three without copies too.
-        rows: int [batch, rows]; None takes all.
+        values: `[copies, batch, heads, queries, width]`; the axes of the heads, and then also of the
+            copies, may be missing.
+        rows: Positions, int `[batch, rows]`, or None for all rows.
+
+    Returns:
+        The values with `rows` instead of queries.
     """
     if rows is None:
         return values
-    if values.dim() == 5:  # heads stand between texts and rows
+    if values.dim() == 5:
         rows = rows[:, None]
     index = rows[..., None].expand(*values.shape[:-2], rows.shape[-1], values.shape[-1])
     return values.gather(-2, index)
 
 
 def put_rows(values: Tensor, rows: Tensor | None, new: Tensor) -> Tensor:
-    """Copies of ``values`` with some rows replaced, [copies, batch, queries, hidden].
+    """Return copies of values with some rows replaced.
 
     Args:
-        values: [batch, queries, hidden].
-        rows: int [batch, rows]; None puts all.
-        new: [copies, batch, rows, hidden].
+        values: Values `[batch, queries, hidden]`.
+        rows: Positions, int `[batch, rows]`, or None for all rows.
+        new: New rows, `[copies, batch, rows, hidden]`.
+
+    Returns:
+        Values `[copies, batch, queries, hidden]`.
     """
     if rows is None:
         return new
@@ -231,30 +285,27 @@ def put_rows(values: Tensor, rows: Tensor | None, new: Tensor) -> Tensor:
     return copies.scatter(2, rows[..., None].expand(new.shape), new)
 
 
-# --- Replays that compute only what an edit changes and the prediction reads ---------------------
-# Below the edit nothing runs. In the edited block only the change of the edited heads'
-# outputs is new: it goes through their slices of the output projection and is added to what
-# the attention is known to give. The blocks above run on hidden states alone, and the last
-# one, where the prediction is read from some rows, only for these. All of it is exact.
-#
-# It serves stacks of blocks whose hidden states go from one to the next. Whether a model is
-# one is tried on the example (:func:`matches`), whether it holds for a batch is tried on the
-# batch (:meth:`PartialReplay.holds`); other models are replayed as a whole.
+# --- Partial replays of one batch ----------------------------------------------------------------
 
 RunHead = Callable[[Tensor], Tensor]
-"""Last hidden states [copies, batch, queries, hidden] -> scores [copies, batch, …]."""
+"""Function from the last hidden states `[copies, batch, queries, hidden]` to scores
+`[copies, batch, ...]`."""
 
 
 def is_stack(calls: Sequence[BlockCall]) -> bool:
-    """Whether every block receives the output of the one below, [batch, keys, hidden]."""
-    below: Tensor | None = None
+    """Check whether every block receives the output of the block below, `[batch, keys, hidden]`.
+
+    Args:
+        calls: Recorded calls of all blocks.
+    """
+    hidden_below: Tensor | None = None
     for call in calls:
         hidden = call.args[0] if call.args else None
         if not isinstance(hidden, Tensor) or hidden.dim() != 3:
             return False
-        if below is not None and hidden is not below:
+        if hidden_below is not None and hidden is not hidden_below:
             return False
-        below = call.hidden_out
+        hidden_below = call.hidden_out
     return True
 
 
@@ -263,66 +314,73 @@ def find_sublayers(
     modules: Mapping[str, nn.Module],
     n_heads: Sequence[int],
 ) -> list[Sublayer] | None:
-    """The attention sublayer of every block; None if the model has another form.
+    """Find the attention sublayer of every block.
 
     Args:
-        calls: of all blocks, recorded.
-        modules: attention modules by qualified name.
-        n_heads: by layer.
+        calls: Recorded calls of all blocks.
+        modules: Attention modules by qualified name.
+        n_heads: Number of heads of each layer.
+
+    Returns:
+        The sublayers, or None if the model has another structure.
     """
     if len(calls) != len(n_heads) or not is_stack(calls):
         return None
-    found = []
-    for call, heads in zip(calls, n_heads, strict=True):
-        sublayer = find_sublayer(call, modules, heads)
+    sublayers = []
+    for call, n_layer_heads in zip(calls, n_heads, strict=True):
+        sublayer = find_sublayer(call, modules, n_layer_heads)
         if sublayer is None:
             return None
-        found.append(sublayer)
-    return found
+        sublayers.append(sublayer)
+    return sublayers
 
 
 def find_readout_rows(hidden: Tensor, mask: Tensor, head: RunHead) -> Tensor | None:
-    """Rows that the prediction is read from, int [batch, 1]; None: perhaps all.
+    """Find the row of each text that the prediction is read from.
 
-    Tried: [CLS] and the last token. All other rows are made NaN, which goes through
-    whatever reads them.
+    The first and the last real token are tried. All other rows are set to NaN. If a row was read
+    nevertheless, the scores become NaN.
 
     Args:
-        hidden: the last hidden states [batch, queries, hidden].
-        mask: bool [batch, queries], real tokens.
-        head: the rest of the model.
+        hidden: Last hidden states, `[batch, queries, hidden]`.
+        mask: Real tokens, bool `[batch, queries]`.
+        head: Function that runs the rest of the model.
+
+    Returns:
+        Positions, int `[batch, 1]`, or None if several rows may be read.
     """
     expected = head(hidden[None])
-    places = torch.arange(hidden.shape[1], device=hidden.device)
-    if mask.shape[1] != len(places) or expected.isnan().any():
+    positions = torch.arange(hidden.shape[1], device=hidden.device)
+    if mask.shape[1] != len(positions) or expected.isnan().any():
         return None
-    last = (places * mask).argmax(1, keepdim=True)
+    last = (positions * mask).argmax(1, keepdim=True)
     for rows in (torch.zeros_like(last), last):
-        others = places != rows
-        scores = head(hidden.masked_fill(others[..., None], torch.nan)[None])
+        is_other = positions != rows
+        scores = head(hidden.masked_fill(is_other[..., None], torch.nan)[None])
         if torch.allclose(scores, expected):
             return rows
     return None
 
 
-def _given(call: BlockCall) -> tuple[object, ...]:
-    """A block's other inputs, to be compared."""
-    others = tree_leaves((call.args[1:], call.kwargs))
-    return type(call.block), *map(id, others)
+def _identify_arguments(call: BlockCall) -> tuple[object, ...]:
+    """Return the class of a block and the identities of its other arguments, for comparison."""
+    arguments = tree_leaves((call.args[1:], call.kwargs))
+    return type(call.block), *map(id, arguments)
 
 
 class PartialReplay:
-    """One batch, run once and prepared for edits of its attention.
+    """One observed batch, prepared for partial replays.
 
     Args:
-        calls: of all blocks, for the batch.
-        sublayers: see :func:`find_sublayers`.
-        attention: by layer [batch, heads, queries, keys].
-        mask: bool [batch, keys], real tokens.
-        head: what follows the last block.
+        calls: Recorded calls of all blocks for this batch.
+        sublayers: Attention sublayers of the blocks, see `find_sublayers`.
+        attention: Attention of each layer, `[batch, heads, queries, keys]`.
+        mask: Real tokens, bool `[batch, keys]`.
+        head: Function that runs the rest of the model after the last block.
 
     Attributes:
-        read: the rows that the prediction is read from, int [batch, rows]; None: all.
+        top_layer: Index of the last layer.
+        readout_rows: Rows that the prediction is read from, int `[batch, rows]`; None for all.
     """
 
     def __init__(
@@ -338,174 +396,195 @@ class PartialReplay:
         self.attention = attention
         self.mask = mask
         self.head = head
-        self.top = len(calls) - 1
+        self.top_layer = len(calls) - 1
         with torch.no_grad():
-            self.read = find_readout_rows(calls[-1].hidden_out, mask, head)
-        self._captured: dict[int, SublayerResults] = {}
-
-    # Whether it may be used
+            self.readout_rows = find_readout_rows(calls[-1].hidden_out, mask, head)
+        self._results: dict[int, SublayerResults] = {}
 
     @torch.no_grad()
-    def holds(self, tolerance: float) -> bool:
-        """Whether every block gives the same on copies of the batch and on some of its rows.
+    def is_exact(self, tolerance: float) -> bool:
+        """Check that every block returns the same on copies of the batch and on some of its rows.
 
-        Blocks of one class that are given the same are tried once.
+        Blocks of the same class with the same arguments are checked once.
 
         Args:
-            tolerance: how far numbers in real rows may be off, in units of the largest.
+            tolerance: Largest allowed difference in real rows, relative to the largest number.
         """
         if not is_stack(self.calls):
             return False
-        kinds = {_given(call): layer for layer, call in enumerate(self.calls)}
+        layers = {_identify_arguments(call): layer for layer, call in enumerate(self.calls)}
         try:
-            return all(self._holds(layer, tolerance) for layer in kinds.values())
+            return all(self._is_block_exact(layer, tolerance) for layer in layers.values())
         except torch.OutOfMemoryError:
             raise
         except (RuntimeError, ValueError, IndexError, TypeError):
-            return False  # a block of another form
+            # The block has another structure.
+            return False
 
-    def _holds(self, layer: int, tolerance: float) -> bool:
+    def _is_block_exact(self, layer: int, tolerance: float) -> bool:
+        """Check one block on two copies of the batch, and on the first two rows alone."""
         call = self.calls[layer]
         sublayer = self.sublayers[layer]
-        before = call.hidden_in
+        hidden_in = call.hidden_in
         expected = call.hidden_out
         largest = expected[self.mask].abs().max()
 
-        # Two copies in one batch.
-        twice = call.repeat(2, len(self.mask))
-        error = twice.run(before.repeat(2, 1, 1)) - expected.repeat(2, 1, 1)
+        repeated_call = call.repeat(2, len(self.mask))
+        error = repeated_call.run(hidden_in.repeat(2, 1, 1)) - expected.repeat(2, 1, 1)
         error = error[self.mask.repeat(2, 1)].abs().max()
 
-        # The first two rows alone.
-        two = slice(0, 2)
-        projected = run_sublayer(call, sublayer).projected[:, two]
-        rows = finish_block(call, sublayer, before[:, two], projected)
-        error_of_rows = rows - expected[:, two]
-        error_of_rows = error_of_rows[self.mask[:, two]].abs().max()
+        first_rows = slice(0, 2)
+        projected = run_sublayer(call, sublayer).projected[:, first_rows]
+        rows = finish_block(call, sublayer, hidden_in[:, first_rows], projected)
+        row_error = rows - expected[:, first_rows]
+        row_error = row_error[self.mask[:, first_rows]].abs().max()
 
-        error = torch.maximum(error, error_of_rows)
+        error = torch.maximum(error, row_error)
         return bool(error <= tolerance * largest)
 
-    # What an edit costs
-
-    def n_rows(self, layer: int) -> int:
-        """The most rows of a text that are run when a layer is edited."""
-        if layer == self.top and self.read is not None:
-            return self.read.shape[1]
-        return self.mask.shape[1]
-
-    # Edits
-
-    def replay(self, layer: int, edited: Tensor, above: AttentionEdit | None = None) -> Tensor:
-        """Returns scores [copies, batch, …] with other attention in a layer.
+    def count_rows(self, layer: int) -> int:
+        """Return the largest number of rows per text that run when a layer is edited.
 
         Args:
-            layer: the lowest edited one.
-            edited: [copies, batch, heads, queries, keys].
-            above: an edit of the layers above, for [copies · batch] texts.
+            layer: Index of the layer.
         """
-        rows = self.read if layer == self.top else None
+        if layer == self.top_layer and self.readout_rows is not None:
+            return self.readout_rows.shape[1]
+        return self.mask.shape[1]
+
+    def replay(self, layer: int, edited: Tensor, edit_above: AttentionEdit | None = None) -> Tensor:
+        """Compute scores with other attention in a layer.
+
+        Args:
+            layer: The lowest edited layer.
+            edited: New attention of this layer, `[copies, batch, heads, queries, keys]`.
+            edit_above: Edit of the layers above, for `[copies · batch]` texts.
+
+        Returns:
+            Scores `[copies, batch, ...]`.
+        """
+        rows = self.readout_rows if layer == self.top_layer else None
         edited = take_rows(edited, rows)
         attention = take_rows(self.attention[layer][None], rows)
         differs = (edited != attention).any(-1)
-        if edited.requires_grad:  # weights put back unchanged have gradients too
+        if edited.requires_grad:
+            # Unchanged weights have gradients too, so no row may be skipped.
             differs = torch.ones_like(differs)
         head_differs = differs.flatten(0, 1).any(-1).any(0)
         heads = head_differs.nonzero()[:, 0].tolist() or [0]
-        change = edited[:, :, heads] - attention[:, :, heads]
+        weight_change = edited[:, :, heads] - attention[:, :, heads]
         if rows is None:
             rows = index_rows(differs.any(2).any(0))
-            change = take_rows(change, rows)
-        values = self.captured(layer).values[:, heads]
-        change = change.to(values.dtype) @ values
-        return self.run(layer, heads, rows, change, above)
+            weight_change = take_rows(weight_change, rows)
+        values = self.get_sublayer_results(layer).values[:, heads]
+        output_change = weight_change.to(values.dtype) @ values
+        return self.run_from_change(layer, heads, rows, output_change, edit_above)
 
     def replay_output(self, layer: int, head: int, query: int | None, output: Tensor) -> Tensor:
-        """Returns scores [copies, batch, …] with another output of a head.
+        """Compute scores with another output of a head.
 
         Args:
-            layer, head, query: the site.
-            output: [copies, batch, queries, width].
+            layer: Index of the layer.
+            head: Index of the head.
+            query: The only row that is replaced, or None for all rows.
+            output: New outputs, `[copies, batch, queries, width]`.
+
+        Returns:
+            Scores `[copies, batch, ...]`.
         """
-        values = self.captured(layer).values[:, head]
+        values = self.get_sublayer_results(layer).values[:, head]
         weights = self.attention[layer][:, head]
-        before = weights.to(values.dtype) @ values
-        change = output.to(values.dtype) - before
+        old_output = weights.to(values.dtype) @ values
+        change = output.to(values.dtype) - old_output
         if query is not None:
-            here = torch.arange(change.shape[2], device=change.device) == query
-            change = change * here[:, None]
-        rows = self.read if layer == self.top else None
+            is_replaced = torch.arange(change.shape[2], device=change.device) == query
+            change = change * is_replaced[:, None]
+        rows = self.readout_rows if layer == self.top_layer else None
         change = take_rows(change, rows)
-        return self.run(layer, [head], rows, change.unsqueeze(2))
+        return self.run_from_change(layer, [head], rows, change.unsqueeze(2))
 
-    def captured(self, layer: int) -> SublayerResults:
-        """Intermediate results of a layer's attention; those of one layer are kept."""
-        if layer not in self._captured:
-            self._captured.clear()
-            with torch.no_grad():
-                part = run_sublayer(self.calls[layer], self.sublayers[layer])
-            self._captured[layer] = part
-        return self._captured[layer]
-
-    def run(
-        self,
-        layer: int,
-        heads: Sequence[int],
-        rows: Tensor | None,
-        change: Tensor,
-        above: AttentionEdit | None = None,
-    ) -> Tensor:
-        """Returns scores [copies, batch, …] when some heads' outputs change.
+    def get_sublayer_results(self, layer: int) -> SublayerResults:
+        """Return the intermediate results of a layer's attention, and cache those of one layer.
 
         Args:
-            layer, heads: the changed heads.
-            rows: int [batch, rows], where they change; None: all rows.
-            change: [copies, batch, heads, rows, width].
-            above: as in :meth:`replay`.
+            layer: Index of the layer.
         """
-        new = self._edited(layer, heads, rows, change)
-        if layer < self.top:
-            hidden = put_rows(self.calls[layer].hidden_out, rows, new).flatten(0, 1)
-            new = self._climb(layer + 1, hidden, above)
-            new = new.unflatten(0, change.shape[:2])
-            rows = self.read
-        return self.head(put_rows(self.calls[-1].hidden_out, rows, new))
+        if layer not in self._results:
+            self._results.clear()
+            with torch.no_grad():
+                results = run_sublayer(self.calls[layer], self.sublayers[layer])
+            self._results[layer] = results
+        return self._results[layer]
 
-    def _edited(
+    def run_from_change(
+        self,
+        layer: int,
+        heads: Sequence[int],
+        rows: Tensor | None,
+        change: Tensor,
+        edit_above: AttentionEdit | None = None,
+    ) -> Tensor:
+        """Compute scores from a change of some heads' outputs.
+
+        Args:
+            layer: Index of the layer.
+            heads: Indices of the changed heads.
+            rows: Rows that change, int `[batch, rows]`, or None for all rows.
+            change: Change of the head outputs, `[copies, batch, heads, rows, width]`.
+            edit_above: As in `replay`.
+
+        Returns:
+            Scores `[copies, batch, ...]`.
+        """
+        new_rows = self._run_edited_block(layer, heads, rows, change)
+        if layer < self.top_layer:
+            hidden = put_rows(self.calls[layer].hidden_out, rows, new_rows).flatten(0, 1)
+            new_rows = self._run_blocks_above(layer + 1, hidden, edit_above)
+            new_rows = new_rows.unflatten(0, change.shape[:2])
+            rows = self.readout_rows
+        return self.head(put_rows(self.calls[-1].hidden_out, rows, new_rows))
+
+    def _run_edited_block(
         self,
         layer: int,
         heads: Sequence[int],
         rows: Tensor | None,
         change: Tensor,
     ) -> Tensor:
-        """Returns the rows that the edited block returns, [copies, batch, rows, hidden]."""
+        """Compute the changed rows of the edited block's output, `[copies, batch, rows, hidden]`."""
         call, sublayer = self.calls[layer], self.sublayers[layer]
         by_row = change.transpose(2, 3).flatten(3)
-        added = by_row @ sublayer.slices[heads].flatten(0, 1)
-        projected = take_rows(self.captured(layer).projected, rows)
-        projected = projected + added
+        projected_change = by_row @ sublayer.slices[heads].flatten(0, 1)
+        projected = take_rows(self.get_sublayer_results(layer).projected, rows)
+        projected = projected + projected_change
         hidden = take_rows(call.hidden_in, rows)
         hidden = hidden.expand(projected.shape).flatten(0, 1)
         projected = projected.flatten(0, 1)
-        new = finish_block(call, sublayer, hidden, projected)
-        return new.unflatten(0, change.shape[:2])
+        new_rows = finish_block(call, sublayer, hidden, projected)
+        return new_rows.unflatten(0, change.shape[:2])
 
-    def _climb(self, first: int, hidden: Tensor, above: AttentionEdit | None) -> Tensor:
-        """Runs [copies · batch, queries, hidden] through the blocks from ``first`` on.
+    def _run_blocks_above(
+        self, first_layer: int, hidden: Tensor, edit_above: AttentionEdit | None
+    ) -> Tensor:
+        """Run hidden states `[copies · batch, queries, hidden]` through the remaining blocks.
 
-        Of the last one only the rows that are read come out.
+        Returns only the read-out rows of the last block's output.
         """
         n_batch = len(self.mask)
-        n_copies, sublayer = len(hidden) // n_batch, self.sublayers[-1]
-        modules = {one.name: one.attention for one in self.sublayers}
-        editing = nullcontext() if above is None else hook_attention(modules, above, first=first)
+        n_copies, last_sublayer = len(hidden) // n_batch, self.sublayers[-1]
+        modules = {sublayer.name: sublayer.attention for sublayer in self.sublayers}
+        editing = (
+            nullcontext()
+            if edit_above is None
+            else hook_attention(modules, edit_above, first_layer=first_layer)
+        )
         with editing:
-            for call in self.calls[first:-1]:
+            for call in self.calls[first_layer:-1]:
                 hidden = call.repeat(n_copies, n_batch).run(hidden)
-            call = self.calls[-1].repeat(n_copies, n_batch)
-            if self.read is None:
-                return call.run(hidden)
-            outputs = compute_head_outputs(call, sublayer, hidden)
-        rows = self.read.repeat(n_copies, 1)
-        projected = sublayer.projection(take_rows(outputs, rows))
-        return finish_block(call, sublayer, take_rows(hidden, rows), projected)
+            last_call = self.calls[-1].repeat(n_copies, n_batch)
+            if self.readout_rows is None:
+                return last_call.run(hidden)
+            outputs = compute_head_outputs(last_call, last_sublayer, hidden)
+        rows = self.readout_rows.repeat(n_copies, 1)
+        projected = last_sublayer.projection(take_rows(outputs, rows))
+        return finish_block(last_call, last_sublayer, take_rows(hidden, rows), projected)

@@ -1,9 +1,9 @@
-"""Runs a Transformer again with edited attention, on a twin that shares its weights.
+"""Forward passes of a Transformer with edited attention, on a copy that shares its weights.
 
-Replays run vectorised over the edits, the layers below cached: for 32 edits of the top layer of a
-6-layer BERT 7.6 times faster than a loop of full passes on 8 texts, where caching with a repeated
-batch gives 5.4 and vectorising alone 6.6. Where a family cannot be vectorised (Bloom, Falcon) the
-batch is repeated above the cache.
+The layers below an edit are not run again, and all copies of an edit run as one vectorised batch. On 8
+texts, 32 edits of the top layer of a 6-layer BERT are 7.6 times faster than a loop of full passes. Caching
+the lower layers alone gives a factor of 5.4, and vectorising alone 6.6. If a model cannot be vectorised
+(Bloom, Falcon), the batch is repeated above the cached layers.
 """
 
 import inspect
@@ -24,19 +24,19 @@ from hf_attnprobe.adapters.transformer.attention_hooks import (
     OutputHook,
     SubstituteValues,
     create_masking_edit,
-    create_replacing_edit,
     create_output_edit,
+    create_replacing_edit,
     hook_attention,
-    unpack_heads,
     keep_attention,
+    unpack_heads,
 )
 from hf_attnprobe.adapters.transformer.layout import (
     EXAMPLE_LENGTH,
-    create_example_inputs,
-    find_layout,
     copy_with_shared_weights,
-    name_layers,
+    create_example_inputs,
     describe_unusual_layers,
+    find_layout,
+    name_layers,
 )
 from hf_attnprobe.adapters.transformer.partial_replay import (
     PartialReplay,
@@ -45,12 +45,12 @@ from hf_attnprobe.adapters.transformer.partial_replay import (
 )
 from hf_attnprobe.adapters.transformer.recorded_blocks import (
     get_first_tensor,
+    get_relative_tolerance,
     hook_modules,
     record_calls,
-    get_relative_tolerance,
     repeat_batch,
-    skip_first_calls,
     replace_first_tensor,
+    skip_first_calls,
 )
 from hf_attnprobe.adapters.transformer.task_heads import ADAPTER_INPUTS, TaskHead
 from hf_attnprobe.core.errors import AttnProbeError
@@ -58,24 +58,31 @@ from hf_attnprobe.protocol import Batch, Observation, Reference, Site
 
 
 TOKENS_PER_PASS = {"cpu": 4096}
-"""By device. On a CPU core larger passes leave the caches.
+"""Default number of tokens in a forward pass, by device type.
 
-8,192 tokens take 10 to 30% more time per token, 1,024 up to 20%.
+On a CPU core, larger passes exceed the caches: 8,192 tokens take 10 to 30% more time per token, and 1,024
+tokens up to 20% more.
 """
 
 
 class HookedTransformer:
-    """A twin of a model that shares its weights, with the places of its attention.
+    """A copy of a model that shares its weights, with access to its attention.
+
+    Args:
+        model: The user's model, which is not changed.
+        head: Its task head.
+        dtype: Data type of all computations; None keeps the type of the weights.
+        tokens_per_pass: Number of tokens in a forward pass; None chooses it by device.
 
     Attributes:
-        model: the twin, in eval mode.
-        head: what the model predicts.
-        layout: see :class:`~hf_attnprobe.adapters.transformer.layout.Layout`.
-        layers: kind and heads of each layer; the position is the layer's number.
-        n_heads: number of heads of each layer.
-        layer_names: "layer.3", or "encoder.0", "decoder.0", "cross.0".
-        tokens_per_pass: how many tokens are fed at once.
-        accepts_use_cache: whether the model may be told to keep no cache.
+        model: The copy, in eval mode.
+        head: The task head.
+        layout: Modules that are read and edited, see `Layout`.
+        layers: Kind and number of heads of each layer; the index is the layer's number.
+        n_heads: Number of heads of each layer.
+        layer_names: Names such as "layer.3", or "encoder.0", "decoder.0" and "cross.0".
+        accepts_use_cache: Whether the model's forward has the argument `use_cache`.
+        tokens_per_pass: Number of tokens in a forward pass.
     """
 
     def __init__(
@@ -91,11 +98,13 @@ class HookedTransformer:
         self.layers = self.layout.layers
         self.n_heads = [layer.n_heads for layer in self.layers]
         self.layer_names = name_layers(self.layers)
-        self.accepts_use_cache = "use_cache" in inspect.signature(self.model.forward).parameters
-        at_once = TOKENS_PER_PASS.get(self.model.device.type, 65536)
-        self.tokens_per_pass = tokens_per_pass or at_once
+        parameters = inspect.signature(self.model.forward).parameters
+        self.accepts_use_cache = "use_cache" in parameters
+        default_tokens = TOKENS_PER_PASS.get(self.model.device.type, 65536)
+        self.tokens_per_pass = tokens_per_pass or default_tokens
 
     def sites(self) -> list[Site]:
+        """Return a site for every head of every layer."""
         return [
             Site(layer, head)
             for layer, n_heads in enumerate(self.n_heads)
@@ -103,39 +112,51 @@ class HookedTransformer:
         ]
 
     def describe_unusual_layers(self) -> list[str]:
-        """Notes on layers that the model numbers in another way."""
+        """Describe layers whose numbers differ from those in the model's own code."""
         return describe_unusual_layers(self.model, self.layers, self.layer_names)
 
     @cached_property
-    def _heads(self) -> "HeadSupport":
+    def _head_support(self) -> "HeadSupport":
+        """Abilities of the heads, determined once on an example."""
         return examine_head_support(self)
 
     def compute_logits(
         self,
         inputs: Mapping[str, Tensor],
         edit: AttentionEdit | None = None,
-        outputs: Sequence[Any] = (),
-        tap: OutputHook | None = None,
+        skipped_outputs: Sequence[Any] = (),
+        output_hook: OutputHook | None = None,
         n_keys: int | None = None,
     ) -> Tensor:
-        """The head's scores [batch, scores] of one forward pass.
+        """Run one forward pass and compute the scores of the task head.
 
         Args:
-            inputs: the model's keyword arguments, and what the head knows of the texts.
-            edit: what the attention of every layer goes through.
-            outputs: what the first block calls return instead of running.
-            tap: what the heads' outputs go through.
-            n_keys: see :func:`~hf_attnprobe.adapters.transformer.attention_hooks.standardise_form`.
+            inputs: Inputs of the model and of the task head.
+            edit: Edit of the attention of every layer.
+            skipped_outputs: Outputs of the first block calls, which are returned instead of running these
+                blocks.
+            output_hook: Hook for the head outputs.
+            n_keys: See `standardise_form`.
+
+        Returns:
+            Scores `[batch, scores]`, in float32 or more.
         """
         arguments = self.build_arguments(inputs)
-        first = sum(layer.n_blocks_before < len(outputs) for layer in self.layers)
-        modules = {} if edit is None and tap is None else self.layout.modules
-        change = edit or keep_attention
-        editing = hook_attention(modules, change, first=first, outputs=tap, n_keys=n_keys)
+        n_skipped_layers = sum(
+            layer.n_blocks_before < len(skipped_outputs) for layer in self.layers
+        )
+        modules = {} if edit is None and output_hook is None else self.layout.modules
+        hooks = hook_attention(
+            modules,
+            edit or keep_attention,
+            first_layer=n_skipped_layers,
+            output_hook=output_hook,
+            n_keys=n_keys,
+        )
         with (
             sdpa_kernel(VARIABLE_LENGTH_KERNELS),
-            editing if modules else nullcontext(),
-            skip_first_calls(self.layout.blocks if outputs else (), outputs),
+            hooks if modules else nullcontext(),
+            skip_first_calls(self.layout.blocks if skipped_outputs else (), skipped_outputs),
         ):
             result = self.model(**arguments)
         scores = self.head.compute_scores(result, inputs)
@@ -147,17 +168,21 @@ class HookedTransformer:
         outputs: Sequence[Any],
         hidden: Tensor,
     ) -> Tensor:
-        """Returns scores [copies, batch, scores] of the head, from the last hidden states.
+        """Compute the scores of the task head from the last hidden states.
 
         Args:
-            inputs: see :meth:`logits`.
-            outputs: of every block call.
-            hidden: [copies, batch, queries, hidden], in place of the last of them.
+            inputs: Inputs of the model and of the task head.
+            outputs: Recorded outputs of all block calls.
+            hidden: Hidden states that replace the output of the last block,
+                `[copies, batch, queries, hidden]`.
+
+        Returns:
+            Scores `[copies, batch, scores]`.
         """
 
         def run(inputs: Mapping[str, Tensor], hidden: Tensor) -> Tensor:
-            last = replace_first_tensor(outputs[-1], hidden)
-            return self.compute_logits(inputs, None, (*outputs[:-1], last))
+            last_output = replace_first_tensor(outputs[-1], hidden)
+            return self.compute_logits(inputs, None, (*outputs[:-1], last_output))
 
         if self.supports_vmap:
             return torch.func.vmap(partial(run, inputs))(hidden)
@@ -168,64 +193,72 @@ class HookedTransformer:
 
     @cached_property
     def sublayers(self) -> list[Sublayer] | None:
-        """The attention sublayer of every block, if replays may be short.
+        """Attention sublayers of all blocks, or None if the model has no partial replays.
 
-        Tried once, on the example, an edit in every layer; None where a model is built
-        in another way.
+        Determined once on an example, with an edit in every layer.
         """
         kinds = {layer.kind for layer in self.layers}
-        is_spread = getattr(self.model, "hf_device_map", None) is not None
-        if kinds != {"layer"} or self.layout.embeddings.sequence_first or is_spread:
+        is_on_several_devices = getattr(self.model, "hf_device_map", None) is not None
+        if kinds != {"layer"} or self.layout.embeddings.sequence_first or is_on_several_devices:
             return None
         try:
             with torch.no_grad():
-                return self._tried_sublayers()
+                return self._find_verified_sublayers()
         except torch.OutOfMemoryError:
             raise
-        except Exception:  # a block raises whatever it likes
+        except Exception:
+            # A block with another structure may raise exceptions of any type.
             return None
 
-    def _tried_sublayers(self) -> list[Sublayer] | None:
+    def _find_verified_sublayers(self) -> list[Sublayer] | None:
+        """Find the attention sublayers, and check partial replays against full passes."""
         inputs, attention = create_example_inputs(self.model), []
 
-        def note(layer: int, weights: Tensor, scores: Tensor) -> Tensor:
+        def note_attention(layer: int, weights: Tensor, scores: Tensor) -> Tensor:
             attention.append(weights)
             return weights
 
         with record_calls(self.layout.blocks) as calls:
-            self.compute_logits(inputs, note)
+            self.compute_logits(inputs, note_attention)
         sublayers = find_sublayers(calls, self.layout.modules, self.n_heads)
         if sublayers is None:
             return None
         mask = torch.ones_like(attention[0][:, 0, 0], dtype=torch.bool)
-        head = partial(self.compute_scores_from_hidden, inputs, [call.output for call in calls])
-        short = PartialReplay(calls, sublayers, attention, mask, head)
+        outputs = [call.output for call in calls]
+        head = partial(self.compute_scores_from_hidden, inputs, outputs)
+        partial_replay = PartialReplay(calls, sublayers, attention, mask, head)
         for layer, weights in enumerate(attention):
-            if not equals_full_pass(self, short, inputs, layer, weights.flip(-1)):
+            if not equals_full_pass(self, partial_replay, inputs, layer, weights.flip(-1)):
                 return None
         return sublayers
 
     def build_arguments(self, inputs: Mapping[str, Tensor]) -> dict[str, Any]:
-        """The model's arguments: the inputs that are not this package's own."""
-        own = {name: value for name, value in inputs.items() if name not in ADAPTER_INPUTS}
-        arguments = self.head.build_arguments(own)
+        """Build the keyword arguments of the model, without inputs that only adapters use.
+
+        Args:
+            inputs: Inputs of the model and of the task head.
+        """
+        model_inputs = {name: value for name, value in inputs.items() if name not in ADAPTER_INPUTS}
+        arguments = self.head.build_arguments(model_inputs)
         if self.accepts_use_cache:
             arguments.setdefault("use_cache", False)
         return arguments
 
     @cached_property
     def supports_vmap(self) -> bool:
-        """Whether ``torch.func.vmap`` can run the model over several edits.
+        """Whether `torch.func.vmap` can run the model over several edits.
 
-        Tried once, on the example: an error in an audit is never taken for this. vmap
-        refuses layers that look at values (routers, overflow guards) and autograd
-        functions of a model's own (Bloom).
+        Determined once on an example, so that errors during an audit are not misinterpreted. vmap fails
+        for layers that branch on values (routers, overflow guards) and for custom autograd functions
+        (Bloom).
         """
         inputs = create_example_inputs(self.model)
         n_keys = self.layout.n_keys or EXAMPLE_LENGTH
         shape = (2, 1, self.n_heads[0], n_keys, n_keys)
         edits = torch.full(shape, 1 / n_keys, device=self.model.device)
-        run = torch.func.vmap(lambda edit: self.compute_logits(inputs, create_replacing_edit({0: edit})))
+        run = torch.func.vmap(
+            lambda edit: self.compute_logits(inputs, create_replacing_edit({0: edit}))
+        )
         try:
             with torch.no_grad():
                 run(edits)
@@ -237,12 +270,14 @@ class HookedTransformer:
 
 
 # --- Many edits of one observation at once -------------------------------------------------------
-# What does not depend on an edit is computed once for all copies.
 
 Inputs = Mapping[str, Tensor]
+"""Inputs of the model and of the task head, by name."""
 Edits = Mapping[int, Tensor]
+"""Data of edits by layer, such as new attention, each `[copies, batch, ...]`."""
 RunAboveEdits = Callable[[Inputs, tuple[Any, ...], Edits], Tensor]
-"""(model inputs, outputs of the block calls to skip, edits by layer) -> [batch, ...]."""
+"""Function from inputs, outputs of the block calls to skip, and one copy of the edits to a result
+`[batch, ...]`."""
 
 
 def resume_above_edits(
@@ -251,36 +286,50 @@ def resume_above_edits(
     edits: Edits,
     run: RunAboveEdits,
 ) -> Tensor:
-    """Runs every copy of the edits from the lowest edited layer up.
+    """Run all copies of edits from the lowest edited layer upwards.
 
     Args:
-        edits: by layer, each [copies, batch, ...].
+        transformer: The model.
+        observation: The observed batch.
+        edits: Data of the edits by layer, each `[copies, batch, ...]`.
+        run: Function that runs one copy of the edits.
 
     Returns:
-        [copies, batch, ...].
+        Results `[copies, batch, ...]`.
     """
     lowest = min(edits)
     n_skipped = transformer.layers[lowest].n_blocks_before
-    lower = observation.state.outputs[:n_skipped]
+    skipped_outputs = observation.state.outputs[:n_skipped]
     inputs = observation.batch.inputs
 
-    def some(copies: slice) -> Tensor:
-        part = {layer: edited[copies] for layer, edited in edits.items()}
+    def run_copies(copies: slice) -> Tensor:
+        chunk = {layer: edited[copies] for layer, edited in edits.items()}
         if transformer.supports_vmap:
-            return torch.func.vmap(partial(run, inputs, lower))(part)
-        n_copies, n_batch = part[lowest].shape[:2]
-        flat = {layer: edited.flatten(0, 1) for layer, edited in part.items()}
-        given = dict(inputs), lower
-        all_inputs, all_lower = repeat_batch(given, n_copies, n_batch)
-        found = run(all_inputs, all_lower, flat)
-        return found.unflatten(0, (n_copies, n_batch))
+            return torch.func.vmap(partial(run, inputs, skipped_outputs))(chunk)
+        n_copies, n_batch = chunk[lowest].shape[:2]
+        flat_edits = {layer: edited.flatten(0, 1) for layer, edited in chunk.items()}
+        repeated_inputs, repeated_outputs = repeat_batch(
+            (dict(inputs), skipped_outputs), n_copies, n_batch
+        )
+        result = run(repeated_inputs, repeated_outputs, flat_edits)
+        return result.unflatten(0, (n_copies, n_batch))
 
-    n_at_once = transformer.tokens_per_pass // observation.batch.mask.numel()
-    return run_in_chunks(some, len(edits[lowest]), n_at_once)
+    chunk_size = transformer.tokens_per_pass // observation.batch.mask.numel()
+    return run_in_chunks(run_copies, len(edits[lowest]), chunk_size)
 
 
-def prepare_partial_replay(transformer: HookedTransformer, observation: Observation) -> PartialReplay | None:
-    """Prepares an observation for short replays; None if they are not exact for it."""
+def prepare_partial_replay(
+    transformer: HookedTransformer, observation: Observation
+) -> PartialReplay | None:
+    """Prepare an observation for partial replays.
+
+    Args:
+        transformer: The model.
+        observation: The observed batch.
+
+    Returns:
+        The prepared batch, or None if partial replays are not exact for it.
+    """
     sublayers = transformer.sublayers
     if sublayers is None:
         return None
@@ -289,98 +338,129 @@ def prepare_partial_replay(transformer: HookedTransformer, observation: Observat
         state, batch = observation.state, observation.batch
         head = partial(transformer.compute_scores_from_hidden, batch.inputs, state.outputs)
         attention, mask = observation.attention, batch.mask
-        short = PartialReplay(state.calls, sublayers, attention, mask, head)
-        holds = short.holds(get_relative_tolerance(transformer.model.dtype))
-        return short if holds else None
+        partial_replay = PartialReplay(state.calls, sublayers, attention, mask, head)
+        is_exact = partial_replay.is_exact(get_relative_tolerance(transformer.model.dtype))
+        return partial_replay if is_exact else None
 
     return observation.remember("short_replay", prepare)
 
 
 @torch.no_grad()
 def check_partial_replays(transformer: HookedTransformer, observation: Observation) -> None:
-    """Checks in every layer that short replays equal whole passes.
+    """Check that partial replays equal full passes in every layer, and otherwise disable them.
 
-    Where they do not, the transformer makes no short ones any more.
+    Args:
+        transformer: The model.
+        observation: The observed batch.
     """
-    short, inputs = (
+    partial_replay, inputs = (
         prepare_partial_replay(transformer, observation),
         observation.batch.inputs,
     )
-    if short is None:
+    if partial_replay is None:
         return
     for layer, attention in enumerate(observation.attention):
         visible = observation.model.get_visible_keys(observation, layer)
         edited = put_weight_on_least_attended(attention, visible)
-        if not equals_full_pass(transformer, short, inputs, layer, edited):
+        if not equals_full_pass(transformer, partial_replay, inputs, layer, edited):
             transformer.sublayers = None
             return
 
 
 def equals_full_pass(
     transformer: HookedTransformer,
-    short: PartialReplay,
+    partial_replay: PartialReplay,
     inputs: Inputs,
     layer: int,
     edited: Tensor,
 ) -> bool:
-    """Whether a short replay of an edit, twice in one batch, gives what a whole pass does."""
+    """Check whether a partial replay of two equal edits gives the same scores as a full pass.
+
+    Args:
+        transformer: The model.
+        partial_replay: The prepared batch.
+        inputs: Inputs of the same batch.
+        layer: The edited layer.
+        edited: New attention, `[batch, heads, queries, keys]`.
+    """
     expected = transformer.compute_logits(inputs, create_replacing_edit({layer: edited}))
-    found = short.replay(layer, edited.repeat(2, 1, 1, 1, 1))
+    scores = partial_replay.replay(layer, edited.repeat(2, 1, 1, 1, 1))
     largest = float(expected.nan_to_num(neginf=0).abs().max())
     return torch.allclose(
-        found,
-        expected.expand_as(found),
+        scores,
+        expected.expand_as(scores),
         rtol=0,
         atol=get_relative_tolerance(transformer.model.dtype) * largest,
         equal_nan=True,
     )
 
 
-def run_in_chunks(run: Callable[[slice], Tensor], n_copies: int, n_at_once: int) -> Tensor:
-    """Calls ``run`` on a few copies at a time, [copies, …]."""
-    n_at_once = max(1, n_at_once)
-    starts = range(0, n_copies, n_at_once)
-    return torch.cat([run(slice(start, start + n_at_once)) for start in starts])
+def run_in_chunks(run: Callable[[slice], Tensor], n_copies: int, chunk_size: int) -> Tensor:
+    """Call a function on chunks of copies and concatenate the results.
+
+    Args:
+        run: Function from a slice of the copies to results `[copies, ...]`.
+        n_copies: Number of copies.
+        chunk_size: Number of copies per chunk; at least 1 is used.
+
+    Returns:
+        Results `[copies, ...]`.
+    """
+    chunk_size = max(1, chunk_size)
+    starts = range(0, n_copies, chunk_size)
+    return torch.cat([run(slice(start, start + chunk_size)) for start in starts])
 
 
 def replay_logits(
     transformer: HookedTransformer,
     observation: Observation,
     edits: Edits,
-    as_edit: Callable[[Edits], AttentionEdit],
+    create_edit: Callable[[Edits], AttentionEdit],
 ) -> Tensor:
-    """Logits [copies, batch, outputs]; ``as_edit`` turns one copy of ``edits`` into an edit."""
-    short = prepare_partial_replay(transformer, observation)
-    if short is not None:
-        return _replay_shortly(transformer, short, edits, as_edit)
+    """Compute the scores of the task head with edited attention.
 
-    def run(inputs: Inputs, lower: tuple[Any, ...], edits: Edits) -> Tensor:
-        return transformer.compute_logits(inputs, as_edit(edits), lower)
+    Args:
+        transformer: The model.
+        observation: The observed batch.
+        edits: Data of the edits by layer, each `[copies, batch, ...]`.
+        create_edit: Function that creates an edit from one copy of the data.
+
+    Returns:
+        Scores `[copies, batch, scores]`.
+    """
+    partial_replay = prepare_partial_replay(transformer, observation)
+    if partial_replay is not None:
+        return _replay_partially(transformer, partial_replay, edits, create_edit)
+
+    def run(inputs: Inputs, skipped_outputs: tuple[Any, ...], edits: Edits) -> Tensor:
+        return transformer.compute_logits(inputs, create_edit(edits), skipped_outputs)
 
     return resume_above_edits(transformer, observation, edits, run)
 
 
-def _replay_shortly(
+def _replay_partially(
     transformer: HookedTransformer,
-    short: PartialReplay,
+    partial_replay: PartialReplay,
     edits: Edits,
-    as_edit: Callable[[Edits], AttentionEdit],
+    create_edit: Callable[[Edits], AttentionEdit],
 ) -> Tensor:
-    lowest, n_texts = min(edits), len(short.mask)
+    """Compute the scores of `replay_logits` by partial replays."""
+    lowest, n_texts = min(edits), len(partial_replay.mask)
 
-    def run(copies: slice) -> Tensor:
-        part = {layer: edited[copies] for layer, edited in edits.items()}
-        attention = short.attention[lowest]
+    def run_copies(copies: slice) -> Tensor:
+        chunk = {layer: edited[copies] for layer, edited in edits.items()}
+        attention = partial_replay.attention[lowest]
         edited = torch.func.vmap(
-            lambda edit: as_edit({lowest: edit})(lowest, attention, attention)
-        )(part.pop(lowest))
-        flat = {}
-        for layer, edit in part.items():
-            flat[layer] = edit.expand(-1, n_texts, -1, -1, -1).flatten(0, 1)
-        return short.replay(lowest, edited, as_edit(flat) if flat else None)
+            lambda edit: create_edit({lowest: edit})(lowest, attention, attention)
+        )(chunk.pop(lowest))
+        flat_edits = {}
+        for layer, edit in chunk.items():
+            flat_edits[layer] = edit.expand(-1, n_texts, -1, -1, -1).flatten(0, 1)
+        edit_above = create_edit(flat_edits) if flat_edits else None
+        return partial_replay.replay(lowest, edited, edit_above)
 
-    n_at_once = transformer.tokens_per_pass // (n_texts * short.n_rows(lowest))
-    return run_in_chunks(run, len(edits[lowest]), n_at_once)
+    chunk_size = transformer.tokens_per_pass // (n_texts * partial_replay.count_rows(lowest))
+    return run_in_chunks(run_copies, len(edits[lowest]), chunk_size)
 
 
 def replay_outputs(
@@ -389,18 +469,28 @@ def replay_outputs(
     site: Site,
     outputs: Tensor,
 ) -> Tensor:
-    """See :class:`~hf_attnprobe.protocol.HeadOutputs`."""
+    """Compute the probabilities with the output of one head replaced; see `HeadOutputs`.
+
+    Args:
+        transformer: The model.
+        observation: The observed batch.
+        site: A single head.
+        outputs: New outputs, `[copies, batch, queries, width]`.
+
+    Returns:
+        Probabilities `[copies, batch, classes]`.
+    """
     n_heads = transformer.n_heads[site.layer]
-    short = prepare_partial_replay(transformer, observation)
-    if short is not None:
-        n_at_once = transformer.tokens_per_pass // observation.batch.mask.numel()
-        replayed = [short.replay_output(*site, part) for part in outputs.split(max(1, n_at_once))]
-        logits = torch.cat(replayed)
+    partial_replay = prepare_partial_replay(transformer, observation)
+    if partial_replay is not None:
+        chunk_size = max(1, transformer.tokens_per_pass // observation.batch.mask.numel())
+        chunks = [partial_replay.replay_output(*site, chunk) for chunk in outputs.split(chunk_size)]
+        logits = torch.cat(chunks)
         return transformer.head.compute_probs(logits, observation.batch.inputs)
 
-    def run(inputs: Inputs, lower: tuple[Any, ...], edits: Edits) -> Tensor:
+    def run(inputs: Inputs, skipped_outputs: tuple[Any, ...], edits: Edits) -> Tensor:
         edit = create_output_edit(*site, n_heads, edits[site.layer])
-        return transformer.compute_logits(inputs, None, lower, OutputHook(edit))
+        return transformer.compute_logits(inputs, None, skipped_outputs, OutputHook(edit))
 
     logits = resume_above_edits(transformer, observation, {site.layer: outputs}, run)
     return transformer.head.compute_probs(logits, observation.batch.inputs)
@@ -413,74 +503,101 @@ def replay_interchange(
     units: Tensor,
     states: Edits,
 ) -> Tensor:
-    """Returns probabilities, see :class:`~hf_attnprobe.protocol.ExchangeableStates`."""
+    """Compute the probabilities if heads read other states; see `ExchangeableStates`.
+
+    Args:
+        transformer: The model.
+        observation: The observed batch.
+        site: The heads that read the other states.
+        units: Position of the unit in each text, int `[copies, batch]`.
+        states: The other states by layer, each `[batch, heads of the site, width]`.
+
+    Returns:
+        Probabilities `[copies, batch, classes]`.
+    """
     model = observation.model
     mask = observation.batch.mask
-    at_unit = torch.nn.functional.one_hot(units, mask.shape[1]).bool()
-    places, instead, own = {}, {}, {}
+    is_unit = torch.nn.functional.one_hot(units, mask.shape[1]).bool()
+    positions, substitutes, observed_attention = {}, {}, {}
     for layer, heads in model.get_heads_by_layer(site).items():
-        own[layer] = observation.attention[layer]
-        places[layer] = model.get_unit_positions(observation, layer, at_unit)
-        instead[layer] = SubstituteValues.create(heads, site.query, states[layer], own[layer])
+        attention = observation.attention[layer]
+        observed_attention[layer] = attention
+        positions[layer] = model.get_unit_positions(observation, layer, is_unit)
+        substitutes[layer] = SubstituteValues.create(heads, site.query, states[layer], attention)
 
-    def run(inputs: Inputs, lower: tuple[Any, ...], places: Edits) -> Tensor:
-        lowest = places[min(places)]
-        n_copies = len(lowest) // len(mask)  # in one batch; 1 where vectorised
-        held = {}
-        for layer, weights in own.items():
-            held[layer] = weights.repeat(n_copies, 1, 1, 1)
-        tap = InterchangeHook(places, instead, transformer.n_heads)
-        return transformer.compute_logits(inputs, create_replacing_edit(held), lower, tap)
+    def run(inputs: Inputs, skipped_outputs: tuple[Any, ...], positions: Edits) -> Tensor:
+        lowest_positions = positions[min(positions)]
+        # Without vmap, the batch contains several copies of the texts.
+        n_copies = len(lowest_positions) // len(mask)
+        fixed_attention = {}
+        for layer, weights in observed_attention.items():
+            fixed_attention[layer] = weights.repeat(n_copies, 1, 1, 1)
+        interchange_hook = InterchangeHook(positions, substitutes, transformer.n_heads)
+        fixing_edit = create_replacing_edit(fixed_attention)
+        return transformer.compute_logits(inputs, fixing_edit, skipped_outputs, interchange_hook)
 
-    logits = resume_above_edits(transformer, observation, places, run)
+    logits = resume_above_edits(transformer, observation, positions, run)
     return transformer.head.compute_probs(logits, observation.batch.inputs)
 
 
-class _Reached(Exception):
-    """Ends a run once the awaited block call is over; no error."""
+class _BlockReachedError(Exception):
+    """Signal that ends a forward pass after the awaited block call; not a failure."""
 
 
 def compute_block_output(
     transformer: HookedTransformer,
     observation: Observation,
     layer: int,
-    kept: Tensor,
+    factors: Tensor,
 ) -> Tensor:
-    """See :class:`~hf_attnprobe.protocol.BlockOutputs`.
+    """Compute a block's output with attention multiplied by factors; see `BlockOutputs`.
 
-    It goes on from the recorded inputs of the block and ends behind it.
+    The forward pass starts at the recorded input of the block and ends after the block.
+
+    Args:
+        transformer: The model.
+        observation: The observed batch.
+        layer: Index of the layer.
+        factors: Factors of the keys, `[copies, batch, 1, 1, keys]`.
+
+    Returns:
+        Hidden states `[copies, batch, queries, hidden]`.
     """
-    n_before = transformer.layers[layer].n_blocks_before
+    n_blocks_before = transformer.layers[layer].n_blocks_before
 
-    def run(inputs: Inputs, lower: tuple[Any, ...], edits: Edits) -> Tensor:
+    def run(inputs: Inputs, skipped_outputs: tuple[Any, ...], edits: Edits) -> Tensor:
         outputs: list[Any] = []
 
         def stop(module: nn.Module, args: Any, output: Any) -> None:
             outputs.append(output)
-            if len(outputs) > n_before:
-                raise _Reached
+            if len(outputs) > n_blocks_before:
+                raise _BlockReachedError
 
+        edit = create_masking_edit(edits, transformer.n_heads)
         try:
             with hook_modules(transformer.layout.blocks, stop):
-                transformer.compute_logits(inputs, create_masking_edit(edits, transformer.n_heads), lower)
-        except _Reached:
+                transformer.compute_logits(inputs, edit, skipped_outputs)
+        except _BlockReachedError:
             pass
-        return extract_hidden_states(transformer, outputs[n_before])
+        return extract_hidden_states(transformer, outputs[n_blocks_before])
 
-    return resume_above_edits(transformer, observation, {layer: kept}, run)
+    return resume_above_edits(transformer, observation, {layer: factors}, run)
 
 
 def extract_hidden_states(transformer: HookedTransformer, output: Any) -> Tensor:
-    """Hidden states [batch, queries, hidden] in a block's output."""
+    """Extract the hidden states `[batch, queries, hidden]` from a block's output.
+
+    Args:
+        transformer: The model.
+        output: Output of one of its blocks.
+    """
     hidden = get_first_tensor(output)
     if transformer.layout.embeddings.sequence_first:
         return hidden.transpose(0, 1)
     return hidden
 
 
-# --- Before any number is reported: does an edit reach the model? --------------------------------
-# Other tools write attention edits that never arrive, and say nothing. Here one edit per
-# layer must change the logits, and the identity edit must not; otherwise there is no audit.
+# --- Checking that edits reach the model, before any number is reported --------------------------
 
 
 @torch.no_grad()
@@ -492,60 +609,75 @@ def check_edits_reach_logits(
     dtype: torch.dtype,
     layers: Sequence[int] | None = None,
 ) -> None:
-    """Raises AttnProbeError, naming the layer, unless edits reach the logits from every layer.
+    """Check that an edit in every layer changes the logits, and that unchanged attention does not.
+
+    An edit that never reaches the model would otherwise go unnoticed, because it produces plausible
+    numbers.
 
     Args:
-        observation: of the texts to check with.
-        native: the logits without any edit, [batch, outputs].
-        replay_logits: as the adapter's method.
-        layer_names: by layer.
-        dtype: what the model computes in.
-        layers: those to check; ``None``: all.
+        observation: Texts to check with.
+        native: Logits without any edit, `[batch, outputs]`.
+        replay_logits: Function from an observation and new attention by layer to logits.
+        layer_names: Name of each layer, for error messages.
+        dtype: Data type of the model's computations.
+        layers: Layers to check, or None for all.
+
+    Raises:
+        AttnProbeError: If the check fails. The message names the layer.
     """
     tolerance = get_relative_tolerance(dtype) * float(native.abs().max())
     for layer in range(len(layer_names)) if layers is None else layers:
         name, attention = layer_names[layer], observation.attention[layer]
-        same = replay_logits(observation, {layer: attention[None]})[0]
-        error = float((same - native).abs().max())
+        unchanged = replay_logits(observation, {layer: attention[None]})[0]
+        error = float((unchanged - native).abs().max())
         if not error <= tolerance:
             raise AttnProbeError(
-                f"self-check: attention put back unchanged in {name} moved the logits by "
+                f"self-check failed: unchanged attention in {name} changed the logits by "
                 f"{error:.1e}, more than {tolerance:.1e}; this model cannot be audited, "
                 "please report it"
             )
         visible = observation.model.get_visible_keys(observation, layer)
         edit = put_weight_on_least_attended(attention, visible)[None]
         edited = replay_logits(observation, {layer: edit})[0]
-        if (visible.sum(-1) > 1).any() and torch.equal(edited, same):
+        if (visible.sum(-1) > 1).any() and torch.equal(edited, unchanged):
             raise AttnProbeError(
-                f"self-check: attention edited in {name} left every logit as it was; the "
-                "edit does not reach the model, which cannot be audited, please report it"
+                f"self-check failed: edited attention in {name} did not change any logit, because "
+                "the edit does not reach the model; it cannot be audited, please report it"
             )
 
 
 def put_weight_on_least_attended(attention: Tensor, visible: Tensor) -> Tensor:
-    """Puts all weight of each row on the visible key that had the least.
+    """Put all weight of each row on the visible key with the smallest weight.
 
-    It is another attention wherever two keys are visible. Shape: attention [batch, heads,
-    queries, keys], visible bool [batch, queries, keys].
+    The result differs from the attention in every row with two or more visible keys.
+
+    Args:
+        attention: Attention weights, `[batch, heads, queries, keys]`.
+        visible: Visible keys, bool `[batch, queries, keys]`.
+
+    Returns:
+        New weights `[batch, heads, queries, keys]`.
     """
-    lowest = attention.masked_fill(~visible[:, None], torch.inf)
-    place = lowest.argmin(-1, keepdim=True)
-    return torch.zeros_like(attention).scatter(-1, place, 1)
+    visible_weights = attention.masked_fill(~visible[:, None], torch.inf)
+    least_attended = visible_weights.argmin(-1, keepdim=True)
+    return torch.zeros_like(attention).scatter(-1, least_attended, 1)
 
 
-# --- The outputs and values of heads: attention · values, before the projection ---
-# Some families compute something else than a product of attention and values: there is
-# nothing to capture or to replace. :func:`examine_head_support` finds out on the example.
+# --- Head outputs and values ---------------------------------------------------------------------
+# In some architectures, a head's output is not the product of attention and values, so there is
+# nothing to read or to replace. `examine_head_support` determines this on an example.
 
 
 class HeadSupport(NamedTuple):
-    """Which heads' outputs and values can be read.
+    """What can be read from the heads of a model.
 
     Attributes:
-        projections: per layer [heads, width, hidden]: a head adds ``output @ slice`` to
-            the hidden states. None where a layer has no linear output projection.
-        no_values, no_projections, no_outputs: why not, or None where they can be read.
+        projections: Each head's slice of the output projection, one tensor `[heads, width, hidden]` per
+            layer. A head adds `output @ slice` to the hidden states. None if a layer has no linear output
+            projection.
+        no_values: Reason why values cannot be read, or None.
+        no_projections: Reason why output projections cannot be read, or None.
+        no_outputs: Reason why head outputs cannot be replaced, or None.
     """
 
     projections: tuple[Tensor, ...] | None
@@ -556,7 +688,16 @@ class HeadSupport(NamedTuple):
 
 @torch.no_grad()
 def examine_head_support(transformer: HookedTransformer) -> HeadSupport:
-    """Compares zero-ablated outputs with zero-ablated attention on an example."""
+    """Determine what can be read from the heads of a model.
+
+    On an example, setting a head's output to 0 must have the same effect as setting its attention to 0.
+
+    Args:
+        transformer: The model.
+
+    Returns:
+        The output projections, and reasons for what cannot be read.
+    """
     inputs, layers = (
         create_example_inputs(transformer.model),
         range(len(transformer.layers)),
@@ -572,27 +713,27 @@ def examine_head_support(transformer: HookedTransformer) -> HeadSupport:
         outputs[layer] = output
         return output
 
-    tap = OutputHook(note_output)
-    logits = transformer.compute_logits(inputs, note_attention, tap=tap)
-    no_values = _missing(transformer, outputs, "the product of attention and values")
-    no_projections = _missing(
+    output_hook = OutputHook(note_output)
+    logits = transformer.compute_logits(inputs, note_attention, output_hook=output_hook)
+    no_values = _describe_missing_layer(transformer, outputs, "the product of attention and values")
+    no_projections = _describe_missing_layer(
         transformer,
-        tap.projections,
+        output_hook.projections,
         "a linear output projection of head outputs",
     )
     projections = None
     if no_projections is None:
-        projections = tuple(tap.projections[layer] for layer in layers)
+        projections = tuple(output_hook.projections[layer] for layer in layers)
     if no_values is not None:
         return HeadSupport(projections, no_values, no_projections, no_values)
     tolerance = 1e-3 * float(logits.abs().max())
     no_outputs = None
     for layer in reversed(layers):
         weights, output = attention[layer], outputs[layer]
-        error = _ablation_error(transformer, inputs, layer, weights, output)
+        error = _compute_ablation_error(transformer, inputs, layer, weights, output)
         if not error <= tolerance:
             no_outputs = (
-                "expected a head's output to be attention times values, "
+                "expected a head's output to be attention times values, but "
                 f"{transformer.layer_names[layer]} of "
                 f"{type(transformer.model).__name__} computes something else; "
                 "its heads can only be zero-ablated"
@@ -600,37 +741,51 @@ def examine_head_support(transformer: HookedTransformer) -> HeadSupport:
     return HeadSupport(projections, no_values, no_projections, no_outputs)
 
 
-def _missing(transformer: HookedTransformer, seen: Collection[int], what: str) -> str | None:
-    """Names the layers that were not seen to compute ``what``; None if there are none."""
+def _describe_missing_layer(
+    transformer: HookedTransformer, layers: Collection[int], operation: str
+) -> str | None:
+    """Describe the first layer that does not compute an operation, or return None.
+
+    Args:
+        transformer: The model.
+        layers: Layers that compute the operation.
+        operation: Description of the operation.
+    """
     for layer, name in enumerate(transformer.layer_names):
-        if layer not in seen:
+        if layer not in layers:
             return (
-                f"expected {what} in {name}, found none in "
+                f"expected {operation} in {name}, found none in "
                 f"{type(transformer.model).__name__}; its heads can only be zero-ablated"
             )
     return None
 
 
-def _ablation_error(
+def _compute_ablation_error(
     transformer: HookedTransformer,
     inputs: dict[str, Tensor],
     layer: int,
     attention: Tensor,
     output: Tensor,
 ) -> float:
-    """Difference between the logits when the first head's output, or its attention, is set to
-    0.
+    """Compute the difference of logits between two ways to ablate the first head of a layer.
 
-    They agree where the output is attention times values; a gate or a norm of its own in
-    between would make a difference.
+    Either its output or its attention is set to 0. Both agree if the output is attention times values.
+    They differ if the model applies a gate or a norm in between.
+
+    Args:
+        transformer: The model.
+        inputs: Inputs of the example.
+        layer: Index of the layer.
+        attention: Its attention on the example.
+        output: Its head outputs on the example.
     """
     n_heads = transformer.n_heads[layer]
     zero_attention = attention.clone()
     zero_attention[:, 0] = 0
     zeros = torch.zeros_like(unpack_heads(output, n_heads)[:, 0])
-    replaced = create_output_edit(layer, 0, None, n_heads, zeros)
+    zero_output = create_output_edit(layer, 0, None, n_heads, zeros)
     expected = transformer.compute_logits(inputs, create_replacing_edit({layer: zero_attention}))
-    ablated = transformer.compute_logits(inputs, tap=OutputHook(replaced))
+    ablated = transformer.compute_logits(inputs, output_hook=OutputHook(zero_output))
     return float((ablated - expected).abs().max())
 
 
@@ -638,33 +793,44 @@ def _ablation_error(
 def compute_outputs_and_values(
     transformer: HookedTransformer, batch: Batch
 ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-    """Outputs and values of every layer's heads, from one forward pass.
+    """Compute the outputs and the values of all heads in one forward pass.
+
+    Args:
+        transformer: The model.
+        batch: The texts.
 
     Returns:
-        Per layer [batch, heads, queries, width], and [batch, heads, keys, width].
+        Outputs `[batch, heads, queries, width]` and values `[batch, heads, keys, width]`, each one tensor
+        per layer.
     """
     outputs, values = {}, {}
 
-    def capture(layer: int, output: Tensor, value: Tensor) -> Tensor:
+    def note_layer(layer: int, layer_output: Tensor, layer_values: Tensor) -> Tensor:
         n_heads = transformer.n_heads[layer]
-        n_shared = n_heads // value.shape[1]  # by heads that share their values
-        outputs[layer] = unpack_heads(output, n_heads)
-        values[layer] = value.repeat_interleave(n_shared, dim=1)
-        return output
+        # Several heads may share their values.
+        n_sharing_heads = n_heads // layer_values.shape[1]
+        outputs[layer] = unpack_heads(layer_output, n_heads)
+        values[layer] = layer_values.repeat_interleave(n_sharing_heads, dim=1)
+        return layer_output
 
-    transformer.compute_logits(batch.inputs, tap=OutputHook(capture))
+    transformer.compute_logits(batch.inputs, output_hook=OutputHook(note_layer))
     layers = range(len(transformer.layers))
-    return tuple(outputs[n] for n in layers), tuple(values[n] for n in layers)
+    return tuple(outputs[layer] for layer in layers), tuple(values[layer] for layer in layers)
 
 
 def create_reference(transformer: HookedTransformer, batch: Batch) -> Reference:
-    """Returns head outputs for a sample of texts, padded on the right."""
+    """Create a reference from the head outputs of a sample of texts, padded on the right.
+
+    Args:
+        transformer: The model.
+        batch: The texts.
+    """
     mask = batch.mask
     order = (~mask).sort(dim=1, stable=True).indices
     is_real = mask.gather(1, order)[:, None, :, None]
     rows = order[:, None, :, None]
-    together = []
+    sorted_outputs = []
     for output in compute_outputs_and_values(transformer, batch)[0]:
-        sorted_rows = output.gather(2, rows.expand(output.shape))
-        together.append(sorted_rows * is_real)
-    return Reference(batch.example_ids, mask.sum(1), tuple(together))
+        sorted_output = output.gather(2, rows.expand(output.shape))
+        sorted_outputs.append(sorted_output * is_real)
+    return Reference(batch.example_ids, mask.sum(1), tuple(sorted_outputs))

@@ -374,7 +374,7 @@ def test_self_check_names_the_layer_whose_edit_does_not_arrive(monkeypatch):
         return replay(observation, attention | own)
 
     monkeypatch.setattr(adapter, "replay_logits", deaf)
-    with pytest.raises(AttnProbeError, match=r"edited in layer\.1 left every logit"):
+    with pytest.raises(AttnProbeError, match=r"edited attention in layer\.1 did not change any logit"):
         adapter.self_check(prepare(adapter))
     monkeypatch.setattr(adapter, "replay_logits", lambda *given: replay(*given) * 1.01)
     with pytest.raises(AttnProbeError, match=r"unchanged in layer\.0 moved the logits"):

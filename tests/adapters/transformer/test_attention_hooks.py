@@ -86,10 +86,10 @@ def test_every_spelling_of_softmax_is_seen_once_inside_attention_only(spelling, 
         seen.append((layer, weights, scores))
         return weights
 
-    with hook_attention(attention_modules(model), note) as tap:
+    with hook_attention(attention_modules(model), note) as hook:
         same = model(x)
     ((layer, weights, scores),) = seen
-    assert layer == 0 and tap.names == ["layers.0.attention"]
+    assert layer == 0 and hook.names == ["layers.0.attention"]
     assert torch.equal(same, model(x)) and torch.equal(scores, x)
     torch.testing.assert_close(weights.float(), x.softmax(-1))
     with hook_attention(attention_modules(model), uniform):
@@ -110,9 +110,9 @@ def test_softmaxes_of_other_shape_or_axis_are_not_attention(x):
         lambda x: x.softmax(2),
     ]
     model = Model(*spellings)
-    with hook_attention(attention_modules(model), uniform) as tap:
+    with hook_attention(attention_modules(model), uniform) as hook:
         model(x)
-    assert tap.names == []
+    assert hook.names == []
 
 
 SEED = torch.Generator().manual_seed(0)
@@ -197,7 +197,7 @@ def test_resuming_skips_calls_and_numbers_the_others_on(x):
         seen.append(layer)
         return weights
 
-    with hook_attention(modules, note, first=2), skip_first_calls(blocks, outputs[:2]):
+    with hook_attention(modules, note, first_layer=2), skip_first_calls(blocks, outputs[:2]):
         assert torch.equal(model(torch.zeros_like(x)), expected)
     assert seen == [2]
 

@@ -98,10 +98,10 @@ def test_a_head_of_another_family(family, head):
 
 NOT_COVERED = {
     "FNetForTokenClassification": "expected softmax attention",
-    "CanineForQuestionAnswering": "embeds tokens by a table",
+    "CanineForQuestionAnswering": "embedding table for tokens",
     "IBertForMultipleChoice": "expected softmax attention",  # of whole numbers
     "LongformerForTokenClassification": "banded, pooled or approximated",
-    "LongformerForQuestionAnswering": "runs on a text or an image alone",
+    "LongformerForQuestionAnswering": "runs on a single text or image",
     "FunnelForMaskedLM": "banded, pooled or approximated",
 }
 

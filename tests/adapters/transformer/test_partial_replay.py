@@ -28,16 +28,16 @@ def close(found, expected):
 
 
 @pytest.mark.parametrize("family", SHORT.split())
-def test_families_that_are_replayed_shortly(family):
+def test_families_that_are_replayed_partially(family):
     """As whole passes give, and read where the family's classifier reads."""
     adapter, observation = observed(shared(family))
-    short = prepare_partial_replay(adapter, observation)
-    assert short is not None
+    partial_replay = prepare_partial_replay(adapter, observation)
+    assert partial_replay is not None
     causal = ["gpt2", "gpt_neo", "gpt_neox", "llama", "qwen2", "mistral", "gemma2", "falcon", "opt"]
     if family == "modernbert":  # the mean of all tokens
-        assert short.read is None
+        assert partial_replay.readout_rows is None
     else:
-        assert short.read.tolist() == (LAST if family in causal else [[0]] * 3)
+        assert partial_replay.readout_rows.tolist() == (LAST if family in causal else [[0]] * 3)
     whole, _ = observed(shared(family))
     whole.sublayers = None
     for layer, rows in itertools.product(range(len(adapter.layers)), (slice(None), slice(2))):
@@ -66,7 +66,7 @@ def test_a_block_that_mixes_rows_is_not_cut():
     close(found, torch.stack([rerun(adapter, observation, 2, attention) for attention in edited]))
 
 
-def test_the_self_check_gives_up_short_replays_that_are_wrong(monkeypatch):
+def test_the_self_check_gives_up_partial_replays_that_are_wrong(monkeypatch):
     adapter, observation = observed(shared("bert"))
     assert adapter.sublayers is not None
     replay = PartialReplay.replay
@@ -82,7 +82,7 @@ def test_a_classifier_that_reads_more_than_one_row_gets_all():
     model = make("bert")
     model.bert.pooler.register_forward_pre_hook(lambda module, args: args[0] + args[0][:, 1:2])
     adapter, observation = observed(model)
-    assert prepare_partial_replay(adapter, observation).read is None
+    assert prepare_partial_replay(adapter, observation).readout_rows is None
 
 
 @pytest.mark.parametrize("family", ["bert", "llama"])
