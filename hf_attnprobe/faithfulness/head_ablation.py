@@ -1,22 +1,30 @@
-"""Does a head matter at all?
+"""Test ``head_ablation``: does a head matter to the prediction?
 
-Its output (attention · values, before the output projection) replaced.
+The output of a head (attention · values, before the output projection) is replaced.
 
-Question: would the prediction be the same without this head, or with what the head does
-          on other texts?
-Measure:  total variation distance between the outputs before and after, and whether the
-          decision flips, with the head's output set to zero (Michel et al. 2019, "Are
-          Sixteen Heads Really Better than One?", Section 3); to its mean over all real
-          queries of a fixed sample of texts; or to its output on another text of that
-          sample, position by position (mean and resample ablation; Li & Janson 2024
-          compare them).
-Groups:   the heads of a layer, or of all layers, set to zero at once; no mean or
-          resample.
-Reading:  0 the head is not needed, 1 it decides everything. Zero is far from anything a
-          head ever gives and can do more than taking its information away; mean and
-          resample take that away alone. Later layers make up for a missing head
-          (self-repair: Rushing & Nanda 2024), so each is a lower bound of what a head
-          contributes.
+Question
+    Would the prediction be the same without the head, or with the head's output on other texts?
+
+Measure
+    Output change (total variation distance) and flips of the decision if the head's output is
+
+    - zeroed (Michel et al. 2019, "Are Sixteen Heads Really Better than One?", Section 3);
+    - replaced with its mean over all real queries of a fixed sample of texts (mean ablation);
+    - replaced with its output on another text of this sample, position by position (resample
+      ablation). Li & Janson 2024 compare these methods.
+
+Groups
+    The heads of a layer, or of all layers, are zeroed at once. Mean and resample ablation are
+    measured for single heads only.
+
+Interpretation
+    0: the head is not needed. 1: it determines the output. Zero is an output that a head never
+    gives, so zeroing can do more than remove information; mean and resample ablation only remove
+    information. Later layers compensate for a missing head (self-repair: Rushing & Nanda 2024), so
+    all three are lower bounds of the contribution of a head.
+
+The module also measures accuracy against the number of heads that are ablated together, see
+:func:`measure_prune_curve`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -29,7 +37,7 @@ from hf_attnprobe.core.readings import TestReadings, share
 from hf_attnprobe.faithfulness.options import NoOptions
 from hf_attnprobe.faithfulness.registry import register_test
 from hf_attnprobe.functional.divergence import tvd
-from hf_attnprobe.functional.intervention import random_generator
+from hf_attnprobe.functional.intervention import create_random_generator
 from hf_attnprobe.protocol import (
     AttentionModelBase,
     Batch,
@@ -41,32 +49,42 @@ from hf_attnprobe.protocol import (
 )
 
 
-DONOR_STREAM = 2  # apart from the permutations' and the adversary's random numbers
+ABLATION_DONOR_STREAM = 2
+"""Random number stream of the texts from which head outputs are taken."""
 READINGS: TestReadings = {
-    "zero_tvd": "zero ablation moves the output by {mean:.2f} {unit}",
-    "zero_flip": share("after zero ablation {decision} flips in {mean:.0%} of texts"),
-    "mean_tvd": ("with what it adds replaced by its mean the output moves by {mean:.2f} {unit}"),
+    "zero_tvd": "zeroing the head's output moves the model's output by {mean:.2f} {unit}",
+    "zero_flip": share("zeroing the head's output flips {decision} in {mean:.0%} of texts"),
+    "mean_tvd": (
+        "replacing the head's output with its mean moves the model's output by {mean:.2f} {unit}"
+    ),
     "mean_flip": share(
-        "with what it adds replaced by its mean {decision} flips in {mean:.0%} of texts"
+        "replacing the head's output with its mean flips {decision} in {mean:.0%} of texts"
     ),
     "resample_tvd": (
-        "with what it adds taken from another text the output moves by {mean:.2f} {unit}"
+        "replacing the head's output with that on another text moves the model's output by "
+        "{mean:.2f} {unit}"
     ),
     "resample_flip": share(
-        "with what it adds taken from another text {decision} flips in {mean:.0%} of texts"
+        "replacing the head's output with that on another text flips {decision} in {mean:.0%} of "
+        "texts"
     ),
 }
 
 
 @dataclass(frozen=True)
 class HeadAblationResult:
-    """All [batch]: change of the output in [0, 1], and 1 where the predicted class
-    changed.
+    """Statistics of the test ``head_ablation``, tensors ``[batch]``.
 
-    Lower bounds of a head's contribution, because later layers compensate. Mean and
-    resample are None for attention classifiers, without a reference sample, and for
-    families whose head outputs cannot be replaced, and of groups; resample is NaN for a text that is
-    alone in the sample.
+    Mean and resample ablation are None for attention classifiers, for groups of heads, without a
+    sample of texts, and for architectures whose head outputs cannot be replaced.
+
+    Attributes:
+        zero_tvd: Output change in [0, 1] if the head's output is zeroed.
+        zero_flip: 1 if this flips the decision, else 0.
+        mean_tvd: Output change by mean ablation.
+        mean_flip: 1 if this flips the decision, else 0.
+        resample_tvd: Output change by resample ablation. NaN if the sample has no other text.
+        resample_flip: 1 if this flips the decision, else 0. NaN if the sample has no other text.
     """
 
     zero_tvd: Tensor
@@ -79,7 +97,7 @@ class HeadAblationResult:
 
 @register_test(
     readings=READINGS,
-    does="replaces the output of a head",
+    summary="replaces the output of a head",
     default="many heads",
     groups=True,
     uses_reference=True,
@@ -92,109 +110,125 @@ def head_ablation(
     *,
     seed: int = 0,
 ) -> HeadAblationResult:
-    """Replaces the output of a head or a group, at all queries or at ``site.query`` alone.
+    """Replace the output of a head, or zero the outputs of a group of heads.
 
     Args:
-        seed: with a text's id it chooses the text of the reference sample that its head
-            outputs are taken from.
+        observation: Model output for a batch of texts.
+        site: Head or group of heads. With ``site.query``, only the output at this query changes.
+        options: Unused, because the test has no options.
+        seed: Seed of the choice of the texts from which head outputs are taken.
+
+    Returns:
+        Statistics per text.
     """
     model = observation.model
-    ablated = observation.edited(site, lambda _, attention: torch.zeros_like(attention)[None])
-    zero = _changes(observation, model.replay(observation, ablated)[0])
-    reference = _reference(observation, site)
+    zeroed = observation.edit_attention(
+        site, lambda _, attention: torch.zeros_like(attention)[None]
+    )
+    zero_tvd, zero_flip = _measure_changes(observation, model.replay(observation, zeroed)[0])
+    reference = _get_reference(observation, site)
     if reference is None:
-        return HeadAblationResult(*zero)
-    outputs, lengths = (
-        reference.outputs[site.layer][:, site.head],
-        reference.lengths,
-    )
-    donors = _donors(reference, observation.batch.example_ids, seed)
+        return HeadAblationResult(zero_tvd, zero_flip)
+    outputs = reference.outputs[site.layer][:, site.head]
+    lengths = reference.lengths
     attention = observation.attention[site.layer]
-    donors = donors.to(attention.device)
+    donors = _draw_donors(reference, observation.batch.example_ids, seed).to(attention.device)
     shape = (len(attention), attention.shape[2], -1)
-    # Every real query counts once: outputs are zero beyond the lengths.
-    average = (outputs.sum((0, 1)) / lengths.sum()).expand(shape)
-    real = observation.batch.mask
-    if attention.shape[2] != real.shape[1]:  # queries that are other tokens than the keys
-        real = torch.ones_like(attention[:, 0, :, 0], dtype=torch.bool)
-    resampled = resampled_output(outputs, lengths, donors.clamp_min(0), real)
-    replaced = torch.stack([average, resampled])
-    mean, resample = model.require(HeadOutputs).replay_outputs(observation, site, replaced)
-    alone = donors < 0
-    tvd_, flip = _changes(observation, resample)
+    # Outputs are zero beyond the lengths, so that this is the mean over all real queries.
+    mean_output = (outputs.sum((0, 1)) / lengths.sum()).expand(shape)
+    is_real = observation.batch.mask
+    if attention.shape[2] != is_real.shape[1]:
+        # The queries are other tokens than the keys, so the mask of the keys does not apply.
+        is_real = torch.ones_like(attention[:, 0, :, 0], dtype=torch.bool)
+    donor_output = resample_outputs(outputs, lengths, donors.clamp_min(0), is_real)
+    replacements = torch.stack([mean_output, donor_output])
+    probs = model.require(HeadOutputs).replay_outputs(observation, site, replacements)
+    mean_tvd, mean_flip = _measure_changes(observation, probs[0])
+    resample_tvd, resample_flip = _measure_changes(observation, probs[1])
+    has_no_donor = donors < 0
     return HeadAblationResult(
-        *zero,
-        *_changes(observation, mean),
-        tvd_.masked_fill(alone, torch.nan),
-        flip.masked_fill(alone, torch.nan),
+        zero_tvd,
+        zero_flip,
+        mean_tvd,
+        mean_flip,
+        resample_tvd.masked_fill(has_no_donor, torch.nan),
+        resample_flip.masked_fill(has_no_donor, torch.nan),
     )
 
 
-def _reference(observation: Observation, site: Site) -> Reference | None:
-    """Sampled head outputs of other texts; None where the site's output cannot be replaced."""
+def _get_reference(observation: Observation, site: Site) -> Reference | None:
+    """Return the head outputs of the sample, or None if the output of the site is fixed."""
     model = observation.model
     return None if site.is_group or model.lacks(HeadOutputs, site) else model.reference
 
 
-def _changes(observation: Observation, after: Tensor) -> tuple[Tensor, Tensor]:
-    flipped = observation.flips(after).to(torch.float64)
-    return tvd(after, observation.probs), flipped
+def _measure_changes(observation: Observation, probs: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the output change and whether the decision flips, each ``[batch]``."""
+    flips = observation.find_flips(probs).to(torch.float64)
+    return tvd(probs, observation.probs), flips
 
 
-def _donors(reference: Reference, example_ids: tuple[int, ...], seed: int) -> Tensor:
-    """For each text, the row in the sample of a random other text.
+def _draw_donors(reference: Reference, example_ids: tuple[int, ...], seed: int) -> Tensor:
+    """Draw another text of the sample for each text.
 
-    Shape: int64 [batch]; −1 where there is no other.
+    Returns:
+        Rows of the sample, int64 ``[batch]``; −1 if the sample has no other text.
     """
-    chosen = []
-    rows = list(enumerate(reference.example_ids))
+    donors = []
     for example_id in example_ids:
-        others = [row for row, other in rows if other != example_id]
-        draw = random_generator(seed, int(example_id), DONOR_STREAM)
-        chosen.append(others[draw.integers(len(others))] if others else -1)
-    return torch.tensor(chosen)
+        candidates = [
+            row for row, donor_id in enumerate(reference.example_ids) if donor_id != example_id
+        ]
+        generator = create_random_generator(seed, int(example_id), ABLATION_DONOR_STREAM)
+        donors.append(candidates[generator.integers(len(candidates))] if candidates else -1)
+    return torch.tensor(donors)
 
 
-def resampled_output(outputs: Tensor, lengths: Tensor, donors: Tensor, mask: Tensor) -> Tensor:
-    """Puts the donor's output at the real queries of each text: first query on first.
+def resample_outputs(outputs: Tensor, lengths: Tensor, donors: Tensor, mask: Tensor) -> Tensor:
+    """Return the head outputs of donors, aligned with the real queries of each text.
 
-    Beyond a donor's end its mean.
+    The first real query gets the donor's first output, and so on. Queries beyond the length of the
+    donor get the mean of the donor's outputs.
 
-    Shape: outputs [texts, queries, width], zero beyond lengths [texts], donors int64
-    [batch], mask bool [batch, new queries] -> [batch, new queries, width]; meaningless
-    outside the mask.
+    Args:
+        outputs: Head outputs ``[texts, queries, width]``, zero beyond the length of a text.
+        lengths: Number of queries of each donor text, int ``[texts]``.
+        donors: Row of the donor of each text, int64 ``[batch]``.
+        mask: Real queries of each text, bool ``[batch, new queries]``.
+
+    Returns:
+        Outputs ``[batch, new queries, width]``, meaningful inside the mask only.
     """
-    given = outputs[donors]
-    n_given = lengths[donors][:, None]
-    mean = given.sum(1) / n_given
+    donor_outputs = outputs[donors]
+    n_donor_queries = lengths[donors][:, None]
+    mean_output = donor_outputs.sum(1) / n_donor_queries
 
-    place = (mask.cumsum(1) - 1).clamp_min(0)
-    last = outputs.shape[1] - 1
-    rows = place.clamp(max=last)
+    query_index = (mask.cumsum(1) - 1).clamp_min(0)
+    donor_query = query_index.clamp(max=outputs.shape[1] - 1)
     texts = torch.arange(len(donors), device=donors.device)[:, None]
-    at_place = given[texts, rows]
-    has_place = (place < n_given)[..., None]
-    return torch.where(has_place, at_place, mean[:, None])
+    aligned_outputs = donor_outputs[texts, donor_query]
+    has_donor_query = (query_index < n_donor_queries)[..., None]
+    return torch.where(has_donor_query, aligned_outputs, mean_output[:, None])
 
 
-# --- How many heads can go? --------------------------------------------------
-# Accuracy as heads are zero-ablated one after the other, the least important first.
-#
-# Michel et al. 2019, "Are Sixteen Heads Really Better than One?", Section 4: the curve
-# says more than any single head, because heads that stand in for each other look
-# superfluous one by one and are missed together.
+# --- Ablation of several heads together --------------------------------------------------------
+# Accuracy is measured while heads are zeroed one after the other, the least important first.
+# Michel et al. 2019, Section 4: the curve shows more than single heads do. Heads that can replace
+# each other look superfluous one by one, although the model fails without all of them.
 
 
 @dataclass(frozen=True)
 class PruneCurve:
-    """Accuracy against the number of heads that are zero-ablated together, all [points].
+    """Accuracy against the number of heads that are zeroed together.
 
-    n_removed: the number of heads.
-    agreement: share of texts whose predicted class is still the unpruned model's.
-    accuracy: share of the labelled texts classified correctly, NaN where none is labelled.
-    n_texts: texts; 0 where that was not recorded.
-    n_labelled: texts with a label.
-    crossed: whether no text had a say in the order in which heads were removed from it.
+    Attributes:
+        n_removed: Number of zeroed heads at each point of the curve.
+        agreement: Share of the texts with the same prediction as the unpruned model.
+        accuracy: Share of the labelled texts that are classified correctly; NaN without labels.
+        n_texts: Number of texts; 0 if it was not recorded.
+        n_labelled: Number of texts with a label.
+        crossed: Whether each half of the texts was pruned in an order that was chosen on the other
+            half.
     """
 
     n_removed: tuple[int, ...]
@@ -205,81 +239,100 @@ class PruneCurve:
     crossed: bool = False
 
 
-def least_first(effects: Mapping[tuple[int, int], float]) -> list[Site]:
-    """Sites sorted by their effect, smallest first.
+def sort_sites_by_effect(effects: Mapping[tuple[int, int], float]) -> list[Site]:
+    """Return the heads in the order of their effects, smallest first.
 
     Args:
-        effects: by (layer, head), such as ``by_head(report.statistics, "zero_tvd")``, or
-            ``"first_order_zero"`` as in the paper.
+        effects: Effect of each (layer, head), such as
+            ``get_head_means(report.statistics, "zero_tvd")``. The paper uses
+            ``"first_order_zero"``.
+
+    Example::
+
+        sort_sites_by_effect({(0, 0): 0.4, (0, 1): 0.1})  # [Site(0, 1), Site(0, 0)]
     """
-    ranked = sorted(effects, key=lambda site: (effects[site], site))
-    return [Site(layer, head) for layer, head in ranked]
+    sorted_sites = sorted(effects, key=lambda site: (effects[site], site))
+    return [Site(layer, head) for layer, head in sorted_sites]
 
 
 @torch.no_grad()
-def prune_curve(
+def measure_prune_curve(
     model: AttentionModelBase,
     parts: Sequence[tuple[Iterable[Batch], Sequence[Site]]],
     *,
     n_removed: Sequence[int],
 ) -> PruneCurve:
-    """Zero-ablates the first 0, 1, 2, … heads of a ranking together and scores the predictions.
+    """Zero the first 0, 1, 2, ... heads of a ranking together and score the predictions.
 
-    A ranking by effects on these very texts looks better than it is on others: so each half
-    of the texts is pruned in an order chosen on the other half.
+    A ranking by effects on the same texts looks better than on other texts. Each half of the texts
+    should therefore be pruned in an order that was chosen on the other half.
 
     Args:
-        parts: texts, whose labels count where they are 0 or more, and the heads in the order
-            in which they go, see :func:`least_first`.
-        n_removed: where to measure.
+        model: Model to be pruned.
+        parts: Texts, and the heads in the order of their removal, see
+            :func:`sort_sites_by_effect`. Labels of 0 or more count for the accuracy.
+        n_removed: Numbers of heads at which to measure.
+
+    Returns:
+        Agreement and accuracy at each number of heads.
     """
     points = tuple(n_removed)
     counts = []
     for batches, ranking in parts:
-        removed = [ranking[:n] for n in points]
-        counts += [_counts(model, batch, removed) for batch in batches]
-    agreeing, correct, n_texts, n_labelled = torch.stack(counts).sum(0).unbind(1)
+        removed_heads = [ranking[:n_heads] for n_heads in points]
+        counts += [_count_texts(model, batch, removed_heads) for batch in batches]
+    n_agreeing, n_correct, n_texts, n_labelled = torch.stack(counts).sum(0).unbind(1)
     return PruneCurve(
         points,
-        tuple((agreeing / n_texts).tolist()),
-        tuple((correct / n_labelled).tolist()),
+        tuple((n_agreeing / n_texts).tolist()),
+        tuple((n_correct / n_labelled).tolist()),
         int(n_texts[0]),
         int(n_labelled[0]),
         crossed=len(parts) > 1,
     )
 
 
-def _counts(model: AttentionModelBase, batch: Batch, removed: Sequence[Sequence[Site]]) -> Tensor:
-    """Counts texts: agreeing, correct, all, labelled; float64 [points, 4]."""
+def _count_texts(
+    model: AttentionModelBase, batch: Batch, removed_heads: Sequence[Sequence[Site]]
+) -> Tensor:
+    """Count the agreeing, correct, all, and labelled texts of a batch, float64 ``[points, 4]``."""
     observation = model.observe(batch)
-    after = ablated(model, observation, removed)
-    agreeing = ~observation.flips(after)
-    right = torch.full_like(after[..., 0], torch.nan)
+    probs = predict_without_heads(model, observation, removed_heads)
+    is_agreeing = ~observation.find_flips(probs)
+    accuracy = torch.full_like(probs[..., 0], torch.nan)
     if batch.labels is not None:
-        right = model.prediction.right(after, batch.labels)
-    labelled = ~right.isnan()
-    correct = right.nan_to_num(0)
-    parts = [agreeing, correct, torch.ones_like(agreeing), labelled]
-    counts = [part.double().sum(-1) for part in parts]
+        accuracy = model.prediction.compute_accuracy(probs, batch.labels)
+    is_labelled = ~accuracy.isnan()
+    is_text = torch.ones_like(is_agreeing)
+    columns = [is_agreeing, accuracy.nan_to_num(0), is_text, is_labelled]
+    counts = [column.double().sum(-1) for column in columns]
     return torch.stack(counts, dim=-1).cpu()
 
 
-def ablated(
+def predict_without_heads(
     model: AttentionModelBase,
     observation: Observation,
-    removed: Sequence[Sequence[Site]],
+    removed_heads: Sequence[Sequence[Site]],
 ) -> Tensor:
-    """Probabilities [points, batch, classes] with each set of heads zero-ablated.
+    """Return the probabilities with each of several sets of heads zeroed.
 
-    The attention of the other heads follows from it.
+    The other heads compute their attention from the edited layers below.
+
+    Args:
+        model: Model to be pruned.
+        observation: Model output for a batch of texts.
+        removed_heads: Sets of heads.
+
+    Returns:
+        Probabilities ``[sets, batch, classes]``.
     """
-    kept: dict[int, Tensor] = {}
-    for point, sites in enumerate(removed):
+    head_masks: dict[int, Tensor] = {}
+    for point, sites in enumerate(removed_heads):
         for layer, head, _ in sites:
-            if layer not in kept:
+            if layer not in head_masks:
                 shape = observation.attention[layer].shape[:2]
-                kept[layer] = observation.probs.new_ones(len(removed), *shape, 1, 1)
-            kept[layer][point, :, head] = 0
-    if not kept:
-        return observation.probs.expand(len(removed), -1, -1)
-    return model.require(MaskedReplay).replay_masked(observation, kept)
+                head_masks[layer] = observation.probs.new_ones(len(removed_heads), *shape, 1, 1)
+            head_masks[layer][point, :, head] = 0
+    if not head_masks:
+        return observation.probs.expand(len(removed_heads), -1, -1)
+    return model.require(MaskedReplay).replay_masked(observation, head_masks)

@@ -1,20 +1,26 @@
-"""What does a head look at, whatever comes of it?
+"""Test ``head_roles``: which kinds of token does a head attend to?
 
-Scores of attention by token, in the rows behind the passage, of heads whose patterns have
-names. What a head causes stands beside them (``head_ablation``): a role is no effect.
+The test scores heads by attention patterns with a name. A pattern does not imply an effect on the
+answer, which ``head_ablation`` measures.
 
-Question: does the head look where heads of a known role look?
-Measure:  the weight that a row at position p, which holds token x_p, gives to
-Previous: position p − 1 (previous-token heads; Elhage et al. 2021).
-Duplicate: earlier positions of the same token, x_q = x_p (Wang et al. 2023, "IOI").
-Induction: the token behind an earlier x_q = x_p, position q + 1 (prefix matching; Olsson et
-          al. 2022, who repeat random tokens; these are a text's own).
-Sink:     the first token, and an explicit sink (Xiao et al. 2024).
-Retrieval: whether, in the row that predicts a token of the answer, the head's largest weight
-          is on this very token in the passage (Wu et al. 2025, "Retrieval Head").
-Rows:     the mean over the rows behind the passage in which there is such a token; of
-          retrieval over the tokens of the answer that are in the passage.
-Reading:  near 1 the head does that wherever it can, 0 it never does.
+Question
+    Does the head attend to the tokens that heads with a known role attend to?
+
+Measure
+    Attention from the query at position p, which holds token x_p, to the following tokens. It is
+    averaged over the query rows after the passage for which such a token exists.
+
+    - Previous token: position p − 1 (Elhage et al. 2021).
+    - Duplicate token: earlier positions q of the same token, x_q = x_p (Wang et al. 2023, "IOI").
+    - Induction: the position q + 1 after an earlier copy x_q = x_p (prefix matching; Olsson et al.
+      2022). Olsson et al. repeat random tokens, whereas this test uses the repetitions in a text.
+    - First token: the first token, plus an explicit attention sink (Xiao et al. 2024).
+    - Retrieval: 1 if, in the row that predicts a token of the answer, the largest weight is on the
+      same token in the passage (Wu et al. 2025, "Retrieval Head"). It is averaged over the tokens
+      of the answer that occur in the passage.
+
+Interpretation
+    Near 1: the head shows the pattern wherever it can. 0: it never does.
 """
 
 from dataclasses import dataclass
@@ -29,22 +35,34 @@ from hf_attnprobe.protocol import AnswersFromPassage, Observation, Site
 
 
 READINGS: TestReadings = {
-    "previous_token": "the head gives the token before {mean:.2f} of its attention",
-    "duplicate_token": "the head gives earlier copies of a token {mean:.2f} of its attention",
+    "previous_token": "the head gives {mean:.2f} of its attention to the previous token",
+    "duplicate_token": "the head gives {mean:.2f} of its attention to earlier copies of a token",
     "induction": (
-        "the head gives what followed earlier copies of a token {mean:.2f} of its attention"
+        "the head gives {mean:.2f} of its attention to the tokens after earlier copies of a token"
     ),
-    "first_token": "the head gives the first token {mean:.2f} of its attention",
+    "first_token": "the head gives {mean:.2f} of its attention to the first token",
     "retrieval": share(
-        "in {mean:.0%} of the answer's tokens the head looks most at this token in the passage"
+        "for {mean:.0%} of the answer's tokens, the head attends most to the same token in the "
+        "passage"
     ),
 }
 ROLES = tuple(READINGS)
+"""Names of the patterns."""
 
 
 @dataclass(frozen=True)
 class HeadRolesResult:
-    """All [batch], in [0, 1]; NaN where no row has such a token."""
+    """Statistics of the test ``head_roles``, tensors ``[batch]`` in [0, 1].
+
+    They are NaN if no query row has such a token.
+
+    Attributes:
+        previous_token: Mean attention to the previous token.
+        duplicate_token: Mean attention to earlier copies of the token.
+        induction: Mean attention to the tokens after earlier copies.
+        first_token: Mean attention to the first token and to an explicit attention sink.
+        retrieval: Share of the answer's tokens that the head retrieves from the passage.
+    """
 
     previous_token: Tensor
     duplicate_token: Tensor
@@ -55,7 +73,7 @@ class HeadRolesResult:
 
 @register_test(
     readings=READINGS,
-    does="says which heads look at copies, at what followed them, before, or at the sink",
+    summary="detects heads that attend to previous, repeated, following or first tokens",
     needs=(AnswersFromPassage,),
     default="on request",
 )
@@ -67,76 +85,94 @@ def head_roles(
     *,
     seed: int = 0,
 ) -> HeadRolesResult:
-    """Scores one head by where it looks; all heads are scored in one pass of a text.
+    """Score the attention patterns of a head.
+
+    All heads are scored in a single forward pass, whose result is cached.
 
     Args:
-        seed: unused, nothing here is random.
+        observation: Model output for a single prompt.
+        site: Head.
+        options: Unused, because the test has no options.
+        seed: Unused, because the test is deterministic.
+
+    Returns:
+        Score of each pattern.
     """
-    scores = observation.remember("head roles", lambda: _all_heads(observation))
+    scores = observation.remember("head roles", lambda: _score_all_heads(observation))
     return HeadRolesResult(*scores[site.layer][:, site.head, None])
 
 
-def _all_heads(observation: Observation) -> list[Tensor]:
-    """Returns the scores of every head, per layer [roles, heads]."""
+def _score_all_heads(observation: Observation) -> list[Tensor]:
+    """Return the scores of all heads, ``[roles, heads]`` per layer."""
     model = observation.model.require(AnswersFromPassage)
-    ids = observation.batch.inputs["input_ids"][0]
+    token_ids = observation.batch.inputs["input_ids"][0]
     is_unit = observation.batch.inputs["unit_ids"][0] >= 0
-    rows = model.row_positions(observation)
-    n_tokens = len(ids) - 1
-    ids_read = ids[:n_tokens]
-    wanted = looked_for(ids_read, rows)
+    rows = model.get_row_positions(observation)
+    # The last token is predicted, but never attended to.
+    n_attended = len(token_ids) - 1
+    attended_ids = token_ids[:n_attended]
+    role_positions = find_role_positions(attended_ids, rows)
 
-    next_ids = ids[rows + 1]
-    in_passage = is_unit[:n_tokens]
-    copied = (ids_read == next_ids[:, None]) & in_passage
-    copied &= model.answer_rows(observation)[:, None]
+    next_ids = token_ids[rows + 1]
+    in_passage = is_unit[:n_attended]
+    is_copy = (attended_ids == next_ids[:, None]) & in_passage
+    is_copy &= model.find_answer_rows(observation)[:, None]
 
-    def read(layer: int, weights: Tensor, values: Tensor) -> Tensor:
-        of_roles = [mean_weight(weights, positions) for positions in wanted]
-        missing = 1 - weights.sum(-1)
-        explicit = missing.mean(-1)
-        first = weights[..., 0].mean(-1) + explicit
-        retrieval = _retrieval(weights, copied)
-        return torch.stack([*of_roles, first, retrieval])
+    def score_layer(layer: int, weights: Tensor, values: Tensor) -> Tensor:
+        role_scores = [average_weight(weights, positions) for positions in role_positions]
+        # An explicit attention sink takes the weight that is missing to 1.
+        sink_weight = (1 - weights.sum(-1)).mean(-1)
+        first_token = weights[..., 0].mean(-1) + sink_weight
+        retrieval = _score_retrieval(weights, is_copy)
+        return torch.stack([*role_scores, first_token, retrieval])
 
-    return model.token_attention(observation, read)
+    return model.read_token_attention(observation, score_layer)
 
 
-def looked_for(ids: Tensor, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns where previous-token, duplicate and induction heads look, bool [rows, tokens].
+def find_role_positions(token_ids: Tensor, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the positions to which previous-token, duplicate and induction heads attend.
 
     Args:
-        ids: int [tokens].
-        rows: positions of the rows, int [rows].
+        token_ids: Ids of the attended tokens, int ``[tokens]``.
+        rows: Positions of the query rows, int ``[rows]``.
+
+    Returns:
+        Three masks, bool ``[rows, tokens]``.
     """
-    place = torch.arange(len(ids), device=ids.device)
-    own_place = rows[:, None]
-    previous = place == own_place - 1
-    is_same = ids == ids[rows, None]
-    is_earlier = place < own_place
-    duplicate = is_same & is_earlier
+    position = torch.arange(len(token_ids), device=token_ids.device)
+    row_position = rows[:, None]
+    previous = position == row_position - 1
+    is_same_token = token_ids == token_ids[rows, None]
+    is_earlier = position < row_position
+    duplicate = is_same_token & is_earlier
     induction = torch.zeros_like(duplicate)
     induction[:, 1:] = duplicate[:, :-1]
     return previous, duplicate, induction
 
 
-def mean_weight(weights: Tensor, positions: Tensor) -> Tensor:
-    """Weight on some positions, averaged over the rows that have any.
+def average_weight(weights: Tensor, positions: Tensor) -> Tensor:
+    """Return the attention to some positions, averaged over the rows that have such positions.
 
     Args:
-        weights: [heads, rows, tokens].
-        positions: bool [rows, tokens].
+        weights: Attention ``[heads, rows, tokens]``.
+        positions: Positions for each row, bool ``[rows, tokens]``.
 
     Returns:
-        [heads]; NaN where no row has any.
+        Mean attention ``[heads]``; NaN if no row has such a position.
     """
-    some = positions.any(-1)
-    return (weights * positions).sum(-1)[:, some].mean(-1)
+    has_position = positions.any(-1)
+    return (weights * positions).sum(-1)[:, has_position].mean(-1)
 
 
-def _retrieval(weights: Tensor, copied: Tensor) -> Tensor:
-    """Share of rows whose largest weight is on a copy, bool [rows, tokens]; [heads]."""
-    some = copied.any(-1)
+def _score_retrieval(weights: Tensor, is_copy: Tensor) -> Tensor:
+    """Return the share of rows whose largest weight is on a copy, ``[heads]``.
+
+    Args:
+        weights: Attention ``[heads, rows, tokens]``.
+        is_copy: Tokens of the passage that equal the token to be predicted, bool
+            ``[rows, tokens]``. Rows without such a token are not counted.
+    """
+    has_copy = is_copy.any(-1)
     largest = weights.argmax(-1, keepdim=True)
-    hits = copied.expand(len(weights), -1, -1).gather(-1, largest)[..., 0]
-    return hits[:, some].to(weights.dtype).mean(-1)
+    hits = is_copy.expand(len(weights), -1, -1).gather(-1, largest)[..., 0]
+    return hits[:, has_copy].to(weights.dtype).mean(-1)

@@ -96,11 +96,11 @@ OPERATOR_NOTE = "deleted, or masked with by=mask"
 
 READINGS: TestReadings = {
     "comprehensiveness": (
-        f"without the tokens that {{key}} ranks first ({OPERATOR_NOTE}), {{said}} loses "
+        f"without the tokens that {{key}} ranks first ({OPERATOR_NOTE}), {{prediction}} loses "
         "{mean:.3f} {amount}{aside} (mean of the top 1 to 50%)"
     ),
     "sufficiency": (
-        f"with only the tokens that {{key}} ranks first (the others {OPERATOR_NOTE}), {{said}} "
+        f"with only the tokens that {{key}} ranks first (the others {OPERATOR_NOTE}), {{prediction}} "
         "loses {mean:.3f} {amount}{aside} (mean of the top 1 to 50%)"
     ),
     "erased_share": share(

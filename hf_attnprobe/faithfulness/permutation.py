@@ -1,21 +1,29 @@
-"""Does it matter which token got which weight?
+"""Test ``permutation``: does it matter which token gets which attention weight?
 
 Jain & Wallace 2019, Section 4.2.1, Algorithm 2.
 
-Question: if the attention weights of a text are shuffled over its tokens, does the
-          output change?
-Measure:  the median, over 100 random shuffles, of the total variation distance between
-          new and old output; the encoder's states stay as they are.
-Standard: the same at the standard temperature, where the median lead of what is predicted is
-          3 nats: a saturated output hardly shows in probability what moves its logit, an
-          unsure one shows little of anything.
-Exactly:  where the read-out is linear, the largest change any of the T! permutations
-          can make, whether one of them flips the decision, and the mean and variance of
-          the logit over all of them.
-Groups:   the heads of a layer, or of all layers, are shuffled at once. A layer's heads
-          share a shuffle, as its single heads do; every layer has its own.
-Reading:  0 the assignment of weights to tokens does not matter, 1 it decides
-          everything.
+Question
+    Does the output change if the attention weights of a text are shuffled over its tokens?
+
+Measure
+    Median, over 100 random shuffles, of the output change (total variation distance). The
+    encoder's states stay as they are.
+
+Standard temperature
+    The same at the standard temperature, at which the median margin of the predicted class is 3
+    nats. The probabilities of a saturated model hardly show changes of its logits, and those of an
+    undecided model change little in any case.
+
+Exact statistics
+    With a linear read-out: the largest output change by any of the T! permutations, whether one of
+    them flips the decision, and the mean and the variance of the logit over all of them.
+
+Groups
+    The heads of a layer, or of all layers, are shuffled at once. The heads of a layer share a
+    shuffle, which is also the one that its single heads get. Each layer has its own shuffle.
+
+Interpretation
+    0: the assignment of weights to tokens does not matter. 1: it determines the output.
 """
 
 from collections.abc import Mapping
@@ -29,7 +37,7 @@ from hf_attnprobe.core.readings import TestReadings, share
 from hf_attnprobe.faithfulness.options import Permutation
 from hf_attnprobe.faithfulness.registry import register_test
 from hf_attnprobe.functional.divergence import tvd
-from hf_attnprobe.functional.intervention import permute, random_permutations
+from hf_attnprobe.functional.intervention import draw_permutations, permute
 from hf_attnprobe.functional.linear import (
     permutation_extremes,
     permutation_moments,
@@ -37,51 +45,59 @@ from hf_attnprobe.functional.linear import (
 from hf_attnprobe.protocol import Observation, Site
 
 
-MAPS_AT_ONCE = 2**22
-"""Weights of shuffled maps that take little memory."""
+MAX_WEIGHTS_PER_REPLAY = 2**22
+"""Number of attention weights of all copies in one forward pass that still needs little memory."""
 READINGS: TestReadings = {
-    "max_attention": "the token with the most attention has {mean:.2f} of it",
+    "max_attention": "the most attended token receives {mean:.2f} of the attention",
     "special_attention": (
-        "{mean:.0%} of the attention is on tokens that are not explained, as [CLS]"
+        "{mean:.0%} of the attention is on tokens that are not explained, such as [CLS]"
     ),
-    "median_tvd": "shuffling attention moved the output by {mean:.2f} {unit}",
+    "median_tvd": "shuffling attention moves the output by {mean:.2f} {unit}",
     "standard_tvd": (
-        "shuffling attention moved the output by {mean:.2f} {unit} at the standard temperature"
+        "shuffling attention moves the output by {mean:.2f} {unit} at the standard temperature"
     ),
     "largest_standard_tvd": (
-        "the worst shuffle moves the output by {mean:.2f} {unit} at the standard temperature"
+        "the most damaging shuffle moves the output by {mean:.2f} {unit} at the standard "
+        "temperature"
     ),
-    "flips_drawn": share("{mean:.0%} of the drawn shuffles flip {decision}"),
-    "median_tvd_of": ("shuffling attention moved what is said of {key} by {mean:.2f} of 1"),
-    "max_tvd": ("the worst of all possible shuffles moves the output by {mean:.2f} {unit}"),
+    "flips_drawn": share("{mean:.0%} of the random shuffles flip {decision}"),
+    "median_tvd_of": "shuffling attention moves the prediction of {key} by {mean:.2f} of 1",
+    "max_tvd": ("the most damaging of all possible shuffles moves the output by {mean:.2f} {unit}"),
     "flip_possible": share(
-        "some shuffle of the same weights flips {decision} in {mean:.0%} of texts"
+        "in {mean:.0%} of texts some shuffle of the attention weights flips {decision}"
     ),
     "logit_mean": (
-        "over all shuffles the logit (of the second of two classes, else of the "
-        "predicted one) is {mean:.2f} on average, which is what uniform attention gives"
+        "over all shuffles the logit (of the second of two classes, otherwise of the predicted "
+        "class) has a mean of {mean:.2f}, which is also the logit with uniform attention"
     ),
-    "logit_variance": "over all shuffles the logit has variance {mean:.2f}",
+    "logit_variance": "over all shuffles the logit has a variance of {mean:.2f}",
 }
 
 
 @dataclass(frozen=True)
 class PermutationResult:
-    """All [batch]. ``max_attention`` is what the papers bin the others by; of a group it
-    is the largest weight of its heads' mean. ``special_attention`` is the share of the
-    weights on tokens that are not explained: [CLS], [SEP], a text of a pair that is held.
+    """Statistics of the test ``permutation``, tensors ``[batch]``.
 
-    ``median_tvd_of`` is by part of the prediction, None where its parts have no names.
-    The exact ones are None where the read-out is not linear; ``max_tvd`` also for over
-    two classes.
+    Exact statistics are None if the read-out is not linear.
 
-    ``standard_tvd`` is the median over shuffles at the standard temperature,
-    ``largest_standard_tvd`` the most of all shuffles that there are for two classes and a
-    linear read-out, else of those that were drawn. ``flips_drawn`` is the share of the drawn
-    ones that flip the decision, NaN where nothing is decided.
-
-    ``logit_mean`` and ``logit_variance`` are of the logit of class 1 against class 0,
-    or of the predicted class's logit where there are more than two classes.
+    Attributes:
+        max_attention: Largest attention weight. For a group of heads, the largest weight of the
+            heads' mean. Reports group texts by it, as the paper does.
+        special_attention: Share of the attention on tokens that are not explained: [CLS], [SEP],
+            and a second text that is not part of the explanation.
+        median_tvd: Median output change over the random shuffles.
+        standard_tvd: Median output change at the standard temperature.
+        largest_standard_tvd: Largest output change at the standard temperature: over all possible
+            shuffles for two classes and a linear read-out, over the random shuffles otherwise.
+        flips_drawn: Share of the random shuffles that flip the decision. NaN if the model makes no
+            decisions.
+        median_tvd_of: Median output change by part of the prediction. None if the parts have no
+            names.
+        max_tvd: Exact largest output change over all shuffles. None for more than two classes.
+        flip_possible: 1 if some shuffle flips the decision, else 0. Exact.
+        logit_mean: Exact mean over all shuffles of the logit of class 1 against class 0. For more
+            than two classes, of the predicted class's logit.
+        logit_variance: Exact variance of this logit.
     """
 
     max_attention: Tensor
@@ -99,8 +115,8 @@ class PermutationResult:
 
 @register_test(
     readings=READINGS,
-    does="shuffles the weights among the tokens",
-    of_answers=Permutation(n_permutations=20),
+    summary="shuffles the attention weights among the tokens",
+    answer_options=Permutation(n_permutations=20),
     groups=True,
 )
 def permutation(
@@ -110,52 +126,66 @@ def permutation(
     *,
     seed: int = 0,
 ) -> PermutationResult:
-    """Measures how far the output moves when a head's attention is permuted over the tokens.
+    """Measure the output change if attention is permuted over the tokens.
 
-    Every query's weights are permuted over the keys that it may see.
+    The weights of every query are permuted over its visible keys.
+
+    Args:
+        observation: Model output for a batch of texts.
+        site: Head or group of heads whose attention is permuted.
+        options: Number of random shuffles.
+        seed: Seed of the shuffles.
+
+    Returns:
+        Statistics per text.
     """
-    after = _shuffled_probs(observation, site, options.n_permutations, seed)
-    changes = tvd(after, observation.probs)
+    probs = _predict_shuffled(observation, site, options.n_permutations, seed)
     token_logits = observation.token_logits
-    exact = {} if token_logits is None else _exact(token_logits, observation, site)
-    moved = observation.moved_by_part(after) or {}
-    by_part = {name: _median(changes) for name, changes in moved.items()}
+    exact: dict[str, Tensor] = {}
+    if token_logits is not None:
+        exact = _compute_exact_statistics(token_logits, observation, site)
+    changes_by_part = observation.compute_change_by_part(probs) or {}
+    medians_by_part = {name: _compute_median(changes) for name, changes in changes_by_part.items()}
     attention = observation.read(site)
     batch = observation.batch
     is_special = batch.mask & ~batch.content_mask
-    at_standard = tvd(observation.standard(after), observation.standard(observation.probs))
-    worst = exact.pop("largest_standard_tvd", at_standard.amax(0))
+    standard_changes = tvd(
+        observation.apply_standard_temperature(probs),
+        observation.apply_standard_temperature(observation.probs),
+    )
+    largest_standard_tvd = exact.pop("largest_standard_tvd", standard_changes.amax(0))
     return PermutationResult(
         max_attention=attention.amax(-1),
         special_attention=attention.masked_fill(~is_special, 0).sum(-1),
-        median_tvd=_median(changes),
-        standard_tvd=_median(at_standard),
-        largest_standard_tvd=worst,
-        flips_drawn=observation.flips(after).double().mean(0),
-        median_tvd_of=by_part or None,
+        median_tvd=_compute_median(tvd(probs, observation.probs)),
+        standard_tvd=_compute_median(standard_changes),
+        largest_standard_tvd=largest_standard_tvd,
+        flips_drawn=observation.find_flips(probs).double().mean(0),
+        median_tvd_of=medians_by_part or None,
         **exact,
     )
 
 
-def _shuffled_probs(observation: Observation, site: Site, n_copies: int, seed: int) -> Tensor:
-    """Probabilities under each shuffle, [copies, batch, classes].
+def _predict_shuffled(observation: Observation, site: Site, n_copies: int, seed: int) -> Tensor:
+    """Return the probabilities under each shuffle, ``[copies, batch, classes]``.
 
-    Of several layers the copies are replayed in parts, so that no more maps exist at
-    once than all copies of one layer have, or :data:`MAPS_AT_ONCE`. The parts change nothing.
+    The copies of several layers are replayed in chunks. All maps of a chunk together are at most as
+    large as all copies of one layer, or than :data:`MAX_WEIGHTS_PER_REPLAY`. The size of a chunk
+    does not change the results.
     """
-    maps = [observation.attention[layer] for layer in observation.model.members(site)]
-    within_memory = MAPS_AT_ONCE // sum(one.numel() for one in maps)
-    at_once = max(1, n_copies // len(maps), min(within_memory, n_copies))
-    parts = []
-    for first in range(0, n_copies, at_once):
-        copies = range(first, min(first + at_once, n_copies))
-        shuffle = partial(_shuffled, observation, site, copies, seed)
-        edited = observation.edited(site, shuffle)
-        parts.append(observation.model.replay(observation, edited))
-    return torch.cat(parts)
+    maps = [observation.attention[layer] for layer in observation.model.get_heads_by_layer(site)]
+    n_within_memory = MAX_WEIGHTS_PER_REPLAY // sum(layer_map.numel() for layer_map in maps)
+    chunk_size = max(1, n_copies // len(maps), min(n_within_memory, n_copies))
+    chunks = []
+    for start in range(0, n_copies, chunk_size):
+        copies = range(start, min(start + chunk_size, n_copies))
+        shuffle = partial(_shuffle_layer, observation, site, copies, seed)
+        edited = observation.edit_attention(site, shuffle)
+        chunks.append(observation.model.replay(observation, edited))
+    return torch.cat(chunks)
 
 
-def _shuffled(
+def _shuffle_layer(
     observation: Observation,
     site: Site,
     copies: range,
@@ -163,13 +193,26 @@ def _shuffled(
     layer: int,
     attention: Tensor,
 ) -> Tensor:
-    """[batch, heads, queries, keys] -> [copies, batch, heads, queries, keys]."""
-    layers = list(observation.model.members(site))
-    if len(layers) == 1:  # its other heads need the same shuffles
-        order = observation.permutations(layer, len(copies), seed)
+    """Return shuffled copies of the attention of a layer.
+
+    Args:
+        observation: Model output for a batch of texts.
+        site: Head or group of heads.
+        copies: Numbers of the shuffles.
+        seed: Seed of the shuffles.
+        layer: Layer of the attention.
+        attention: Attention ``[batch, heads, queries, keys]``.
+
+    Returns:
+        Copies ``[copies, batch, heads, queries, keys]``.
+    """
+    layers = list(observation.model.get_heads_by_layer(site))
+    if len(layers) == 1:
+        # The observation caches the shuffles, because other heads of the layer use them too.
+        order = observation.draw_permutations(layer, len(copies), seed)
     else:
-        order = random_permutations(
-            observation.model.visible(observation, layer),
+        order = draw_permutations(
+            observation.model.get_visible_keys(observation, layer),
             len(copies),
             seed=seed + (layers.index(layer) << 32),
             example_ids=observation.batch.example_ids,
@@ -178,53 +221,73 @@ def _shuffled(
     return permute(attention, order.unsqueeze(2))
 
 
-def _median(changes: Tensor) -> Tensor:
-    """Median over copies, [copies, batch, …] -> [batch, …].
+def _compute_median(changes: Tensor) -> Tensor:
+    """Return the median over copies, ``[copies, batch, ...] -> [batch, ...]``.
 
-    The mean of the two in the middle where the number is even.
+    For an even number of copies, it is the mean of the two middle values.
     """
     middle = len(changes) // 2
-    in_order = changes.sort(0).values
+    sorted_changes = changes.sort(0).values
     if len(changes) % 2:
-        return in_order[middle]
-    return (in_order[middle - 1] + in_order[middle]) / 2
+        return sorted_changes[middle]
+    return (sorted_changes[middle - 1] + sorted_changes[middle]) / 2
 
 
-def _exact(token_logits: Tensor, observation: Observation, site: Site) -> dict[str, Tensor]:
-    """Exact statistics over all T! permutations."""
+def _compute_exact_statistics(
+    token_logits: Tensor, observation: Observation, site: Site
+) -> dict[str, Tensor]:
+    """Return the exact statistics over all T! permutations.
+
+    Args:
+        token_logits: Logits of each token alone, ``[batch, keys, classes]``.
+        observation: Model output for a batch of texts.
+        site: Head.
+    """
     attention, mask = observation.read(site), observation.batch.mask
-    predicted = observation.target(None)
+    predicted = observation.get_target_classes(None)
     n_classes = token_logits.shape[-1]
-    # Logits of the predicted class, [batch, keys], and how far they exceed those of
-    # each class, [classes, batch, keys].
     texts = torch.arange(len(predicted), device=predicted.device)
-    own = token_logits[texts, :, predicted]
-    margins = own - token_logits.movedim(-1, 0)
+    # [batch, keys]
+    predicted_logits = token_logits[texts, :, predicted]
+    # Margins of the predicted class over each class, [classes, batch, keys].
+    margins = predicted_logits - token_logits.movedim(-1, 0)
     lowest, highest = permutation_extremes(attention, margins, mask)
-    flips = (lowest.amin(0) < 0).to(torch.float64)
-    logits = own if n_classes > 2 else token_logits[..., 1] - token_logits[..., 0]
+    can_flip = (lowest.amin(0) < 0).to(torch.float64)
+    class_difference = token_logits[..., 1] - token_logits[..., 0]
+    logits = predicted_logits if n_classes > 2 else class_difference
     mean, variance = permutation_moments(attention, logits, mask)
     exact = {
-        "flip_possible": flips,
+        "flip_possible": can_flip,
         "logit_mean": mean,
         "logit_variance": variance,
     }
     if n_classes == 2:
+        # The margin over the predicted class itself is 0, so the sum is the only other margin.
         extremes = torch.stack([lowest, highest]).sum(1)
-        before = _lead(observation.probs.double(), predicted)
-        exact["max_tvd"] = _farthest(before, extremes)
+        log_odds = _compute_log_odds(observation.probs.double(), predicted)
         sharpness = observation.model.sharpness
-        exact["largest_standard_tvd"] = _farthest(before * sharpness, extremes * sharpness)
+        exact["max_tvd"] = _compute_largest_change(log_odds, extremes)
+        exact["largest_standard_tvd"] = _compute_largest_change(
+            log_odds * sharpness, extremes * sharpness
+        )
     return exact
 
 
-def _lead(probs: Tensor, predicted: Tensor) -> Tensor:
-    """Returns the log-odds of the predicted one of two classes, [batch, 2] -> [batch]."""
-    logs = probs.clamp_min(torch.finfo(probs.dtype).tiny).log()
-    own = logs.gather(-1, predicted[:, None])[:, 0]
-    return own - logs.gather(-1, 1 - predicted[:, None])[:, 0]
+def _compute_log_odds(probs: Tensor, predicted: Tensor) -> Tensor:
+    """Return the log-odds of the predicted one of two classes, ``[batch, 2] -> [batch]``."""
+    log_probs = probs.clamp_min(torch.finfo(probs.dtype).tiny).log()
+    predicted_log_prob = log_probs.gather(-1, predicted[:, None])[:, 0]
+    return predicted_log_prob - log_probs.gather(-1, 1 - predicted[:, None])[:, 0]
 
 
-def _farthest(before: Tensor, extremes: Tensor) -> Tensor:
-    """Returns the larger change of probability; log-odds [batch], [2, batch] -> [batch]."""
-    return (extremes.sigmoid() - before.sigmoid()).abs().amax(0)
+def _compute_largest_change(log_odds: Tensor, extremes: Tensor) -> Tensor:
+    """Return the larger change of probability between log-odds and two extremes of them.
+
+    Args:
+        log_odds: Original log-odds ``[batch]``.
+        extremes: Smallest and largest log-odds ``[2, batch]``.
+
+    Returns:
+        Changes of probability ``[batch]``.
+    """
+    return (extremes.sigmoid() - log_odds.sigmoid()).abs().amax(0)

@@ -1,23 +1,30 @@
-"""Does attention point at the words that people call the reason?
+"""Test ``plausibility``: does attention highlight the words that people chose as the reason?
 
-Human rationales, as ERASER scores them.
+Human rationales, scored as in ERASER (DeYoung et al. 2020, Section 4).
 
-Question: how far does a ranking of a text's tokens agree with those that people marked
-          (DeYoung et al. 2020, Section 4)?
-Measure:  area under the precision-recall curve of the ranking, with straight lines
-          between its points (ERASER's AUPRC) and in steps (average precision); and, of
-          as many of its first tokens as people marked in this text, F1 over tokens, and
-          precision, recall and F1 over spans, where a span is found that shares half of
-          its union with a marked one. ERASER's IOU F1 is the F1 of the mean precision P
-          and the mean recall R, 2PR / (P + R), not the mean of the texts' F1. Marked
-          words that were cut off with the end of a text that is too long count in
-          nothing. And the share of the attention on the units that is on marked ones.
-Compare:  gradients, leave-one-out, and a random ranking; with ``integrated_gradients``
-          integrated gradients too. Even attention would give the marked units their
-          share of all units.
-Reading:  1 the people's words, in front of all others. It says nothing on faithfulness:
-          a model may decide for other reasons than people do, and an explanation that
-          shows them is right (Jacovi & Goldberg 2020).
+Question
+    How well does a ranking of a text's tokens agree with the tokens that people marked?
+
+Measure
+    Area under the precision-recall curve of the ranking, with linear interpolation (AUPRC of
+    ERASER) and with steps (average precision).
+
+    Top tokens, as many as people marked in the text: F1 over tokens, and precision, recall and F1
+    over spans. A span matches a marked span if their intersection is at least half of their union.
+    ERASER's IOU F1 is 2PR / (P + R) with the mean precision P and the mean recall R over texts; it
+    differs from the mean of the texts' F1.
+
+    The share of the attention on marked tokens is also reported. Marked words that were truncated
+    with the end of a long text are not counted anywhere.
+
+Compared rankings
+    Attention, gradients, leave-one-out, and a random ranking; with ``integrated_gradients`` also
+    integrated gradients. Uniform attention would give the marked tokens their share of all tokens.
+
+Interpretation
+    1: the ranking puts the marked tokens before all others. Plausibility is not faithfulness: a
+    model can decide for other reasons than people, and an explanation that reveals this is correct
+    (Jacovi & Goldberg 2020).
 """
 
 from collections.abc import Mapping
@@ -30,17 +37,17 @@ from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.core.readings import TestReadings, share
 from hf_attnprobe.faithfulness.options import Plausibility
 from hf_attnprobe.faithfulness.rankings import (
-    ranking,
-    rankings_of_text,
-    tied,
+    compute_ranking,
+    list_text_rankings,
+    rank_scores,
 )
 from hf_attnprobe.faithfulness.registry import AuditPreview, register_test
-from hf_attnprobe.functional.erasure import removal_rank
+from hf_attnprobe.functional.erasure import compute_removal_rank
 from hf_attnprobe.functional.plausibility import (
     auprc,
     average_precision,
-    iou_scores,
-    share_of_marked,
+    compute_iou_scores,
+    compute_marked_share,
     token_f1,
 )
 from hf_attnprobe.protocol import (
@@ -52,47 +59,59 @@ from hf_attnprobe.protocol import (
 )
 
 
-N_POINTS = 50  # of the integral of integrated gradients
+N_INTEGRATION_POINTS = 50
+"""Number of integration points of integrated gradients."""
 
 READINGS: TestReadings = {
     "auprc": (
-        "the area under the precision-recall curve of {key} against the words that "
-        "people marked is {mean:.2f} (ERASER's AUPRC; 1 is all of them in front)"
+        "the area under the precision-recall curve of {key} against the words that people marked "
+        "is {mean:.2f} (ERASER's AUPRC; 1 if all of them rank first)"
     ),
     "average_precision": (
-        "{key} puts the words that people marked in front with average precision "
-        "{mean:.2f} (1 is in front of all others)"
+        "the average precision of {key} against the words that people marked is {mean:.2f} (1 if "
+        "all of them rank first)"
     ),
     "token_f1": share(
-        "of the words that people marked, {mean:.0%} are among as many that {key} ranks first"
+        "{mean:.0%} of the words that people marked are among equally many words that {key} ranks "
+        "first"
     ),
     "iou_precision": share(
-        "of the spans that {key} ranks first, {mean:.0%} match one that people marked"
+        "{mean:.0%} of the spans that {key} ranks first match a span that people marked"
     ),
     "iou_recall": (
-        "per span that people marked, {mean:.2f} of those that {key} ranks first match one"
+        "each span that people marked is matched by {mean:.2f} of the spans that {key} ranks first"
     ),
     "iou_f1": (
-        "the spans that people marked and those that {key} ranks first match with F1 "
-        "{mean:.2f}, the mean of the texts' own (ERASER takes the F1 of mean precision "
-        "and mean recall)"
+        "the spans that {key} ranks first match the marked spans with an F1 of {mean:.2f} (mean of "
+        "the texts' F1; ERASER uses the F1 of mean precision and mean recall)"
     ),
     "attention_on_rationale": share(
-        "of the attention on what is explained of a text, {mean:.0%} is on the words "
-        "that people marked"
+        "the words that people marked receive {mean:.0%} of the attention on the explained words"
     ),
     "rationale_size": share(
-        "these are {mean:.0%} of what is explained, which is what even attention would give them"
+        "the marked words are {mean:.0%} of the explained words, which is the share that uniform "
+        "attention would give them"
     ),
 }
 
 
 @dataclass(frozen=True)
 class PlausibilityResult:
-    """Scores by ranking, all [batch], in [0, 1] (recall and F1 of spans: at least 0).
+    """Statistics of the test ``plausibility``: tensors ``[batch]``, or mappings by ranking.
 
-    ``attention_on_rationale`` is NaN too where no unit has attention.
-    NaN for texts of which no unit or every unit is marked.
+    All are in [0, 1], except that recall and F1 of spans can exceed 1. They are NaN in texts of
+    which no unit or every unit is marked.
+
+    Attributes:
+        auprc: Area under the precision-recall curve with linear interpolation.
+        average_precision: Area under the precision-recall curve with steps.
+        token_f1: F1 over tokens.
+        iou_precision: Precision over spans.
+        iou_recall: Recall over spans.
+        iou_f1: F1 over spans.
+        attention_on_rationale: Share of the attention on marked units. NaN also if no unit has
+            attention.
+        rationale_size: Share of the units that are marked.
     """
 
     auprc: Mapping[str, Tensor]
@@ -105,24 +124,25 @@ class PlausibilityResult:
     rationale_size: Tensor
 
 
-def _check(preview: AuditPreview, options: Plausibility) -> None:
+def _check_rationales(preview: AuditPreview, options: Plausibility) -> None:
+    """Raise AttnProbeError if the data has no rationales or the model no integrated gradients."""
     if not preview.rationales:
         raise AttnProbeError(
-            "expected human rationales for the test plausibility, found none that a fast "
-            "tokenizer could place in what the model attends to (words, but sentences in "
-            "a hierarchical one); give the data a column 'rationale' with the positions of "
-            "the decisive words, or leave the test out"
+            "the test plausibility needs human rationales, and the data has none that can be "
+            "aligned with the units of attention (words, or sentences for hierarchical models; the "
+            "alignment needs a fast tokenizer); add a column 'rationale' with the positions of the "
+            "decisive words, or leave the test out"
         )
     if options.integrated_gradients:
-        preview.shortest.model.require(IntegratedGradients)
+        preview.shortest_text.model.require(IntegratedGradients)
 
 
 @register_test(
     readings=READINGS,
-    does="compares attention with the tokens that people marked",
+    summary="compares attention with the tokens that people marked as the reason",
     needs=(Differentiable, EditableInputs),
     default="rationales",
-    check=_check,
+    check=_check_rationales,
 )
 def plausibility(
     observation: Observation,
@@ -131,42 +151,54 @@ def plausibility(
     *,
     seed: int = 0,
 ) -> PlausibilityResult:
-    """Agreement of attention and other rankings with the rationales of the batch.
+    """Score attention and other rankings against the human rationales of the batch.
 
     Args:
-        seed: of the random ranking.
+        observation: Model output for a batch of texts with rationales.
+        site: Head whose attention is ranked.
+        options: Additional rankings.
+        seed: Seed of the random ranking.
+
+    Returns:
+        Statistics per text and ranking.
     """
     content = observation.batch.content_mask
-    marked = observation.batch.rationale
-    marked = torch.zeros_like(content) if marked is None else marked & content
-    names = ("attention", *rankings_of_text(observation))
-    scores = {name: ranking(observation, site, name, seed=seed) for name in names}
+    rationale = observation.batch.rationale
+    marked = torch.zeros_like(content) if rationale is None else rationale & content
+    names = ("attention", *list_text_rankings(observation))
+    ranks_by_name = {name: compute_ranking(observation, site, name, seed=seed) for name in names}
     if options.integrated_gradients:
-        scores["integrated_gradient"] = _integrated_ranks(observation)
+        ranks_by_name["integrated_gradient"] = _rank_integrated_gradients(observation)
     n_marked = marked.sum(-1, keepdim=True)
-    chosen = {name: (removal_rank(x, content) < n_marked) & content for name, x in scores.items()}
-    by_span = {name: iou_scores(x, marked, content) for name, x in chosen.items()}
+    top_tokens = {
+        name: (compute_removal_rank(ranks, content) < n_marked) & content
+        for name, ranks in ranks_by_name.items()
+    }
+    span_scores = {
+        name: compute_iou_scores(tokens, marked, content) for name, tokens in top_tokens.items()
+    }
     attention = observation.read(site)
     return PlausibilityResult(
-        {name: auprc(x, marked, content) for name, x in scores.items()},
-        {name: average_precision(x, marked, content) for name, x in scores.items()},
-        {name: token_f1(x, marked, content) for name, x in chosen.items()},
-        {name: found.precision for name, found in by_span.items()},
-        {name: found.recall for name, found in by_span.items()},
-        {name: found.f1 for name, found in by_span.items()},
-        share_of_marked(attention, marked, content),
-        share_of_marked(torch.ones_like(attention), marked, content),
+        {name: auprc(ranks, marked, content) for name, ranks in ranks_by_name.items()},
+        {name: average_precision(ranks, marked, content) for name, ranks in ranks_by_name.items()},
+        {name: token_f1(tokens, marked, content) for name, tokens in top_tokens.items()},
+        {name: scores.precision for name, scores in span_scores.items()},
+        {name: scores.recall for name, scores in span_scores.items()},
+        {name: scores.f1 for name, scores in span_scores.items()},
+        compute_marked_share(attention, marked, content),
+        compute_marked_share(torch.ones_like(attention), marked, content),
     )
 
 
-def _integrated_ranks(observation: Observation) -> Tensor:
-    """Dense ranks of |integrated gradients| of the predicted class, [batch, keys]."""
+def _rank_integrated_gradients(observation: Observation) -> Tensor:
+    """Return the dense ranks by |integrated gradients| of the predicted class, [batch, keys]."""
 
     def compute() -> Tensor:
-        values = observation.model.require(IntegratedGradients).integrated_gradient(
-            observation, observation.target(None), N_POINTS
+        model = observation.model.require(IntegratedGradients)
+        values = model.compute_integrated_gradients(
+            observation, observation.get_target_classes(None), N_INTEGRATION_POINTS
         )
         content = observation.batch.content_mask
-        return tied("integrated_gradient", values.abs(), content)
+        return rank_scores("integrated_gradient", values.abs(), content)
 
     return observation.remember("ranking integrated_gradient", compute)

@@ -1,29 +1,41 @@
-"""Does attention rank tokens as every set of them counts?
+"""Test ``shapley``: does attention rank tokens by their value over all sets of tokens?
 
 Shapley 1953; limits of rankings: Edin et al. 2025; interactions: Grabisch & Roubens 1999.
 
-Question: leave-one-out misses what two tokens carry together, or each in place of the
-          other; do tokens with more attention count more over all sets of tokens?
-Measure:  every set of a text's units is taken out once, of 12 units 4,096 sets: deleted,
-          masked, or their attention weights set to 0. From these outputs follow exactly:
-          Shapley values (how far the prediction falls when a unit leaves, over all orders
-          of leaving), leave-one-out, the area under any ranking's removal with the limits
-          over all orders (NAOPC), the interaction of two units, the smallest set without
-          which the decision flips, and the smallest that keeps it alone.
-Longer:   of texts with more units the values are means over random orders, with the half
-          width of their 95% intervals, and nothing that needs every set is said. Or they
-          are cut into phrases, as many as units may be, that leave as a whole; a phrase
-          ranks as its best unit does.
-Compare:  attention and attention × its gradient, gradients, leave-one-out and a random
-          ranking; of groups of heads the readings of ``input_erasure``.
-Target:   as in ``input_erasure``; values are signed, what speaks for the side that the text
-          is on counts most.
-Reading:  1 is the order of the Shapley values, 0 chance. They are one fair share among
-          others, of a model that reads texts unlike those it knows: name the operator with
-          the number.
+Question
+    Leave-one-out misses evidence that two tokens carry only together, or that each of them carries
+    alone. Do tokens with more attention matter more over all sets of tokens?
+
+Measure
+    All sets of a text's units are removed once (4,096 sets of 12 units): deleted, masked, or with
+    their attention weights set to 0. The outputs determine exactly
+
+    - Shapley values: the mean loss when a unit is removed, over all orders of removal;
+    - the area under the removal curve of every ranking, and its limits over all orders (NAOPC);
+    - the interaction of each pair of units;
+    - the smallest set without which the decision flips, and the smallest set that preserves it
+      alone.
+
+Longer texts
+    Shapley values are means over random orders of removal, with 95% confidence intervals, and
+    statistics that need all sets are NaN. Alternatively, neighbouring units are joined to phrases
+    that are removed as a whole. A phrase gets the rank of its highest-ranked unit.
+
+Compared rankings
+    Attention, attention × gradient, |gradient × input|, leave-one-out, and a random ranking. Groups
+    of heads have the maps of ``input_erasure``.
+
+Explained class
+    As in ``input_erasure``. Values are signed: units that support the side of the text have the
+    largest values.
+
+Interpretation
+    1 is the order of the Shapley values, 0 is chance. Shapley values are one of several ways to
+    divide an effect fairly, and the model reads texts that differ from its training data. The
+    removal operator should be reported with the numbers.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,105 +44,126 @@ from scipy.special import stdtrit
 from torch import Tensor
 
 from hf_attnprobe.core.readings import TestReadings, share
-from hf_attnprobe.faithfulness.erasure import erased
+from hf_attnprobe.faithfulness.erasure import predict_without_weights
 from hf_attnprobe.faithfulness.input_erasure import (
-    erased_inputs,
-    losses,
-    rankings_at,
+    compute_losses,
+    predict_without_units,
+    rank_by_site,
 )
 from hf_attnprobe.faithfulness.options import Shapley
 from hf_attnprobe.faithfulness.rankings import (
-    is_possible,
-    ranking,
-    rankings_of_text,
-    tied,
+    compute_ranking,
+    is_ranking_available,
+    list_text_rankings,
+    rank_scores,
 )
 from hf_attnprobe.faithfulness.registry import (
     AuditPreview,
     register_test,
 )
 from hf_attnprobe.functional import aopc, attribution
-from hf_attnprobe.functional.erasure import never_as_all, removal_rank
-from hf_attnprobe.functional.intervention import random_permutations
+from hf_attnprobe.functional.erasure import compute_removal_rank, count_unflipped_as_all
+from hf_attnprobe.functional.intervention import draw_permutations
 from hf_attnprobe.functional.rank import (
     gini_correlation,
-    heaviest,
     kendall_tau_b,
-    precision,
+    r_precision,
+    select_heaviest,
 )
 from hf_attnprobe.protocol import EditableInputs, Observation, Site
 
 
-ORDER_STREAM = 1 << 42  # added to the seed: other shuffles than those of other tests
+SHAPLEY_SEED_OFFSET = 1 << 42
+"""Number added to the seed, so that the random orders differ from those of other tests."""
+SMALLEST_SET = "smallest"
+"""Entry of the results by ranking that belongs to the smallest sets."""
 
 READINGS: TestReadings = {
     "shapley_tau": (
-        "{key} and Shapley values order the units with rank correlation {mean:.2f} (1 is the "
+        "{key} and Shapley values rank the units with a rank correlation of {mean:.2f} (1 is the "
         "same order)"
     ),
     "shapley_agreement": (
-        "{key} puts first what has the largest Shapley values with a Gini correlation of "
-        "{mean:.2f} (1 is the best order, 0 chance)"
+        "the order of {key} agrees with the Shapley values with a Gini correlation of {mean:.2f} (1 "
+        "is the best order, 0 chance)"
     ),
     "shapley_precision": (
-        "{mean:.2f} of the units that together hold half of what speaks for the prediction are "
-        "among as many that {key} ranks first"
+        "{mean:.2f} of the units that carry half of the support for the prediction are among "
+        "equally many units that {key} ranks first"
     ),
     "comprehensiveness": (
-        "taking out first what {key} ranks first, {said} loses {mean:.3f} {amount}{aside} (mean "
-        "of every step)"
+        "when units are removed in the order of {key}, {prediction} loses {mean:.3f} "
+        "{amount}{aside} (mean over every step)"
     ),
     "sufficiency": (
-        "taking out last what {key} ranks first, {said} loses {mean:.3f} {amount}{aside} (mean "
-        "of every step)"
+        "when units are removed in the reverse order of {key}, {prediction} loses {mean:.3f} "
+        "{amount}{aside} (mean over every step)"
     ),
     "naopc_comprehensiveness": (
-        "taking out first what {key} ranks first scores {mean:.2f} on the scale from the "
-        "mildest of all orders to the worst"
+        "removing units in the order of {key} scores {mean:.2f} on the scale from the order with "
+        "the smallest loss (0) to the one with the largest (1)"
     ),
     "naopc_sufficiency": (
-        "taking out last what {key} ranks first scores {mean:.2f} on the scale from the "
-        "mildest of all orders to the worst"
+        "removing units in the reverse order of {key} scores {mean:.2f} on the scale from the "
+        "order with the smallest loss (0) to the one with the largest (1)"
     ),
     "lowest_area": (
-        "in the mildest of all orders {said} loses {mean:.3f} {amount}{aside} (mean of every step)"
+        "in the order with the smallest loss, {prediction} loses {mean:.3f} {amount}{aside} (mean "
+        "over every step)"
     ),
     "highest_area": (
-        "in the worst of all orders {said} loses {mean:.3f} {amount}{aside} (mean of every step)"
+        "in the order with the largest loss, {prediction} loses {mean:.3f} {amount}{aside} (mean "
+        "over every step)"
     ),
-    "largest_value": "the largest Shapley value of a text is {mean:.3f} in size",
-    "largest_interaction": "the largest interaction of two units is {mean:.3f} in size",
+    "largest_value": "the largest absolute Shapley value of a text is {mean:.3f}",
+    "largest_interaction": "the largest absolute interaction of two units is {mean:.3f}",
     "necessary_units": (
-        "in the order of {key}, {decision} flips when {mean:.1f} units are gone (of texts that "
-        "some set flips; never counts as all)"
+        "in the order of {key}, {decision} flips when {mean:.1f} units have been removed (texts "
+        "that some set flips; an order that never flips counts as all units)"
     ),
     "no_necessary_set": share("in {mean:.0%} of texts no set of units flips {decision}"),
     "sufficient_units": (
-        "in the order of {key}, the first {mean:.1f} units keep {decision} by themselves"
+        "in the order of {key}, the first {mean:.1f} units alone preserve {decision}"
     ),
     "half_width": (
-        "a Shapley value of random orders is known to ±{mean:.3f} (half of its 95% interval, "
-        "mean over the units of longer texts)"
+        "Shapley values from random orders are accurate to ±{mean:.3f} (half of the 95% confidence "
+        "interval, mean over the units of longer texts)"
     ),
-    "is_exact": share("of {mean:.0%} of texts every set of units was taken out"),
+    "is_exact": share("in {mean:.0%} of texts all sets of units were removed"),
 }
 
 
 @dataclass(frozen=True)
 class ShapleyResult:
-    """All [batch], or [batch] by ranking.
+    """Statistics of the test ``shapley``: tensors ``[batch]``, or mappings to them by ranking.
 
-    τ and agreements are in [−1, 1], NaN in texts of one unit; precision is in [0, 1], NaN
-    where nothing speaks for the prediction. Areas and values are differences of
-    probabilities, in [−1, 1].
+    Statistics that need all sets of units are NaN in texts of which only random orders were
+    removed. Losses are differences of probabilities, in [−1, 1].
 
-    ``necessary_units`` and ``sufficient_units`` are numbers of units, of the ranking
-    ``smallest`` those of the smallest sets; the first are NaN where no set flips the
-    decision, the others 0 where nothing is left of the text and it stays. A model that makes
-    no decisions has neither.
-
-    What needs every set is NaN in texts of which only random orders were tried, and
-    ``half_width`` in the others.
+    Attributes:
+        shapley_tau: Kendall's τ-b with the Shapley values in [−1, 1]. NaN in texts of one unit.
+        shapley_agreement: Gini correlation with the Shapley values in [−1, 1]. NaN in texts of one
+            unit.
+        shapley_precision: Precision in [0, 1] against the units that carry half of the positive
+            Shapley values. NaN if no value is positive.
+        comprehensiveness: Mean loss over all steps, in the order of the ranking.
+        sufficiency: Mean loss over all steps, in the reverse order.
+        naopc_comprehensiveness: ``comprehensiveness`` between ``lowest_area`` (0) and
+            ``highest_area`` (1).
+        naopc_sufficiency: ``sufficiency`` on the same scale.
+        lowest_area: Smallest mean loss over all orders.
+        highest_area: Largest mean loss over all orders.
+        largest_value: Largest absolute Shapley value.
+        largest_interaction: Largest absolute interaction of two units. NaN in texts of one unit.
+        half_width: Half of the width of the 95% confidence interval of a Shapley value, mean over
+            the units. NaN in texts with exact values.
+        is_exact: 1 if all sets of units were removed, else 0.
+        necessary_units: Number of units that are removed when the decision flips; ``smallest`` is
+            the size of the smallest set. NaN if no set flips the decision. Empty for models that
+            make no decisions, like the other statistics about decisions.
+        no_necessary_set: 1 if no set of units flips the decision, else 0.
+        sufficient_units: Number of top units that preserve the decision alone; ``smallest`` is the
+            size of the smallest set. 0 if the decision is the same without any unit.
     """
 
     shapley_tau: Mapping[str, Tensor]
@@ -151,19 +184,19 @@ class ShapleyResult:
     sufficient_units: Mapping[str, Tensor] = field(default_factory=dict)
 
 
-def _check(preview: AuditPreview, options: Shapley) -> None:
-    """Checks that the model reads a text of special tokens alone."""
-    game = _Game(preview.shortest, preview.sites[0], options)
-    game.play(game.real[None])
+def _check_erasable(preview: AuditPreview, options: Shapley) -> None:
+    """Check that the model can read a text that consists of special tokens only."""
+    game = _RemovalGame(preview.shortest_text, preview.sites[0], options)
+    game.measure_removals(game.has_unit[None])
 
 
 @register_test(
     readings=READINGS,
-    does="takes every set of a text's tokens out and compares what each counts with attention",
+    summary="removes all sets of a text's tokens and compares their values with attention",
     needs=(EditableInputs,),
     default="on request",
     groups=True,
-    check=_check,
+    check=_check_erasable,
 )
 @torch.no_grad()
 def shapley(
@@ -173,38 +206,60 @@ def shapley(
     *,
     seed: int = 0,
 ) -> ShapleyResult:
-    """Compares rankings with exact Shapley values, and with the best and worst of all orders.
+    """Compare rankings with exact Shapley values and with the limits over all orders.
 
     Args:
-        seed: of the random ranking and of random orders.
+        observation: Model output for a batch of texts.
+        site: Head or group of heads whose attention is ranked.
+        options: Explained class, removal operator, and treatment of long texts.
+        seed: Seed of the random ranking and of the random orders.
+
+    Returns:
+        Statistics per text.
     """
-    game = _Game(observation.explaining(options.target), site, options)
-    ranked = game.rankings(seed)
-    drops, flips = game.every_set()
-    values, half_width = game.values(drops, seed)
-    fair = tied("shapley", values, game.real)
-    speaks_for = heaviest(values.clamp_min(0), game.real)
-    n_listed = len(drops).bit_length() - 1  # units of the longest text of which every set is known
-    turns = removal_rank(torch.stack([*ranked.values()]), game.real)[..., :n_listed]
+    game = _RemovalGame(observation.with_target(options.target), site, options)
+    ranks_by_name = game.compute_rankings(seed)
+    losses, flips = game.measure_every_set()
+    shapley_values, half_width = game.compute_values(losses, seed)
+    has_unit = game.has_unit
+    value_ranks = rank_scores("shapley", shapley_values, has_unit)
+    supporting_units = select_heaviest(shapley_values.clamp_min(0), has_unit)
+    # Number of units of the longest text of which all sets were removed.
+    n_exact_units = len(losses).bit_length() - 1
+    all_ranks = torch.stack([*ranks_by_name.values()])
+    turns = compute_removal_rank(all_ranks, has_unit)[..., :n_exact_units]
     return ShapleyResult(
-        shapley_tau={n: kendall_tau_b(x, fair, game.real).tau for n, x in ranked.items()},
-        shapley_agreement={n: gini_correlation(values, x, game.real) for n, x in ranked.items()},
-        shapley_precision={n: precision(x, speaks_for, game.real) for n, x in ranked.items()},
-        largest_value=values.abs().amax(-1),
+        shapley_tau={
+            name: kendall_tau_b(ranks, value_ranks, has_unit).tau
+            for name, ranks in ranks_by_name.items()
+        },
+        shapley_agreement={
+            name: gini_correlation(shapley_values, ranks, has_unit)
+            for name, ranks in ranks_by_name.items()
+        },
+        shapley_precision={
+            name: r_precision(ranks, supporting_units, has_unit)
+            for name, ranks in ranks_by_name.items()
+        },
+        largest_value=shapley_values.abs().amax(-1),
         half_width=half_width,
         is_exact=game.is_exact.double(),
-        **_of_orders(game, drops, ranked, turns),
-        **_of_decisions(game, flips, ranked, turns),
+        **_compare_with_all_orders(game, losses, ranks_by_name, turns),
+        **_compare_with_smallest_sets(game, flips, ranks_by_name, turns),
     )
 
 
-class _Game:
-    """The units of each text as players: some are taken out, and the prediction falls.
+class _RemovalGame:
+    """Cooperative game in which the units of a text are the players.
+
+    The value of a set of units is the loss of the prediction when the set is removed. Neighbouring
+    tokens of a long text can form one unit, a phrase.
 
     Attributes:
-        n_units: int [batch].
-        real: bool [batch, units], whether a text has so many.
-        is_exact: bool [batch], whether every set of its units is taken out.
+        n_units: Number of units of each text, int ``[batch]``.
+        has_unit: Whether a text has at least this many units, bool ``[batch, units]``.
+        unit_index: Index of the unit to which each key belongs, int ``[batch, keys]``.
+        is_exact: Whether all sets of the text's units are removed, bool ``[batch]``.
     """
 
     def __init__(self, observation: Observation, site: Site, options: Shapley):
@@ -212,163 +267,211 @@ class _Game:
         self.site = site
         self.options = options
         self.content = observation.batch.content_mask
-        n_whole = self.content.sum(-1)
-        most = options.exact_units if options.longer == "phrases" else int(n_whole.max())
-        self.n_units = n_whole.clamp(max=most)
+        n_tokens = self.content.sum(-1)
+        max_units = options.exact_units if options.longer == "phrases" else int(n_tokens.max())
+        self.n_units = n_tokens.clamp(max=max_units)
         n_units = self.n_units[:, None]
-        place = (self.content.cumsum(-1) - 1).clamp_min(0)
-        self.unit_of = place * n_units // n_whole[:, None]  # [batch, keys]
-        units = torch.arange(int(n_units.max()), device=place.device)
-        self.real = units < n_units
+        token_index = (self.content.cumsum(-1) - 1).clamp_min(0)
+        self.unit_index = token_index * n_units // n_tokens[:, None]
+        units = torch.arange(int(n_units.max()), device=token_index.device)
+        self.has_unit = units < n_units
         self.is_exact = self.n_units <= options.exact_units
 
-    def rankings(self, seed: int) -> dict[str, Tensor]:
-        """Ranks of the units by name, each [batch, units]; of a phrase that of its best unit."""
-        found = rankings_at(self.observation, self.site)
-        for name in rankings_of_text(self.observation):
-            if is_possible(self.observation, self.site, name):
-                found[name] = ranking(self.observation, self.site, name, seed=seed)
-        lowest = torch.full(self.real.shape, -1, device=self.real.device)
+    def compute_rankings(self, seed: int) -> dict[str, Tensor]:
+        """Return the ranks ``[batch, units]`` of the units in each ranking.
+
+        A phrase gets the highest rank of its tokens.
+
+        Args:
+            seed: Seed of the random ranking.
+        """
+        ranks_by_name = rank_by_site(self.observation, self.site)
+        for name in list_text_rankings(self.observation):
+            if is_ranking_available(self.observation, self.site, name):
+                ranks_by_name[name] = compute_ranking(self.observation, self.site, name, seed=seed)
+        lowest_rank = torch.full(self.has_unit.shape, -1, device=self.has_unit.device)
         return {
-            name: lowest.to(x).scatter_reduce(
-                1, self.unit_of, x.masked_fill(~self.content, -1), "amax"
+            name: lowest_rank.to(ranks).scatter_reduce(
+                1, self.unit_index, ranks.masked_fill(~self.content, -1), "amax"
             )
-            for name, x in found.items()
+            for name, ranks in ranks_by_name.items()
         }
 
-    def play(self, sets: Tensor) -> tuple[Tensor, Tensor]:
-        """Takes sets of units out, bool [sets, batch, units].
+    def measure_removals(self, sets: Tensor) -> tuple[Tensor, Tensor]:
+        """Remove sets of units from the texts.
+
+        Args:
+            sets: Sets of units, bool ``[sets, batch, units]``.
 
         Returns:
-            How far the probability of the predicted side falls, and whether the decision
-            flips, both [sets, batch].
+            Loss of the probability of the side of the text, and whether the decision flips, each
+            ``[sets, batch]``.
         """
-        unit_of = self.unit_of.expand(len(sets), -1, -1)
-        gone = sets.gather(-1, unit_of) & self.content
+        unit_index = self.unit_index.expand(len(sets), -1, -1)
+        removed = sets.gather(-1, unit_index) & self.content
         if self.options.by == "attention":
-            after = erased(self.observation, self.site, gone, all_zero=True)
+            probs = predict_without_weights(self.observation, self.site, removed, all_zero=True)
         else:
-            after = erased_inputs(self.observation, self.options.by, gone)
-        lost = losses(self.observation, after).double()
-        flips = self.observation.flips(after) == 1
-        return lost, flips
+            probs = predict_without_units(self.observation, self.options.by, removed)
+        losses = compute_losses(self.observation, probs).double()
+        flips = self.observation.find_flips(probs) == 1
+        return losses, flips
 
-    def every_set(self) -> tuple[Tensor, Tensor]:
-        """:meth:`play` of all sets, each [2^units, batch]: none of texts that have too many."""
+    def measure_every_set(self) -> tuple[Tensor, Tensor]:
+        """Remove all sets of units; longer texts only have empty sets.
+
+        Returns:
+            Losses and flips as in :meth:`measure_removals`, each ``[2^units, batch]``.
+        """
 
         def compute() -> tuple[Tensor, Tensor]:
             n_exact = self.n_units.where(self.is_exact, 0)
-            most = max(1, int(n_exact.max()))
-            real = self.real & self.is_exact[:, None]
-            real = real[:, :most]
-            every = aopc.subsets(most).to(real.device)
-            sets = every[:, None] & real
-            padding = (0, self.real.shape[1] - most)
+            max_units = max(1, int(n_exact.max()))
+            has_unit = self.has_unit & self.is_exact[:, None]
+            has_unit = has_unit[:, :max_units]
+            subsets = aopc.enumerate_subsets(max_units).to(has_unit.device)
+            sets = subsets[:, None] & has_unit
+            padding = (0, self.has_unit.shape[1] - max_units)
             sets = torch.nn.functional.pad(sets, padding)
-            return self.play(sets)
+            return self.measure_removals(sets)
 
+        # Removing attention weights depends on the site, so its results are not cached.
         if self.options.by == "attention":
             return compute()
-        key = "every set", self.options, self.observation.explains
+        key = "every set", self.options, self.observation.explained_class
         return self.observation.remember(key, compute)
 
-    def values(self, drops: Tensor, seed: int) -> tuple[Tensor, Tensor]:
-        """Returns Shapley values [batch, units], and the half width of their intervals [batch].
+    def compute_values(self, losses: Tensor, seed: int) -> tuple[Tensor, Tensor]:
+        """Return the Shapley values and the half width of their confidence intervals.
+
+        The values of texts with too many units are means over random orders of removal.
 
         Args:
-            drops: of all sets; of texts that have too many the values are means over orders.
-        """
-        exact = attribution.shapley_values(drops)
-        n_missing = self.real.shape[1] - exact.shape[1]
-        values = torch.nn.functional.pad(exact, (0, n_missing))
-        if self.is_exact.all():
-            unknown = torch.full_like(values[:, 0], torch.nan)
-            return values, unknown
-        own = self.real & ~self.is_exact[:, None]
-        gains = self._gains(own, seed)
-        drawn, error = attribution.mean_over_orders(gains)
-        critical = float(stdtrit(len(gains) - 1, 0.975))
-        total = (error * own).sum(-1)
-        half_width = critical * total / own.sum(-1)
-        values = torch.where(own, drawn, values)
-        return values, half_width
+            losses: Losses of all sets, ``[2^units, batch]``.
+            seed: Seed of the random orders.
 
-    def _gains(self, own: Tensor, seed: int) -> Tensor:
-        """How far the prediction falls further as a unit leaves, [orders, batch, units]."""
-        turns = random_permutations(
-            own[:, None],
+        Returns:
+            Values ``[batch, units]`` and half widths ``[batch]``; NaN for exact values.
+        """
+        exact_values = attribution.shapley_values(losses)
+        n_missing = self.has_unit.shape[1] - exact_values.shape[1]
+        exact_values = torch.nn.functional.pad(exact_values, (0, n_missing))
+        if self.is_exact.all():
+            undefined = torch.full_like(exact_values[:, 0], torch.nan)
+            return exact_values, undefined
+        is_sampled = self.has_unit & ~self.is_exact[:, None]
+        gains = self._measure_gains(is_sampled, seed)
+        sampled_values, standard_errors = attribution.average_over_orders(gains)
+        critical_value = float(stdtrit(len(gains) - 1, 0.975))
+        total_error = (standard_errors * is_sampled).sum(-1)
+        half_width = critical_value * total_error / is_sampled.sum(-1)
+        return torch.where(is_sampled, sampled_values, exact_values), half_width
+
+    def _measure_gains(self, is_sampled: Tensor, seed: int) -> Tensor:
+        """Return the additional loss when each unit is removed in a random order.
+
+        Args:
+            is_sampled: Units of the longer texts, bool ``[batch, units]``.
+            seed: Seed of the random orders.
+
+        Returns:
+            Additional losses ``[orders, batch, units]``.
+        """
+        turns = draw_permutations(
+            is_sampled[:, None],
             self.options.n_orders,
-            seed=seed + ORDER_STREAM,
+            seed=seed + SHAPLEY_SEED_OFFSET,
             example_ids=self.observation.batch.example_ids,
         )[:, :, 0]
-        steps = torch.arange(own.shape[1] + 1, device=own.device)[:, None, None, None]
-        gone = (turns < steps) & own
-        drops, _ = self.play(gone.flatten(0, 1))
-        return (
-            drops.unflatten(0, gone.shape[:2])
-            .diff(dim=0)
-            .gather(0, turns.movedim(-1, 0))
-            .movedim(0, -1)
-        )
+        n_steps = is_sampled.shape[1] + 1
+        steps = torch.arange(n_steps, device=is_sampled.device)[:, None, None, None]
+        removed = (turns < steps) & is_sampled
+        losses, _ = self.measure_removals(removed.flatten(0, 1))
+        # [steps, orders, batch]
+        step_gains = losses.unflatten(0, removed.shape[:2]).diff(dim=0)
+        return step_gains.gather(0, turns.movedim(-1, 0)).movedim(0, -1)
 
-    def exactly(self, found: Tensor) -> Tensor:
-        """[..., batch]: NaN in texts of which not every set was taken out."""
-        return found.double().masked_fill(~self.is_exact, torch.nan)
+    def mask_inexact(self, values: Tensor) -> Tensor:
+        """Return values ``[..., batch]`` with NaN in texts of which not all sets were removed.
+
+        Args:
+            values: Values of all texts.
+        """
+        return values.double().masked_fill(~self.is_exact, torch.nan)
 
 
-def _of_orders(game: _Game, drops: Tensor, ranked: Iterable[str], turns: Tensor) -> dict[str, Any]:
-    """Fields of the result about areas, their limits, and interactions.
+def _compare_with_all_orders(
+    game: _RemovalGame, losses: Tensor, names: Collection[str], turns: Tensor
+) -> dict[str, Any]:
+    """Return the statistics about areas, their limits over all orders, and interactions.
 
     Args:
-        turns: of each unit by each ranking, int [rankings, batch, units].
+        game: Units of the texts.
+        losses: Losses of all sets, ``[2^units, batch]``.
+        names: Names of the rankings.
+        turns: Turn at which each ranking removes each unit, int ``[rankings, batch, units]``.
     """
     n_units = game.n_units.where(game.is_exact, 1)
-    lower, upper = aopc.chain_bounds(drops, n_units)
-    first, last = (
-        game.exactly(aopc.area_along(drops, order, n_units))
-        for order in (turns, n_units[:, None] - 1 - turns)
-    )
-    areas = {"comprehensiveness": first, "sufficiency": last}
-    scaled = {f"naopc_{name}": aopc.normalised(x, lower, upper) for name, x in areas.items()}
-    by_name = {n: dict(zip(ranked, x, strict=True)) for n, x in (areas | scaled).items()}
-    pairs = attribution.interactions(drops).abs().amax((-2, -1))
-    return by_name | {
-        "lowest_area": game.exactly(lower),
-        "highest_area": game.exactly(upper),
-        "largest_interaction": game.exactly(pairs).masked_fill(game.n_units < 2, torch.nan),
+    lower, upper = aopc.compute_aopc_bounds(losses, n_units)
+    reversed_turns = n_units[:, None] - 1 - turns
+    areas = {
+        "comprehensiveness": game.mask_inexact(aopc.compute_aopc(losses, turns, n_units)),
+        "sufficiency": game.mask_inexact(aopc.compute_aopc(losses, reversed_turns, n_units)),
+    }
+    normalised_areas = {
+        f"naopc_{statistic}": aopc.normalise_aopc(values, lower, upper)
+        for statistic, values in areas.items()
+    }
+    by_ranking = {
+        statistic: dict(zip(names, values, strict=True))
+        for statistic, values in (areas | normalised_areas).items()
+    }
+    interactions = attribution.shapley_interactions(losses).abs().amax((-2, -1))
+    interactions = game.mask_inexact(interactions).masked_fill(game.n_units < 2, torch.nan)
+    return by_ranking | {
+        "lowest_area": game.mask_inexact(lower),
+        "highest_area": game.mask_inexact(upper),
+        "largest_interaction": interactions,
     }
 
 
-def _of_decisions(
-    game: _Game, flips: Tensor, ranked: Iterable[str], turns: Tensor
+def _compare_with_smallest_sets(
+    game: _RemovalGame, flips: Tensor, names: Collection[str], turns: Tensor
 ) -> dict[str, Any]:
-    """Fields of the result about sets without which, and with which alone, a decision stands.
+    """Return the statistics about sets that flip the decision or preserve it alone.
 
     Args:
-        turns: as of :func:`_of_orders`.
+        game: Units of the texts.
+        flips: Whether the decision flips without each set, bool ``[2^units, batch]``.
+        names: Names of the rankings.
+        turns: Turn at which each ranking removes each unit, int ``[rankings, batch, units]``.
+
+    Returns:
+        Statistics by name; empty if the model makes no decisions.
     """
     if not game.observation.model.prediction.decides:
         return {}
-    gone = aopc.sets_along(turns)  # [steps, rankings, batch]
+    # Numbers of the sets of top units, [steps, rankings, batch].
+    top_sets = aopc.list_removed_sets(turns)
+    complements = len(flips) - 1 - top_sets
     text = torch.arange(flips.shape[1], device=flips.device)
-    without, alone = flips[gone, text], ~flips[len(flips) - 1 - gone, text]
-    first, keeps = (x.to(torch.int8).argmax(0).double() for x in (without, alone))
-    smallest = attribution.smallest_set(flips)
-    can_flip = ~smallest.isnan()
-    never = first.masked_fill(~without.any(0), torch.nan)
-    counted = never_as_all(never, game.n_units, can_flip)
-    of_rankings = {
-        "necessary_units": (counted, smallest),
-        "sufficient_units": (keeps, attribution.smallest_set(~flips.flip(0))),
+    flips_without_top = flips[top_sets, text]
+    top_preserves = ~flips[complements, text]
+    n_to_flip = flips_without_top.to(torch.int8).argmax(0).double()
+    n_to_preserve = top_preserves.to(torch.int8).argmax(0).double()
+
+    smallest_to_flip = attribution.find_smallest_set_size(flips)
+    smallest_to_preserve = attribution.find_smallest_set_size(~flips.flip(0))
+    can_flip = ~smallest_to_flip.isnan()
+    n_to_flip = n_to_flip.masked_fill(~flips_without_top.any(0), torch.nan)
+    n_to_flip = count_unflipped_as_all(n_to_flip, game.n_units, can_flip)
+
+    def name_rankings(counts: Tensor, smallest: Tensor) -> dict[str, Tensor]:
+        values = game.mask_inexact(torch.cat([counts, smallest[None]]))
+        return dict(zip((*names, SMALLEST_SET), values, strict=True))
+
+    return {
+        "necessary_units": name_rankings(n_to_flip, smallest_to_flip),
+        "sufficient_units": name_rankings(n_to_preserve, smallest_to_preserve),
+        "no_necessary_set": game.mask_inexact(~can_flip),
     }
-    found = {
-        name: dict(
-            zip(
-                (*ranked, "smallest"),
-                game.exactly(torch.cat([x, least[None]])),
-                strict=True,
-            )
-        )
-        for name, (x, least) in of_rankings.items()
-    }
-    return found | {"no_necessary_set": game.exactly(~can_flip)}

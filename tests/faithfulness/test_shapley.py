@@ -7,8 +7,8 @@ from scipy.stats import kendalltau
 
 from hf_attnprobe.faithfulness.input_erasure import input_erasure
 from hf_attnprobe.faithfulness.options import InputErasure, Shapley
-from hf_attnprobe.faithfulness.rankings import OF_TEXT
-from hf_attnprobe.faithfulness.shapley import _Game, shapley
+from hf_attnprobe.faithfulness.rankings import TEXT_RANKINGS
+from hf_attnprobe.faithfulness.shapley import _RemovalGame, shapley
 from hf_attnprobe.protocol import ALL, Site
 from tests.faithfulness.test_input_erasure import TEXTS, ByHand, bert, classifier, observe, orders
 
@@ -23,7 +23,7 @@ def test_all_of_it_is_what_plain_loops_find(make, site, by):
     model = make()
     adapter, observation = observe(model)
     found = shapley(observation, site, Shapley(by=by, exact_units=FEW), seed=5)
-    names = {"attention", "product", *OF_TEXT}
+    names = {"attention", "product", *TEXT_RANKINGS}
     assert found.shapley_tau.keys() == found.naopc_sufficiency.keys() == names
     n_all = observation.batch.content_mask.sum(-1).tolist()
     assert found.is_exact.tolist() == [float(n <= FEW) for n in n_all]
@@ -50,8 +50,8 @@ def test_all_of_it_is_what_plain_loops_find(make, site, by):
 @pytest.mark.parametrize(("make", "site"), CASES)
 def test_sets_of_a_decision_are_the_smallest_of_all(make, site):
     _, observation = observe(make())
-    game = _Game(observation, site, Shapley(exact_units=FEW))
-    _, flips = game.every_set()
+    game = _RemovalGame(observation, site, Shapley(exact_units=FEW))
+    _, flips = game.measure_every_set()
     found = shapley(observation, site, Shapley(exact_units=FEW))
     for row in (1, 2, 3):
         n_units = int(game.n_units[row])
@@ -71,8 +71,8 @@ def test_sets_of_a_decision_are_the_smallest_of_all(make, site):
 
 def test_erased_attention_is_the_read_out_without_some_weights():
     _, observation = observe(classifier())
-    game = _Game(observation, Site(), Shapley(by="attention", exact_units=FEW))
-    drops, _ = game.every_set()
+    game = _RemovalGame(observation, Site(), Shapley(by="attention", exact_units=FEW))
+    drops, _ = game.measure_every_set()
     weights, logits = observation.attention[0][:, 0, 0], observation.token_logits
     for row in (1, 2, 3):
         units = observation.batch.content_mask[row].nonzero()[:, 0].tolist()
@@ -97,33 +97,33 @@ def test_random_orders_come_near_the_exact_values():
     """Of a text of 11 units, whose exact values are known too."""
     _, observation = observe(classifier())
     site, row = Site(), 4
-    exact = _Game(observation, site, Shapley(exact_units=12))
-    values, half = exact.values(exact.every_set()[0], seed=0)
-    drawn = _Game(observation, site, Shapley(exact_units=3, n_orders=400))
-    near, width = drawn.values(drawn.every_set()[0], seed=0)
+    exact = _RemovalGame(observation, site, Shapley(exact_units=12))
+    values, half = exact.compute_values(exact.measure_every_set()[0], seed=0)
+    drawn = _RemovalGame(observation, site, Shapley(exact_units=3, n_orders=400))
+    near, width = drawn.compute_values(drawn.measure_every_set()[0], seed=0)
     gaps = (near - values)[row, : int(exact.n_units[row])].abs()
     assert half[row].isnan() and width[row] > 0
     assert gaps.mean() < width[row] and gaps.max() < 4 * width[row]
-    fewer = _Game(observation, site, Shapley(exact_units=3, n_orders=100))
-    wider = fewer.values(fewer.every_set()[0], seed=0)[1][row]
+    fewer = _RemovalGame(observation, site, Shapley(exact_units=3, n_orders=100))
+    wider = fewer.compute_values(fewer.measure_every_set()[0], seed=0)[1][row]
     assert wider.item() == pytest.approx(2 * width[row].item(), rel=0.3)
 
 
 def test_phrases_stand_for_the_units_of_longer_texts():
     _, observation = observe(classifier())
-    game = _Game(observation, Site(), Shapley(exact_units=4, longer="phrases"))
+    game = _RemovalGame(observation, Site(), Shapley(exact_units=4, longer="phrases"))
     assert game.is_exact.all() and game.n_units.tolist() == [4, 4, 2, 1, 4]
     content = observation.batch.content_mask
     for row, n_units in enumerate(game.n_units.tolist()):
-        own = game.unit_of[row][content[row]]
+        own = game.unit_index[row][content[row]]
         assert own.tolist() == sorted(own.tolist()) and {*own.tolist()} == {*range(n_units)}
         counts = own.bincount()
         assert counts.max() - counts.min() <= 1
-    ranked = game.rankings(0)["attention"]
+    ranked = game.compute_rankings(0)["attention"]
     weights = observation.read(Site())
     for row in range(len(TEXTS)):
         best = [
-            weights[row][(game.unit_of[row] == k) & content[row]].max()
+            weights[row][(game.unit_index[row] == k) & content[row]].max()
             for k in range(4)[: int(game.n_units[row])]
         ]
         assert np.argmax(best) == ranked[row].argmax().item()
