@@ -104,7 +104,12 @@ def test_checkpoints_without_a_best_one_are_not_guessed(run_folder, tmp_path):
     )
     assert locate_checkpoint(folder / "checkpoint-2").name == str(folder / "checkpoint-2")
     assert locate_checkpoint(folder, subfolder="checkpoint-1").name.endswith("checkpoint-1")
-    refused("correct the subfolder, or leave it out", locate_checkpoint, folder, subfolder="checkpoint-9")
+    refused(
+        "correct the subfolder, or leave it out",
+        locate_checkpoint,
+        folder,
+        subfolder="checkpoint-9",
+    )
 
 
 def test_shards_are_the_whole(bert, tokenizer, tmp_path):
@@ -190,7 +195,7 @@ def test_pairs_and_pipelines_are_the_model_in_them(bert, tokenizer):
     said = pipeline("text-classification", model=bert, tokenizer=tokenizer)
     for subject in ((bert, tokenizer), [bert, tokenizer], said):
         assert audit(subject, ROWS, **FEW).statistics == known.statistics
-    with pytest.raises(AttnProbeError, match="expected no tokenizer beside a tuple"):
+    with pytest.raises(AttnProbeError, match="expected no tokenizer with a tuple"):
         audit((bert, tokenizer), ROWS, tokenizer=tokenizer, **FEW)
     refused("expected a pair of model and tokenizer", audit, (bert, "tokenizer"), ROWS, **FEW)
 

@@ -10,12 +10,12 @@ import torch
 from torch import nn
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from hf_attnprobe import AttnProbeError, AuditOptions, audit, list_changed_answers, compare
+from hf_attnprobe import AttnProbeError, AuditOptions, audit, compare, list_changed_answers
 from hf_attnprobe.audits.options import WeightChange
 from hf_attnprobe.checkpoints.weights import (
-    WEIGHT_CHANGES,
     GROUP_SIZE,
     RANDOMISERS,
+    WEIGHT_CHANGES,
     change_weights,
     prune_half,
     round_to_steps,

@@ -1,0 +1,39 @@
+"""Render chat templates in a process of its own, which can be killed: see chat_templates.py.
+
+This file is run as a script and imports nothing of this package, so that the process starts quickly. It
+reads one request per line from standard input and writes one response per line to standard output, both as
+JSON.
+"""
+
+import json
+import sys
+
+from transformers.utils.chat_template_utils import render_jinja_template
+
+
+def answer_request(request: dict) -> dict:
+    """Render a conversation and return its text, or the error message of the template.
+
+    Args:
+        request: the keyword arguments of Transformers' ``render_jinja_template``.
+
+    Returns:
+        ``{"text": …}`` or ``{"error": …}``.
+    """
+    try:
+        texts, _ = render_jinja_template(**request)
+        return {"text": texts[0]}
+    # Templates raise errors of Jinja, and any other error that their author chose.
+    except Exception as error:
+        return {"error": str(error) or type(error).__name__}
+
+
+def main() -> None:
+    """Print "ready", then answer requests until standard input is closed."""
+    print("ready", flush=True)
+    for line in sys.stdin:
+        print(json.dumps(answer_request(json.loads(line))), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,173 @@
+"""Render the chat template of a tokenizer with a time limit.
+
+A chat template is a program in the template language Jinja that comes with a checkpoint. Transformers
+renders it in a sandbox, which prevents access to files and to Python objects, but does not limit the time:
+two nested loops can run forever. Templates are therefore rendered in a process of its own, which is killed
+when the limit is reached. This also works outside the main thread, and for operations that Python cannot
+interrupt, such as a huge power. The process is started at the first template and used for all later ones.
+"""
+
+import atexit
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+from hf_attnprobe.core.errors import AttnProbeError
+
+
+MAX_RENDERING_SECONDS = 10.0
+"""Time limit for rendering one conversation, in seconds; ordinary templates need milliseconds."""
+
+
+def render_chat_template(
+    tokenizer: PreTrainedTokenizerBase,
+    turns: Sequence[Mapping[str, str]],
+    *,
+    max_seconds: float = MAX_RENDERING_SECONDS,
+) -> str:
+    """Render a conversation with the chat template of a tokenizer, up to where the answer begins.
+
+    The text is that of ``tokenizer.apply_chat_template(turns, tokenize=False,
+    add_generation_prompt=True)``.
+
+    Args:
+        tokenizer: a tokenizer with a chat template.
+        turns: the turns of the conversation, each with ``role`` and ``content``.
+        max_seconds: time limit in seconds.
+
+    Returns:
+        The rendered prompt.
+
+    Raises:
+        AttnProbeError: if the time limit is reached.
+        ValueError: if the template raises an error, or the tokenizer has no template.
+
+    Example::
+
+        from transformers import AutoTokenizer
+        from hf_attnprobe.checkpoints.chat_templates import render_chat_template
+
+        tokenizer = AutoTokenizer.from_pretrained("HuggingFaceTB/SmolLM2-135M-Instruct")
+        render_chat_template(tokenizer, [{"role": "user", "content": "Where is Ann?"}])
+    """
+    has_own_method = (
+        type(tokenizer).apply_chat_template is not PreTrainedTokenizerBase.apply_chat_template
+    )
+    # Such a tokenizer formats conversations with its own Python code, which the user trusts, or
+    # which is part of Transformers (Mistral).
+    if has_own_method:
+        return str(
+            tokenizer.apply_chat_template([*turns], tokenize=False, add_generation_prompt=True)
+        )
+    request = {
+        "conversations": [[dict(turn) for turn in turns]],
+        "chat_template": tokenizer.get_chat_template(),
+        "add_generation_prompt": True,
+        **tokenizer.special_tokens_map,
+    }
+    response = _RENDERING_PROCESS.render(request, max_seconds)
+    if response is None:
+        raise AttnProbeError(
+            f"the chat template of {tokenizer.name_or_path or 'the tokenizer'} was not rendered "
+            f"within {max_seconds:g} s; correct its chat_template.jinja, or give whole prompts "
+            "(prompt_column)"
+        )
+    if "error" in response:
+        raise ValueError(response["error"])
+    return response["text"]
+
+
+class _RenderingProcess:
+    """A child process that renders one conversation after the other."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[str] | None = None
+        self._lock = threading.Lock()
+
+    def render(self, request: Mapping[str, Any], max_seconds: float) -> dict[str, str] | None:
+        """Send a request and return the response, or None if the time limit was reached.
+
+        Args:
+            request: the keyword arguments of Transformers' ``render_jinja_template``.
+            max_seconds: time limit in seconds, without the start of the process.
+
+        Returns:
+            ``{"text": …}``, ``{"error": …}`` or None.
+        """
+        with self._lock:
+            process = self._process or self._start()
+            assert process.stdin is not None
+            assert process.stdout is not None
+            is_timed_out = threading.Event()
+
+            def kill_process() -> None:
+                is_timed_out.set()
+                process.kill()
+
+            timer = threading.Timer(max_seconds, kill_process)
+            timer.daemon = True
+            try:
+                timer.start()
+                process.stdin.write(json.dumps(request) + "\n")
+                process.stdin.flush()
+                line = process.stdout.readline()
+            except BrokenPipeError:
+                line = ""
+            except BaseException:
+                # Without its response, the process could not be used for the next request.
+                self._stop()
+                raise
+            finally:
+                timer.cancel()
+            if line and not is_timed_out.is_set():
+                return json.loads(line)
+            self._stop()
+            return None if is_timed_out.is_set() else {"error": "the rendering process has ended"}
+
+    def _start(self) -> "subprocess.Popen[str]":
+        """Start the process and wait until it can render."""
+        script = Path(__file__).with_name("chat_template_process.py")
+        # The process must find the same Transformers as this one, whatever changed its search path.
+        # With -P, modules of this folder cannot hide others with the same name.
+        search_path = os.pathsep.join(filter(None, sys.path))
+        process = subprocess.Popen(  # nosec B603: the command has no input of the user
+            [sys.executable, "-P", str(script)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "PYTHONPATH": search_path},
+            encoding="utf-8",
+        )
+        assert process.stdout is not None
+        self._process = process
+        if process.stdout.readline() != "ready\n":
+            self._stop()
+            raise AttnProbeError(
+                "the process that renders chat templates does not start; check that `python -c "
+                "'import transformers'` works, or give whole prompts (prompt_column)"
+            )
+        return process
+
+    def _stop(self) -> None:
+        """Kill the process, if there is one."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.communicate()
+
+    def close(self) -> None:
+        """Kill the process at the end of the program."""
+        with self._lock:
+            self._stop()
+
+
+_RENDERING_PROCESS = _RenderingProcess()
+"""The process for all chat templates; it starts at the first one."""
+atexit.register(_RENDERING_PROCESS.close)
