@@ -10,7 +10,7 @@ interrupt, such as a huge power. The process is started at the first template an
 import atexit
 import json
 import os
-import subprocess
+import subprocess  # nosec B404: the only command is a script of this package
 import sys
 import threading
 from collections.abc import Mapping, Sequence
