@@ -1,22 +1,32 @@
-"""Is attention distributed over a text as its attributions are?
+"""Test ``attribution_agreement``: is attention distributed over a text like its attributions?
 
 Mohankumar et al. 2020, Section 5.3.
 
-Question: do tokens get attention in proportion to what they do to the output?
-Measure:  Pearson correlation and Jensen-Shannon divergence between the attention of a
-          text's tokens and (a) |gradient × input| with the attention held fixed, (b)
-          |integrated gradients| from embeddings of 0 (Sundararajan et al. 2017). Each
-          is divided by its sum over the text's tokens, special ones left out.
-Compare:  (a) with (b): how far two attributions agree with each other. The paper compares trained models with each other.
-Reading:  correlation 1 and divergence 0 the same shares; correlation 0 no linear
-          relation, divergence .69 shares of different tokens.
+Question
+    Do tokens receive attention in proportion to their influence on the output?
 
-Integrated gradients go through the attention, so that over all tokens they add up to the
-change of the output from embeddings of 0; ``integrated_gap`` is what is missing. It is
-large where a norm stretches tiny embeddings to full size, as without position embeddings:
-no number of points finds that jump. The paper's released code lets no gradient flow
-through the attention, which is computed anew at every point, and takes 50 points by the
-trapezoid rule; ``attention=held`` does the first, with Gauss-Legendre points.
+Measure
+    Pearson correlation and Jensen-Shannon divergence between the attention of a text's tokens and
+    (a) |gradient × input| with the attention held fixed, (b) |integrated gradients| from embeddings
+    of 0 (Sundararajan et al. 2017). Each quantity is divided by its sum over the text's tokens,
+    without special tokens.
+
+Baseline
+    The agreement of (a) with (b), two attributions. The paper compares trained models with each
+    other.
+
+Interpretation
+    Correlation 1 and divergence 0: equal shares. Correlation 0: no linear relation. Divergence .69
+    (ln 2): the shares are on different tokens.
+
+Integrated gradients
+    By default they flow through the attention, so that their sum over all tokens is the output
+    change from embeddings of 0. ``integrated_gap`` is the error of this sum. It is large if a norm
+    stretches tiny embeddings to full size, as in models without position embeddings: the output
+    then jumps near embeddings of 0, and no number of integration points resolves the jump. In the
+    paper's released code, no gradient flows through the attention, which is computed anew at each
+    of 50 points of the trapezoidal rule. ``attention=held`` does the same with Gauss-Legendre
+    points.
 """
 
 from dataclasses import dataclass
@@ -28,7 +38,7 @@ from hf_attnprobe.faithfulness.options import AttributionAgreement
 from hf_attnprobe.faithfulness.registry import register_test
 from hf_attnprobe.functional.divergence import jsd
 from hf_attnprobe.functional.intervention import normalise
-from hf_attnprobe.functional.predictions import entry_sum
+from hf_attnprobe.functional.predictions import sum_entries
 from hf_attnprobe.functional.similarity import pearson
 from hf_attnprobe.protocol import (
     Differentiable,
@@ -38,51 +48,58 @@ from hf_attnprobe.protocol import (
 )
 
 
-PAIRS = (
+COMPARED_PAIRS = (
     ("attention", "gradient"),
     ("attention", "integrated"),
     ("gradient", "integrated"),
 )
+"""Pairs of quantities that are compared, as in the names of the statistics."""
 READINGS = {
     "attention_gradient_pearson": (
-        "the shares of attention and of |gradient × input| have a Pearson correlation "
-        "of {mean:.2f} over a text's tokens (1 is proportional)"
+        "the shares of attention and of |gradient × input| have a Pearson correlation of "
+        "{mean:.2f} over a text's tokens (1 is proportional)"
     ),
     "attention_gradient_jsd": (
-        "the shares of attention and of |gradient × input| are a divergence of "
-        "{mean:.2f} apart (at most 0.69)"
+        "the shares of attention and of |gradient × input| have a divergence of {mean:.2f} (at "
+        "most 0.69)"
     ),
     "attention_integrated_pearson": (
-        "the shares of attention and of |integrated gradients| have a Pearson "
-        "correlation of {mean:.2f}"
+        "the shares of attention and of |integrated gradients| have a Pearson correlation of "
+        "{mean:.2f}"
     ),
     "attention_integrated_jsd": (
-        "the shares of attention and of |integrated gradients| are a divergence of "
-        "{mean:.2f} apart (at most 0.69)"
+        "the shares of attention and of |integrated gradients| have a divergence of {mean:.2f} (at "
+        "most 0.69)"
     ),
     "gradient_integrated_pearson": (
-        "the two attributions, the yardstick, have a Pearson correlation of {mean:.2f} "
-        "with each other"
+        "the two attributions, the baseline, have a Pearson correlation of {mean:.2f}"
     ),
     "gradient_integrated_jsd": (
-        "the two attributions are a divergence of {mean:.2f} apart (at most 0.69)"
+        "the two attributions have a divergence of {mean:.2f} (at most 0.69)"
     ),
     "integrated_gap": (
-        "integrated gradients miss {mean:.3f} of the change in probability that they "
-        "should add up to"
+        "the sum of integrated gradients differs from the change in probability by {mean:.3f}"
     ),
 }
 
 
 @dataclass(frozen=True)
 class AttributionAgreementResult:
-    """All [batch]: Pearson correlations in [−1, 1], divergences in [0, ln 2] (nats).
+    """Statistics of the test ``attribution_agreement``, tensors ``[batch]``.
 
-    ``integrated_gap``: |Σ integrated gradients − (p(text) − p(embeddings of 0))|, over
-    all tokens and special ones; None with attention held.
+    Correlations are in [−1, 1] and divergences in [0, ln 2] nats. Both are NaN if one of the
+    compared quantities is 0 everywhere; correlations are also NaN in texts of one token and for
+    constant shares. In texts of two tokens, a correlation is −1 or 1.
 
-    NaN where one of the two is 0 everywhere; correlations also for one-token texts and
-    constant shares. In a text of two tokens a correlation is −1 or 1.
+    Attributes:
+        attention_gradient_pearson: Correlation of attention and |gradient × input|.
+        attention_gradient_jsd: Divergence of attention and |gradient × input|.
+        attention_integrated_pearson: Correlation of attention and |integrated gradients|.
+        attention_integrated_jsd: Divergence of attention and |integrated gradients|.
+        gradient_integrated_pearson: Correlation of the two attributions.
+        gradient_integrated_jsd: Divergence of the two attributions.
+        integrated_gap: |Σ integrated gradients − (p(text) − p(embeddings of 0))| over all tokens,
+            including special tokens. None if the attention is held.
     """
 
     attention_gradient_pearson: Tensor
@@ -96,7 +113,7 @@ class AttributionAgreementResult:
 
 @register_test(
     readings=READINGS,
-    does="compares attention with integrated gradients",
+    summary="compares attention with integrated gradients",
     needs=(Differentiable, IntegratedGradients),
     default="on request",
     groups=True,
@@ -108,59 +125,75 @@ def attribution_agreement(
     *,
     seed: int = 0,
 ) -> AttributionAgreementResult:
-    """Agreement of the shares of attention, gradients and integrated gradients.
+    """Compare the shares of attention, gradients and integrated gradients over the tokens.
 
     Args:
-        seed: unused, nothing here is random.
+        observation: Model output for a batch of texts.
+        site: Head or group of heads.
+        options: Explained class and integration.
+        seed: Unused, because the test is deterministic.
+
+    Returns:
+        Statistics per text.
     """
-    observation = observation.explaining(options.target)
+    observation = observation.with_target(options.target)
     content = observation.batch.content_mask
-    integrated = integrated_gradients(observation, options)
+    integrated = compute_integrated_gradients(observation, options)
     shares = {
-        "attention": _shares(observation.read(site), content),
-        "gradient": _shares(observation.gradient_importance(), content),
-        "integrated": _shares(integrated.abs(), content),
+        "attention": _compute_shares(observation.read(site), content),
+        "gradient": _compute_shares(observation.compute_gradient_importance(), content),
+        "integrated": _compute_shares(integrated.abs(), content),
     }
-    found = {}
-    for a, b in PAIRS:
-        found[f"{a}_{b}_pearson"] = pearson(shares[a], shares[b], content)
-        found[f"{a}_{b}_jsd"] = jsd(shares[a], shares[b])
+    statistics = {}
+    for first, second in COMPARED_PAIRS:
+        correlation = pearson(shares[first], shares[second], content)
+        statistics[f"{first}_{second}_pearson"] = correlation
+        statistics[f"{first}_{second}_jsd"] = jsd(shares[first], shares[second])
     if options.attention == "free":
-        found["integrated_gap"] = _gap(observation, integrated)
-    return AttributionAgreementResult(**found)
+        statistics["integrated_gap"] = _compute_completeness_gap(observation, integrated)
+    return AttributionAgreementResult(**statistics)
 
 
-def integrated_gradients(
+def compute_integrated_gradients(
     observation: Observation,
     options: AttributionAgreement = AttributionAgreement(),
 ) -> Tensor:
-    """Integrated gradients of the explained class's probability, signed [batch, keys]."""
+    """Return the integrated gradients of the explained class's probability.
+
+    Args:
+        observation: Model output for a batch of texts.
+        options: Number of integration points, and whether gradients flow through the attention.
+
+    Returns:
+        Signed attributions ``[batch, keys]``.
+    """
 
     def compute() -> Tensor:
-        return observation.model.require(IntegratedGradients).integrated_gradient(
+        return observation.model.require(IntegratedGradients).compute_integrated_gradients(
             observation,
-            observation.target(None),
+            observation.get_target_classes(None),
             options.n_steps,
             through_attention=options.attention == "free",
         )
 
-    key = "integrated gradients", observation.explains, options
+    key = "integrated gradients", observation.explained_class, options
     return observation.remember(key, compute)
 
 
-def _gap(observation: Observation, integrated: Tensor) -> Tensor:
-    """Completeness error: how far the attributions are from summing to the change, [batch]."""
+def _compute_completeness_gap(observation: Observation, integrated: Tensor) -> Tensor:
+    """Return the difference between the sum of attributions and the output change, ``[batch]``."""
     model = observation.model.require(IntegratedGradients)
-    without = observation.remember(
+    probs_at_zero = observation.remember(
         "probs_without_embeddings",
-        lambda: model.probs_without_embeddings(observation),
+        lambda: model.compute_zero_embedding_probs(observation),
     )
-    change = entry_sum(observation.probs - without, observation.target(None))
+    target_classes = observation.get_target_classes(None)
+    change = sum_entries(observation.probs - probs_at_zero, target_classes)
     return (integrated.sum(-1) - change).abs()
 
 
-def _shares(values: Tensor, content: Tensor) -> Tensor:
-    """Non-negative values divided by their sum over content; NaN where all are 0."""
-    inside = torch.where(content, values.double(), 0.0)
-    has_any = (inside > 0).any(-1, keepdim=True)
-    return torch.where(has_any, normalise(inside), torch.nan)
+def _compute_shares(values: Tensor, content: Tensor) -> Tensor:
+    """Divide non-negative values by their sum over the units; NaN if all are 0."""
+    unit_values = torch.where(content, values.double(), 0.0)
+    has_positive = (unit_values > 0).any(-1, keepdim=True)
+    return torch.where(has_positive, normalise(unit_values), torch.nan)

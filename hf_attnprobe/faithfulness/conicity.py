@@ -1,17 +1,24 @@
-"""Do all the states that attention weighs point the same way?
+"""Test ``conicity``: do all states that attention averages point in the same direction?
 
 Mohankumar et al. 2020, Section 2.
 
-Question: if they do, their weighted means do too, whatever the weights: is that why
-          shuffling attention changes nothing?
-Measure:  conicity, the mean over a text's tokens of the cosine between a token's vector
-          and the mean of them all. The vectors are what the attention averages: the
-          encoder's states of a classifier, of sentences in a hierarchical one, the
-          head's value vectors in a Transformer.
-Compare:  ``conicity`` has the cosine's sign, as the paper defines it;
-          ``absolute_conicity`` takes |cos| as its code does.
-Reading:  1 all vectors point the same way, 0 they are spread around the origin. A text
-          of one token has 1.
+Question
+    If all states point in the same direction, so does any weighted mean of them. Is this the reason
+    why shuffling attention does not change the output?
+
+Measure
+    Conicity is the mean, over a text's tokens, of the cosine between the state of a token and the
+    mean of all states. The states are the vectors that attention averages: the encoder's states of
+    a classifier (of sentences in a hierarchical classifier), and the value vectors of a Transformer
+    head.
+
+Variants
+    ``conicity`` keeps the sign of the cosine, as in the paper's definition. ``absolute_conicity``
+    uses its absolute value, as in the paper's code.
+
+Interpretation
+    1: all states point in the same direction. 0: they are spread around the origin. A text of one
+    token has 1.
 """
 
 from dataclasses import dataclass
@@ -21,21 +28,26 @@ from torch import Tensor
 
 from hf_attnprobe.faithfulness.options import NoOptions
 from hf_attnprobe.faithfulness.registry import register_test
-from hf_attnprobe.functional.similarity import conicity as conicity_of
+from hf_attnprobe.functional.similarity import conicity as compute_conicity
 from hf_attnprobe.protocol import HeadValues, Observation, Site
 
 
 READINGS = {
-    "conicity": (
-        "the vectors that attention weighs have a mean cosine of {mean:.2f} with their mean"
+    "conicity": "the states that attention averages have a mean cosine of {mean:.2f} with their mean",
+    "absolute_conicity": (
+        "the absolute cosine of these states with their mean is {mean:.2f} on average"
     ),
-    "absolute_conicity": "without the sign that mean cosine is {mean:.2f}",
 }
 
 
 @dataclass(frozen=True)
 class ConicityResult:
-    """Both [batch], over a text's tokens or sentences; in [−1, 1] and [0, 1]."""
+    """Statistics of the test ``conicity``, tensors ``[batch]``.
+
+    Attributes:
+        conicity: Mean cosine with the mean state, in [−1, 1].
+        absolute_conicity: Mean absolute cosine with the mean state, in [0, 1].
+    """
 
     conicity: Tensor
     absolute_conicity: Tensor
@@ -43,7 +55,7 @@ class ConicityResult:
 
 @register_test(
     readings=READINGS,
-    does="measures how alike the states are that attention chooses from",
+    summary="measures how similar the states are that attention averages",
     needs=(HeadValues,),
 )
 @torch.no_grad()
@@ -54,15 +66,21 @@ def conicity(
     *,
     seed: int = 0,
 ) -> ConicityResult:
-    """Conicity of the vectors that the attention of ``site`` weighs.
+    """Compute the conicity of the states that the attention of a head averages.
 
     Args:
-        seed: unused, nothing here is random.
+        observation: Model output for a batch of texts.
+        site: Head.
+        options: Unused, because the test has no options.
+        seed: Unused, because the test is deterministic.
+
+    Returns:
+        Statistics per text.
     """
     model = observation.model
-    vectors = model.require(HeadValues).states(observation, site)
-    counted = model.positions(observation, site.layer, observation.batch.content_mask)
+    states = model.require(HeadValues).get_states(observation, site)
+    positions = model.get_unit_positions(observation, site.layer, observation.batch.content_mask)
     return ConicityResult(
-        conicity_of(vectors, counted),
-        conicity_of(vectors, counted, absolute=True),
+        compute_conicity(states, positions),
+        compute_conicity(states, positions, absolute=True),
     )

@@ -1,21 +1,27 @@
-"""Which explanation ranks tokens as leaving them out does?
+"""Test ``explanations``: which quantity computed from attention ranks tokens like leave-one-out?
 
-Jain & Wallace 2019, Algorithm 1, for each of them.
+Jain & Wallace 2019, Algorithm 1, applied to each quantity.
 
-Question: raw attention may explain badly; does another quantity computed from it
-          explain better?
-Measure:  Kendall's τ-b between a reading and the change of the output when a token is
-          left out, as in ``correlation``. Of each head: raw attention; attention ×
-          gradient; effective attention (Brunner et al. 2020); norm-based (Kobayashi et
-          al. 2020). Of each layer: mean attention; rollout up to it, and attention flow
-          on request (Abnar & Zuidema 2020); norm-based; value zeroing and its rollout (Mohebbi et al. 2023). What
-          can be negative counts by its size.
-Compare:  the readings with each other, and with ``gradient_leave_one_out_tau`` of
-          ``correlation``.
-Reading:  1 the same order, 0 unrelated orders.
+Question
+    Raw attention may be a bad explanation. Is another quantity that is computed from it better?
 
-A layer's readings are reported at head −1. All are read at the row the prediction is
-read from, in every layer.
+Measure
+    Kendall's τ-b between a map and leave-one-out, as in ``correlation``.
+
+    - Maps of a head: raw attention, attention × gradient, effective attention (Brunner et al. 2020),
+      and norm-based attention (Kobayashi et al. 2020).
+    - Maps of a layer: mean attention, rollout up to the layer and (on request) attention flow
+      (Abnar & Zuidema 2020), norm-based attention, and value zeroing with its rollout (Mohebbi et
+      al. 2023).
+
+    The absolute values of signed maps are ranked. All maps are read in the query row from which the
+    prediction is read, in every layer. The maps of a layer are reported at head −1.
+
+Compared quantities
+    The maps with each other, and with ``gradient_leave_one_out_tau`` of ``correlation``.
+
+Interpretation
+    1 is the same order, 0 are unrelated orders.
 """
 
 from collections.abc import Sequence
@@ -25,12 +31,12 @@ import torch
 from torch import Tensor
 
 from hf_attnprobe.core.errors import AttnProbeError
-from hf_attnprobe.faithfulness.correlation import leave_one_out_ranks, ranks
+from hf_attnprobe.faithfulness.correlation import rank_by_leave_one_out, rank_with_ties
 from hf_attnprobe.faithfulness.options import Explanations
 from hf_attnprobe.faithfulness.rankings import (
-    OF_HEADS,
-    OF_LAYERS,
-    flow_to_tokens,
+    HEAD_MAPS,
+    LAYER_MAPS,
+    compute_flow_to_tokens,
 )
 from hf_attnprobe.faithfulness.registry import (
     AuditPreview,
@@ -48,46 +54,59 @@ from hf_attnprobe.protocol import (
 
 READINGS = {
     "raw_attention_tau": (
-        "this head's attention and leaving out order the tokens with rank correlation {mean:.2f}"
+        "this head's attention and leave-one-out have a rank correlation of {mean:.2f}"
     ),
     "attention_times_gradient_tau": (
-        "attention × gradient and leaving out agree with rank correlation {mean:.2f}"
+        "attention × gradient and leave-one-out have a rank correlation of {mean:.2f}"
     ),
     "effective_attention_tau": (
-        "effective attention and leaving out agree with rank correlation {mean:.2f}"
+        "effective attention and leave-one-out have a rank correlation of {mean:.2f}"
     ),
     "norm_based_tau": (
-        "the norms of weighted values and leaving out agree with rank correlation {mean:.2f}"
+        "the norms of weighted values and leave-one-out have a rank correlation of {mean:.2f}"
     ),
     "mean_attention_tau": (
-        "the heads' mean attention and leaving out agree with rank correlation {mean:.2f}"
+        "the mean attention of the heads and leave-one-out have a rank correlation of {mean:.2f}"
     ),
     "rollout_tau": (
-        "attention rollout up to this layer and leaving out agree with rank correlation {mean:.2f}"
+        "attention rollout up to this layer and leave-one-out have a rank correlation of {mean:.2f}"
     ),
     "flow_tau": (
-        "attention flow up to this layer and leaving out agree with rank correlation "
-        "{mean:.2f} (over texts short enough for it)"
+        "attention flow up to this layer and leave-one-out have a rank correlation of {mean:.2f} "
+        "(over texts that are short enough)"
     ),
     "layer_norm_based_tau": (
-        "the layer's norms of weighted values and leaving out agree with rank "
-        "correlation {mean:.2f}"
+        "the layer's norms of weighted values and leave-one-out have a rank correlation of "
+        "{mean:.2f}"
     ),
-    "value_zeroing_tau": ("value zeroing and leaving out agree with rank correlation {mean:.2f}"),
+    "value_zeroing_tau": ("value zeroing and leave-one-out have a rank correlation of {mean:.2f}"),
     "value_zeroing_rollout_tau": (
-        "value zeroing rolled out up to this layer and leaving out agree with rank "
-        "correlation {mean:.2f}"
+        "the rollout of value zeroing up to this layer and leave-one-out have a rank correlation of "
+        "{mean:.2f}"
     ),
 }
 
 
 @dataclass(frozen=True)
 class ExplanationsResult:
-    """All [batch]: τ-b in [−1, 1], NaN for one-token texts and constant rows.
+    """Statistics of the test ``explanations``, tensors ``[batch]``.
 
-    The first four are of a head, the others of a layer. None where it is the other kind of
-    site, or where the model lacks what the explanation needs. ``flow_tau`` is NaN too in
-    texts of more than ``flow_positions`` positions, None where that is 0.
+    All are Kendall's τ-b with leave-one-out in [−1, 1], NaN in texts of one token and for constant
+    maps. They are None for the other kind of site (head or layer), and if the model lacks a
+    capability that the map needs.
+
+    Attributes:
+        raw_attention_tau: Attention of a head.
+        attention_times_gradient_tau: Attention × gradient of a head.
+        effective_attention_tau: Effective attention of a head.
+        norm_based_tau: Norms of the weighted values of a head.
+        mean_attention_tau: Mean attention of a layer's heads.
+        rollout_tau: Attention rollout up to a layer.
+        flow_tau: Attention flow up to a layer, on request. NaN in texts of more than
+            ``flow_positions`` positions.
+        layer_norm_based_tau: Norms of the weighted values of a layer.
+        value_zeroing_tau: Value zeroing of a layer.
+        value_zeroing_rollout_tau: Rollout of value zeroing up to a layer.
     """
 
     raw_attention_tau: Tensor | None = None
@@ -102,32 +121,33 @@ class ExplanationsResult:
     value_zeroing_rollout_tau: Tensor | None = None
 
 
-def with_layers(sites: Sequence[Site]) -> list[Site]:
-    """The sites and, behind them, one for each of their layers as a whole.
+def add_layer_sites(sites: Sequence[Site]) -> list[Site]:
+    """Return the sites, followed by one site for each of their layers as a whole.
 
-    A model with a single head has no layers besides.
+    Args:
+        sites: Heads to be tested. If there is only one, no layer is added.
     """
     layers = dict.fromkeys(site._replace(head=ALL) for site in sites)
     return [*sites, *layers] if len(sites) > 1 else list(sites)
 
 
-def _check(preview: AuditPreview, options: Explanations) -> None:
-    n_positions = int(preview.shortest.batch.mask.sum(-1).amin())
+def _check_flow_length(preview: AuditPreview, options: Explanations) -> None:
+    """Raise AttnProbeError if attention flow is requested and all texts are too long for it."""
+    n_positions = int(preview.shortest_text.batch.mask.sum(-1).amin())
     if 0 < options.flow_positions < n_positions:
         raise AttnProbeError(
-            "expected texts short enough for attention flow, the shortest has "
-            f"{n_positions} positions and flow_positions is {options.flow_positions}; "
-            "raise it, or leave it out"
+            f"flow_positions={options.flow_positions} is too small for attention flow: the "
+            f"shortest text has {n_positions} positions; increase it or leave it out"
         )
 
 
 @register_test(
     readings=READINGS,
-    does="compares other explanations of a head with leaving tokens out",
+    summary="compares other maps computed from attention with leave-one-out",
     needs=(EditableInputs,),
     default="many heads",
-    sites=with_layers,
-    check=_check,
+    sites=add_layer_sites,
+    check=_check_flow_length,
 )
 def explanations(
     observation: Observation,
@@ -136,40 +156,46 @@ def explanations(
     *,
     seed: int = 0,
 ) -> ExplanationsResult:
-    """Rank correlation of every explanation of a head or a layer with leave-one-out.
+    """Compute the rank correlation of every map of a head or a layer with leave-one-out.
 
     Args:
-        site: a head, or a whole layer.
-        seed: unused, nothing here is random.
+        observation: Model output for a batch of texts.
+        site: Head, or whole layer.
+        options: Explained class and limit of attention flow.
+        seed: Unused, because the test is deterministic.
+
+    Returns:
+        Statistics per text.
     """
-    observation = observation.explaining(options.target)
+    observation = observation.with_target(options.target)
     content = observation.batch.content_mask
-    importance = leave_one_out_ranks(observation)
+    leave_one_out_ranks = rank_by_leave_one_out(observation)
+    maps = LAYER_MAPS if site.head == ALL else HEAD_MAPS
     taus = {}
-    for name, explanation in (OF_LAYERS if site.head == ALL else OF_HEADS).items():
-        if not explanation.is_possible(observation.model, site):
+    for name, attention_map in maps.items():
+        if not attention_map.is_available(observation.model, site):
             continue
-        values = explanation.read(observation, site)
-        largest = (values * content).amax(-1, keepdim=True)
-        unit = largest if explanation.is_difference else 0.0
-        ranked = ranks(values, content, unit)
-        taus[f"{name}_tau"] = kendall_tau_b(ranked, importance, content).tau
+        values = attention_map.read(observation, site)
+        largest_value = (values * content).amax(-1, keepdim=True)
+        scale = largest_value if attention_map.is_difference else 0.0
+        ranks = rank_with_ties(values, content, scale)
+        taus[f"{name}_tau"] = kendall_tau_b(ranks, leave_one_out_ranks, content).tau
     has_flow = site.head == ALL and not observation.model.lacks(Stack, site)
     if has_flow and options.flow_positions:
-        taus["flow_tau"] = _flow_tau(observation, site, options, importance)
+        taus["flow_tau"] = _compute_flow_tau(observation, site, options, leave_one_out_ranks)
     return ExplanationsResult(**taus)
 
 
-def _flow_tau(
+def _compute_flow_tau(
     observation: Observation,
     site: Site,
     options: Explanations,
-    importance: Tensor,
+    leave_one_out_ranks: Tensor,
 ) -> Tensor:
-    """τ-b [batch] of attention flow with the ranks of leave-one-out."""
+    """Return Kendall's τ-b of attention flow with leave-one-out, ``[batch]``."""
     content = observation.batch.content_mask
-    flows = flow_to_tokens(observation, site, options.flow_positions)
-    too_long = flows.isnan().any(-1)
-    ranked = ranks(flows.nan_to_num(), content)
-    tau = kendall_tau_b(ranked, importance, content).tau
-    return tau.masked_fill(too_long, torch.nan)
+    flows = compute_flow_to_tokens(observation, site, options.flow_positions)
+    is_too_long = flows.isnan().any(-1)
+    ranks = rank_with_ties(flows.nan_to_num(), content)
+    tau = kendall_tau_b(ranks, leave_one_out_ranks, content).tau
+    return tau.masked_fill(is_too_long, torch.nan)

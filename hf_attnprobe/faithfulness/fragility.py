@@ -1,17 +1,22 @@
-"""How much of a model's score hangs on its attention?
+"""Test ``fragility``: how much does the score of a model depend on its attention?
 
 Tutek & Šnajder 2020, Section 4.1.
 
-Question: if the trained attention (Tr) is replaced by uniform attention (Un) or by a
-          permutation of itself (Pm), how many texts does the model, otherwise left as
-          it is, still get right?
-Measure:  the predicted class under each, one row per text, so that any score and the
-          interval of its change can be had from the rows. Of the permutations there are
-          ``n_draws``, those of the test ``permutation``; a score under Pm is that of
-          all draws together.
-Compare:  the same model before and after training that ties its states to their words.
-Reading:  a large loss means that attention matters to the decision; by itself it does
-          not make attention faithful.
+Question
+    How many texts does a model still classify correctly if its trained attention (Tr) is replaced
+    with uniform attention (Un) or with a permutation of itself (Pm), and nothing else changes?
+
+Measure
+    The predicted class under each kind of attention, one row per text, so that any score and the
+    confidence interval of its change can be computed from the rows. There are ``n_draws``
+    permutations, the same as in the test ``permutation``. A score under Pm pools all draws.
+
+Comparison
+    The same model before and after training that ties its states to their words.
+
+Interpretation
+    A large loss means that attention matters to the decision. It does not show that attention is
+    faithful.
 """
 
 from dataclasses import dataclass
@@ -22,7 +27,7 @@ from torch import Tensor
 from hf_attnprobe.core.readings import TestReadings, share
 from hf_attnprobe.faithfulness.options import Fragility
 from hf_attnprobe.faithfulness.registry import register_test
-from hf_attnprobe.functional.intervention import at_head, permute, uniform
+from hf_attnprobe.functional.intervention import make_uniform, permute, replace_head
 from hf_attnprobe.protocol import Decisions, Observation, Site
 
 
@@ -31,10 +36,10 @@ READINGS: TestReadings = {
         "with its trained attention the model predicts class {key} in {mean:.0%} of texts"
     ),
     "uniform_share": share(
-        "with uniform attention class {key} is predicted in {mean:.0%} of texts"
+        "with uniform attention the model predicts class {key} in {mean:.0%} of texts"
     ),
     "permuted_share": share(
-        "with permuted attention class {key} is predicted in {mean:.0%} of draws"
+        "with permuted attention the model predicts class {key} in {mean:.0%} of draws"
     ),
     "trained_correct": share(
         "with its trained attention the model is right in {mean:.1%} of texts"
@@ -46,10 +51,16 @@ READINGS: TestReadings = {
 
 @dataclass(frozen=True)
 class FragilityResult:
-    """All [batch].
+    """Statistics of the test ``fragility``: tensors ``[batch]``, or mappings to them by class.
 
-    Shares by class: whether it is predicted; for permutations the share of draws in which
-    it is. Then the share that is correct, NaN for a text without a label.
+    Attributes:
+        trained_share: 1 if the class is predicted with the trained attention, else 0.
+        uniform_share: 1 if the class is predicted with uniform attention, else 0.
+        permuted_share: Share of the permutations with which the class is predicted.
+        trained_correct: Share of the text's labels that are predicted correctly with the trained
+            attention. This and the following are NaN in texts without a label.
+        uniform_correct: The same with uniform attention.
+        permuted_correct: The same with permuted attention, mean over the permutations.
     """
 
     trained_share: dict[int, Tensor]
@@ -62,7 +73,7 @@ class FragilityResult:
 
 @register_test(
     readings=READINGS,
-    does="asks whether decisions stay with even and with shuffled attention",
+    summary="compares decisions under trained, uniform and shuffled attention",
     default="on request",
     needs=(Decisions,),
 )
@@ -74,45 +85,62 @@ def fragility(
     *,
     seed: int = 0,
 ) -> FragilityResult:
-    """Compares the decision under trained, uniform and permuted attention of a head.
+    """Compare the decisions under trained, uniform and permuted attention of a head.
 
-    As in ``permutation`` and ``uniform_attention`` every query's weights are replaced, over
-    the keys it may see.
+    The weights of every query are replaced over its visible keys, as in ``permutation`` and
+    ``uniform_attention``.
+
+    Args:
+        observation: Model output for a batch of texts.
+        site: Head.
+        options: Number of permutations.
+        seed: Seed of the permutations.
+
+    Returns:
+        Statistics per text.
     """
     model, attention = observation.model, observation.attention[site.layer]
     trained = attention[:, site.head]
-    flat = uniform(trained, model.visible(observation, site.layer))
-    order = observation.permutations(site.layer, options.n_draws, seed)
-    edits = torch.cat([flat[None], permute(trained, order)])
-    edited = at_head(attention, site.head, site.query, edits)
-    after = model.replay(observation, {site.layer: edited})
-    outputs = torch.cat([observation.probs[None], after])
-    right = _right(observation, outputs)
+    uniform = make_uniform(trained, model.get_visible_keys(observation, site.layer))
+    permutations = observation.draw_permutations(site.layer, options.n_draws, seed)
+    edits = torch.cat([uniform[None], permute(trained, permutations)])
+    edited_attention = replace_head(attention, site.head, site.query, edits)
+    edited_probs = model.replay(observation, {site.layer: edited_attention})
+    # Copy 0 has the trained attention, copy 1 uniform attention, the others permutations.
+    probs = torch.cat([observation.probs[None], edited_probs])
+    correct_shares = _compute_correct_shares(observation, probs)
     return FragilityResult(
-        _shares(observation, outputs[:1]),
-        _shares(observation, outputs[1:2]),
-        _shares(observation, outputs[2:]),
-        right[0],
-        right[1],
-        right[2:].mean(0),
+        _compute_class_shares(observation, probs[:1]),
+        _compute_class_shares(observation, probs[1:2]),
+        _compute_class_shares(observation, probs[2:]),
+        correct_shares[0],
+        correct_shares[1],
+        correct_shares[2:].mean(0),
     )
 
 
-def _shares(observation: Observation, outputs: Tensor) -> dict[int, Tensor]:
-    """Share of the copies [copies, batch, entries] that predict each class.
+def _compute_class_shares(observation: Observation, probs: Tensor) -> dict[int, Tensor]:
+    """Return the share of the copies that predict each class; empty if classes have no names.
 
-    Empty where there are no classes to name.
+    Args:
+        observation: Model output for a batch of texts.
+        probs: Probabilities ``[copies, batch, entries]``.
+
+    Returns:
+        Shares ``[batch]`` by class.
     """
     prediction = observation.model.prediction
-    decided = prediction.decision(outputs)[..., 0]
-    return {k: (decided == k).double().mean(0) for k in range(len(prediction.class_names))}
+    decisions = prediction.decide(probs)[..., 0]
+    classes = range(len(prediction.class_names))
+    return {k: (decisions == k).double().mean(0) for k in classes}
 
 
-def _right(observation: Observation, outputs: Tensor) -> Tensor:
-    """Share of each text's labels that are predicted right, [copies, batch]; NaN without a
-    label.
+def _compute_correct_shares(observation: Observation, probs: Tensor) -> Tensor:
+    """Return the share of each text's labels that are predicted correctly, ``[copies, batch]``.
+
+    It is NaN in texts without a label.
     """
     labels = observation.batch.labels
     if labels is None:
-        return torch.full_like(outputs[..., 0], torch.nan)
-    return observation.model.prediction.right(outputs, labels)
+        return torch.full_like(probs[..., 0], torch.nan)
+    return observation.model.prediction.compute_accuracy(probs, labels)

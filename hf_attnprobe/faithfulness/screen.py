@@ -1,15 +1,19 @@
-"""Which heads can matter at all?
+"""Test ``screen``: which heads could matter at all?
 
-The first-order effect of an edit on every head, from one backward pass.
+A single backward pass estimates the effect of an edit on every head to first order.
 
-Question: where is it worth running the exact tests?
-Measure:  |⟨∂p/∂A, A' − A⟩|, the change of the explained class's probability p that the
-          gradient at the model's own attention A predicts for the edited A': uniform
-          attention, and no attention (the head's output zeroed). Attribution patching
-          (Nanda 2023; Kramár et al. 2024, AtP) of attention edits.
-Reading:  an estimate of what ``uniform_attention`` and ``head_ablation`` measure; wrong
-          where the model saturates. The report says how well it ranked the heads that
-          were then tested.
+Question
+    For which heads are the exact tests worth their time?
+
+Measure
+    |⟨∂p/∂A, A' − A⟩|, the change of the explained class's probability p that the gradient at the
+    model's attention A predicts for the edited attention A'. The edits are uniform attention and no
+    attention (which zeroes the head's output). This is attribution patching (Nanda 2023; Kramár et
+    al. 2024, AtP) of attention.
+
+Interpretation
+    An estimate of the results of ``uniform_attention`` and ``head_ablation``. It is wrong for
+    saturated models. The report compares its ranking of the tested heads with the exact results.
 """
 
 from dataclasses import dataclass
@@ -18,7 +22,7 @@ from torch import Tensor
 
 from hf_attnprobe.faithfulness.options import Screen
 from hf_attnprobe.faithfulness.registry import register_test
-from hf_attnprobe.functional.intervention import uniform
+from hf_attnprobe.functional.intervention import make_uniform
 from hf_attnprobe.protocol import Differentiable, Observation, Site
 
 
@@ -27,14 +31,21 @@ READINGS = {
         "to first order, uniform attention in this head moves the output by {mean:.3f} {unit}"
     ),
     "first_order_zero": (
-        "to first order, zero-ablating this head moves the output by {mean:.3f} {unit}"
+        "to first order, zeroing the output of this head moves the output by {mean:.3f} {unit}"
     ),
 }
 
 
 @dataclass(frozen=True)
 class ScreenResult:
-    """Both [batch], not negative; estimates, so they may exceed 1."""
+    """Statistics of the test ``screen``, non-negative tensors ``[batch]``.
+
+    They are estimates of probability changes and can exceed 1.
+
+    Attributes:
+        first_order_uniform: Estimated effect of uniform attention.
+        first_order_zero: Estimated effect of zeroing the head's output.
+    """
 
     first_order_uniform: Tensor
     first_order_zero: Tensor
@@ -42,7 +53,7 @@ class ScreenResult:
 
 @register_test(
     readings=READINGS,
-    does="estimates quickly what each head does",
+    summary="estimates the effect of each head from one backward pass",
     needs=(Differentiable,),
     default="many heads",
 )
@@ -53,13 +64,21 @@ def screen(
     *,
     seed: int = 0,
 ) -> ScreenResult:
-    """Estimates a head's effect to first order; all heads share one backward pass.
+    """Estimate the effect of a head to first order.
+
+    All heads share one backward pass, which is cached.
 
     Args:
-        seed: unused, nothing here is random.
+        observation: Model output for a batch of texts.
+        site: Head.
+        options: Explained class.
+        seed: Unused, because the test is deterministic.
+
+    Returns:
+        Statistics per text.
     """
-    observation = observation.explaining(options.target)
-    visible = observation.model.visible(observation, site.layer)
+    observation = observation.with_target(options.target)
+    visible = observation.model.get_visible_keys(observation, site.layer)
     attention = observation.attention[site.layer][:, site.head]
     gradient = observation.attention_gradient[site.layer][:, site.head]
     slope = gradient * visible
@@ -68,6 +87,9 @@ def screen(
         attention = attention[:, rows]
         slope = slope[:, rows]
         visible = visible[:, rows]
-    moved = slope * (uniform(attention, visible) - attention)
-    removed = slope * attention
-    return ScreenResult(moved.sum((-2, -1)).abs(), removed.sum((-2, -1)).abs())
+    uniform_effect = slope * (make_uniform(attention, visible) - attention)
+    zero_effect = slope * attention
+    return ScreenResult(
+        uniform_effect.sum((-2, -1)).abs(),
+        zero_effect.sum((-2, -1)).abs(),
+    )

@@ -1,15 +1,24 @@
-"""Can the model tell single tokens apart? Tutek & Šnajder 2020, Section 4.3.
+"""Test ``single_token``: can the model distinguish single tokens?
 
-Question: if a weight on a state is a statement about the token at its place, the states
-          of different tokens should decide differently. Each token alone is the whole
-          text: how far apart are the predictions?
-Measure:  over the tokens of a text, each fed alone with the special tokens around it,
-          the smallest and the largest probability of the class predicted for the whole
-          text, their range and standard deviation.
-Compare:  the same with states tied to their words, where the paper finds wide ranges,
-          and narrow ones without.
-Reading:  range near 0: any token gives the same answer; near 1: tokens speak for
-          different classes.
+Tutek & Šnajder 2020, Section 4.3.
+
+Question
+    If the weight of a state is to be read as the importance of its token, states of different
+    tokens should lead to different decisions. How much do the predictions differ if each token is
+    the whole text?
+
+Measure
+    Each token of a text is given to the model alone, together with the special tokens. The test
+    reports the smallest and the largest probability of the class that is predicted for the whole
+    text, their range, and the standard deviation.
+
+Comparison
+    The same model with states that are tied to their words. The paper finds wide ranges with tying
+    and narrow ranges without it.
+
+Interpretation
+    Range near 0: every token gives the same prediction. Range near 1: some tokens support the class
+    and others oppose it.
 """
 
 from dataclasses import dataclass
@@ -24,27 +33,33 @@ from hf_attnprobe.protocol import EditableInputs, Observation, Site
 
 READINGS = {
     "lowest_probability": (
-        "the token that speaks most against the prediction gives it {mean:.2f} {amount} when alone"
+        "the single token that opposes the prediction most gives it {mean:.2f} {amount}"
     ),
     "highest_probability": (
-        "the token that speaks most for the prediction gives it {mean:.2f} {amount} when alone"
+        "the single token that supports the prediction most gives it {mean:.2f} {amount}"
     ),
     "probability_range": (
-        "what single tokens of a text give {said} lies {mean:.2f} {amount} apart"
+        "single tokens of a text give {prediction} between a lowest and a highest value that are "
+        "{mean:.2f} {amount} apart"
     ),
     "probability_std": (
-        "what single tokens give {said} has a standard deviation of {mean:.2f} {amount}"
+        "over single tokens, {prediction} has a standard deviation of {mean:.2f} {amount}"
     ),
 }
 
 
 @dataclass(frozen=True)
 class SingleTokenResult:
-    """Probabilities that single tokens give the class predicted for the whole text, all
-    [batch].
+    """Statistics of the test ``single_token``, tensors ``[batch]``.
 
-    Range and standard deviation (over tokens, ddof 0) are NaN for a text of one token, and
-    all are NaN for a text of none.
+    All are NaN in texts without a token, and the last two also in texts of one token.
+
+    Attributes:
+        lowest_probability: Smallest probability that a single token gives the class predicted for
+            the whole text.
+        highest_probability: Largest such probability.
+        probability_range: Difference between the two.
+        probability_std: Standard deviation over the tokens (population form).
     """
 
     lowest_probability: Tensor
@@ -55,7 +70,7 @@ class SingleTokenResult:
 
 @register_test(
     readings=READINGS,
-    does="lets each token be read alone",
+    summary="gives each token to the model alone",
     needs=(EditableInputs,),
     default="on request",
 )
@@ -67,39 +82,47 @@ def single_token(
     *,
     seed: int = 0,
 ) -> SingleTokenResult:
-    """Spread of the predicted class's probability over texts of one unit each.
-
-    Each unit is fed as the only one of its text.
+    """Measure the spread of the predicted class's probability over texts of one token.
 
     Args:
-        site, seed: unused; the input is edited, and nothing here is random.
+        observation: Model output for a batch of texts.
+        site: Unused, because the input is edited and not the attention.
+        options: Explained class.
+        seed: Unused, because the test is deterministic.
+
+    Returns:
+        Statistics per text.
     """
-    observation = observation.explaining(options.target)
+    observation = observation.with_target(options.target)
     content = observation.batch.content_mask
-    probs = single_token_probs(observation)
-    probs = torch.where(observation.side > 0, probs, 1 - probs)
+    probs = predict_single_tokens(observation)
+    probs = torch.where(observation.target_sign > 0, probs, 1 - probs)
     lowest = probs.masked_fill(~content, torch.inf).amin(-1)
     highest = probs.masked_fill(~content, -torch.inf).amax(-1)
     n_tokens = content.sum(-1)
     mean = (probs * content).sum(-1) / n_tokens
-    std = (((probs - mean[:, None]).square() * content).sum(-1) / n_tokens).sqrt()
-    some, several = n_tokens > 0, n_tokens > 1
+    variance = ((probs - mean[:, None]).square() * content).sum(-1) / n_tokens
+    has_token, has_several_tokens = n_tokens > 0, n_tokens > 1
     return SingleTokenResult(
-        torch.where(some, lowest, torch.nan),
-        torch.where(some, highest, torch.nan),
-        torch.where(several, highest - lowest, torch.nan),
-        torch.where(several, std, torch.nan),
+        torch.where(has_token, lowest, torch.nan),
+        torch.where(has_token, highest, torch.nan),
+        torch.where(has_several_tokens, highest - lowest, torch.nan),
+        torch.where(has_several_tokens, variance.sqrt(), torch.nan),
     )
 
 
-def single_token_probs(observation: Observation) -> Tensor:
-    """Returns the probability of the explained class when each unit is the only one.
+def predict_single_tokens(observation: Observation) -> Tensor:
+    """Return the probability of the explained class if each unit is the only unit of the text.
 
-    Shape: [batch, keys], meaningful where ``content_mask`` is True.
+    Args:
+        observation: Model output for a batch of texts.
+
+    Returns:
+        Probabilities ``[batch, keys]``, meaningful in ``content_mask`` only.
     """
     model = observation.model.require(EditableInputs)
     n_texts, n_keys = observation.batch.content_mask.shape
-    alone = torch.eye(n_keys, dtype=torch.bool, device=observation.probs.device)
-    others = ~alone[:, None].expand(-1, n_texts, -1)
-    probs = model.erase_inputs(observation, others)
-    return observation.explained_probs(probs).t()
+    single_units = torch.eye(n_keys, dtype=torch.bool, device=observation.probs.device)
+    removed = ~single_units[:, None].expand(-1, n_texts, -1)
+    probs = model.erase_inputs(observation, removed)
+    return observation.compute_explained_probs(probs).t()

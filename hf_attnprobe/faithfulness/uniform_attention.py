@@ -1,13 +1,20 @@
-"""Does a head need its pattern at all?
+"""Test ``uniform_attention``: does a head need its attention pattern?
 
-Its attention replaced by uniform attention, in the trained model.
+The attention of a trained model is replaced with uniform attention.
 
-Question: does it matter that this head attends to some tokens more than to others?
-Measure:  total variation distance between the outputs with and without the pattern, and
-          whether the decision flips. Tutek & Šnajder 2020 (Section 4.1, "Un") do this
-          to their classifiers; retraining is another test.
-Groups:   the heads of a layer, or of all layers, made uniform at once.
-Reading:  0 a uniform average would do, 1 the pattern decides everything.
+Question
+    Does it matter that the head attends more to some tokens than to others?
+
+Measure
+    Output change (total variation distance) and flips of the decision if the attention is made
+    uniform. Tutek & Šnajder 2020 (Section 4.1, "Un") do this to their classifiers. Training a model
+    with uniform attention is a different experiment.
+
+Groups
+    The attention of all heads of a layer, or of all layers, is made uniform at once.
+
+Interpretation
+    0: a uniform average would do as well. 1: the pattern determines the output.
 """
 
 from collections.abc import Mapping
@@ -20,21 +27,25 @@ from hf_attnprobe.core.readings import TestReadings, share
 from hf_attnprobe.faithfulness.options import NoOptions
 from hf_attnprobe.faithfulness.registry import register_test
 from hf_attnprobe.functional.divergence import tvd
-from hf_attnprobe.functional.intervention import uniform
+from hf_attnprobe.functional.intervention import make_uniform
 from hf_attnprobe.protocol import Observation, Site
 
 
 READINGS: TestReadings = {
-    "uniform_tvd": ("with uniform attention the output moves by {mean:.2f} {unit}"),
-    "uniform_tvd_of": ("with uniform attention what is said of {key} moves by {mean:.2f} of 1"),
-    "uniform_flip": share("with uniform attention {decision} flips in {mean:.0%} of texts"),
+    "uniform_tvd": "uniform attention moves the output by {mean:.2f} {unit}",
+    "uniform_tvd_of": "uniform attention moves the prediction of {key} by {mean:.2f} of 1",
+    "uniform_flip": share("uniform attention flips {decision} in {mean:.0%} of texts"),
 }
 
 
 @dataclass(frozen=True)
 class UniformAttentionResult:
-    """All [batch]: change of the output in [0, 1] (of a number, in its unit), 1 where the
-    decision flipped, and the change by part; None where the parts have no names.
+    """Statistics of the test ``uniform_attention``, tensors ``[batch]``.
+
+    Attributes:
+        uniform_tvd: Output change in [0, 1]; for models that predict a number, in its unit.
+        uniform_flip: 1 if the decision flips, else 0.
+        uniform_tvd_of: Output change by part of the prediction. None if the parts have no names.
     """
 
     uniform_tvd: Tensor
@@ -44,7 +55,7 @@ class UniformAttentionResult:
 
 @register_test(
     readings=READINGS,
-    does="gives all tokens of a text the same weight",
+    summary="gives all tokens of a text the same attention weight",
     groups=True,
 )
 @torch.no_grad()
@@ -55,21 +66,25 @@ def uniform_attention(
     *,
     seed: int = 0,
 ) -> UniformAttentionResult:
-    """Makes the attention of a head or a group uniform over the keys each query may see.
-
-    All queries are edited, or ``site.query`` alone.
+    """Make the attention of a head or a group of heads uniform over the visible keys.
 
     Args:
-        seed: unused, nothing here is random.
+        observation: Model output for a batch of texts.
+        site: Head or group of heads. With ``site.query``, only this query row is edited.
+        options: Unused, because the test has no options.
+        seed: Unused, because the test is deterministic.
+
+    Returns:
+        Statistics per text.
     """
     model = observation.model
 
-    def flat(layer: int, attention: Tensor) -> Tensor:
-        visible = model.visible(observation, layer)
-        return uniform(attention, visible.unsqueeze(1))[None]
+    def flatten_attention(layer: int, attention: Tensor) -> Tensor:
+        visible = model.get_visible_keys(observation, layer)
+        return make_uniform(attention, visible.unsqueeze(1))[None]
 
-    after = model.replay(observation, observation.edited(site, flat))[0]
-    flipped = observation.flips(after).to(torch.float64)
-    moved = tvd(after, observation.probs)
-    by_part = observation.moved_by_part(after)
-    return UniformAttentionResult(moved, flipped, by_part)
+    edited_attention = observation.edit_attention(site, flatten_attention)
+    probs = model.replay(observation, edited_attention)[0]
+    flips = observation.find_flips(probs).to(torch.float64)
+    output_change = tvd(probs, observation.probs)
+    return UniformAttentionResult(output_change, flips, observation.compute_change_by_part(probs))
