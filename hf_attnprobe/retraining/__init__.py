@@ -20,7 +20,7 @@ from functools import cache
 from typing import Any, TypeVar
 
 from hf_attnprobe.core.errors import AttnProbeError
-from hf_attnprobe.core.options import Asked, Options, options_with_default
+from hf_attnprobe.core.options import Options, TestSelection, resolve_tests
 from hf_attnprobe.core.readings import TestReadings
 from hf_attnprobe.retraining.options import DEFAULT_TESTS, OPTIONS_BY_TEST, Deception
 
@@ -69,8 +69,8 @@ def register_retraining(**record: Any) -> Callable[[VariantGenerator], VariantGe
 
             @register_retraining(title="A model trained more slowly", readings=READINGS)
             def slow(setup, options):
-                rate = setup.base.settings.learning_rate / 2
-                yield Variant("slow", "slow", partial(train_variant, learning_rate=rate))
+            rate = setup.base.settings.learning_rate / 2
+            yield Variant("slow", "slow", partial(train_variant, learning_rate=rate))
     """
 
     def register(make_variants: VariantGenerator) -> VariantGenerator:
@@ -94,18 +94,18 @@ def get_retraining_readings() -> dict[str, TestReadings]:
     return {name: test.readings for name, test in get_retraining_tests().items()}
 
 
-def select_retraining_tests(asked: Asked | None) -> dict[str, Options]:
+def select_retraining_tests(asked: TestSelection | None) -> dict[str, Options]:
     """Return the options of the selected tests, in the order in which they run.
 
     Args:
         asked: Names or options of tests, see
-            :func:`~hf_attnprobe.core.options.options_by_test`. None and "default" select
+            :func:`~hf_attnprobe.core.options.parse_test_selection`. None and "default" select
             :data:`~hf_attnprobe.retraining.options.DEFAULT_TESTS`.
 
     Raises:
         AttnProbeError: If a test or an option does not exist, or if ``deception`` has no words.
     """
-    selected = options_with_default(asked, OPTIONS_BY_TEST, DEFAULT_TESTS)
+    selected = resolve_tests(asked, OPTIONS_BY_TEST, DEFAULT_TESTS)
     deception = selected.get("deception")
     if isinstance(deception, Deception) and not deception.words:
         raise AttnProbeError(

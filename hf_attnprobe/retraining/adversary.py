@@ -37,7 +37,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hf_attnprobe.core.errors import AttnProbeError
-from hf_attnprobe.core.readings import share
+from hf_attnprobe.core.readings import make_share_reading
 from hf_attnprobe.data.columns import read_column
 from hf_attnprobe.data.examples import list_label_names
 from hf_attnprobe.faithfulness.adversarial import (
@@ -157,10 +157,10 @@ def add_chosen_adversary(results: VariantResults, options: Adversary) -> None:
             "the output of the adversary with λ {key} differs from the base model's by {mean:.2f} "
             "(total variation distance, at most 1)"
         ),
-        "adversary_correct": share(
+        "adversary_correct": make_share_reading(
             "the adversary with λ {key} is correct for {mean:.0%} of the texts"
         ),
-        "adversary_jsd_over_bound": share(
+        "adversary_jsd_over_bound": make_share_reading(
             "the adversary with λ {key} reaches {mean:.0%} of the largest possible divergence"
         ),
         "chosen_lambda": "the λ chosen on the other half of the texts is {mean:g} on average",
@@ -172,7 +172,7 @@ def add_chosen_adversary(results: VariantResults, options: Adversary) -> None:
             "the output of the adversary chosen on the other half of the texts differs from the "
             "base model's by {mean:.2f} (total variation distance, at most 1)"
         ),
-        "chosen_correct": share(
+        "chosen_correct": make_share_reading(
             "the adversary chosen on the other half of the texts is correct for {mean:.0%} of the "
             "texts"
         ),
@@ -319,7 +319,7 @@ class AdversaryTrainer(PlainTrainer):
         targets = [inputs.pop(name) for name in TARGET_COLUMNS]
         assert isinstance(model, AttentionClassifierForSequenceClassification)
         ids, real = inputs["input_ids"], inputs["attention_mask"]
-        mask = model.attention_classifier.content_mask(real, ids)
+        mask = model.attention_classifier.build_content_mask(real, ids)
         outputs = model(ids, real, output_attentions=True)
         probs, attention = (
             outputs.logits.softmax(-1),
@@ -386,7 +386,7 @@ def train_adversary(
 
     def prepare(folder: Path) -> tuple[PlainTrainer, PreTrainedTokenizerBase]:
         names = list_label_names(splits["train"])
-        model = build_model(base.config(), base.tokenizer, names, resolved.word_vectors)
+        model = build_model(base.make_config(), base.tokenizer, names, resolved.word_vectors)
         objective = partial(compute_adversary_loss, lambda_=lambda_, tvd_factor=options.tvd_factor)
         trainer = make_paper_trainer(
             model,

@@ -23,14 +23,13 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from hf_attnprobe.adapters.pretrained import get_class_names, reads_pairs
 from hf_attnprobe.checkpoints.loading import (
     has_trained_attention,
-    is_attention_classifier,
     load_model,
     load_tokenizer,
 )
 from hf_attnprobe.checkpoints.origins import locate_checkpoint
 from hf_attnprobe.checkpoints.records import read_record
 from hf_attnprobe.core.errors import AttnProbeError
-from hf_attnprobe.core.options import Options, SavedModel, as_saved
+from hf_attnprobe.core.options import Options, SavedModel, to_saved_model
 from hf_attnprobe.data.examples import (
     compute_dataset_fingerprint,
     get_dataset_name,
@@ -163,10 +162,11 @@ def load_base_model(model: str | Path | SavedModel, **settings: Any) -> BaseMode
     Raises:
         AttnProbeError: If the model is not a flat attention classifier with trained attention.
     """
-    saved = as_saved(model)
+    saved = to_saved_model(model)
     origin, name = locate_checkpoint(saved), str(saved.model)
     loaded = load_model(origin)
     check_retrainable(name, loaded)
+    assert isinstance(loaded, AttentionClassifierForSequenceClassification)
     return build_base_model(name, loaded, load_tokenizer(origin), **settings)
 
 
@@ -187,11 +187,11 @@ def load_further_trainable_model(
     Raises:
         AttnProbeError: If the model is an attention classifier without trained attention.
     """
-    saved = as_saved(model)
+    saved = to_saved_model(model)
     origin, name = locate_checkpoint(saved), str(saved.model)
     loaded = load_model(origin, task="text-classification").eval()
     tokenizer = load_tokenizer(origin)
-    if is_attention_classifier(loaded.config):
+    if isinstance(loaded, AttentionClassifierForSequenceClassification):
         if not has_trained_attention(loaded.config):
             raise AttnProbeError(
                 "the test deception needs a model with one level of trained attention, but "
@@ -209,7 +209,7 @@ def load_further_trainable_model(
 
 def build_base_model(
     name: str,
-    model: PreTrainedModel,
+    model: AttentionClassifierForSequenceClassification,
     tokenizer: PreTrainedTokenizerBase,
     **settings: Any,
 ) -> BaseModel:

@@ -40,7 +40,7 @@ model.
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -48,7 +48,7 @@ from transformers import PreTrainedModel
 from hf_attnprobe.checkpoints.loading import load_model
 from hf_attnprobe.checkpoints.records import RECORD_FILE
 from hf_attnprobe.core.options import Options
-from hf_attnprobe.core.readings import share
+from hf_attnprobe.core.readings import make_share_reading
 from hf_attnprobe.inference.outputs import Guide, make_guide, read_outputs
 from hf_attnprobe.retraining import register_retraining
 from hf_attnprobe.retraining.base_model import (
@@ -65,6 +65,10 @@ from hf_attnprobe.retraining.base_model import (
 from hf_attnprobe.retraining.options import Adversary, Seeds
 
 
+if TYPE_CHECKING:
+    import datasets
+
+
 # --- Uniform attention ---------------------------------------------------------------------------
 
 
@@ -79,7 +83,7 @@ from hf_attnprobe.retraining.options import Adversary, Seeds
             "the base model's attention diverges from uniform attention by {mean:.2f} (at most "
             "0.69)"
         ),
-        "uniform_model_correct": share(
+        "uniform_model_correct": make_share_reading(
             "the model trained with uniform attention is correct for {mean:.0%} of the texts"
         ),
     },
@@ -128,7 +132,9 @@ def add_seed_summaries(results: VariantResults, options: Seeds) -> None:
         ),
         "one_seed_jsd": "with seed {key}, the attention diverges by {mean:.2f} (at most 0.69)",
         "one_seed_tvd": "with seed {key}, the output changes by {mean:.2f} (at most 1)",
-        "one_seed_correct": share("with seed {key}, {mean:.0%} of the texts are correct"),
+        "one_seed_correct": make_share_reading(
+            "with seed {key}, {mean:.0%} of the texts are correct"
+        ),
     },
 )
 def seeds(setup: RetrainingSetup, options: Seeds) -> Iterator[Variant]:
@@ -176,7 +182,7 @@ CONTEXT_FREE_SETTINGS = {"encoder": "mlp", "attention_size": None, **NO_REGULARI
     title="A model without context, guided by attention weights",
     reference="trained guide",
     readings={
-        f"{name}_guide_correct": share(
+        f"{name}_guide_correct": make_share_reading(
             f"a model without context {source} is correct for {{mean:.0%}} of the texts"
         )
         for name, source in (
@@ -264,8 +270,10 @@ def make_guided_variant(
     def train(*args: Any, **options: Any) -> TrainedVariant:
         return train_variant(*args, changes=guided_changes, guides=get_guides(), **options)
 
-    def measure(*args: Any) -> dict[str, Tensor]:
-        return measure_predictions(*args, guide=get_guides()["test"])
+    def measure(
+        base: BaseModel, model: PreTrainedModel, examples: "datasets.Dataset"
+    ) -> dict[str, Tensor]:
+        return measure_predictions(base, model, examples, get_guides()["test"])
 
     return Variant(name, statistic, train, measure, folder=folder)
 

@@ -38,7 +38,7 @@ from transformers import (
 from hf_attnprobe.adapters.transformer.layout import choose_readout, compute_row_weights
 from hf_attnprobe.checkpoints.loading import is_attention_classifier
 from hf_attnprobe.core.errors import AttnProbeError
-from hf_attnprobe.core.readings import share
+from hf_attnprobe.core.readings import make_share_reading
 from hf_attnprobe.data.columns import read_column
 from hf_attnprobe.data.examples import prepare_splits
 from hf_attnprobe.functional.divergence import tvd
@@ -184,8 +184,12 @@ def check_deception(setup: RetrainingSetup, options: Deception) -> None:
             "after the training, deleting the impermissible words changes the output by "
             "{mean:.3f} more than deleting others"
         ),
-        "before_correct": share("before the training, {mean:.0%} of the texts are correct"),
-        "after_correct": share("after the training, {mean:.0%} of the texts are correct"),
+        "before_correct": make_share_reading(
+            "before the training, {mean:.0%} of the texts are correct"
+        ),
+        "after_correct": make_share_reading(
+            "after the training, {mean:.0%} of the texts are correct"
+        ),
     },
 )
 def deception(setup: RetrainingSetup, options: Deception) -> Iterator[Variant]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from hf_attnprobe.core.errors import AttnProbeError
-from hf_attnprobe.core.options import LARGEST_SEED, Options, option
+from hf_attnprobe.core.options import MAX_SEED, Options, option
 from hf_attnprobe.training.options import ProcedureName
 
 
@@ -146,7 +146,7 @@ class RetrainOptions(Options):
         0,
         "seed of the bootstrap, the search and the test deception",
         at_least=0,
-        at_most=LARGEST_SEED,
+        at_most=MAX_SEED,
     )
     procedure: ProcedureName | None = option(
         None,
@@ -179,4 +179,4 @@ class TransferOptions(Options):
         "a model trained with uniform attention and the same vocabulary, which is scored too",
         metavar="MODEL",
     )
-    seed: int = option(0, "seed of the bootstrap", at_least=0, at_most=LARGEST_SEED)
+    seed: int = option(0, "seed of the bootstrap", at_least=0, at_most=MAX_SEED)

@@ -11,9 +11,9 @@ import pandas as pd
 
 from hf_attnprobe.core import formatting as markdown
 from hf_attnprobe.core.options import public_function
-from hf_attnprobe.core.readings import sentence_of
-from hf_attnprobe.core.serialization import from_plain, stored_fields
-from hf_attnprobe.core.terminal import tail
+from hf_attnprobe.core.readings import get_sentence
+from hf_attnprobe.core.serialization import parse_fields, parse_plain
+from hf_attnprobe.core.terminal import truncate_start
 from hf_attnprobe.documents.blocks import (
     AnswerBlock,
     Block,
@@ -74,7 +74,7 @@ class RetrainingReport(DocumentedResult, RetrainingResult):
     """
 
     def __repr__(self) -> str:
-        model, data = tail(self.model, 40), tail(str(self.dataset), 40)
+        model, data = truncate_start(self.model, 40), truncate_start(str(self.dataset), 40)
         answers = ", ".join(f"{f.rule}: {f.answer}" for f in self.verdict.findings())
         return f"<RetrainingReport: {model} on {data}, {self.n} texts, {answers}>"
 
@@ -133,11 +133,11 @@ def report_from_json(data: Mapping) -> RetrainingReport:
         LookupError: If a score or a statistic is missing or unknown.
         AttnProbeError: If a value has the wrong type.
     """
-    from_plain(Provenance, data["provenance"], "provenance")
-    report = RetrainingReport(**stored_fields(RetrainingResult, data, "rows"))
+    parse_plain(Provenance, data["provenance"], "provenance")
+    report = RetrainingReport(**parse_fields(RetrainingResult, data, "rows"))
     readings = get_retraining_readings()
     for statistic in report.statistics:
-        sentence_of(statistic.test, statistic.statistic, readings)
+        get_sentence(statistic.test, statistic.statistic, readings)
     for test, scores in report.scores.items():
         scored_pairs = {(score.model, score.metric) for score in scores}
         models, metrics = map(set, zip(*scored_pairs, strict=True))
@@ -156,8 +156,8 @@ def read_retraining(folder: str | Path) -> RetrainingReport:
     Example:
         Print the mean of every statistic::
 
-                report = read_retraining("retrained")
-                print(report.summary_frame())
+            report = read_retraining("retrained")
+            print(report.summary_frame())
     """
     report = read_summary(folder, report_from_json, kind="a retraining", verb="attnprobe retrain")
     return dataclasses.replace(report, rows=read_rows(Path(folder) / "rows"))
@@ -508,7 +508,7 @@ def _describe_curve(visible_points: Sequence[Point], largest_jsd: Sequence[float
     for name in dict.fromkeys(p.series for p in visible_points):
         p = max((p for p in visible_points if p.series == name), key=lambda p: p.jsd.value)
         label = f" ({p.label})" if p.label else ""
-        jsd, tvd = (markdown.interval(e.value, e.ci95, digits=2) for e in (p.jsd, p.tvd))
+        jsd, tvd = (markdown.format_interval(e.value, e.ci95, digits=2) for e in (p.jsd, p.tvd))
         qualifier = "at most " if name == FRONTIER_SERIES else ""
         parts.append(f"{name}{label} {jsd}, with an output change of {qualifier}{tvd}")
     n = max(p.jsd.n or 0 for p in visible_points)

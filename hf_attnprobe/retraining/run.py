@@ -20,9 +20,9 @@ from hf_attnprobe.checkpoints.loading import (
 )
 from hf_attnprobe.core.distributed import check_one_process
 from hf_attnprobe.core.errors import AttnProbeError
-from hf_attnprobe.core.hardware import suited_threads
-from hf_attnprobe.core.options import Asked, SavedModel, public_function
-from hf_attnprobe.core.progress import Bar
+from hf_attnprobe.core.hardware import limit_threads
+from hf_attnprobe.core.options import SavedModel, TestSelection, public_function
+from hf_attnprobe.core.progress import ProgressBar
 from hf_attnprobe.data.examples import get_dataset_name
 from hf_attnprobe.data.specs import Data, to_data
 from hf_attnprobe.functional.fingerprint import compute_fingerprint
@@ -58,7 +58,7 @@ from hf_attnprobe.retraining.verdict import (
     compute_seed_bins,
     measure_distance_beyond_seed,
 )
-from hf_attnprobe.statistics.summary import PREDICTION, summarize
+from hf_attnprobe.statistics.summary import PREDICTION_TEST, summarize
 from hf_attnprobe.storage.folders import alone_in
 from hf_attnprobe.storage.provenance import SUMMARY, asked_for, versions
 from hf_attnprobe.storage.rows import (
@@ -89,7 +89,7 @@ PENALTY_OPTIONS = ("words", "weight", "over_heads", "layers")
 def retrain(
     model: str | Path | SavedModel,
     dataset: Any,
-    tests: Asked | None = None,
+    tests: TestSelection | None = None,
     *,
     output_dir: str | Path,
     options: RetrainOptions = RetrainOptions(),
@@ -127,9 +127,9 @@ def retrain(
     Example:
         Train three more seeds, and a model that hides its attention to two words::
 
-                tests = {"seeds": {"n_seeds": 3}, "deception": {"words": ["good", "bad"]}}
-                report = retrain("bilstm-sst", "sst", tests, output_dir="retrained")
-                print(report)
+            tests = {"seeds": {"n_seeds": 3}, "deception": {"words": ["good", "bad"]}}
+            report = retrain("bilstm-sst", "sst", tests, output_dir="retrained")
+            print(report)
     """
     test_options = select_retraining_tests(tests)
     check_one_process("retrain")
@@ -148,15 +148,15 @@ def retrain(
         identity["adversary"] = {name: adversary_options[name] for name in SHARED_ADVERSARY_OPTIONS}
     with (
         alone_in(setup.folder, f"{FOLDER_KIND}.json", identity=identity),
-        suited_threads(base.model),
+        limit_threads(base.model),
     ):
         # Once the folder contains rows, it is reserved for this retraining after an interruption.
         rows = _make_prediction_rows(setup.base_outputs)
-        append_rows(setup.folder / "rows", rows, name=PREDICTION)
+        append_rows(setup.folder / "rows", rows, name=PREDICTION_TEST)
         n_variants = 0
         for name, test_option in test_options.items():
             n_variants += len(list(registered_tests[name].make_variants(setup, test_option)))
-        with Bar("retrain", progress, n_variants, of="model") as bar:
+        with ProgressBar("retrain", progress, n_variants, of="model") as bar:
 
             def show_model(model: Path) -> bool:
                 bar.part(str(model.relative_to(setup.folder)))
@@ -221,7 +221,7 @@ def transfer(
     Example:
         Impose the attention of an MLP on a BiLSTM::
 
-                report = transfer("bilstm-sst", "mlp-sst", "sst", output_dir="guided")
+            report = transfer("bilstm-sst", "mlp-sst", "sst", output_dir="guided")
     """
     base = load_base_model(model)
     data = to_data(dataset)
@@ -288,13 +288,13 @@ def _make_prediction_rows(outputs: Outputs) -> pa.Table:
     prediction = make_class_prediction([str(k) for k in range(outputs.probs.shape[-1])])
     n_tokens = outputs.mask.sum(-1)
     statistics = compute_prediction_statistics(prediction, outputs.probs, outputs.labels, n_tokens)
-    return build_rows(PREDICTION, outputs.example_ids, {NO_SITE: statistics})
+    return build_rows(PREDICTION_TEST, outputs.example_ids, {NO_SITE: statistics})
 
 
 def _add_statistics(report: RetrainingReport, setup: RetrainingSetup) -> RetrainingReport:
     """Return the report with the statistics of its tests, computed from the rows on disk."""
     rows = read_rows(setup.folder / "rows")
-    rows = rows[rows.test.isin([*report.scores, PREDICTION])].reset_index(drop=True)
+    rows = rows[rows.test.isin([*report.scores, PREDICTION_TEST])].reset_index(drop=True)
     labels = setup.base.class_names
     statistics = summarize(rows, labels, get_retraining_readings())
     f1 = f"of class {labels[1]}" if len(labels) == 2 else "mean over the classes"

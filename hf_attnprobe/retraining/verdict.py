@@ -15,7 +15,7 @@ import pandas as pd
 from scipy.special import stdtrit
 
 from hf_attnprobe.core import formatting as markdown
-from hf_attnprobe.core.serialization import plain, plain_fields
+from hf_attnprobe.core.serialization import convert_fields, to_plain
 from hf_attnprobe.data.examples import DatasetName
 from hf_attnprobe.statistics.estimates import Estimate, estimate_mean
 from hf_attnprobe.statistics.grades import MIN_TEXTS, Answer, grade
@@ -270,12 +270,12 @@ def _grade_adversary(
         )
         yardsticks["farthest other seed"] = farthest_seed.mean
     is_worse, is_far = grade(score.lost, RULES["loss"]), grade(distance, RULES[rule])
-    quality = is_worse.description(
+    quality = is_worse.choose(
         "classifies worse than",
         "classifies as well as",
         "may or may not classify worse than",
     )
-    attends = is_far.description("attends", "does not attend", "may or may not attend")
+    attends = is_far.choose("attends", "does not attend", "may or may not attend")
     sentence = (
         f"The adversary {quality} the base model (F1 lost {_format_estimate(score.lost)}, negative "
         f"if gained; a loss below {RULES['loss'].yes} counts as equally good) and {attends} "
@@ -397,7 +397,7 @@ def combine_answers(*answers: Answer) -> Answer:
 
 def _format_estimate(estimate: Estimate, digits: int = 3) -> str:
     """Return an estimate with its interval as text."""
-    return markdown.interval(estimate.value, estimate.ci95, digits=digits)
+    return markdown.format_interval(estimate.value, estimate.ci95, digits=digits)
 
 
 def _make_finding(
@@ -492,9 +492,9 @@ def report_to_json(report: RetrainingResult) -> dict:
     Args:
         report: The results of a retraining.
     """
-    return plain_fields(report, "rows") | {
+    return convert_fields(report, "rows") | {
         "verdict": report.verdict.sentences(),
-        "findings": plain(report.verdict.findings()),
+        "findings": to_plain(report.verdict.findings()),
     }
 
 

@@ -1,6 +1,6 @@
-"""The studies of the package: tables of papers, and questions of our own.
+"""The studies of this package: tables of papers, and questions of our own.
 
-Each is a function that a study of your own can be copied from.
+Each study is a function. To write your own, copy one of them into a file and change it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -11,57 +11,67 @@ from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.studies.steps import Steps
 
 
-class Length(NamedTuple):
-    """What the full study and the quick one differ in.
+class StudyLength(NamedTuple):
+    """The settings in which the full study and its quick version differ.
 
     Attributes:
-        grid: the lists of its cells.
-        trained, audited: arguments of its trainings, and of its audits.
-        retrained: the tests that train models, with their options.
+        grid: Lists of values; every combination is a cell of the grid.
+        train_arguments: Arguments of the trainings.
+        audit_arguments: Arguments of the audits.
+        retraining_tests: Tests that train models, with their options.
     """
 
     grid: Mapping[str, Sequence[Any]]
-    trained: Mapping[str, Any] = {}
-    audited: Mapping[str, Any] = {}
-    retrained: Mapping[str, Mapping[str, Any]] = {}
+    train_arguments: Mapping[str, Any] = {}
+    audit_arguments: Mapping[str, Any] = {}
+    retraining_tests: Mapping[str, Mapping[str, Any]] = {}
 
 
-ON_FEW = {"test_limit": 500}
+FEW_TEXTS = {"test_limit": 500}
+"""Audit arguments that limit a quick study to a few test texts."""
 
 
-# --- tables of papers ----------------------------------------------------------------------------
+# --- Tables of papers ----------------------------------------------------------------------------
 
-BABI = {
+BABI_SETTINGS = {
     "embedding_size": 50,
     "encoder_size": 32,
     "batch_size": 50,
     "epochs": 100,
 }
-OF_AUTHORS: dict[str, dict[str, Any]] = {
-    "babi1": BABI,
-    "babi2": BABI,
-    "babi3": BABI,
+"""Training settings for the bAbI tasks in the code of Jain & Wallace 2019."""
+AUTHORS_SETTINGS: dict[str, dict[str, Any]] = {
+    "babi1": BABI_SETTINGS,
+    "babi2": BABI_SETTINGS,
+    "babi3": BABI_SETTINGS,
     "cnn": {"batch_size": 90, "answers_in_text": True},
     "snli": {"batch_size": 128},
 }
-"""Settings of the code of Jain & Wallace 2019, by data set."""
-AGREES = {
+"""Training settings in the code of Jain & Wallace 2019, by data set."""
+AGREEMENT_STATEMENT = {
     "threshold": 0.3,
-    "means": "rank agreement reaches .3 (untrained weights may too, where states carry no context)",
+    "means": "rank agreement reaches .3 (which untrained weights may reach too if the states "
+    "contain no context)",
 }
-MATTERS = {"threshold": 0.1, "means": "which token gets which weight matters"}
+"""Threshold for a rank agreement, and the statement that is true above it."""
+SHUFFLING_STATEMENT = {
+    "threshold": 0.1,
+    "means": "the assignment of weights to tokens affects the output",
+}
+"""Threshold for the change by shuffled weights, and the statement that is true above it."""
 
 
-WELL = {
+AGREEMENT_COLUMNS = {
     "accuracy": "accuracy",
-    "τ with gradients": {"statistic": "attention_gradient_tau", **AGREES},
+    "τ with gradients": {"statistic": "attention_gradient_tau", **AGREEMENT_STATEMENT},
     "τ with leave-one-out": {
         "statistic": "attention_leave_one_out_tau",
-        **AGREES,
+        **AGREEMENT_STATEMENT,
     },
     "τ of gradients with leave-one-out": "gradient_leave_one_out_tau",
 }
-TOPS = {
+"""Columns of the table of agreements, by name."""
+TOP_OVERLAP_COLUMNS = {
     "k = 1": "attention_leave_one_out_top_overlap@1",
     "k = 1, random orders": "top_overlap_by_chance@1",
     "k = 3": "attention_leave_one_out_top_overlap@3",
@@ -70,230 +80,292 @@ TOPS = {
     "k = 5, random orders": "top_overlap_by_chance@5",
     "k = 5, gradients with leave-one-out": "gradient_leave_one_out_top_overlap@5",
 }
-EXACT = {
+"""Columns of the table that compares the top k tokens of two rankings."""
+JAIN_WALLACE_TESTS = {
     "correlation": {"tops": [1, 3, 5]},
     "permutation": {},
     "adversarial": {},
 }
-SEARCHED = {"adversarial": {"method": "search"}}
-"""The paper's, beside the exact answer."""
-JAIN_WALLACE = Length(
+"""Tests of the paper, with their options."""
+SEARCH_TESTS = {"adversarial": {"method": "search"}}
+"""The search of the paper, next to the exact answer."""
+JAIN_WALLACE = StudyLength(
     {
         "dataset": ["sst"],
         "encoder": ["bilstm", "mlp", "cnn"],
         "attention": ["additive", "dot_product"],
     }
 )
-QUICK_JAIN_WALLACE = Length(
+"""The full study of Jain & Wallace 2019."""
+QUICK_JAIN_WALLACE = StudyLength(
     {
         "dataset": ["sst"],
         "encoder": ["bilstm", "mlp"],
         "attention": ["additive"],
     },
-    trained={"epochs": 3},
-    audited=ON_FEW,
+    train_arguments={"epochs": 3},
+    audit_arguments=FEW_TEXTS,
 )
+"""The quick version of that study."""
 
 
-def jain_wallace(s: Steps) -> None:
-    """Attention is not Explanation: Jain & Wallace 2019"""
-    s.paper = "jain-wallace"
-    how = QUICK_JAIN_WALLACE if s.quick else JAIN_WALLACE
-    for cell in s.grid(**how.grid):
+def jain_wallace(steps: Steps) -> None:
+    """Attention is not Explanation (Jain & Wallace 2019).
+
+    Plan one training and two audits for every data set, encoder and attention.
+    """
+    steps.paper = "jain-wallace"
+    length = QUICK_JAIN_WALLACE if steps.quick else JAIN_WALLACE
+    for cell in steps.grid(**length.grid):
         data = cell["dataset"]
-        settings = {**OF_AUTHORS.get(data, {}), **how.trained}
-        if s.is_pairs(data):
-            # Questions and hypotheses are attention's query.
+        settings = {**AUTHORS_SETTINGS.get(data, {}), **length.train_arguments}
+        if steps.has_pairs(data):
+            # The second text (a question or a hypothesis) is the query of the attention.
             settings["query_encoder"] = True
-        base = s.add("train", "base", cell, **cell, **settings)
-        audited = {"model": base, **how.audited}
-        s.add("audit", "audit", cell, **audited, tests=EXACT)
-        s.add("audit", "search", cell, **audited, tests=SEARCHED)
-    s.table("Agreement over all texts", audit=WELL)
-    s.table(
-        "What attention and leave-one-out rank first (share of k tokens that both do)",
-        audit=TOPS,
+        base = steps.add("train", "base", cell, **cell, **settings)
+        audit_arguments = {"model": base, **length.audit_arguments}
+        steps.add("audit", "audit", cell, **audit_arguments, tests=JAIN_WALLACE_TESTS)
+        steps.add("audit", "search", cell, **audit_arguments, tests=SEARCH_TESTS)
+    steps.add_table("Agreement over all texts", audit=AGREEMENT_COLUMNS)
+    steps.add_table(
+        "Share of the top k tokens that two rankings have in common",
+        audit=TOP_OVERLAP_COLUMNS,
     )
 
 
-BY_RETRAINING: dict[str, dict[str, Any]] = {
+WIEGREFFE_PINTER_TESTS: dict[str, dict[str, Any]] = {
     "uniform": {},
     "seeds": {"n_seeds": 8},
     "adversary": {"lambdas": [0.00025, 0.0005, 0.001, 0.002, 0.004]},
     "diagnostic_mlp": {},
 }
-WIEGREFFE_PINTER = Length({"dataset": ["sst"]}, retrained=BY_RETRAINING)
-QUICK_WIEGREFFE_PINTER = Length(
+"""Tests of the paper that train models, with their options."""
+WIEGREFFE_PINTER = StudyLength({"dataset": ["sst"]}, retraining_tests=WIEGREFFE_PINTER_TESTS)
+"""The full study of Wiegreffe & Pinter 2019."""
+QUICK_WIEGREFFE_PINTER = StudyLength(
     {"dataset": ["sst"]},
-    trained={"epochs": 3},
-    retrained={
-        **BY_RETRAINING,
+    train_arguments={"epochs": 3},
+    retraining_tests={
+        **WIEGREFFE_PINTER_TESTS,
         "seeds": {"n_seeds": 2},
         "adversary": {"lambdas": [0.001, 0.002], "epochs": 8},
     },
 )
-THEIR_BASE = {"encoder": "bilstm", "attention": "additive"}
+"""The quick version of that study."""
+WIEGREFFE_PINTER_ARCHITECTURE = {"encoder": "bilstm", "attention": "additive"}
+"""Architecture of the paper's base models."""
 
 
-def wiegreffe_pinter(s: Steps) -> None:
-    """Attention is not not Explanation: Wiegreffe & Pinter 2019"""
-    s.paper = "wiegreffe-pinter"
-    how = QUICK_WIEGREFFE_PINTER if s.quick else WIEGREFFE_PINTER
-    for cell in s.grid(**how.grid):
-        base = s.add("train", "base", cell, **cell, **THEIR_BASE, **how.trained)
-        s.add("retrain", "retrained", cell, model=base, tests=how.retrained)
+def wiegreffe_pinter(steps: Steps) -> None:
+    """Attention is not not Explanation (Wiegreffe & Pinter 2019).
+
+    Plan one training and one retraining for every data set.
+    """
+    steps.paper = "wiegreffe-pinter"
+    length = QUICK_WIEGREFFE_PINTER if steps.quick else WIEGREFFE_PINTER
+    for cell in steps.grid(**length.grid):
+        base = steps.add(
+            "train", "base", cell, **cell, **WIEGREFFE_PINTER_ARCHITECTURE, **length.train_arguments
+        )
+        steps.add("retrain", "retrained", cell, model=base, tests=length.retraining_tests)
 
 
-ONE_ERASED = {
+SINGLE_ERASURE_COLUMNS = {
     "accuracy": "accuracy",
     "neither flips": "neither_flips",
     "only the largest flips": "only_top_flips",
     "only another flips": "only_random_flips",
     "ΔJS": "delta_js",
 }
+"""Columns of the table about the erasure of a single weight."""
 
 
-ERASED = {"erasure": {"each_random": True, "bottom_up": True}}
-SERRANO_SMITH = Length(
+ERASURE_TESTS = {"erasure": {"each_random": True, "bottom_up": True}}
+"""Tests of the paper, with their options."""
+SERRANO_SMITH = StudyLength(
     {
         "dataset": ["imdb10"],
         "hierarchical": [True, False],
         "encoder": ["bigru", "cnn", "none"],
     }
 )
-"""HAN, the paper's main models, and FLAN."""
-QUICK_SERRANO_SMITH = Length(
+"""The full study of Serrano & Smith 2019, with hierarchical models (HAN) and flat ones (FLAN)."""
+QUICK_SERRANO_SMITH = StudyLength(
     {**SERRANO_SMITH.grid, "encoder": ["bigru", "none"]},
-    trained={"epochs": 2, "train_limit": 2000},
-    audited=ON_FEW,
+    train_arguments={"epochs": 2, "train_limit": 2000},
+    audit_arguments=FEW_TEXTS,
 )
+"""The quick version of that study."""
 
 
-def serrano_smith(s: Steps) -> None:
-    """Is Attention Interpretable? Serrano & Smith 2019"""
-    s.paper = "serrano-smith"
-    how = QUICK_SERRANO_SMITH if s.quick else SERRANO_SMITH
-    trained = {"procedure": "serrano-smith", **how.trained}
-    for cell in s.grid(**how.grid):
-        base = s.add("train", "base", cell, **cell, **trained)
-        s.add("audit", "audit", cell, model=base, tests=ERASED, **how.audited)
-    s.table("One weight erased", audit=ONE_ERASED)
+def serrano_smith(steps: Steps) -> None:
+    """Is Attention Interpretable? (Serrano & Smith 2019).
+
+    Plan one training and one audit for every data set, architecture and encoder.
+    """
+    steps.paper = "serrano-smith"
+    length = QUICK_SERRANO_SMITH if steps.quick else SERRANO_SMITH
+    train_arguments = {"procedure": "serrano-smith", **length.train_arguments}
+    for cell in steps.grid(**length.grid):
+        base = steps.add("train", "base", cell, **cell, **train_arguments)
+        steps.add("audit", "audit", cell, model=base, tests=ERASURE_TESTS, **length.audit_arguments)
+    steps.add_table("One weight erased", audit=SINGLE_ERASURE_COLUMNS)
 
 
-DIVERSE = {
+DIVERSITY_COLUMNS = {
     "accuracy": "accuracy",
     "conicity of absolute cosines": "absolute_conicity",
     "conicity": "conicity",
-    "Δŷ shuffled": {"statistic": "median_tvd", **MATTERS},
+    "Δŷ shuffled": {"statistic": "median_tvd", **SHUFFLING_STATEMENT},
     "share of tokens erased, attention": "fraction_to_flip@attention",
     "share of tokens erased, random": "fraction_to_flip@random",
     "never flips, attention": "never_flips@attention",
     "never flips, random": "never_flips@random",
     "τ with gradients": "attention_gradient_tau",
 }
+"""Columns of the tables about diversity and orthogonal LSTMs."""
 
 
-MOHANKUMAR = Length(
+MOHANKUMAR = StudyLength(
     {"dataset": ["sst"]},
-    audited={"tests": ["correlation", "permutation", "erasure", "conicity"]},
+    audit_arguments={"tests": ["correlation", "permutation", "erasure", "conicity"]},
 )
-QUICK_MOHANKUMAR = Length(
+"""The full study of Mohankumar et al. 2020."""
+QUICK_MOHANKUMAR = StudyLength(
     MOHANKUMAR.grid,
-    trained={"epochs": 3},
-    audited={**MOHANKUMAR.audited, **ON_FEW},
+    train_arguments={"epochs": 3},
+    audit_arguments={**MOHANKUMAR.audit_arguments, **FEW_TEXTS},
 )
-ORTHOGONAL = {"encoder": "orthogonal_lstm", "encoder_size": 256}
+"""The quick version of that study."""
+ORTHOGONAL_LSTM_ARCHITECTURE = {"encoder": "orthogonal_lstm", "encoder_size": 256}
+"""Architecture of the orthogonal LSTM."""
 
 
-def mohankumar(s: Steps) -> None:
-    """Towards Transparent and Explainable Attention Models: Mohankumar et al. 2020"""
-    s.paper = "mohankumar"
-    how = QUICK_MOHANKUMAR if s.quick else MOHANKUMAR
-    for cell in s.grid(**how.grid):
-        for weight in s.grid(conicity_weight=[0, 0.5]):
-            # With weight 0 the plain model; a BiLSTM of 2 × 128, where the paper's LSTM has one
-            # direction of 256.
-            at = cell | weight
-            diverse = s.add("train", "diversity", at, **at, encoder="bilstm", **how.trained)
-            s.add("audit", "diversity_audit", at, model=diverse, **how.audited)
-        orthogonal = s.add("train", "orthogonal", cell, **cell, **ORTHOGONAL, **how.trained)
-        s.add("audit", "orthogonal_audit", cell, model=orthogonal, **how.audited)
-    s.table("Diversity LSTM, by the weight of the penalty", diversity_audit=DIVERSE)
-    s.table("Orthogonal LSTM", orthogonal_audit=DIVERSE)
+def mohankumar(steps: Steps) -> None:
+    """Towards Transparent and Explainable Attention Models (Mohankumar et al. 2020).
+
+    Plan the diversity LSTM with and without its penalty, and the orthogonal LSTM, with an audit of
+    each.
+    """
+    steps.paper = "mohankumar"
+    length = QUICK_MOHANKUMAR if steps.quick else MOHANKUMAR
+    for cell in steps.grid(**length.grid):
+        for weight in steps.grid(conicity_weight=[0, 0.5]):
+            # Weight 0 is the model without penalty. The BiLSTM has two directions of 128 units,
+            # while the paper's LSTM has one direction of 256.
+            model_cell = cell | weight
+            diverse = steps.add(
+                "train",
+                "diversity",
+                model_cell,
+                **model_cell,
+                encoder="bilstm",
+                **length.train_arguments,
+            )
+            steps.add(
+                "audit", "diversity_audit", model_cell, model=diverse, **length.audit_arguments
+            )
+        orthogonal = steps.add(
+            "train",
+            "orthogonal",
+            cell,
+            **cell,
+            **ORTHOGONAL_LSTM_ARCHITECTURE,
+            **length.train_arguments,
+        )
+        steps.add("audit", "orthogonal_audit", cell, model=orthogonal, **length.audit_arguments)
+    steps.add_table(
+        "Diversity LSTM, by the weight of the penalty", diversity_audit=DIVERSITY_COLUMNS
+    )
+    steps.add_table("Orthogonal LSTM", orthogonal_audit=DIVERSITY_COLUMNS)
 
 
-REGULARISED: dict[str, dict[str, Any]] = {
+REGULARISERS: dict[str, dict[str, Any]] = {
     "base": {},
     "concat": {"residual_connection": "concat"},
     "residual": {"residual_connection": "residual"},
     "tying": {"tying": 0.1},
     "mlm": {"mlm_weight": 0.5, "mlm_rate": 0.15},
 }
-WIDE = {"encoder": "bilstm", "embedding_size": 300, "encoder_size": 150}
-"""States as wide as word vectors, as residual and tying need them."""
-CHANGED = {
+"""Fields of the architecture that regularise a model, by the name of the model."""
+TUTEK_SNAJDER_ARCHITECTURE = {"encoder": "bilstm", "embedding_size": 300, "encoder_size": 150}
+"""Architecture whose states are as wide as the word vectors, which residual and tying require."""
+REGULARISATION_COLUMNS = {
     "mean top probability": "probability",
     "exact ε-max JSD (.01) / largest JSD": "epsilon_max_jsd@0.01/largest_jsd",
     "largest JSD": "largest_jsd",
     "conicity": "conicity",
     "range over single tokens": "probability_range",
 }
+"""Columns of the table about further effects of regularisation."""
 
 
-TUTEK_SNAJDER = Length(
+TUTEK_SNAJDER = StudyLength(
     {"dataset": ["sst"], "attention": ["additive", "dot_product"]},
-    audited={"tests": ["fragility", "single_token", "adversarial", "conicity"]},
-    retrained={"adversary": {"lambdas": [0.0005, 0.001, 0.002], "epochs": 20}},
+    audit_arguments={"tests": ["fragility", "single_token", "adversarial", "conicity"]},
+    retraining_tests={"adversary": {"lambdas": [0.0005, 0.001, 0.002], "epochs": 20}},
 )
-QUICK_TUTEK_SNAJDER = Length(
+"""The full study of Tutek & Šnajder 2020."""
+QUICK_TUTEK_SNAJDER = StudyLength(
     {"dataset": ["sst"], "attention": ["additive"]},
-    trained={"epochs": 3},
-    audited={**TUTEK_SNAJDER.audited, **ON_FEW},
-    retrained={"adversary": {"lambdas": [0.001], "epochs": 4}},
+    train_arguments={"epochs": 3},
+    audit_arguments={**TUTEK_SNAJDER.audit_arguments, **FEW_TEXTS},
+    retraining_tests={"adversary": {"lambdas": [0.001], "epochs": 4}},
 )
+"""The quick version of that study."""
 
 
-def tutek_snajder(s: Steps) -> None:
-    """Staying True to Your Word: Tutek & Šnajder 2020
+def tutek_snajder(steps: Steps) -> None:
+    """Staying True to Your Word (Tutek & Šnajder 2020).
 
-    The paper's weights of the penalties are not published.
+    Plan one training, one audit and one retraining for every regulariser. The weights of the
+    penalties are our choice, because the paper does not publish them.
     """
-    s.paper = "tutek-snajder"
-    how = QUICK_TUTEK_SNAJDER if s.quick else TUTEK_SNAJDER
-    for cell in s.grid(**how.grid):
-        for name, own in REGULARISED.items():
-            at = cell | {"model": name}
-            trained = {**cell, **WIDE, **own, **how.trained}
-            model = s.add("train", "base", at, **trained)
-            s.add("audit", "audit", at, model=model, **how.audited)
-            s.add("retrain", "adversaries", at, model=model, tests=how.retrained)
-    s.table("What else does regularising change?", audit=CHANGED)
+    steps.paper = "tutek-snajder"
+    length = QUICK_TUTEK_SNAJDER if steps.quick else TUTEK_SNAJDER
+    for cell in steps.grid(**length.grid):
+        for name, regulariser in REGULARISERS.items():
+            model_cell = cell | {"model": name}
+            train_arguments = {
+                **cell,
+                **TUTEK_SNAJDER_ARCHITECTURE,
+                **regulariser,
+                **length.train_arguments,
+            }
+            model = steps.add("train", "base", model_cell, **train_arguments)
+            steps.add("audit", "audit", model_cell, model=model, **length.audit_arguments)
+            steps.add(
+                "retrain", "adversaries", model_cell, model=model, tests=length.retraining_tests
+            )
+    steps.add_table("Which other numbers does regularisation change?", audit=REGULARISATION_COLUMNS)
 
 
-# --- questions of our own ------------------------------------------------------------------------
+# --- Questions of our own ------------------------------------------------------------------------
 
-WORTH = {
+F1_STATEMENT = {
     "threshold": 0.02,
-    "means": "attention is worth .02 of F1 in these trainings",
+    "means": "attention increases F1 by at least .02 in these trainings",
 }
+"""Threshold for a loss of F1 without attention, and the statement that is true above it."""
 
 
-SHORTLY = {"attention": "additive", "train_limit": 4000, "epochs": 5}
-VERY_SHORTLY = {"attention": "additive", "train_limit": 1500, "epochs": 2}
-"""Trainings that questions of our own compare, and those of a quick study."""
+SHORT_TRAINING = {"attention": "additive", "train_limit": 4000, "epochs": 5}
+"""Training arguments of the studies about questions of our own."""
+QUICK_TRAINING = {"attention": "additive", "train_limit": 1500, "epochs": 2}
+"""Training arguments of their quick versions."""
 
 
-BY_ENCODER = {
+ENCODER_COLUMNS = {
     "accuracy": "accuracy",
     "mean top probability": "probability",
     "τ with leave-one-out": {
         "statistic": "attention_leave_one_out_tau",
-        **AGREES,
+        **AGREEMENT_STATEMENT,
     },
-    "τ with gradients": {"statistic": "attention_gradient_tau", **AGREES},
+    "τ with gradients": {"statistic": "attention_gradient_tau", **AGREEMENT_STATEMENT},
     "τ(gradient, leave-one-out) − τ(attention, leave-one-out)": "leave_one_out_tau_difference",
     "τ(gradient, leave-one-out) − τ(attention, gradient)": "gradient_tau_difference",
-    "Δŷ shuffled": {"statistic": "median_tvd", **MATTERS},
+    "Δŷ shuffled": {"statistic": "median_tvd", **SHUFFLING_STATEMENT},
     "share of the largest JSD there is (ε .01)": "epsilon_max_jsd@0.01/largest_jsd",
     "share of tokens erased, random": "fraction_to_flip@random",
     "share of tokens erased, attention": "fraction_to_flip@attention",
@@ -302,148 +374,182 @@ BY_ENCODER = {
     "never flips, attention": "never_flips@attention",
     "tokens erased too many, attention": "regret@attention",
 }
+"""Columns of the table by encoder."""
 
 
-BY_ENCODER_TESTS = ["correlation", "permutation", "adversarial", "erasure"]
-ENCODERS = Length(
+ENCODER_TESTS = ["correlation", "permutation", "adversarial", "erasure"]
+"""Tests of the study of encoders."""
+ENCODERS = StudyLength(
     {
         "dataset": ["sst", "imdb"],
         "encoder": ["none", "mlp", "cnn", "bilstm", "bigru"],
     },
-    trained=SHORTLY,
-    audited={"test_limit": 500, "tests": BY_ENCODER_TESTS},
+    train_arguments=SHORT_TRAINING,
+    audit_arguments={"test_limit": 500, "tests": ENCODER_TESTS},
 )
-QUICK_ENCODERS = Length(
+"""The full study of encoders."""
+QUICK_ENCODERS = StudyLength(
     {"dataset": ["sst"], "encoder": ["mlp", "bilstm"]},
-    trained=VERY_SHORTLY,
-    audited={"test_limit": 200, "tests": BY_ENCODER_TESTS},
+    train_arguments=QUICK_TRAINING,
+    audit_arguments={"test_limit": 200, "tests": ENCODER_TESTS},
 )
+"""The quick version of that study."""
 
 
-def encoders(s: Steps) -> None:
-    """What does the encoder do to attention?"""
-    how = QUICK_ENCODERS if s.quick else ENCODERS
-    for cell in s.grid(**how.grid):
-        base = s.add("train", "base", cell, **cell, **how.trained)
-        s.add("audit", "audit", cell, model=base, **how.audited)
-    s.table("Attention by encoder", audit=BY_ENCODER)
+def encoders(steps: Steps) -> None:
+    """How does the encoder affect attention?
+
+    Plan one training and one audit for every data set and encoder.
+    """
+    length = QUICK_ENCODERS if steps.quick else ENCODERS
+    for cell in steps.grid(**length.grid):
+        base = steps.add("train", "base", cell, **cell, **length.train_arguments)
+        steps.add("audit", "audit", cell, model=base, **length.audit_arguments)
+    steps.add_table("Attention by encoder", audit=ENCODER_COLUMNS)
 
 
-ROOM = {
+ROOM_COLUMNS = {
     "mean top probability": "probability",
     "share of the largest JSD there is (ε .01)": "epsilon_max_jsd@0.01/largest_jsd",
     "largest JSD there is": "largest_jsd",
 }
+"""Columns of the tables about the possible change of attention (the "room" of an adversary)."""
 
 
-OF_SIZES = {"accuracy": "accuracy", **ROOM}
-LENGTHS = [10, 20, 40, 80, 160]
-"""Tokens at which the texts are divided."""
-EXACTLY = {"adversarial": {"method": "exact"}}
-WITH_ROOM = Length(
+SIZE_COLUMNS = {"accuracy": "accuracy", **ROOM_COLUMNS}
+"""Columns of the table by size of the encoder."""
+TEXT_LENGTHS = [10, 20, 40, 80, 160]
+"""Numbers of tokens at which the texts are divided."""
+EXACT_TESTS = {"adversarial": {"method": "exact"}}
+"""The exact adversarial test."""
+ROOM = StudyLength(
     {"dataset": ["sst", "imdb"], "encoder_size": [8, 32, 128]},
-    trained={"encoder": "bilstm", **SHORTLY},
-    audited={"test_limit": 2000, "tests": EXACTLY},
+    train_arguments={"encoder": "bilstm", **SHORT_TRAINING},
+    audit_arguments={"test_limit": 2000, "tests": EXACT_TESTS},
 )
-QUICK_WITH_ROOM = Length(
+"""The full study of model size and text length."""
+QUICK_ROOM = StudyLength(
     {"dataset": ["sst"], "encoder_size": [8, 64]},
-    trained={"encoder": "bilstm", **VERY_SHORTLY},
-    audited={**ON_FEW, "tests": EXACTLY},
+    train_arguments={"encoder": "bilstm", **QUICK_TRAINING},
+    audit_arguments={**FEW_TEXTS, "tests": EXACT_TESTS},
 )
+"""The quick version of that study."""
 
 
-def room(s: Steps) -> None:
-    """How do model size and text length change the room an adversary has?"""
-    how = QUICK_WITH_ROOM if s.quick else WITH_ROOM
-    for cell in s.grid(**how.grid):
-        base = s.add("train", "base", cell, **cell, **how.trained)
-        s.add("audit", "audit", cell, model=base, **how.audited)
-    s.table("By size", audit=OF_SIZES)
-    s.table("By size and length", LENGTHS, audit=ROOM)
+def room(steps: Steps) -> None:
+    """How do model size and text length change the room an adversary has?
+
+    The room is the largest possible change of the attention. Plan one training and one audit for
+    every data set and size of the encoder.
+    """
+    length = QUICK_ROOM if steps.quick else ROOM
+    for cell in steps.grid(**length.grid):
+        base = steps.add("train", "base", cell, **cell, **length.train_arguments)
+        steps.add("audit", "audit", cell, model=base, **length.audit_arguments)
+    steps.add_table("By size", audit=SIZE_COLUMNS)
+    steps.add_table("By size and length", TEXT_LENGTHS, audit=ROOM_COLUMNS)
 
 
-WORTHS = {
+TASK_COLUMNS = {
     "F1 with attention": {"score": "uniform/base/f1"},
     "F1 with uniform attention": {"score": "uniform/uniform/f1"},
     "F1 lost without attention": {
         "score": "uniform/uniform/f1",
         "difference": True,
-        **WORTH,
+        **F1_STATEMENT,
     },
 }
+"""Columns of the table about the value of attention."""
 
 
-WHICH_TASKS = Length(
+WHICH_TASKS = StudyLength(
     {
         "dataset": ["sst", "imdb", "agnews"],
         "encoder": ["bilstm", "cnn", "mlp"],
     },
-    trained=SHORTLY,
+    train_arguments=SHORT_TRAINING,
 )
-QUICK_WHICH_TASKS = Length({"dataset": ["sst"], "encoder": ["bilstm", "mlp"]}, trained=VERY_SHORTLY)
+"""The full study of tasks."""
+QUICK_WHICH_TASKS = StudyLength(
+    {"dataset": ["sst"], "encoder": ["bilstm", "mlp"]}, train_arguments=QUICK_TRAINING
+)
+"""The quick version of that study."""
 
 
-def which_tasks(s: Steps) -> None:
-    """Which tasks need attention?"""
-    how = QUICK_WHICH_TASKS if s.quick else WHICH_TASKS
-    n_texts = how.trained["train_limit"]
-    for cell in s.grid(**how.grid):
-        base = s.add("train", "base", cell, **cell, **how.trained)
-        retrained = {"model": base, "train_limit": n_texts}
-        s.add("retrain", "retrained", cell, **retrained, tests=["uniform"])
-    s.table("What attention is worth", retrained=WORTHS)
+def which_tasks(steps: Steps) -> None:
+    """Which tasks need attention?
+
+    Plan one training and one retraining with uniform attention for every data set and encoder.
+    """
+    length = QUICK_WHICH_TASKS if steps.quick else WHICH_TASKS
+    n_texts = length.train_arguments["train_limit"]
+    for cell in steps.grid(**length.grid):
+        base = steps.add("train", "base", cell, **cell, **length.train_arguments)
+        retrain_arguments = {"model": base, "train_limit": n_texts}
+        steps.add("retrain", "retrained", cell, **retrain_arguments, tests=["uniform"])
+    steps.add_table("The value of attention", retrained=TASK_COLUMNS)
 
 
-GUIDED = {
+TRANSFER_COLUMNS = {
     "F1 guided": {"score": "transfer/guided/f1"},
-    "F1 with attention of its own": {"score": "transfer/own/f1"},
+    "F1 with its own attention": {"score": "transfer/own/f1"},
     "F1 with uniform attention": {"score": "transfer/uniform/f1"},
     "F1 lost by being guided": {
-        **WORTH,
+        **F1_STATEMENT,
         "score": "transfer/guided/f1",
         "difference": True,
-        "means": "its own weights are worth .02 of F1 more than the guide's in these trainings",
+        "means": "its own weights lead to an F1 that is at least .02 higher than with the guide's "
+        "in these trainings",
     },
     "F1 lost with uniform attention": {
-        **WORTH,
+        **F1_STATEMENT,
         "score": "transfer/uniform/f1",
         "difference": True,
     },
 }
+"""Columns of the table about guided models."""
 
 
-TRANSFER = Length(
+TRANSFER = StudyLength(
     {
         "dataset": ["sst", "agnews"],
         "guide": ["mlp", "cnn", "bilstm"],
         "guided": ["mlp", "bilstm"],
     },
-    trained=SHORTLY,
+    train_arguments=SHORT_TRAINING,
 )
-QUICK_TRANSFER = Length(
+"""The full study of guided models."""
+QUICK_TRANSFER = StudyLength(
     {"dataset": ["sst"], "guide": ["mlp", "bilstm"], "guided": ["mlp"]},
-    trained=VERY_SHORTLY,
+    train_arguments=QUICK_TRAINING,
 )
+"""The quick version of that study."""
 
 
-def transfer(s: Steps) -> None:
-    """Can weights be transferred between models?"""
-    how = QUICK_TRANSFER if s.quick else TRANSFER
-    n_texts = how.trained["train_limit"]
-    for cell in s.grid(**how.grid):
-        at = {"dataset": cell["dataset"]}
-        of_guide = at | {"guide": cell["guide"]}
-        of_guided = at | {"guided": cell["guided"]}
-        trained = {**at, **how.trained}
-        own = trained | {"encoder": cell["guided"]}
-        uniform = own | {"attention": "uniform"}
+def transfer(steps: Steps) -> None:
+    """Can weights be transferred between models?
+
+    Plan a model for every guide, a model and a uniform model for every guided encoder, and a
+    transfer for every pair.
+    """
+    length = QUICK_TRANSFER if steps.quick else TRANSFER
+    n_texts = length.train_arguments["train_limit"]
+    for cell in steps.grid(**length.grid):
+        dataset_cell = {"dataset": cell["dataset"]}
+        guide_cell = dataset_cell | {"guide": cell["guide"]}
+        guided_cell = dataset_cell | {"guided": cell["guided"]}
+        train_arguments = {**dataset_cell, **length.train_arguments}
+        own_arguments = train_arguments | {"encoder": cell["guided"]}
+        uniform_arguments = own_arguments | {"attention": "uniform"}
         models = {
-            "guide": s.add("train", "guide", of_guide, **trained, encoder=cell["guide"]),
-            "model": s.add("train", "own", of_guided, **own),
-            "uniform": s.add("train", "uniform", of_guided, **uniform),
+            "guide": steps.add(
+                "train", "guide", guide_cell, **train_arguments, encoder=cell["guide"]
+            ),
+            "model": steps.add("train", "own", guided_cell, **own_arguments),
+            "uniform": steps.add("train", "uniform", guided_cell, **uniform_arguments),
         }
-        s.add("transfer", "transfer", cell, **models, train_limit=n_texts)
-    s.table("Models guided by the attention of others", transfer=GUIDED)
+        steps.add("transfer", "transfer", cell, **models, train_limit=n_texts)
+    steps.add_table("Models guided by the attention of other models", transfer=TRANSFER_COLUMNS)
 
 
 STUDIES = (
@@ -457,16 +563,25 @@ STUDIES = (
     which_tasks,
     wiegreffe_pinter,
 )
-READY: dict[str, Callable[[Steps], None]] = {
+"""Functions of all studies of this package."""
+STUDIES_BY_NAME: dict[str, Callable[[Steps], None]] = {
     function.__name__.replace("_", "-"): function for function in STUDIES
 }
-"""By name."""
+"""Functions of all studies by the name that ``attnprobe study`` accepts."""
 
 
 def check_study(study: str | Path) -> None:
-    """Raises AttnProbeError where there is neither such a study nor such a Python file."""
+    """Check that a study exists, either by its name in this package or as a Python file.
+
+    Args:
+        study: Name or path.
+
+    Raises:
+        AttnProbeError: If it does not exist.
+    """
     is_file = Path(study).suffix == ".py" and Path(study).is_file()
-    if str(study) not in READY and not is_file:
+    if str(study) not in STUDIES_BY_NAME and not is_file:
         raise AttnProbeError(
-            f"expected a Python file or one of {', '.join(READY)}, got {study}; check the name"
+            f"expected a Python file or one of {', '.join(STUDIES_BY_NAME)}, got {study}; check "
+            "the name"
         )

@@ -1,6 +1,6 @@
-"""Numbers of the papers, compared with ours on data sets of the same name.
+"""Published numbers of the papers, which are compared with ours on data sets of the same name.
 
-The numbers and their sources stand in ``published.yaml``.
+The numbers and their sources are in ``published.yaml``.
 """
 
 from collections.abc import Mapping
@@ -8,41 +8,46 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
-from hf_attnprobe.core.serialization import read_packaged
+from hf_attnprobe.core.serialization import read_package_yaml
 
 
 Number: TypeAlias = float | None
-"""None: not released, or NaN there."""
+"""A published number; None if it was not released or is NaN."""
 ByClass: TypeAlias = tuple[Number, ...]
-"""A number for each predicted class, or one of all texts."""
+"""A number for each predicted class, or a single number for all texts."""
 
 Agreement: TypeAlias = tuple[Number, Number] | None
 """Kendall τ, and the share of texts in which it is significant."""
 Rerun: TypeAlias = tuple[Agreement, Agreement, Agreement, Number]
+"""Results of a released rerun of the authors' code.
+
+Three agreements (of attention with gradients, of attention with leave-one-out, and of gradients
+with leave-one-out), then F1 or accuracy.
+"""
 
 
 @dataclass(frozen=True)
 class PublishedResults:
-    """Tables of the papers, by data set in the papers' own words where nothing else is said.
+    """Tables of the papers, by data set, then by the names that the papers use.
 
     Attributes:
-        papers: names by the study whose tables are compared with them.
-        uniform: F1 by model, base and uniform.
-        reported: F1 that Jain & Wallace reported.
-        seed_jsd: median JSD to the attention of other seeds, read off a figure.
+        papers: Names of the papers, by the key of the study.
+        uniform: F1 by model (base and uniform).
+        reported: F1 reported by Jain & Wallace.
+        seed_jsd: Median JSD from the attention of other seeds, read off a figure.
         diagnostic_mlp: F1 by guide.
-        adversary: λ and TVD in our scale, mean JSD, F1.
-        pooled: data sets that are not divided by predicted class.
-        tau: by measure and encoder, for each predicted class τ, its standard deviation and the
-            share significant.
-        tau_differences: by our name of the statistic; averages over data sets.
-        reruns: by encoder and attention, of all classes together: τ of attention with gradients,
-            of attention with leave-one-out and of these two, then F1 or accuracy.
-        epsilon_max_jsd: medians by encoder, for each predicted class.
-        permutation: median Δŷ by encoder and bin of the largest weight, for each predicted class.
-        fraction_to_flip: median share of weights erased, by encoder and ranking.
-        nearest: a data set of the paper's for one that is not.
-        regularised: by attention and model, F1 in points, and its change under uniform and under
+        adversary: λ and TVD on our scale, mean JSD, and F1.
+        pooled: Data sets that the paper does not divide by predicted class.
+        tau: By measure and encoder: τ, its standard deviation and the share of significant texts,
+            for each predicted class.
+        tau_differences: Averages over data sets, by our name of the statistic.
+        reruns: Results of the authors' released reruns by encoder and attention, for all classes
+            together, see :data:`Rerun`.
+        epsilon_max_jsd: Medians by encoder, for each predicted class.
+        permutation: Median Δŷ by encoder and bin of the largest weight, for each predicted class.
+        fraction_to_flip: Median share of erased weights, by encoder and ranking.
+        nearest: The most similar data set of the paper, for data sets that the paper does not use.
+        regularised: By attention and model: F1 in points, and its changes under uniform and under
             permuted attention.
     """
 
@@ -63,28 +68,31 @@ class PublishedResults:
     regularised: Mapping[str, Mapping[str, Mapping[str, tuple[float, float, float]]]]
 
 
-PUBLISHED: PublishedResults = read_packaged(Path(__file__).with_suffix(".yaml"), PublishedResults)
+PUBLISHED: PublishedResults = read_package_yaml(
+    Path(__file__).with_suffix(".yaml"), PublishedResults
+)
+"""The published numbers of all papers."""
 
 
-class Published(NamedTuple):
-    """What the papers' numbers of an audit are looked up by, in the papers' own words."""
+class PublishedLookup(NamedTuple):
+    """The data set, encoder and attention of an audit, by which published numbers are looked up."""
 
     dataset: str
     encoder: str
     attention: str = "additive"
 
-    def of_class(
+    def get_value(
         self,
         table: Mapping[str, Mapping[str, Any]],
         *keys: str,
         number: int | None,
     ) -> Any:
-        """A number of a predicted class; None where the papers have none.
+        """Return the published number of a predicted class, or None if there is none.
 
         Args:
-            table: of :data:`PUBLISHED`, of additive attention.
-            keys: what it is divided by below the data set.
-            number: of the class; None for all texts.
+            table: A table of :data:`PUBLISHED` for additive attention.
+            *keys: Further keys below the data set.
+            number: Number of the class; None for all texts.
         """
         if self.attention != "additive":
             return None

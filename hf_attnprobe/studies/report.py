@@ -1,43 +1,52 @@
-"""The report of a study: its tables, and the document made of them."""
+"""The report of a study: its tables, and the document that contains them."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from hf_attnprobe.core.serialization import from_plain, plain
+from hf_attnprobe.core.serialization import parse_plain, to_plain
 from hf_attnprobe.documents.blocks import (
     Block,
+    Collapsible,
     Document,
-    Folded,
-    Number,
+    FormattedNumber,
+    InlineText,
     Section,
     Table,
-    Words,
 )
 from hf_attnprobe.documents.blocks import Cell as ReportCell
-from hf_attnprobe.documents.formats import Documented
+from hf_attnprobe.documents.formats import DocumentedResult
 from hf_attnprobe.statistics.estimates import Estimate
 from hf_attnprobe.storage.provenance import read_summary
 from hf_attnprobe.studies.paper_tables import (
     Cell,
     Results,
     ResultTable,
-    grid_tables,
-    paper_tables,
+    make_grid_tables,
+    make_paper_tables,
 )
 from hf_attnprobe.studies.published import PUBLISHED
-from hf_attnprobe.studies.steps import DataUsed, Job, Steps, name_of
+from hf_attnprobe.studies.steps import DatasetSizes, Job, Steps, name_dataset
 
 
-OVER_TEXTS = (
-    "Intervals are over the texts, of one training each: another seed may move a number by more."
+INTERVAL_NOTE = (
+    "Intervals are over the texts, for one training each. Another seed may change a number by more "
+    "than the interval."
 )
+"""Note about the intervals in all tables."""
 
 
 @dataclass(frozen=True)
-class Made:
-    """A step, or a model it trained; ``seconds`` sums all its runs."""
+class StepRecord:
+    """A step, or a model that it trained.
+
+    Attributes:
+        name: Its folder below the folder of the study.
+        seed: Seed of its training.
+        epochs: Number of epochs.
+        seconds: Duration, including earlier runs that were interrupted.
+    """
 
     name: str
     seed: int | None
@@ -46,175 +55,208 @@ class Made:
 
 
 @dataclass(frozen=True)
-class StudyReport(Documented):
-    """The report of a study. ``print(report)`` shows notes and tables."""
+class StudyReport(DocumentedResult):
+    """The report of a study. ``print(report)`` displays its notes and tables.
+
+    Attributes:
+        study: Name of the study.
+        title: Title or question of the study.
+        quick: Whether the quick version was run.
+        notes: Sentences about the comparison with the paper, and warnings.
+        tables: The tables.
+        data: Data sets used for training.
+        steps: All steps and the models that they trained.
+    """
 
     study: str
     title: str
     quick: bool
     notes: tuple[str, ...]
     tables: tuple[ResultTable, ...]
-    data: tuple[DataUsed, ...]
-    steps: tuple[Made, ...]
+    data: tuple[DatasetSizes, ...]
+    steps: tuple[StepRecord, ...]
 
-    def document(self) -> Document:
-        """The study as a document."""
-        return document_of(self)
+    def build_document(self) -> Document:
+        """Return the study as a document."""
+        return build_study_document(self)
 
 
-def report_of(
+def build_study_report(
     plan: Steps,
     folder: Path,
     seconds: Mapping[str, float],
     *,
     quick: bool,
 ) -> StudyReport:
-    """Makes the report of a study whose steps have run.
+    """Build the report of a study after all its steps have run.
 
     Args:
-        plan: the study.
-        folder: the folder that its steps left their results in.
-        seconds: how long each step took, by its folder.
-        quick: whether the settings were the shorter ones.
+        plan: The study.
+        folder: Folder of the study.
+        seconds: Duration of each step, by its folder.
+        quick: Whether the quick version was run.
     """
     results = Results(plan, folder)
-    used = _used(results)
-    made = [one for job in plan.jobs for one in _made(results, job, seconds[job.folder])]
+    dataset_sizes = _list_dataset_sizes(results)
+    step_records = [
+        one for job in plan.jobs for one in _make_step_records(results, job, seconds[job.folder])
+    ]
     return StudyReport(
         study=plan.name,
         title=plan.title,
         quick=quick,
-        notes=tuple(_notes(plan, results, used, quick)),
-        tables=(*paper_tables(results), *grid_tables(results)),
-        data=used,
-        steps=tuple(made),
+        notes=tuple(_list_notes(plan, results, dataset_sizes, quick)),
+        tables=(*make_paper_tables(results), *make_grid_tables(results)),
+        data=dataset_sizes,
+        steps=tuple(step_records),
     )
 
 
-def _notes(plan: Steps, results: Results, used: Sequence[DataUsed], quick: bool) -> Iterator[str]:
+def _list_notes(
+    plan: Steps, results: Results, dataset_sizes: Sequence[DatasetSizes], quick: bool
+) -> Iterator[str]:
+    """Yield the notes of a report: warnings, and differences from the paper."""
     if quick:
-        yield "Quick: not the study itself, but a short run of it."
-    at_chance = results.at_chance()
-    if at_chance:
+        yield "This is the quick version of the study, with shorter settings."
+    models_at_chance = results.list_models_at_chance()
+    if models_at_chance:
         yield (
-            "Caution: nothing shows that these models are better than always naming the most "
-            f"frequent class: {', '.join(at_chance)}. What their attention does may not hold "
-            "of a model that has learned its task."
+            "Caution: these models may not be better than always predicting the most frequent "
+            f"class: {', '.join(models_at_chance)}. Results about their attention may not apply to "
+            "a model that has learned its task."
         )
     if plan.paper is not None:
-        differences = "; ".join(_differences(plan, used))
-        yield f"What differs from {PUBLISHED.papers[plan.paper]}: {differences}."
-    yield OVER_TEXTS
+        differences = "; ".join(_describe_differences(plan, dataset_sizes))
+        yield f"Differences from {PUBLISHED.papers[plan.paper]}: {differences}."
+    yield INTERVAL_NOTE
 
 
-def _used(results: Results) -> tuple[DataUsed, ...]:
-    """Each data set that a model was trained on, by what its training recorded."""
-    found = {}
+def _list_dataset_sizes(results: Results) -> tuple[DatasetSizes, ...]:
+    """Return the sizes of all data sets that models were trained on, from the training records."""
+    sizes_by_key = {}
     for job in results.plan.jobs:
-        sizes = results.record(job.folder).get("n_texts")
+        sizes = results.read_training_record(job.folder).get("n_texts")
         if sizes:
-            name = name_of(job.arguments["dataset"])
-            found[name, *sizes.items()] = DataUsed(name, sizes)
-    return tuple(found.values())
+            name = name_dataset(job.arguments["dataset"])
+            sizes_by_key[name, *sizes.items()] = DatasetSizes(name, sizes)
+    return tuple(sizes_by_key.values())
 
 
-def _differences(plan: Steps, used: Sequence[DataUsed]) -> Iterator[str]:
-    """Lists how these numbers were made differently from the paper's."""
+def _describe_differences(plan: Steps, dataset_sizes: Sequence[DatasetSizes]) -> Iterator[str]:
+    """Yield the differences between the settings of these results and those of the paper."""
     trainings = [job for job in plan.jobs if job.verb == "train"]
-    vectors = ", ".join(_values_of(trainings, "word_vectors"))
+    vectors = ", ".join(_list_values(trainings, "word_vectors"))
     yield (
-        f"word vectors of {vectors}" if vectors else "no pretrained word vectors (--word-vectors)"
+        f"word vectors from {vectors}" if vectors else "no pretrained word vectors (--word-vectors)"
     )
-    for limit, said in (
+    for limit, template in (
         ("train_limit", "only {} training texts"),
-        ("test_limit", "tests on {} texts only"),
+        ("test_limit", "only {} test texts"),
     ):
-        yield from map(said.format, _values_of(plan.jobs, limit)[:1])
+        yield from map(template.format, _list_values(plan.jobs, limit)[:1])
     if plan.options.epochs is not None:
-        yield f"trainings of at most {plan.options.epochs} epochs"
-    names = ", ".join(dict.fromkeys(data.name for data in used))
-    yield f"the texts of {names} as they are here, with our tokenizer"
-    yield "the epoch that validation texts prefer"
+        yield f"at most {plan.options.epochs} epochs of training"
+    names = ", ".join(dict.fromkeys(data.name for data in dataset_sizes))
+    yield f"the versions of {names} that are available here, with our tokenizer"
+    yield "the epoch with the best validation score"
     if plan.quick:
         yield "shorter training"
-    seeds = _values_of(plan.jobs, "seed")
+    seeds = _list_values(plan.jobs, "seed")
     yield f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
 
 
-def _values_of(jobs: Iterable[Job], argument: str) -> list:
-    """Distinct values of an argument where it is given, ascending."""
+def _list_values(jobs: Iterable[Job], argument: str) -> list:
+    """Return the distinct values of an argument in ascending order, without None."""
     values = {job.arguments.get(argument) for job in jobs}
     return sorted(value for value in values if value is not None)
 
 
-def _made(results: Results, job: Job, seconds: float) -> list[Made]:
-    """The step, and the models of a retraining."""
-    epochs = results.record(job.folder).get("n_epochs")
-    made = [Made(job.folder, job.arguments.get("seed"), epochs, seconds)]
+def _make_step_records(results: Results, job: Job, seconds: float) -> list[StepRecord]:
+    """Return the record of a step, and those of the models that a retraining trained."""
+    epochs = results.read_training_record(job.folder).get("n_epochs")
+    step_records = [StepRecord(job.folder, job.arguments.get("seed"), epochs, seconds)]
     if job.verb in ("retrain", "transfer"):
         for model in results.retraining(job.folder).models:
             name = f"{job.folder}/{model.name}"
-            seed = results.record(name).get("seed")
-            made.append(Made(name, seed, model.n_epochs, model.seconds))
-    return made
+            seed = results.read_training_record(name).get("seed")
+            step_records.append(StepRecord(name, seed, model.n_epochs, model.seconds))
+    return step_records
 
 
 def read_study_report(folder: str | Path) -> StudyReport:
-    """Reads the report in the folder of a finished study."""
-    read = partial(from_plain, StudyReport)
+    """Read the report in the folder of a finished study.
+
+    Args:
+        folder: Output folder of :func:`hf_attnprobe.study`.
+    """
+    read = partial(parse_plain, StudyReport)
     return read_summary(folder, read, kind="a study", verb="attnprobe study")
 
 
-# --- What it says ---------------------------------------------------------------------------------
+# --- The document --------------------------------------------------------------------------------
 
-SPLITS = ("train", "validation", "test")
+SPLIT_NAMES = ("train", "validation", "test")
+"""Splits whose sizes are displayed."""
 
 
-def document_of(report: StudyReport) -> Document:
-    """The study as a document: every table with its sentences."""
-    notes: list[Words] = list(report.notes)
-    tables = [_section(table, number) for number, table in enumerate(report.tables, 1)]
+def build_study_document(report: StudyReport) -> Document:
+    """Return the study as a document, with a section for every table.
+
+    Args:
+        report: The report of the study.
+    """
+    notes: list[InlineText] = list(report.notes)
+    tables = [_make_section(table, number) for number, table in enumerate(report.tables, 1)]
     sizes: list[list[ReportCell]] = [
-        [used.name, *(used.sizes.get(split, 0) for split in SPLITS)] for used in report.data
+        [used.name, *(used.sizes.get(split, 0) for split in SPLIT_NAMES)] for used in report.data
     ]
-    steps: list[list[ReportCell]] = [[made.name, made.seed, made.epochs] for made in report.steps]
-    quick = " with --quick" if report.quick else ""
-    made: list[Block] = [
-        Table(["data set", *SPLITS], sizes, caption="Texts of each data set"),
-        Folded(
-            f"{len(steps)} steps and models that they trained",
+    steps: list[list[ReportCell]] = [
+        [provenance_blocks.name, provenance_blocks.seed, provenance_blocks.epochs]
+        for provenance_blocks in report.steps
+    ]
+    quick_flag = " with --quick" if report.quick else ""
+    provenance_blocks: list[Block] = [
+        Table(["data set", *SPLIT_NAMES], sizes, caption="Texts of each data set"),
+        Collapsible(
+            f"{len(steps)} steps and trained models",
             [Table(["step or model", "seed", "epochs"], steps)],
         ),
-        f"Repeated by attnprobe study{quick}, with the same file and options.",
+        f"To repeat the study, run attnprobe study{quick_flag} with the same file and options.",
     ]
     return Document(
         report.title,
         [f"Study {report.study}.", notes if report.quick else None],
         [
             *tables,
-            None if report.quick else Section("How to read it", [notes], id="notes", brief=True),
-            Section("How it was made", made, id="steps"),
+            None
+            if report.quick
+            else Section("How to read it", [notes], id="notes", in_short_report=True),
+            Section("How it was made", provenance_blocks, id="steps"),
         ],
-        data=plain(report),
+        data=to_plain(report),
     )
 
 
-def _section(table: ResultTable, number: int) -> Section:
-    """A table with its sentences."""
-    rows = [[as_cell(cell) for cell in row] for row in table.rows]
-    said: list[Words] = list(table.sentences)
+def _make_section(table: ResultTable, number: int) -> Section:
+    """Return a section with a table and its sentences."""
+    rows = [[make_report_cell(cell) for cell in row] for row in table.rows]
+    sentences: list[InlineText] = list(table.sentences)
     return Section(
         table.title,
-        [said, Table(table.head, rows)],
+        [sentences, Table(table.head, rows)],
         id=f"table-{number}",
-        brief=True,
+        in_short_report=True,
     )
 
 
-def as_cell(cell: Cell) -> ReportCell:
-    """An estimate with its number of texts; other values unchanged."""
+def make_report_cell(cell: Cell) -> ReportCell:
+    """Return an estimate with its number of texts, and any other value unchanged.
+
+    Args:
+        cell: A cell of a table.
+    """
     if not isinstance(cell, Estimate):
         return cell
     if cell.value != cell.value:
         return "undefined"
-    return Number(cell.value, cell.ci95, after=f"(n {cell.n})")
+    return FormattedNumber(cell.value, cell.ci95, suffix=f"(n {cell.n})")

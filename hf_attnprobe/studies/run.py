@@ -1,4 +1,4 @@
-"""Runs every step of a study once and writes one report."""
+"""The function ``study``, which runs every step of a study once and writes one report."""
 
 import json
 import logging
@@ -15,16 +15,15 @@ from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.core.options import (
     Options,
     SavedModel,
-    check_known,
-    from_flat,
-    names_of,
+    check_known_names,
+    collect_fields,
     public_function,
+    select_options,
 )
-from hf_attnprobe.core.progress import Bar
-from hf_attnprobe.core.serialization import plain, read_json
-from hf_attnprobe.data.examples import dataset_fingerprint
+from hf_attnprobe.core.progress import ProgressBar
+from hf_attnprobe.core.serialization import read_json, to_plain
+from hf_attnprobe.data.examples import compute_dataset_fingerprint
 from hf_attnprobe.data.specs import Data
-from hf_attnprobe.retraining.deception import deceive
 from hf_attnprobe.retraining.run import retrain, transfer
 from hf_attnprobe.storage.folders import (
     alone_in,
@@ -32,34 +31,34 @@ from hf_attnprobe.storage.folders import (
     write_json,
 )
 from hf_attnprobe.storage.provenance import SUMMARY
-from hf_attnprobe.studies.builtin import READY, check_study
+from hf_attnprobe.studies.builtin import STUDIES_BY_NAME, check_study
 from hf_attnprobe.studies.published import PUBLISHED
-from hf_attnprobe.studies.report import StudyReport, report_of
+from hf_attnprobe.studies.report import StudyReport, build_study_report
 from hf_attnprobe.studies.steps import (
-    MODELS,
-    STATE,
+    MODEL_ARGUMENTS,
+    STATE_FILE,
     VERBS,
     Job,
     Steps,
     StudyOptions,
     StudyState,
-    load_as,
-    said_of,
+    prefix_errors,
+    resolve_dataset,
 )
 from hf_attnprobe.training.options import Architecture
-from hf_attnprobe.training.run import check_training, train
+from hf_attnprobe.training.run import resolve_architecture, train
 
 
 logger = logging.getLogger(__name__)
 Study = Callable[[Steps], None]
-FUNCTIONS: dict[str, Callable[..., object]] = {
+"""A function that plans the steps of a study."""
+VERB_FUNCTIONS: dict[str, Callable[..., object]] = {
     "train": train,
     "audit": audit,
     "retrain": retrain,
     "transfer": transfer,
-    "deceive": deceive,
 }
-"""What does a step of each verb."""
+"""Functions that run a step, by the verb of the step."""
 
 
 @public_function
@@ -70,100 +69,125 @@ def study(
     options: StudyOptions = StudyOptions(),
     progress: bool = True,
 ) -> StudyReport:
-    """Runs the steps of a study and puts their results into one report.
+    """Run the steps of a study and put their results into one report.
 
-    Each step has a folder of its own below ``output_dir``. Run the study again with the
-    same folder to continue after an interruption: finished steps are not repeated, the
-    one under way continues. A step that was done with other arguments is refused; delete
-    its folder, or choose another one, to have it done again. Each step is logged, at
-    level ``INFO``, when it begins.
+    Each step has a folder of its own below ``output_dir``. Run the study again with the same folder
+    to continue after an interruption: finished steps are not repeated, and the interrupted one is
+    continued. If the arguments of a finished step have changed, an error is raised. To run that
+    step again, delete its folder or choose another output folder. Each step is logged at level
+    ``INFO`` when it begins.
 
     Args:
-        study: a function of :class:`~hf_attnprobe.studies.steps.Steps`; a Python file with a
-            function ``study``, whose code is run; or the name of a study of this package, of a
-            paper's tables among them (``"wiegreffe-pinter"``).
-        output_dir: folder for the steps and the report.
-        options: data sets in place of the study's, seed, and whether the run is quick.
-        progress: show a bar on stderr.
+        study: A function of :class:`~hf_attnprobe.studies.steps.Steps`, a Python file with a
+            function ``study`` (the file is executed), or the name of a study of this package, such
+            as ``"wiegreffe-pinter"``.
+        output_dir: Folder for the steps and the report.
+        options: Data sets that replace the study's, the seed, and whether the run is quick.
+        progress: Whether to show a progress bar on stderr.
 
     Returns:
         The report, which is also written to ``report.md``, ``report.html`` and ``summary.json``.
 
     Raises:
-        AttnProbeError: for a study, a data set or a folder that cannot be used, before
-            anything is trained; and for the errors of a step, which name the step.
+        AttnProbeError: If the study, a data set or the folder cannot be used, which is checked
+            before anything is trained, or if a step fails. The message names the step.
+
+    Example:
+        Run a study on a single data set::
+
+            report = study("encoders", output_dir="encoders", options=StudyOptions(dataset="sst"))
+            print(report)
     """
-    steps = planned(study, options)
+    steps = plan_study(study, options)
     check_one_process("a study")
-    with alone_in(output_dir, STATE) as folder:
+    with alone_in(output_dir, STATE_FILE) as folder:
         seconds = _run_steps(steps, folder, progress)
-        report = report_of(steps, folder, seconds, quick=options.quick)
+        report = build_study_report(steps, folder, seconds, quick=options.quick)
         report.write(folder, SUMMARY)
     return report
 
 
-def planned(study: str | Path | Study, options: StudyOptions = StudyOptions()) -> Steps:
-    """The steps of a study with their options checked; nothing is run.
+def plan_study(study: str | Path | Study, options: StudyOptions = StudyOptions()) -> Steps:
+    """Plan the steps of a study and check their options, without running them.
+
+    Args:
+        study: See :func:`study`.
+        options: Options of the study.
 
     Raises:
-        AttnProbeError: no such study, or a step that would not run.
+        AttnProbeError: If the study does not exist, or if a step could not run.
     """
-    function = study if callable(study) else READY.get(str(study)) or _function_in(Path(study))
-    name = function.__name__.replace("_", "-") if callable(study) else Path(study).stem
-    title = (function.__doc__ or name).strip().splitlines()[0]
+    study_function = (
+        study
+        if callable(study)
+        else STUDIES_BY_NAME.get(str(study)) or _load_study_function(Path(study))
+    )
+    name = study_function.__name__.replace("_", "-") if callable(study) else Path(study).stem
+    title = (study_function.__doc__ or name).strip().splitlines()[0].rstrip(".")
     steps = Steps(name, options, title)
-    with said_of(f"study {name}: "):
-        function(steps)
-        _check_planned(steps)
+    with prefix_errors(f"study {name}: "):
+        study_function(steps)
+        _check_plan(steps)
     return steps
 
 
-def _function_in(file: Path) -> Study:
-    """The function ``study`` of a Python file, whose code is run."""
+def _load_study_function(file: Path) -> Study:
+    """Execute a Python file and return its function ``study``."""
     check_study(file)
-    found = runpy.run_path(str(file)).get("study")
-    if not callable(found):
-        raise AttnProbeError(f"expected a function study(steps) in {file}, found none; add it")
-    return found
+    study_function = runpy.run_path(str(file)).get("study")
+    if not callable(study_function):
+        raise AttnProbeError(f"{file} has no function study(steps); add one")
+    return study_function
 
 
-def _check_planned(steps: Steps) -> None:
-    """Checks the whole, and what takes seconds of imports."""
+def _check_plan(steps: Steps) -> None:
+    """Check the plan as a whole, and the architectures of all trainings."""
     if not steps.jobs:
-        raise AttnProbeError("expected at least one step, got none")
+        raise AttnProbeError("the study plans no steps; call steps.add at least once")
     if steps.paper is not None:
-        check_known("paper", [steps.paper], PUBLISHED.papers)
-    replaced = [name for name, given in steps.sources.items() if given in steps.options.datasets]
-    if len(replaced) < len(steps.options.datasets):
+        check_known_names("paper", [steps.paper], PUBLISHED.papers)
+    replaced_datasets = [
+        name for name, keywords in steps.sources.items() if keywords in steps.options.datasets
+    ]
+    if len(replaced_datasets) < len(steps.options.datasets):
         raise AttnProbeError(
-            "expected no data sets, this study has no grid over dataset; write them into it"
+            "the data sets of this study cannot be replaced, because it has no grid over dataset; "
+            "remove --dataset, or change the study"
         )
     for job in steps.jobs:
         if job.verb == "train":
-            with said_of(f"step {job.step}: "):
-                given = _keywords(job, Path())
-                check_training(given.get("model"), given["architecture"], given["options"])
+            with prefix_errors(f"step {job.step}: "):
+                keywords = _make_keywords(job, Path())
+                resolve_architecture(
+                    keywords.get("model"), keywords["architecture"], keywords["options"]
+                )
 
 
 # --- Running ---------------------------------------------------------------------------------------
 
 
 def _run_steps(steps: Steps, folder: Path, progress: bool) -> dict[str, float]:
-    """Runs the steps that are not done; seconds of each, by its folder.
+    """Run the steps that are not finished.
+
+    Returns:
+        The duration of each step in seconds, by its folder.
 
     Raises:
-        AttnProbeError: a step was done with other arguments or texts, or fails.
+        AttnProbeError: If a finished step had other arguments or texts, or if a step fails.
     """
-    texts = _texts_of(steps)
+    fingerprints = _fingerprint_texts(steps)
     state = _read_state(steps, folder)
-    wanted = {job.folder: _as_done(job, texts[job.folder]) for job in steps.jobs}
-    todo = _to_do(steps, state, wanted, folder)
-    for name in todo:  # also what was made of a step that is done again
+    planned_states = {
+        job.folder: _make_step_state(job, fingerprints[job.folder]) for job in steps.jobs
+    }
+    unfinished = _find_unfinished_steps(steps, state, planned_states, folder)
+    # A step is unfinished, too, if it depends on a step that has to be repeated.
+    for name in unfinished:
         state.steps.pop(name, None)
-    write_json(folder / STATE, plain(state))
-    with Bar("study", progress, len(todo), of="step") as bar:
+    write_json(folder / STATE_FILE, to_plain(state))
+    with ProgressBar("study", progress, len(unfinished), of="step") as bar:
         for number, job in enumerate(steps.jobs, 1):
-            note = "" if job.folder in todo else ", done before"
+            note = "" if job.folder in unfinished else ", already finished"
             logger.info(
                 "step %d of %d: %s (%s)%s",
                 number,
@@ -172,48 +196,53 @@ def _run_steps(steps: Steps, folder: Path, progress: bool) -> dict[str, float]:
                 job.verb,
                 note,
             )
-            if job.folder in todo:
+            if job.folder in unfinished:
                 bar.part(job.folder)
-                begun = time.monotonic()
-                _run(job, steps, folder, progress)
-                seconds = round(time.monotonic() - begun, 2)
+                start_time = time.monotonic()
+                _run_step(job, steps, folder, progress)
+                seconds = round(time.monotonic() - start_time, 2)
                 state.steps[job.folder] = {
-                    **wanted[job.folder],
+                    **planned_states[job.folder],
                     "seconds": seconds,
                 }
-                write_json(folder / STATE, plain(state))
+                write_json(folder / STATE_FILE, to_plain(state))
     return {name: done["seconds"] for name, done in state.steps.items()}
 
 
-def _texts_of(steps: Steps) -> dict[str, dict[str, str]]:
-    """Fingerprints of the texts that steps train on, by folder and split.
+def _fingerprint_texts(steps: Steps) -> dict[str, dict[str, str]]:
+    """Compute fingerprints of the texts that each step trains on, by folder and split.
 
-    All data sets are read before any step runs, those that are only tested on by their first
-    text, so that a missing one, or a missing column, is noticed at once.
+    All data sets are opened before any step runs, so that a missing data set or column is noticed
+    at once. Data sets that are only used for tests are checked by reading their first text.
     """
-    read: dict[str, dict[str, str]] = {}
-    found = {}
+    fingerprints_by_data: dict[str, dict[str, str]] = {}
+    fingerprints_by_folder = {}
     for job in steps.jobs:
-        data, seed = _data(job), job.arguments.get("seed", 0)
-        trains = VERBS[job.verb].trains
-        key = f"{trains} {seed} {data!r}"
-        if key not in read:
-            read[key] = {}
-            if trains:
-                splits = data.splits(seed=seed)
-                read[key] = {split: dataset_fingerprint(part) for split, part in splits.items()}
+        data, seed = _make_data(job), job.arguments.get("seed", 0)
+        is_training = VERBS[job.verb].is_training
+        key = f"{is_training} {seed} {data!r}"
+        if key not in fingerprints_by_data:
+            fingerprints_by_data[key] = {}
+            if is_training:
+                splits = data.load_splits(seed=seed)
+                fingerprints_by_data[key] = {
+                    split: compute_dataset_fingerprint(part) for split, part in splits.items()
+                }
             else:
-                data.examples(limit=1, seed=seed)
-        found[job.folder] = read[key]
-    return found
+                data.load_examples(limit=1, seed=seed)
+        fingerprints_by_folder[job.folder] = fingerprints_by_data[key]
+    return fingerprints_by_folder
 
 
-def _data(job: Job) -> Data:
-    return from_flat(job.arguments | {"dataset": load_as(job.arguments["dataset"])}, Data)
+def _make_data(job: Job) -> Data:
+    """Return the data set and its columns from the arguments of a step."""
+    return select_options(
+        job.arguments | {"dataset": resolve_dataset(job.arguments["dataset"])}, Data
+    )
 
 
-def _as_done(job: Job, texts: Mapping[str, str]) -> dict[str, Any]:
-    """What ``study.json`` keeps of a step, as JSON gives it back."""
+def _make_step_state(job: Job, texts: Mapping[str, str]) -> dict[str, Any]:
+    """Return the entry of a step in ``study.json``, as it is read back from JSON."""
 
     def as_plain(value: Any) -> Any:
         return vars(value) if isinstance(value, Options) else str(value)
@@ -223,84 +252,88 @@ def _as_done(job: Job, texts: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _read_state(steps: Steps, folder: Path) -> StudyState:
-    """What is done, by ``study.json``.
+    """Read the finished steps from ``study.json``.
 
     Raises:
-        AttnProbeError: the folder holds another study, or this one in the other length.
+        AttnProbeError: If the folder holds another study, or this one in the other length.
     """
-    fresh = StudyState(steps.name, steps.quick, {})
-    file = folder / STATE
+    new_state = StudyState(steps.name, steps.quick, {})
+    file = folder / STATE_FILE
     if not file.is_file():
-        return fresh
+        return new_state
     state: StudyState = read_json(file, StudyState, "choose another --output-dir")
-    if state.kind != fresh.kind:
+    if state.kind != new_state.kind:
         raise AttnProbeError(
-            f"{folder} holds the {state.kind}, not the {fresh.kind}; choose another --output-dir"
+            f"{folder} holds the {state.kind}, not the {new_state.kind}; choose another --output-dir"
         )
     return state
 
 
-def _to_do(
-    steps: Steps, state: StudyState, wanted: Mapping[str, Mapping], folder: Path
+def _find_unfinished_steps(
+    steps: Steps, state: StudyState, planned_states: Mapping[str, Mapping], folder: Path
 ) -> set[str]:
-    """Folders of the steps that are not done, or made of one that is not.
+    """Return the folders of all steps that are not finished or depend on an unfinished step.
 
     Raises:
-        AttnProbeError: a step was done with other arguments, or on other texts.
+        AttnProbeError: If a finished step had other arguments or texts.
     """
-    todo: set[str] = set()
+    unfinished: set[str] = set()
     for job in steps.jobs:
-        done = state.steps.get(job.folder)
-        if done is None or not (folder / job.folder).is_dir():
-            todo.add(job.folder)
+        finished_state = state.steps.get(job.folder)
+        if finished_state is None or not (folder / job.folder).is_dir():
+            unfinished.add(job.folder)
             continue
-        before = done["arguments"]  # what is not given is None
-        given = dict.fromkeys(before) | wanted[job.folder]["arguments"]
-        for name, (old, new) in differing(before, given).items():
+        old_arguments = finished_state["arguments"]
+        # Arguments that are not part of the step any more count as None.
+        new_arguments = dict.fromkeys(old_arguments) | planned_states[job.folder]["arguments"]
+        for name, (old, new) in differing(old_arguments, new_arguments).items():
             raise AttnProbeError(
-                f"step {job.folder} was done with {name} {old}, not {new}; choose another "
-                f"--output-dir, or delete {folder / job.folder} and what was made of it"
+                f"step {job.folder} was run with {name} {old}, not {new}; choose another "
+                f"--output-dir, or delete {folder / job.folder} and the steps that depend on it"
             )
-        if done["texts"] != wanted[job.folder]["texts"]:
+        if finished_state["texts"] != planned_states[job.folder]["texts"]:
             raise AttnProbeError(
-                f"the texts of {job.arguments['dataset']} are not those that step {job.folder} "
-                "was done with; choose another --output-dir"
+                f"the texts of {job.arguments['dataset']} have changed since step {job.folder} "
+                "was run; choose another --output-dir"
             )
-        if todo & {*job.made_of}:
-            todo.add(job.folder)
-    return todo
+        if unfinished & {*job.depends_on}:
+            unfinished.add(job.folder)
+    return unfinished
 
 
-def _run(job: Job, steps: Steps, folder: Path, progress: bool) -> None:
-    """Runs a step; errors name it, and where it is the first one nothing is left."""
-    place = folder / job.folder
+def _run_step(job: Job, steps: Steps, folder: Path, progress: bool) -> None:
+    """Run a step. If the very first step fails, remove what it left behind."""
+    step_folder = folder / job.folder
     try:
-        with said_of(f"step {job.folder}: "):
-            FUNCTIONS[job.verb](**_keywords(job, folder), output_dir=place, progress=progress)
+        with prefix_errors(f"step {job.folder}: "):
+            VERB_FUNCTIONS[job.verb](
+                **_make_keywords(job, folder), output_dir=step_folder, progress=progress
+            )
     except AttnProbeError:
         if not any((folder / other.folder).is_dir() for other in steps.jobs):
-            (folder / STATE).unlink()
-            with suppress(OSError):  # not there, or something else is in it
-                place.parent.rmdir()
+            (folder / STATE_FILE).unlink()
+            # The folder may not exist, or it may contain other files.
+            with suppress(OSError):
+                step_folder.parent.rmdir()
         raise
 
 
-def _keywords(job: Job, folder: Path) -> dict[str, Any]:
-    """Returns the keyword arguments of what does a step."""
-    kind = VERBS[job.verb]
-    arguments = {name: job.arguments[name] for name in job.arguments if name in kind.names}
-    for name in MODELS:
+def _make_keywords(job: Job, folder: Path) -> dict[str, Any]:
+    """Return the keyword arguments for the function that runs a step."""
+    verb = VERBS[job.verb]
+    arguments = {name: job.arguments[name] for name in job.arguments if name in verb.argument_names}
+    for name in MODEL_ARGUMENTS:
         if name in arguments:
             model = arguments[name]
-            if any(f"{model}/".startswith(f"{made}/") for made in job.made_of):
+            if any(f"{model}/".startswith(f"{made}/") for made in job.depends_on):
                 arguments[name] = str(folder / model)
-    others = (*kind.needed, *kind.further)
-    keywords = {name: arguments[name] for name in others if name in arguments}
-    if SavedModel in kind.others and "model" in arguments:
-        keywords["model"] = from_flat(arguments, SavedModel)
-    if Architecture in kind.others:
-        of_architecture = arguments.keys() & names_of([Architecture])
-        keywords["architecture"] = {k: arguments[k] for k in of_architecture}
-    keywords["dataset"] = _data(job)
-    keywords["options"] = from_flat(arguments, kind.options)
+    plain_names = (*verb.required_arguments, *verb.optional_arguments)
+    keywords = {name: arguments[name] for name in plain_names if name in arguments}
+    if SavedModel in verb.further_option_classes and "model" in arguments:
+        keywords["model"] = select_options(arguments, SavedModel)
+    if Architecture in verb.further_option_classes:
+        architecture_names = arguments.keys() & collect_fields([Architecture])
+        keywords["architecture"] = {k: arguments[k] for k in architecture_names}
+    keywords["dataset"] = _make_data(job)
+    keywords["options"] = select_options(arguments, verb.options)
     return keywords

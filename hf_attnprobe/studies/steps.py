@@ -1,15 +1,15 @@
-"""A study as it is planned: steps with their arguments, and tables of what they will show.
+"""The plan of a study: steps with their arguments, and tables of their results.
 
-A study is a function of :class:`Steps`. A step is a verb with arguments by their flat names; what
-an earlier step leaves behind is the argument of a later one. Every option is checked when its step
-is added, so before anything runs::
+A study is a function of :class:`Steps`. A step is a verb with arguments, named like the flags of
+the command line. The result of an earlier step can be an argument of a later one. All options of a
+step are checked when it is added, before any step runs. For example:
 
-    def study(s: Steps) -> None:
-        \"\"\"What does the encoder do to attention?\"\"\"
-        for cell in s.grid(dataset=["sst"], encoder=["mlp", "bilstm"]):
-            base = s.add("train", "base", cell, **cell, epochs=2 if s.quick else 8)
-            s.add("audit", "audit", cell, model=base, tests=["erasure"])
-        s.table("Erasure", audit={"never flips": "never_flips@attention"})
+    def study(steps: Steps) -> None:
+        \"\"\"How does the encoder affect attention?\"\"\"
+        for cell in steps.grid(dataset=["sst"], encoder=["mlp", "bilstm"]):
+            base = steps.add("train", "base", cell, **cell, epochs=2 if steps.quick else 8)
+            steps.add("audit", "audit", cell, model=base, tests=["erasure"])
+        steps.add_table("Erasure", audit={"never flips": "never_flips@attention"})
 """
 
 import hashlib
@@ -22,26 +22,25 @@ from pathlib import Path
 from typing import Any
 
 from hf_attnprobe import retraining
-from hf_attnprobe.audits.options import AuditOptions, options_of_tests
+from hf_attnprobe.audits.options import AuditOptions, load_test_options
 from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.core.options import (
-    LARGEST_SEED,
+    MAX_SEED,
     Options,
     SavedModel,
-    check_known,
+    check_known_names,
     check_name,
     check_path,
-    from_flat,
-    names_of,
+    collect_fields,
     option,
-    options_with_default,
+    resolve_tests,
+    select_options,
 )
-from hf_attnprobe.core.serialization import in_short
+from hf_attnprobe.core.serialization import format_short
 from hf_attnprobe.data.recipes import RECIPES
-from hf_attnprobe.data.sources import named
+from hf_attnprobe.data.sources import find_recipe
 from hf_attnprobe.data.specs import Data
 from hf_attnprobe.retraining.options import (
-    DeceptionOptions,
     RetrainOptions,
     TransferOptions,
 )
@@ -49,33 +48,32 @@ from hf_attnprobe.training.options import Architecture, TrainingOptions
 
 
 Scalar = str | int | float | bool
-STATE = "study.json"
-"""Which steps are done; it marks the folder of a study."""
+"""A value in a cell of the grid."""
+STATE_FILE = "study.json"
+"""File with the finished steps; it marks the folder of a study."""
 
 
 @dataclass(frozen=True)
 class StudyOptions(Options):
-    """Options of :func:`hf_attnprobe.study` beyond the study itself."""
+    """Options of :func:`hf_attnprobe.study`, apart from the study itself."""
 
     dataset: str | Sequence[str] | None = option(
         None,
-        "data sets in place of the study's: names, Hub ids, folders, or name=folder: "
-        "a folder that stands for a named data set and is cut as that one is",
+        "data sets that replace the study's: names, Hub ids, folders, or name=folder for a folder "
+        "that is split like the named data set",
     )
     dataset_config: str | None = option(
-        None, "configuration of the data sets, where they have several"
+        None, "configuration of the data sets, if they have several"
     )
     text_column: str | Sequence[str] | None = option(
         None,
-        "column of the texts, or several to be joined by a space into one text",
+        "column with the texts, or several columns that are joined with a space",
         metavar="COLUMN",
     )
-    text_pair_column: str | None = option(
-        None, "column of the second texts, where texts come in pairs"
-    )
+    text_pair_column: str | None = option(None, "column with the second texts of text pairs")
     label_column: str | Sequence[str] | None = option(
         None,
-        "column of the labels, or one of 0 and 1 per label",
+        "column with the labels, or one column of 0 and 1 per label",
         metavar="COLUMN",
     )
     train_limit: int | None = option(
@@ -85,37 +83,37 @@ class StudyOptions(Options):
     )
     test_limit: int | None = option(
         None,
-        "number of texts to test on, always the same ones (default: the study's, or all)",
+        "number of texts to test on, always the same ones (default: the study's number, or all)",
         at_least=1,
     )
     epochs: int | None = option(
         None,
-        "largest number of epochs of every training but adversaries "
+        "maximum number of epochs of all trainings except adversaries "
         "(default: the study's, or the procedure's)",
         at_least=1,
         at_most=100_000,
     )
-    quick: bool = option(False, "a short run, with the study's own shorter settings")
+    quick: bool = option(False, "run the short version that the study defines")
     seed: int = option(
         0,
-        "random seed of the steps that set none",
+        "random seed of all steps that do not set one",
         at_least=0,
-        at_most=LARGEST_SEED,
+        at_most=MAX_SEED,
     )
     word_vectors: str | Path | None = option(
-        None, "pretrained word vectors for the trainings that name none"
+        None, "pretrained word vectors for all trainings that do not set any"
     )
 
     @property
     def datasets(self) -> list[str]:
-        """The data sets that replace the study's; none where its own are used."""
+        """Data sets that replace the study's; an empty list keeps the study's own."""
         if self.dataset is None:
             return []
         return [self.dataset] if isinstance(self.dataset, str) else list(self.dataset)
 
     @property
-    def replaced(self) -> dict[str, Any]:
-        """Arguments that replace those of every step that has them."""
+    def replacements(self) -> dict[str, Any]:
+        """Arguments that replace those of every step that accepts them."""
         names = (
             "dataset_config",
             "text_column",
@@ -137,16 +135,17 @@ class StudyOptions(Options):
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table: a value for each cell of the grid.
+    """A column of a table, with a value for each cell of the grid.
 
-    Args:
-        name: head of the column.
-        step: the step whose results are shown.
-        statistic: the mean of this statistic over the texts, or
-        score: a score of all texts, named test/model/metric.
-        difference: how far the score is below the reference, in place of the score.
-        threshold: the value from which on ``means`` is true.
-        means: a statement.
+    Attributes:
+        name: Head of the column.
+        step: Step whose results are displayed.
+        statistic: Name of a statistic, whose mean over the texts is displayed. Alternatively:
+        score: Name of a score of all texts, as test/model/metric.
+        difference: Whether to display the loss of the score against its reference instead of the
+            score.
+        threshold: Value from which ``means`` is true.
+        means: Statement about cells whose value reaches the threshold.
     """
 
     name: str
@@ -162,10 +161,10 @@ class Column:
 class Table:
     """A table with a row for each cell of the grid.
 
-    Args:
-        title: the question that the table answers.
-        columns: its columns.
-        lengths: numbers of tokens at which the texts are divided; each range has a row.
+    Attributes:
+        title: Question that the table answers.
+        columns: Columns of the table.
+        lengths: Numbers of tokens at which the texts are divided. Each range has a row.
     """
 
     title: str
@@ -174,7 +173,7 @@ class Table:
 
 
 @dataclass(frozen=True)
-class DataUsed:
+class DatasetSizes:
     """A data set used for training, with the number of texts of each split."""
 
     name: str
@@ -183,23 +182,42 @@ class DataUsed:
 
 @dataclass(frozen=True)
 class Job:
-    """A step at one cell of a grid; its folder, and those it is made of, are below the study's."""
+    """A step at one cell of the grid.
+
+    Attributes:
+        step: Name of the step.
+        verb: Key of :data:`VERBS`.
+        cell: The cell of the grid.
+        arguments: Arguments of the verb, by name.
+        folder: Folder of its results, below the folder of the study.
+        depends_on: Folders of earlier steps whose results it uses.
+    """
 
     step: str
     verb: str
     cell: Mapping[str, Scalar]
     arguments: dict[str, Any]
     folder: str
-    made_of: tuple[str, ...] = ()
+    depends_on: tuple[str, ...] = ()
 
-    def is_at(self, cell: Mapping[str, Scalar]) -> bool:
-        """Whether this is its step's job for a cell of the grid."""
+    def is_in_cell(self, cell: Mapping[str, Scalar]) -> bool:
+        """Return whether this job belongs to a cell of the grid.
+
+        Args:
+            cell: A cell, which may have more lists than this job.
+        """
         return all(cell[name] == value for name, value in self.cell.items())
 
 
 @dataclass
 class StudyState:
-    """What ``study.json`` holds: of every step that is done its arguments, texts and seconds."""
+    """Content of ``study.json``.
+
+    Attributes:
+        study: Name of the study.
+        quick: Whether it is the quick version.
+        steps: Arguments, fingerprints of the texts, and seconds of every finished step, by folder.
+    """
 
     study: str
     quick: bool
@@ -207,143 +225,156 @@ class StudyState:
 
     @property
     def kind(self) -> str:
-        """Which study it is, in words."""
+        """Description of the study for error messages."""
         return f"{'quick' if self.quick else 'full'} study {self.study}"
 
 
-def jobs_of_rows(table: Table, jobs: Mapping[str, Sequence[Job]]) -> Sequence[Job]:
-    """Jobs of the step that uses most lists of the grid; each gives a row of the table.
+def find_row_jobs(table: Table, jobs: Mapping[str, Sequence[Job]]) -> Sequence[Job]:
+    """Return the jobs of the step that uses the most lists of the grid, one per row of the table.
 
     Args:
-        table: its columns are of steps that there are.
-        jobs: of each step.
+        table: A table whose columns refer to existing steps.
+        jobs: The jobs of each step.
 
     Raises:
-        AttnProbeError: another step of the table uses a list that this one does not.
+        AttnProbeError: If another step of the table uses a list that this step does not use.
     """
     rows = max(
         (jobs[column.step] for column in table.columns),
-        key=lambda of: len(of[0].cell),
+        key=lambda step_jobs: len(step_jobs[0].cell),
     )
     for column in table.columns:
         if not jobs[column.step][0].cell.keys() <= rows[0].cell.keys():
             raise AttnProbeError(
-                f"no step is done for every cell that {column.step} and the others are; "
-                "split the table"
+                f"the steps of a table must vary over the same lists, but {column.step} uses a list "
+                f"that {rows[0].step} does not; split the table"
             )
     return rows
 
 
-def name_of(dataset: str) -> str:
-    """The name of a data set in a study.
+def name_dataset(dataset: str) -> str:
+    """Return the name of a data set in a study.
 
-    >>> name_of("sst"), name_of("sst=folder"), name_of("/data/SST")
+    >>> name_dataset("sst"), name_dataset("sst=folder"), name_dataset("/data/SST")
     ('sst', 'sst', 'sst')
+
+    Args:
+        dataset: A name, a Hub id, a folder, or ``name=folder``.
     """
     name, equals, _ = dataset.partition("=")
     return name if equals or dataset in RECIPES else Path(dataset).name.lower()
 
 
-def load_as(dataset: str) -> Any:
-    """The data set to load: ``name=folder`` for a folder split as the data set ``name``.
+def resolve_dataset(dataset: str) -> Any:
+    """Return the data set to load; a folder in ``name=folder`` is split like the named data set.
 
-    >>> load_as("sst"), load_as("mine=folder"), load_as("sst=folder").hub_id
+    >>> resolve_dataset("sst"), resolve_dataset("mine=folder"), resolve_dataset("sst=folder").hub_id
     ('sst', 'folder', 'folder')
+
+    Args:
+        dataset: A name, a Hub id, a folder, or ``name=folder``.
     """
     if "=" not in dataset:
         return dataset
-    recipe = named(dataset)
+    recipe = find_recipe(dataset)
     return recipe if recipe.name else recipe.hub_id
 
 
-# --- a study as it is planned --------------------------------------------------------------
+# --- Verbs and steps -----------------------------------------------------------------------------
 
-MODELS = ("model", "guide", "uniform")
-"""Arguments that name models: what an earlier step left, a folder or a Hub id."""
-WITH_STATISTICS = ("audit", "retrain", "transfer")
-WITH_SCORES = ("retrain", "transfer", "deceive")
-"""Verbs whose results have numbers per text, and scores of all texts."""
-WITH_LENGTHS = ("audit", "retrain")
-"""Verbs whose texts can be divided by their numbers of tokens."""
+MODEL_ARGUMENTS = ("model", "guide", "uniform")
+"""Arguments that name models: results of earlier steps, folders or Hub ids."""
+VERBS_WITH_STATISTICS = ("audit", "retrain", "transfer")
+"""Verbs whose results contain statistics, with one value per text."""
+VERBS_WITH_SCORES = ("retrain", "transfer")
+"""Verbs whose results contain scores of all texts together, such as F1."""
+VERBS_WITH_LENGTHS = ("audit", "retrain")
+"""Verbs whose texts can be divided by their number of tokens."""
 
 
 @dataclass(frozen=True)
 class Verb:
-    """Which arguments a step takes.
+    """The arguments that a step accepts.
 
     Attributes:
-        options: the class of its options, whose fields are arguments.
-        others: classes whose fields are arguments too.
-        needed: arguments that must be given, besides the data set.
-        further: other arguments that are no options.
-        unused: fields that mean nothing here.
-        trains: whether the step trains on the data set's training split.
-        check_tests: raises AttnProbeError for tests that there are not.
+        options: Class of the options, whose fields are arguments.
+        further_option_classes: Classes whose fields are arguments too.
+        required_arguments: Arguments that must be passed, in addition to the data set.
+        optional_arguments: Other arguments that are not options.
+        excluded: Fields of the option classes that the verb does not accept.
+        is_training: Whether the step trains on the training split of the data set.
+        check_tests: Function that raises ``AttnProbeError`` for tests that do not exist.
     """
 
     options: type[Options]
-    others: tuple[type[Options], ...] = ()
-    needed: tuple[str, ...] = ("model",)
-    further: tuple[str, ...] = ()
-    unused: tuple[str, ...] = ("split", "test_limit")
-    trains: bool = True
+    further_option_classes: tuple[type[Options], ...] = ()
+    required_arguments: tuple[str, ...] = ("model",)
+    optional_arguments: tuple[str, ...] = ()
+    excluded: tuple[str, ...] = ("split", "test_limit")
+    is_training: bool = True
     check_tests: Callable[[Any], object] = lambda tests: None
 
     @property
-    def kinds(self) -> list[type[Options]]:
-        """The classes whose fields are arguments."""
-        return [Data, self.options, *self.others]
+    def option_classes(self) -> list[type[Options]]:
+        """Classes whose fields are arguments."""
+        return [Data, self.options, *self.further_option_classes]
 
     @property
-    def names(self) -> list[str]:
-        """The arguments that a step may have."""
-        fields = [n for n in names_of(self.kinds) if n not in self.unused]
-        return [*fields, *self.needed, *self.further]
+    def argument_names(self) -> list[str]:
+        """Names of all arguments that a step may have."""
+        fields = [n for n in collect_fields(self.option_classes) if n not in self.excluded]
+        return [*fields, *self.required_arguments, *self.optional_arguments]
 
 
-def _check_audited(tests: Any) -> None:
-    options_with_default(tests, options_of_tests(), ())
+def _check_audit_tests(tests: Any) -> None:
+    """Raise AttnProbeError if a test of an audit does not exist."""
+    resolve_tests(tests, load_test_options(), ())
 
 
-UNUSED = ("split", "test_limit", "task", "gguf_file", "token")
-"""Fields that mean nothing to a training; a study is written down, a token is not."""
+FIELDS_NOT_FOR_TRAINING = ("split", "test_limit", "task", "gguf_file", "token")
+"""Fields that a training does not accept.
+
+Access tokens are excluded because the arguments of a study are written to files.
+"""
 VERBS = {
-    "train": Verb(TrainingOptions, (Architecture, SavedModel), needed=(), unused=UNUSED),
+    "train": Verb(
+        TrainingOptions,
+        (Architecture, SavedModel),
+        required_arguments=(),
+        excluded=FIELDS_NOT_FOR_TRAINING,
+    ),
     "audit": Verb(
         AuditOptions,
         (SavedModel,),
-        further=("tests",),
-        unused=(
-            "train_limit",
-            "token",
-        ),  # a study is written down, a token is not
-        trains=False,
-        check_tests=_check_audited,
+        optional_arguments=("tests",),
+        excluded=("train_limit", "token"),
+        is_training=False,
+        check_tests=_check_audit_tests,
     ),
     "retrain": Verb(
         RetrainOptions,
-        further=("tests",),
-        check_tests=retraining.asked_retrainings,
-    ),
-    "transfer": Verb(TransferOptions, needed=("model", "guide")),
-    "deceive": Verb(
-        DeceptionOptions,
         (SavedModel,),
-        needed=("model", "tokens"),
-        unused=UNUSED,
+        optional_arguments=("tests",),
+        excluded=FIELDS_NOT_FOR_TRAINING,
+        check_tests=retraining.select_retraining_tests,
     ),
+    "transfer": Verb(TransferOptions, required_arguments=("model", "guide")),
 }
+"""Arguments of a step, by its verb."""
 
 
 @dataclass
 class Steps:
-    """The steps of a study in their order, and its tables.
+    """The steps of a study in the order in which they run, and its tables.
 
     Attributes:
-        name: of the study.
-        title: its question.
-        paper: whose tables are added with the published numbers; None adds none.
-        options: what replaces the study's own arguments.
+        name: Name of the study.
+        options: Options that replace arguments of the study.
+        title: The question of the study.
+        paper: Key of the paper whose tables are added, with the published numbers; None adds none.
+        jobs: All planned steps.
+        tables: All planned tables.
+        sources: The data set to load, by its name in the study.
     """
 
     name: str
@@ -353,46 +384,54 @@ class Steps:
     jobs: list[Job] = field(default_factory=list)
     tables: list[Table] = field(default_factory=list)
     sources: dict[str, str] = field(default_factory=dict)
-    """What is loaded for the name of a data set."""
 
     @property
     def quick(self) -> bool:
-        """Whether a short run is asked for."""
+        """Whether the quick version of the study is planned."""
         return self.options.quick
 
     @property
-    def by_step(self) -> dict[str, list[Job]]:
-        """The jobs of each step."""
+    def jobs_by_step(self) -> dict[str, list[Job]]:
+        """Jobs of each step, by the name of the step."""
         jobs: dict[str, list[Job]] = {}
         for job in self.jobs:
             jobs.setdefault(job.step, []).append(job)
         return jobs
 
     def grid(self, **lists: Sequence[Scalar]) -> Iterator[dict[str, Any]]:
-        """Yields every cell of a grid of lists.
+        """Yield every cell of a grid, that is, every combination of the values in the lists.
 
-        Data sets of the options replace those of the list ``dataset``. A data set goes by its
-        name: ``imdb`` for ``imdb=folder``.
+        If the options contain data sets, they replace the list ``dataset``. A cell contains the
+        name of a data set, for example ``imdb`` for ``imdb=folder``.
+
+        Args:
+            **lists: Lists of values by name.
         """
         if "dataset" in lists:
-            asked = self.options.datasets or lists["dataset"]
-            lists["dataset"] = [self._name(dataset) for dataset in asked]
+            datasets = self.options.datasets or lists["dataset"]
+            lists["dataset"] = [self._register_dataset(dataset) for dataset in datasets]
         for values in itertools.product(*lists.values()):
             yield dict(zip(lists, values, strict=True))
 
-    def _name(self, dataset: Any) -> str:
-        name = name_of(dataset)
+    def _register_dataset(self, dataset: Any) -> str:
+        """Store the data set to load under its name in the study, and return that name."""
+        name = name_dataset(dataset)
         if self.sources.setdefault(name, dataset) != dataset:
             raise AttnProbeError(
-                f"expected data sets of different names, got {self.sources[name]} and {dataset}"
+                f"data sets must have different names, but {self.sources[name]} and {dataset} have "
+                "the same; rename one of them with name=folder"
             )
         return name
 
-    def is_pairs(self, dataset: str) -> bool:
-        """Returns whether the texts of a data set come in pairs, by its name or the options."""
+    def has_pairs(self, dataset: str) -> bool:
+        """Return whether the texts of a data set come in pairs.
+
+        Args:
+            dataset: Name of the data set.
+        """
         if self.options.text_pair_column is not None:
             return True
-        return named(self.sources.get(dataset, dataset)).is_pairs
+        return find_recipe(self.sources.get(dataset, dataset)).has_pairs
 
     def add(
         self,
@@ -402,192 +441,225 @@ class Steps:
         /,
         **arguments: Any,
     ) -> str:
-        """Adds a step at a cell of a grid; one that is there already is not added again.
+        """Add a step at a cell of the grid. A step that was already added is not added again.
 
         Args:
-            verb: what the step does, of :data:`VERBS`.
-            step: its name, which tables and folders take.
-            cell: the part of a grid's cell that tells this run of the step from others.
-            arguments: of the verb, by their flat names; without a data set that of the cell.
+            verb: Key of :data:`VERBS`.
+            step: Name of the step, which is used in tables and folders.
+            cell: Part of a grid cell that identifies this run of the step.
+            **arguments: Arguments of the verb, named like its flags. The default data set is that
+                of the cell.
 
         Returns:
-            The folder of its results below the study's, as an argument of later steps.
+            The folder of its results below the folder of the study, as an argument of later steps.
 
         Raises:
-            AttnProbeError: an argument that the verb does not have, or a value out of its range.
+            AttnProbeError: If the verb does not accept an argument or its value.
         """
-        with said_of(f"step {step}: "):
-            check_known("verb", [verb], VERBS)
-            if _slug(step) != step:
+        with prefix_errors(f"step {step}: "):
+            check_known_names("verb", [verb], VERBS)
+            if _make_slug(step) != step:
                 raise AttnProbeError(
-                    f"expected a name of letters, digits, _ . and +, got {in_short(step)}"
+                    "the name of a step may only contain letters, digits, _ . and +, got "
+                    f"{format_short(step)}"
                 )
-            of_cell = {k: cell[k] for k in cell if k == "dataset"}
-            job = self._job(verb, step, dict(cell), of_cell | arguments)
+            cell_arguments = {k: cell[k] for k in cell if k == "dataset"}
+            job = self._make_job(verb, step, dict(cell), cell_arguments | arguments)
         if job not in self.jobs:
             self.jobs.append(job)
         return job.folder
 
-    def _job(self, verb: str, step: str, cell: dict[str, Scalar], arguments: dict) -> Job:
-        kind = VERBS[verb]
-        check_known("option", arguments, kind.names)
-        for name in ("dataset", *kind.needed):
+    def _make_job(self, verb: str, step: str, cell: dict[str, Scalar], arguments: dict) -> Job:
+        """Check the arguments of a step and build its job."""
+        verb_record = VERBS[verb]
+        check_known_names("option", arguments, verb_record.argument_names)
+        for name in ("dataset", *verb_record.required_arguments):
             if name not in arguments:
-                raise AttnProbeError(f"expected {name} to be given")
+                raise AttnProbeError(f"the argument {name} is required; pass it to steps.add")
         if not isinstance(arguments["dataset"], str):
-            got = in_short(arguments["dataset"])
-            raise AttnProbeError(f"expected the name of a data set, got {got}")
-        given = self.options.defaults | arguments | self.options.replaced
-        given = {name: value for name, value in given.items() if name in kind.names}
-        given["dataset"] = self.sources.get(arguments["dataset"], arguments["dataset"])
-        for one in kind.kinds:
-            if one is not SavedModel or "model" in given:
-                from_flat(given, one)
-        kind.check_tests(given.get("tests"))
-        made_of = self._made_of(given)
-        return Job(step, verb, cell, given, self._folder(step, cell, given), made_of)
+            got = format_short(arguments["dataset"])
+            raise AttnProbeError(f"dataset must be the name of a data set, got {got}")
+        step_arguments = self.options.defaults | arguments | self.options.replacements
+        step_arguments = {
+            name: value
+            for name, value in step_arguments.items()
+            if name in verb_record.argument_names
+        }
+        step_arguments["dataset"] = self.sources.get(arguments["dataset"], arguments["dataset"])
+        for option_class in verb_record.option_classes:
+            if option_class is not SavedModel or "model" in step_arguments:
+                select_options(step_arguments, option_class)
+        verb_record.check_tests(step_arguments.get("tests"))
+        depends_on = self._find_earlier_steps(step_arguments)
+        folder = self._choose_folder(step, cell, step_arguments)
+        return Job(step, verb, cell, step_arguments, folder, depends_on)
 
-    def _made_of(self, given: Mapping[str, Any]) -> tuple[str, ...]:
-        """Folders of the earlier steps that arguments name; checks that the others exist."""
-        earlier = [job.folder for job in self.jobs]
-        found = []
-        for model in [str(given[name]) for name in MODELS if given.get(name) is not None]:
-            owner = [folder for folder in earlier if f"{model}/".startswith(f"{folder}/")]
-            if not owner:
+    def _find_earlier_steps(self, step_arguments: Mapping[str, Any]) -> tuple[str, ...]:
+        """Return the folders of earlier steps whose models are used; check that other models exist."""
+        earlier_folders = [job.folder for job in self.jobs]
+        used_folders = []
+        for name in MODEL_ARGUMENTS:
+            if step_arguments.get(name) is None:
+                continue
+            model = str(step_arguments[name])
+            owning_folders = [
+                folder for folder in earlier_folders if f"{model}/".startswith(f"{folder}/")
+            ]
+            if not owning_folders:
                 check_path("model", model)
-            found += owner
-        return tuple(dict.fromkeys(found))
+            used_folders += owning_folders
+        return tuple(dict.fromkeys(used_folders))
 
-    def _folder(self, step: str, cell: Mapping[str, Scalar], given: Mapping[str, Any]) -> str:
-        """The folder of a step at a cell, which no other job has.
+    def _choose_folder(
+        self, step: str, cell: Mapping[str, Scalar], step_arguments: Mapping[str, Any]
+    ) -> str:
+        """Return the folder of a step at a cell, which no other job uses.
 
         Raises:
-            AttnProbeError: the step is there at this cell with other arguments.
+            AttnProbeError: If the step was already added at this cell with other arguments.
         """
-        for job in self.by_step.get(step, []):
+        for job in self.jobs_by_step.get(step, []):
             if job.cell == cell:
-                if job.arguments != given:
+                if job.arguments != step_arguments:
+                    position = f"cell {format_short(cell)}" if cell else "the empty cell"
                     raise AttnProbeError(
-                        f"expected the same arguments at {in_short(cell) if cell else 'no cell'} as before; "
-                        "name in the cell what differs"
+                        f"the step was already added at {position} with other arguments; add the "
+                        "arguments that differ to the cell"
                     )
                 return job.folder
-        folder = folder_of_cell(step, cell, {job.folder.casefold() for job in self.jobs})
+        folder = name_cell_folder(step, cell, {job.folder.casefold() for job in self.jobs})
         check_name("a step", folder)
         return folder
 
-    def table(
+    def add_table(
         self,
         title: str,
         lengths: Sequence[int] = (),
         /,
         **columns: Mapping[str, Any],
     ) -> None:
-        """Adds a table with a row for each cell of the steps that it shows.
+        """Add a table with a row for each cell of its steps.
 
         Args:
-            title: the question that it answers.
-            lengths: numbers of tokens at which the texts are divided; each range has a row.
-            columns: by step the statistic, or the fields of a
-                :class:`~hf_attnprobe.studies.steps.Column`, by the name of the column.
+            title: Question that the table answers.
+            lengths: Numbers of tokens at which the texts are divided. Each range has a row.
+            **columns: For each step, its columns by name. A column is the name of a statistic, or
+                the fields of a :class:`~hf_attnprobe.studies.steps.Column`.
 
         Raises:
-            AttnProbeError: no such step or statistic, or what the step's verb does not have.
+            AttnProbeError: If a step or a statistic does not exist, or if the verb of the step does
+                not compute it.
         """
-        made = []
-        for step, of_step in columns.items():
-            for name, shown in of_step.items():
-                given = {"statistic": shown} if isinstance(shown, str) else shown
-                with said_of(f"table {title!r}, column {name!r}: "):
-                    check_known("field", given, [*Column.__dataclass_fields__])
-                    made.append(Column(name, step, **given))
-                    self._check_column(made[-1], by_length=bool(lengths))
-        with said_of(f"table {title!r}: "):
-            if not made:
-                raise AttnProbeError("expected at least one column, got none")
-            table = Table(title, tuple(made), tuple(lengths))
-            jobs_of_rows(table, self.by_step)
+        table_columns = []
+        for step, step_columns in columns.items():
+            for name, column_fields in step_columns.items():
+                fields = column_fields
+                if isinstance(column_fields, str):
+                    fields = {"statistic": column_fields}
+                with prefix_errors(f"table {title!r}, column {name!r}: "):
+                    check_known_names("field", fields, [*Column.__dataclass_fields__])
+                    table_columns.append(Column(name, step, **fields))
+                    self._check_column(table_columns[-1], by_length=bool(lengths))
+        with prefix_errors(f"table {title!r}: "):
+            if not table_columns:
+                raise AttnProbeError("the table has no columns; add at least one")
+            table = Table(title, tuple(table_columns), tuple(lengths))
+            find_row_jobs(table, self.jobs_by_step)
         self.tables.append(table)
 
     def _check_column(self, column: Column, by_length: bool) -> None:
-        check_known("step", [column.step], self.by_step)
-        (verb, *_) = {job.verb for job in self.by_step[column.step]}
+        """Check that the step of a column exists and computes its statistic or score."""
+        check_known_names("step", [column.step], self.jobs_by_step)
+        (verb, *_) = {job.verb for job in self.jobs_by_step[column.step]}
         if (column.statistic is None) == (column.score is None):
-            raise AttnProbeError("expected either a statistic or a score")
-        what, verbs = (
-            "statistics",
-            WITH_LENGTHS if by_length else WITH_STATISTICS,
-        )
+            raise AttnProbeError("a column needs either a statistic or a score; set one of the two")
+        result_name = "statistics"
+        verbs = VERBS_WITH_LENGTHS if by_length else VERBS_WITH_STATISTICS
         if column.score is not None:
-            what, verbs = "scores", WITH_SCORES
+            result_name, verbs = "scores", VERBS_WITH_SCORES
             if by_length:
                 raise AttnProbeError(
-                    f"expected statistics where lengths divide the texts, got {column.score}"
+                    f"a table with lengths can only contain statistics, got the score {column.score}"
                 )
             if column.score.count("/") != 2:
-                raise AttnProbeError(f"expected a score as test/model/metric, got {column.score!r}")
+                raise AttnProbeError(
+                    f"a score must be written as test/model/metric, got {column.score!r}"
+                )
         if verb not in verbs:
             raise AttnProbeError(
-                f"expected a step with {what} ({', '.join(verbs)}), {column.step} is {verb}"
+                f"only steps of {' or '.join(verbs)} have {result_name} here, but {column.step} is "
+                f"a step of {verb}"
             )
         if (column.threshold is None) != (column.means is None):
-            raise AttnProbeError("expected threshold and means together")
+            raise AttnProbeError("threshold and means need each other; set both or neither")
         if column.statistic is not None:
             check_statistic(column.statistic)
 
 
 def check_statistic(statistic: str) -> None:
-    """Raises AttnProbeError for a statistic, or a ratio of two as ``a/b``, that no test has."""
+    """Check that a statistic exists, or both statistics of a ratio ``a/b``.
+
+    Args:
+        statistic: Name of a statistic, or of two.
+
+    Raises:
+        AttnProbeError: If no test computes it.
+    """
     from hf_attnprobe.faithfulness import registry
 
-    known = {"accuracy", "probability"}  # of the predictions
-    known = known.union(*registry.readings().values(), *retraining.readings().values())
-    check_known(
+    # The predictions of a model have statistics of their own.
+    statistic_names = {"accuracy", "probability"}
+    statistic_names = statistic_names.union(
+        *registry.load_readings().values(), *retraining.get_retraining_readings().values()
+    )
+    check_known_names(
         "statistic",
         [name.split("@")[0] for name in statistic.split("/")],
-        sorted(known),
+        sorted(statistic_names),
     )
 
 
 @contextmanager
-def said_of(where: str) -> Iterator[None]:
-    """Prefixes errors with the part of the study that they are about."""
+def prefix_errors(prefix: str) -> Iterator[None]:
+    """Prefix the messages of errors with the part of the study in which they occur.
+
+    Args:
+        prefix: Prefix, such as ``step base: ``.
+    """
     try:
         yield
     except AttnProbeError as error:
-        raise AttnProbeError(f"{where}{error}") from error
+        raise AttnProbeError(f"{prefix}{error}") from error
 
 
-def _slug(value: Scalar) -> str:
-    """A value as part of a folder's name.
+def _make_slug(value: Scalar) -> str:
+    """Return a value as part of a folder name that never refers to another folder.
 
-    Never one that means another folder, as two dots do.
-
-    >>> _slug("a/b-c"), _slug(0.5), _slug(""), _slug("..")
+    >>> _make_slug("a/b-c"), _make_slug(0.5), _make_slug(""), _make_slug("..")
     ('a_b_c', '0.5', '_', '__')
     """
     name = re.sub(r"[^\w.+]", "_", str(value)) or "_"
     return name if name.strip(".") else "_" * len(name)
 
 
-def folder_of_cell(step: str, cell: Mapping[str, Scalar], taken: set[str]) -> str:
-    """The folder of a cell; with a digest if another cell has the same name.
+def name_cell_folder(step: str, cell: Mapping[str, Scalar], used_folders: set[str]) -> str:
+    """Return the folder of a cell, with a digest if another cell has the same name.
 
-    >>> folder_of_cell("base", {"size": "x_y"}, set())
+    >>> name_cell_folder("base", {"size": "x_y"}, set())
     'base/x_y'
-    >>> folder_of_cell("base", {"size": "x-y"}, {"base/x_y"})
+    >>> name_cell_folder("base", {"size": "x-y"}, {"base/x_y"})
     'base/x_y-07f132'
 
     Args:
-        step: its name.
-        cell: of the grid.
-        taken: the folders of the cells before, in small letters, since some disks do not
-            tell them from capital ones.
+        step: Name of the step.
+        cell: A cell of the grid.
+        used_folders: Folders of earlier cells in lower case, since some file systems ignore the
+            case.
     """
     if not cell:
         return step
-    folder = f"{step}/{'-'.join(_slug(value) for value in cell.values())}"
-    if folder.casefold() not in taken:
+    folder = f"{step}/{'-'.join(_make_slug(value) for value in cell.values())}"
+    if folder.casefold() not in used_folders:
         return folder
     digest = hashlib.sha256(repr(tuple(cell.values())).encode()).hexdigest()
     return f"{folder}-{digest[:6]}"
