@@ -1,8 +1,10 @@
-"""The README of a checkpoint: what it is, how it was trained, what an audit found.
+"""The README of a checkpoint: architecture, training, and the results of audits.
 
-metadata.py  what a card is made from, its names, and its YAML in both of the Hub's formats
-card.md      the words of a card, rows.md those of a data set of rows; card.py fills them in,
-             beside what a user wrote
+The functions of this package compute texts and read or write no files; `checkpoints/records.py` writes the
+README of a checkpoint. Start reading in `card.py`, whose main function is :func:`update_readme`.
 
-Pure: facts in, text out. Who writes it is ``checkpoints/records.py``.
+metadata.py  content of a card, publishable names, and the YAML front matter
+card.py      fills in the templates, and inserts the result into an existing README
+card.md      template of a model card
+rows.md      template of the README of a published data set of rows
 """

@@ -1,8 +1,9 @@
-"""What a card says of a checkpoint: the words stand in ``card.md``, what they say of it here.
+"""Render model cards, and update the generated part of an existing README.
 
-The findings of an audit are blocks, printed as every report prints them. Our part of a README
-stands between two comments beside what its user wrote, which stays. The front matter is
-huggingface_hub's: of a list and of the results both stand there, of all else what the user says.
+``card.md`` is the template of a model card, and this module fills it in. The generated part of a README
+lies between two comments; everything else in the README belongs to the user and is kept. The front matter is
+that of huggingface_hub. Lists such as tags, and the results, contain both the user's and the generated
+entries. For all other fields, the user's value has priority.
 """
 
 import shlex
@@ -17,449 +18,538 @@ from huggingface_hub.repocard import REGEX_YAML_BLOCK
 from jinja2 import Environment
 
 from hf_attnprobe.cards.metadata import (
-    BY,
-    METRIC,
-    SCORES,
-    TAGS,
-    AuditedOn,
-    Card,
+    CARD_TAGS,
+    FAITHFULNESS_METRIC,
+    RESULT_AUTHOR,
+    SCORE_NAMES,
+    AuditSummary,
+    CardContent,
     Checkpoint,
-    DataName,
-    code,
-    metadata,
-    prose,
-    public,
-    public_record,
-    shown,
-    task_of,
-    versions,
+    DatasetReference,
+    build_metadata,
+    clean_text,
+    escape_prose,
+    format_code,
+    format_versions,
+    get_hub_task,
+    strip_local_folders,
+    strip_record_folders,
 )
 from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.data.recipes import RECIPES
 from hf_attnprobe.documents.blocks import (
     Block,
     Code,
+    FormattedNumber,
+    InlineText,
     Link,
-    Number,
     Table,
-    Words,
 )
-from hf_attnprobe.documents.markdown import blocks
-from hf_attnprobe.documents.templates import templates_of
-from hf_attnprobe.statistics.verdicts import MAY
-from hf_attnprobe.statistics.wording import words_of
+from hf_attnprobe.documents.markdown import render_markdown_blocks
+from hf_attnprobe.documents.templates import load_templates
+from hf_attnprobe.statistics.verdicts import DISPLAY_ADVICE
+from hf_attnprobe.statistics.wording import build_wording
 
 
 NOT_AUDITED = (
-    "Not audited yet: nothing is known of whether its attention explains its predictions. "
-    "Do not show its weights as an explanation before that is tested."
+    "Not audited yet: it is unknown whether its attention explains its predictions. Do not show its "
+    "attention weights as an explanation before this has been tested."
 )
+"""Sentence in the card of a model without an audit."""
 QUESTION = "Does its attention explain its predictions?"
-BLANK = "DATA"
-"""Stands in a command for data that have no name which anybody could give."""
-ENCODERS = {
-    "bilstm": "a BiLSTM, {encoder_size} units in each direction",
-    "bigru": "a BiGRU, {encoder_size} units in each direction",
-    "cnn": "convolutions of {kernel_sizes} tokens, {encoder_size} channels",
-    "mlp": "an MLP on each token alone, {encoder_size} units, so without context",
-    "none": "none: the word vectors themselves, so without context",
+"""Heading of the results of audits."""
+DATASET_PLACEHOLDER = "DATA"
+"""Placeholder in a command for a data set without a public name."""
+ENCODER_PHRASES = {
+    "bilstm": "a BiLSTM with {encoder_size} units in each direction",
+    "bigru": "a BiGRU with {encoder_size} units in each direction",
+    "cnn": "convolutions over {kernel_sizes} tokens with {encoder_size} channels",
+    "mlp": "an MLP with {encoder_size} units on each token, without context",
+    "none": "none (the word vectors are used directly, without context)",
 }
-ATTENTION = {
+"""Descriptions of the encoders."""
+ATTENTION_PHRASES = {
     "additive": "additive (Bahdanau et al. 2015)",
     "dot_product": "scaled dot product",
-    "uniform": "uniform: every token has the same weight, nothing is learned",
-    "guided": "guided: the weights are given from outside, nothing is learned",
+    "uniform": "uniform (all tokens have the same weight; nothing is learned)",
+    "guided": "guided (the weights are an input; nothing is learned)",
 }
-REGULARISERS = {
+"""Descriptions of the attention mechanisms."""
+REGULARISER_PHRASES = {
     "embedding_dropout": "dropout on word vectors",
     "sentence_dropout": "dropout on sentence vectors",
     "logit_dropout": "dropout on logits",
-    "tying": "weight of tying states to word vectors",
-    "mlm_weight": "weight of predicting masked words",
+    "tying": "weight of the loss that ties states to word vectors",
+    "mlm_weight": "weight of the masked language modelling loss",
     "conicity_weight": "weight of the penalty on conicity",
 }
-PROCEDURES = {
-    "jain-wallace": "of Jain & Wallace 2019's released code",
-    "serrano-smith": "of Serrano & Smith 2019's released code for IMDB",
+"""Descriptions of the regularisers, by the name of their setting."""
+PROCEDURE_PHRASES = {
+    "jain-wallace": "(the released code of Jain & Wallace 2019)",
+    "serrano-smith": "(the released code of Serrano & Smith 2019 for IMDB)",
 }
-TOLD_ELSEWHERE = (
-    *(
-        "architecture",
-        "data",
-        "dataset",
-        "metrics",
-        "n_texts",
-        "n_epochs",
-        "seconds",
-    ),
-    *("versions", "procedure", "start", "deceives_on"),
+"""Descriptions of the training procedures."""
+NON_SETTING_KEYS = (
+    "architecture",
+    "data",
+    "dataset",
+    "metrics",
+    "n_texts",
+    "n_epochs",
+    "seconds",
+    "versions",
+    "procedure",
+    "start",
+    "deceives_on",
 )
-"""Keys of a training's record that are no setting, or stand in a sentence of their own."""
+"""Keys of a training record that are no settings, or that the card describes separately."""
 
 
-BEGIN = "<!-- attnprobe card: begin; what follows is rewritten, write above or below -->"
-END = "<!-- attnprobe card: end -->"
-LISTS = ("tags", "datasets", "metrics")
-"""Fields of which a user's and ours stand together."""
+BEGIN_COMMENT = "<!-- attnprobe card: begin. This part is generated; write above or below it. -->"
+"""First line of the generated part of a README."""
+END_COMMENT = "<!-- attnprobe card: end -->"
+"""Last line of the generated part of a README."""
+MERGED_FIELDS = ("tags", "datasets", "metrics")
+"""Fields of the front matter that contain the user's and the generated entries."""
 
 
 def read_card(text: str) -> ModelCard:
-    """The card in a README; its data are empty where it has no front matter.
+    """Parse a README.
+
+    Args:
+        text: content of the README, with or without front matter.
+
+    Returns:
+        The card.
 
     Raises:
-        AttnProbeError: the front matter is no mapping that a card may have.
+        AttnProbeError: if the front matter is not a mapping in YAML, or is not valid for a card.
     """
-    has_data = REGEX_YAML_BLOCK.match(text)
+    has_front_matter = REGEX_YAML_BLOCK.match(text)
     try:
-        return ModelCard(text if has_data else f"---\n{{}}\n---\n{text}")
+        return ModelCard(text if has_front_matter else f"---\n{{}}\n---\n{text}")
     except (yaml.YAMLError, ValueError, TypeError) as error:
-        said = str(error).splitlines()[0]
+        reason = str(error).splitlines()[0]
         raise AttnProbeError(
-            f"expected names with values in YAML between the --- of README.md, got {said}; mend it"
+            f"the front matter of README.md (between the lines ---) is not valid YAML: {reason}; "
+            "correct it"
         ) from error
 
 
-def with_part(existing: str, part: str, ours: CardData) -> str:
-    """A README with our part put in, or put in place of an older one.
+def insert_part(existing: str, part: str, metadata: CardData) -> str:
+    """Insert the generated part into a README, in place of an older one.
 
     Args:
-        existing: the README that is there.
-        part: ours, with the comments around it.
-        ours: what belongs into the front matter.
+        existing: the existing README.
+        part: the generated part, including its comments.
+        metadata: the generated front matter.
+
+    Returns:
+        The updated README.
 
     Raises:
-        AttnProbeError: its front matter is no YAML, or the comments around our part are
-            damaged.
+        AttnProbeError: if the front matter is not valid, or the comments around the generated part
+            are damaged.
     """
-    eol = "\r\n" if "\r\n" in existing else "\n"
+    line_end = "\r\n" if "\r\n" in existing else "\n"
     card = read_card(existing)
-    merge(card.data, ours)
-    _set_results(card.data, [*_foreign(card.data), *_results(ours)])
-    before, after = _around(card.text)
-    if BEGIN not in card.text:
-        if not before.endswith(eol * 2):
-            before = before.rstrip("\r\n") + eol * 2
-        after = eol
-    card.text = f"{before}{part.replace(chr(10), eol)}{after}"
+    merge_metadata(card.data, metadata)
+    _set_results(card.data, [*_list_user_results(card.data), *_get_results(metadata)])
+    before, after = _split_around_part(card.text)
+    if BEGIN_COMMENT not in card.text:
+        if not before.endswith(line_end * 2):
+            before = before.rstrip("\r\n") + line_end * 2
+        after = line_end
+    card.text = f"{before}{part.replace(chr(10), line_end)}{after}"
     return str(card)
 
 
-def with_others(text: str, other: str) -> str:
-    """A README with what only another version of it has in its front matter.
+def merge_remote_metadata(text: str, remote_text: str) -> str:
+    """Add the front matter of another version of a README, where this one has no value.
 
     Args:
-        text: the README whose text stays.
-        other: such as the one on the Hub.
+        text: the README; its text is kept.
+        remote_text: the other version, such as that on the Hub.
+
+    Returns:
+        The README with the merged front matter.
+
+    Raises:
+        AttnProbeError: if a front matter is not valid.
     """
-    card, theirs = read_card(text), read_card(other).data
-    own = _results(card.data)
-    merge(card.data, theirs)
-    new = [result for result in _foreign(theirs) if result not in own]
-    _set_results(card.data, [*new, *own])
+    card, remote_data = read_card(text), read_card(remote_text).data
+    results = _get_results(card.data)
+    merge_metadata(card.data, remote_data)
+    new_results = [result for result in _list_user_results(remote_data) if result not in results]
+    _set_results(card.data, [*new_results, *results])
     return str(card)
 
 
-def merge(data: CardData, more: CardData) -> None:
-    """Adds what ``more`` says to data: nothing goes that is there.
+def merge_metadata(data: CardData, additions: CardData) -> None:
+    """Add fields to a front matter in place, without changing existing values.
+
+    Args:
+        data: the front matter.
+        additions: fields to add; their entries are appended to the lists in ``MERGED_FIELDS``.
 
     >>> data = CardData(license="mit", tags=["a"])
-    >>> merge(data, CardData(license="gpl", tags=["b"]))
+    >>> merge_metadata(data, CardData(license="gpl", tags=["b"]))
     >>> data["license"], data["tags"]
     ('mit', ['a', 'b'])
     """
-    for key, value in vars(more).items():
-        held = data.get(key)
-        if held is None:
+    for key, value in vars(additions).items():
+        existing_value = data.get(key)
+        if existing_value is None:
             data[key] = value
-        elif key in LISTS and value:
-            data[key] = list(dict.fromkeys([*_listed(held), *_listed(value)]))
+        elif key in MERGED_FIELDS and value:
+            data[key] = list(dict.fromkeys([*_to_list(existing_value), *_to_list(value)]))
 
 
-def _listed(value: Any) -> list[Any]:
+def _to_list(value: Any) -> list[Any]:
+    """Return a list unchanged, and any other value as a list of one."""
     return value if isinstance(value, list) else [value]
 
 
-def _results(data: CardData) -> list[EvalResult]:
+def _get_results(data: CardData) -> list[EvalResult]:
+    """Return the results in a front matter."""
     return list(data.get("eval_results", []))
 
 
 def _set_results(data: CardData, results: list[EvalResult]) -> None:
-    """Sets the results; without any the model's name stands nowhere."""
+    """Set the results of a front matter; without results, the model's name is removed too."""
     data["eval_results"] = results or None
     if not results:
         data["model_name"] = None
 
 
-def _foreign(data: CardData) -> list[EvalResult]:
-    """The results that no card of ours wrote."""
-    return [r for r in _results(data) if not _is_ours(r)]
+def _list_user_results(data: CardData) -> list[EvalResult]:
+    """Return the results in a front matter that this package did not generate."""
+    return [result for result in _get_results(data) if not _is_generated(result)]
 
 
-def _is_ours(result: EvalResult) -> bool:
-    return (result.metric_args or {}).get("by") == BY
+def _is_generated(result: EvalResult) -> bool:
+    """Return whether this package generated a result."""
+    return (result.metric_args or {}).get("by") == RESULT_AUTHOR
 
 
 def has_findings(existing: str | None) -> bool:
-    """Whether a README already says what an audit found."""
-    found = _results(read_card(existing or "").data)
-    return any(_is_ours(r) and r.metric_type == METRIC for r in found)
+    """Return whether a README contains the generated results of an audit."""
+    results = _get_results(read_card(existing or "").data)
+    return any(
+        _is_generated(result) and result.metric_type == FAITHFULNESS_METRIC for result in results
+    )
 
 
-def own_text(card: ModelCard) -> str:
-    """What its user wrote: the text without our part and without a lone title."""
-    kept = "".join(_around(card.text)).strip()
-    is_title = kept.startswith("# ") and "\n" not in kept
-    return "" if is_title else kept
+def extract_user_text(card: ModelCard) -> str:
+    """Return the text of a card without the generated part; "" if only a title is left."""
+    text = "".join(_split_around_part(card.text)).strip()
+    is_title = text.startswith("# ") and "\n" not in text
+    return "" if is_title else text
 
 
-def _around(body: str) -> tuple[str, str]:
-    """What stands before our part, and what stands behind it."""
-    before, _, rest = body.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    counts = body.count(BEGIN), body.count(END)
-    if counts != (0, 0) and (counts != (1, 1) or not end):
+def _split_around_part(text: str) -> tuple[str, str]:
+    """Return the text before and the text after the generated part."""
+    before, _, remainder = text.partition(BEGIN_COMMENT)
+    _, end_comment, after = remainder.partition(END_COMMENT)
+    counts = text.count(BEGIN_COMMENT), text.count(END_COMMENT)
+    if counts != (0, 0) and (counts != (1, 1) or not end_comment):
         raise AttnProbeError(
-            "expected one begin and one end of the part of attnprobe in README.md, found "
-            f"{counts[0]} and {counts[1]}; put the comments right or delete them"
+            "README.md must contain one comment 'attnprobe card: begin' and, after it, one comment "
+            f"'attnprobe card: end', found {counts[0]} and {counts[1]}; correct or delete them"
         )
     return before, after
 
 
-# --- our part ----------------------------------------------------------------------
+# --- The generated part --------------------------------------------------------------------------
 
 
-def updated(existing: str | None, card: Card) -> str:
-    """A README with our part put in, or put in place of an older one.
+def update_readme(existing: str | None, card: CardContent) -> str:
+    """Insert the generated part of a card into a README, in place of an older one.
 
     Args:
-        existing: the README that is there; None where there is none.
-        card: what our part says.
+        existing: the existing README; None if there is none.
+        card: content of the generated part.
+
+    Returns:
+        The updated README.
 
     Raises:
-        AttnProbeError: its front matter is no YAML, or the comments around our part are
-            damaged.
+        AttnProbeError: if the front matter is not valid, or the comments around the generated part
+            are damaged.
     """
-    title = f"\n# {shown(card.checkpoint.name)}\n"
-    is_empty = existing is None or not existing.strip()
-    held = title if is_empty else str(existing)
-    return with_part(held, part(card), metadata(card))
+    if existing is None or not existing.strip():
+        existing = f"\n# {clean_text(card.checkpoint.name)}\n"
+    return insert_part(existing, render_part(card), build_metadata(card))
 
 
-def part(card: Card) -> str:
-    """Our part, with the comments around it."""
-    return f"{BEGIN}\n\n{card_text(card).strip()}\n\n{END}"
+def render_part(card: CardContent) -> str:
+    """Render the generated part of a card, including the comments around it."""
+    return f"{BEGIN_COMMENT}\n\n{render_card(card).strip()}\n\n{END_COMMENT}"
 
 
-def card_text(card: Card) -> str:
-    """The whole text, without the comments around it."""
+def render_card(card: CardContent) -> str:
+    """Render the text of a card, without front matter and comments.
+
+    Args:
+        card: content of the card.
+
+    Returns:
+        The text in Markdown.
+    """
     checkpoint = card.checkpoint
     config, record = checkpoint.config, checkpoint.record
-    said = [audit.conclusion or f"{QUESTION} No question was answered." for audit in card.audits]
-    encoder, attention = (
-        str(config.get("encoder")),
-        str(config.get("attention")),
+    conclusions = [
+        audit.conclusion or f"{QUESTION} No question was answered." for audit in card.audits
+    ]
+    encoder, attention = str(config.get("encoder")), str(config.get("attention"))
+    encoder_phrase = ENCODER_PHRASES.get(encoder, format_code(encoder)).format(
+        encoder_size=config.get("encoder_size"),
+        kernel_sizes=" ".join(map(str, config.get("kernel_sizes") or ())),
     )
-    sizes = " ".join(map(str, config.get("kernel_sizes") or ()))
+    regularisers = [
+        (phrase, f"{config[name]:g}")
+        for name, phrase in REGULARISER_PHRASES.items()
+        if config.get(name)
+    ]
     text = (
-        templates()
+        load_card_templates()
         .get_template("card.md")
         .render(
             card=card,
             checkpoint=checkpoint,
-            task=task_of(checkpoint),
+            task=get_hub_task(checkpoint),
             question=QUESTION,
             not_audited=NOT_AUDITED,
-            conclusions=list(dict.fromkeys(said)),
-            encoder=ENCODERS.get(encoder, code(encoder)).format(
-                encoder_size=config.get("encoder_size"), kernel_sizes=sizes
-            ),
-            attention=ATTENTION.get(attention, code(attention)),
-            regularised=[
-                (what, f"{config[k]:g}") for k, what in REGULARISERS.items() if config.get(k)
-            ],
-            procedure=PROCEDURES.get(str(record.get("procedure"))),
-            trained_on=_data(card),
-            splits=list(_splits(record)),
-            settings=list(_settings(record)),
-            scores="\n\n".join(blocks([_scores(record)])),
-            gives_classes=_gives_classes(checkpoint),
-            auto_class=f"AutoModel{checkpoint.ending}",
-            name=checkpoint.in_quotes,
-            command=_command(card),
-            is_of_papers=checkpoint.is_attention_classifier and _is_known(card),
-            may=card.audits and MAY[max((of.answer for of in card.audits), key=[*MAY].index)],
+            conclusions=list(dict.fromkeys(conclusions)),
+            encoder=encoder_phrase,
+            attention=ATTENTION_PHRASES.get(attention, format_code(attention)),
+            regularisers=regularisers,
+            procedure=PROCEDURE_PHRASES.get(str(record.get("procedure"))),
+            training_data=_describe_training_data(card),
+            splits=list(_iterate_splits(record)),
+            settings=list(_iterate_settings(record)),
+            scores="\n\n".join(render_markdown_blocks([_tabulate_scores(record)])),
+            predicts_classes=_predicts_classes(checkpoint),
+            auto_class=f"AutoModel{checkpoint.class_suffix}",
+            name=checkpoint.quotable_name,
+            command=_build_command(card),
+            is_of_papers=checkpoint.is_attention_classifier and _is_paper_dataset(card),
+            display_advice=_choose_display_advice(card),
             rules={finding.rule for audit in card.audits for finding in audit.findings},
-            found=lambda audit: "\n\n".join(blocks(findings(card, audit))),
+            render_findings=lambda audit: "\n\n".join(
+                render_markdown_blocks(build_findings(card, audit))
+            ),
         )
     )
-    return text.replace("<!--", "&lt;!--")  # no name ends our part
+    # No name in the text can look like the comment that ends the generated part.
+    return text.replace("<!--", "&lt;!--")
+
+
+def _choose_display_advice(card: CardContent) -> str | None:
+    """Return the advice on displaying attention for the worst answer; None without an audit."""
+    if not card.audits:
+        return None
+    answers_from_best_to_worst = [*DISPLAY_ADVICE]
+    worst_answer = max(
+        (audit.answer for audit in card.audits), key=answers_from_best_to_worst.index
+    )
+    return DISPLAY_ADVICE[worst_answer]
 
 
 @cache
-def templates() -> Environment:
-    """The templates of this folder; whatever a user has named goes through a filter."""
+def load_card_templates() -> Environment:
+    """Load the templates of this folder, with filters that make names of users safe."""
     filters = {
-        "code": code,
-        "prose": prose,
-        "public": public,
-        "shown": shown,
-        "versions": versions,
-        "thousands": lambda n: f"{n:,}",
+        "code": format_code,
+        "escape_prose": escape_prose,
+        "strip_local_folders": strip_local_folders,
+        "clean": clean_text,
+        "format_versions": format_versions,
+        "thousands": lambda number: f"{number:,}",
     }
-    return templates_of("cards", filters)
+    return load_templates("cards", filters)
 
 
-# --- how it was trained and is used ---------------------------------------------------
+# --- How a model was trained, and how to use it --------------------------------------------------
 
 
-def _data(card: Card) -> str:
+def _describe_training_data(card: CardContent) -> str:
+    """Return the name of the training data and its Hub id."""
     data = card.trained_on
     if data is None:
-        return "not recorded by name"
-    on_hub = "" if data.hub_id in (None, data.name) else f" ({code(data.hub_id)} on the Hub)"
-    return f"{code(data.name)}{on_hub}"
+        return "not recorded"
+    has_other_id = data.hub_id not in (None, data.name)
+    hub_id = f" ({format_code(data.hub_id)} on the Hub)" if has_other_id else ""
+    return f"{format_code(data.name)}{hub_id}"
 
 
-def _splits(
+def _iterate_splits(
     record: Mapping[str, Any],
 ) -> Iterator[tuple[str, int | None, str | None]]:
-    """Each split, its number of texts and its fingerprint."""
-    sizes, marks = record.get("n_texts") or {}, record.get("data")
-    marks = marks if isinstance(marks, Mapping) else {}
-    for split in dict.fromkeys([*sizes, *marks]):
-        yield split, sizes.get(split), marks.get(split)
+    """Yield the name of each split, its number of texts and its fingerprint."""
+    sizes = record.get("n_texts") or {}
+    fingerprints = record.get("data")
+    fingerprints = fingerprints if isinstance(fingerprints, Mapping) else {}
+    for split in dict.fromkeys([*sizes, *fingerprints]):
+        yield split, sizes.get(split), fingerprints.get(split)
 
 
-def _settings(record: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
-    for name, value in public_record(record).items():
+def _iterate_settings(record: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
+    """Yield the names and values of the training's settings."""
+    for name, value in strip_record_folders(record).items():
         is_plain = isinstance(value, str | int | float) and not isinstance(value, bool)
-        if name not in TOLD_ELSEWHERE and is_plain:
+        if name not in NON_SETTING_KEYS and is_plain:
             yield name, value
 
 
-def _scores(record: Mapping[str, Any]) -> Table:
+def _tabulate_scores(record: Mapping[str, Any]) -> Table:
+    """Return a table of the training's scores, with one row per split."""
     scores = record.get("metrics") or {}
     splits = dict.fromkeys(name.partition("_")[0] for name in scores)
-    names = {split: [scores.get(f"{split}_{name}") for name in SCORES] for split in splits}
-    rows = [
-        [split, *(None if score is None else Number(score) for score in own)]
-        for split, own in names.items()
-    ]
-    return Table(["scores on", *SCORES.values()], rows)
+    rows = []
+    for split in splits:
+        values = [scores.get(f"{split}_{metric}") for metric in SCORE_NAMES]
+        cells = [None if value is None else FormattedNumber(value) for value in values]
+        rows.append([split, *cells])
+    return Table(["split", *SCORE_NAMES.values()], rows)
 
 
-def _gives_classes(checkpoint: Checkpoint) -> bool:
-    """Whether it reads texts and gives one probability per class."""
+def _predicts_classes(checkpoint: Checkpoint) -> bool:
+    """Return whether a model reads texts and predicts one probability per class."""
     problem = checkpoint.config.get("problem_type")
-    is_single = problem in (None, "single_label_classification")
-    task = task_of(checkpoint)
-    return task == "text-classification" and is_single and len(checkpoint.classes) > 1
+    is_single_label = problem in (None, "single_label_classification")
+    is_text_classifier = get_hub_task(checkpoint) == "text-classification"
+    return is_text_classifier and is_single_label and len(checkpoint.classes) > 1
 
 
-def _is_known(card: Card) -> bool:
-    """Whether it was trained on a data set of the papers."""
+def _is_paper_dataset(card: CardContent) -> bool:
+    """Return whether a model was trained on a registered data set."""
     return card.trained_on is not None and card.trained_on.name in RECIPES
 
 
-def _command(card: Card) -> str:
-    """A command that runs: that of an audit, or one with data that anybody can name."""
+def _build_command(card: CardContent) -> str:
+    """Return a command that audits the model.
+
+    It is that of an earlier audit, or a command with the training data if these have a public name,
+    or a command with a placeholder for the data.
+    """
     for audit in card.audits:
         if audit.command:
             return f"{audit.command} --output-dir audit"
     data = card.trained_on
     if data is None and card.audits:
-        data = card.known(card.audits[0].data)
-    known = data is not None and (data.name in RECIPES or data.hub_id == data.name)
-    named = data.name if known and data is not None else BLANK
+        data = card.add_hub_id(card.audits[0].data)
+    is_public = data is not None and (data.name in RECIPES or data.hub_id == data.name)
+    dataset = data.name if is_public and data is not None else DATASET_PLACEHOLDER
     words = [
         "attnprobe",
         "audit",
         "--model",
-        card.checkpoint.in_quotes,
+        card.checkpoint.quotable_name,
         "--dataset",
-        named,
+        dataset,
         "--output-dir",
         "audit",
     ]
     return shlex.join(words)
 
 
-# --- what an audit found --------------------------------------------------------------
+# --- The results of an audit ---------------------------------------------------------------------
 
 
-def findings(card: Card, audit: AuditedOn) -> list[Block]:
-    """Every answer with its number; never more than the audit says."""
-    data = card.known(audit.data)
+def build_findings(card: CardContent, audit: AuditSummary) -> list[Block]:
+    """Build the section with the results of an audit.
+
+    Args:
+        card: content of the card.
+        audit: one of its audits.
+
+    Returns:
+        Blocks with the conclusion, every answer with its number, and notes.
+    """
+    data = card.add_hub_id(audit.data)
     split = (" (split ", Code(audit.split), ")") if audit.split else ()
-    said = audit.conclusion or "No question was answered."
-    sentences = [f"CONTRADICTION, report it: {s}" for s in audit.contradictions]
+    conclusion = audit.conclusion or "No question was answered."
+    sentences = [
+        f"CONTRADICTION, please report it: {sentence}" for sentence in audit.contradictions
+    ]
     sentences += [finding.sentence for finding in audit.findings]
-    words = words_of(audit.provenance.get("prediction"))
+    wording = build_wording(audit.provenance.get("prediction"))
     return [
         (
-            f"On {words.counted(audit.n)} of ",
+            f"Audit of {wording.format_text_count(audit.n_texts)} from ",
             Code(data.name),
             *split,
-            f": {said}",
+            f": {conclusion}",
         ),
         [*sentences, *audit.notes],
-        list(_besides(audit)),
+        list(_iterate_notes(audit)),
     ]
 
 
-def _besides(audit: AuditedOn) -> Iterator[Words]:
-    """What was left out, how to repeat it, and where the rows are."""
-    known = audit.provenance
-    left_out = known.get("left_out") or {}
-    if isinstance(left_out, Mapping):
-        for name, reason in left_out.items():
-            yield f"Not tested: {shown(name)}, since {shown(reason)}"
-    if isinstance(known.get("versions"), Mapping):
-        yield f"Seed {audit.seed}; {versions(known['versions'])}"
+def _iterate_notes(audit: AuditSummary) -> Iterator[InlineText]:
+    """Yield the skipped tests, the versions, the command and the address of the rows."""
+    provenance = audit.provenance
+    skipped_tests = provenance.get("left_out") or {}
+    if isinstance(skipped_tests, Mapping):
+        for name, reason in skipped_tests.items():
+            yield f"Not tested: {clean_text(name)}, since {clean_text(reason)}"
+    if isinstance(provenance.get("versions"), Mapping):
+        yield f"Seed {audit.seed}; {format_versions(provenance['versions'])}"
     if audit.command:
-        yield ("Repeat it: ", Code(audit.command))
+        yield ("Command: ", Code(audit.command))
     else:
-        yield "The data were an object in Python, so no command repeats it by itself"
+        yield "The data set was an object in Python, so no command can repeat this audit"
     if audit.rows_url:
         yield (
-            "Every number of every text: ",
+            "Values of all texts: ",
             Link(audit.rows_url, audit.rows_url),
         )
 
 
-# --- The card of a data set of rows: an audit's numbers, one per test, statistic and text --------
+# --- The card of a data set of rows, the values that audits measured for each text ---------------
 
 
 @dataclass(frozen=True)
 class PublishedRows:
-    """One audit in a data set of rows.
+    """The rows of one audit in a published data set.
 
     Attributes:
-        config: name of the configuration, and of its folder.
-        data: what was audited on.
-        split: of these data.
-        n: texts.
-        conclusion: the question with its graded answer; None without evidence.
-        files: of the folder, by the split's name in the data set.
-        beside: names of the other files in the folder.
+        config: name of the configuration and of its folder.
+        data: the audited data set.
+        split: the audited split.
+        n_texts: number of audited texts.
+        conclusion: the main question with its answer as one sentence; None without evidence.
+        files: name of the Parquet file for each split of the published data set.
+        other_files: names of the other files in the folder.
     """
 
     config: str
-    data: DataName
+    data: DatasetReference
     split: str
-    n: int
+    n_texts: int
     conclusion: str | None
     files: dict[str, str]
-    beside: tuple[str, ...] = ()
+    other_files: tuple[str, ...] = ()
 
 
-def rows_readme(
+def render_rows_readme(
     repository: str,
     model: str,
     audits: Sequence[PublishedRows],
-    license: str | None,
+    license_name: str | None,
 ) -> str:
-    """The README of the data set, with a configuration for each audit."""
+    """Render the README of a published data set of rows.
+
+    Args:
+        repository: Hub id of the data set.
+        model: name of the audited model.
+        audits: the audits; each becomes a configuration of the data set.
+        license_name: license of the data set; None leaves it open.
+
+    Returns:
+        The README with front matter.
+    """
     configs = [
         {
             "config_name": audit.config,
@@ -470,19 +560,19 @@ def rows_readme(
         }
         for audit in audits
     ]
-    front = DatasetCardData(
-        license=license,
-        tags=[*TAGS, "faithfulness"],
+    metadata = DatasetCardData(
+        license=license_name,
+        tags=[*CARD_TAGS, "faithfulness"],
         configs=configs,
     )
     text = (
-        templates()
+        load_card_templates()
         .get_template("rows.md")
         .render(
             repository=repository,
             model=model,
             audits=audits,
-            with_texts=any("texts.json" in audit.beside for audit in audits),
+            has_texts=any("texts.json" in audit.other_files for audit in audits),
         )
     )
-    return f"---\n{front}\n---\n\n{text.strip()}\n"
+    return f"---\n{metadata}\n---\n\n{text.strip()}\n"

@@ -1,4 +1,4 @@
-"""What a card is made from, under names that can be shown to anybody, and its YAML."""
+"""The content of a model card, names in it that are safe to publish, and its YAML front matter."""
 
 import html
 import json
@@ -11,165 +11,186 @@ from typing import Any
 
 from huggingface_hub import EvalResult, ModelCardData
 
-from hf_attnprobe.core.options import HUB_ID
-from hf_attnprobe.core.serialization import plain
+from hf_attnprobe.core.options import HUB_ID_PATTERN
+from hf_attnprobe.core.serialization import to_plain
 from hf_attnprobe.data.recipes import RECIPES
 from hf_attnprobe.statistics.grades import Answer
 from hf_attnprobe.statistics.verdicts import RULES, Finding
 
 
-IN_MEMORY = "data given in memory"
-CUT = 200  # characters of a name or value that are shown
-LONGEST = 5000  # of a sentence in YAML
+IN_MEMORY_NAME = "data given in memory"
+"""Name of a data set that was an object in Python."""
+MAX_TEXT_LENGTH = 200
+"""Largest number of characters of a name or a value in a card."""
+MAX_YAML_LENGTH = 5000
+"""Largest number of characters of a text in the front matter."""
 
 
 @dataclass(frozen=True)
-class DataName:
-    """What a card calls a data set.
+class DatasetReference:
+    """Name of a data set in a card.
 
     Attributes:
-        name: a word, or a Hub id.
-        hub_id: its id on the Hub; None where that is not known.
+        name: a registered name, a Hub id, or the last component of a path.
+        hub_id: id on the Hub; None if it is unknown.
     """
 
     name: str
     hub_id: str | None = None
 
     @classmethod
-    def of(cls, recorded: str) -> "DataName":
-        """From the name that a training or an audit recorded.
+    def from_name(cls, recorded_name: str) -> "DatasetReference":
+        """Return the reference for the name that a training or an audit recorded.
 
-        A folder is known by its last part only, and is not taken for the Hub's data set.
+        Only the last component of a path is kept. A local folder is not assumed to be the data set
+        of the same name on the Hub.
 
-        >>> DataName.of("sst"), DataName.of("data/babi1/")
-        (DataName(name='sst', hub_id='SetFit/sst2'), DataName(name='babi1', hub_id=None))
+        Args:
+            recorded_name: registered name, ``name=folder``, Hub id or path.
+
+        Returns:
+            The reference.
+
+        >>> DatasetReference.from_name("sst")
+        DatasetReference(name='sst', hub_id='SetFit/sst2')
+        >>> DatasetReference.from_name("data/babi1/")
+        DatasetReference(name='babi1', hub_id=None)
         """
-        name, equals, _ = recorded.partition("=")
+        name, equals, _ = recorded_name.partition("=")
         if name in RECIPES and (equals or not Path(name).exists()):
             hub_id = RECIPES[name].hub_id
-            return cls(name, hub_id if HUB_ID.fullmatch(hub_id) else None)
-        for known, recipe in RECIPES.items():
-            if recorded == recipe.hub_id and HUB_ID.fullmatch(recorded):
-                return cls(known, recorded)
-        if is_hub_id(recorded):
-            return cls(recorded, recorded)
-        return cls(shown(public(recorded)) or "data without a name")
+            return cls(name, hub_id if HUB_ID_PATTERN.fullmatch(hub_id) else None)
+        for registered_name, recipe in RECIPES.items():
+            if recorded_name == recipe.hub_id and HUB_ID_PATTERN.fullmatch(recorded_name):
+                return cls(registered_name, recorded_name)
+        if is_hub_id(recorded_name):
+            return cls(recorded_name, recorded_name)
+        return cls(clean_text(strip_local_folders(recorded_name)) or "data without a name")
 
 
 def is_hub_id(name: str) -> bool:
-    """Whether a name is ``org/name`` and no folder here."""
-    return bool(HUB_ID.fullmatch(name)) and not Path(name).exists()
+    """Return whether a name has the form ``org/name`` and is not a local folder."""
+    return bool(HUB_ID_PATTERN.fullmatch(name)) and not Path(name).exists()
 
 
-def public(name: str) -> str:
-    """A Hub id as it is; of a path the last part.
+def strip_local_folders(name: str) -> str:
+    """Return the last component of a path, or a Hub id unchanged.
 
-    >>> public("org/name"), public("/home/somebody/models/bilstm/"), public("sst")
-    ('org/name', 'bilstm', 'sst')
+    >>> strip_local_folders("org/name"), strip_local_folders("/home/somebody/models/bilstm/")
+    ('org/name', 'bilstm')
     """
     if is_hub_id(name) or not ("/" in name or "\\" in name):
         return name
     return re.split(r"[/\\]", name.rstrip("/\\"))[-1]
 
 
-def public_record(record: Mapping[str, Any]) -> dict[str, Any]:
-    """A record of a training or an audit, without folders of this machine.
+def strip_record_folders(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a record of a training or an audit without the folders of this machine.
 
-    >>> public_record({"start": "/home/somebody/base", "seed": 1})
+    >>> strip_record_folders({"start": "/home/somebody/base", "seed": 1})
     {'start': 'base', 'seed': 1}
     """
     return {
-        name: public(value) if isinstance(value, str) else value for name, value in record.items()
+        name: strip_local_folders(value) if isinstance(value, str) else value
+        for name, value in record.items()
     }
 
 
-def anonymous(text: str, names: Mapping[str, str]) -> str:
-    """A text with public names where it names folders of this machine.
+def replace_local_paths(text: str, names: Mapping[str, str]) -> str:
+    """Replace paths of this machine in a text by public names.
 
     Args:
-        names: the public name by what stands in the text; only paths are replaced.
+        text: the text, in plain text, HTML or JSON.
+        names: public name for each path; names without a slash are ignored.
+
+    Returns:
+        The text with public names.
     """
     paths = sorted((name for name in names if "/" in name), key=len, reverse=True)
     for path in paths:
-        for form in (path, html.escape(path), json.dumps(path)[1:-1]):
-            text = text.replace(form, names[path])
+        escaped_for_json = json.dumps(path)[1:-1]
+        for written_path in (path, html.escape(path), escaped_for_json):
+            text = text.replace(written_path, names[path])
     return text
 
 
-def shown(value: object, *, most: int = CUT) -> str:
-    """A value on one line, without control characters, cut where it is long.
+def clean_text(value: object, *, max_length: int = MAX_TEXT_LENGTH) -> str:
+    r"""Return a value as one line without control characters, shortened if it is too long.
 
-    >>> shown("a\\n b\\x00")
+    >>> clean_text("a\n b\x00")
     'a b'
     """
     text = str(value).encode("utf-8", "replace").decode("utf-8")
     text = " ".join("".join(c if c.isprintable() else " " for c in text).split())
-    return text if len(text) <= most else text[:most] + "…"
+    return text if len(text) <= max_length else text[:max_length] + "…"
 
 
-def versions(recorded: Mapping[str, Any]) -> str:
-    """Versions of packages in words.
+def format_versions(versions: Mapping[str, Any]) -> str:
+    """Return the versions of packages as a list in one line.
 
-    >>> versions({"torch": "2.13", "numpy": "2.4"})
+    >>> format_versions({"torch": "2.13", "numpy": "2.4"})
     'torch 2.13, numpy 2.4'
     """
-    return ", ".join(f"{shown(name)} {shown(v)}" for name, v in recorded.items())
+    return ", ".join(f"{clean_text(name)} {clean_text(v)}" for name, v in versions.items())
 
 
-def code(value: object) -> str:
-    """A value as inline code of Markdown.
+def format_code(value: object) -> str:
+    """Return a value as inline code in Markdown.
 
-    >>> print(code("a`b"))
+    >>> print(format_code("a`b"))
     `a'b`
     """
-    text = shown(value).replace("`", "'").replace("|", "¦")
+    text = clean_text(value).replace("`", "'").replace("|", "¦")
     return f"`{text}`" if text else "(empty)"
 
 
-def prose(sentence: str) -> str:
-    """A sentence of ours, which may quote names, with nothing that Markdown or HTML read.
+def escape_prose(sentence: str) -> str:
+    r"""Escape a sentence that may contain names, so that Markdown shows it unchanged.
 
-    >>> prose("p < .05 | [a](b)")
-    'p &lt; .05 \\\\| [a](b)'
+    >>> escape_prose("p < .05 | [a](b)")
+    'p &lt; .05 \\| [a](b)'
     """
     text = " ".join(sentence.encode("utf-8", "replace").decode("utf-8").split())
-    for mark, harmless in {
+    escapes = {
         "&": "&amp;",
         "<": "&lt;",
         "|": "\\|",
         "`": "'",
-    }.items():
-        text = text.replace(mark, harmless)
+    }
+    for character, escaped_character in escapes.items():
+        text = text.replace(character, escaped_character)
     return text
 
 
-def native(value: Any) -> Any:
-    """What YAML keeps as it is of plain data: no control character, nothing infinite.
+def convert_for_yaml(value: Any) -> Any:
+    """Convert plain data so that YAML stores it exactly.
 
-    A number that is not finite is None, and so is a list with one, such as an interval,
-    since readers drop None from lists; None is left out of mappings.
+    Texts lose control characters. A number that is not finite becomes None, and so does a list that
+    contains one, such as an interval, since readers drop None from lists. None is removed from
+    mappings.
 
-    >>> native({"n": 3, "ci95": [0.1, float("inf")], "no": None})
+    >>> convert_for_yaml({"n": 3, "ci95": [0.1, float("inf")], "no": None})
     {'n': 3}
     """
     if isinstance(value, Mapping):
-        kept = {shown(key): native(inner) for key, inner in value.items()}
-        return {key: inner for key, inner in kept.items() if inner is not None}
+        converted = {clean_text(key): convert_for_yaml(item) for key, item in value.items()}
+        return {key: item for key, item in converted.items() if item is not None}
     if isinstance(value, list):
-        inside = [native(inner) for inner in value]
-        return None if None in inside else inside
-    if hasattr(value, "item"):  # a number of NumPy
-        return native(value.item())
+        items = [convert_for_yaml(item) for item in value]
+        return None if None in items else items
+    is_numpy_number = hasattr(value, "item")
+    if is_numpy_number:
+        return convert_for_yaml(value.item())
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, str):
-        return shown(value, most=LONGEST)
+        return clean_text(value, max_length=MAX_YAML_LENGTH)
     return value
 
 
-# --- What a card is made from -------------------------------------------------------------------
+# --- The content of a card -----------------------------------------------------------------------
 
-TASKS = {
+TASK_BY_SUFFIX = {
     "ForSequenceClassification": "text-classification",
     "ForTokenClassification": "token-classification",
     "ForQuestionAnswering": "question-answering",
@@ -177,19 +198,20 @@ TASKS = {
     "ForCausalLM": "text-generation",
     "ForImageClassification": "image-classification",
 }
-SCORES = {"accuracy": "accuracy", "f1": "F1", "roc_auc": "ROC-AUC"}
+"""Task on the Hub by the suffix of a model class."""
+SCORE_NAMES = {"accuracy": "accuracy", "f1": "F1", "roc_auc": "ROC-AUC"}
+"""Printed names of the scores that a training records."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A model in words and numbers.
+    """Facts about a model.
 
     Attributes:
-        name: folder's name, or Hub id.
-        config: its configuration as plain data.
-        record: what its training left behind, ``training.json``; empty where it left
-            nothing.
-        n_parameters: in all.
+        name: name of its folder, or its Hub id.
+        config: configuration as plain data.
+        record: the record of its training (``training.json``); empty if there is none.
+        n_parameters: number of parameters.
     """
 
     name: str
@@ -198,30 +220,31 @@ class Checkpoint:
     n_parameters: int | None = None
 
     @property
-    def head(self) -> str:
-        """The class that the checkpoint was saved as, such as BertForSequenceClassification."""
-        named = self.config.get("architectures")
-        return str(named[0]) if isinstance(named, list) and named else ""
+    def class_name(self) -> str:
+        """Name of the model class, such as BertForSequenceClassification; "" if it is unknown."""
+        architectures = self.config.get("architectures")
+        is_known = isinstance(architectures, list) and architectures
+        return str(architectures[0]) if is_known else ""
 
     @property
-    def ending(self) -> str:
-        """What that class is called behind its kind, of :data:`TASKS`; "" for another one."""
-        known = [name for name in TASKS if self.head.endswith(name)]
-        return "".join(known[:1])
+    def class_suffix(self) -> str:
+        """End of the class name that is a key of ``TASK_BY_SUFFIX``; "" for other classes."""
+        suffixes = (suffix for suffix in TASK_BY_SUFFIX if self.class_name.endswith(suffix))
+        return next(suffixes, "")
 
     @property
-    def in_quotes(self) -> str:
-        """Its name, as it can stand between quotes in a command."""
-        return shown(self.name).replace('"', "'").replace("\\", "/")
+    def quotable_name(self) -> str:
+        """The name without characters that would end a quotation in a command."""
+        return clean_text(self.name).replace('"', "'").replace("\\", "/")
 
     @property
     def is_attention_classifier(self) -> bool:
-        """Whether it is one of this package's classifiers."""
+        """Whether the model is one of this package's attention classifiers."""
         return self.config.get("model_type") == "attention_classifier"
 
     @property
     def has_own_code(self) -> bool:
-        """Whether its code is beside its weights, to be allowed when it is loaded."""
+        """Whether loading the model requires ``trust_remote_code``."""
         return bool(self.config.get("auto_map"))
 
     @property
@@ -231,35 +254,34 @@ class Checkpoint:
         return [str(names[key]) for key in sorted(names, key=int)]
 
 
-def task_of(checkpoint: Checkpoint) -> str | None:
-    """The Hub's name of the task; None where the head is none it knows."""
-    return TASKS.get(checkpoint.ending)
+def get_hub_task(checkpoint: Checkpoint) -> str | None:
+    """Return the name of a model's task on the Hub, or None if it has none."""
+    return TASK_BY_SUFFIX.get(checkpoint.class_suffix)
 
 
 @dataclass(frozen=True)
-class AuditedOn:
-    """What an audit found, as a card tells it.
+class AuditSummary:
+    """The results of an audit in a card.
 
     Attributes:
-        data: the texts' data set.
-        split: of the data set.
-        n: texts.
-        seed: of the audit.
-        conclusion: the question with its graded answer, one sentence; None without
-            evidence.
+        data: the audited data set.
+        split: the audited split.
+        n_texts: number of audited texts.
+        seed: seed of the audit.
+        conclusion: the main question with its answer as one sentence; None without evidence.
         findings: every question with its answer.
-        notes: sentences that belong beside them.
-        contradictions: what the mathematics forbids and the rows say.
-        provenance: settings and versions.
-        rows_url: where the rows are published; None where they are not.
-        answer: the graded answer.
-        command: the line that repeats it; empty where the data have no name to give.
-        has_pairs: whether its texts are pairs.
+        notes: sentences that qualify the findings.
+        contradictions: results that are mathematically impossible, which indicates a bug.
+        provenance: settings and versions of the audit.
+        rows_url: address of the published rows; None if they are not published.
+        answer: the answer to the main question.
+        command: command that repeats the audit; "" if the data set cannot be named.
+        has_pairs: whether the texts are pairs.
     """
 
-    data: DataName
+    data: DatasetReference
     split: str
-    n: int
+    n_texts: int
     seed: int
     conclusion: str | None
     findings: tuple[Finding, ...] = ()
@@ -273,139 +295,160 @@ class AuditedOn:
 
 
 @dataclass(frozen=True)
-class Card:
-    """Everything a README says of a checkpoint.
+class CardContent:
+    """The content of a model card.
 
     Attributes:
         checkpoint: the model.
-        audits: of it; none where it was not audited.
-        data_id: Hub id of the data it was trained and tested on, where their name does not
-            tell; it holds for data that are not known by an id of their own.
-        license: of the model; None leaves it open.
+        audits: the audits of the model; empty if it was not audited.
+        data_id: Hub id of data sets whose own name does not give one.
+        license: license of the model; None leaves it open.
     """
 
     checkpoint: Checkpoint
-    audits: tuple[AuditedOn, ...] = ()
+    audits: tuple[AuditSummary, ...] = ()
     data_id: str | None = None
     license: str | None = None
 
     @property
-    def trained_on(self) -> DataName | None:
-        """The data it was trained on; None where that is not known."""
-        recorded = self.checkpoint.record.get("dataset")
-        if recorded is not None:
-            return self.known(DataName.of(str(recorded)))
-        return None if self.data_id is None else DataName(self.data_id, self.data_id)
+    def trained_on(self) -> DatasetReference | None:
+        """The data set on which the model was trained; None if it is unknown."""
+        recorded_name = self.checkpoint.record.get("dataset")
+        if recorded_name is not None:
+            return self.add_hub_id(DatasetReference.from_name(str(recorded_name)))
+        return None if self.data_id is None else DatasetReference(self.data_id, self.data_id)
 
     @property
     def reads_pairs(self) -> bool:
         """Whether the model is known to read pairs of texts."""
-        of_model = bool(self.checkpoint.config.get("query_encoder"))
-        return of_model or any(audit.has_pairs for audit in self.audits)
+        has_query_encoder = bool(self.checkpoint.config.get("query_encoder"))
+        return has_query_encoder or any(audit.has_pairs for audit in self.audits)
 
-    def known(self, data: DataName) -> DataName:
-        """Data with the Hub id that was given, where they have none themselves."""
-        return DataName(data.name, data.hub_id or self.data_id)
-
-
-# --- The YAML of a card: scores and findings as the README's ``model-index`` ---------------------
-# Made by, and read back with, huggingface_hub.
-
-METRIC = "attention_faithfulness"
-BY = "attnprobe card"
-"""Marks our results among a user's: the value of ``by`` in a metric's arguments."""
-LOCAL = "local"
-"""The type of data that are not on the Hub."""
-TAGS = ("attention", "interpretability", "hf_attnprobe")
+    def add_hub_id(self, data: DatasetReference) -> DatasetReference:
+        """Return a data set with ``data_id`` as its Hub id, unless it has one."""
+        return DatasetReference(data.name, data.hub_id or self.data_id)
 
 
-def metadata(card: Card) -> ModelCardData:
-    """The README's front matter."""
-    results = eval_results(card)
-    scores = [r.metric_type for r in results if r.metric_type in SCORES]
-    start = str(card.checkpoint.record.get("start") or "")
-    data = [card.trained_on, *(card.known(audit.data) for audit in card.audits)]
-    hub_ids = [name.hub_id for name in data if name is not None and name.hub_id]
+# --- The front matter, in the format of huggingface_hub ------------------------------------------
+
+FAITHFULNESS_METRIC = "attention_faithfulness"
+"""Type of the metrics in the front matter that come from an audit."""
+RESULT_AUTHOR = "attnprobe card"
+"""Value of ``by`` in a metric's arguments, by which generated results differ from a user's."""
+LOCAL_DATASET = "local"
+"""Type of a data set that is not on the Hub."""
+CARD_TAGS = ("attention", "interpretability", "hf_attnprobe")
+"""Tags of every card."""
+
+
+def build_metadata(card: CardContent) -> ModelCardData:
+    """Build the front matter of a card.
+
+    Args:
+        card: content of the card.
+
+    Returns:
+        The front matter, with results in the format ``model-index``.
+    """
+    results = build_eval_results(card)
+    scores = [result.metric_type for result in results if result.metric_type in SCORE_NAMES]
+    base_model = str(card.checkpoint.record.get("start") or "")
+    datasets = [card.trained_on, *(card.add_hub_id(audit.data) for audit in card.audits)]
+    hub_ids = [dataset.hub_id for dataset in datasets if dataset is not None and dataset.hub_id]
     return ModelCardData(
         license=card.license,
         library_name="transformers",
-        pipeline_tag=task_of(card.checkpoint),
-        tags=[*TAGS, *(["faithfulness"] if card.audits else [])],
-        base_model=start if is_hub_id(start) else None,
+        pipeline_tag=get_hub_task(card.checkpoint),
+        tags=[*CARD_TAGS, *(["faithfulness"] if card.audits else [])],
+        base_model=base_model if is_hub_id(base_model) else None,
         datasets=list(dict.fromkeys(hub_ids)) or None,
         metrics=list(dict.fromkeys(scores)) or None,
         eval_results=results or None,
-        model_name=shown(card.checkpoint.name) if results else None,
+        model_name=clean_text(card.checkpoint.name) if results else None,
     )
 
 
-# --- model-index --------------------------------------------------------------------
+def build_eval_results(card: CardContent) -> list[EvalResult]:
+    """Build the results of a card: scores of the training, and findings of the audits.
 
+    Results of the same split of a data set are adjacent. Values that are not finite are left out.
 
-def eval_results(card: Card) -> list[EvalResult]:
-    """Task scores and findings; those of one split of data stand together.
+    Args:
+        card: content of the card.
 
-    A number that is not finite is left out.
+    Returns:
+        The results.
     """
-    results = [*_scores(card)]
+    results = [*_iterate_score_results(card)]
     for audit in card.audits:
-        results += _of_audit(card, audit)
-    order = list(dict.fromkeys(r.unique_identifier for r in results))
-    return sorted(results, key=lambda r: order.index(r.unique_identifier))
+        results += _iterate_audit_results(card, audit)
+    order = list(dict.fromkeys(result.unique_identifier for result in results))
+    return sorted(results, key=lambda result: order.index(result.unique_identifier))
 
 
-def _scores(card: Card) -> Iterator[EvalResult]:
-    """The scores that the training recorded, on test and validation texts."""
+def _iterate_score_results(card: CardContent) -> Iterator[EvalResult]:
+    """Yield the scores that the training recorded, on test and validation texts."""
     record = card.checkpoint.record
-    data = card.trained_on or card.known(DataName("training data"))
+    data = card.trained_on or card.add_hub_id(DatasetReference("training data"))
+    metrics, n_texts = record.get("metrics") or {}, record.get("n_texts") or {}
     for split in ("test", "validation"):
-        for name, said in SCORES.items():
-            value = (record.get("metrics") or {}).get(f"{split}_{name}")
-            more = {"n": (record.get("n_texts") or {}).get(split)}
+        for metric, name in SCORE_NAMES.items():
+            value = metrics.get(f"{split}_{metric}")
+            arguments = {"n": n_texts.get(split)}
             if isinstance(value, int | float) and math.isfinite(value):
-                yield _result(card, data, split, name, said, value, more)
+                yield _build_result(card, data, split, metric, name, value, arguments)
 
 
-def _of_audit(card: Card, audit: AuditedOn) -> Iterator[EvalResult]:
-    data = card.known(audit.data)
-    recorded = (card.checkpoint.record.get("metrics") or {}).keys()
-    for f in audit.findings:
-        if f.rule == "accuracy":
-            majority = f.yardsticks.get("majority")
-            if majority is not None and f"{audit.split}_accuracy" not in recorded:
-                value, more = f.value + majority, {"n": f.n, "seed": audit.seed}
-                yield _result(card, data, audit.split, "accuracy", "accuracy", value, more)
-        elif math.isfinite(f.value):
-            told = {
-                "measure": RULES[f.rule].measure,
-                "answer": f.answer,
-                "ci95": f.ci95,
-                "n": f.n,
-                "yardsticks": f.yardsticks,
+def _iterate_audit_results(card: CardContent, audit: AuditSummary) -> Iterator[EvalResult]:
+    """Yield the findings of an audit, and the accuracy unless the training recorded it."""
+    data = card.add_hub_id(audit.data)
+    recorded_metrics = (card.checkpoint.record.get("metrics") or {}).keys()
+    for finding in audit.findings:
+        if finding.rule == "accuracy":
+            # The value of this finding is the accuracy minus that of the most frequent class.
+            majority = finding.yardsticks.get("majority")
+            if majority is not None and f"{audit.split}_accuracy" not in recorded_metrics:
+                accuracy = finding.value + majority
+                arguments = {"n": finding.n, "seed": audit.seed}
+                yield _build_result(
+                    card, data, audit.split, "accuracy", "accuracy", accuracy, arguments
+                )
+        elif math.isfinite(finding.value):
+            arguments = {
+                "measure": RULES[finding.rule].measure,
+                "answer": finding.answer,
+                "ci95": finding.ci95,
+                "n": finding.n,
+                "yardsticks": finding.yardsticks,
                 "seed": audit.seed,
             }
-            title = f"Attention: {f.name.lower()}"
-            yield _result(card, data, audit.split, METRIC, title, f.value, told)
+            name = f"Attention: {finding.name.lower()}"
+            yield _build_result(
+                card, data, audit.split, FAITHFULNESS_METRIC, name, finding.value, arguments
+            )
 
 
-def _result(
-    card: Card,
-    data: DataName,
+def _build_result(
+    card: CardContent,
+    data: DatasetReference,
     split: str,
     metric: str,
     name: str,
     value: float,
-    more: Mapping[str, Any],
+    arguments: Mapping[str, Any],
 ) -> EvalResult:
-    name_of_data = shown(data.hub_id or data.name)
+    """Build one result of the front matter."""
+    dataset_name = clean_text(data.hub_id or data.name)
+    # Local data sets have the same type. Without a configuration, all of them would be merged.
+    dataset_config = None if data.hub_id else dataset_name
     return EvalResult(
-        task_type=task_of(card.checkpoint) or "other",
-        dataset_type=data.hub_id or LOCAL,
-        dataset_name=name_of_data,
-        dataset_config=None if data.hub_id else name_of_data,  # else all of them were one
-        dataset_split=shown(split) or None,
+        task_type=get_hub_task(card.checkpoint) or "other",
+        dataset_type=data.hub_id or LOCAL_DATASET,
+        dataset_name=dataset_name,
+        dataset_config=dataset_config,
+        dataset_split=clean_text(split) or None,
         metric_type=metric,
-        metric_name=shown(name),
+        metric_name=clean_text(name),
         metric_value=float(value),
-        metric_args=native(plain({"by": BY, **more})),
+        metric_args=convert_for_yaml(to_plain({"by": RESULT_AUTHOR, **arguments})),
     )

@@ -14,15 +14,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hf_attnprobe import AttentionClassifierConfig, TrainingOptions, train
-from hf_attnprobe.cards.card import BEGIN, END, own_text, part, read_card, updated, with_others
+from hf_attnprobe.cards.card import (
+    BEGIN_COMMENT,
+    END_COMMENT,
+    extract_user_text,
+    render_part,
+    read_card,
+    update_readme,
+    merge_remote_metadata,
+)
 from hf_attnprobe.cards.metadata import (
-    AuditedOn,
-    Card,
+    AuditSummary,
+    CardContent,
     Checkpoint,
-    DataName,
-    eval_results,
-    metadata,
-    public,
+    DatasetReference,
+    build_eval_results,
+    build_metadata,
+    strip_local_folders,
 )
 from hf_attnprobe.statistics.grades import Answer
 from hf_attnprobe.statistics.verdicts import Finding
@@ -88,9 +96,9 @@ def finding(**changes):
 def card(*findings, name="bilstm", record=RECORD, config=CONFIG, **changes):
     audits = ()
     if findings:
-        audit = AuditedOn(DataName.of("sst"), "test", 40, 0, "So? No.", findings)
+        audit = AuditSummary(DatasetReference.from_name("sst"), "test", 40, 0, "So? No.", findings)
         audits = (audit,)
-    return Card(Checkpoint(name, config, record, 123), audits, **changes)
+    return CardContent(Checkpoint(name, config, record, 123), audits, **changes)
 
 
 def reread(text, tmp_path):
@@ -114,12 +122,12 @@ def check_plain(value):
 
 def test_a_card_counts_prompts_where_prompts_were_audited():
     asked = {"prediction": {"kind": "answer", "name": "the tokens of the answer"}}
-    audit = replace(card(finding()).audits[0], n=1, provenance=asked)
-    said = updated(None, replace(card(), audits=(audit,)))
-    assert "On 1 prompt of" in said and "On 40 texts of" in updated(None, card(finding()))
+    audit = replace(card(finding()).audits[0], n_texts=1, provenance=asked)
+    said = update_readme(None, replace(card(), audits=(audit,)))
+    assert "Audit of 1 prompt from" in said and "Audit of 40 texts from" in update_readme(None, card(finding()))
     one, other = (replace(audit, answer=answer) for answer in (Answer.PARTLY, Answer.NO))
     for audits, may in (((one,), "Only with a warning: "), ((one, other), "No.**")):
-        assert f"shown to users? **{may}" in updated(None, replace(card(), audits=audits))
+        assert f"shown to users? **{may}" in update_readme(None, replace(card(), audits=audits))
 
 
 # --- the results -------------------------------------------------------------------
@@ -127,8 +135,8 @@ def test_a_card_counts_prompts_where_prompts_were_audited():
 
 def test_the_results_are_read_back_as_they_were_written(tmp_path):
     made = card(finding(), finding(rule="removal", answer=Answer.YES))
-    read = reread(updated(None, made), tmp_path)
-    assert read.data.eval_results == eval_results(made)
+    read = reread(update_readme(None, made), tmp_path)
+    assert read.data.eval_results == build_eval_results(made)
     assert read.data.model_name == "bilstm"
     kinds = [r.metric_type for r in read.data.eval_results]
     assert kinds == ["accuracy", "f1", *["attention_faithfulness"] * 2]
@@ -149,25 +157,30 @@ def test_front_matter_of_other_kinds(tmp_path):
     """Kept where it can be; else refused in one line."""
     for front in OTHER_FRONTS:
         before = f"---\n{front}\n---\nmine\n" if front else "# Mine\n\nwords\n"
-        after = updated(before, card(finding()))
+        after = update_readme(before, card(finding()))
         read = reread(after, tmp_path)
-        assert read.data.eval_results == eval_results(card(finding()))
+        assert read.data.eval_results == build_eval_results(card(finding()))
         for key, value in (yaml.safe_load(front) or {}).items():
             held = read_card(after).data[key]
             assert held[:1] == value if key == "tags" else held == value
-        assert own_text(read_card(after)) == read_card(before).text.strip()
+        assert extract_user_text(read_card(after)) == read_card(before).text.strip()
     for front in ("a: [", "- a\n- b", "just words"):
-        with refuses(r"README\.md, got .*; mend it"):
-            updated(f"---\n{front}\n---\nmine\n", card())
-    for body in (BEGIN, END, f"{END}\n{BEGIN}", f"{BEGIN}{END}" * 2):
-        refused("one begin and one end", updated, f"mine\n{body}\nmine\n", card())
+        with refuses(r"front matter of README\.md .* is not valid YAML: .*; correct it"):
+            update_readme(f"---\n{front}\n---\nmine\n", card())
+    for body in (
+        BEGIN_COMMENT,
+        END_COMMENT,
+        f"{END_COMMENT}\n{BEGIN_COMMENT}",
+        f"{BEGIN_COMMENT}{END_COMMENT}" * 2,
+    ):
+        refused("must contain one comment", update_readme, f"mine\n{body}\nmine\n", card())
 
 
 def test_the_cards_here_parse_and_are_as_the_command_writes_them():
     """The front matter and the sentences say the same numbers; what does not need the checkpoint is as it is written now."""
     listed = (CARDS[0].parents[1] / "README.md").read_text()
     assert len(CARDS) >= 6
-    written = part(card(finding()))
+    written = render_part(card(finding()))
     limits = written.split("## Limits")[1].split("## Citation")[0].splitlines()[1:]
     for file in CARDS:
         read, text = ModelCard.load(file), file.read_text()
@@ -186,11 +199,11 @@ def test_the_cards_here_parse_and_are_as_the_command_writes_them():
         folder = re.compile(r"(?<![:/\w.])/(home|root|tmp|work|usr|Users)/")
         assert not folder.search(text)
         assert str(read) == text
-        assert text.startswith("---\n") and text.endswith(f"{END}\n")
+        assert text.startswith("---\n") and text.endswith(f"{END_COMMENT}\n")
         for title in re.findall("^## .*$", written, re.MULTILINE):
             of_a_transformer = title.replace("Intended use", "Use of its attention")
             assert f"\n{title}\n" in text or f"\n{of_a_transformer}\n" in text
-        assert f"\n{BEGIN}\n" in text and all(line in text for line in limits)
+        assert f"\n{BEGIN_COMMENT}\n" in text and all(line in text for line in limits)
 
 
 NAMES = dict.fromkeys(("sentence", "name", "label", "dataset"), names)
@@ -210,28 +223,28 @@ def test_odd_numbers_and_names(value, low, yardsticks, score, said, tmp_path_fac
     record = RECORD | {"metrics": {"test_f1": float(score)}, "dataset": said["dataset"]}
     config = CONFIG | {"id2label": {0: said["label"], 1: "b"}}
     made = card(odd, name=said["name"], record=record, config=config)
-    text = updated(None, made)
+    text = update_readme(None, made)
     read = reread(text, tmp_path_factory.mktemp("odd"))
-    check_plain(metadata(made).to_dict())
+    check_plain(build_metadata(made).to_dict())
     check_plain(read.data.to_dict())
-    wanted = eval_results(made)
+    wanted = build_eval_results(made)
     assert (read.data.eval_results or []) == wanted
     told = [r for r in wanted if r.metric_type == "attention_faithfulness"]
     assert len(told) == math.isfinite(value)
-    assert updated(text, made) == text  # whatever the names, our part is found again
+    assert update_readme(text, made) == text  # whatever the names, our part is found again
     assert "python/" not in text
 
 
 def test_a_card_without_an_audit_says_so():
-    text = updated(None, card())
+    text = update_readme(None, card())
     assert "Not audited yet" in text and "attention_faithfulness" not in text
     assert "Do not show its attention" in text
 
 
 def test_a_card_says_what_a_reader_asks_and_no_folder_of_a_machine():
-    text = updated(None, card(finding()))
+    text = update_readme(None, card(finding()))
     for said in (
-        "BiLSTM, 8 units",
+        "BiLSTM with 8 units",
         "`neg`, `pos`",
         "`jain-wallace`",
         "20 texts",
@@ -249,58 +262,60 @@ def test_a_card_says_what_a_reader_asks_and_no_folder_of_a_machine():
 def test_what_is_not_on_the_hub_has_no_id_of_it(tmp_path):
     record = {"dataset": "/data/claims.csv", "metrics": {"test_f1": 0.5}}
     made = card(record=record)
-    (score,) = eval_results(made)
+    (score,) = build_eval_results(made)
     assert (score.dataset_type, score.dataset_name) == ("local", "claims.csv")
-    audit = AuditedOn(DataName.of("/data/claims.csv"), "test", 40, 0, None, (finding(),))
-    local = Card(made.checkpoint, (audit,))
-    named = Card(made.checkpoint, (audit,), "me/claims")
-    assert {r.dataset_type for r in eval_results(local)} == {"local"}
-    assert {r.dataset_type for r in eval_results(named)} == {"me/claims"}
-    assert reread(updated(None, local), tmp_path).data.eval_results == eval_results(local)
+    audit = AuditSummary(DatasetReference.from_name("/data/claims.csv"), "test", 40, 0, None, (finding(),))
+    local = CardContent(made.checkpoint, (audit,))
+    named = CardContent(made.checkpoint, (audit,), "me/claims")
+    assert {r.dataset_type for r in build_eval_results(local)} == {"local"}
+    assert {r.dataset_type for r in build_eval_results(named)} == {"me/claims"}
+    assert reread(update_readme(None, local), tmp_path).data.eval_results == build_eval_results(
+        local
+    )
 
 
 def test_the_command_of_a_card_runs_or_says_what_is_to_be_filled_in():
     known = "attnprobe audit --model m --dataset claims.csv --text-column claim"
-    audit = AuditedOn(DataName.of("claims.csv"), "test", 40, 0, None, command=known)
+    audit = AuditSummary(DatasetReference.from_name("claims.csv"), "test", 40, 0, None, command=known)
     record = {"dataset": "claims.csv"}
-    text = part(Card(Checkpoint("m", CONFIG, record), (audit,)))
-    assert f"{known} --output-dir audit" in text and f"Repeat it: `{known}`" in text
+    text = render_part(CardContent(Checkpoint("m", CONFIG, record), (audit,)))
+    assert f"{known} --output-dir audit" in text and f"Command: `{known}`" in text
     for data in ("data given in memory", "claims.csv"):
-        unnamed = replace(audit, data=DataName.of(data), command="")
-        text = part(Card(Checkpoint("m", CONFIG, record), (unnamed,)))
+        unnamed = replace(audit, data=DatasetReference.from_name(data), command="")
+        text = render_part(CardContent(Checkpoint("m", CONFIG, record), (unnamed,)))
         assert "attnprobe audit --model m --dataset DATA --output-dir audit" in text
-        assert "DATA is a data set's name" in text and "Repeat it" not in text
+        assert "Replace DATA by the name of a data set" in text and "Command: " not in text
 
 
 def test_a_model_of_pairs_is_shown_with_a_pair():
-    audit = AuditedOn(DataName.of("claims.csv"), "test", 40, 0, None, has_pairs=True)
-    plain = Card(Checkpoint("m", CONFIG, RECORD))
-    assert 'tokenizer("a first text", return' in part(plain)
+    audit = AuditSummary(DatasetReference.from_name("claims.csv"), "test", 40, 0, None, has_pairs=True)
+    plain = CardContent(Checkpoint("m", CONFIG, RECORD))
+    assert 'tokenizer("a first text", return' in render_part(plain)
     for pairs in (replace(plain, audits=(audit,)), card(config=CONFIG | {"query_encoder": True})):
-        assert 'tokenizer("a first text", "and a second one", return' in part(pairs)
+        assert 'tokenizer("a first text", "and a second one", return' in render_part(pairs)
 
 
 def test_only_a_model_of_the_papers_data_is_made_to_study_attention():
-    assert "## Intended use\n\nTo study attention" in part(card())
-    own = part(card(record={"dataset": "claims.csv"}))
-    assert "To study attention" not in own and "Intended use" not in own
+    assert "## Intended use\n\nThis model is for research on attention" in render_part(card())
+    own = render_part(card(record={"dataset": "claims.csv"}))
+    assert "This model is for research on attention" not in own and "Intended use" not in own
     assert "## Use of its attention\n\n**Do not show its attention" in own
     bert = {"architectures": ["BertForSequenceClassification"], "model_type": "bert"}
-    assert "To study attention" not in part(card(config=bert))
+    assert "This model is for research on attention" not in render_part(card(config=bert))
 
 
 def test_the_deceiving_and_the_adversary_say_what_they_are():
     record = {"deceives_on": ["he", "she"], "start": "base", "weight": 1.0}
-    assert "Trained to hide its attention" in part(card(record=record))
-    assert "as an adversary" in part(card(record={"lambda": 0.1, "seed": 1}))
+    assert "Trained to hide its attention" in render_part(card(record=record))
+    assert "as an adversary" in render_part(card(record={"lambda": 0.1, "seed": 1}))
 
 
 def test_names_are_those_of_the_hub_or_the_last_part_of_a_folder(tmp_path):
-    assert DataName.of("SetFit/sst2") == DataName("sst", "SetFit/sst2")
-    assert DataName.of("sst=/data/mine").hub_id == "SetFit/sst2"
-    assert DataName.of(str(tmp_path / "mine")) == DataName("mine")
-    assert DataName.of("babi1=data/babi") == DataName("babi1")
-    assert public("C:\\models\\a") == "a"
+    assert DatasetReference.from_name("SetFit/sst2") == DatasetReference("sst", "SetFit/sst2")
+    assert DatasetReference.from_name("sst=/data/mine").hub_id == "SetFit/sst2"
+    assert DatasetReference.from_name(str(tmp_path / "mine")) == DatasetReference("mine")
+    assert DatasetReference.from_name("babi1=data/babi") == DatasetReference("babi1")
+    assert strip_local_folders("C:\\models\\a") == "a"
 
 
 # --- a user's own text --------------------------------------------------------------
@@ -309,18 +324,18 @@ def test_names_are_those_of_the_hub_or_the_last_part_of_a_folder(tmp_path):
 @pytest.mark.parametrize("eol", ["\n", "\r\n"])
 def test_what_a_user_wrote_stays(eol, tmp_path):
     before = USERS.replace("\n", eol)
-    once = updated(before, card(finding()))
+    once = update_readme(before, card(finding()))
     assert read_card(once).text.startswith(read_card(before).text)
     read = reread(once, tmp_path)
     assert read.data.license == "mit" and read.data["widget"] == [{"text": "hello"}]
     assert read.data.tags[:2] == ["mine", "attention"] and "hf_attnprobe" in read.data.tags
     assert read.data.model_name == "theirs"
     assert read.data.eval_results[0].metric_value == 0.9
-    assert read.data.eval_results[1:] == eval_results(card(finding()))
-    assert updated(once, card(finding())) == once
+    assert read.data.eval_results[1:] == build_eval_results(card(finding()))
+    assert update_readme(once, card(finding())) == once
     # Then it is audited again: our numbers are replaced, theirs are not.
-    twice = updated(once + f"{eol}A last word.{eol}", card(finding(value=0.5)))
-    assert twice.endswith(f"A last word.{eol}") and twice.count(BEGIN) == 1
+    twice = update_readme(once + f"{eol}A last word.{eol}", card(finding(value=0.5)))
+    assert twice.endswith(f"A last word.{eol}") and twice.count(BEGIN_COMMENT) == 1
     values = [r.metric_value for r in reread(twice, tmp_path).data.eval_results]
     assert values == [0.9, 0.75, 0.5, 0.5]
     if eol == "\r\n":
@@ -334,9 +349,9 @@ printed = names.filter(str.isprintable)  # PyYAML reads some line ends back as s
 @given(body=st.text(max_size=60), front=st.dictionaries(printed, printed, max_size=3))
 def test_any_text_and_any_front_matter_stay(body, front):
     body = body.replace("\r", "").encode("utf-8", "replace").decode()
-    front = {key: value for key, value in front.items() if key not in vars(metadata(card()))}
+    front = {key: value for key, value in front.items() if key not in vars(build_metadata(card()))}
     text = f"---\n{yaml.safe_dump({'mine': 1, **front})}---\n{body}"
-    found = read_card(updated(text, card(finding())))
+    found = read_card(update_readme(text, card(finding())))
     assert found.text.startswith(body.rstrip("\r\n"))
     assert {"mine": 1, **front}.items() <= vars(found.data).items()
 
@@ -351,8 +366,8 @@ OTHER_FRONTS = [
 
 
 def test_what_only_the_other_version_says_is_taken_over(tmp_path):
-    here = updated(None, card(finding()))
-    read = reread(with_others(here, USERS), tmp_path)
+    here = update_readme(None, card(finding()))
+    read = reread(merge_remote_metadata(here, USERS), tmp_path)
     assert read.data.license == "mit" and read.text == read_card(here).text
     values = [r.metric_value for r in read.data.eval_results]
     assert sorted(values) == [0.22, 0.5, 0.75, 0.9]
