@@ -41,7 +41,7 @@ def test_an_attention_classifier_has_one_layer(options):
     model = classifier(**options)
     assert lacking(model) == {BlockOutputs, HeadOutputs, MaskedReplay, Stack}
     assert isinstance(model, AttentionModel) and not model.lacks(AttentionModel)
-    with pytest.raises(AttnProbeError, match=r"model with Stack, got .*Adapter, which"):
+    with pytest.raises(AttnProbeError, match=r"methods of Stack, but .*Adapter does not have them"):
         model.require(Stack)
 
 
@@ -63,7 +63,7 @@ def test_where_two_stacks_meet_there_is_no_stack():
     model = wrap(shared("bart"))
     stacked = [not model.lacks(Stack, Site(layer)) for layer in range(6)]
     assert stacked == [True, True, False, False, False, False]
-    with pytest.raises(AttnProbeError, match=r"single stack up to cross\.0, which"):
+    with pytest.raises(AttnProbeError, match=r"single stack of layers up to cross\.0, which"):
         model.list_layers_below(3)
 
 
@@ -83,14 +83,14 @@ def test_what_a_model_is_called_and_counts():
 def test_a_model_that_refuses_one_shorter_text_is_not_passed_over(run, monkeypatch):
     """It would lose its leave-one-out, for this batch only, and nobody would know."""
     model = wrap(make("bert"))
-    observation, logits = model.observe(prepare(model)), model.logits
+    observation, logits = model.observe(prepare(model)), model.compute_logits
 
     def refuse(inputs, *arguments, **options):
         if 4 in inputs["attention_mask"].sum(1):  # a text of five tokens without one
             raise ValueError("no text of four tokens, please")
         return logits(inputs, *arguments, **options)
 
-    monkeypatch.setattr(model, "logits", refuse)
+    monkeypatch.setattr(model, "compute_logits", refuse)
     with pytest.raises(AttnProbeError, match=r"refused a batch .*: no text of four"):
         run(observation, Site(1, 1))
 
@@ -108,12 +108,13 @@ class PlainAdapter(AttentionModelBase):
     def __init__(self, model, *, mask_id=None):
         self.model, self.mask_id = model, mask_id
 
-    sites = prepare = observe = visible = read_map = replay = lambda self: None
+    sites = prepare = observe = replay = lambda self: None
+    get_visible_keys = select_row = lambda self: None
 
 
 def test_adapters_are_registered_by_class_and_by_model_type(monkeypatch):
     monkeypatch.setattr("hf_attnprobe.adapters._factories", {})
-    with pytest.raises(AttnProbeError, match="register one with register_adapter"):
+    with pytest.raises(AttnProbeError, match="register an adapter with register_adapter"):
         wrap(Plain())
     register_adapter(Plain, PlainAdapter)
     adapter = wrap(Plain(), mask_id=3)

@@ -64,13 +64,13 @@ def test_erasure_is_an_edited_token_list(family, by):
 def test_equal_sets_are_run_once_and_nothing_erased_not_at_all(monkeypatch):
     adapter, observation = observed(make("bert"))
     erased, rows = random_sets(observation.batch.content_mask), []
-    logits = adapter.logits
+    logits = adapter.compute_logits
 
     def counted(inputs, *edit):
         rows.append(len(inputs["input_ids"]))
         return logits(inputs, *edit)
 
-    monkeypatch.setattr(adapter, "logits", counted)
+    monkeypatch.setattr(adapter, "compute_logits", counted)
     once = adapter.erase_inputs(observation, erased)
     n_once = sum(rows)
     assert n_once == len(

@@ -225,7 +225,7 @@ class ClassifierAdapter(SingleHeadAdapter):
         """Create a batch from padded tokenizer output; see `AttentionModel.prepare`."""
         ids = inputs["input_ids"].to(self.model.device)
         mask = inputs["attention_mask"].to(self.model.device)
-        content = self.base.content_mask(mask, ids)
+        content = self.base.build_content_mask(mask, ids)
         inputs = {"input_ids": ids, "attention_mask": mask}
         return Batch(inputs, content, content, tuple(example_ids), labels)
 

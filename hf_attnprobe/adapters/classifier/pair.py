@@ -77,8 +77,8 @@ class PairAdapter(SingleHeadAdapter):
             raise AttnProbeError(
                 f"{error} (in the batch that starts at text {first_id})"
             ) from error
-        content = self.base.content_mask(pair.first, model_inputs["input_ids"])
-        candidates = self.base.candidates(model_inputs["input_ids"], pair.first)
+        content = self.base.build_content_mask(pair.first, model_inputs["input_ids"])
+        candidates = self.base.find_candidates(model_inputs["input_ids"], pair.first)
         if candidates is not None:
             model_inputs["candidates"] = candidates
         return Batch(model_inputs, content, content, tuple(example_ids), labels)
@@ -229,7 +229,7 @@ class PairAdapter(SingleHeadAdapter):
     def _run_first_texts(self, texts: Mapping[str, Tensor]) -> Tensor:
         """Compute the probabilities of shortened first texts, `[n, classes]`."""
         ids, first = texts["input_ids"], texts["attention_mask"]
-        content = self.base.content_mask(first, ids)
+        content = self.base.build_content_mask(first, ids)
         query = texts["query"][:, 0]
         candidates = texts["candidates"][:, 0]
         vectors = self.base.embeddings(ids)

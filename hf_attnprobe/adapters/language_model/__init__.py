@@ -1,1 +1,10 @@
-"""Decoders that answer from a passage: the prompt, passes over it, and their adapter."""
+"""Adapter of decoders that answer from a passage.
+
+A passage consists of units, such as sentences, and the tests measure how the answer depends on them. Start
+reading with `adapter`.
+
+- `adapter`: `LanguageModelAdapter`, which implements the protocol.
+- `prompt`: a prompt with its answer; which tokens belong to which unit, and edits of unit weights.
+- `kv_cache_passes`: forward passes over the last tokens of a prompt, with cached keys and values.
+- `prompt_batching`: running the forward passes of several prompts as one batch.
+"""

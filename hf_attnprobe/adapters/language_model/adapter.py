@@ -1,7 +1,7 @@
-"""A decoder that answers from a passage, as an :class:`AttentionModel`.
+"""Adapter of a decoder that answers from a passage.
 
-A BiLSTM classifier is a Transformer with one query; a decoder with a passage is a model whose
-keys are the passage's units and whose queries are the rows behind the passage.
+The keys of this model are the units of the passage, and its queries are the rows after the passage. See
+`hf_attnprobe.protocol.AnswersFromPassage`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -13,8 +13,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from hf_attnprobe.adapters.language_model.kv_cache_passes import (
-    PromptPass,
     PassageState,
+    PromptPass,
     PromptRunner,
 )
 from hf_attnprobe.adapters.language_model.prompt import (
@@ -31,16 +31,16 @@ from hf_attnprobe.adapters.pretrained import PretrainedModelInfo
 from hf_attnprobe.adapters.transformer.attention_hooks import (
     OutputHook,
     detach_attention,
-    unpack_heads,
     find_visible_keys,
+    unpack_heads,
 )
 from hf_attnprobe.adapters.transformer.layout import (
-    create_example_inputs,
     compute_gradient_times_input,
+    create_example_inputs,
 )
 from hf_attnprobe.adapters.transformer.recorded_blocks import (
-    record_outputs,
     get_relative_tolerance,
+    record_outputs,
 )
 from hf_attnprobe.adapters.transformer.replay import check_edits_reach_logits
 from hf_attnprobe.adapters.transformer.task_heads import compute_candidate_scores
@@ -54,9 +54,9 @@ from hf_attnprobe.protocol import (
     HeadOutputs,
     HeadValues,
     KeptPositions,
+    LayerReader,
     Observation,
     OutputProjections,
-    LayerReader,
     Reference,
     S,
     Site,
@@ -64,29 +64,29 @@ from hf_attnprobe.protocol import (
 
 
 PASSAGE_OPERATORS = ("deletion", "gap")
-"""How units are left out: the others close up, or keep their positions."""
+"""Ways to erase units: later tokens move up ("deletion"), or keep their positions ("gap")."""
 TYPICAL_LARGE_LOGIT = 32
-"""Logits of this size round by so many eps."""
+"""Size of a large logit; its rounding error is this number times the machine epsilon."""
 PROMPTS_PER_BATCH = 8
-"""Prompts of like length whose passes are one on a GPU; on a CPU that takes no less time."""
+"""Number of prompts of similar length whose passes are joined on a GPU; not useful on a CPU."""
 
 
 T = TypeVar("T")
 
 
 class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase):
-    """Reads and edits what the rows behind a passage give its units.
+    """Adapter that reads and edits the attention from the rows after a passage to its units.
 
-    Like :class:`~hf_attnprobe.adapters.transformer.adapter.TransformerAdapter` it works on a
-    twin that shares the model's weights. One prompt is a batch.
+    It works on a copy of the model that shares its weights, like `TransformerAdapter`. A batch is one
+    prompt with its answer.
 
     Args:
-        model: with a causal language-modelling head.
-        dtype: what to compute in; ``None``: as loaded.
-        rows: which rows tests may move, see ``ROW_CHOICES``.
-        unit: what the units are, in one word.
-        tokens_per_pass: how many keys to feed at once in replays; ``None``: by device.
-        ignored: further options of other adapters.
+        model: A model with a causal language-modelling head.
+        dtype: Data type of all computations. None keeps the type of the weights.
+        rows: Rows that tests may edit, one of `ROW_CHOICES`.
+        unit: Name of a unit of the passage, such as "sentence".
+        tokens_per_pass: Number of keys in a forward pass of replays. None chooses it by device.
+        **ignored_options: Options of other adapters.
     """
 
     model: PreTrainedModel
@@ -100,53 +100,58 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
         rows: str = "behind",
         unit: str = "sentence",
         tokens_per_pass: int | None = None,
-        **ignored: Any,
+        **ignored_options: Any,
     ) -> None:
         if rows not in ROW_CHOICES:
-            raise AttnProbeError(f"expected rows to be one of {', '.join(ROW_CHOICES)}, got {rows!r}")
+            raise AttnProbeError(
+                f"expected rows to be one of {', '.join(ROW_CHOICES)}, got {rows!r}"
+            )
         PretrainedModelInfo.__init__(self, model)
         head = AnswerHead(model.config.get_text_config().vocab_size)
         PromptRunner.__init__(self, model, head, dtype=dtype, tokens_per_pass=tokens_per_pass)
         self.label_names: list[str] = []
         self.rows, self.unit = rows, unit
-        self._unchecked = set(range(len(self.layers)))
+        self._unchecked_layers = set(range(len(self.layers)))
         self._check_causal()
-        self.shared_heads = self._sharing()
+        self.shared_heads = self._group_sharing_heads()
 
     def _check_causal(self) -> None:
-        """Raises AttnProbeError where a token sees a later one."""
+        """Raise AttnProbeError if a token can see a later one."""
 
-        def check(layer: int, weights: Tensor, scores: Tensor) -> Tensor:
+        def check_mask(layer: int, weights: Tensor, scores: Tensor) -> Tensor:
             if find_visible_keys(scores).triu(1).any():
                 raise AttnProbeError(
-                    "expected a language model whose tokens see no later ones, "
-                    f"{type(self.model).__name__} is none as it is configured; an encoder "
-                    "needs is_decoder=True"
+                    "expected a language model whose tokens see no later tokens, but "
+                    f"{type(self.model).__name__} is not configured in this way; an encoder needs "
+                    "is_decoder=True"
                 )
             return weights
 
         with torch.no_grad():
-            self.compute_logits(create_example_inputs(self.model), check)
+            self.compute_logits(create_example_inputs(self.model), check_mask)
 
     @property
     def prediction(self) -> Prediction:
+        """Meaning of the prediction vector: the tokens of the answer."""
         return self.head.prediction
 
-    def _sharing(self) -> list[list[Site]]:
-        sets: list[list[Site]] = []
-        for layer, n_shared in enumerate(self.n_sharing_heads):
-            if n_shared <= 1:
+    def _group_sharing_heads(self) -> list[list[Site]]:
+        """Group the heads that share keys and values."""
+        groups: list[list[Site]] = []
+        for layer, group_size in enumerate(self.n_sharing_heads):
+            if group_size <= 1:
                 continue
             heads = [Site(layer, head) for head in range(self.n_heads[layer])]
-            for start in range(0, len(heads), n_shared):
-                end = start + n_shared
-                sets.append(heads[start:end])
-        return sets
+            for start in range(0, len(heads), group_size):
+                end = start + group_size
+                groups.append(heads[start:end])
+        return groups
 
     def lacks(self, capability: type, site: Site | None = None) -> str | None:
+        """Return the reason why the model lacks a capability, or None; see the base class."""
         if capability is HeadValues:
             return (
-                "expected one value per unit, a passage's unit has one per token; "
+                "expected one value vector per unit, but a unit of a passage has one per token; "
                 "leave the test out"
             )
         if capability is OutputProjections:
@@ -155,19 +160,26 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
             return self._head_support.no_outputs
         if capability is KeptPositions and not self.keeps_positions:
             return (
-                f"expected a model that takes position_ids from 0 on, {type(self.model).__name__} "
-                "does not; leave the test out"
+                "expected a model that accepts position_ids from 0 on, but "
+                f"{type(self.model).__name__} does not; leave the test out"
             )
         return super().lacks(capability, site)
 
     @property
     def n_parallel_batches(self) -> int:
-        """How many prompts an audit works on at once, see :meth:`run_jobs_together`."""
+        """Number of prompts that an audit processes concurrently; see `run_jobs_together`."""
         is_gpu = self.model.device.type != "cpu"
         return PROMPTS_PER_BATCH if is_gpu and self.can_join_prompts else 1
 
     def run_jobs_together(self, jobs: Sequence[Callable[[], T]]) -> list[T]:
-        """What jobs return, each of another prompt; edits and deletions of all are one pass."""
+        """Run jobs of different prompts, and join their passes; see `prompt_batching`.
+
+        Args:
+            jobs: Functions without arguments, each for another prompt.
+
+        Returns:
+            The results of the jobs.
+        """
         return run_jobs_together(jobs, self.run_passes)
 
     # Batches and observations
@@ -178,247 +190,299 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
         example_ids: tuple[int, ...],
         labels: Tensor | None = None,
     ) -> Batch:
-        """A batch of one prompt with its answer.
+        """Create a batch of one prompt with its answer.
 
         Args:
-            inputs: each [1, tokens]: ``input_ids``, ``unit_ids`` (number of the unit, −1
-                in none), ``labelled`` (1 at the answer's tokens, the last ones) and
-                perhaps ``other_ids`` (the other answer's token where it differs first, −1
-                elsewhere).
-            example_ids, labels: as for other models.
+            inputs: Tensors of shape `[1, tokens]`: `input_ids`; `unit_ids`, the index of each token's
+                unit, or -1; `labelled`, 1 for the tokens of the answer, which are the last ones; and
+                optionally `other_ids`, which is -1 except for the first token at which an alternative
+                answer differs, where it is that answer's token.
+            example_ids: Id of the prompt in the data set.
+            labels: Not used by tests of language models.
+
+        Returns:
+            A batch whose keys are the units and the two extra columns.
+
+        Raises:
+            AttnProbeError: If the inputs are not a single prompt with a passage and an answer.
         """
         missing = {"input_ids", "unit_ids", "labelled"} - inputs.keys()
         if missing:
             raise AttnProbeError(
-                f"expected prompts with answers, got texts without {', '.join(sorted(missing))}; "
-                f"{type(self.model).__name__} is a language model: audit it on Answers"
+                "expected prompts with answers, got texts without "
+                f"{', '.join(sorted(missing))}; {type(self.model).__name__} is a language model, so "
+                "audit it on Answers"
             )
         inputs = {name: value.to(self.model.device) for name, value in inputs.items()}
         inputs.setdefault("other_ids", torch.full_like(inputs["input_ids"], -1))
         self._check_inputs(inputs)
         names = ("input_ids", "unit_ids", "labelled", "other_ids")
-        kept = {name: inputs[name] for name in names}
-        kept["kept"] = self.prefill(kept).kept
-        prompt = Prompt(kept, self.rows)
+        batch_inputs = {name: inputs[name] for name in names}
+        batch_inputs["kept"] = self.prefill(batch_inputs).candidates
+        prompt = Prompt(batch_inputs, self.rows)
         columns = torch.arange(prompt.n_columns, device=self.model.device)
         mask = torch.ones_like(columns, dtype=torch.bool)
-        of_keys = prompt.get_columns(prompt.n_tokens).column_of_key
-        content = (columns < prompt.n_columns - N_EXTRA_COLUMNS) & torch.isin(columns, of_keys)
-        return Batch(kept, mask[None], content[None], tuple(example_ids), labels)
+        column_of_key = prompt.get_columns(prompt.n_tokens).column_of_key
+        is_unit = columns < prompt.n_columns - N_EXTRA_COLUMNS
+        content = is_unit & torch.isin(columns, column_of_key)
+        return Batch(batch_inputs, mask[None], content[None], tuple(example_ids), labels)
 
     def _check_inputs(self, inputs: Mapping[str, Tensor]) -> None:
+        """Raise AttnProbeError unless the inputs are one prompt with a passage and an answer."""
         ids = inputs["input_ids"]
         if len(ids) != 1:
             raise AttnProbeError(f"expected one prompt in a batch, got {len(ids)}")
-        largest = int(ids.max())
-        if self.n_embeddings is not None and largest >= self.n_embeddings:
+        largest_id = int(ids.max())
+        if self.n_embeddings is not None and largest_id >= self.n_embeddings:
             raise AttnProbeError(
-                f"expected token ids below {self.n_embeddings}, got {largest}; use the "
+                f"expected token ids below {self.n_embeddings}, got {largest_id}; use the "
                 "tokenizer of this model"
             )
 
         is_answer = inputs["labelled"][0]
         n_answer = int(is_answer.sum())
         if not 0 < n_answer < len(is_answer) or not is_answer[-n_answer:].all():
-            raise AttnProbeError("expected a prompt that ends in an answer, got none")
+            raise AttnProbeError(
+                "expected a prompt that ends with an answer, but its last tokens are not labelled"
+            )
 
-        in_unit = inputs["unit_ids"][0] >= 0
-        in_passage = in_unit[: -n_answer - 1]
-        in_answer = in_unit[-n_answer:]
-        if not in_passage.any() or in_answer.any():
-            raise AttnProbeError("expected a passage with units in front of the answer, got none")
+        is_in_unit = inputs["unit_ids"][0] >= 0
+        is_in_passage = is_in_unit[: -n_answer - 1]
+        is_in_answer = is_in_unit[-n_answer:]
+        if not is_in_passage.any() or is_in_answer.any():
+            raise AttnProbeError(
+                "expected a passage with units before the answer, got a prompt without one"
+            )
 
     def observe(self, batch: Batch) -> Observation:
-        prefilled = self.prefill(batch.inputs)
+        """Run one pass over a prompt and record attention by unit; see `AttentionModel.observe`."""
+        prefill = self.prefill(batch.inputs)
         prompt = Prompt(batch.inputs, self.rows)
-        for keys_values in (prefilled.keys_values, None):
-            state = PassageState(prompt, prefilled.kept, keys_values)
-            observation, scores = self._observed(batch, state)
-            if self.scores_agree(scores, prefilled.scores):
+        for keys_values in (prefill.keys_values, None):
+            state = PassageState(prompt, prefill.candidates, keys_values)
+            observation, scores = self._observe_rows(batch, state)
+            if self.scores_agree(scores, prefill.scores):
                 if self.has_length_dependent_positions:
                     self._check_last_token(observation)
                 return observation
-        error = float((scores - prefilled.scores).abs().max())
+        error = float((scores - prefill.scores).abs().max())
         raise AttnProbeError(
-            f"self-check: attention that is only read moved the logits by {error:.1e}; "
+            f"self-check failed: reading the attention changed the logits by {error:.1e}; "
             "this model cannot be audited, please report it"
         )
 
     @torch.no_grad()
-    def _observed(self, batch: Batch, state: PassageState) -> tuple[Observation, Tensor]:
-        """An observation with its scores [1, scores]."""
+    def _observe_rows(self, batch: Batch, state: PassageState) -> tuple[Observation, Tensor]:
+        """Run the rows after the prefix and return an observation with its scores `[1, scores]`."""
         attention: list[Tensor] = []
         visible: list[Tensor] = []
 
-        def note(layer: int, rows: Tensor, scores: Tensor, columns: KeyColumns) -> Tensor:
+        def note_layer(layer: int, rows: Tensor, scores: Tensor, columns: KeyColumns) -> Tensor:
             attention.append(columns.sum_by_column(rows))
-            seen = columns.sum_by_column(find_visible_keys(scores[:, 0]).float()) > 0
-            visible.append(seen & batch.content_mask[:, None])
+            n_visible = columns.sum_by_column(find_visible_keys(scores[:, 0]).float())
+            visible.append((n_visible > 0) & batch.content_mask[:, None])
             return rows
 
         with record_outputs(self.layout.blocks) as outputs:
-            scores = self.compute_row_scores(state, note)
+            scores = self.compute_row_scores(state, note_layer)
         state = state._replace(outputs=tuple(outputs), visible=tuple(visible))
         probs = self.head.compute_probs(scores, batch.inputs)
         return Observation(self, batch, probs, tuple(attention), state), scores
 
     def get_visible_keys(self, observation: Observation, layer: int) -> Tensor:
+        """Return the visible units of each row, bool `[1, rows, columns]`."""
         return observation.state.visible[layer]
 
     def select_row(self, observation: Observation, values: Tensor, site: Site) -> Tensor:
-        """The mean over the rows that predict the answer."""
+        """Compute the mean over the rows that predict the answer, or select `site.query`."""
         if site.query is not None:
             return values[:, site.query]
         n_answer = observation.state.prompt.n_answer
         return values[:, -n_answer:].mean(1)
 
     def compute_native_probs(self, batch: Batch) -> Tensor:
-        """The user's own model on the prompt and answer as they are."""
-        return self._by_own_model(batch, batch.inputs["input_ids"], 1)
+        """Compute the prediction vector of the user's model on prompt and answer, `[1, entries]`."""
+        return self._run_user_model(batch, batch.inputs["input_ids"], 1)
 
-    def _by_own_model(
+    def _run_user_model(
         self,
         batch: Batch,
         ids: Tensor,
-        n_behind: int = 0,
+        n_trailing_rows: int = 0,
         visible: Tensor | None = None,
     ) -> Tensor:
-        """Probabilities [1, entries] of the answer by the user's own model.
+        """Compute the prediction vector of the answer with the user's model, `[1, entries]`.
 
         Args:
-            ids: int [1, tokens], of the prompt, or what is left of it, and the answer.
-            n_behind: of the last rows those that predict nothing of the answer.
-            visible: bool [tokens, tokens], the keys that each row may look at.
+            batch: The prompt.
+            ids: Token ids of the prompt, or its remaining part, and the answer, int `[1, tokens]`.
+            n_trailing_rows: Number of last rows that do not predict a token of the answer.
+            visible: Visible keys of each row, bool `[tokens, tokens]`; None for the model's own mask.
         """
-        kept = batch.inputs["kept"]
-        n_read = kept.shape[1] + n_behind
-        given: dict[str, Any] = {"input_ids": ids, "use_cache": False}
+        candidates = batch.inputs["kept"]
+        n_read = candidates.shape[1] + n_trailing_rows
+        arguments: dict[str, Any] = {"input_ids": ids, "use_cache": False}
         if "logits_to_keep" in self.forward_parameters:
-            given["logits_to_keep"] = n_read
+            arguments["logits_to_keep"] = n_read
         if visible is not None:
-            kind = self.user_model.dtype
-            shown = torch.zeros(visible.shape, dtype=kind, device=ids.device)
-            hidden = shown.masked_fill(~visible, torch.finfo(kind).min)
-            given["attention_mask"] = hidden[None, None]
-        logits = self.compute_native_output(given).logits[:, -n_read:][:, : kept.shape[1]]
-        scores = compute_candidate_scores(logits, kept)
+            dtype = self.user_model.dtype
+            bias = torch.zeros(visible.shape, dtype=dtype, device=ids.device)
+            bias = bias.masked_fill(~visible, torch.finfo(dtype).min)
+            arguments["attention_mask"] = bias[None, None]
+        logits = self.compute_native_output(arguments).logits
+        answer_logits = logits[:, -n_read:][:, : candidates.shape[1]]
+        scores = compute_candidate_scores(answer_logits, candidates)
         return self.head.compute_probs(scores.flatten(1), batch.inputs)
 
     @torch.no_grad()
     def measure_native_differences(self, observation: Observation, unit: int) -> dict[str, float]:
-        """How far a deletion and a knockout are from passes of the user's own model.
+        """Measure how far a deletion and a knockout differ from passes of the user's own model.
 
-        Those know neither twin nor cache: one reads a shorter prompt, one has a mask over the
-        unit's cells, where masks by row change nothing else (with windows they do).
+        The user's model uses neither hooks nor a cache. The deletion is compared with a pass over a
+        shorter prompt. The knockout is compared with a pass in which an attention mask hides the unit. The
+        latter is only possible if such a mask does not change the model otherwise, as it does with sliding
+        windows.
+
+        Args:
+            observation: The observed prompt.
+            unit: Index of the unit that is deleted and knocked out.
 
         Returns:
-            Largest differences of probabilities, by what was done.
+            Largest difference of probabilities, by "deletion" and "knockout". A comparison that is not
+            possible is left out.
         """
         batch, prompt = observation.batch, observation.state.prompt
-        own = partial(self._by_own_model, batch)
-        found: dict[str, float] = {}
-        gone = torch.zeros_like(batch.content_mask)[None]
-        gone[..., unit] = True
-        left = prompt.find_remaining_tokens([unit])
-        if len(left) >= prompt.n_answer:
-            ours = self.erase_inputs(observation, gone)[0]
-            shorter = torch.cat([prompt.ids[:, left], batch.inputs["input_ids"][:, -1:]], 1)
-            found["deletion"] = _apart(ours, own(shorter, n_behind=1))
+        run_user_model = partial(self._run_user_model, batch)
+        differences: dict[str, float] = {}
+        is_unit = torch.zeros_like(batch.content_mask)[None]
+        is_unit[..., unit] = True
+        remaining = prompt.find_remaining_tokens([unit])
+        if len(remaining) >= prompt.n_answer:
+            probs = self.erase_inputs(observation, is_unit)[0]
+            last_id = batch.inputs["input_ids"][:, -1:]
+            shorter_ids = torch.cat([prompt.ids[:, remaining], last_id], 1)
+            native_probs = run_user_model(shorter_ids, n_trailing_rows=1)
+            differences["deletion"] = _compute_largest_difference(probs, native_probs)
 
         causal = torch.ones_like(prompt.ids[0], dtype=torch.bool)
         causal = causal.expand(prompt.n_tokens, -1).tril()
-        looks = causal.clone()
-        is_gone = prompt.get_columns(prompt.n_tokens).column_of_key == unit
-        looks[prompt.first_row :, is_gone] = False
-        if not looks.any(-1).all():
-            return found
-        stays = (~gone)[..., None, None, :].to(observation.attention[0].dtype)
-        kept = dict.fromkeys(range(len(self.layers)), stays)
-        ours = self.replay_masked(observation, kept, operator="renormalised")[0]
-        rounding = self._own_rounding
+        visible = causal.clone()
+        is_unit_key = prompt.get_columns(prompt.n_tokens).column_of_key == unit
+        visible[prompt.first_row :, is_unit_key] = False
+        if not visible.any(-1).all():
+            return differences
+        unit_factors = (~is_unit)[..., None, None, :].to(observation.attention[0].dtype)
+        factors = dict.fromkeys(range(len(self.layers)), unit_factors)
+        probs = self.replay_masked(observation, factors, operator="renormalised")[0]
+        tolerance = self._native_tolerance
         try:
-            error = _apart(ours, own(prompt.ids, visible=looks))
-            if not error <= rounding:
-                as_it_is = own(prompt.ids, visible=causal)
-                if not _apart(as_it_is, observation.probs) <= rounding:
-                    return found
-        except Exception:  # a model raises whatever it likes
-            return found
-        return found | {"knockout": error}
+            native_probs = run_user_model(prompt.ids, visible=visible)
+            error = _compute_largest_difference(probs, native_probs)
+            if not error <= tolerance:
+                masked_probs = run_user_model(prompt.ids, visible=causal)
+                mask_error = _compute_largest_difference(masked_probs, observation.probs)
+                if not mask_error <= tolerance:
+                    return differences
+        except Exception:
+            # A model may raise exceptions of any type.
+            return differences
+        return differences | {"knockout": error}
 
     # Edits
 
     def replay(self, observation: Observation, attention: Mapping[int, Tensor]) -> Tensor:
-        lowest = min(attention)
-        if lowest in self._unchecked:
-            self._check(observation, [lowest])
-        return self._probs(observation, self._replay_scores(observation, attention))
+        """Compute the prediction vectors with other sums of the units' weights.
 
-    def _probs(self, observation: Observation, scores: Tensor) -> Tensor:
+        See `AttentionModel.replay`.
+        """
+        lowest = min(attention)
+        if lowest in self._unchecked_layers:
+            self._check_layers(observation, [lowest])
+        return self._compute_probs(observation, self._replay_scores(observation, attention))
+
+    def _compute_probs(self, observation: Observation, scores: Tensor) -> Tensor:
+        """Compute prediction vectors from scores."""
         return self.head.compute_probs(scores, observation.batch.inputs)
 
     def _replay_scores(self, observation: Observation, attention: Mapping[int, Tensor]) -> Tensor:
-        """Scores [copies, 1, scores] with other totals of the units."""
+        """Compute scores `[copies, 1, scores]` with other sums of the units' weights."""
         for layer, edited in attention.items():
             self.check_site(Site(layer))
             if edited.shape[1:] != observation.attention[layer].shape:
-                expected = ["copies", *observation.attention[layer].shape]
+                expected_shape = ["copies", *observation.attention[layer].shape]
                 raise AttnProbeError(
-                    f"expected attention {expected} for layer {layer}, got {list(edited.shape)}"
+                    f"expected attention {expected_shape} for layer {layer}, "
+                    f"got {list(edited.shape)}"
                 )
-        return self._replayed(observation, attention, rescale_columns)
+        return self._replay_edits(observation, attention, rescale_columns)
 
     def replay_masked(
         self,
         observation: Observation,
-        kept: Mapping[int, Tensor],
+        factors: Mapping[int, Tensor],
         *,
         operator: str = "none",
     ) -> Tensor:
+        """Compute the prediction vectors with units knocked out; see `AnswersFromPassage`."""
         if operator not in KNOCKOUTS:
             raise AttnProbeError(
-                f"expected an operator out of {', '.join(KNOCKOUTS)}, got {operator!r}"
+                f"expected the knockout operator to be one of {', '.join(KNOCKOUTS)}, "
+                f"got {operator!r}"
             )
-        n_copies = max(map(len, kept.values()))
-        shapes = {layer: observation.attention[layer].shape for layer in kept}
-        every = {n: one.expand(n_copies, *shapes[n]) for n, one in kept.items()}
-        scores = self._replayed(observation, every, partial(apply_knockout, operator=operator))
-        return self._probs(observation, scores)
+        n_copies = max(map(len, factors.values()))
+        shapes = {layer: observation.attention[layer].shape for layer in factors}
+        expanded = {
+            layer: layer_factors.expand(n_copies, *shapes[layer])
+            for layer, layer_factors in factors.items()
+        }
+        knockout = partial(apply_knockout, operator=operator)
+        scores = self._replay_edits(observation, expanded, knockout)
+        return self._compute_probs(observation, scores)
 
-    def _replayed(
+    def _replay_edits(
         self,
         observation: Observation,
         edits: Mapping[int, Tensor],
-        change: Callable[[Tensor, Tensor, KeyColumns, Tensor], Tensor],
+        apply_edit: Callable[[Tensor, Tensor, KeyColumns, Tensor], Tensor],
     ) -> Tensor:
-        """Returns scores [copies, 1, scores]; ``change`` takes the rows of a layer and its edit."""
+        """Compute scores `[copies, 1, scores]` with edited attention.
+
+        Args:
+            observation: The observed prompt.
+            edits: Data of the edits by layer, each `[copies, 1, ...]`.
+            apply_edit: Function from rows of weights, rows of scores, columns and the data of a layer's
+                edit to edited rows.
+        """
         lowest, state = min(edits), observation.state
         ids = state.prompt.ids.expand(len(edits[lowest]), -1)
 
-        def of(copies: slice) -> PromptPass:
-            part = {layer: every[copies, 0] for layer, every in edits.items()}
+        def create_pass(copies: slice) -> PromptPass:
+            chunk = {layer: data[copies, 0] for layer, data in edits.items()}
 
             def edit(layer: int, rows: Tensor, scores: Tensor, columns: KeyColumns) -> Tensor:
-                if layer not in part:
+                if layer not in chunk:
                     return rows
-                return change(rows, scores, columns, part[layer])
+                return apply_edit(rows, scores, columns, chunk[layer])
 
             return PromptPass(state, ids[copies], state.first_run_row, edit, layer=lowest)
 
-        return self._in_parts(of, ids)
+        return self._run_in_chunks(create_pass, ids)
 
-    def _in_parts(self, of: Callable[[slice], PromptPass], ids: Tensor) -> Tensor:
-        """Scores [copies, 1, scores], as many copies at once as a pass may hold.
+    def _run_in_chunks(self, create_pass: Callable[[slice], PromptPass], ids: Tensor) -> Tensor:
+        """Run copies of a prompt in chunks that fit into a pass, and return their scores.
 
         Args:
-            of: makes a pass of some copies.
-            ids: int [copies, tokens], of all.
+            create_pass: Function from a slice of the copies to a pass.
+            ids: Token ids of all copies, int `[copies, tokens]`.
+
+        Returns:
+            Scores `[copies, 1, scores]`.
         """
         n_copies, n_tokens = ids.shape
-        n_at_once = max(1, self.tokens_per_pass // n_tokens)
-        starts = range(0, n_copies, n_at_once)
-        parts = [slice(start, start + n_at_once) for start in starts]
-        passes = [*map(of, parts)]
+        chunk_size = max(1, self.tokens_per_pass // n_tokens)
+        starts = range(0, n_copies, chunk_size)
+        chunks = [slice(start, start + chunk_size) for start in starts]
+        passes = [*map(create_pass, chunks)]
         scores = torch.cat([*run_batched(passes, self.run_passes)])
         return scores[:, None]
 
@@ -426,231 +490,281 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
 
     @torch.no_grad()
     def replay_outputs(self, observation: Observation, site: Site, outputs: Tensor) -> Tensor:
+        """Compute the prediction vectors with another head output; see `HeadOutputs`."""
         self.check_site(site)
         self.require(HeadOutputs, site)
         state, n_heads = observation.state, self.n_heads[site.layer]
         n_rows = state.prompt.n_rows
         ids = state.prompt.ids.expand(len(outputs), -1)
 
-        def of(copies: slice) -> PromptPass:
-            new = outputs[copies, 0]
+        def create_pass(copies: slice) -> PromptPass:
+            new_outputs = outputs[copies, 0]
 
-            def replace(layer: int, output: Tensor, values: Tensor) -> Tensor:
+            def replace_output(layer: int, output: Tensor, values: Tensor) -> Tensor:
                 if layer != site.layer:
                     return output
-                heads = unpack_heads(output, n_heads).clone()
-                rows = heads[:, site.head, -n_rows:]
-                chosen = slice(None) if site.query is None else site.query
-                rows[:, chosen] = new[:, chosen].to(rows.dtype)
-                return heads.reshape(output.shape)
+                head_outputs = unpack_heads(output, n_heads).clone()
+                rows = head_outputs[:, site.head, -n_rows:]
+                replaced = slice(None) if site.query is None else site.query
+                rows[:, replaced] = new_outputs[:, replaced].to(rows.dtype)
+                return head_outputs.reshape(output.shape)
 
-            tap = OutputHook(replace)
-            return PromptPass(state, ids[copies], state.first_run_row, tap=tap, layer=site.layer)
+            return PromptPass(
+                state,
+                ids[copies],
+                state.first_run_row,
+                output_hook=OutputHook(replace_output),
+                layer=site.layer,
+            )
 
-        return self._probs(observation, self._in_parts(of, ids))
+        return self._compute_probs(observation, self._run_in_chunks(create_pass, ids))
 
     @torch.no_grad()
     def set_reference(self, *batches: Batch) -> None:
-        """Keeps the head outputs of the rows behind the passages."""
+        """Store the head outputs of the rows after the passages; see `HeadOutputs`."""
         self.require(HeadOutputs)
-        self.reference = Reference.concatenate([self._reference_of(batch) for batch in batches])
+        references = [self._create_reference(batch) for batch in batches]
+        self.reference = Reference.concatenate(references)
 
-    def _reference_of(self, batch: Batch) -> Reference:
+    def _create_reference(self, batch: Batch) -> Reference:
+        """Create a reference from the head outputs of one prompt."""
         observation = self.observe(batch)
         n_rows = observation.state.prompt.n_rows
         outputs: list[Tensor] = []
 
-        def note(layer: int, output: Tensor, values: Tensor) -> Tensor:
+        def note_output(layer: int, output: Tensor, values: Tensor) -> Tensor:
             outputs.append(unpack_heads(output, self.n_heads[layer])[:, :, -n_rows:])
             return output
 
-        self.compute_row_scores(observation.state, tap=OutputHook(note))
+        self.compute_row_scores(observation.state, output_hook=OutputHook(note_output))
         return Reference(batch.example_ids, torch.tensor([n_rows]), tuple(outputs))
 
     def get_output_projections(self) -> tuple[Tensor, ...]:
+        """Return the heads' slices of the output projections; see `OutputProjections`."""
         self.require(OutputProjections)
         assert self._head_support.projections is not None
         return self._head_support.projections
 
     @torch.no_grad()
-    def read_token_attention(self, observation: Observation, read: LayerReader[S]) -> list[S]:
-        n_tokens, found = observation.state.prompt.n_tokens, []
-        last: list[Tensor] = []
+    def read_token_attention(self, observation: Observation, read_layer: LayerReader[S]) -> list[S]:
+        """Call a function with the attention and values of each layer; see `AnswersFromPassage`."""
+        n_tokens, results = observation.state.prompt.n_tokens, []
+        last_weights: list[Tensor] = []
 
-        def note(layer: int, rows: Tensor, scores: Tensor, columns: KeyColumns) -> Tensor:
-            last[:] = [rows[0, ..., :n_tokens]]
+        def note_weights(layer: int, rows: Tensor, scores: Tensor, columns: KeyColumns) -> Tensor:
+            last_weights[:] = [rows[0, ..., :n_tokens]]
             return rows
 
-        def with_values(layer: int, output: Tensor, values: Tensor) -> Tensor:
-            of_heads = values[0].repeat_interleave(self.n_heads[layer] // values.shape[1], dim=0)
-            found.append(read(layer, last[0], of_heads))
+        def read_values(layer: int, output: Tensor, values: Tensor) -> Tensor:
+            n_sharing_heads = self.n_heads[layer] // values.shape[1]
+            head_values = values[0].repeat_interleave(n_sharing_heads, dim=0)
+            results.append(read_layer(layer, last_weights[0], head_values))
             return output
 
-        self.compute_row_scores(observation.state, note, OutputHook(with_values))
-        return found
+        self.compute_row_scores(observation.state, note_weights, OutputHook(read_values))
+        return results
 
-    # Units left out
+    # Erasing units
 
     def compute_leave_one_out(self, observation: Observation) -> Tensor:
-        """See the protocol; the whole prompt's where nothing is left out."""
-        columns = observation.batch.mask.shape[1]
-        each = torch.eye(columns, dtype=torch.bool, device=observation.probs.device)
-        return self.erase_inputs(observation, each[:, None]).transpose(0, 1)
+        """Compute the prediction vectors without each unit, `[1, columns, entries]`.
+
+        The extra columns get the prediction of the whole prompt.
+        """
+        n_columns = observation.batch.mask.shape[1]
+        single_units = torch.eye(n_columns, dtype=torch.bool, device=observation.probs.device)
+        return self.erase_inputs(observation, single_units[:, None]).transpose(0, 1)
 
     @torch.no_grad()
     def erase_inputs(
         self, observation: Observation, erased: Tensor, *, operator: str = "deletion"
     ) -> Tensor:
-        """See the protocol. By "deletion" the tokens behind close up, by "gap" they keep
-        their positions. Equal sets of units are run once.
+        """Compute the prediction vectors without the erased units; see `EditableInputs`.
+
+        Equal sets of units are run only once per observation.
         """
         if operator not in PASSAGE_OPERATORS:
             raise AttnProbeError(
-                f"expected units to be erased by one of {', '.join(PASSAGE_OPERATORS)}, got {operator!r}"
+                f"expected the erasure operator to be one of {', '.join(PASSAGE_OPERATORS)}, "
+                f"got {operator!r}"
             )
         if operator == "gap":
             self.require(KeptPositions)
-        known: dict[tuple[int, ...], Tensor] = observation.remember(("erased", operator), dict)
-        gone = (erased & observation.batch.content_mask)[:, 0]
-        names = [tuple(row.nonzero()[:, 0].tolist()) for row in gone]
+        cache: dict[tuple[int, ...], Tensor] = observation.remember(("erased", operator), dict)
+        is_erased = (erased & observation.batch.content_mask)[:, 0]
+        unit_sets = [tuple(row.nonzero()[:, 0].tolist()) for row in is_erased]
         prompt: Prompt = observation.state.prompt
-        shorter: dict[tuple[int, ...], PromptPass] = {}
-        for name in dict.fromkeys(names):
-            left = prompt.find_remaining_tokens(name)
-            if not name or len(left) < prompt.n_answer:  # nothing is gone, or nobody answers
-                known[name] = observation.probs[0]
-            elif name not in known:
-                shorter[name] = self._without(observation, left, operator)
-        for name, scores in zip(shorter, run_batched([*shorter.values()], self.run_passes), strict=True):
-            known[name] = self._probs(observation, scores)[0]
-        return torch.stack([known[name] for name in names])[:, None]
+        new_passes: dict[tuple[int, ...], PromptPass] = {}
+        for unit_set in dict.fromkeys(unit_sets):
+            remaining = prompt.find_remaining_tokens(unit_set)
+            if not unit_set or len(remaining) < prompt.n_answer:
+                # Nothing is erased, or too few rows would remain to predict the answer.
+                cache[unit_set] = observation.probs[0]
+            elif unit_set not in cache:
+                new_passes[unit_set] = self._create_deletion_pass(observation, remaining, operator)
+        new_scores = run_batched([*new_passes.values()], self.run_passes)
+        for unit_set, scores in zip(new_passes, new_scores, strict=True):
+            cache[unit_set] = self._compute_probs(observation, scores)[0]
+        return torch.stack([cache[unit_set] for unit_set in unit_sets])[:, None]
 
-    def _without(self, observation: Observation, left: Tensor, by: str) -> PromptPass:
-        """A pass over the tokens at the places ``left``, int [n], from their first change on."""
+    def _create_deletion_pass(
+        self, observation: Observation, remaining: Tensor, operator: str
+    ) -> PromptPass:
+        """Create a pass over the remaining tokens, which starts at the first changed row.
+
+        Args:
+            observation: The observed prompt.
+            remaining: Positions of the remaining tokens, int `[n]`.
+            operator: One of `PASSAGE_OPERATORS`.
+        """
         state: PassageState = observation.state
-        prompt, is_gap = state.prompt, by == "gap"
-        ids = prompt.ids[:, left]
-        n_same = 0 if state.keys_values is None else prompt.find_first_changed_row(left)
-        n_behind = 0
+        prompt, is_gap = state.prompt, operator == "gap"
+        ids = prompt.ids[:, remaining]
+        has_cache = state.keys_values is not None
+        n_prefix_tokens = prompt.find_first_changed_row(remaining) if has_cache else 0
+        n_trailing_rows = 0
         if self.has_length_dependent_positions and not is_gap:
-            # of as many tokens as the model itself reads
-            last = observation.batch.inputs["input_ids"][:, -1:]
-            ids, n_behind = torch.cat([ids, last], 1), 1
-        places = left if is_gap else None
-        return PromptPass(state, ids, n_same, places=places, n_behind=n_behind)
+            # The answer's last token is added, so that the text is as long as for the user's model.
+            last_id = observation.batch.inputs["input_ids"][:, -1:]
+            ids, n_trailing_rows = torch.cat([ids, last_id], 1), 1
+        positions = remaining if is_gap else None
+        return PromptPass(
+            state, ids, n_prefix_tokens, positions=positions, n_trailing_rows=n_trailing_rows
+        )
 
     # Gradients
 
     def compute_attention_gradient(self, observation: Observation, target: Tensor) -> list[Tensor]:
-        """Returns the gradient by total of a unit, whose tokens move in proportion."""
-        seen: list[Tensor] = []
+        """Compute the gradient with respect to the sums of the units' weights.
 
-        def mark(layer: int, rows: Tensor, scores: Tensor, columns: KeyColumns) -> Tensor:
-            totals = columns.sum_by_column(rows)
-            totals = totals.clone() if totals.requires_grad else totals.requires_grad_()
-            seen.append(totals)
-            return rescale_columns(rows, scores, columns, totals)
+        The weights of a unit's tokens change in proportion to the sum.
+        """
+        layer_sums: list[Tensor] = []
+
+        def require_gradient(
+            layer: int, rows: Tensor, scores: Tensor, columns: KeyColumns
+        ) -> Tensor:
+            sums = columns.sum_by_column(rows)
+            sums = sums.clone() if sums.requires_grad else sums.requires_grad_()
+            layer_sums.append(sums)
+            return rescale_columns(rows, scores, columns, sums)
 
         with torch.enable_grad():
-            scores = self.compute_row_scores(observation.state, mark)
-            probs = self._probs(observation, scores)
+            scores = self.compute_row_scores(observation.state, require_gradient)
+            probs = self._compute_probs(observation, scores)
             explained = compute_shifted_probability(probs, target).sum()
-            slopes = torch.autograd.grad(explained, seen, materialize_grads=True)
-        return [s.to(a.dtype) for s, a in zip(slopes, observation.attention, strict=True)]
+            gradients = torch.autograd.grad(explained, layer_sums, materialize_grads=True)
+        return [
+            gradient.to(attention.dtype)
+            for gradient, attention in zip(gradients, observation.attention, strict=True)
+        ]
 
     def compute_gradient_times_input(self, observation: Observation, target: Tensor) -> Tensor:
-        """See the protocol: summed over a unit's tokens."""
-        prompt, kept = observation.state.prompt, observation.state.kept
+        """Compute gradient × input, summed over the tokens of each unit; see `Differentiable`."""
+        prompt, candidates = observation.state.prompt, observation.state.candidates
 
-        def explained() -> Tensor:
-            probs = self._probs(observation, self.compute_answer_scores(prompt.ids, kept, detach_attention))
+        def compute_explained() -> Tensor:
+            scores = self.compute_answer_scores(prompt.ids, candidates, detach_attention)
+            probs = self._compute_probs(observation, scores)
             return compute_shifted_probability(probs, target).sum()
 
-        slopes = compute_gradient_times_input(self.layout.embeddings, explained, prompt.n_tokens)
-        return prompt.get_columns(prompt.n_tokens).sum_by_column(slopes)
+        values = compute_gradient_times_input(
+            self.layout.embeddings, compute_explained, prompt.n_tokens
+        )
+        return prompt.get_columns(prompt.n_tokens).sum_by_column(values)
 
     # The answer
 
-    def _said(self, observation: Observation, probs: Tensor) -> Tensor:
-        """Probabilities [..., batch, answer tokens, entries]."""
+    def _group_probs_by_token(self, observation: Observation, probs: Tensor) -> Tensor:
+        """Reshape prediction vectors to distributions `[..., batch, answer tokens, entries]`."""
         n_answer = observation.state.prompt.n_answer
         return probs.unflatten(-1, (n_answer, -1)) * n_answer
 
     def compute_log_prob(self, observation: Observation, probs: Tensor) -> Tensor:
-        return self._said(observation, probs)[..., 0].log().sum(-1)
+        """Compute the log-probability of the whole answer; see `AnswersFromPassage`."""
+        return self._group_probs_by_token(observation, probs)[..., 0].log().sum(-1)
 
     def compute_contrast(self, observation: Observation, probs: Tensor) -> Tensor:
+        """Compute the log-odds of the answer against its alternative; see `AnswersFromPassage`."""
         n_answer = observation.state.prompt.n_answer
         other_ids = observation.batch.inputs["other_ids"]
         differs = other_ids[0, -n_answer:] >= 0
         if not differs.any():
             return torch.full_like(probs[..., 0], torch.nan)
-        place = int(differs.int().argmax())
-        by_place = self._said(observation, probs)
-        each = by_place[..., place, :].log()
-        return each[..., 0] - each[..., 1]
+        position = int(differs.int().argmax())
+        token_probs = self._group_probs_by_token(observation, probs)
+        log_probs = token_probs[..., position, :].log()
+        return log_probs[..., 0] - log_probs[..., 1]
 
     def is_greedy(self, observation: Observation) -> Tensor:
-        """See the protocol; what rounding of the logits decides is the model's own too.
+        """Check whether greedy decoding generates the answer; see `AnswersFromPassage`.
 
-        In half precision one pass over an answer and its generation step by step differ by it.
+        Ties up to rounding count as the answer, because in half precision one pass over an answer and its
+        generation token by token differ by rounding.
         """
-        each = self._said(observation, observation.probs)[..., :-1].log()
+        token_probs = self._group_probs_by_token(observation, observation.probs)
+        log_probs = token_probs[..., :-1].log()
         rounding = TYPICAL_LARGE_LOGIT * torch.finfo(self.model.dtype).eps
-        return (each[..., 0] >= each.amax(-1) - rounding).all(-1)
+        return (log_probs[..., 0] >= log_probs.amax(-1) - rounding).all(-1)
 
     def compute_probs_without_passage(self, observation: Observation) -> Tensor:
+        """Compute the prediction vectors without all units; see `AnswersFromPassage`."""
         return self.erase_inputs(observation, observation.batch.content_mask[None])[0]
 
     def count_unit_tokens(self, observation: Observation) -> Tensor:
+        """Count the tokens of each unit; see `AnswersFromPassage`."""
         prompt = observation.state.prompt
         units = prompt.unit_ids[prompt.unit_ids >= 0]
         return units.bincount(minlength=prompt.n_columns)[None]
 
     def get_row_positions(self, observation: Observation) -> Tensor:
+        """Return the position of each row's token; see `AnswersFromPassage`."""
         prompt = observation.state.prompt
         return torch.arange(prompt.first_row, prompt.n_tokens, device=prompt.ids.device)
 
     def find_answer_rows(self, observation: Observation) -> Tensor:
+        """Find the rows that predict the answer; see `AnswersFromPassage`."""
         prompt = observation.state.prompt
         return self.get_row_positions(observation) >= prompt.n_tokens - prompt.n_answer
 
-    # Whether edits arrive
+    # Self-checks
 
     def self_check(self, batch: Batch) -> None:
-        """Tries the first, the middle and the last layer; others when they are first edited.
+        """Raise AttnProbeError unless edits reach the logits, in three layers.
 
-        Also that the user's own model, which reads the answer's last token too, says the same.
+        The first, the middle and the last layer are checked. Other layers are checked when they are edited
+        for the first time. In addition, the user's model must agree on the prompt with the whole answer.
         """
         observation = self.observe(batch)
         self._check_last_token(observation)
-        top = len(self.layers) - 1
-        self._check(observation, sorted({0, top // 2, top}))
+        top_layer = len(self.layers) - 1
+        self._check_layers(observation, sorted({0, top_layer // 2, top_layer}))
 
     @property
-    def _own_rounding(self) -> float:
-        """How far the user's own model may be away: the coarser of both formats."""
-        kinds = (self.model.dtype, self.user_model.dtype)
-        return max(get_relative_tolerance(kind) for kind in kinds)
+    def _native_tolerance(self) -> float:
+        """Largest allowed difference from the user's model, for the coarser of both dtypes."""
+        dtypes = (self.model.dtype, self.user_model.dtype)
+        return max(get_relative_tolerance(dtype) for dtype in dtypes)
 
     def _check_last_token(self, observation: Observation) -> None:
+        """Raise AttnProbeError if reading the answer's last token changes the probabilities."""
         batch = observation.batch
         error = float((self.compute_native_probs(batch) - observation.probs).abs().max())
-        if not error <= self._own_rounding:
+        if not error <= self._native_tolerance:
             raise AttnProbeError(
-                f"self-check: probabilities of text {batch.example_ids[0]} differ by {error:.1e} "
-                "where the answer's last token is read too, which changes nothing where tokens see "
-                "no later ones and positions do not depend on the length; this model cannot be "
-                "audited on it"
+                f"self-check failed: probabilities of text {batch.example_ids[0]} change by "
+                f"{error:.1e} if the model also reads the answer's last token, which no earlier "
+                "token should see; this model cannot be audited on this text"
             )
 
-    def _check(self, observation: Observation, layers: Sequence[int]) -> None:
+    def _check_layers(self, observation: Observation, layers: Sequence[int]) -> None:
+        """Check that edits in some layers reach the logits, and remember these layers."""
         native = self.prefill(observation.batch.inputs).scores
         names, dtype = self.layer_names, self.model.dtype
         check_edits_reach_logits(observation, native, self._replay_scores, names, dtype, layers)
-        self._unchecked.difference_update(layers)
+        self._unchecked_layers.difference_update(layers)
 
 
-def _apart(ours: Tensor, own: Tensor) -> float:
-    """The largest difference of two probabilities."""
-    return float((ours - own).abs().max())
+def _compute_largest_difference(probs: Tensor, native_probs: Tensor) -> float:
+    """Compute the largest absolute difference of two prediction vectors."""
+    return float((probs - native_probs).abs().max())

@@ -1,9 +1,11 @@
-"""Passes of a language model over a prompt: the whole one once, then only its last rows.
+"""Forward passes of a language model over the last tokens of a prompt, with a key-value cache.
 
-No row sees a later one, so what comes before the first row that may move is computed once, as
-keys and values. Rows behind it run with these, all copies of an edit as a batch over the same
-ones, from the lowest edited block up. Where a pass that goes on from keys and values does not
-agree with the model's own (hybrids), all rows run.
+In a causal model, no token sees a later one. The keys and values of the tokens before the first edited row
+are therefore computed once per prompt (*prefill*). A pass then runs only the rows after this prefix. All
+copies of an edit are a batch with the same cached prefix, and they start at the lowest edited block.
+
+If a model gives other results with cached keys and values than without them (hybrids), all rows run in
+every pass.
 """
 
 import inspect
@@ -19,13 +21,20 @@ from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
 from hf_attnprobe.adapters.language_model.prompt import (
-    RowEdit,
     Prompt,
+    RowEdit,
     select_candidate_words,
 )
-from hf_attnprobe.adapters.pretrained import reset_dynamic_positions, has_length_dependent_positions
+from hf_attnprobe.adapters.pretrained import (
+    has_length_dependent_positions,
+    reset_dynamic_positions,
+)
 from hf_attnprobe.adapters.transformer.adapter import shorten_model_errors
-from hf_attnprobe.adapters.transformer.attention_hooks import AttentionEdit, OutputHook, unpack_heads
+from hf_attnprobe.adapters.transformer.attention_hooks import (
+    AttentionEdit,
+    OutputHook,
+    unpack_heads,
+)
 from hf_attnprobe.adapters.transformer.layout import (
     EXAMPLE_LENGTH,
     create_example_inputs,
@@ -37,25 +46,29 @@ from hf_attnprobe.core.errors import AttnProbeError
 
 
 DELETION_TOKENS_ON_CPU = 512
-"""Rows of shorter prompts in a pass: more at once take no less time each."""
+"""Largest number of rows of shortened prompts in a pass on a CPU; larger passes are not faster."""
 FREE_TOKENS_ON_GPU = 1024
-"""Of a pass on a GPU that are taken to cost no time beside the start of its kernels: through 7 billion
-weights 200 took .02 to .04 s and 2,000 .06 s (H200)."""
+"""Number of tokens in a pass on a GPU that add almost no time.
+
+The start of the kernels dominates such a pass: 200 tokens took 0.02 to 0.04 s and 2,000 tokens 0.06 s with
+7 billion weights (H200).
+"""
 MAX_REPEATED_SHARE = 1 / 4
-"""Of the rows of a prompt in such a pass those that need not run."""
+"""Largest share of a prompt's rows that a joint pass may compute although they have not changed."""
 
 KeysValues = Sequence[tuple[Tensor, Tensor] | None]
-"""Of every layer of the cache, each [1, heads, tokens, width]; None: it keeps none."""
+"""Keys and values of each cache layer, both `[1, heads, tokens, width]`; None for layers without."""
 
 
 class CachedPrefixLayer(DynamicLayer):
-    """Keys and values of prompts' first tokens, in front of the rows that run; never grows.
+    """Cache layer with the keys and values of prompt prefixes; it does not store new tokens.
 
-    Those of fewer tokens are padded in front. All copies of a prompt share them.
+    Prefixes of different lengths are padded on the left. All copies of a prompt share its prefix.
 
     Args:
-        keys, values: of each prompt, [1, heads, tokens, width].
-        n_copies: of each.
+        keys: Keys of each prompt's prefix, `[1, heads, tokens, width]`.
+        values: Values of each prompt's prefix, in the same shape.
+        n_copies: Number of copies of each prompt.
     """
 
     def __init__(
@@ -66,8 +79,9 @@ class CachedPrefixLayer(DynamicLayer):
     ) -> None:
         super().__init__()
         self.lazy_initialization(keys[0], values[0])
-        self._keys, self._values, self._n_copies = keys, values, n_copies
-        self.keys = max(keys, key=lambda some: some.shape[-2])
+        self._prefix_keys, self._prefix_values, self._n_copies = keys, values, n_copies
+        # The length of the cache is that of the longest prefix.
+        self.keys = max(keys, key=lambda prefix: prefix.shape[-2])
 
     def update(
         self,
@@ -76,46 +90,67 @@ class CachedPrefixLayer(DynamicLayer):
         *args: Any,
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor]:
-        """Those of the first tokens beside those of the rows that run."""
-        keys = torch.cat([self._in_front(self._keys), key_states], -2)
-        return keys, torch.cat([self._in_front(self._values), value_states], -2)
+        """Return the cached prefix keys and values, followed by those of the running rows.
 
-    def _in_front(self, held: Sequence[Tensor]) -> Tensor:
+        Args:
+            key_states: Keys of the running rows, `[batch, heads, rows, width]`.
+            value_states: Values of the running rows, in the same shape.
+            *args: Not used.
+            **kwargs: Not used.
+        """
+        keys = torch.cat([self._expand_prefixes(self._prefix_keys), key_states], -2)
+        return keys, torch.cat([self._expand_prefixes(self._prefix_values), value_states], -2)
+
+    def _expand_prefixes(self, prefixes: Sequence[Tensor]) -> Tensor:
+        """Pad the prefixes on the left and expand them to all copies of their prompts."""
         n_tokens = self.get_seq_length()
-        padded = [
-            F.pad(one, (0, 0, n_tokens - one.shape[-2], 0)).expand(n, -1, -1, -1)
-            for one, n in zip(held, self._n_copies, strict=True)
-        ]
+        padded = []
+        for prefix, n_copies in zip(prefixes, self._n_copies, strict=True):
+            n_padding = n_tokens - prefix.shape[-2]
+            padded.append(F.pad(prefix, (0, 0, n_padding, 0)).expand(n_copies, -1, -1, -1))
         return torch.cat(padded) if len(padded) > 1 else padded[0]
 
 
 def build_prefix_cache(
-    kept: Sequence[KeysValues | None],
+    prompt_keys_values: Sequence[KeysValues | None],
     n_tokens: Sequence[int],
     n_copies: Sequence[int],
 ) -> DynamicCache | None:
-    """A cache of the first tokens of some prompts; None where there are none.
+    """Build a cache with the first tokens of some prompts.
 
-    It has no configuration, so that windows keep all keys; the masks hide them.
+    The cache has no model configuration, so models with a sliding window keep all keys. Their masks hide
+    the keys outside the window.
+
+    Args:
+        prompt_keys_values: Keys and values of all tokens of each prompt.
+        n_tokens: Number of first tokens of each prompt.
+        n_copies: Number of copies of each prompt.
+
+    Returns:
+        The cache, or None if all prefixes are empty.
     """
     if not any(n_tokens):
         return None
     cache = DynamicCache()
     cache.layers = []
-    for pairs in zip(*kept, strict=True):  # of a layer, of each prompt
-        if None in pairs:
+    for layer_pairs in zip(*prompt_keys_values, strict=True):
+        if None in layer_pairs:
             cache.layers.append(DynamicLayer())
             continue
         keys, values = (
-            [one[..., :n, :] for one, n in zip(some, n_tokens, strict=True)]
-            for some in zip(*pairs, strict=True)
+            [tensor[..., :n, :] for tensor, n in zip(tensors, n_tokens, strict=True)]
+            for tensors in zip(*layer_pairs, strict=True)
         )
         cache.layers.append(CachedPrefixLayer(keys, values, n_copies))
     return cache
 
 
 def get_keys_values(cache: DynamicCache) -> KeysValues:
-    """The keys and values of a cache that a pass has filled."""
+    """Return the keys and values that a forward pass has stored in a cache.
+
+    Args:
+        cache: The cache.
+    """
     pairs: list[tuple[Tensor, Tensor] | None] = []
     for layer in cache.layers:
         assert isinstance(layer, DynamicLayer)
@@ -125,125 +160,128 @@ def get_keys_values(cache: DynamicCache) -> KeysValues:
 
 
 class PrefillResult(NamedTuple):
-    """A full pass over a prompt, in the model's fastest kernels.
+    """Result of a full pass over a prompt, without hooks.
 
     Attributes:
-        kept: see :class:`~hf_attnprobe.adapters.language_model.prompt.AnswerHead`, int
-            [1, answer tokens, words].
-        scores: [1, scores].
-        keys_values: None where the model cannot go on from them.
+        candidates: Candidate words of each answer token, int `[1, answer tokens, words]`; see
+            `AnswerHead`.
+        scores: Scores of the answer, `[1, scores]`.
+        keys_values: Keys and values of all tokens, or None if the model cannot use them.
     """
 
-    kept: Tensor
+    candidates: Tensor
     scores: Tensor
     keys_values: KeysValues | None
 
 
 class PassageState(NamedTuple):
-    """Results of one pass from which replays start.
+    """Results of one pass over a prompt, from which replays start.
 
     Attributes:
-        prompt: its places.
-        kept: see :class:`PrefillResult`.
-        keys_values: of all its tokens; None where the model cannot go on from them.
-        outputs: what every block call returned, of the rows that run.
-        visible: per layer bool [1, rows, columns].
+        prompt: Positions in the prompt.
+        candidates: Candidate words, see `PrefillResult`.
+        keys_values: Keys and values of all tokens, or None if the model cannot use them.
+        outputs: Output of every block call, for the rows that run.
+        visible: Visible columns, bool `[1, rows, columns]` per layer.
     """
 
     prompt: Prompt
-    kept: Tensor
+    candidates: Tensor
     keys_values: KeysValues | None
     outputs: tuple[Any, ...] = ()
     visible: tuple[Tensor, ...] = ()
 
     @property
     def first_run_row(self) -> int:
-        """Rows from here on run in every replay."""
+        """First row that runs in every replay; earlier rows are in the cache."""
         return 0 if self.keys_values is None else self.prompt.first_row
 
 
 class PromptPass(NamedTuple):
-    """Copies of a prompt, or of what is left of it, that run from the first row on that differs.
+    """A forward pass over copies of a prompt, or over copies without some of its tokens.
 
     Attributes:
-        state: what is known of the prompt.
-        ids: int [copies, tokens].
-        n_same: so many first tokens are the prompt's own, and are not read.
-        change: what the rows that may move go through; None: nothing.
-        tap: what the heads' outputs go through.
-        layer: the pass begins with the block of this layer.
-        places: int [tokens], their positions; None: as they stand.
-        n_behind: of the last tokens those that predict nothing of the answer.
+        state: The observed prompt.
+        ids: Token ids of the copies, int `[copies, tokens]`.
+        n_prefix_tokens: Number of first tokens that equal those of the prompt, so that cached keys and
+            values are used.
+        edit: Edit of the rows that tests may edit, or None.
+        output_hook: Hook for the head outputs, or None.
+        layer: Layer in whose block the pass starts.
+        positions: Position of each token, int `[tokens]`; None for consecutive positions.
+        n_trailing_rows: Number of last rows that do not predict a token of the answer.
     """
 
     state: PassageState
     ids: Tensor
-    n_same: int
-    change: RowEdit | None = None
-    tap: OutputHook | None = None
+    n_prefix_tokens: int
+    edit: RowEdit | None = None
+    output_hook: OutputHook | None = None
     layer: int = 0
-    places: Tensor | None = None
-    n_behind: int = 0
+    positions: Tensor | None = None
+    n_trailing_rows: int = 0
 
     @property
     def n_rows(self) -> int:
-        """Rows of a copy that run."""
-        return self.ids.shape[1] - self.n_same
+        """Number of rows of each copy that run."""
+        return self.ids.shape[1] - self.n_prefix_tokens
 
 
 class PromptRunner(HookedTransformer):
-    """A twin of a language model, and the passes that are run with it."""
+    """A copy of a language model that shares its weights, and the passes that are run with it."""
 
-    _last: PrefillResult | None = None
+    _last_prefill: PrefillResult | None = None
 
     @cached_property
     def forward_parameters(self) -> set[str]:
-        """What the model's forward names; what it takes by ``**kwargs`` it may ignore."""
+        """Explicit parameters of the model's forward; it may ignore those in `**kwargs`."""
         return set(inspect.signature(self.model.forward).parameters)
 
     @property
     def supports_prefix_cache(self) -> bool:
-        """Whether the model goes on from keys and values, and shorter texts have the same."""
-        return self._example is not None and not self.has_length_dependent_positions
+        """Whether cached keys and values can be used, also for shortened texts."""
+        has_cache = self._example_keys_values is not None
+        return has_cache and not self.has_length_dependent_positions
 
     @cached_property
     def has_length_dependent_positions(self) -> bool:
-        """Whether positions depend on how long a text is; each is then run by itself."""
+        """Whether positions depend on the length of a text, so that each text runs separately."""
         return has_length_dependent_positions(self.model.config)
 
     @cached_property
-    def _example(self) -> KeysValues | None:
-        """Keys and values of the example; None if the model does not go on from them."""
+    def _example_keys_values(self) -> KeysValues | None:
+        """Keys and values of an example, or None if they do not reproduce the model's scores."""
         if "past_key_values" not in self.forward_parameters:
             return None
         ids, cache = create_example_inputs(self.model)["input_ids"], DynamicCache()
         half = ids.shape[1] // 2
         try:
             with torch.no_grad():
-                whole = self._logits_of(ids, half, cache)
-                kept = get_keys_values(cache)
-                held = build_prefix_cache([kept], [half], [1])
-                rest = self._logits_of(ids[:, half:], half, held)
+                expected = self._compute_last_logits(ids, half, cache)
+                keys_values = get_keys_values(cache)
+                prefix_cache = build_prefix_cache([keys_values], [half], [1])
+                logits = self._compute_last_logits(ids[:, half:], half, prefix_cache)
         except torch.OutOfMemoryError:
             raise
-        except Exception:  # a model raises whatever it likes
+        except Exception:
+            # A model may raise exceptions of any type.
             return None
-        return kept if self.scores_agree(rest, whole) else None
+        return keys_values if self.scores_agree(logits, expected) else None
 
     @property
     def n_sharing_heads(self) -> list[int]:
-        """Returns for every layer how many heads share keys and values; 1 where it is not known."""
-        kept = self._example or ()
-        if len(kept) != len(self.layers):
+        """Number of heads that share keys and values, for each layer; 1 if it is unknown."""
+        keys_values = self._example_keys_values or ()
+        if len(keys_values) != len(self.layers):
             return [1] * len(self.layers)
         return [
             1 if pair is None else n_heads // pair[0].shape[1]
-            for n_heads, pair in zip(self.n_heads, kept, strict=True)
+            for n_heads, pair in zip(self.n_heads, keys_values, strict=True)
         ]
 
     @cached_property
     def keeps_positions(self) -> bool:
-        """Whether ``position_ids`` are the positions of tokens, from 0 on; tried once."""
+        """Whether the model accepts `position_ids` that count from 0; determined on an example."""
         if "position_ids" not in self.forward_parameters:
             return False
         ids = create_example_inputs(self.model)["input_ids"]
@@ -251,318 +289,396 @@ class PromptRunner(HookedTransformer):
         inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
         try:
             with torch.no_grad():
-                own = self.compute_logits(inputs)
-                return self.scores_agree(self.compute_logits({**inputs, "position_ids": positions}), own)
+                expected = self.compute_logits(inputs)
+                logits = self.compute_logits({**inputs, "position_ids": positions})
+                return self.scores_agree(logits, expected)
         except (RuntimeError, IndexError, TypeError):
             return False
 
     @cached_property
     def can_join_prompts(self) -> bool:
-        """Whether prompts of unequal lengths run as one pass; tried once."""
+        """Whether prompts of different lengths can run in one pass; determined on an example."""
         if not (self.supports_prefix_cache and self.keeps_positions):
             return False
         n_words = self.model.config.get_text_config().vocab_size
         numbers = torch.arange(1, EXAMPLE_LENGTH + 1, device=self.model.device)
         ids = numbers[None] % n_words
-        tried = [self._tried(some) for some in (ids, ids[:, :-2])]
+        trials = [self._create_trial_pass(trial_ids) for trial_ids in (ids, ids[:, :-2])]
         try:
-            found = self._run_joined([one for one, _ in tried])
+            joint_scores = self._run_joined([trial_pass for trial_pass, _ in trials])
         except torch.OutOfMemoryError:
             raise
-        except Exception:  # a model raises whatever it likes
+        except Exception:
+            # A model may raise exceptions of any type.
             return False
         return all(
-            self.scores_agree(scores, alone) for scores, (_, alone) in zip(found, tried, strict=True)
+            self.scores_agree(scores, expected)
+            for scores, (_, expected) in zip(joint_scores, trials, strict=True)
         )
 
-    def _tried(self, ids: Tensor) -> tuple[PromptPass, Tensor]:
-        """A pass over the second half of some tokens as a prompt, and its scores by itself."""
-        place = torch.arange(ids.shape[1], device=ids.device)[None]
+    def _create_trial_pass(self, ids: Tensor) -> tuple[PromptPass, Tensor]:
+        """Create a pass over the second half of some tokens, and compute its expected scores."""
+        position = torch.arange(ids.shape[1], device=ids.device)[None]
         inputs = {
             "input_ids": ids,
-            "unit_ids": (place == ids.shape[1] // 2).long() - 1,
-            "labelled": (place == ids.shape[1] - 1).long(),
+            "unit_ids": (position == ids.shape[1] // 2).long() - 1,
+            "labelled": (position == ids.shape[1] - 1).long(),
             "other_ids": torch.full_like(ids, -1),
         }
-        whole = self.prefill(inputs)
-        state = PassageState(Prompt(inputs, "behind"), whole.kept, whole.keys_values)
-        return PromptPass(state, state.prompt.ids, state.first_run_row), whole.scores
+        prefill = self.prefill(inputs)
+        prompt = Prompt(inputs, "behind")
+        state = PassageState(prompt, prefill.candidates, prefill.keys_values)
+        return PromptPass(state, state.prompt.ids, state.first_run_row), prefill.scores
 
-    def scores_agree(self, found: Tensor, expected: Tensor) -> bool:
-        """Whether two ways to compute the same scores did."""
+    def scores_agree(self, scores: Tensor, expected: Tensor) -> bool:
+        """Check whether two computations of the same scores agree up to rounding.
+
+        Args:
+            scores: Scores of one computation.
+            expected: Scores of the other computation.
+        """
         tolerance = get_relative_tolerance(self.model.dtype) * expected.abs().max()
-        return bool((found - expected).abs().max() <= tolerance)
+        return bool((scores - expected).abs().max() <= tolerance)
 
-    def _logits_of(self, ids: Tensor, n_read: int, cache: DynamicCache | None) -> Tensor:
-        """Logits [n_read, words] of the last rows, as the model computes them."""
+    def _compute_last_logits(self, ids: Tensor, n_read: int, cache: DynamicCache | None) -> Tensor:
+        """Compute the logits of the last rows without edits, `[n_read, words]`."""
         reset_dynamic_positions(self.model)
-        logits = self.compute_logits({"input_ids": ids, **self._arguments(cache, n_read)})[0]
+        arguments = self._build_pass_arguments(cache, n_read)
+        logits = self.compute_logits({"input_ids": ids, **arguments})[0]
         return logits.unflatten(0, (-1, self.model.config.get_text_config().vocab_size))[-n_read:]
 
-    def _arguments(self, cache: DynamicCache | None, n_read: int) -> dict[str, Any]:
-        # a slice of a batch would make its head copy the words' weights for every text
-        last = torch.arange(-n_read, 0, device=self.model.device)
-        given: dict[str, Any] = {"logits_to_keep": last}
+    def _build_pass_arguments(self, cache: DynamicCache | None, n_read: int) -> dict[str, Any]:
+        """Build arguments of the model that select the last rows and pass a cache."""
+        # Indices are passed and not a number, because with a slice of a batch the output layer
+        # would copy its weights for every text.
+        last_rows = torch.arange(-n_read, 0, device=self.model.device)
+        arguments: dict[str, Any] = {"logits_to_keep": last_rows}
         if cache is not None:
-            given |= {"past_key_values": cache, "use_cache": True}
-        return {name: given[name] for name in given if name in self.forward_parameters}
+            arguments |= {"past_key_values": cache, "use_cache": True}
+        return {name: value for name, value in arguments.items() if name in self.forward_parameters}
 
     @torch.no_grad()
     def prefill(self, inputs: Mapping[str, Tensor]) -> PrefillResult:
-        """The model's own pass over a prompt; that of the last prompt is kept.
+        """Run a full pass over a prompt without hooks; the last prompt's result is cached.
 
         Args:
-            inputs: of a prompt; ``kept`` where it is known already.
+            inputs: Inputs of a prompt. `kept`, the candidate words, is used if it is present.
+
+        Returns:
+            Candidate words, scores, and keys and values.
+
+        Raises:
+            AttnProbeError: If the logits are not finite.
         """
-        kept = inputs.get("kept")
-        if self._last is not None and self._last.kept is kept:
-            return self._last
+        candidates = inputs.get("kept")
+        if self._last_prefill is not None and self._last_prefill.candidates is candidates:
+            return self._last_prefill
         ids, n_answer = (
             inputs["input_ids"][:, :-1],
             int(inputs["labelled"].sum()),
         )
         cache = DynamicCache() if self.supports_prefix_cache else None
         with shorten_model_errors(inputs):
-            logits = self._logits_of(ids, n_answer, cache)
+            logits = self._compute_last_logits(ids, n_answer, cache)
         if not logits.isfinite().all():
             raise AttnProbeError(
                 f"expected finite logits, got NaN or infinity in {self.model.dtype}; "
                 "load the model in float32 or bfloat16"
             )
-        if kept is None:
-            said, other = (inputs[n][0, -n_answer:] for n in ("input_ids", "other_ids"))
-            kept = select_candidate_words(logits, said, other)[None]
-        scores = compute_candidate_scores(logits[None], kept).flatten(1)
-        self._last = PrefillResult(kept, scores, None if cache is None else get_keys_values(cache))
-        return self._last
+        if candidates is None:
+            answer, alternative = (
+                inputs[name][0, -n_answer:] for name in ("input_ids", "other_ids")
+            )
+            candidates = select_candidate_words(logits, answer, alternative)[None]
+        scores = compute_candidate_scores(logits[None], candidates).flatten(1)
+        keys_values = None if cache is None else get_keys_values(cache)
+        self._last_prefill = PrefillResult(candidates, scores, keys_values)
+        return self._last_prefill
 
     def compute_answer_scores(
         self,
         ids: Tensor,
-        kept: Tensor,
+        candidates: Tensor,
         edit: AttentionEdit | None = None,
         *,
         cache: DynamicCache | None = None,
-        outputs: Sequence[Any] = (),
-        tap: OutputHook | None = None,
-        others: Mapping[str, Any] | None = None,
+        skipped_outputs: Sequence[Any] = (),
+        output_hook: OutputHook | None = None,
+        extra_inputs: Mapping[str, Any] | None = None,
     ) -> Tensor:
-        """Returns scores [batch, scores] of the answer, from one pass over the last tokens.
+        """Compute the scores of the answer in one pass over the last tokens.
 
         Args:
-            ids: int [batch, rows].
-            kept: see :class:`PrefillResult`.
-            cache: of the tokens before them.
-            edit, outputs, tap: see :meth:`logits`.
-            others: further arguments of the model; ``n_padded``, see :class:`AnswerHead`.
+            ids: Token ids, int `[batch, rows]`.
+            candidates: Candidate words, see `PrefillResult`.
+            edit: Edit of the attention of every layer.
+            cache: Cache of the tokens before `ids`.
+            skipped_outputs: Outputs of the first block calls, which do not run.
+            output_hook: Hook for the head outputs.
+            extra_inputs: Further arguments of the model, and `n_padded`, see `AnswerHead`.
+
+        Returns:
+            Scores `[batch, scores]`.
         """
-        others = dict(others or {})
-        n_read = kept.shape[1]
-        if "n_padded" in others:
-            n_read += int(others["n_padded"].max())
+        extra_inputs = dict(extra_inputs or {})
+        n_read = candidates.shape[1]
+        if "n_padded" in extra_inputs:
+            n_read += int(extra_inputs["n_padded"].max())
             n_read = min(n_read, ids.shape[1])
-        arguments = self._arguments(cache, n_read) | others
-        inputs = {"input_ids": ids, "kept": kept, **arguments}
+        arguments = self._build_pass_arguments(cache, n_read) | extra_inputs
+        inputs = {"input_ids": ids, "kept": candidates, **arguments}
         reset_dynamic_positions(self.model)
         n_keys = ids.shape[1]
         if cache is not None:
             n_keys += cache.get_seq_length()
-        return self.compute_logits(inputs, edit, outputs, tap, n_keys=n_keys)
+        return self.compute_logits(inputs, edit, skipped_outputs, output_hook, n_keys=n_keys)
 
     def compute_row_scores(
         self,
         state: PassageState,
-        change: RowEdit | None = None,
-        tap: OutputHook | None = None,
+        edit: RowEdit | None = None,
+        output_hook: OutputHook | None = None,
     ) -> Tensor:
-        """Scores [1, scores] of a pass over the rows that run, see :class:`PromptPass`."""
-        one = PromptPass(state, state.prompt.ids, state.first_run_row, change, tap)
-        return self._run_joined([one])[0]
+        """Compute the scores of the answer in one pass over the rows after the prefix.
 
-    # Passes that are one
+        Args:
+            state: The prompt.
+            edit: Edit of the rows that tests may edit.
+            output_hook: Hook for the head outputs.
+
+        Returns:
+            Scores `[1, scores]`.
+        """
+        prompt_pass = PromptPass(state, state.prompt.ids, state.first_run_row, edit, output_hook)
+        return self._run_joined([prompt_pass])[0]
+
+    # Joint passes
 
     def run_passes(self, passes: Sequence[PromptPass]) -> list[Tensor]:
-        """Scores [copies, scores] of each; what differs first at about the same place runs as one.
+        """Run passes, and join those that need about the same number of rows.
 
-        Few tokens at once take the time to read the model's weights.
+        A pass over few tokens takes as long as reading the model's weights, so joining passes saves time.
+
+        Args:
+            passes: The passes.
+
+        Returns:
+            Scores `[copies, scores]` of each pass.
         """
-        numbers = range(len(passes))
-        longest_first = sorted(numbers, key=lambda k: -passes[k].n_rows)
+        indices = range(len(passes))
+        longest_first = sorted(indices, key=lambda k: -passes[k].n_rows)
         groups: list[list[int]] = []
         for k in longest_first:
-            if groups and self._fits([passes[n] for n in groups[-1]], passes[k]):
+            if groups and self._can_join([passes[n] for n in groups[-1]], passes[k]):
                 groups[-1].append(k)
             else:
                 groups.append([k])
-        found: dict[int, Tensor] = {}
+        scores_by_index: dict[int, Tensor] = {}
         for group in groups:
-            scores = self._run_joined([passes[k] for k in group])
-            found |= zip(group, scores, strict=True)
-        return [found[k] for k in numbers]
+            group_scores = self._run_joined([passes[k] for k in group])
+            scores_by_index |= zip(group, group_scores, strict=True)
+        return [scores_by_index[k] for k in indices]
 
-    def _fits(self, group: Sequence[PromptPass], one: PromptPass) -> bool:
-        """Whether a pass of no more rows than those of a group may be run with them."""
+    def _can_join(self, group: Sequence[PromptPass], candidate: PromptPass) -> bool:
+        """Check whether a pass can be added to a group of passes with at least as many rows."""
         first = group[0]
-        alone = any(some.tap is not None or self._n_skipped(some) for some in (first, one))
-        is_other = one.state is not first.state
-        is_edit = one.change is not None
-        if alone or self.has_length_dependent_positions or is_edit != (first.change is not None):
+        must_run_alone = any(
+            prompt_pass.output_hook is not None or self._count_skipped_blocks(prompt_pass)
+            for prompt_pass in (first, candidate)
+        )
+        is_other_prompt = candidate.state is not first.state
+        is_edit = candidate.edit is not None
+        if (
+            must_run_alone
+            or self.has_length_dependent_positions
+            or is_edit != (first.edit is not None)
+        ):
             return False
-        if is_other and not self.can_join_prompts:
+        if is_other_prompt and not self.can_join_prompts:
             return False
-        n_copies = sum(len(some.ids) for some in (*group, one))
+        joint_passes = (*group, candidate)
+        n_copies = sum(len(prompt_pass.ids) for prompt_pass in joint_passes)
         if is_edit:
-            n_keys = max(some.ids.shape[1] for some in (*group, one))
+            n_keys = max(prompt_pass.ids.shape[1] for prompt_pass in joint_passes)
             return n_copies * n_keys <= self.tokens_per_pass
-        at_once, for_free = self.tokens_per_pass, FREE_TOKENS_ON_GPU
+        max_tokens, n_free_tokens = self.tokens_per_pass, FREE_TOKENS_ON_GPU
         if self.model.device.type == "cpu":
-            at_once, for_free = min(at_once, DELETION_TOKENS_ON_CPU), 0
-        is_near = one.n_rows >= first.n_rows * (1 - MAX_REPEATED_SHARE)
-        return n_copies * first.n_rows <= (at_once if is_near else for_free)
+            max_tokens, n_free_tokens = min(max_tokens, DELETION_TOKENS_ON_CPU), 0
+        has_similar_length = candidate.n_rows >= first.n_rows * (1 - MAX_REPEATED_SHARE)
+        return n_copies * first.n_rows <= (max_tokens if has_similar_length else n_free_tokens)
 
-    def _n_skipped(self, one: PromptPass) -> int:
-        """Blocks that do not run; they hand on what the last of them returned."""
-        return self.layers[one.layer].n_blocks_before if one.state.outputs else 0
+    def _count_skipped_blocks(self, prompt_pass: PromptPass) -> int:
+        """Return the number of blocks that do not run, because their outputs are recorded."""
+        if not prompt_pass.state.outputs:
+            return 0
+        return self.layers[prompt_pass.layer].n_blocks_before
 
     def _run_joined(self, passes: Sequence[PromptPass]) -> list[Tensor]:
-        """Scores of each, from one pass of the model.
+        """Run passes as one batch and return the scores `[copies, scores]` of each pass.
 
-        Rows are padded behind, where no row of theirs sees it; what stands in front of them, of
-        several prompts, is padded in front and hidden by a mask.
+        Rows are padded at the end, where no other row sees the padding. The cached prefixes of several
+        prompts are padded on the left and hidden by a mask.
         """
-        n_held = _first_tokens(passes)
-        n_copies = [len(one.ids) for one in passes]
-        rows = [one.ids[:, n:] for one, n in zip(passes, n_held, strict=True)]
-        longest = max(some.shape[1] for some in rows)
-        n_padded = [
-            longest - some.shape[1] + one.n_behind for one, some in zip(passes, rows, strict=True)
+        n_prefix_tokens = _count_prefix_tokens(passes)
+        n_copies = [len(prompt_pass.ids) for prompt_pass in passes]
+        row_ids = [
+            prompt_pass.ids[:, n:] for prompt_pass, n in zip(passes, n_prefix_tokens, strict=True)
         ]
-        ids = torch.cat([F.pad(some, (0, longest - some.shape[1])) for some in rows])
-        others: dict[str, Any] = {}
+        max_rows = max(ids.shape[1] for ids in row_ids)
+        n_padded = [
+            max_rows - ids.shape[1] + prompt_pass.n_trailing_rows
+            for prompt_pass, ids in zip(passes, row_ids, strict=True)
+        ]
+        batch_ids = torch.cat([F.pad(ids, (0, max_rows - ids.shape[1])) for ids in row_ids])
+        extra_inputs: dict[str, Any] = {}
         if any(n_padded):
-            copies = torch.tensor(n_copies, device=ids.device)
-            padded = torch.tensor(n_padded, device=ids.device)
-            others["n_padded"] = padded.repeat_interleave(copies)
-        is_kept = any(one.places is not None for one in passes)
-        if is_kept or len({*n_held}) > 1:
-            # without a mask other positions are taken for several packed texts
-            others |= _positions(passes, n_held, longest)
+            copies = torch.tensor(n_copies, device=batch_ids.device)
+            padded = torch.tensor(n_padded, device=batch_ids.device)
+            extra_inputs["n_padded"] = padded.repeat_interleave(copies)
+        has_positions = any(prompt_pass.positions is not None for prompt_pass in passes)
+        if has_positions or len({*n_prefix_tokens}) > 1:
+            # Without a mask, the model would interpret such positions as several packed texts.
+            extra_inputs |= _build_position_inputs(passes, n_prefix_tokens, max_rows)
 
-        n_answers = [one.state.kept.shape[1] for one in passes]
-        most = max(n_answers)
-        kept = [
-            F.pad(one.state.kept, (0, 0, most - n, 0)).expand(k, -1, -1)
-            for one, n, k in zip(passes, n_answers, n_copies, strict=True)
+        n_answers = [prompt_pass.state.candidates.shape[1] for prompt_pass in passes]
+        max_answer = max(n_answers)
+        candidates = [
+            F.pad(prompt_pass.state.candidates, (0, 0, max_answer - n, 0)).expand(k, -1, -1)
+            for prompt_pass, n, k in zip(passes, n_answers, n_copies, strict=True)
         ]
         first = passes[0]
-        n_skipped = self._n_skipped(first)
-        below: list[Any] = []
+        n_skipped = self._count_skipped_blocks(first)
+        skipped_outputs: list[Any] = []
         if n_skipped:
+            # Only the last of the skipped outputs is used by the first block that runs.
             output = first.state.outputs[n_skipped - 1]
-            below = [_shared(output, len(ids))] * n_skipped
-        keys_values = [one.state.keys_values for one in passes]
-        with shorten_model_errors({"input_ids": ids}):
+            skipped_outputs = [_repeat_output(output, len(batch_ids))] * n_skipped
+        keys_values = [prompt_pass.state.keys_values for prompt_pass in passes]
+        with shorten_model_errors({"input_ids": batch_ids}):
             scores = self.compute_answer_scores(
-                ids,
-                torch.cat(kept),
-                self._edit_of(passes, n_held),
-                cache=build_prefix_cache(keys_values, n_held, n_copies),
-                outputs=below,
-                tap=first.tap,
-                others=others,
+                batch_ids,
+                torch.cat(candidates),
+                self._create_joint_edit(passes, n_prefix_tokens),
+                cache=build_prefix_cache(keys_values, n_prefix_tokens, n_copies),
+                skipped_outputs=skipped_outputs,
+                output_hook=first.output_hook,
+                extra_inputs=extra_inputs,
             )
-        by_token = scores.unflatten(-1, (most, -1)).split(n_copies)
-        return [some[:, most - n :].flatten(1) for some, n in zip(by_token, n_answers, strict=True)]
-
-    def _edit_of(self, passes: Sequence[PromptPass], n_held: Sequence[int]) -> AttentionEdit | None:
-        """The edit that shows each prompt's change its own rows and keys alone."""
-        changes = [
-            self._editing(one.state.prompt, one.change) for one in passes if one.change is not None
+        token_scores = scores.unflatten(-1, (max_answer, -1)).split(n_copies)
+        return [
+            pass_scores[:, max_answer - n :].flatten(1)
+            for pass_scores, n in zip(token_scores, n_answers, strict=True)
         ]
-        if len(changes) < 2:
-            return next(iter(changes), None)
-        n_copies = [len(one.ids) for one in passes]
-        ends = [one.ids.shape[1] - n for one, n in zip(passes, n_held, strict=True)]
-        begin = max(n_held)
-        behind = begin + max(ends)
 
-        def edit(layer: int, weights: Tensor, scores: Tensor) -> Tensor:
+    def _create_joint_edit(
+        self, passes: Sequence[PromptPass], n_prefix_tokens: Sequence[int]
+    ) -> AttentionEdit | None:
+        """Create an edit of a joint pass, in which each pass edits only its own rows and keys."""
+        edits = [
+            self._create_attention_edit(prompt_pass.state.prompt, prompt_pass.edit)
+            for prompt_pass in passes
+            if prompt_pass.edit is not None
+        ]
+        if len(edits) < 2:
+            return next(iter(edits), None)
+        n_copies = [len(prompt_pass.ids) for prompt_pass in passes]
+        n_rows = [
+            prompt_pass.ids.shape[1] - n
+            for prompt_pass, n in zip(passes, n_prefix_tokens, strict=True)
+        ]
+        # Keys of a joint pass: padded prefixes, padded rows, and the explicit sink if there is one.
+        rows_start = max(n_prefix_tokens)
+        rows_end = rows_start + max(n_rows)
+
+        def edit_joint_attention(layer: int, weights: Tensor, scores: Tensor) -> Tensor:
             n_heads = self.n_heads[layer]
-            by_head = unpack_heads(weights, n_heads)
-            every = torch.arange(by_head.shape[-1], device=weights.device)
+            weights_by_head = unpack_heads(weights, n_heads)
+            scores_by_head = unpack_heads(scores, n_heads)
+            all_keys = torch.arange(weights_by_head.shape[-1], device=weights.device)
+            sink_keys = all_keys[rows_end:]
             edited = []
             parts = zip(
-                by_head.split(n_copies),
-                unpack_heads(scores, n_heads).split(n_copies),
-                strict=True,
+                weights_by_head.split(n_copies), scores_by_head.split(n_copies), strict=True
             )
-            for (own, before), change, n, end in zip(parts, changes, n_held, ends, strict=True):
-                of_sink = every[behind:]
-                keys = torch.cat([every[begin - n : begin + end], of_sink])
-                new = own.clone()
-                new[:, :, :end, keys] = change(
-                    layer, own[:, :, :end, keys], before[:, :, :end, keys]
-                ).to(new.dtype)
-                edited.append(new)
+            for (pass_weights, pass_scores), edit, n_prefix, n in zip(
+                parts, edits, n_prefix_tokens, n_rows, strict=True
+            ):
+                own_keys = all_keys[rows_start - n_prefix : rows_start + n]
+                keys = torch.cat([own_keys, sink_keys])
+                new_weights = pass_weights.clone()
+                new_weights[:, :, :n, keys] = edit(
+                    layer, pass_weights[:, :, :n, keys], pass_scores[:, :, :n, keys]
+                ).to(new_weights.dtype)
+                edited.append(new_weights)
             return torch.cat(edited).reshape(weights.shape)
 
-        return edit
+        return edit_joint_attention
 
-    def _editing(self, prompt: Prompt, change: RowEdit) -> AttentionEdit:
-        """Returns the edit that changes the rows that may move, which are the last ones."""
+    def _create_attention_edit(self, prompt: Prompt, edit: RowEdit) -> AttentionEdit:
+        """Create an edit of whole attention maps from an edit of the last rows."""
 
-        def edit(layer: int, weights: Tensor, scores: Tensor) -> Tensor:
+        def edit_attention(layer: int, weights: Tensor, scores: Tensor) -> Tensor:
             n_heads = self.n_heads[layer]
-            by_head = unpack_heads(weights, n_heads)
-            n_before = by_head.shape[2] - prompt.n_rows
-            rows = by_head[:, :, n_before:]
-            of_rows = unpack_heads(scores, n_heads)[:, :, n_before:]
+            weights_by_head = unpack_heads(weights, n_heads)
+            n_rows_before = weights_by_head.shape[2] - prompt.n_rows
+            rows = weights_by_head[:, :, n_rows_before:]
+            row_scores = unpack_heads(scores, n_heads)[:, :, n_rows_before:]
             columns = prompt.get_columns(weights.shape[-1])
-            new = change(layer, rows, of_rows, columns)
+            new = edit(layer, rows, row_scores, columns)
             if new is rows:
                 return weights
-            if n_before:
-                new = torch.cat([by_head[:, :, :n_before], new.to(rows.dtype)], 2)
+            if n_rows_before:
+                new = torch.cat([weights_by_head[:, :, :n_rows_before], new.to(rows.dtype)], 2)
             return new.reshape(weights.shape)
 
-        return edit
+        return edit_attention
 
 
-def _first_tokens(passes: Sequence[PromptPass]) -> list[int]:
-    """How many tokens stand in front of each pass's rows: as many in all those of a prompt."""
-    fewest: dict[int, int] = {}
-    for one in passes:
-        name = id(one.state)
-        fewest[name] = min(one.n_same, fewest.get(name, one.n_same))
-    return [fewest[id(one.state)] for one in passes]
+def _count_prefix_tokens(passes: Sequence[PromptPass]) -> list[int]:
+    """Count the cached tokens of each pass; all passes of a prompt use the same number."""
+    min_tokens: dict[int, int] = {}
+    for prompt_pass in passes:
+        key = id(prompt_pass.state)
+        n_tokens = prompt_pass.n_prefix_tokens
+        min_tokens[key] = min(n_tokens, min_tokens.get(key, n_tokens))
+    return [min_tokens[id(prompt_pass.state)] for prompt_pass in passes]
 
 
-def _positions(passes: Sequence[PromptPass], n_held: Sequence[int], n_rows: int) -> dict[str, Tensor]:
-    """The positions of rows, and a mask that hides what is padded in front of them."""
-    begin = max(n_held)
+def _build_position_inputs(
+    passes: Sequence[PromptPass], n_prefix_tokens: Sequence[int], n_rows: int
+) -> dict[str, Tensor]:
+    """Build position ids of the rows, and a mask that hides the padding of the prefixes.
+
+    Args:
+        passes: The passes of a joint pass.
+        n_prefix_tokens: Number of cached tokens of each pass.
+        n_rows: Number of rows, including padding.
+    """
+    max_prefix = max(n_prefix_tokens)
     device = passes[0].ids.device
-    keys = torch.arange(begin + n_rows, device=device)
-    positions, masks = [], []
-    for one, n in zip(passes, n_held, strict=True):
-        # padding has the last one: models with a table of positions have no more
-        places = keys[n : n + n_rows].clamp(max=one.ids.shape[1] - 1)
-        if one.places is not None:
-            kept = one.places[n:]
-            places = F.pad(kept, (0, n_rows - len(kept)))
-        positions.append(places.expand(len(one.ids), -1))
-        mask = (keys >= begin - n).long()
-        masks.append(mask.expand(len(one.ids), -1))
+    keys = torch.arange(max_prefix + n_rows, device=device)
+    batch_positions, masks = [], []
+    for prompt_pass, n in zip(passes, n_prefix_tokens, strict=True):
+        # Padding gets the position of the last token, because a model with a table of positions
+        # may have no further ones.
+        positions = keys[n : n + n_rows].clamp(max=prompt_pass.ids.shape[1] - 1)
+        if prompt_pass.positions is not None:
+            row_positions = prompt_pass.positions[n:]
+            positions = F.pad(row_positions, (0, n_rows - len(row_positions)))
+        batch_positions.append(positions.expand(len(prompt_pass.ids), -1))
+        mask = (keys >= max_prefix - n).long()
+        masks.append(mask.expand(len(prompt_pass.ids), -1))
     return {
-        "position_ids": torch.cat(positions),
+        "position_ids": torch.cat(batch_positions),
         "attention_mask": torch.cat(masks),
     }
 
 
-def _shared(output: Any, n_copies: int) -> Any:
-    """A block's output for every copy, [1, ...] -> [copies, ...]."""
+def _repeat_output(output: Any, n_copies: int) -> Any:
+    """Repeat a block's output for every copy, `[1, ...]` -> `[copies, ...]`."""
 
-    def share(tensor: Tensor) -> Tensor:
-        is_of_text = tensor.dim() > 0 and len(tensor) == 1
-        return tensor.repeat(n_copies, *[1] * (tensor.dim() - 1)) if is_of_text else tensor
+    def repeat(tensor: Tensor) -> Tensor:
+        has_batch_axis = tensor.dim() > 0 and len(tensor) == 1
+        return tensor.repeat(n_copies, *[1] * (tensor.dim() - 1)) if has_batch_axis else tensor
 
-    return tree_map_only(Tensor, share, output)
+    return tree_map_only(Tensor, repeat, output)

@@ -1,6 +1,8 @@
-"""A prompt with its answer: which key belongs to which column, and which rows may move.
+"""A prompt with its answer: the units that its tokens belong to, and the rows that tests may edit.
 
-An edit gives units other totals: within a unit the proportions stay those that the pass computes.
+Attention of a language model is summed over the tokens of each unit, so one key of the protocol is a
+*column* of several tokens. An edit assigns new sums to the columns. Within a unit, the weights keep the
+proportions that the model computes.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -13,52 +15,74 @@ from torch import Tensor
 from hf_attnprobe.adapters.transformer.attention_hooks import find_visible_keys
 from hf_attnprobe.adapters.transformer.task_heads import (
     TaskHead,
-    count_candidate_words,
     compute_candidate_scores,
+    count_candidate_words,
 )
 from hf_attnprobe.functional.predictions import Prediction
 
 
 ROW_CHOICES = ("behind", "answer", "all")
-"""Which rows tests may move: all behind the passage, those that predict the answer, or those
-inside of the passage too."""
+"""Choices for the rows that tests may edit.
+
+"behind" are all rows after the passage, "answer" the rows that predict the answer, and "all" also the rows
+within the passage.
+"""
 N_EXTRA_COLUMNS = 2
-"""Columns behind the units: everything else, and the sink."""
+"""Number of columns after the units: one for all other tokens, and one for the attention sink."""
 
 
 class KeyColumns(NamedTuple):
-    """The columns of attention that keys belong to.
+    """Assignment of keys (tokens) to columns (units and the two extra columns).
 
     Attributes:
-        of_keys: int [keys].
-        members: [keys, columns], 1 where a key belongs to a column, else 0.
-        sink: the key of the sink: the explicit one, or the first token, of a unit of its own too.
+        column_of_key: Column of each key, int `[keys]`.
+        membership: 1 if a key belongs to a column, otherwise 0, `[keys, columns]`.
+        sink: Key of the attention sink. This is the explicit sink of the model, or otherwise the first
+            token, even if that token is a unit by itself.
     """
 
     column_of_key: Tensor
-    members: Tensor
+    membership: Tensor
     sink: int
 
     def sum_by_column(self, weights: Tensor) -> Tensor:
-        """[..., keys] -> [..., columns], in float32 or more."""
+        """Sum weights over the keys of each column, in float32 or more.
+
+        Args:
+            weights: `[..., keys]`.
+
+        Returns:
+            Sums `[..., columns]`.
+        """
         precise = torch.promote_types(weights.dtype, torch.float32)
-        return weights.to(precise) @ self.members.to(precise)
+        return weights.to(precise) @ self.membership.to(precise)
 
     def spread_to_keys(self, values: Tensor) -> Tensor:
-        """[..., columns] -> [..., keys]: of every key its column's value."""
-        # a product with ones and zeros is exact, and faster than an index
-        return values @ self.members.T.to(values.dtype)
+        """Assign the value of each column to all its keys.
+
+        Args:
+            values: `[..., columns]`.
+
+        Returns:
+            Values `[..., keys]`.
+        """
+        # A product with ones and zeros is exact, and faster than indexing.
+        return values @ self.membership.T.to(values.dtype)
 
 
 class Prompt:
-    """Places in a prompt with its answer.
+    """Positions of units, answer and editable rows in a prompt with its answer.
+
+    Args:
+        inputs: Inputs of one prompt, see `LanguageModelAdapter.prepare`.
+        rows: One of `ROW_CHOICES`.
 
     Attributes:
-        ids: int [1, tokens], the tokens that rows are computed of: all but the last.
-        n_answer: number of tokens of the answer; as many of the last rows predict them.
-        start: the first row that tests may move.
-        unit_ids: int [tokens], −1 in no unit.
-        n_columns: number of units, and ``N_EXTRA_COLUMNS``.
+        ids: Token ids without the last token, whose row predicts nothing, int `[1, tokens]`.
+        n_answer: Number of tokens of the answer, which are predicted by as many last rows.
+        first_row: The first row that tests may edit.
+        unit_ids: Unit of each token, or -1, int `[tokens]`.
+        n_columns: Number of units and extra columns.
     """
 
     def __init__(self, inputs: Mapping[str, Tensor], rows: str) -> None:
@@ -67,174 +91,233 @@ class Prompt:
         self.unit_ids = inputs["unit_ids"][0, :-1]
         n_units = int(self.unit_ids.max()) + 1
         self.n_columns = n_units + N_EXTRA_COLUMNS
-        in_unit = self.unit_ids >= 0
-        of_units = in_unit.nonzero()[:, 0].tolist()
-        predicting = self.n_tokens - self.n_answer
-        first = {
-            "behind": of_units[-1] + 1,
-            "answer": predicting,
-            "all": of_units[0],
+        is_in_unit = self.unit_ids >= 0
+        unit_positions = is_in_unit.nonzero()[:, 0].tolist()
+        first_answer_row = self.n_tokens - self.n_answer
+        first_rows = {
+            "behind": unit_positions[-1] + 1,
+            "answer": first_answer_row,
+            "all": unit_positions[0],
         }
-        self.first_row = min(first[rows], predicting)
+        self.first_row = min(first_rows[rows], first_answer_row)
         self._columns: dict[int, KeyColumns] = {}
 
     @property
     def n_tokens(self) -> int:
+        """Number of tokens without the last one."""
         return self.ids.shape[1]
 
     @property
     def n_rows(self) -> int:
-        """Number of rows that tests may move."""
+        """Number of rows that tests may edit."""
         return self.n_tokens - self.first_row
 
     @property
-    def _begins_with_a_unit(self) -> bool:
-        """Whether the first token is a whole unit, whose column it then is."""
-        first = self.unit_ids[0]
-        return bool(first >= 0) and int((self.unit_ids == first).sum()) == 1
+    def _begins_with_unit(self) -> bool:
+        """Whether the first token is a unit by itself, and therefore keeps its column."""
+        first_unit = self.unit_ids[0]
+        return bool(first_unit >= 0) and int((self.unit_ids == first_unit).sum()) == 1
 
     def find_remaining_tokens(self, units: Sequence[int]) -> Tensor:
-        """The places of the tokens that are left without some units, int [n]."""
-        gone = torch.isin(self.unit_ids, torch.tensor(units, device=self.ids.device))
-        return (~gone).nonzero()[:, 0]
+        """Find the positions of the tokens that remain if some units are deleted.
 
-    def find_first_changed_row(self, left: Tensor) -> int:
-        """The first row that differs, or is read, where only tokens at ``left`` are left."""
-        # behind the first token that moved all have moved
-        is_same = left == torch.arange(len(left), device=left.device)
-        return min(int(is_same.sum()), len(left) - self.n_answer)
+        Args:
+            units: Indices of the deleted units.
+
+        Returns:
+            Positions, int `[n]`.
+        """
+        is_deleted = torch.isin(self.unit_ids, torch.tensor(units, device=self.ids.device))
+        return (~is_deleted).nonzero()[:, 0]
+
+    def find_first_changed_row(self, remaining: Tensor) -> int:
+        """Find the first row that must be computed again if only some tokens remain.
+
+        This is the first row after a deletion, or the first row that predicts the answer, whichever comes
+        first.
+
+        Args:
+            remaining: Positions of the remaining tokens, int `[n]`.
+        """
+        # After the first deletion, every token has moved.
+        is_unchanged = remaining == torch.arange(len(remaining), device=remaining.device)
+        return min(int(is_unchanged.sum()), len(remaining) - self.n_answer)
 
     def get_columns(self, n_keys: int) -> KeyColumns:
-        """The columns of ``n_keys`` keys: one more than tokens where there is an explicit sink."""
+        """Return the columns of the keys.
+
+        Args:
+            n_keys: Number of keys. It is larger than the number of tokens if the model has an explicit
+                attention sink.
+        """
         if n_keys not in self._columns:
-            other, sink = self.n_columns - 2, self.n_columns - 1
-            of_keys = self.unit_ids.where(self.unit_ids >= 0, other)
-            is_explicit = n_keys > self.n_tokens
-            if is_explicit:
-                of_keys = F.pad(of_keys, (0, n_keys - self.n_tokens), value=sink)
-            elif not self._begins_with_a_unit:
-                of_keys = of_keys.index_fill(0, of_keys.new_zeros(1), sink)
-            members = F.one_hot(of_keys, self.n_columns).float()
-            self._columns[n_keys] = KeyColumns(of_keys, members, n_keys - 1 if is_explicit else 0)
+            other_column, sink_column = self.n_columns - 2, self.n_columns - 1
+            column_of_key = self.unit_ids.where(self.unit_ids >= 0, other_column)
+            has_explicit_sink = n_keys > self.n_tokens
+            if has_explicit_sink:
+                n_sinks = n_keys - self.n_tokens
+                column_of_key = F.pad(column_of_key, (0, n_sinks), value=sink_column)
+            elif not self._begins_with_unit:
+                first_key = column_of_key.new_zeros(1)
+                column_of_key = column_of_key.index_fill(0, first_key, sink_column)
+            membership = F.one_hot(column_of_key, self.n_columns).float()
+            sink = n_keys - 1 if has_explicit_sink else 0
+            self._columns[n_keys] = KeyColumns(column_of_key, membership, sink)
         return self._columns[n_keys]
 
 
 RowEdit = Callable[[int, Tensor, Tensor, KeyColumns], Tensor]
-"""(layer, rows that may move [batch, heads, rows, keys], the same before the softmax, columns)
--> rows."""
+"""Function from layer, editable rows of the weights `[batch, heads, rows, keys]`, the same rows of the
+scores before the softmax, and the columns of the keys to edited rows."""
 
 
-def rescale_columns(weights: Tensor, scores: Tensor, columns: KeyColumns, new: Tensor) -> Tensor:
-    """Weights whose columns have other totals, in the proportions that they have.
+def rescale_columns(
+    weights: Tensor, scores: Tensor, columns: KeyColumns, new_sums: Tensor
+) -> Tensor:
+    """Rescale the weights of each column to a new sum, with unchanged proportions.
 
-    Where a column had no weight its new total is spread evenly over its visible keys.
+    If a column had no weight, its new sum is spread evenly over its visible keys.
 
     Args:
-        weights: [batch, heads, rows, keys].
-        scores: the same before the softmax.
-        columns: of the keys.
-        new: [batch, heads, rows, columns].
+        weights: Attention weights `[batch, heads, rows, keys]`.
+        scores: Scores before the softmax, in the same shape.
+        columns: Columns of the keys.
+        new_sums: New sums `[batch, heads, rows, columns]`.
+
+    Returns:
+        Edited weights `[batch, heads, rows, keys]`.
     """
-    totals = columns.sum_by_column(weights)
-    is_empty = totals <= torch.finfo(totals.dtype).tiny
-    factor = (new / totals.masked_fill(is_empty, 1)).masked_fill(is_empty, 0)
-    edited = weights * columns.spread_to_keys(factor)
-    filled = is_empty & ((new != 0) | new.requires_grad)
-    if not filled.any():
+    sums = columns.sum_by_column(weights)
+    is_empty = sums <= torch.finfo(sums.dtype).tiny
+    factors = (new_sums / sums.masked_fill(is_empty, 1)).masked_fill(is_empty, 0)
+    edited = weights * columns.spread_to_keys(factors)
+    is_filled = is_empty & ((new_sums != 0) | new_sums.requires_grad)
+    if not is_filled.any():
         return edited
     visible = find_visible_keys(scores)
-    even = new / columns.sum_by_column(visible.to(new.dtype)).clamp_min(1)
-    return edited + columns.spread_to_keys(even.masked_fill(~filled, 0)) * visible
+    n_visible = columns.sum_by_column(visible.to(new_sums.dtype)).clamp_min(1)
+    even_weights = new_sums / n_visible
+    return edited + columns.spread_to_keys(even_weights.masked_fill(~is_filled, 0)) * visible
 
 
 def apply_knockout(
     weights: Tensor,
     scores: Tensor,
     columns: KeyColumns,
-    kept: Tensor,
+    factors: Tensor,
     operator: str,
 ) -> Tensor:
-    """Returns the weights times ``kept`` [batch, heads, rows, columns], see ``KNOCKOUTS``."""
-    stays = columns.spread_to_keys(kept.to(weights.dtype))
-    edited = weights * stays
-    before = weights.sum(-1, keepdim=True)
-    after = edited.sum(-1, keepdim=True)
+    """Block the attention to some columns.
+
+    Args:
+        weights: Attention weights `[batch, heads, rows, keys]`.
+        scores: Scores before the softmax, in the same shape.
+        columns: Columns of the keys.
+        factors: 0 for blocked columns, 1 for others, `[batch, heads, rows, columns]`.
+        operator: One of `hf_attnprobe.protocol.KNOCKOUTS`.
+
+    Returns:
+        Edited weights `[batch, heads, rows, keys]`.
+    """
+    key_factors = columns.spread_to_keys(factors.to(weights.dtype))
+    edited = weights * key_factors
+    sum_before = weights.sum(-1, keepdim=True)
+    sum_after = edited.sum(-1, keepdim=True)
     if operator == "renormalised":
-        tiny = torch.finfo(after.dtype).tiny
-        return edited * (before / after.clamp_min(tiny))
+        tiny = torch.finfo(sum_after.dtype).tiny
+        return edited * (sum_before / sum_after.clamp_min(tiny))
     if operator == "sink":
         is_sink = torch.arange(edited.shape[-1], device=edited.device) == columns.sink
-        takes_rest = is_sink & (stays > 0) & find_visible_keys(scores)
-        return edited + (before - after) * takes_rest
+        receives_weight = is_sink & (key_factors > 0) & find_visible_keys(scores)
+        return edited + (sum_before - sum_after) * receives_weight
     return edited
 
 
-# --- What is read of the answer ------------------------------------------------------------------
+# --- The prediction: the tokens of the answer ----------------------------------------------------
 
 
 class AnswerHead(TaskHead):
-    """The tokens of an answer: a distribution for each, divided by their number.
+    """Task head of the answer: one distribution per answer token, divided by their number.
 
-    Its entries: the token that was said, the other answer's where they part, the likeliest
-    ones, then the next one, and all others together. What is merged can only make a total
-    variation distance smaller: it is a lower bound.
+    The outcomes of each token are, in this order: the answer's token, the alternative answer's token where
+    the two first differ, the most likely other words, the next most likely word, and all remaining words
+    together. Merging words can only reduce a total variation distance, so computed distances are lower
+    bounds.
+
+    Args:
+        n_words: Size of the vocabulary.
     """
 
     output = "logits [batch, tokens, words]"
 
     def __init__(self, n_words: int) -> None:
-        n_kept = count_candidate_words(n_words)
+        n_candidates = count_candidate_words(n_words)
         super().__init__(
             Prediction(
                 "answer",
-                f"the tokens of the answer: of each its {n_kept} likeliest candidates, the "
-                "next one, and the others as one",
+                f"the tokens of the answer: each is one of its {n_candidates} most likely "
+                "candidates, the next most likely word, or any other word",
                 n_parts=None,
-                n_outcomes=n_kept + 2,
+                n_outcomes=n_candidates + 2,
                 has_rest=True,
             )
         )
 
     def can_read(self, result: Any) -> bool:
+        """Check whether the model's output has logits for each token."""
         logits = getattr(result, "logits", None)
         return logits is not None and logits.dim() == 3
 
     def compute_scores(self, result: Any, inputs: Mapping[str, Tensor]) -> Tensor:
-        """Returns [batch, tokens · entries] of the last rows; without ``kept`` all logits.
+        """Compute the scores of the answer's tokens, which are predicted by the last rows.
 
-        Behind them are ``n_padded`` rows of padding, int [batch], if any.
+        Args:
+            result: Output of the model.
+            inputs: Inputs with `kept`, the candidate words of each answer token, int
+                `[batch, answer tokens, words]`; without it, all logits are returned. `n_padded`, int
+                `[batch]`, is the number of padding rows after the answer.
+
+        Returns:
+            Scores `[batch, tokens · entries]`.
         """
-        every = result.logits
-        kept = inputs.get("kept")
-        if kept is None:
-            return every.flatten(1)
-        n_read = kept.shape[1]
-        logits = every[:, -n_read:]
-        padded = inputs.get("n_padded")
-        if padded is not None:
-            ends = every.shape[1] - padded[:, None]
-            from_end = torch.arange(-n_read, 0, device=ends.device)
-            texts = torch.arange(len(every), device=ends.device)[:, None]
-            logits = every[texts, ends + from_end]
-        of_texts = kept.expand(len(logits), -1, -1)
-        # One text after another: a copy of all their logits would not stay in the cache.
-        each = list(map(compute_candidate_scores, logits, of_texts))
-        return torch.stack(each).flatten(1)
+        all_logits = result.logits
+        candidates = inputs.get("kept")
+        if candidates is None:
+            return all_logits.flatten(1)
+        n_read = candidates.shape[1]
+        logits = all_logits[:, -n_read:]
+        n_padded = inputs.get("n_padded")
+        if n_padded is not None:
+            ends = all_logits.shape[1] - n_padded[:, None]
+            offsets = torch.arange(-n_read, 0, device=ends.device)
+            texts = torch.arange(len(all_logits), device=ends.device)[:, None]
+            logits = all_logits[texts, ends + offsets]
+        text_candidates = candidates.expand(len(logits), -1, -1)
+        # One text after another, because a copy of the logits of all texts would not fit into
+        # the CPU's cache.
+        text_scores = list(map(compute_candidate_scores, logits, text_candidates))
+        return torch.stack(text_scores).flatten(1)
 
     def compute_probs(self, scores: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
-        """In float64, whose smallest probabilities have a logarithm."""
+        """Compute prediction vectors in float64, in which small probabilities have a logarithm."""
         n_answer = inputs["kept"].shape[1]
-        each = scores.unflatten(-1, (n_answer, -1)).double().softmax(-1)
-        return each.flatten(-2) / n_answer
+        probs = scores.unflatten(-1, (n_answer, -1)).double().softmax(-1)
+        return probs.flatten(-2) / n_answer
 
 
-def select_candidate_words(logits: Tensor, said: Tensor, other: Tensor) -> Tensor:
-    """The words that are told apart: the said one, the other one, the likeliest.
+def select_candidate_words(logits: Tensor, answer: Tensor, alternative: Tensor) -> Tensor:
+    """Select the words that have an outcome of their own, for each token of the answer.
 
-    Shape: logits [tokens, words], said int [tokens], other int [tokens] (−1: none) ->
-    int [tokens, n].
+    Args:
+        logits: Logits `[tokens, words]`.
+        answer: Token ids of the answer, int `[tokens]`.
+        alternative: Token ids of the alternative answer, int `[tokens]`; -1 for none.
+
+    Returns:
+        Token ids, int `[tokens, n]`: the answer's token, the alternative's token if there is one, and the
+        most likely words.
     """
-    first = logits.scatter(-1, said[:, None], torch.inf)
-    rows = (other >= 0).nonzero()[:, 0]
-    first[rows, other[rows]] = torch.finfo(logits.dtype).max
-    return first.topk(count_candidate_words(logits.shape[-1])).indices
+    ranking_logits = logits.scatter(-1, answer[:, None], torch.inf)
+    rows = (alternative >= 0).nonzero()[:, 0]
+    ranking_logits[rows, alternative[rows]] = torch.finfo(logits.dtype).max
+    return ranking_logits.topk(count_candidate_words(logits.shape[-1])).indices

@@ -1,8 +1,16 @@
-"""Work on several prompts side by side, whose passes become one.
+"""Run the forward passes of several prompts as one batch.
 
-A test knows one prompt. So each prompt has a thread of its own, of which one runs at a time, up to
-where it asks for passes. When all have asked, what they asked for is answered at once. Nothing
-depends on which thread is faster, since none runs beside another.
+The tests of an audit work on one prompt at a time. To use a GPU well, the passes of several prompts are
+combined. Each prompt gets a thread, in which its job (the tests of that prompt) runs until it calls
+`run_batched`. Only one thread runs at any time, so nothing depends on how fast a thread is. When all jobs
+wait for results, their requests are run as one padded forward pass, and every job receives its results:
+
+    thread 1   job 1 ──▶ requests ┐                            ┌─▶ results ──▶ job 1 continues
+    thread 2   job 2 ──▶ requests ┼─▶ one padded forward pass ─┼─▶ results ──▶ job 2 continues
+    thread 3   job 3 ──▶ requests ┘                            └─▶ results ──▶ job 3 continues
+
+`run_jobs_together` starts the threads and runs the collected requests. A job that runs without
+`run_jobs_together` can also call `run_batched`; its requests then run at once.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -16,92 +24,136 @@ import torch
 
 
 T = TypeVar("T")
-Request = TypeVar("Q")
-Answer = TypeVar("A")
-BatchFunction = Callable[[Sequence[Request]], Sequence[Answer]]
-"""Questions -> an answer to each."""
+Request = TypeVar("Request")
+Result = TypeVar("Result")
+BatchFunction = Callable[[Sequence[Request]], Sequence[Result]]
+"""Function from requests to their results, in the same order."""
 
-_asking: ContextVar[BatchFunction[Any, Any] | None] = ContextVar("_asking", default=None)
+_submit_function: ContextVar[BatchFunction[Any, Any] | None] = ContextVar(
+    "_submit_function", default=None
+)
+"""Function of the current thread that submits requests to `run_jobs_together`, if it is running."""
 
 
 class JobCancelled(BaseException):
-    """Ends a job because another one failed."""
+    """Signal that ends a job because another job has failed."""
 
 
-def run_batched(questions: Sequence[Request], answer: BatchFunction[Request, Answer]) -> Sequence[Answer]:
-    """The answers, together with those of the jobs beside; by ``answer`` where there are none."""
-    together = _asking.get() or answer
-    return together(questions)
-
-
-def run_jobs_together(jobs: Sequence[Callable[[], T]], answer: BatchFunction[Any, Any]) -> list[T]:
-    """What the jobs return, each of which may :func:`ask`.
+def run_batched(
+    requests: Sequence[Request], run: BatchFunction[Request, Result]
+) -> Sequence[Result]:
+    """Run requests, combined with the requests of other jobs if there are any.
 
     Args:
-        answer: answers the questions of all jobs that go on, at once.
+        requests: The requests of this job, such as forward passes.
+        run: Function that runs requests; used if this code is not called by `run_jobs_together`.
+
+    Returns:
+        The results of the requests.
+    """
+    run_requests = _submit_function.get() or run
+    return run_requests(requests)
+
+
+def run_jobs_together(jobs: Sequence[Callable[[], T]], run: BatchFunction[Any, Any]) -> list[T]:
+    """Run jobs in turns, and run the requests that they submit by `run_batched` in batches.
+
+    Args:
+        jobs: Functions without arguments.
+        run: Function that runs the collected requests of all unfinished jobs.
+
+    Returns:
+        The results of the jobs.
 
     Raises:
-        Exception: of the first job that fails, or of ``answer``; the others are stopped.
+        Exception: The error of the first job that fails, or of `run`. All other jobs are cancelled.
+
+    Example:
+        def job():
+            return sum(run_batched([1, 2], double))
+
+        def double(requests):
+            return [2 * request for request in requests]
+
+        run_jobs_together([job, job], double)  # [6, 6], with a single call of double
     """
-    found: dict[PromptThread[T], T] = {}
+    job_results: dict[PromptThread[T], T] = {}
     with ThreadPoolExecutor(len(jobs)) as pool:
-        started = [PromptThread(job, pool) for job in jobs]
+        threads = [PromptThread(job, pool) for job in jobs]
         try:
-            replies: dict[PromptThread[T], Sequence[Any] | None] = dict.fromkeys(started)
+            # The first reply, None, starts a job.
+            replies: dict[PromptThread[T], Sequence[Any] | None] = dict.fromkeys(threads)
             while replies:
-                asked = {}
-                for job, reply in replies.items():
-                    questions = job.go_on(reply)
-                    if questions is None:
-                        found[job] = job.ended.result()
+                requests_by_thread = {}
+                for thread, reply in replies.items():
+                    requests = thread.resume(reply)
+                    if requests is None:
+                        job_results[thread] = thread.future.result()
                     else:
-                        asked[job] = questions
-                every = [one for some in asked.values() for one in some]
-                answers: Iterator[Any] = iter(answer(every))
+                        requests_by_thread[thread] = requests
+                all_requests = [
+                    request for requests in requests_by_thread.values() for request in requests
+                ]
+                results: Iterator[Any] = iter(run(all_requests))
                 replies = {
-                    job: [*islice(answers, len(questions))] for job, questions in asked.items()
+                    thread: [*islice(results, len(requests))]
+                    for thread, requests in requests_by_thread.items()
                 }
         finally:
-            for job in started:
-                job.stop()
-    return [found[job] for job in started]
+            for thread in threads:
+                thread.cancel()
+    return [job_results[thread] for thread in threads]
 
 
 class PromptThread(Generic[T]):
-    """Work in a thread that waits for its turn.
+    """A thread that runs one job, and pauses whenever the job submits requests.
+
+    Args:
+        job: Function without arguments.
+        pool: Pool that provides the thread.
 
     Attributes:
-        ended: holds what the work returns or raises.
+        future: Holds the result or the error of the job.
     """
 
-    def __init__(self, work: Callable[[], T], pool: ThreadPoolExecutor) -> None:
+    def __init__(self, job: Callable[[], T], pool: ThreadPoolExecutor) -> None:
         self._replies: SimpleQueue[Any] = SimpleQueue()
-        self._questions: SimpleQueue[Sequence[Any] | None] = SimpleQueue()
-        self.ended = pool.submit(self._run, work, torch.is_grad_enabled())
+        self._requests: SimpleQueue[Sequence[Any] | None] = SimpleQueue()
+        self.future = pool.submit(self._run, job, torch.is_grad_enabled())
 
-    def go_on(self, reply: Sequence[Any] | None) -> Sequence[Any] | None:
-        """Works until there are questions, which are returned; None: it has ended."""
+    def resume(self, reply: Sequence[Any] | None) -> Sequence[Any] | None:
+        """Continue the job until it submits requests or ends.
+
+        Args:
+            reply: Results of the previous requests; None to start the job.
+
+        Returns:
+            The next requests, or None if the job has ended.
+        """
         self._replies.put(reply)
-        return self._questions.get()
+        return self._requests.get()
 
-    def stop(self) -> None:
-        """Ends the work where it asks next."""
+    def cancel(self) -> None:
+        """End the job the next time it waits for a reply."""
         self._replies.put(JobCancelled)
 
-    def _run(self, work: Callable[[], T], with_gradients: bool) -> T:
-        self._wait()
-        _asking.set(self._ask)
+    def _run(self, job: Callable[[], T], with_gradients: bool) -> T:
+        """Run the job in the thread, with the caller's gradient mode."""
+        self._wait_for_reply()
+        _submit_function.set(self._submit)
         try:
             with torch.set_grad_enabled(with_gradients):
-                return work()
+                return job()
         finally:
-            self._questions.put(None)
+            self._requests.put(None)
 
-    def _ask(self, questions: Sequence[Any]) -> Any:
-        self._questions.put(questions)
-        return self._wait()
+    def _submit(self, requests: Sequence[Any]) -> Any:
+        """Submit requests and wait for their results."""
+        self._requests.put(requests)
+        return self._wait_for_reply()
 
-    def _wait(self) -> Any:
+    def _wait_for_reply(self) -> Any:
+        """Wait until the job may continue, and return the reply."""
         reply = self._replies.get()
         if reply is JobCancelled:
             raise JobCancelled

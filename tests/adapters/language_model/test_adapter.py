@@ -129,7 +129,7 @@ def test_rows(rows):
 
 def test_tokens_per_pass_and_the_cache_change_nothing(observation):
     few, none = wrap(decoder(), tokens_per_pass=1), wrap(decoder())
-    none._example = None  # as of a model that does not go on from keys and values
+    none._example_keys_values = None  # as of a model that does not go on from keys and values
     generator = torch.Generator().manual_seed(0)
     edits = torch.rand((5, *observation.attention[0].shape), generator=generator)
     outputs = torch.rand((5, 1, edits.shape[-2], 8), generator=generator)
@@ -178,10 +178,10 @@ def test_attention_keeps_to_kernels_for_any_length(adapter):
 
 def test_on_a_gpu_few_tokens_run_in_one_pass(adapter, observation, monkeypatch):
     left = map(observation.state.prompt.find_remaining_tokens, ([0], [1], [2]))
-    first, *others = (adapter._without(observation, some, "deletion") for some in left)
-    assert not all(adapter._fits([first], one) for one in others)
+    first, *others = (adapter._create_deletion_pass(observation, some, "deletion") for some in left)
+    assert not all(adapter._can_join([first], one) for one in others)
     monkeypatch.setattr(type(adapter.model), "device", torch.device("cuda"))
-    assert all(adapter._fits([first], one) for one in others)
+    assert all(adapter._can_join([first], one) for one in others)
 
 
 UNLIKE = [asked(), asked(behind=6, seed=8), asked(n_units=5, n_answer=1, seed=9), asked(before=0)]
@@ -379,11 +379,11 @@ def test_three_layers_are_checked_at_first_and_others_when_edited(monkeypatch):
         adapter = wrap(tiny_model("LlamaForCausalLM", "llama"))
     observation = observed(adapter)
     adapter.self_check(observation.batch)
-    assert adapter._unchecked == {1, 3}
+    assert adapter._unchecked_layers == {1, 3}
     adapter.replay(observation, {3: observation.attention[3][None]})
-    assert adapter._unchecked == {1}
+    assert adapter._unchecked_layers == {1}
     monkeypatch.setattr(
-        type(adapter), "_replayed", lambda self, seen, edits, change: seen.probs[None]
+        type(adapter), "_replay_edits", lambda self, seen, edits, change: seen.probs[None]
     )
     with pytest.raises(AttnProbeError, match="self-check"):
         adapter.replay(observation, {1: observation.attention[1][None]})
@@ -391,8 +391,8 @@ def test_three_layers_are_checked_at_first_and_others_when_edited(monkeypatch):
 
 BAD = {
     "expected prompts with answers, got texts without labelled": lambda i: i.pop("labelled"),
-    "a prompt that ends in an answer": lambda i: i["labelled"].zero_(),
-    "a passage with units in front": lambda i: i["unit_ids"].fill_(-1),
+    "a prompt that ends with an answer": lambda i: i["labelled"].zero_(),
+    "a passage with units before": lambda i: i["unit_ids"].fill_(-1),
     "token ids below 60, got 60": lambda i: i["input_ids"].fill_(60),
     "one prompt in a batch, got 2": lambda i: i.update({n: v.repeat(2, 1) for n, v in i.items()}),
 }
@@ -409,12 +409,12 @@ def test_bad_prompts(message, adapter):
 def test_bad_options(adapter, observation):
     with pytest.raises(AttnProbeError, match="rows to be one of behind, answer, all"):
         wrap(decoder(), rows="last")
-    with pytest.raises(AttnProbeError, match=f"an operator out of {', '.join(KNOCKOUTS)}"):
+    with pytest.raises(AttnProbeError, match=f"operator to be one of {', '.join(KNOCKOUTS)}"):
         adapter.replay_masked(observation, {0: torch.ones(1)}, operator="mask")
     with pytest.raises(AttnProbeError, match="one of deletion, gap, got 'mask'"):
         adapter.erase_inputs(observation, observation.batch.content_mask[None], operator="mask")
     bloom = observed(wrap(decoder("BloomForCausalLM")))
-    with pytest.raises(AttnProbeError, match="takes position_ids"):
+    with pytest.raises(AttnProbeError, match="accepts position_ids"):
         bloom.model.erase_inputs(bloom, bloom.batch.content_mask[None], operator="gap")
     with pytest.raises(AttnProbeError, match=r"expected attention \['copies', 1, 4, "):
         adapter.replay(observation, {0: observation.attention[0]})

@@ -144,7 +144,7 @@ def test_an_error_in_a_replay_is_raised_and_changes_no_mode(monkeypatch):
         raise RuntimeError("out of luck")
 
     with monkeypatch.context() as patch:
-        patch.setattr(adapter, "logits", fail)
+        patch.setattr(adapter, "compute_logits", fail)
         adapter.supports_vmap = True
         with pytest.raises(RuntimeError, match="out of luck"):
             adapter.replay(observation, edits)
@@ -377,7 +377,7 @@ def test_self_check_names_the_layer_whose_edit_does_not_arrive(monkeypatch):
     with pytest.raises(AttnProbeError, match=r"edited attention in layer\.1 did not change any logit"):
         adapter.self_check(prepare(adapter))
     monkeypatch.setattr(adapter, "replay_logits", lambda *given: replay(*given) * 1.01)
-    with pytest.raises(AttnProbeError, match=r"unchanged in layer\.0 moved the logits"):
+    with pytest.raises(AttnProbeError, match=r"unchanged attention in layer\.0 changed the logits"):
         adapter.self_check(prepare(adapter))
 
 

@@ -94,7 +94,7 @@ def test_block_outputs_are_those_of_a_full_pass(adapter, observation):
                     return weights * mask if n == layer else weights
 
                 adapter.compute_logits(observation.batch.inputs, edit)
-            expected = extract_hidden_states(adapter, outputs[adapter.layers[layer].n_skipped])
+            expected = extract_hidden_states(adapter, outputs[adapter.layers[layer].n_blocks_before])
             assert expected.shape[:2] == observation.attention[layer].shape[::2]
             torch.testing.assert_close(copy, expected, atol=1e-5, rtol=1e-5)
     assert state_of(adapter.model) == before

@@ -327,7 +327,7 @@ def test_texts_that_a_head_cannot_read(kind, rows, message):
     ("kind", "options", "message"),
     [
         ("words", {}, "expected a mask token for a masked language model"),
-        ("logit", {"threshold": 0.5}, "a threshold for a model that predicts a number"),
+        ("logit", {"threshold": 0.5}, "a threshold only for a model that predicts a number"),
         ("logit", {"predicts": "vibes"}, "expected predicts to be one of"),
     ],
 )
