@@ -1,1 +1,1 @@
-"""Model classes, as ordinary Transformers models."""
+"""Model classes that Transformers can load: the attention classifiers of the papers."""

@@ -1,10 +1,13 @@
-"""The checkpoint code: attention classifiers as ordinary Transformers models.
+"""Attention classifiers (Jain & Wallace 2019 and related papers) as Transformers models.
 
-``save_pretrained`` copies the files next to the weights, so they import nothing from
-the rest of the package.
+The main classes are :class:`AttentionClassifierForSequenceClassification` in
+``modeling_attention_classifier.py`` and :class:`AttentionClassifierConfig` in
+``configuration_attention_classifier.py``. ``save_pretrained`` copies all files of this package next
+to the weights, so they import nothing from the rest of hf_attnprobe.
 """
 
-# First and whole: once it is imported our classes are registered, for which both files are needed.
+# Importing Transformers triggers the registration of the classes below, which needs both of their
+# modules. It is therefore imported completely before them.
 import transformers  # noqa: F401
 
 from .configuration_attention_classifier import AttentionClassifierConfig

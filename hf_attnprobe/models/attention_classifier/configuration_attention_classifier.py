@@ -1,4 +1,4 @@
-"""Configuration of the attention classifiers of Jain & Wallace 2019 and its answers."""
+"""Configuration of the attention classifiers of Jain & Wallace 2019 and of later papers."""
 
 from typing import Any
 
@@ -6,17 +6,24 @@ from transformers import PreTrainedConfig
 
 
 ENCODERS = ("bilstm", "bigru", "orthogonal_lstm", "cnn", "mlp", "none")
+"""Values of ``encoder``."""
 ATTENTIONS = ("additive", "dot_product", "uniform", "guided")
+"""Values of ``attention``."""
 CONNECTIONS = ("none", "concat", "residual")
+"""Values of ``residual_connection``."""
 CHOICES = {
     "encoder": ENCODERS,
     "attention": ATTENTIONS,
     "residual_connection": CONNECTIONS,
 }
+"""Possible values of each field with a choice."""
 INFINITY = float("inf")
 SIZE = 1, INFINITY, "at least 1"
+"""Range of sizes: smallest value, bound that must not be reached, and description."""
 RATE = 0, 1, "at least 0 and below 1"
-WEIGHT = 0, INFINITY, "a number from 0"
+"""Range of dropouts and rates, as in :data:`SIZE`."""
+WEIGHT = 0, INFINITY, "at least 0 and finite"
+"""Range of weights of penalties, as in :data:`SIZE`."""
 RANGES = {
     "vocab_size": SIZE,
     "embedding_size": SIZE,
@@ -29,7 +36,7 @@ RANGES = {
     "mlm_weight": WEIGHT,
     "conicity_weight": WEIGHT,
 }
-"""By name from where, below what, and both in words."""
+"""Range of each numeric field."""
 SPECIAL_TOKENS = (
     "pad_token_id",
     "bos_token_id",
@@ -37,70 +44,67 @@ SPECIAL_TOKENS = (
     "sep_token_id",
     "unk_token_id",
 )
+"""Fields with the id of a special token."""
 
 
 class AttentionClassifierConfig(PreTrainedConfig):
-    """One encoder, one attention head, one query, one linear read-out.
+    """Configuration of a model with one encoder, one attention head, and one read-out.
 
-    A hierarchical model has one such level for the words of each sentence and one for
-    the sentences. With ``query_encoder`` the query is a second text.
+    A hierarchical model has an encoder and an attention head for the words of each sentence, and
+    another pair for the sentences of the text. A pair model (``query_encoder``) uses a second text
+    as the query of the attention.
 
     Args:
-        vocab_size: rows of the embedding table.
-        embedding_size: width of a word vector (the papers: 300).
-        encoder: ``bilstm``, ``bigru``, ``orthogonal_lstm`` (one direction, Mohankumar
-            et al. 2020), ``cnn``, ``mlp`` (token-wise linear + tanh, the papers'
-            "average") or ``none``.
-        encoder_size: width per direction (``bilstm``, ``bigru``), over all kernels
-            together (``cnn``), or of the layer (``mlp``, ``orthogonal_lstm``; the
-            paper's has 256).
-        kernel_sizes: odd widths of the convolutions; each gets
+        vocab_size: Number of rows of the embedding table.
+        embedding_size: Width of a word vector (300 in the papers).
+        encoder: ``bilstm``, ``bigru``, ``orthogonal_lstm`` (unidirectional, Mohankumar et al.
+            2020), ``cnn``, ``mlp`` (linear layer and tanh for each token, called "average" in the
+            papers), or ``none``.
+        encoder_size: Width of one direction (``bilstm``, ``bigru``), of all kernels together
+            (``cnn``), or of the layer (``mlp``, ``orthogonal_lstm``; 256 in the paper).
+        kernel_sizes: Odd widths of the convolutions. Each has
             ``encoder_size / len(kernel_sizes)`` filters.
-        attention: ``additive``, ``dot_product``, ``uniform`` (1/T on every real token,
-            nothing to train) or ``guided`` (imposed: the weights come with every text,
-            as ``guide``).
-        attention_size: inner width of additive attention; ``None`` means half of the
-            width of a state.
-        pad_token_id: padding.
-        bos_token_id, eos_token_id: start and end, read by the encoder and masked from
-            attention; ``None`` if unused.
-        sep_token_id: stands between sentences and is masked from attention; ``None`` if
-            unused.
-        unk_token_id: the unknown word; stands for masked words, see ``mlm_weight``.
-        hierarchical: words make sentences, sentences make the text (Yang et al. 2016);
-            the encoder of words then reads each sentence on its own, and no special
-            token.
-        query_encoder: the query is a second text (a question, a hypothesis), with word
-            vectors and an encoder of its own, see pairs_attention_classifier.py; the
-            read-out then is a tanh layer over context and query, with a logit for each
-            of two labels too (Jain & Wallace 2019).
-        answer_token_ids: the token of each label. A label is a candidate of a text if
-            its token occurs in the first text; the others get probability 0. Where none
-            occurs all are candidates. ``None``: always all. For ``query_encoder``.
-        embedding_dropout: on word vectors; as all dropouts, while training only.
-        sentence_dropout: on sentence vectors.
-        logit_dropout: on the logits, as in Serrano & Smith 2019.
-        residual_connection: what is added to each state from its own word vector:
-            ``none``, ``concat`` (beside the encoder's state) or ``residual`` (the sum)
-            (Tutek & Šnajder 2020).
-        tying: δ of the penalty δ/T Σ_t ‖h_t − e_t‖² over a text's content (Tutek &
-            Šnajder 2020); published values are not known.
-        mlm_weight: of the mean cross-entropy of masked words, which a linear layer
-            predicts from the states of a second pass (Tutek & Šnajder 2020). The text
-            is classified from the first pass, without masks.
-        mlm_rate: probability that a word of the content is masked; 15% is the usual
-            convention.
-        conicity_weight: λ of the penalty λ · conicity of a text's states (Diversity
-            LSTM, Mohankumar et al. 2020). As the two before it, it acts on the training
-            loss only, see regularisers_attention_classifier.py.
+        attention: ``additive``, ``dot_product``, ``uniform`` (1/T for every token, without
+            parameters), or ``guided`` (the weights are given with every text, as ``guide``).
+        attention_size: Inner width of additive attention. ``None`` means half of the width of a
+            state.
+        pad_token_id: Id of the padding token.
+        bos_token_id: Id of the start token, which the encoder reads and attention ignores.
+            ``None`` if there is none.
+        eos_token_id: Id of the end token, which the encoder reads and attention ignores. ``None``
+            if there is none.
+        sep_token_id: Id of the token between sentences, which attention ignores. ``None`` if there
+            is none.
+        unk_token_id: Id of the token for unknown words, which also replaces masked words, see
+            ``mlm_weight``.
+        hierarchical: Whether sentence vectors are computed from words and the text vector from
+            sentences (Yang et al. 2016). The encoder of words then reads each sentence separately
+            and no special tokens.
+        query_encoder: Whether the query is a second text, such as a question or a hypothesis. It
+            has its own word vectors and encoder, see ``pairs_attention_classifier.py``. The
+            read-out is then a tanh layer over the context and the query, with one logit per label
+            (Jain & Wallace 2019).
+        answer_token_ids: Id of the token of each label, for pair models. A label is a possible
+            answer if its token occurs in the first text; all other labels have probability 0. If
+            no label occurs, all are possible. ``None`` makes all labels possible in every text.
+        embedding_dropout: Dropout of word vectors. All dropouts act in training only.
+        sentence_dropout: Dropout of sentence vectors.
+        logit_dropout: Dropout of the logits, as in Serrano & Smith 2019.
+        residual_connection: How each state is combined with its word vector: ``none``, ``concat``
+            (concatenated), or ``residual`` (added) (Tutek & Šnajder 2020).
+        tying: Weight δ of the penalty δ/T Σ_t ‖h_t − e_t‖² over the content of a text (Tutek &
+            Šnajder 2020, who do not publish values).
+        mlm_weight: Weight of the mean cross-entropy of masked words, which a linear layer predicts
+            from the states of a second pass (Tutek & Šnajder 2020). The text is classified by the
+            first pass, without masks.
+        mlm_rate: Probability that a word of the content is masked. 15% is the usual value.
+        conicity_weight: Weight λ of the penalty λ · conicity of a text's states (Diversity LSTM,
+            Mohankumar et al. 2020). Like ``tying`` and ``mlm_weight``, it acts on the training
+            loss only, see ``regularisers_attention_classifier.py``.
 
     Raises:
-        ValueError: an unknown encoder, attention or connection, a size below 1, a
-            special token that is no number, even kernels, a dropout or rate outside of
-            [0, 1), a negative weight, states and word vectors of different width where
-            they are added or tied, penalties or connections in a hierarchical model,
-            connections or levels with a query encoder, answers without it or not one per
-            label, or fewer than two labels.
+        ValueError: If a field has an unknown value or is out of range, or if fields cannot be
+            combined, such as ``hierarchical`` with ``query_encoder``.
     """
 
     model_type = "attention_classifier"
@@ -135,24 +139,27 @@ class AttentionClassifierConfig(PreTrainedConfig):
             value = getattr(self, name)
             if value not in choices:
                 raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
-        for name, (low, below, words) in RANGES.items():
+        for name, (smallest, bound, description) in RANGES.items():
             value = getattr(self, name)
-            if not low <= value < below:
-                raise ValueError(f"{name} must be {words}, got {value}")
+            if not smallest <= value < bound:
+                raise ValueError(f"{name} must be {description}, got {value}")
         for name in SPECIAL_TOKENS:
             token_id = getattr(self, name)
             if token_id is not None and (type(token_id) is not int or token_id < 0):
                 raise ValueError(
-                    f"{name} must be a number of the vocabulary, from 0 on, or "
-                    f"None, got {token_id!r}"
+                    f"{name} must be the id of a token (an integer of at least 0) or None, got "
+                    f"{token_id!r}"
                 )
         if self.num_labels is None or self.num_labels < 2:
             raise ValueError(
-                "num_labels must be at least 2 (one logit is returned as [0, z]), got "
-                f"{self.num_labels}"
+                "num_labels must be at least 2 (a binary model returns its logit z as [0, z]), "
+                f"got {self.num_labels}"
             )
         if self.hierarchical and self.attention == "guided":
-            raise ValueError("guided attention is of one level: expected hierarchical=False")
+            raise ValueError(
+                "attention='guided' cannot be combined with hierarchical=True; set "
+                "hierarchical=False"
+            )
         if self.encoder == "cnn":
             self._check_kernels()
         self._check_penalties()
@@ -160,6 +167,7 @@ class AttentionClassifierConfig(PreTrainedConfig):
         self._check_pairs()
 
     def _check_kernels(self) -> None:
+        """Raise ValueError if the kernels of a CNN are not odd or do not divide the filters."""
         if not self.kernel_sizes or any(size % 2 == 0 for size in self.kernel_sizes):
             raise ValueError(f"kernel_sizes must be odd, got {list(self.kernel_sizes)}")
         if self.encoder_size % len(self.kernel_sizes):
@@ -169,77 +177,81 @@ class AttentionClassifierConfig(PreTrainedConfig):
             )
 
     def _check_penalties(self) -> None:
+        """Raise ValueError if the penalties and residual connections cannot be used."""
         if self.mlm_weight and (not self.mlm_rate or self.unk_token_id is None):
             raise ValueError(
-                "mlm_weight needs an mlm_rate above 0 and an unk_token_id, which "
-                "stands for masked words"
+                "mlm_weight needs an mlm_rate above 0 and an unk_token_id, which replaces masked "
+                "words; set both, or mlm_weight=0"
             )
         is_connected = self.residual_connection != "none"
         if self.hierarchical and (self.is_regularised or is_connected):
             raise ValueError(
-                "penalties and connections are for one level of states: expected hierarchical=False"
+                "tying, mlm_weight, conicity_weight and residual_connection cannot be combined "
+                "with hierarchical=True; set hierarchical=False"
             )
 
     def _check_widths(self) -> None:
-        """States and word vectors are of one width where they are added or tied."""
+        """Raise ValueError if states and word vectors are combined and differ in width."""
         if self.residual_connection == "residual":
-            needing = "residual_connection='residual'"
+            option = "residual_connection='residual'"
         elif self.tying:
-            needing = "tying"
+            option = "tying"
         else:
             return
         if self.hidden_size != self.embedding_size:
             raise ValueError(
-                f"{needing} needs states as wide as word vectors, got "
-                f"{self.hidden_size} and {self.embedding_size}; with this encoder set "
-                f"embedding_size={self.encoder_width}"
+                f"{option} needs states as wide as word vectors, got widths {self.hidden_size} "
+                f"and {self.embedding_size}; set embedding_size={self.encoder_width} for this "
+                "encoder"
             )
 
     def _check_pairs(self) -> None:
+        """Raise ValueError if the options of pair models cannot be combined."""
         if self.query_encoder and self.hierarchical:
             raise ValueError(
-                "a query encoder is for one level of states: expected hierarchical=False"
+                "query_encoder=True cannot be combined with hierarchical=True; set "
+                "hierarchical=False"
             )
         if self.query_encoder and self.residual_connection != "none":
             raise ValueError(
-                "with a query encoder states and query are of one width: expected "
-                f"residual_connection='none', got {self.residual_connection!r}"
+                "query_encoder=True needs states as wide as the query; set "
+                f"residual_connection='none' instead of {self.residual_connection!r}"
             )
         if self.answer_token_ids is None:
             return
         if not self.query_encoder:
             raise ValueError(
-                "answer_token_ids restrict the answers of a model of pairs: expected "
-                "query_encoder=True"
+                "answer_token_ids restrict the answers of pair models only; set "
+                "query_encoder=True, or answer_token_ids=None"
             )
         if len(self.answer_token_ids) != self.num_labels:
             raise ValueError(
-                f"answer_token_ids must be one for each of the {self.num_labels} "
-                f"labels, got {len(self.answer_token_ids)}"
+                f"answer_token_ids must have one id for each of the {self.num_labels} labels, got "
+                f"{len(self.answer_token_ids)} ids"
             )
-        ids = list(self.answer_token_ids)
-        are_tokens = all(isinstance(k, int) and 0 <= k < self.vocab_size for k in ids)
-        if not are_tokens or len(set(ids)) < len(ids):
+        token_ids = list(self.answer_token_ids)
+        are_valid = all(isinstance(k, int) and 0 <= k < self.vocab_size for k in token_ids)
+        if not are_valid or len(set(token_ids)) < len(token_ids):
             raise ValueError(
-                "answer_token_ids must be different numbers from 0 to "
-                f"{self.vocab_size - 1}, got {ids!s:.60}"
+                f"answer_token_ids must be distinct ids from 0 to {self.vocab_size - 1}, got "
+                f"{token_ids!s:.60}"
             )
 
     @property
     def is_regularised(self) -> bool:
-        """Whether the training loss has a penalty."""
+        """Whether the training loss contains a penalty."""
         return bool(self.tying or self.mlm_weight or self.conicity_weight)
 
     @property
     def hidden_size(self) -> int:
-        """Width of one state h_t."""
+        """Width of a state h_t, including the word vector of a ``concat`` connection."""
         if self.residual_connection == "concat":
             return self.encoder_width + self.embedding_size
         return self.encoder_width
 
     @property
     def encoder_width(self) -> int:
-        """Width of the encoder's output for one word."""
+        """Width of the encoder's output for a word."""
         if self.encoder == "none":
             return self.embedding_size
         if self.encoder in ("bilstm", "bigru"):

@@ -1,8 +1,9 @@
-"""The encoders and attentions, of words and of sentences alike.
+"""Encoders and attention modules of the attention classifiers.
 
-Every encoder is made from a configuration and the width of its input. It maps vectors
-[batch, keys, input] with a mask [batch, keys] to states [batch, keys, hidden]. Every
-attention maps states to scores [batch, keys].
+The same modules read the words of a text and, in hierarchical models, its sentences. Every encoder
+is created from a configuration and the width of its input, and maps vectors ``[batch, keys,
+input]`` with a mask ``[batch, keys]`` to states ``[batch, keys, hidden]``. Every attention module
+maps states to scores ``[batch, keys]``.
 """
 
 from collections.abc import Callable
@@ -15,61 +16,67 @@ from .configuration_attention_classifier import AttentionClassifierConfig
 
 
 def run_recurrent(rnn: nn.LSTM | nn.GRU, vectors: Tensor, attention_mask: Tensor) -> Tensor:
-    """States of a bidirectional layer that never reads padding.
+    """Run a bidirectional recurrent layer without reading padding.
 
-    The backward direction starts at the last token.
+    The backward direction starts at the last token of each text.
 
     Args:
-        rnn: one layer, batch first.
-        vectors: [batch, keys, input].
-        attention_mask: [batch, keys], padding on the right.
+        rnn: Bidirectional recurrent layer with ``batch_first=True``.
+        vectors: Input vectors ``[batch, keys, input]``.
+        attention_mask: Positions without padding ``[batch, keys]``, padding on the right.
 
     Returns:
-        [batch, keys, 2 · size].
+        States ``[batch, keys, 2 · size]``.
     """
-    lengths = lengths_of(attention_mask)
-    # On a CPU the backward pass of a packed sequence copies the whole sequence once per
-    # step, so training goes another way.
+    lengths = count_tokens(attention_mask)
+    # On a CPU, the gradient of a packed sequence copies the whole sequence once per step. Training
+    # therefore runs the two directions separately.
     if rnn.training and vectors.device.type == "cpu":
-        return _run_each_way(rnn, vectors, lengths)
+        return _run_both_directions(rnn, vectors, lengths)
     packed = pack_padded_sequence(vectors, lengths.cpu(), batch_first=True, enforce_sorted=False)
     states, _ = pad_packed_sequence(rnn(packed)[0], batch_first=True, total_length=vectors.shape[1])
     return states
 
 
-def lengths_of(attention_mask: Tensor) -> Tensor:
-    """Number of tokens of every text, at least 1, int64 [batch].
+def count_tokens(attention_mask: Tensor) -> Tensor:
+    """Count the tokens of every text, at least 1.
+
+    Args:
+        attention_mask: Positions without padding, ``[batch, keys]``.
+
+    Returns:
+        Numbers of tokens, int64 ``[batch]``.
 
     Raises:
-        ValueError: padding before a token. Packing reads the first positions, whatever
-            they hold.
+        ValueError: If a token follows padding, because packed sequences start at the first
+            position.
     """
-    is_real = attention_mask.bool()
-    if (is_real[:, 1:] & ~is_real[:, :-1]).any():
+    is_token = attention_mask.bool()
+    if (is_token[:, 1:] & ~is_token[:, :-1]).any():
         raise ValueError("expected padding on the right only; set tokenizer.padding_side = 'right'")
-    return is_real.sum(-1).clamp(min=1)
+    return is_token.sum(-1).clamp(min=1)
 
 
-def _run_each_way(rnn: nn.LSTM | nn.GRU, vectors: Tensor, lengths: Tensor) -> Tensor:
-    """Forward over the texts, and forward over the reversed texts.
+def _run_both_directions(rnn: nn.LSTM | nn.GRU, vectors: Tensor, lengths: Tensor) -> Tensor:
+    """Run a bidirectional layer as two forward passes, over the texts and the reversed texts.
 
-    Padding comes last in both and need not be skipped. PyTorch has no public function
-    that runs one direction of a bidirectional layer: hence its private ones.
+    Padding comes last in both passes and does not have to be skipped. The function uses private
+    functions of PyTorch, because no public function runs a single direction of a layer.
     """
     keys = torch.arange(vectors.shape[1])
-    mirror = (lengths[:, None] - 1 - keys).remainder(len(keys))[..., None]
+    reversed_keys = (lengths[:, None] - 1 - keys).remainder(len(keys))[..., None]
     weights = rnn._flat_weights
     zeros = vectors.new_zeros(1, len(vectors), rnn.hidden_size)
     run: Callable[..., tuple[Tensor, ...]] = torch._VF.lstm
     start: Tensor | tuple[Tensor, Tensor] = (zeros, zeros)
     if isinstance(rnn, nn.GRU):
         run, start = torch._VF.gru, zeros
-    # has_biases, num_layers, dropout, train, bidirectional, batch_first
+    # The options are has_biases, num_layers, dropout, train, bidirectional and batch_first.
     options = (True, 1, 0.0, True, False, True)
     forward = run(vectors, start, weights[:4], *options)[0]
-    reversed_texts = vectors.take_along_dim(mirror, 1)
+    reversed_texts = vectors.take_along_dim(reversed_keys, 1)
     backward = run(reversed_texts, start, weights[4:], *options)[0]
-    return torch.cat([forward, backward.take_along_dim(mirror, 1)], dim=-1)
+    return torch.cat([forward, backward.take_along_dim(reversed_keys, 1)], dim=-1)
 
 
 class BiLSTMEncoder(nn.Module):
@@ -85,6 +92,7 @@ class BiLSTMEncoder(nn.Module):
         )
 
     def forward(self, vectors: Tensor, attention_mask: Tensor) -> Tensor:
+        """Compute states ``[batch, keys, hidden]`` of vectors ``[batch, keys, input]``."""
         return run_recurrent(self.lstm, vectors, attention_mask)
 
 
@@ -101,15 +109,16 @@ class BiGRUEncoder(nn.Module):
         )
 
     def forward(self, vectors: Tensor, attention_mask: Tensor) -> Tensor:
+        """Compute states ``[batch, keys, hidden]`` of vectors ``[batch, keys, input]``."""
         return run_recurrent(self.gru, vectors, attention_mask)
 
 
 class OrthogonalLSTMEncoder(nn.Module):
-    """One LSTM layer in one direction with states orthogonal to their mean so far.
+    """One unidirectional LSTM layer whose states are orthogonal to the mean of earlier states.
 
-    Mohankumar et al. 2020, Section 4.1: a new state loses its projection on the mean of
-    all states before it, and the rest is the input of the next step. The first state is
-    zero, where the paper's code draws one for every pass: outputs must be repeatable.
+    Mohankumar et al. 2020, Section 4.1: the projection on the mean of all earlier states is
+    subtracted from each new state, and the result is the input of the next step. The initial state
+    is zero, so that outputs are reproducible; the paper's code draws a random one for every pass.
     """
 
     def __init__(self, config: AttentionClassifierConfig, input_size: int) -> None:
@@ -117,24 +126,25 @@ class OrthogonalLSTMEncoder(nn.Module):
         self.cell = nn.LSTMCell(input_size, config.encoder_size)
 
     def forward(self, vectors: Tensor, attention_mask: Tensor) -> Tensor:
-        lengths_of(attention_mask)
+        """Compute states ``[batch, keys, hidden]`` of vectors ``[batch, keys, input]``."""
+        count_tokens(attention_mask)
         hidden = cell = total = vectors.new_zeros(len(vectors), self.cell.hidden_size)
         states = []
         for vector in vectors.unbind(1):
             hidden, cell = self.cell(vector, (hidden, cell))
-            # The sum points the same way as the mean; on a zero sum nothing is projected.
+            # The sum has the same direction as the mean. If it is zero, nothing is subtracted.
             squared_length = total.square().sum(-1, keepdim=True)
             smallest = torch.finfo(hidden.dtype).tiny
             squared_length = squared_length.clamp_min(smallest)
-            along = (hidden * total).sum(-1, keepdim=True) / squared_length
-            hidden = hidden - along * total
+            coefficient = (hidden * total).sum(-1, keepdim=True) / squared_length
+            hidden = hidden - coefficient * total
             total = total + hidden
             states.append(hidden)
         return torch.stack(states, dim=1)
 
 
 class CNNEncoder(nn.Module):
-    """Convolutions of several widths side by side, ReLU; one state per token."""
+    """Parallel convolutions of several widths, followed by ReLU, with one state per token."""
 
     def __init__(self, config: AttentionClassifierConfig, input_size: int) -> None:
         super().__init__()
@@ -145,30 +155,33 @@ class CNNEncoder(nn.Module):
         )
 
     def forward(self, vectors: Tensor, attention_mask: Tensor) -> Tensor:
-        # Padding must look like the zero border that an unpadded text has.
+        """Compute states ``[batch, keys, hidden]`` of vectors ``[batch, keys, input]``."""
+        # Padding is zeroed, like the border that the convolutions add to an unpadded text.
         vectors = (vectors * attention_mask.unsqueeze(-1)).transpose(1, 2)
         states = [convolution(vectors) for convolution in self.convolutions]
         return torch.cat(states, dim=1).relu().transpose(1, 2)
 
 
 class MLPEncoder(nn.Module):
-    """Token-wise linear layer and tanh, without context (the papers' "average")."""
+    """Linear layer and tanh for each token alone, called "average" in the papers."""
 
     def __init__(self, config: AttentionClassifierConfig, input_size: int) -> None:
         super().__init__()
         self.linear = nn.Linear(input_size, config.encoder_size)
 
     def forward(self, vectors: Tensor, attention_mask: Tensor) -> Tensor:
+        """Compute states ``[batch, keys, hidden]`` of vectors ``[batch, keys, input]``."""
         return self.linear(vectors).tanh()
 
 
 class NoEncoder(nn.Module):
-    """The vectors themselves."""
+    """Identity: the states are the input vectors."""
 
     def __init__(self, config: AttentionClassifierConfig, input_size: int) -> None:
         super().__init__()
 
     def forward(self, vectors: Tensor, attention_mask: Tensor) -> Tensor:
+        """Compute states ``[batch, keys, hidden]`` of vectors ``[batch, keys, input]``."""
         return vectors
 
 
@@ -178,17 +191,17 @@ def attend(
     mask: Tensor,
     query: Tensor | None = None,
 ) -> Tensor:
-    """Attention weights from the scores of an attention module.
+    """Compute attention weights from the scores of an attention module.
 
     Args:
-        attention: states [batch, keys, hidden] -> scores [batch, keys].
-        states: [batch, keys, hidden].
-        mask: bool [batch, keys], the tokens that may receive weight.
-        query: what is asked of each text [batch, hidden], where that differs.
+        attention: Module that maps states ``[batch, keys, hidden]`` to scores ``[batch, keys]``.
+        states: States ``[batch, keys, hidden]``.
+        mask: Tokens that may receive attention, bool ``[batch, keys]``.
+        query: Query vector of each text ``[batch, hidden]``, for modules that need one.
 
     Returns:
-        [batch, keys]: sums to 1 over the mask, exactly 0 elsewhere; all 0 where the
-        mask is empty.
+        Weights ``[batch, keys]``. They sum to 1 over the mask and are exactly 0 elsewhere. They
+        are 0 everywhere if the mask is empty.
     """
     scores = attention(states) if query is None else attention(states, query)
     scores = scores.masked_fill(~mask, torch.finfo(states.dtype).min)
@@ -196,7 +209,7 @@ def attend(
 
 
 class AdditiveAttention(nn.Module):
-    """score_t = v · tanh(W h_t + b) (Jain & Wallace 2019, Section 2).
+    """Additive attention, score_t = v · tanh(W h_t + b) (Jain & Wallace 2019, Section 2).
 
     v is the learned context vector of Yang et al. 2016.
     """
@@ -208,40 +221,44 @@ class AdditiveAttention(nn.Module):
         self.query = nn.Linear(size, 1, bias=False)
 
     def forward(self, states: Tensor) -> Tensor:
+        """Compute scores ``[batch, keys]`` of states ``[batch, keys, hidden]``."""
         return self.query(self.projection(states).tanh()).squeeze(-1)
 
 
 class DotProductAttention(nn.Module):
-    """score_t = w · h_t / √hidden (Jain & Wallace 2019, Section 2)."""
+    """Dot-product attention, score_t = w · h_t / √hidden (Jain & Wallace 2019, Section 2)."""
 
     def __init__(self, config: AttentionClassifierConfig) -> None:
         super().__init__()
         self.query = nn.Linear(config.hidden_size, 1, bias=False)
 
     def forward(self, states: Tensor) -> Tensor:
+        """Compute scores ``[batch, keys]`` of states ``[batch, keys, hidden]``."""
         scores = self.query(states).squeeze(-1)
         return scores / states.shape[-1] ** 0.5
 
 
 class UniformAttention(nn.Module):
-    """score_t = 0: every real token gets 1/T (Wiegreffe & Pinter 2019, Section 3.1)."""
+    """Uniform attention, 1/T for every token (Wiegreffe & Pinter 2019, Section 3.1)."""
 
     def __init__(self, config: AttentionClassifierConfig) -> None:
         super().__init__()
 
     def forward(self, states: Tensor, query: Tensor | None = None) -> Tensor:
+        """Return scores of 0, ``[batch, keys]``."""
         return states.new_zeros(states.shape[:-1])
 
 
 class GuidedAttention(nn.Module):
-    """No scores: the weights are given with every text."""
+    """Imposed attention: the weights are given with every text and not computed."""
 
     def __init__(self, config: AttentionClassifierConfig) -> None:
         super().__init__()
 
     def forward(self, states: Tensor, query: Tensor | None = None) -> Tensor:
+        """Raise ValueError, because the weights must be given."""
         raise ValueError(
-            "expected attention weights, which this model does not compute; pass "
+            "this model has attention='guided' and does not compute attention weights; pass "
             "guide=[batch, keys]"
         )
 
@@ -254,9 +271,11 @@ ENCODERS = {
     "mlp": MLPEncoder,
     "none": NoEncoder,
 }
+"""Encoder class for each value of ``encoder`` in the configuration."""
 ATTENTIONS = {
     "additive": AdditiveAttention,
     "dot_product": DotProductAttention,
     "uniform": UniformAttention,
     "guided": GuidedAttention,
 }
+"""Attention class for each value of ``attention`` in the configuration."""

@@ -1,9 +1,9 @@
 """Attention classifiers as Transformers models: encode, attend, decode.
 
-These are Enc, φ and Dec of Jain & Wallace 2019, Section 2. Shapes: *batch* texts,
-*keys* token positions, *hidden* the encoder's width, *classes* labels; in
-hierarchical models also *sentences* of a text, and *rows*, all sentences of a batch. In
-models of pairs a text is two texts in one sequence.
+These steps are Enc, φ and Dec of Jain & Wallace 2019, Section 2. Shapes are given in terms of
+*batch* (texts), *keys* (token positions), *hidden* (width of the encoder) and *classes* (labels).
+Hierarchical models also have *sentences* (of a text) and *rows* (all sentences of a batch). Pair
+models read two texts in one sequence.
 """
 
 from typing import Any
@@ -21,8 +21,8 @@ from .pairs_attention_classifier import (
     Pair,
     PairDecoder,
     QueryReader,
-    all_if_none,
-    check_answers,
+    allow_all_if_none,
+    check_label_candidates,
     find_candidates,
     split_pair,
 )
@@ -30,7 +30,7 @@ from .regularisers_attention_classifier import (
     RegularisedClassifierOutput,
     RegularisedModelOutput,
     Regulariser,
-    connect,
+    connect_word_vectors,
 )
 from .sentences_attention_classifier import (
     SentenceReader,
@@ -40,13 +40,20 @@ from .sentences_attention_classifier import (
 
 
 class AttentionClassifierPreTrainedModel(PreTrainedModel):
+    """Base class with weight initialisation and saving."""
+
     config: AttentionClassifierConfig
     config_class = AttentionClassifierConfig
     base_model_prefix = "attention_classifier"
     supports_gradient_checkpointing = False
 
     def save_pretrained(self, *args: Any, **kwargs: Any) -> None:
-        """As in Transformers; the checkpoint names the classes of both Auto classes."""
+        """Save the model so that the Auto classes of Transformers can load it.
+
+        Args:
+            *args: Arguments of :meth:`PreTrainedModel.save_pretrained`.
+            **kwargs: Keyword arguments of :meth:`PreTrainedModel.save_pretrained`.
+        """
         self.config.auto_map = {
             "AutoConfig": "configuration_attention_classifier.AttentionClassifierConfig",
             "AutoModel": "modeling_attention_classifier.AttentionClassifierModel",
@@ -57,19 +64,20 @@ class AttentionClassifierPreTrainedModel(PreTrainedModel):
         super().save_pretrained(*args, **kwargs)
 
     def _init_weights(self, module: nn.Module) -> None:
-        """PyTorch's defaults, with which the papers' code trained.
+        """Initialise the weights of a module like the papers' code.
 
-        Word vectors N(0, 1), U(±1/√fan_in) elsewhere. GRUs as in Serrano & Smith 2019:
-        Xavier-uniform input weights, orthogonal recurrent ones, no bias.
+        These are the defaults of PyTorch: N(0, 1) for word vectors and U(±1/√fan_in) elsewhere.
+        GRUs are initialised as in Serrano & Smith 2019, with Xavier-uniform input weights,
+        orthogonal recurrent weights, and biases of 0.
         """
         if isinstance(module, nn.Embedding):
             init.normal_(module.weight, std=1.0)
             if module.padding_idx is not None:
                 init.zeros_(module.weight[module.padding_idx])
         elif isinstance(module, (nn.LSTM, nn.LSTMCell)):
-            _init_uniform(module, module.hidden_size)
+            _init_uniform_weights(module, module.hidden_size)
         elif isinstance(module, (nn.Linear, nn.Conv1d)):
-            _init_uniform(module, module.weight[0].numel())
+            _init_uniform_weights(module, module.weight[0].numel())
         elif isinstance(module, nn.GRU):
             for name, parameter in module.named_parameters():
                 if name.startswith("weight_ih"):
@@ -80,18 +88,22 @@ class AttentionClassifierPreTrainedModel(PreTrainedModel):
                     init.zeros_(parameter)
 
 
-def _init_uniform(module: nn.Module, fan_in: int) -> None:
+def _init_uniform_weights(module: nn.Module, fan_in: int) -> None:
+    """Initialise the parameters of a module from U(±1/√fan_in)."""
     bound = fan_in**-0.5
     for parameter in module.parameters(recurse=False):
         init.uniform_(parameter, -bound, bound)
 
 
 class AttentionClassifierModel(AttentionClassifierPreTrainedModel):
-    """Embeddings, encoder and attention: the context vector Σ_t a_t h_t, no read-out.
+    """Embeddings, encoder and attention, which compute the context vector Σ_t a_t h_t.
 
-    A hierarchical model has ``encoder`` and ``attention`` for the words of a sentence,
-    and ``sentences`` for the sentences of the text. A model of pairs has
-    ``query_reader`` for the second text; everything else is for the first.
+    In a hierarchical model, ``encoder`` and ``attention`` read the words of a sentence, and
+    ``sentences`` reads the sentences of the text. In a pair model, ``query_reader`` reads the
+    second text, and all other modules read the first.
+
+    Args:
+        config: Configuration of the model.
     """
 
     def __init__(self, config: AttentionClassifierConfig) -> None:
@@ -103,8 +115,8 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):
         )
         self.dropout = nn.Dropout(config.embedding_dropout)
         self.encoder = ENCODERS[config.encoder](config, config.embedding_size)
-        kinds = QUERIED_ATTENTIONS if config.query_encoder else ATTENTIONS
-        self.attention = kinds[config.attention](config)
+        attention_classes = QUERIED_ATTENTIONS if config.query_encoder else ATTENTIONS
+        self.attention = attention_classes[config.attention](config)
         if config.query_encoder:
             self.query_reader = QueryReader(config)
         if config.hierarchical:
@@ -113,35 +125,48 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):
         self.post_init()
 
     def get_input_embeddings(self) -> nn.Embedding:
+        """Return the table of word vectors."""
         return self.embeddings
 
     def set_input_embeddings(self, value: nn.Module) -> None:
-        assert isinstance(value, nn.Embedding)  # the only table this model reads
+        """Replace the table of word vectors.
+
+        Args:
+            value: New table.
+        """
+        assert isinstance(value, nn.Embedding)
         self.embeddings = value
 
-    def default_attention_mask(
+    def build_attention_mask(
         self, input_ids: Tensor | None, inputs_embeds: Tensor | None
     ) -> Tensor:
-        """Every position that is not padding, int64 [batch, keys].
+        """Return a mask of all positions without padding, int64 ``[batch, keys]``.
 
-        All positions where only ``inputs_embeds`` are given.
+        If only ``inputs_embeds`` are given, all positions are included.
+
+        Args:
+            input_ids: Token ids ``[batch, keys]``.
+            inputs_embeds: Word vectors ``[batch, keys, embedding]``.
         """
         if input_ids is not None and self.config.pad_token_id is not None:
             return (input_ids != self.config.pad_token_id).long()
         inputs = inputs_embeds if input_ids is None else input_ids
-        assert inputs is not None  # ``forward`` checks that one of both is given
+        # `forward` has checked that one of the two is given.
+        assert inputs is not None
         return torch.ones(inputs.shape[:2], dtype=torch.long, device=self.device)
 
-    def content_mask(self, attention_mask: Tensor, input_ids: Tensor | None = None) -> Tensor:
-        """Tokens that may receive attention: no padding, start, end or separator.
+    def build_content_mask(self, attention_mask: Tensor, input_ids: Tensor | None = None) -> Tensor:
+        """Return a mask of the tokens that may receive attention.
+
+        Padding and the start, end and separator tokens receive none.
 
         Args:
-            attention_mask: [batch, keys].
-            input_ids: int64 [batch, keys]. Without them (``inputs_embeds`` are given)
-                start and end are the first and the last unpadded position.
+            attention_mask: Positions without padding, ``[batch, keys]``.
+            input_ids: Token ids ``[batch, keys]``. Without them, the start and end tokens are
+                assumed at the first and the last position that is not padding.
 
         Returns:
-            bool [batch, keys].
+            Mask, bool ``[batch, keys]``.
         """
         config = self.config
         content = attention_mask.bool()
@@ -151,9 +176,9 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):
                 config.eos_token_id,
                 config.sep_token_id,
             )
-            special_ids = [i for i in ids if i is not None]
-            specials = torch.tensor(special_ids, device=input_ids.device)
-            return content & ~torch.isin(input_ids, specials)
+            special_ids = [token_id for token_id in ids if token_id is not None]
+            special_ids_tensor = torch.tensor(special_ids, device=input_ids.device)
+            return content & ~torch.isin(input_ids, special_ids_tensor)
         position = attention_mask.cumsum(-1)
         if config.bos_token_id is not None:
             content = content & (position != 1)
@@ -162,59 +187,84 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):
         return content
 
     def encode(self, embeddings: Tensor, attention_mask: Tensor) -> Tensor:
-        """States h [batch, keys, hidden] of word vectors [batch, keys, embedding]."""
-        states = self.encoder(embeddings, attention_mask)
-        return connect(states, embeddings, self.config.residual_connection)
-
-    def attend(self, states: Tensor, content_mask: Tensor, query: Tensor | None = None) -> Tensor:
-        """Attention a [batch, keys] over states [batch, keys, hidden].
-
-        It sums to 1 over the content and is exactly 0 elsewhere; all 0 for an empty
-        text.
+        """Compute the states h of a text from its word vectors.
 
         Args:
-            query: what a model of pairs asks, [batch, hidden].
+            embeddings: Word vectors ``[batch, keys, embedding]``.
+            attention_mask: Positions without padding, ``[batch, keys]``.
+
+        Returns:
+            States ``[batch, keys, hidden]``.
+        """
+        states = self.encoder(embeddings, attention_mask)
+        return connect_word_vectors(states, embeddings, self.config.residual_connection)
+
+    def attend(self, states: Tensor, content_mask: Tensor, query: Tensor | None = None) -> Tensor:
+        """Compute the attention a over the states of a text.
+
+        Args:
+            states: States ``[batch, keys, hidden]``.
+            content_mask: Tokens that may receive attention, bool ``[batch, keys]``.
+            query: Vector q of the second text of a pair model, ``[batch, hidden]``.
+
+        Returns:
+            Attention ``[batch, keys]``. It sums to 1 over the content and is exactly 0 elsewhere.
+            It is 0 everywhere for a text without content.
         """
         return attend(self.attention, states, content_mask, query)
 
     def embed(self, input_ids: Tensor, pair: Pair | None = None) -> Tensor:
-        """Word vectors [batch, keys, embedding]; of a pair each text's own."""
+        """Look up word vectors; each text of a pair has its own table.
+
+        Args:
+            input_ids: Token ids ``[batch, keys]``.
+            pair: Positions of the two texts of a pair model.
+
+        Returns:
+            Word vectors ``[batch, keys, embedding]``.
+        """
         if pair is None:
             return self.embeddings(input_ids)
         is_first = pair.first.bool()
-        of_first = self.embeddings(input_ids)
-        of_second = self.query_reader.embeddings(input_ids)
-        return torch.where(is_first.unsqueeze(-1), of_first, of_second)
+        first_vectors = self.embeddings(input_ids)
+        second_vectors = self.query_reader.embeddings(input_ids)
+        return torch.where(is_first.unsqueeze(-1), first_vectors, second_vectors)
 
     def read_query(self, embeddings: Tensor, pair: Pair, input_ids: Tensor | None = None) -> Tensor:
-        """What the second text asks, q [batch, hidden].
+        """Compute the vector q of the second text.
 
         Args:
-            embeddings: word vectors of both texts [batch, keys, embedding].
-            pair: where the texts are.
-            input_ids: int64 [batch, keys], see :meth:`content_mask`.
+            embeddings: Word vectors of both texts, ``[batch, keys, embedding]``.
+            pair: Positions of the two texts.
+            input_ids: Token ids ``[batch, keys]``, see :meth:`build_content_mask`.
+
+        Returns:
+            Vectors ``[batch, hidden]``.
         """
-        ids = None if input_ids is None else pair.of_second(input_ids)
-        content = self.content_mask(pair.second, ids)
-        return self.query_reader(pair.of_second(embeddings), pair.second, content)
+        second_ids = None if input_ids is None else pair.select_second(input_ids)
+        content = self.build_content_mask(pair.second, second_ids)
+        return self.query_reader(pair.select_second(embeddings), pair.second, content)
 
-    def candidates(self, input_ids: Tensor | None, first: Tensor) -> Tensor | None:
-        """The answers that the first text allows, bool [batch, classes]; None is all.
+    def find_candidates(self, input_ids: Tensor | None, first: Tensor) -> Tensor | None:
+        """Return the labels that occur in the first text and are therefore possible answers.
 
         Args:
-            input_ids: int64 [batch, keys].
-            first: tokens of the first text, [batch, keys].
+            input_ids: Token ids ``[batch, keys]``.
+            first: Positions of the first text, ``[batch, keys]``.
+
+        Returns:
+            Mask of labels, bool ``[batch, classes]``, or None if all labels are possible.
 
         Raises:
-            ValueError: no ``input_ids`` to find them in.
+            ValueError: If ``input_ids`` are missing.
         """
         answers = self.config.answer_token_ids
         if answers is None:
             return None
         if input_ids is None:
             raise ValueError(
-                "expected input_ids to find the candidates in, got only inputs_embeds; "
-                "pass candidates=[batch, classes]"
+                "input_ids are needed to find the possible answers, and only inputs_embeds were "
+                "given; pass candidates=[batch, classes]"
             )
         return find_candidates(input_ids, first, list(answers))
 
@@ -225,21 +275,21 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):
         *,
         hold_attention: bool = False,
     ) -> tuple[Tensor, Tensor]:
-        """The first level of a hierarchical model.
+        """Run the first level of a hierarchical model, from words to sentences.
 
         Args:
-            embeddings: word vectors [batch, keys, embedding].
-            sentences: where the sentences are.
-            hold_attention: lets no gradient flow through the attention.
+            embeddings: Word vectors ``[batch, keys, embedding]``.
+            sentences: Positions of the sentences.
+            hold_attention: Whether gradients are blocked at the attention.
 
         Returns:
-            Sentence vectors [rows, hidden] and the attention of words [batch, keys].
+            Sentence vectors ``[rows, hidden]`` and the attention of words ``[batch, keys]``.
         """
         words = embeddings.flatten(0, 1)
-        vectors = words.new_zeros(len(sentences.begin), self.config.hidden_size)
+        vectors = words.new_zeros(len(sentences.starts), self.config.hidden_size)
         attention = words.new_zeros(len(words))
-        for rows in sentences.groups():
-            positions, mask = sentences.words(rows)
+        for rows in sentences.group_by_length():
+            positions, mask = sentences.locate_words(rows)
             inputs = words.index_select(0, positions.flatten())
             states = self.encode(inputs.unflatten(0, positions.shape), mask.long())
             weights = self.attend(states.detach() if hold_attention else states, mask)
@@ -249,16 +299,16 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):
         return vectors, attention.view(embeddings.shape[:2])
 
     def read_sentences(self, vectors: Tensor, sentences: Sentences) -> tuple[Tensor, Tensor]:
-        """The second level of a hierarchical model.
+        """Run the second level of a hierarchical model, from sentences to the text.
 
         Args:
-            vectors: sentence vectors [rows, hidden].
-            sentences: where the sentences are.
+            vectors: Sentence vectors ``[rows, hidden]``.
+            sentences: Positions of the sentences.
 
         Returns:
-            States [batch, sentences, hidden] and attention [batch, sentences].
+            States ``[batch, sentences, hidden]`` and attention ``[batch, sentences]``.
         """
-        mask = sentences.mask()
+        mask = sentences.build_mask()
         states = self.sentences.encode(sentences.stack(vectors), mask)
         return states, self.sentences.attend(states, mask)
 
@@ -268,28 +318,32 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):
         attention_mask: Tensor,
         content_mask: Tensor,
         *,
-        of_words: bool = True,
+        return_word_attention: bool = True,
         guide: Tensor | None = None,
         query: Tensor | None = None,
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """States and attention.
+        """Compute the states and the attention of all levels.
 
         Args:
-            embeddings: word vectors [batch, keys, embedding].
-            attention_mask, content_mask: [batch, keys].
-            of_words: whether a hierarchical model returns the large map of words.
-            guide: imposed attention [batch, keys].
-            query: what a model of pairs asks, [batch, hidden].
+            embeddings: Word vectors ``[batch, keys, embedding]``.
+            attention_mask: Positions without padding, ``[batch, keys]``.
+            content_mask: Tokens that may receive attention, ``[batch, keys]``.
+            return_word_attention: Whether a hierarchical model also returns the attention of
+                words, which is large.
+            guide: Imposed attention ``[batch, keys]``.
+            query: Vector q of the second text of a pair model, ``[batch, hidden]``.
 
         Returns:
-            The states that the context vector is made of, [batch, keys, hidden] (of
-            sentences in a hierarchical model), and the attention of every level,
-            [batch, queries, keys].
+            States that the attention averages, ``[batch, keys, hidden]`` (of sentences in a
+            hierarchical model), and the attention of every level, ``[batch, queries, keys]``.
+
+        Raises:
+            ValueError: If attention is imposed on a model that computes its own.
         """
         if guide is not None and self.config.attention != "guided":
             raise ValueError(
-                "expected no guide: the attention of this model is "
-                f"{self.config.attention}, not guided"
+                "guide needs a model with attention='guided', and this model has "
+                f"attention={self.config.attention!r}; leave guide out"
             )
         if not self.config.hierarchical:
             states = self.encode(embeddings, attention_mask)
@@ -301,11 +355,11 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):
         sentences = find_sentences(content_mask)
         vectors, words = self.read_words(embeddings, sentences)
         states, attention = self.read_sentences(vectors, sentences)
-        if of_words:
+        if return_word_attention:
             return states, (sentences.spread(words), attention[:, None])
         return states, (attention[:, None],)
 
-    def regularization(
+    def compute_regularization(
         self,
         states: Tensor,
         embeddings: Tensor,
@@ -313,9 +367,17 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):
         content_mask: Tensor,
         input_ids: Tensor | None,
     ) -> Tensor | None:
-        """The penalties in the training loss of every text, [batch].
+        """Compute the penalties in the training loss of every text.
 
-        None in eval mode, and for a model without penalties.
+        Args:
+            states: States ``[batch, keys, hidden]``.
+            embeddings: Word vectors ``[batch, keys, embedding]``.
+            attention_mask: Positions without padding, ``[batch, keys]``.
+            content_mask: Tokens that may receive attention, ``[batch, keys]``.
+            input_ids: Token ids ``[batch, keys]``.
+
+        Returns:
+            Penalties ``[batch]``, or None in evaluation mode and for models without penalties.
         """
         if not (self.training and self.config.is_regularised):
             return None
@@ -339,56 +401,64 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):
         candidates: Tensor | None = None,
         **kwargs: Any,
     ) -> RegularisedModelOutput:
-        """Encode and attend.
+        """Encode a batch of texts and compute their attention and context vectors.
 
         Args:
-            input_ids: int64 [batch, keys]; or ``inputs_embeds`` instead.
-            attention_mask: [batch, keys]; default: all but padding.
-            inputs_embeds: word vectors [batch, keys, embedding].
-            output_attentions: whether ``attentions`` are returned.
-            guide: the attention weights [batch, keys] of a model with
-                ``attention="guided"``, taken as they are at the content, 0 elsewhere.
-            token_type_ids: int64 [batch, keys], for models of pairs: 0 in the first
-                text, 1 in the second.
-            candidates: bool [batch, classes], for models of pairs: the answers that are
-                allowed; default: see ``answer_token_ids`` of the configuration.
+            input_ids: Token ids ``[batch, keys]``. Either these or ``inputs_embeds`` must be
+                given.
+            attention_mask: Positions without padding, ``[batch, keys]``. By default, all
+                positions whose id is not the padding id.
+            inputs_embeds: Word vectors ``[batch, keys, embedding]``.
+            output_attentions: Whether to return ``attentions``.
+            guide: Attention weights ``[batch, keys]`` of a model with ``attention="guided"``. They
+                are used unchanged in the content and set to 0 elsewhere.
+            token_type_ids: 0 in the first text and 1 in the second text of a pair model,
+                ``[batch, keys]``.
+            candidates: Possible answers of a pair model, bool ``[batch, classes]``. By default,
+                see ``answer_token_ids`` of the configuration.
+            **kwargs: Ignored.
 
         Returns:
-            ``last_hidden_state`` h [batch, keys, hidden], ``pooler_output`` Σ_t a_t h_t
-            [batch, hidden], and ``attentions``, a tuple of one tensor
-            [batch, 1, 1, keys]: one layer, one head, one query. In a hierarchical model
-            h are sentences, and ``attentions`` two tensors: of words
-            [batch, 1, sentences, keys], each sentence a query, and of sentences
-            [batch, 1, 1, sentences]. In a model of pairs they are of the first text,
-            with attention 0 at the second, which is ``query_state`` [batch, hidden].
+            Output with ``last_hidden_state`` h ``[batch, keys, hidden]``, ``pooler_output``
+            Σ_t a_t h_t ``[batch, hidden]``, and ``attentions``. These are a tuple of one tensor
+            ``[batch, 1, 1, keys]`` (one layer, one head, one query). In a hierarchical model, h are
+            the states of the sentences, and ``attentions`` are two tensors: of words
+            ``[batch, 1, sentences, keys]``, with one query per sentence, and of sentences
+            ``[batch, 1, 1, sentences]``. In a pair model, they belong to the first text. The second
+            text has attention 0 and is represented by ``query_state`` ``[batch, hidden]``.
+
+        Raises:
+            ValueError: If not exactly one of ``input_ids`` and ``inputs_embeds`` is given.
         """
         if (input_ids is None) == (inputs_embeds is None):
-            raise ValueError("expected exactly one of input_ids and inputs_embeds")
+            raise ValueError(
+                "expected exactly one of input_ids and inputs_embeds; pass one of them"
+            )
         if attention_mask is None:
-            attention_mask = self.default_attention_mask(input_ids, inputs_embeds)
+            attention_mask = self.build_attention_mask(input_ids, inputs_embeds)
         pair = None
         if self.config.query_encoder:
             pair = split_pair(attention_mask, token_type_ids)
             attention_mask = pair.first
         if inputs_embeds is None:
-            assert input_ids is not None  # one of both is given
+            assert input_ids is not None
             inputs_embeds = self.embed(input_ids, pair)
         if output_attentions is None:
             output_attentions = self.config.output_attentions
-        content_mask = self.content_mask(attention_mask, input_ids)
+        content_mask = self.build_content_mask(attention_mask, input_ids)
         embeddings = self.dropout(inputs_embeds)
         query = None
         if pair is not None:
             query = self.read_query(embeddings, pair, input_ids)
             if candidates is None:
-                candidates = self.candidates(input_ids, pair.first)
+                candidates = self.find_candidates(input_ids, pair.first)
             else:
-                candidates = all_if_none(candidates.bool())
+                candidates = allow_all_if_none(candidates.bool())
         states, levels = self.read(
             embeddings,
             attention_mask,
             content_mask,
-            of_words=output_attentions,
+            return_word_attention=output_attentions,
             guide=guide,
             query=query,
         )
@@ -397,7 +467,7 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):
             last_hidden_state=states,
             pooler_output=torch.einsum("bk,bkh->bh", levels[-1][:, 0], states),
             attentions=attentions if output_attentions else None,
-            regularization=self.regularization(
+            regularization=self.compute_regularization(
                 states, embeddings, attention_mask, content_mask, input_ids
             ),
             query_state=query,
@@ -406,20 +476,25 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):
 
 
 class AttentionClassifierForSequenceClassification(AttentionClassifierPreTrainedModel):
-    """A linear read-out of the context vector.
+    """Attention classifier with a linear read-out of the context vector.
 
-    Two labels: one logit z, returned as [0, z]; more labels: one logit each. A model of
-    pairs reads context and query out with a tanh layer, one logit for each label.
+    With two labels, the read-out has one logit z and returns [0, z]. With more labels, it has one
+    logit per label. A pair model reads out the context and the query with a tanh layer and has one
+    logit per label.
+
+    Args:
+        config: Configuration of the model.
     """
 
     def __init__(self, config: AttentionClassifierConfig) -> None:
         super().__init__(config)
-        assert config.num_labels is not None  # the configuration has checked it
+        # The configuration checks that num_labels is set.
+        assert config.num_labels is not None
         self.num_labels = config.num_labels
         self.attention_classifier = AttentionClassifierModel(config)
         self.dropout = nn.Dropout(config.logit_dropout)
         n_logits = 1 if self.num_labels == 2 else self.num_labels
-        self.classifier: Any  # a PairDecoder or an nn.Linear
+        self.classifier: Any
         if config.query_encoder:
             self.classifier = PairDecoder(config)
         else:
@@ -427,12 +502,17 @@ class AttentionClassifierForSequenceClassification(AttentionClassifierPreTrained
         self.post_init()
 
     def decode(self, context: Tensor, query: Tensor | None = None) -> Tensor:
-        """Logits [..., classes] of a context vector [..., hidden].
+        """Compute the logits of a context vector.
 
-        Without ``query`` linear, so Σ_t a_t decode(h_t) = decode(Σ_t a_t h_t).
+        Without a query, the read-out is linear: Σ_t a_t decode(h_t) = decode(Σ_t a_t h_t) if the
+        attention sums to 1.
 
         Args:
-            query: what a model of pairs asks, [..., hidden].
+            context: Context vector ``[..., hidden]``.
+            query: Vector q of the second text of a pair model, ``[..., hidden]``.
+
+        Returns:
+            Logits ``[..., classes]``.
         """
         if query is not None:
             return self.classifier(context, query)
@@ -442,7 +522,7 @@ class AttentionClassifierForSequenceClassification(AttentionClassifierPreTrained
         return logits
 
     @can_return_tuple
-    def forward(
+    def forward(  # noqa: PLR0913
         self,
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
@@ -455,18 +535,28 @@ class AttentionClassifierForSequenceClassification(AttentionClassifierPreTrained
         candidates: Tensor | None = None,
         **kwargs: Any,
     ) -> RegularisedClassifierOutput:
-        """Classify; the other arguments are those of :class:`AttentionClassifierModel`.
+        """Classify a batch of texts.
 
         Args:
-            labels: int64 [batch]; adds the mean cross-entropy, which for two labels is
-                the papers' binary one.
+            input_ids: Token ids ``[batch, keys]``.
+            attention_mask: Positions without padding, ``[batch, keys]``.
+            inputs_embeds: Word vectors ``[batch, keys, embedding]`` instead of ``input_ids``.
+            labels: Labels, int64 ``[batch]``. With labels, the output has a ``loss``: the mean
+                cross-entropy, which for two labels equals the papers' binary cross-entropy, plus
+                the penalties.
+            output_attentions: Whether to return ``attentions``.
+            output_hidden_states: Whether to return ``hidden_states``.
+            guide: Imposed attention, see :meth:`AttentionClassifierModel.forward`.
+            token_type_ids: 0 in the first text and 1 in the second text of a pair model.
+            candidates: Possible answers of a pair model, bool ``[batch, classes]``.
+            **kwargs: Arguments of the loss function, such as ``num_items_in_batch``.
 
         Returns:
-            ``logits`` [batch, classes], −∞ for labels that are no candidates;
+            Output with ``logits`` ``[batch, classes]``, which are −∞ for impossible answers, and
             ``attentions`` on request.
 
         Raises:
-            ValueError: a label to train on that is no candidate of its text.
+            ValueError: If the label of a text is not one of its possible answers, in training.
         """
         outputs = self.attention_classifier(
             input_ids,
@@ -483,12 +573,12 @@ class AttentionClassifierForSequenceClassification(AttentionClassifierPreTrained
         if outputs.candidates is not None:
             logits = logits.masked_fill(~outputs.candidates, -torch.inf)
             if labels is not None and self.training:
-                check_answers(labels, outputs.candidates)
+                check_label_candidates(labels, outputs.candidates)
         loss = None
         if labels is not None:
             loss = self.loss_function(labels, logits, self.config, **kwargs)
             if outputs.regularization is not None:
-                # More texts than here where gradients accumulate.
+                # With gradient accumulation, a step has more texts than this batch.
                 n_texts = kwargs.get("num_items_in_batch") or len(logits)
                 loss = loss + outputs.regularization.sum() / n_texts
         if output_hidden_states is None:

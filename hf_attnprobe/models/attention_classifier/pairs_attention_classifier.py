@@ -1,9 +1,9 @@
-"""Pairs of texts: the second one is the query (Jain & Wallace 2019, released code).
+"""Modules of pair models, in which a second text is the query of the attention.
 
-The first text (a story, a premise) is attended to. The second (a question, a
-hypothesis) has word vectors and an encoder of its own, and is one vector q. Both come
-in one sequence, as tokenizers write pairs: ``token_type_ids`` is 0 in the first text
-and 1 in the second.
+The design follows the released code of Jain & Wallace 2019. The attention is on the first text,
+such as a story or a premise. The second text, such as a question or a hypothesis, has its own word
+vectors and encoder and is represented by one vector q. Both texts are in one sequence, as
+tokenizers encode pairs: ``token_type_ids`` is 0 in the first text and 1 in the second.
 """
 
 from typing import NamedTuple
@@ -12,53 +12,65 @@ import torch
 from torch import Tensor, nn
 
 from .configuration_attention_classifier import AttentionClassifierConfig
-from .layers_attention_classifier import ATTENTIONS, ENCODERS, lengths_of
+from .layers_attention_classifier import ATTENTIONS, ENCODERS, count_tokens
 
 
 class Pair(NamedTuple):
-    """Where the two texts of each sequence are.
+    """Positions of the two texts of each sequence.
 
     Attributes:
-        first: the tokens of the first text, int64 [batch, keys].
-        order: the positions of the second text's tokens, padding behind them, int64
-            [batch, second].
-        second: which of these are tokens, int64 [batch, second].
+        first: Mask of the first text's tokens, int64 ``[batch, keys]``.
+        order: Positions of the second text's tokens, followed by padding, int64
+            ``[batch, second]``.
+        second: Mask of ``order`` without padding, int64 ``[batch, second]``.
     """
 
     first: Tensor
     order: Tensor
     second: Tensor
 
-    def of_second(self, values: Tensor) -> Tensor:
-        """Values [batch, keys, ...] at the second text, [batch, second, ...]."""
+    def select_second(self, values: Tensor) -> Tensor:
+        """Select the values of the second text.
+
+        Args:
+            values: Values of both texts, ``[batch, keys, ...]``.
+
+        Returns:
+            Values ``[batch, second, ...]``.
+        """
         rows = torch.arange(len(values), device=values.device)[:, None]
         return values[rows, self.order]
 
 
 def split_pair(attention_mask: Tensor, token_type_ids: Tensor | None) -> Pair:
-    """The two texts of each sequence, both of shape [batch, keys].
+    """Find the positions of the two texts of each sequence.
+
+    Args:
+        attention_mask: Positions without padding, ``[batch, keys]``.
+        token_type_ids: 0 in the first text and 1 in the second text, ``[batch, keys]``.
+
+    Returns:
+        Positions of the two texts.
 
     Raises:
-        ValueError: no second text, no first one, or the second one before the first.
+        ValueError: If a text is missing, or if the second text precedes the first.
     """
     if token_type_ids is None:
         raise ValueError(
-            "expected token_type_ids, which say where the second text begins; tokenize "
-            "pairs: tokenizer(text, text_pair) with build_tokenizer(…, pairs=True)"
+            "token_type_ids are needed to separate the two texts; tokenize pairs with "
+            "tokenizer(text, text_pair), with a tokenizer from build_tokenizer(…, pairs=True)"
         )
-    is_real = attention_mask.bool()
-    first, second = (
-        is_real & (token_type_ids == 0),
-        is_real & (token_type_ids == 1),
-    )
-    for name, part in (("first", first), ("second", second)):
-        missing = (~part.any(-1)).nonzero()[:, 0].tolist()
-        if missing:
+    is_token = attention_mask.bool()
+    first = is_token & (token_type_ids == 0)
+    second = is_token & (token_type_ids == 1)
+    for name, mask in (("first", first), ("second", second)):
+        missing_rows = (~mask.any(-1)).nonzero()[:, 0].tolist()
+        if missing_rows:
             raise ValueError(
-                f"expected two texts per row, row {missing[0]} of the batch has no "
-                f"{name} one; give text and text_pair"
+                f"expected two texts per row, but row {missing_rows[0]} of the batch has no {name} "
+                "text; give text and text_pair"
             )
-    if (first[:, 1:] & second[:, :-1]).any() or (first & ~is_real[:, :1]).any():
+    if (first[:, 1:] & second[:, :-1]).any() or (first & ~is_token[:, :1]).any():
         raise ValueError(
             "expected the first text (token type 0) before the second (1) and padding on the right"
         )
@@ -68,17 +80,20 @@ def split_pair(attention_mask: Tensor, token_type_ids: Tensor | None) -> Pair:
 
 
 class QueryReader(nn.Module):
-    """Word vectors and encoder of the second text: q [batch, hidden].
+    """Word vectors and encoder of the second text, which compute the vector q.
 
-    The encoder is of the same kind as that of the first text. Of a recurrent one q is
-    the last state of each direction, of ``cnn`` the largest value of each filter over
-    the words, of ``mlp`` and ``none`` the mean over the words. (The paper's code
-    averages over all positions, padding too; then q depends on the rest of the batch.)
+    The encoder has the same type as that of the first text. q is the last state of each direction
+    of a recurrent encoder, the largest value of each filter over the words for ``cnn``, and the
+    mean over the words for ``mlp`` and ``none``. The paper's code takes this mean over padding too,
+    so that q depends on the other texts of the batch.
+
+    Args:
+        config: Configuration of the model.
     """
 
     def __init__(self, config: AttentionClassifierConfig) -> None:
         super().__init__()
-        self.kind = config.encoder
+        self.encoder_name = config.encoder
         self.embeddings = nn.Embedding(
             config.vocab_size,
             config.embedding_size,
@@ -87,24 +102,34 @@ class QueryReader(nn.Module):
         self.encoder = ENCODERS[config.encoder](config, config.embedding_size)
 
     def forward(self, vectors: Tensor, attention_mask: Tensor, content_mask: Tensor) -> Tensor:
-        """q of word vectors [batch, second, embedding] and masks [batch, second]."""
+        """Compute the vector q of the second text.
+
+        Args:
+            vectors: Word vectors ``[batch, second, embedding]``.
+            attention_mask: Positions without padding, ``[batch, second]``.
+            content_mask: Positions without padding and special tokens, ``[batch, second]``.
+
+        Returns:
+            Vectors ``[batch, hidden]``.
+        """
         states = self.encoder(vectors, attention_mask)
-        if self.kind in ("mlp", "none"):
+        if self.encoder_name in ("mlp", "none"):
             weights = content_mask.to(states.dtype)
             weights = weights / weights.sum(-1, keepdim=True).clamp_min(1)
             return torch.einsum("bk,bkh->bh", weights, states)
-        if self.kind == "cnn":  # nothing is below the 0 of its ReLU
+        if self.encoder_name == "cnn":
+            # The states are outputs of a ReLU, so that masked values of 0 never exceed them.
             return (states * content_mask.unsqueeze(-1)).amax(1)
         rows = torch.arange(len(states), device=states.device)
-        last = states[rows, lengths_of(attention_mask) - 1]
-        if self.kind == "orthogonal_lstm":
+        last = states[rows, count_tokens(attention_mask) - 1]
+        if self.encoder_name == "orthogonal_lstm":
             return last
         half = states.shape[-1] // 2
         return torch.cat([last[:, :half], states[:, 0, half:]], dim=-1)
 
 
 class QueriedAdditiveAttention(nn.Module):
-    """score_t = v · tanh(W_p h_t + b_p + W_q q + b_q)."""
+    """Additive attention with a query, score_t = v · tanh(W_p h_t + b_p + W_q q + b_q)."""
 
     def __init__(self, config: AttentionClassifierConfig) -> None:
         super().__init__()
@@ -114,17 +139,19 @@ class QueriedAdditiveAttention(nn.Module):
         self.query = nn.Linear(size, 1, bias=False)
 
     def forward(self, states: Tensor, query: Tensor) -> Tensor:
+        """Compute scores ``[batch, keys]`` of states and a query ``[batch, hidden]``."""
         inner = self.projection(states) + self.query_projection(query)[:, None]
         return self.query(inner.tanh()).squeeze(-1)
 
 
 class QueriedDotProductAttention(nn.Module):
-    """score_t = h_t · q / √hidden, nothing to train."""
+    """Dot-product attention with a query, score_t = h_t · q / √hidden, without parameters."""
 
     def __init__(self, config: AttentionClassifierConfig) -> None:
         super().__init__()
 
     def forward(self, states: Tensor, query: Tensor) -> Tensor:
+        """Compute scores ``[batch, keys]`` of states and a query ``[batch, hidden]``."""
         return torch.einsum("bkh,bh->bk", states, query) / states.shape[-1] ** 0.5
 
 
@@ -132,55 +159,79 @@ QUERIED_ATTENTIONS = ATTENTIONS | {
     "additive": QueriedAdditiveAttention,
     "dot_product": QueriedDotProductAttention,
 }
+"""Attention class of pair models for each value of ``attention`` in the configuration."""
 
 
 class PairDecoder(nn.Module):
-    """logits = W tanh(W_p c + b_p + W_q q + b_q) + b, one per label.
+    """Read-out of pair models, logits = W tanh(W_p c + b_p + W_q q + b_q) + b.
 
-    The inner width is half of the states'. The biases are those of the released code.
+    c is the context vector. The inner width is half the width of a state. The released code has the
+    same biases.
+
+    Args:
+        config: Configuration of the model.
     """
 
     def __init__(self, config: AttentionClassifierConfig) -> None:
         super().__init__()
-        assert config.num_labels is not None  # the configuration has checked it
+        # The configuration checks that num_labels is set.
+        assert config.num_labels is not None
         size = max(1, config.hidden_size // 2)
         self.context = nn.Linear(config.hidden_size, size)
         self.query = nn.Linear(config.hidden_size, size)
         self.output = nn.Linear(size, config.num_labels)
 
     def forward(self, context: Tensor, query: Tensor) -> Tensor:
-        """Logits [..., classes] of context and query vectors [..., hidden]."""
+        """Compute logits ``[..., classes]`` of context and query vectors ``[..., hidden]``.
+
+        Args:
+            context: Context vectors.
+            query: Vectors q of the second texts.
+        """
         return self.output((self.context(context) + self.query(query)).tanh())
 
 
 def find_candidates(input_ids: Tensor, first: Tensor, answer_token_ids: list[int]) -> Tensor:
-    """Which labels occur in the first text, bool [batch, classes].
-
-    All of them where none occurs.
+    """Find the labels that occur in the first text; all labels if none occurs.
 
     Args:
-        input_ids: int64 [batch, keys].
-        first: the content of the first text, [batch, keys].
-        answer_token_ids: the token of each label.
+        input_ids: Token ids, int64 ``[batch, keys]``.
+        first: Mask of the first text, ``[batch, keys]``.
+        answer_token_ids: Id of the token of each label.
+
+    Returns:
+        Mask of labels, bool ``[batch, classes]``.
     """
     answers = torch.tensor(answer_token_ids, device=input_ids.device)
     is_answer = input_ids[..., None] == answers
-    return all_if_none((is_answer & first.bool()[..., None]).any(1))
+    return allow_all_if_none((is_answer & first.bool()[..., None]).any(1))
 
 
-def all_if_none(candidates: Tensor) -> Tensor:
-    """Every label of a text without any candidate, bool [batch, classes]."""
+def allow_all_if_none(candidates: Tensor) -> Tensor:
+    """Allow all labels for texts without any candidate.
+
+    Args:
+        candidates: Mask of labels, bool ``[batch, classes]``.
+
+    Returns:
+        Mask of labels, bool ``[batch, classes]``, with at least one label per text.
+    """
     return candidates | ~candidates.any(-1, keepdim=True)
 
 
-def check_answers(labels: Tensor, candidates: Tensor) -> None:
-    """Raises ValueError where a label is no candidate: its loss would be infinite."""
-    known = labels.clamp_min(0)[:, None]
-    outside = (~candidates.gather(-1, known)[:, 0] & (labels >= 0)).nonzero()[:, 0]
-    if len(outside):
-        row = int(outside[0])
+def check_label_candidates(labels: Tensor, candidates: Tensor) -> None:
+    """Raise ValueError if a label is not a candidate, because its loss would be infinite.
+
+    Args:
+        labels: Labels, int64 ``[batch]``. Negative labels are ignored.
+        candidates: Mask of possible labels, bool ``[batch, classes]``.
+    """
+    is_candidate = candidates.gather(-1, labels.clamp_min(0)[:, None])[:, 0]
+    invalid_rows = (~is_candidate & (labels >= 0)).nonzero()[:, 0]
+    if len(invalid_rows):
+        row = int(invalid_rows[0])
         raise ValueError(
-            f"expected every label among the candidates of its text, row {row} of the "
-            f"batch has label {int(labels[row])}, whose word is not in its first text; "
-            "leave such texts out or set answer_token_ids=None"
+            f"expected every label among the possible answers of its text, but row {row} of the "
+            f"batch has label {int(labels[row])}, whose word is not in the first text; leave such "
+            "texts out or set answer_token_ids=None"
         )

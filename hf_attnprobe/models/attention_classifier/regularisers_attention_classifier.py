@@ -1,16 +1,16 @@
-"""Penalties that keep a state close to its own word, or the states of a text apart.
+"""Penalties that tie a state to its word, or that keep the states of a text apart.
 
-They act while training only. Each is one number per text, [batch], to be added to the
-loss of that text: whether a batch's losses are summed or averaged, its penalties are
-too, so a weight means the same in both.
+They act in training only. Each penalty is one number per text, ``[batch]``, which is added to the
+loss of the text. Penalties are summed or averaged over a batch like the losses, so that their
+weights have the same meaning in both cases.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.functional import cosine_similarity, cross_entropy
 from transformers.modeling_outputs import (
     BaseModelOutputWithPooling,
     SequenceClassifierOutput,
@@ -21,11 +21,14 @@ from .configuration_attention_classifier import AttentionClassifierConfig
 
 @dataclass
 class RegularisedModelOutput(BaseModelOutputWithPooling):
-    """Adds ``regularization`` [batch], the weighted penalties of every text.
+    """Output of the base model with penalties.
 
-    None outside of training, and for a model without penalties. Of a model of pairs also
-    ``query_state`` [batch, hidden], what the second text asks, and ``candidates``, bool
-    [batch, classes], the answers that the first one allows; None is all.
+    Attributes:
+        regularization: Weighted penalties of every text ``[batch]``. None in evaluation mode and
+            for models without penalties.
+        query_state: Vector q of the second text of a pair model, ``[batch, hidden]``.
+        candidates: Possible answers of a pair model, bool ``[batch, classes]``. None if all labels
+            are possible.
     """
 
     regularization: Tensor | None = None
@@ -35,59 +38,99 @@ class RegularisedModelOutput(BaseModelOutputWithPooling):
 
 @dataclass
 class RegularisedClassifierOutput(SequenceClassifierOutput):
-    """As :class:`RegularisedModelOutput`; ``loss`` contains the mean penalty."""
+    """Output of the classifier, whose ``loss`` includes the mean penalty.
+
+    Attributes:
+        regularization: Weighted penalties of every text ``[batch]``. None in evaluation mode and
+            for models without penalties.
+    """
 
     regularization: Tensor | None = None
 
 
-def connect(states: Tensor, vectors: Tensor, how: str) -> Tensor:
-    """States with their own word vectors (Tutek & Šnajder 2020, Section 3).
+def connect_word_vectors(states: Tensor, vectors: Tensor, connection: str) -> Tensor:
+    """Combine states with their word vectors (Tutek & Šnajder 2020, Section 3).
 
     Args:
-        states: [batch, keys, hidden].
-        vectors: [batch, keys, embedding].
-        how: "concat" puts the vectors beside the states, "residual" adds them, "none"
-            leaves them out.
+        states: States ``[batch, keys, hidden]``.
+        vectors: Word vectors ``[batch, keys, embedding]``.
+        connection: "concat" concatenates states and vectors, "residual" adds them, "none" returns
+            the states.
+
+    Returns:
+        States ``[batch, keys, hidden]``, or with "concat" ``[batch, keys, hidden + embedding]``.
     """
-    if how == "concat":
+    if connection == "concat":
         return torch.cat([states, vectors], dim=-1)
-    return states + vectors if how == "residual" else states
+    return states + vectors if connection == "residual" else states
 
 
-def mean_of(values: Tensor, content: Tensor) -> Tensor:
-    """Mean of values [batch, keys] over the content of every text, [batch].
+def average_over_content(values: Tensor, content: Tensor) -> Tensor:
+    """Average values over the content of every text.
 
-    0 for an empty text.
+    Args:
+        values: Values ``[batch, keys]``.
+        content: Mask of the content, bool ``[batch, keys]``.
+
+    Returns:
+        Means ``[batch]``; 0 for texts without content.
     """
     total = (values * content).sum(-1)
     return total / content.sum(-1).clamp(min=1)
 
 
-def tying(states: Tensor, vectors: Tensor, content: Tensor) -> Tensor:
-    """1/T Σ_t ‖h_t − e_t‖² over the content, [batch].
+def compute_tying_penalty(states: Tensor, vectors: Tensor, content: Tensor) -> Tensor:
+    """Compute the tying penalty 1/T Σ_t ‖h_t − e_t‖² over the content.
 
-    Tutek & Šnajder 2020, Section 3; the norm is squared.
+    Tutek & Šnajder 2020, Section 3, with the squared norm.
+
+    Args:
+        states: States h ``[batch, keys, hidden]``.
+        vectors: Word vectors e ``[batch, keys, hidden]``.
+        content: Mask of the content, bool ``[batch, keys]``.
+
+    Returns:
+        Penalties ``[batch]``.
     """
-    return mean_of((states - vectors).square().sum(-1), content)
+    return average_over_content((states - vectors).square().sum(-1), content)
 
 
-def conicity(states: Tensor, content: Tensor) -> Tensor:
-    """1/T Σ_t cos(h_t, mean state) over the content, [batch] in [−1, 1].
+def compute_conicity(states: Tensor, content: Tensor) -> Tensor:
+    """Compute the conicity 1/T Σ_t cos(h_t, mean state) over the content.
 
-    Mohankumar et al. 2020, Section 2; with its sign, as there.
+    Mohankumar et al. 2020, Section 2. The sign of the cosine is kept, as in the paper.
+
+    Args:
+        states: States h ``[batch, keys, hidden]``.
+        content: Mask of the content, bool ``[batch, keys]``.
+
+    Returns:
+        Conicity ``[batch]`` in [−1, 1].
     """
-    # The sum points the same way as the mean.
+    # The sum has the same direction as the mean.
     total = (states * content.unsqueeze(-1)).sum(1, keepdim=True)
-    return mean_of(F.cosine_similarity(states, total, dim=-1), content)
+    return average_over_content(cosine_similarity(states, total, dim=-1), content)
 
 
-def draw_masked(maskable: Tensor, rate: float) -> Tensor:
-    """Each position of ``maskable`` with probability ``rate``, bool [batch, keys]."""
+def draw_masked_words(maskable: Tensor, rate: float) -> Tensor:
+    """Draw the words to be masked.
+
+    Args:
+        maskable: Words that may be masked, bool ``[batch, keys]``.
+        rate: Probability that a word is masked.
+
+    Returns:
+        Mask, bool ``[batch, keys]``.
+    """
     return maskable & (torch.rand(maskable.shape, device=maskable.device) < rate)
 
 
 class Regulariser(nn.Module):
-    """The weighted sum of a configuration's penalties."""
+    """Weighted sum of the penalties of a configuration.
+
+    Args:
+        config: Configuration of the model.
+    """
 
     def __init__(self, config: AttentionClassifierConfig) -> None:
         super().__init__()
@@ -103,48 +146,62 @@ class Regulariser(nn.Module):
         input_ids: Tensor | None,
         encode_masked: Callable[[Tensor], Tensor],
     ) -> Tensor:
-        """The penalty of every text, [batch].
+        """Compute the penalty of every text.
 
         Args:
-            states: h [batch, keys, hidden].
-            vectors: the word vectors they were made of, [batch, keys, embedding].
-            content: bool [batch, keys].
-            input_ids: int64 [batch, keys]; needed to mask words.
-            encode_masked: masked words, bool [batch, keys] -> the states without them.
+            states: States ``[batch, keys, hidden]``.
+            vectors: Word vectors from which the states were computed,
+                ``[batch, keys, embedding]``.
+            content: Mask of the content, bool ``[batch, keys]``.
+            input_ids: Token ids, int64 ``[batch, keys]``. They are needed for masked words.
+            encode_masked: Function from masked words, bool ``[batch, keys]``, to the states of the
+                text with these words masked.
+
+        Returns:
+            Penalties ``[batch]``.
         """
         config = self.config
         penalty = states.new_zeros(len(states))
         if config.tying:
-            penalty = penalty + config.tying * tying(states, vectors, content)
+            penalty = penalty + config.tying * compute_tying_penalty(states, vectors, content)
         if config.conicity_weight:
-            penalty = penalty + config.conicity_weight * conicity(states, content)
+            penalty = penalty + config.conicity_weight * compute_conicity(states, content)
         if config.mlm_weight:
-            loss = self.masked_words(content, input_ids, encode_masked)
+            loss = self.compute_masked_word_loss(content, input_ids, encode_masked)
             penalty = penalty + config.mlm_weight * loss
         return penalty
 
-    def masked_words(
+    def compute_masked_word_loss(
         self,
         content: Tensor,
         input_ids: Tensor | None,
         encode_masked: Callable[[Tensor], Tensor],
     ) -> Tensor:
-        """Mean cross-entropy of the masked words, [batch] (Tutek & Šnajder 2020).
+        """Compute the mean cross-entropy of masked words (Tutek & Šnajder 2020).
 
-        Only content is masked, and no unknown words, which cannot be predicted. 0 where
-        no word is masked.
+        Only words of the content are masked. Unknown words are not masked, because they cannot be
+        predicted.
+
+        Args:
+            content: Mask of the content, bool ``[batch, keys]``.
+            input_ids: Token ids, int64 ``[batch, keys]``.
+            encode_masked: Function from masked words to the states, see :meth:`forward`.
+
+        Returns:
+            Cross-entropies ``[batch]``; 0 for texts without a masked word.
 
         Raises:
-            ValueError: no ``input_ids``.
+            ValueError: If ``input_ids`` are missing.
         """
         if input_ids is None:
             raise ValueError(
-                "expected input_ids to mask words of, got only inputs_embeds; set mlm_weight=0"
+                "input_ids are needed to mask words, and only inputs_embeds were given; pass "
+                "input_ids or set mlm_weight=0"
             )
-        is_known = input_ids != self.config.unk_token_id
-        masked = draw_masked(content & is_known, self.config.mlm_rate)
+        is_known_word = input_ids != self.config.unk_token_id
+        masked = draw_masked_words(content & is_known_word, self.config.mlm_rate)
         logits = self.words(encode_masked(masked)[masked])
-        losses = F.cross_entropy(logits, input_ids[masked], reduction="none")
-        by_position = logits.new_zeros(masked.shape)
-        by_position = by_position.masked_scatter(masked, losses.to(logits.dtype))
-        return mean_of(by_position, masked)
+        losses = cross_entropy(logits, input_ids[masked], reduction="none")
+        position_losses = logits.new_zeros(masked.shape)
+        position_losses = position_losses.masked_scatter(masked, losses.to(logits.dtype))
+        return average_over_content(position_losses, masked)

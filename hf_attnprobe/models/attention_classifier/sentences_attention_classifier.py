@@ -1,102 +1,126 @@
-"""From words to sentences: the second level of a hierarchical attention network.
+"""Second level of a hierarchical attention network, from sentences to a text.
 
-Yang et al. 2016, Section 2.2. A sentence is a run of words between special tokens, so
-two separators in a row enclose none. All sentences of a batch stand under one another
-as *rows*; rows of similar length are read in one pass, whatever text they belong to.
+Yang et al. 2016, Section 2.2. A sentence is a sequence of words between special tokens, so that
+there is no sentence between two consecutive separators. All sentences of a batch are stacked as
+*rows*. Rows of similar length are read in one pass, also if they belong to different texts.
 """
 
 from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.functional import pad
 
 from .configuration_attention_classifier import AttentionClassifierConfig
 from .layers_attention_classifier import ATTENTIONS, ENCODERS, attend
 
 
 class Sentences(NamedTuple):
-    """Where the sentences of a batch are; all int64.
+    """Positions of the sentences of a batch, int64 tensors.
 
     Attributes:
-        begin: position of each sentence's first word in the flattened batch, [rows].
-        lengths: number of its words, [rows].
-        text: number of its text in the batch, [rows].
-        place: its number among the sentences of that text, [rows].
-        counts: number of sentences of each text, [batch].
+        starts: Position of each sentence's first word in the flattened batch, ``[rows]``.
+        lengths: Number of words of each sentence, ``[rows]``.
+        text_index: Index of each sentence's text in the batch, ``[rows]``.
+        index_in_text: Index of each sentence in its text, ``[rows]``.
+        counts: Number of sentences of each text, ``[batch]``.
     """
 
-    begin: Tensor
+    starts: Tensor
     lengths: Tensor
-    text: Tensor
-    place: Tensor
+    text_index: Tensor
+    index_in_text: Tensor
     counts: Tensor
 
-    def groups(self) -> Iterator[Tensor]:
-        """Rows of sentences whose lengths differ by less than a factor of √2."""
-        size = (2 * self.lengths.double().log2()).floor()
-        for value in size.unique().tolist():
-            yield (size == value).nonzero()[:, 0]
+    def group_by_length(self) -> Iterator[Tensor]:
+        """Yield the rows of sentences whose lengths differ by less than a factor of √2."""
+        length_class = (2 * self.lengths.double().log2()).floor()
+        for value in length_class.unique().tolist():
+            yield (length_class == value).nonzero()[:, 0]
 
-    def words(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """The words of some sentences.
+    def locate_words(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Locate the words of some sentences.
+
+        Args:
+            rows: Indices of the sentences.
 
         Returns:
-            Their positions in the flattened batch, int64 [rows, words], and which of
-            these are words rather than padding, bool [rows, words].
+            Positions of the words in the flattened batch, int64 ``[rows, words]``, and a mask of
+            these positions without padding, bool ``[rows, words]``.
         """
         lengths = self.lengths[rows]
         columns = torch.arange(int(lengths.max()), device=rows.device)
         mask = columns < lengths[:, None]
-        return (self.begin[rows, None] + columns).where(mask, 0), mask
+        return (self.starts[rows, None] + columns).where(mask, 0), mask
 
-    def mask(self) -> Tensor:
-        """Which sentences are real, bool [batch, sentences]; at least one column."""
+    def build_mask(self) -> Tensor:
+        """Return a mask of the sentences of each text, bool ``[batch, sentences]``.
+
+        It has at least one column, also if no text has a sentence.
+        """
         n_sentences = max(1, int(self.counts.max()))
         return torch.arange(n_sentences, device=self.counts.device) < self.counts[:, None]
 
     def stack(self, rows: Tensor) -> Tensor:
-        """Values of sentences [rows, ...] as [batch, sentences, ...], 0 for padding."""
-        stacked = rows.new_zeros(*self.mask().shape, *rows.shape[1:])
-        return stacked.index_put((self.text, self.place), rows)
+        """Arrange values of sentences by text.
+
+        Args:
+            rows: Values of all sentences, ``[rows, ...]``.
+
+        Returns:
+            Values ``[batch, sentences, ...]``; 0 for padding.
+        """
+        stacked = rows.new_zeros(*self.build_mask().shape, *rows.shape[1:])
+        return stacked.index_put((self.text_index, self.index_in_text), rows)
 
     def spread(self, words: Tensor) -> Tensor:
-        """Values of words [batch, keys] as a map [batch, sentences, keys].
+        """Arrange values of words by sentence.
 
-        The map is 0 outside of the sentence.
+        Args:
+            words: Values of words, ``[batch, keys]``.
+
+        Returns:
+            Values ``[batch, sentences, keys]``; 0 outside of the sentence.
         """
         n_keys = words.shape[1]
         keys = torch.arange(n_keys, device=words.device)
-        begin = self.begin[:, None] % n_keys
-        is_inside = (begin <= keys) & (keys < begin + self.lengths[:, None])
+        start = self.starts[:, None] % n_keys
+        is_inside = (start <= keys) & (keys < start + self.lengths[:, None])
         return words[:, None] * self.stack(is_inside.to(words.dtype))
 
 
 def find_sentences(content_mask: Tensor) -> Sentences:
-    """The sentences of texts whose words are marked in ``content_mask``.
+    """Find the sentences of each text.
 
     Args:
-        content_mask: bool [batch, keys].
+        content_mask: Mask of the words, bool ``[batch, keys]``. A sentence is a run of words.
+
+    Returns:
+        Positions of the sentences.
     """
-    is_first = content_mask & ~F.pad(content_mask, (1, 0))[:, :-1]
-    is_last = content_mask & ~F.pad(content_mask, (0, 1))[:, 1:]
-    begin = is_first.flatten().nonzero()[:, 0]
-    end = is_last.flatten().nonzero()[:, 0]
-    text = begin // content_mask.shape[1]
+    is_first = content_mask & ~pad(content_mask, (1, 0))[:, :-1]
+    is_last = content_mask & ~pad(content_mask, (0, 1))[:, 1:]
+    starts = is_first.flatten().nonzero()[:, 0]
+    ends = is_last.flatten().nonzero()[:, 0]
+    text_index = starts // content_mask.shape[1]
     counts = is_first.sum(-1)
-    n_before = (counts.cumsum(0) - counts)[text]  # sentences of the texts before
+    n_in_earlier_texts = (counts.cumsum(0) - counts)[text_index]
     return Sentences(
-        begin=begin,
-        lengths=end - begin + 1,
-        text=text,
-        place=torch.arange(len(begin), device=begin.device) - n_before,
+        starts=starts,
+        lengths=ends - starts + 1,
+        text_index=text_index,
+        index_in_text=torch.arange(len(starts), device=starts.device) - n_in_earlier_texts,
         counts=counts,
     )
 
 
 class SentenceReader(nn.Module):
-    """Encoder and attention of sentences, of the same kind as those of words."""
+    """Encoder and attention of sentences, with the same classes as those of words.
+
+    Args:
+        config: Configuration of the model.
+    """
 
     def __init__(self, config: AttentionClassifierConfig) -> None:
         super().__init__()
@@ -105,9 +129,25 @@ class SentenceReader(nn.Module):
         self.attention = ATTENTIONS[config.attention](config)
 
     def encode(self, vectors: Tensor, sentence_mask: Tensor) -> Tensor:
-        """States [batch, sentences, hidden] of vectors [batch, sentences, hidden]."""
+        """Compute the states of sentences.
+
+        Args:
+            vectors: Sentence vectors ``[batch, sentences, hidden]``.
+            sentence_mask: Mask of the sentences, bool ``[batch, sentences]``.
+
+        Returns:
+            States ``[batch, sentences, hidden]``.
+        """
         return self.encoder(self.dropout(vectors), sentence_mask.long())
 
     def attend(self, states: Tensor, sentence_mask: Tensor) -> Tensor:
-        """Attention [batch, sentences]; all 0 for a text without sentences."""
+        """Compute the attention over sentences.
+
+        Args:
+            states: States ``[batch, sentences, hidden]``.
+            sentence_mask: Mask of the sentences, bool ``[batch, sentences]``.
+
+        Returns:
+            Attention ``[batch, sentences]``; 0 everywhere for a text without sentences.
+        """
         return attend(self.attention, states, sentence_mask)
