@@ -1,8 +1,10 @@
-"""Prompts rendered and cut into units, answers generated, and both as tokens.
+"""Prompts and answers of language models: rendering, units, generation and tokens.
 
-A unit is known by its characters in the rendered prompt, so that a chat template, special tokens
-and the question are never part of one. Row t − 1 of a decoder predicts token t: an answer is
-scored in one pass over prompt and answer, whether it was given or generated.
+A row of the data becomes a rendered prompt, the prompt is divided into units such as sentences,
+and the model generates an answer if the data has none. Units are located by their characters in
+the rendered prompt, so that a chat template, special tokens and the question never belong to a
+unit. A decoder predicts token t at position t − 1, so one forward pass over prompt and answer
+scores an answer, no matter whether the data or the model provides it.
 """
 
 import hashlib
@@ -15,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate, pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -23,24 +26,20 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 
 from hf_attnprobe.adapters.pretrained import (
-    use_eval_mode,
     has_length_dependent_positions,
     unwrap_peft,
+    use_eval_mode,
 )
 from hf_attnprobe.adapters.transformer.recorded_blocks import get_relative_tolerance
-from hf_attnprobe.core.distributed import process_state
+from hf_attnprobe.checkpoints.chat_templates import render_chat_template
+from hf_attnprobe.core.distributed import get_process_state
 from hf_attnprobe.core.errors import AttnProbeError
-from hf_attnprobe.core.hardware import in_halves, in_portions
-from hf_attnprobe.core.progress import Bar
+from hf_attnprobe.core.hardware import run_with_halving, split_into_chunks
+from hf_attnprobe.core.progress import ProgressBar
 from hf_attnprobe.data.specs import Answers
 from hf_attnprobe.data.tokenizer import find_sentences
-from hf_attnprobe.inference.encoding import (
-    Text,
-    TextModel,
-    TokenizedSplit,
-    check_token_ids,
-)
-from hf_attnprobe.storage.answers import AnswerCache
+from hf_attnprobe.inference.answer_cache import AnswerCache
+from hf_attnprobe.inference.encoding import Text, TextModel, TokenizedSplit, check_token_ids
 
 
 if TYPE_CHECKING:
@@ -50,12 +49,21 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 CHAT_TURN_TEMPLATE = "{context}\n\n{question}"
-"""What the user says, where the tokenizer has a chat template."""
+"""Content of the user's turn if the tokenizer has a chat template."""
 PLAIN_PROMPT_TEMPLATE = "{context}\n\nQuestion: {question}\nAnswer:"
-"""The prompt where it has none; the answer begins with a space and ends with its line."""
+"""Prompt if the tokenizer has no chat template.
+
+The answer begins with a space and ends at the end of its line.
+"""
+GENERATION_BATCH_SIZE = 8
+"""Number of prompts of similar length that are answered in one batch."""
+SINGLE_UNIT_REASON = "are of one {} only, so that there is nothing to compare"
+"""Reason why prompts are left out, with the name of the unit."""
 
 Span = tuple[int, int]
-"""First character, and the one behind the last."""
+"""Start and end of a part of a string, in characters; the end is exclusive."""
+TextSpan = tuple[int, Span]
+"""Index of a string in a list, and a span of this string."""
 
 
 @dataclass(frozen=True)
@@ -63,10 +71,11 @@ class Prompt:
     """A rendered prompt.
 
     Attributes:
-        text: as the tokenizer reads it.
-        passages: where each passage, or turn, stands in it.
-        is_chat: whether a chat template rendered it, which writes special tokens itself.
-        is_plain: whether it is one of ours, whose answer is what stands in its line.
+        text: The prompt as the tokenizer reads it.
+        passages: Spans of the passages, or of the turns, in ``text``.
+        is_chat: Whether a chat template rendered the prompt, including its special tokens.
+        is_plain: Whether the prompt was rendered with a template of this package or of the user,
+            so that its answer is a single line.
     """
 
     text: str
@@ -75,129 +84,169 @@ class Prompt:
     is_plain: bool = False
 
 
-# --- From a row to its prompt --------------------------------------------------------------------
+# --- From a row of the data to its prompt --------------------------------------------------------
 
 
-def render_prompt(row: Mapping[str, Any], data: Answers, tokenizer: PreTrainedTokenizerBase) -> Prompt:
-    """The prompt of a row of :meth:`BatchFunction.examples`.
+def render_prompt(
+    row: Mapping[str, Any], data: Answers, tokenizer: PreTrainedTokenizerBase
+) -> Prompt:
+    """Render the prompt of a row of the data.
+
+    Args:
+        row: A row of :meth:`Answers.load_examples`: a whole prompt, turns of a conversation, or a
+            context with a question.
+        data: Description of the data.
+        tokenizer: Tokenizer of the model, with its chat template.
+
+    Returns:
+        The prompt with the spans of its passages.
 
     Raises:
-        AttnProbeError: turns without a chat template, a row that the template refuses, or a
-            passage that the prompt does not have as it is, or has more than once.
+        AttnProbeError: If there are turns but no chat template, if the template refuses the row, or
+            if a passage does not occur exactly once in the prompt.
     """
     name = f"text {row['example_id']}"
     passages = row.get("passages") or []
     if "prompt" in row:
-        places = _locate_passages(passages, [row["prompt"]], name)
-        return Prompt(row["prompt"], tuple(span for _, span in places))
+        locations = _locate_passages(passages, [row["prompt"]], name)
+        return Prompt(row["prompt"], tuple(span for _, span in locations))
     if "turns" in row:
         turns = [dict(turn) for turn in row["turns"]]
-        said = [turn["content"] for turn in turns]
-        places = _find_nonblank_texts(said[:-1]) if data.units == "turn" else _locate_passages(passages, said, name)
-        return _render_conversation(turns, places, tokenizer, name)
+        contents = [turn["content"] for turn in turns]
+        if data.units == "turn":
+            locations = _find_nonblank_texts(contents[:-1])
+        else:
+            locations = _locate_passages(passages, contents, name)
+        return _render_conversation(turns, locations, tokenizer, name)
     is_chat = tokenizer.chat_template is not None
     template = data.template or (CHAT_TURN_TEMPLATE if is_chat else PLAIN_PROMPT_TEMPLATE)
-    around = [part.replace("{question}", row["question"]) for part in template.split("{context}")]
-    text = row["text"].join(around)
-    spans = _find_consecutive_passages(passages, text, len(around[0]))
+    around_context = [
+        part.replace("{question}", row["question"]) for part in template.split("{context}")
+    ]
+    text = row["text"].join(around_context)
+    spans = _find_consecutive_passages(passages, text, len(around_context[0]))
     if is_chat:
         turn = {"role": "user", "content": text}
-        places = [(0, span) for span in spans]
-        return _render_conversation([turn], places, tokenizer, name)
+        return _render_conversation([turn], [(0, span) for span in spans], tokenizer, name)
     return Prompt(text, tuple(spans), is_plain=True)
 
 
-TextSpan = tuple[int, Span]
-"""The number of a text, and a span of it."""
-
-
 def _find_nonblank_texts(texts: Sequence[str]) -> list[TextSpan]:
-    """All of each text that says something, without white space around it."""
-    bare = [re.search(r"\S(.*\S)?", text, re.DOTALL) for text in texts]
-    return [(k, found.span()) for k, found in enumerate(bare) if found]
+    """Find the span of every text that is not blank, without white space at its ends."""
+    matches = [re.search(r"\S(.*\S)?", text, re.DOTALL) for text in texts]
+    return [(index, match.span()) for index, match in enumerate(matches) if match]
 
 
-def _find_consecutive_passages(passages: Sequence[str], text: str, begin: int) -> list[Span]:
-    """Where passages stand that have only white space between them."""
+def _find_consecutive_passages(passages: Sequence[str], text: str, start: int) -> list[Span]:
+    """Find the spans of passages that follow each other in a text, from a start position on."""
     spans = []
     for passage in passages:
-        bare = passage.strip()
-        start = text.index(bare, begin)
-        begin = start + len(bare)
-        spans.append((start, begin))
+        stripped_passage = passage.strip()
+        passage_start = text.index(stripped_passage, start)
+        start = passage_start + len(stripped_passage)
+        spans.append((passage_start, start))
     return spans
 
 
 def _locate_passages(passages: Sequence[str], texts: Sequence[str], name: str) -> list[TextSpan]:
-    """Where passages stand that somebody wrote into prompts or turns, in their order.
+    """Find the passages in prompts or turns that the user has written.
 
-    Nothing of ours marks them there: the text alone says the place, so that it has to stand
-    there once.
+    Nothing but its words marks a passage in such a text, so it must occur exactly once.
+
+    Args:
+        passages: The passages in the order of their occurrence.
+        texts: The prompt, or the contents of the turns.
+        name: Name of the row, for error messages.
+
+    Returns:
+        The location of every passage.
+
+    Raises:
+        AttnProbeError: If a passage does not occur exactly once, or if the order is wrong.
     """
-    places: list[TextSpan] = []
+    locations: list[TextSpan] = []
     for passage in passages:
-        bare = passage.strip()
-        again = re.compile(f"(?={re.escape(bare)})")  # finds those that overlap too
-        found = [(k, at.start()) for k, text in enumerate(texts) for at in again.finditer(text)]
-        if len(found) != 1:
+        stripped_passage = passage.strip()
+        # A lookahead finds overlapping occurrences too.
+        pattern = re.compile(f"(?={re.escape(stripped_passage)})")
+        occurrences = [
+            (index, match.start())
+            for index, text in enumerate(texts)
+            for match in pattern.finditer(text)
+        ]
+        if len(occurrences) != 1:
             raise AttnProbeError(
-                f"expected the passage of {name} once in its prompt, {bare[:60]!r} stands there "
-                f"{len(found)} times; give it as the prompt has it, or a longer piece"
+                f"the passage of {name} must occur once in its prompt, but {passage.strip()[:60]!r} "
+                f"occurs {len(occurrences)} times; copy it exactly from the prompt, or give a "
+                "longer part of the prompt"
             )
-        [(number, start)] = found
-        places.append((number, (start, start + len(bare))))
-    for (before, (_, behind)), (number, (start, _)) in pairwise(places):
-        if (number, start) < (before, behind):
-            raise AttnProbeError(f"expected the passages of {name} in their order; sort them")
-    return places
+        [(index, start)] = occurrences
+        locations.append((index, (start, start + len(stripped_passage))))
+    for (index, (_, end)), (next_index, (next_start, _)) in pairwise(locations):
+        if (next_index, next_start) < (index, end):
+            raise AttnProbeError(
+                f"the passages of {name} must be listed in the order of the prompt; sort them"
+            )
+    return locations
 
 
 def _render_conversation(
     turns: Sequence[dict[str, str]],
-    places: Sequence[TextSpan],
+    passages: Sequence[TextSpan],
     tokenizer: PreTrainedTokenizerBase,
     name: str,
 ) -> Prompt:
-    """A conversation as the chat template writes it, up to where the answer begins.
+    """Render a conversation with the chat template, up to the start of the answer.
 
-    Private marks around the passages say where they come to stand.
+    The conversation is rendered a second time with a private character before and after every
+    passage. The positions of these marks are those of the passages.
 
     Args:
-        places: of the passages in the turns.
+        turns: Role and content of every turn.
+        passages: Locations of the passages in the contents of the turns.
+        tokenizer: Tokenizer of the model, with its chat template.
+        name: Name of the row, for error messages.
+
+    Returns:
+        The prompt.
+
+    Raises:
+        AttnProbeError: If the template changes, repeats or drops a passage.
     """
-    plain = _apply_chat_template(turns, tokenizer, name)
-    mark = next(c for c in map(chr, range(0xE000, 0xF900)) if c not in plain)
-    marked = [dict(turn) for turn in turns]
-    for number, (start, behind) in reversed(places):
-        said = marked[number]["content"]
-        bounded = f"{mark}{said[start:behind]}{mark}"
-        marked[number]["content"] = said[:start] + bounded + said[behind:]
-    parts = _apply_chat_template(marked, tokenizer, name).split(mark)
-    if "".join(parts) != plain or len(parts) != 2 * len(places) + 1:
+    text = _apply_chat_template(turns, tokenizer, name)
+    mark = next(char for char in map(chr, range(0xE000, 0xF900)) if char not in text)
+    marked_turns = [dict(turn) for turn in turns]
+    # Marks are inserted from the last passage on, so that earlier positions stay valid.
+    for index, (start, end) in reversed(passages):
+        content = marked_turns[index]["content"]
+        marked_passage = f"{mark}{content[start:end]}{mark}"
+        marked_turns[index]["content"] = content[:start] + marked_passage + content[end:]
+    parts = _apply_chat_template(marked_turns, tokenizer, name).split(mark)
+    if "".join(parts) != text or len(parts) != 2 * len(passages) + 1:
         raise AttnProbeError(
-            f"expected a chat template that writes the passage of {name} as it is and once, "
-            "this one does not; give whole prompts (prompt_column)"
+            f"the chat template changes, repeats or drops the passage of {name}; give whole "
+            "prompts (prompt_column)"
         )
     ends = [*accumulate(map(len, parts))]
     spans = zip(ends[:-1:2], ends[1::2], strict=True)
-    return Prompt(plain, tuple(spans), is_chat=True)
+    return Prompt(text, tuple(spans), is_chat=True)
 
 
 def _apply_chat_template(
-    turns: Sequence[dict[str, str]],
-    tokenizer: PreTrainedTokenizerBase,
-    name: str,
+    turns: Sequence[dict[str, str]], tokenizer: PreTrainedTokenizerBase, name: str
 ) -> str:
+    """Render turns with the chat template of a tokenizer, as a string."""
     if tokenizer.chat_template is None:
         raise AttnProbeError(
-            "expected a tokenizer with a chat template to render turns, "
+            "turns need a tokenizer with a chat template, but "
             f"{tokenizer.name_or_path or 'this one'} has none; give whole prompts (prompt_column)"
         )
     try:
-        return str(
-            tokenizer.apply_chat_template([*turns], tokenize=False, add_generation_prompt=True)
-        )
-    except Exception as error:  # of jinja, and whatever a template raises
+        return render_chat_template(tokenizer, turns)
+    except AttnProbeError:
+        raise
+    # Templates raise errors of Jinja, and any other error that their author chose.
+    except Exception as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise AttnProbeError(
             f"the chat template refuses {name}: {reason}; correct its turns, or give a whole "
@@ -212,90 +261,118 @@ UNIT_SPLITTERS: dict[str, Callable[[str], list[Span]]] = {
     "passage": lambda text: _find_spans(r"\S.*?(?=\s*\n\s*\n|\s*\Z)", text),
     "word": lambda text: _find_spans(r"\S+", text),
 }
-"""How a passage is cut, by the rule of :mod:`hf_attnprobe.data.tokenizer` into sentences, at
-empty lines into passages; into tokens it is cut by the model's tokenizer."""
+"""Functions that find the units of a passage, by the name of the unit.
+
+Sentences follow the rules of :mod:`hf_attnprobe.data.tokenizer`, passages are separated by blank
+lines, and words by white space. Units that are tokens come from the model's tokenizer.
+"""
 
 
 def _find_spans(pattern: str, text: str) -> list[Span]:
-    return [found.span() for found in re.finditer(pattern, text, re.DOTALL)]
+    """Find the spans of all matches of a regular expression."""
+    return [match.span() for match in re.finditer(pattern, text, re.DOTALL)]
 
 
-def find_units(prompt: Prompt, units: str, offsets: Sequence[Span], *, is_listed: bool) -> list[Span]:
-    """The characters of every unit, in the order of the prompt.
+def find_units(
+    prompt: Prompt, units: str, offsets: Sequence[Span], *, is_listed: bool
+) -> list[Span]:
+    """Find the units of a prompt.
 
-    A unit goes on to where the next one of its passage begins, so that white space between
-    them belongs to the first.
+    A unit extends to the start of the next unit of its passage, so that white space between two
+    units belongs to the first one.
 
     Args:
-        offsets: the characters of every token of the prompt.
-        is_listed: whether passages were given one by one, and are not cut into passages; turns
-            always are.
+        prompt: The prompt.
+        units: Name of the unit: "sentence", "passage", "word", "token" or "turn".
+        offsets: Span of every token of the prompt.
+        is_listed: Whether the data lists the passages one by one, so that they are not split at
+            blank lines.
+
+    Returns:
+        The span of every unit in the order of the prompt.
     """
-    is_whole = units == "turn" or (is_listed and units == "passage")
-    found: list[Span] = []
-    for first, behind in prompt.passages:
-        if units == "token":
-            found += _find_token_units(prompt.text, first, behind, offsets)
-        elif is_whole:
-            found.append((first, behind))
-        else:
-            cut = UNIT_SPLITTERS[units](prompt.text[first:behind])
-            starts = [first + start for start, _ in cut]
-            found += pairwise([*starts, behind])
-    return found
-
-
-def _find_token_units(text: str, first: int, behind: int, offsets: Sequence[Span]) -> list[Span]:
-    """The tokens of a passage; those that share a character, such as its bytes, are one unit."""
+    is_whole_passage = units == "turn" or (is_listed and units == "passage")
     spans: list[Span] = []
-    for start, end in offsets:
-        if start == end or not first <= _find_last_letter(text, start, end) < behind:
-            continue
-        before, last = spans[-1] if spans else (0, 0)
-        if start < last:
-            spans[-1] = before, max(end, last)
-        else:
+    for start, end in prompt.passages:
+        if units == "token":
+            spans += _find_token_units(prompt.text, start, end, offsets)
+        elif is_whole_passage:
             spans.append((start, end))
+        else:
+            unit_spans = UNIT_SPLITTERS[units](prompt.text[start:end])
+            unit_starts = [start + unit_start for unit_start, _ in unit_spans]
+            spans += pairwise([*unit_starts, end])
+    return spans
+
+
+def _find_token_units(text: str, start: int, end: int, offsets: Sequence[Span]) -> list[Span]:
+    """Find the tokens of a passage as units; tokens that share a character form one unit."""
+    spans: list[Span] = []
+    for token_start, token_end in offsets:
+        is_empty = token_start == token_end
+        if is_empty or not start <= _find_last_letter(text, token_start, token_end) < end:
+            continue
+        previous_start, previous_end = spans[-1] if spans else (0, 0)
+        if token_start < previous_end:
+            spans[-1] = previous_start, max(token_end, previous_end)
+        else:
+            spans.append((token_start, token_end))
     return spans
 
 
 def _find_last_letter(text: str, start: int, end: int) -> int:
-    """The place of a token's last letter; of white space alone the first."""
+    """Return the position of a token's last character that is not white space, else its start."""
     return max(start + len(text[start:end].rstrip()) - 1, start)
 
 
 def assign_units(text: str, units: Sequence[Span], offsets: Sequence[Span]) -> list[int]:
-    """The number of each token's unit, −1 for none: the one that its last letter is in."""
-    of_character = [-1] * (len(text) + 1)
-    for number, (start, end) in enumerate(units):
-        of_character[start:end] = [number] * (end - start)
-    return [of_character[_find_last_letter(text, a, b)] if a < b else -1 for a, b in offsets]
+    """Assign every token to the unit that contains its last letter.
+
+    Args:
+        text: The prompt.
+        units: Span of every unit.
+        offsets: Span of every token.
+
+    Returns:
+        The index of each token's unit; −1 for tokens outside all units.
+    """
+    unit_of_character = [-1] * (len(text) + 1)
+    for index, (start, end) in enumerate(units):
+        unit_of_character[start:end] = [index] * (end - start)
+    return [
+        unit_of_character[_find_last_letter(text, start, end)] if start < end else -1
+        for start, end in offsets
+    ]
 
 
-# --- Tokens of a prompt and of an answer behind it -----------------------------------------------
+# --- Tokens of a prompt and of the answer that follows it ----------------------------------------
 
 
 def _tokenize(
     tokenizer: PreTrainedTokenizerBase, text: str, prompt: Prompt
 ) -> tuple[list[int], list[Span]]:
-    """Token ids of a text that begins with the prompt, and the characters of each.
+    """Tokenize a text that begins with a prompt.
 
-    Special tokens are put in front, but where the prompt has them; none behind it.
+    Special tokens are added at the start, unless the prompt already contains them, and never at
+    the end.
+
+    Returns:
+        The token ids and the span of every token.
     """
-    bos = tokenizer.bos_token
-    is_begun = prompt.is_chat or bool(bos and text.startswith(bos))
+    bos_token = tokenizer.bos_token
+    has_special_tokens = prompt.is_chat or bool(bos_token and text.startswith(bos_token))
     encoded = tokenizer(
         text,
-        add_special_tokens=not is_begun,
+        add_special_tokens=not has_special_tokens,
         return_offsets_mapping=True,
         return_special_tokens_mask=True,
         verbose=False,
     )
-    ids, special = [*encoded["input_ids"]], encoded["special_tokens_mask"]
-    n_kept = len(ids)
-    while n_kept and special[n_kept - 1]:
-        n_kept -= 1
-    return ids[:n_kept], [tuple(span) for span in encoded["offset_mapping"][:n_kept]]
+    ids, is_special = [*encoded["input_ids"]], encoded["special_tokens_mask"]
+    n_tokens = len(ids)
+    while n_tokens and is_special[n_tokens - 1]:
+        n_tokens -= 1
+    return ids[:n_tokens], [tuple(span) for span in encoded["offset_mapping"][:n_tokens]]
 
 
 def tokenize_answer(
@@ -305,296 +382,212 @@ def tokenize_answer(
     answer: str,
     name: str,
 ) -> list[int]:
-    """The tokens of an answer behind a prompt, whose own tokens stay as they are.
+    """Tokenize an answer that follows a prompt, without changing the tokens of the prompt.
+
+    Args:
+        tokenizer: Tokenizer of the model.
+        prompt: The prompt.
+        prompt_ids: Token ids of the prompt.
+        answer: The answer.
+        name: Name of the row, for error messages.
+
+    Returns:
+        Token ids of the answer.
 
     Raises:
-        AttnProbeError: the two are no longer the same text then.
+        AttnProbeError: If prompt and answer together decode to another text.
     """
     if prompt.is_plain and not answer[:1].isspace():
         answer = f" {answer}"
-    together, _ = _tokenize(tokenizer, prompt.text + answer, prompt)
+    joint_ids, _ = _tokenize(tokenizer, prompt.text + answer, prompt)
     n_prompt = len(prompt_ids)
-    if together[:n_prompt] == [*prompt_ids] and len(together) > n_prompt:
-        return together[n_prompt:]
-    alone = tokenizer(answer, add_special_tokens=False)["input_ids"]
-    if _decode(tokenizer, [*prompt_ids, *alone]) != _decode(tokenizer, prompt_ids) + answer:
+    if joint_ids[:n_prompt] == [*prompt_ids] and len(joint_ids) > n_prompt:
+        return joint_ids[n_prompt:]
+    answer_ids = tokenizer(answer, add_special_tokens=False)["input_ids"]
+    joint_text = _decode(tokenizer, [*prompt_ids, *answer_ids])
+    if joint_text != _decode(tokenizer, prompt_ids) + answer:
         raise AttnProbeError(
-            f"expected an answer that continues the prompt of {name}, {answer[:60]!r} would "
-            "change the prompt's last token; move the space between them to the answer"
+            f"the answer {answer[:60]!r} would change the last token of the prompt of {name}; move "
+            "the space between them to the answer"
         )
-    return [*alone]
+    return [*answer_ids]
 
 
-GENERATION_BATCH_SIZE = 8
-"""Prompts of like length that are answered in one batch."""
+def _decode(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> str:
+    """Decode token ids to a string, without any correction of spaces."""
+    return str(tokenizer.decode([*ids], clean_up_tokenization_spaces=False))
+
+
+def _cut_after_first_line(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> list[int]:
+    """Return the tokens up to the end of the first line that is not blank."""
+    for n_tokens in range(1, len(ids) + 1):
+        if "\n" in _decode(tokenizer, ids[:n_tokens]).lstrip():
+            return [*ids[: n_tokens - 1]]
+    return [*ids]
+
+
+# --- Generation ----------------------------------------------------------------------------------
 
 
 class GeneratedAnswer(NamedTuple):
-    """What a model says behind a prompt, up to the end's token.
+    """An answer that a model has generated by greedy decoding.
 
     Attributes:
-        tokens: of the answer.
-        leads: of each step's likeliest token before the next one, in logits, [steps].
-        rounding: what two runs of the model may differ by, in logits.
+        tokens: Token ids of the answer, without the end token.
+        margins: Logit of the most likely token minus that of the second most likely one, for each
+            generated token, `[steps]`.
+        rounding: Largest difference, in logits, between two runs of the model.
     """
 
     tokens: list[int]
-    leads: Tensor
+    margins: Tensor
     rounding: float
 
     @property
-    def is_sure(self) -> bool:
-        """Whether rounding can decide no token."""
-        return bool((self.leads > self.rounding).all())
+    def is_certain(self) -> bool:
+        """Whether rounding cannot change any token of the answer."""
+        return bool((self.margins > self.rounding).all())
 
-    def agrees(self, other: "Said") -> bool:
-        """Whether another run said the same."""
+    def matches(self, other: "GeneratedAnswer") -> bool:
+        """Return whether another run generated the same tokens with the same margins."""
         if self.tokens != other.tokens:
             return False
-        return bool(((self.leads - other.leads).abs() <= self.rounding).all())
+        return bool(((self.margins - other.margins).abs() <= self.rounding).all())
 
 
 def generate_answers(
     model: Any,
     tokenizer: PreTrainedTokenizerBase,
     prompts: Mapping[str, Sequence[int]],
-    n: int,
-    done: Callable[[Mapping[str, list[int]]], None] = lambda said: None,
+    max_new_tokens: int,
+    on_batch_end: Callable[[Mapping[str, list[int]]], None] = lambda answers: None,
 ) -> dict[str, list[int]]:
-    """At most ``n`` tokens of what a model says behind each prompt by greedy decoding.
+    """Generate an answer to each prompt by greedy decoding.
 
-    Of the model's generation settings only the tokens that end an answer count. Prompts of like
-    length are answered together, with padding in front. So that an answer is that of its prompt
-    alone, it is generated again alone where rounding may decide a token, and all of a batch are
-    where padding changes what is said behind its shortest prompt. In half precision rounding decides
-    too much, so that each is generated alone, as it is where positions depend on the length.
+    Of the model's own generation settings, only the end tokens are used. Prompts of similar length
+    are answered in one batch with padding on the left. The answer to a prompt must not depend on
+    the other prompts of its batch. Therefore a prompt is answered again alone if rounding could
+    change one of its tokens. All prompts of a batch are answered again alone if padding changes the
+    answer to the shortest one. In half precision, and if positions depend on the length, every
+    prompt is answered alone from the start.
 
     Args:
-        prompts: token ids, by name.
-        done: told the answers of each batch.
+        model: The language model.
+        tokenizer: Tokenizer of the model.
+        prompts: Token ids of the prompts, by name.
+        max_new_tokens: Largest number of tokens of an answer.
+        on_batch_end: Called with the answers of every batch.
+
+    Returns:
+        Token ids of the answers, by the name of the prompt.
 
     Raises:
-        AttnProbeError: logits that are no numbers, or memory for one prompt runs out.
+        AttnProbeError: If logits are NaN or infinite, or if a single prompt does not fit into
+            memory.
     """
-    ends = model.generation_config.eos_token_id
-    ends = [
-        tokenizer.eos_token_id,
-        *(ends if isinstance(ends, list) else [ends]),
+    model_end_tokens = model.generation_config.eos_token_id
+    if not isinstance(model_end_tokens, list):
+        model_end_tokens = [model_end_tokens]
+    end_tokens = [
+        token for token in (tokenizer.eos_token_id, *model_end_tokens) if token is not None
     ]
-    ends = [end for end in ends if end is not None]
     settings = GenerationConfig(
-        max_new_tokens=n,
-        eos_token_id=ends or None,
-        pad_token_id=tokenizer.pad_token_id or next(iter(ends), 0),
+        max_new_tokens=max_new_tokens,
+        eos_token_id=end_tokens or None,
+        pad_token_id=tokenizer.pad_token_id or next(iter(end_tokens), 0),
         return_dict_in_generate=True,
         output_logits=True,
     )
 
-    def answers(names: Sequence[str]) -> list[GeneratedAnswer]:
-        return _generate_batch(model, settings, {k: prompts[k] for k in names})
+    def generate(names: Sequence[str]) -> list[GeneratedAnswer]:
+        return _generate_batch(model, settings, {name: prompts[name] for name in names})
 
-    def as_alone(names: Sequence[str]) -> list[list[int]]:
-        together = answers(names)
+    def generate_independently(names: Sequence[str]) -> list[list[int]]:
+        answers = generate(names)
         if len(names) > 1:
-            is_same = answers(names[:1])[0].agrees(together[0])
-            together = [
-                said if is_same and said.is_sure else answers([name])[0]
-                for name, said in zip(names, together, strict=True)
+            shortest_alone = generate(names[:1])[0]
+            is_padding_harmless = shortest_alone.matches(answers[0])
+            answers = [
+                answer if is_padding_harmless and answer.is_certain else generate([name])[0]
+                for name, answer in zip(names, answers, strict=True)
             ]
-        return [said.tokens for said in together]
+        return [answer.tokens for answer in answers]
 
-    is_half = torch.finfo(model.dtype).bits < 32
-    by_length = has_length_dependent_positions(model.config)
-    at_once = 1 if is_half or by_length else GENERATION_BATCH_SIZE
-    shortest_first = sorted(prompts, key=lambda name: len(prompts[name]))
-    found: dict[str, list[int]] = {}
-    for batch in in_portions(shortest_first, at_once):
-        for names, said in in_halves(batch, as_alone):
-            new = dict(zip(names, said, strict=True))
-            done(new)
-            found |= new
-    return found
+    is_half_precision = torch.finfo(model.dtype).bits < 32
+    is_batched = not (is_half_precision or has_length_dependent_positions(model.config))
+    batch_size = GENERATION_BATCH_SIZE if is_batched else 1
+    names_by_length = sorted(prompts, key=lambda name: len(prompts[name]))
+    all_answers: dict[str, list[int]] = {}
+    for batch_names in split_into_chunks(names_by_length, batch_size):
+        for names, answers in run_with_halving(batch_names, generate_independently):
+            answers_by_name = dict(zip(names, answers, strict=True))
+            on_batch_end(answers_by_name)
+            all_answers |= answers_by_name
+    return all_answers
 
 
 @torch.no_grad()
 def _generate_batch(
-    model: Any,
-    settings: GenerationConfig,
-    prompts: Mapping[str, Sequence[int]],
+    model: Any, settings: GenerationConfig, prompts: Mapping[str, Sequence[int]]
 ) -> list[GeneratedAnswer]:
-    """What a model says behind prompts that are one batch."""
+    """Generate the answers to several prompts in one batch."""
     rows = [torch.tensor(ids, device=model.device) for ids in prompts.values()]
-    in_front = partial(pad_sequence, batch_first=True, padding_side="left")
-    padded = in_front(rows, padding_value=settings.pad_token_id)
-    n_prompt = padded.shape[1]
+    pad_left = partial(pad_sequence, batch_first=True, padding_side="left")
+    input_ids = pad_left(rows, padding_value=settings.pad_token_id)
+    n_prompt = input_ids.shape[1]
     with use_eval_mode(model), _use_generation_settings(model, settings):
         output = model.generate(
-            padded,
-            attention_mask=in_front([*map(torch.ones_like, rows)]),
+            input_ids,
+            attention_mask=pad_left([*map(torch.ones_like, rows)]),
             generation_config=settings,
         )
-    ends = settings.eos_token_id or []
-    rounding = get_relative_tolerance(model.dtype)
-    said = []
+    end_tokens = settings.eos_token_id or []
+    relative_rounding = get_relative_tolerance(model.dtype)
+    answers = []
     for row, name in enumerate(prompts):
         tokens = output.sequences[row, n_prompt:].tolist()
-        end = next((k for k, token in enumerate(tokens) if token in ends), None)
-        n_decided = len(tokens) if end is None else end + 1
-        likeliest = [step[row].topk(2).values for step in output.logits]
-        first, second = torch.stack(likeliest[:n_decided]).T
-        leads = first - second
-        if leads.isnan().any():
+        end = next((k for k, token in enumerate(tokens) if token in end_tokens), None)
+        n_steps = len(tokens) if end is None else end + 1
+        top_logits = [step[row].topk(2).values for step in output.logits]
+        first, second = torch.stack(top_logits[:n_steps]).T
+        margins = first - second
+        if margins.isnan().any():
             raise AttnProbeError(
-                f"the model's logits behind the prompt of {name} are no numbers (NaN or infinite); "
-                "load it in another dtype, or mend its weights"
+                f"the logits after the prompt of {name} are NaN or infinite; load the model in "
+                "another dtype, or repair its weights"
             )
-        largest = float(first.abs().max())
-        said.append(GeneratedAnswer(tokens[:end], leads, rounding * largest))
-    return said
+        rounding = relative_rounding * float(first.abs().max())
+        answers.append(GeneratedAnswer(tokens[:end], margins, rounding))
+    return answers
 
 
 @contextmanager
 def _use_generation_settings(model: Any, settings: GenerationConfig) -> Iterator[None]:
-    """Takes a checkpoint's settings away, which would fill the gaps of others, and gives them back."""
+    """Replace the model's generation settings, which would otherwise fill unset fields."""
     models = [model, unwrap_peft(model)]
-    before = [one.generation_config for one in models]
-    for one in models:
-        one.generation_config = settings
+    original_settings = [wrapped.generation_config for wrapped in models]
+    for wrapped in models:
+        wrapped.generation_config = settings
     try:
         yield
     finally:
-        for one, own in zip(models, before, strict=True):
-            one.generation_config = own
+        for wrapped, original in zip(models, original_settings, strict=True):
+            wrapped.generation_config = original
 
 
-def _decode(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> str:
-    return str(tokenizer.decode([*ids], clean_up_tokenization_spaces=False))
-
-
-def _cut_after_first_line(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> list[int]:
-    """The tokens up to the end of the first line that says something."""
-    for n in range(1, len(ids) + 1):
-        if "\n" in _decode(tokenizer, ids[:n]).lstrip():
-            return [*ids[: n - 1]]
-    return [*ids]
-
-
-# --- From rows to texts --------------------------------------------------------------------------
-
-
-SINGLE_UNIT_REASON = "are of one {} only, so that there is nothing to compare"
-
-
-def prepare_prompts(
-    examples: "datasets.Dataset",
-    data: Answers,
-    tokenizer: PreTrainedTokenizerBase,
-    facts: TextModel,
-    model: Any,
-    *,
-    kept: "datasets.Dataset | None" = None,
-    told: AnswerCache | None = None,
-    shown: bool = False,
-) -> "datasets.Dataset":
-    """Every row as prompt, units and answer, in characters and in tokens.
-
-    Texts of one unit have nothing to compare, and where nothing is generated there is nothing
-    to explain: both are left out, and a line of the log says how many.
-
-    Args:
-        examples: of :meth:`BatchFunction.examples`.
-        facts: about the model: what it embeds, how much it reads.
-        model: what answers where no answer is given.
-        kept: what this returned for another model, whose answers are taken in place of own ones.
-        told: keeps what the model says, and is asked before it.
-        shown: whether a bar says how far it is.
-
-    Returns:
-        Rows with ``example_id``, ``text`` (the prompt), ``label`` −1, ``answer``,
-        ``units`` (first character and the one behind the last, of each),
-        ``generated`` (whether a model said the answer), ``is_cut`` (whether it would have said
-        more), ``expected`` (what a right one contains,
-        None where that is not known), ``identity`` (52 bits of a hash of
-        prompt, units and answers: equal texts are those of equal ids and identities), and
-        lists of a number per token
-        of prompt and answer: ``input_ids``, ``unit_ids``, ``labelled`` and, where there is
-        another answer in some row, ``other_ids``.
-
-    Raises:
-        AttnProbeError: a tokenizer that does not tell where its tokens are, a prompt that is
-            not rendered, an answer that does not continue it, more tokens than the model
-            reads, ids that it does not embed, or no text left.
-    """
-    import datasets
-
-    if not tokenizer.is_fast:
-        raise AttnProbeError(
-            "expected a fast tokenizer, which tells where its tokens are in a prompt, got "
-            f"{type(tokenizer).__name__}; load the model with its fast tokenizer"
-        )
-    known = {} if kept is None else {row["example_id"]: row for row in kept if row["generated"]}
-    asked = [_encode_prompt(example, data, tokenizer, facts) for example in examples.with_format(None)]
-    own = {} if told is None else told.read()
-    silent = {
-        one.name: one.ids
-        for one in asked
-        if one.given is None and one.name not in own and one.example["example_id"] not in known
-    }
-    n_done = 0
-
-    def done(new: Mapping[str, list[int]]) -> None:
-        nonlocal n_done
-        n_done += len(new)
-        bar.count(n_done, len(silent), "prompts")
-        if told is not None and process_state().is_main_process:
-            told.add(new)
-
-    with Bar("answers", shown) as bar:
-        own |= generate_answers(model, tokenizer, silent, data.max_new_tokens, done)
-    rows = []
-    left_out: Counter[str] = Counter()
-    for one in asked:
-        again = known.get(one.example["example_id"])
-        row = _build_row(one, tokenizer, facts, own.get(one.name), again)
-        row["is_cut"] = row["generated"] and sum(row["labelled"]) == data.max_new_tokens
-        if len(row["units"]) < 2:
-            left_out[SINGLE_UNIT_REASON.format(data.units)] += 1
-        elif not any(row["labelled"]):
-            left_out["were answered by no token at all"] += 1
-        else:
-            rows.append(row)
-    for reason, n in left_out.items():
-        said = f"{n} of {len(examples)}"
-        if not rows:
-            raise AttnProbeError(
-                f"expected prompts to explain, {said} {reason}; "
-                'choose other units (units="token"), or give answers'
-            )
-        logger.warning("%s prompts %s; they are left out", said, reason)
-    n_generated = sum(row["generated"] for row in rows)
-    if 0 < n_generated < len(rows):
-        logger.warning(
-            "%d of %d prompts have no answer; the model's own is taken",
-            n_generated,
-            len(rows),
-        )
-    has_other = any(max(row["other_ids"]) >= 0 for row in rows)
-    kept_columns = [name for name in rows[0] if has_other or name != "other_ids"]
-    made = datasets.Dataset.from_dict({name: [row[name] for row in rows] for name in kept_columns})
-    made.info.description = examples.info.description
-    return made
+# --- From the rows of the data to encoded prompts ------------------------------------------------
 
 
 class EncodedPrompt(NamedTuple):
-    """A row of the data as the model reads it.
+    """A row of the data with its prompt as tokens.
 
     Attributes:
-        example: the row.
-        name: in words.
-        prompt: rendered.
-        ids: the prompt's tokens.
-        units: the characters of each.
-        unit_ids: of each token, -1 in none.
+        example: The row of the data.
+        name: Name of the row, such as "text 3".
+        prompt: The rendered prompt.
+        ids: Token ids of the prompt.
+        units: Span of every unit in the prompt.
+        unit_ids: Index of each token's unit; −1 for tokens outside all units.
     """
 
     example: Mapping[str, Any]
@@ -605,9 +598,155 @@ class EncodedPrompt(NamedTuple):
     unit_ids: list[int]
 
     @property
-    def given(self) -> str | None:
-        """The answer that the data gives."""
+    def data_answer(self) -> str | None:
+        """Answer that the data provides; None if the model has to generate it."""
         return self.example.get("answer")
+
+
+def prepare_prompts(
+    examples: "datasets.Dataset",
+    data: Answers,
+    tokenizer: PreTrainedTokenizerBase,
+    facts: TextModel,
+    model: Any,
+    *,
+    reference_examples: "datasets.Dataset | None" = None,
+    cache_file: Path | None = None,
+    show_progress: bool = False,
+) -> "datasets.Dataset":
+    """Prepare prompts, units and answers of all rows, as text and as tokens.
+
+    Answers that the data does not provide are generated. Prompts with a single unit have nothing to
+    compare, and an empty answer has nothing to explain. Such prompts are left out, and a warning
+    with their number is logged.
+
+    Args:
+        examples: Rows of :meth:`Answers.load_examples`.
+        data: Description of the data.
+        tokenizer: Tokenizer of the model.
+        facts: Number of embeddings and largest length of the model.
+        model: The language model that generates answers.
+        reference_examples: Result of this function for another model, whose generated answers are
+            used instead of answers of this model; None to generate them.
+        cache_file: File in which generated answers are cached. Answers that it already contains are
+            not generated again. None for no cache.
+        show_progress: Whether to display how many prompts have been answered.
+
+    Returns:
+        A data set with one row for each prompt and these columns:
+
+        - ``example_id``, ``text`` (the prompt) and ``label`` (always −1);
+        - ``answer``, and ``generated`` (whether a model generated it);
+        - ``is_cut`` (whether generation stopped at the largest number of tokens);
+        - ``expected`` (a string that a correct answer must contain, or None);
+        - ``units`` (start and end of every unit in characters);
+        - ``identity`` (52 bits of a hash of prompt, units and answers; two texts are the same if
+          both their ids and identities agree);
+        - one number for each token of prompt and answer: ``input_ids``, ``unit_ids``,
+          ``labelled`` (1 for tokens of the answer) and, if any row has a rival answer,
+          ``other_ids``.
+
+    Raises:
+        AttnProbeError: If the tokenizer does not return offsets, a prompt cannot be rendered, an
+            answer does not continue its prompt, a prompt is too long, the model does not embed a
+            token id, or no prompt is left.
+    """
+    import datasets
+
+    if not tokenizer.is_fast:
+        raise AttnProbeError(
+            "prompts need a fast tokenizer, which returns the position of every token, but the "
+            f"model has a {type(tokenizer).__name__}; load the model with its fast tokenizer"
+        )
+    reference_rows: dict[int, Mapping[str, Any]] = {}
+    if reference_examples is not None:
+        reference_rows = {row["example_id"]: row for row in reference_examples if row["generated"]}
+    prompts = [
+        _encode_prompt(example, data, tokenizer, facts) for example in examples.with_format(None)
+    ]
+    unanswered = {
+        prompt.name: prompt.ids
+        for prompt in prompts
+        if prompt.data_answer is None and prompt.example["example_id"] not in reference_rows
+    }
+    generated_ids = _generate_with_cache(
+        model, tokenizer, unanswered, data.max_new_tokens, cache_file, show_progress
+    )
+    rows = []
+    n_left_out: Counter[str] = Counter()
+    for prompt in prompts:
+        reference_row = reference_rows.get(prompt.example["example_id"])
+        row = _build_row(prompt, tokenizer, facts, generated_ids.get(prompt.name), reference_row)
+        row["is_cut"] = row["generated"] and sum(row["labelled"]) == data.max_new_tokens
+        if len(row["units"]) < 2:
+            n_left_out[SINGLE_UNIT_REASON.format(data.units)] += 1
+        elif not any(row["labelled"]):
+            n_left_out["have an empty answer"] += 1
+        else:
+            rows.append(row)
+    _report_left_out_prompts(n_left_out, len(examples), has_prompts=bool(rows))
+    n_generated = sum(row["generated"] for row in rows)
+    if 0 < n_generated < len(rows):
+        logger.warning(
+            "%d of %d prompts have no answer; the model's own is used", n_generated, len(rows)
+        )
+    has_rival_answers = any(max(row["other_ids"]) >= 0 for row in rows)
+    columns = [name for name in rows[0] if has_rival_answers or name != "other_ids"]
+    prepared = datasets.Dataset.from_dict({name: [row[name] for row in rows] for name in columns})
+    prepared.info.description = examples.info.description
+    return prepared
+
+
+def _generate_with_cache(
+    model: Any,
+    tokenizer: PreTrainedTokenizerBase,
+    prompts: Mapping[str, list[int]],
+    max_new_tokens: int,
+    cache_file: Path | None,
+    show_progress: bool,
+) -> dict[str, list[int]]:
+    """Generate the answers to prompts, except those in the cache, and add them to the cache.
+
+    Args:
+        model: The language model.
+        tokenizer: Tokenizer of the model.
+        prompts: Token ids of the prompts, by name.
+        max_new_tokens: Largest number of tokens of an answer.
+        cache_file: File with cached answers; None for no cache.
+        show_progress: Whether to display how many prompts have been answered.
+
+    Returns:
+        Token ids of the answers, by the name of the prompt.
+    """
+    cache = AnswerCache(cache_file)
+    answers = cache.read()
+    pending_prompts = {name: ids for name, ids in prompts.items() if name not in answers}
+    n_answered = 0
+
+    def save_batch(batch_answers: Mapping[str, list[int]]) -> None:
+        nonlocal n_answered
+        n_answered += len(batch_answers)
+        bar.update_count(n_answered, len(pending_prompts), "prompts")
+        if get_process_state().is_main_process:
+            cache.add(batch_answers)
+
+    with ProgressBar("answers", show_progress) as bar:
+        return answers | generate_answers(
+            model, tokenizer, pending_prompts, max_new_tokens, save_batch
+        )
+
+
+def _report_left_out_prompts(
+    n_left_out: Mapping[str, int], n_prompts: int, *, has_prompts: bool
+) -> None:
+    """Log the numbers of left-out prompts by reason; raise AttnProbeError if no prompt remains."""
+    for reason, n in n_left_out.items():
+        if not has_prompts:
+            raise AttnProbeError(
+                f"no prompt can be explained: {n} of {n_prompts} {reason}; choose other units "
+                '(units="token"), or give answers'
+            )
+        logger.warning("%d of %d prompts %s; they are left out", n, n_prompts, reason)
 
 
 def _encode_prompt(
@@ -616,154 +755,184 @@ def _encode_prompt(
     tokenizer: PreTrainedTokenizerBase,
     facts: TextModel,
 ) -> EncodedPrompt:
-    """A prompt in tokens, and their units."""
+    """Render and tokenize the prompt of a row, and assign its tokens to units."""
     name = f"text {example['example_id']}"
     prompt = render_prompt(example, data, tokenizer)
     ids, offsets = _tokenize(tokenizer, prompt.text, prompt)
     if not ids:
-        raise AttnProbeError(f"expected a prompt with tokens, that of {name} has none; write one")
+        raise AttnProbeError(f"the prompt of {name} is empty; write one")
     check_token_ids([ids], facts)
     _check_length(len(ids), facts, tokenizer, name)
     is_listed = bool(example.get("listed"))
     units = find_units(prompt, data.units, offsets, is_listed=is_listed)
     unit_ids = assign_units(prompt.text, units, offsets)
-    without = sorted({*range(len(units))} - {*unit_ids})
-    if without:
-        said = prompt.text[slice(*units[without[0]])]
+    units_without_tokens = sorted({*range(len(units))} - {*unit_ids})
+    if units_without_tokens:
+        unit_text = prompt.text[slice(*units[units_without_tokens[0]])]
         raise AttnProbeError(
-            f"expected tokens of every {data.units} of {name}, {said[:60]!r} has none of its own; "
-            "choose larger units"
+            f"every {data.units} of {name} needs a token of its own, but {unit_text[:60]!r} has "
+            "none; choose larger units"
         )
     return EncodedPrompt(example, name, prompt, ids, units, unit_ids)
 
 
 def _build_row(
-    asked: EncodedPrompt,
+    encoded: EncodedPrompt,
     tokenizer: PreTrainedTokenizerBase,
     facts: TextModel,
-    own: list[int] | None,
-    kept: Mapping[str, Any] | None,
+    generated_ids: list[int] | None,
+    reference_row: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
-    """One row of :func:`answered`.
+    """Build one row of :func:`prepare_prompts`.
 
     Args:
-        own: tokens that the model says, where no answer is known.
-        kept: the row of another model, whose answer is taken.
+        encoded: The prompt as tokens.
+        tokenizer: Tokenizer of the model.
+        facts: Number of embeddings and largest length of the model.
+        generated_ids: Token ids of the answer that the model has generated; None if the data or a
+            reference row provides the answer.
+        reference_row: Row of another model, whose generated answer is used; or None.
+
+    Returns:
+        Values by the name of the column.
     """
-    example, name, prompt, prompt_ids, units, unit_ids = asked
-    given = asked.given
-    if given is not None:
-        ids = tokenize_answer(tokenizer, prompt, prompt_ids, given, name)
-    elif own is not None:
-        ids = _cut_after_first_line(tokenizer, own) if prompt.is_plain else own
+    example, name, prompt, prompt_ids, units, unit_ids = encoded
+    data_answer = encoded.data_answer
+    if data_answer is not None:
+        ids = tokenize_answer(tokenizer, prompt, prompt_ids, data_answer, name)
+    elif generated_ids is not None:
+        ids = generated_ids
+        if prompt.is_plain:
+            ids = _cut_after_first_line(tokenizer, generated_ids)
     else:
-        assert kept is not None
-        ids = _reuse_answer(kept, tokenizer, prompt, prompt_ids, name)
+        assert reference_row is not None
+        ids = _reuse_answer(reference_row, tokenizer, prompt, prompt_ids, name)
     _check_length(len(prompt_ids) + len(ids), facts, tokenizer, name)
     check_token_ids([ids], facts)
-    other_ids = [-1] * len(ids)
+    rival_ids = [-1] * len(ids)
     if example.get("other") is not None:
-        other = tokenize_answer(tokenizer, prompt, prompt_ids, example["other"], name)
-        other_ids = _mark_first_difference(ids, other, name)
-    nothing = [-1] * len(prompt_ids)
-    said = _decode(tokenizer, ids)
-    told = [prompt.text, units, said.strip(), example.get("other")]
-    digest = hashlib.sha256(json.dumps(told).encode()).hexdigest()
+        rival_answer = tokenize_answer(tokenizer, prompt, prompt_ids, example["other"], name)
+        rival_ids = _mark_first_difference(ids, rival_answer, name)
+    answer_text = _decode(tokenizer, ids)
+    hashed_content = [prompt.text, units, answer_text.strip(), example.get("other")]
+    digest = hashlib.sha256(json.dumps(hashed_content).encode()).hexdigest()
     return {
         "example_id": example["example_id"],
         "text": prompt.text,
         "label": -1,
-        "answer": said if given is None else given,
-        "generated": given is None,
+        "answer": answer_text if data_answer is None else data_answer,
+        "generated": data_answer is None,
         "expected": example.get("expected"),
-        "identity": int(digest[:13], 16),  # 52 bits, which rows hold exactly
+        # Rows store float64, which represents integers of 52 bits exactly.
+        "identity": int(digest[:13], 16),
         "units": [list(unit) for unit in units],
         "input_ids": [*prompt_ids, *ids],
         "unit_ids": [*unit_ids, *([-1] * len(ids))],
         "labelled": [0] * len(prompt_ids) + [1] * len(ids),
-        "other_ids": [*nothing, *other_ids],
+        "other_ids": [*([-1] * len(prompt_ids)), *rival_ids],
     }
 
 
 def _reuse_answer(
-    kept: Mapping[str, Any],
+    reference_row: Mapping[str, Any],
     tokenizer: PreTrainedTokenizerBase,
     prompt: Prompt,
     prompt_ids: Sequence[int],
     name: str,
 ) -> list[int]:
-    """Another model's answer, in its very tokens where the tokenizer is the same."""
-    n_prompt = kept["labelled"].count(0)
-    theirs, ids = kept["input_ids"][:n_prompt], kept["input_ids"][n_prompt:]
-    if theirs == [*prompt_ids] and _decode(tokenizer, ids) == kept["answer"]:
-        return ids
-    return tokenize_answer(tokenizer, prompt, prompt_ids, kept["answer"], name)
+    """Return another model's answer as tokens, unchanged if both models use the same tokens."""
+    n_prompt = reference_row["labelled"].count(0)
+    reference_prompt_ids = reference_row["input_ids"][:n_prompt]
+    answer_ids = reference_row["input_ids"][n_prompt:]
+    has_same_prompt = reference_prompt_ids == [*prompt_ids]
+    if has_same_prompt and _decode(tokenizer, answer_ids) == reference_row["answer"]:
+        return answer_ids
+    return tokenize_answer(tokenizer, prompt, prompt_ids, reference_row["answer"], name)
 
 
-def _mark_first_difference(ids: Sequence[int], other: Sequence[int], name: str) -> list[int]:
-    """The other answer's token at the first place where it differs, −1 elsewhere."""
-    marked = [-1] * len(ids)
-    for place, (token, another) in enumerate(zip(ids, other, strict=False)):
-        if token != another:
-            marked[place] = another
-            return marked
+def _mark_first_difference(ids: Sequence[int], rival_ids: Sequence[int], name: str) -> list[int]:
+    """Return the rival answer's token at the first position of a difference, −1 elsewhere."""
+    marked_ids = [-1] * len(ids)
+    for position, (token, rival_token) in enumerate(zip(ids, rival_ids, strict=False)):
+        if token != rival_token:
+            marked_ids[position] = rival_token
+            return marked_ids
     raise AttnProbeError(
-        f"expected another answer that differs from the answer of {name}, one begins with the "
-        "other; correct it"
+        f"the other answer of {name} must differ from its answer, but one begins with the other; "
+        "correct it"
     )
 
 
-def _check_length(n: int, facts: TextModel, tokenizer: PreTrainedTokenizerBase, name: str) -> None:
-    longest = facts.get_max_length(tokenizer)
-    if longest is not None and n > longest:
+def _check_length(
+    n_tokens: int, facts: TextModel, tokenizer: PreTrainedTokenizerBase, name: str
+) -> None:
+    """Raise AttnProbeError if a prompt with its answer is longer than the model can read."""
+    max_length = facts.get_max_length(tokenizer)
+    if max_length is not None and n_tokens > max_length:
         raise AttnProbeError(
-            f"{name} has {n:,} tokens with its answer, the model reads {longest:,}; shorten its "
-            "passage or leave it out"
+            f"{name} has {n_tokens:,} tokens with its answer, but the model reads at most "
+            f"{max_length:,}; shorten its passage or leave it out"
         )
 
 
 def restrict_answer(text: Text, span: str | Span, tokenizer: PreTrainedTokenizerBase) -> Text:
-    """The text with a part of its answer as the answer; what stands behind the part is left out.
+    """Restrict the explained answer of a text to a part of it.
 
-    No token sees a later one, so the part is as likely as within the whole answer.
+    The tokens after this part are removed. No token of a decoder sees later tokens, so the part has
+    the same probability as within the whole answer.
 
     Args:
-        text: of :func:`encode_answers`.
-        span: a part of the answer as it is written, or its first character and the one behind.
+        text: A text of :func:`encode_answers`.
+        span: The part as a string, or its start and end in characters of the answer.
+        tokenizer: Tokenizer of the model.
+
+    Returns:
+        The text with the part as its answer.
 
     Raises:
-        AttnProbeError: the answer has no such part.
+        AttnProbeError: If the answer has no such part.
     """
     labelled = list(text.inputs["labelled"])
     n_prompt = labelled.count(0)
-    said = text.inputs["input_ids"][n_prompt:]
-    ends = [len(_decode(tokenizer, said[: k + 1])) for k in range(len(said))]
-    whole = _decode(tokenizer, said)
+    answer_ids = text.inputs["input_ids"][n_prompt:]
+    answer = _decode(tokenizer, answer_ids)
+    token_ends = [len(_decode(tokenizer, answer_ids[: k + 1])) for k in range(len(answer_ids))]
     if isinstance(span, str):
-        first = whole.find(span)
-        behind = first + len(span)
+        start = answer.find(span)
+        end = start + len(span)
     else:
-        first, behind = span
-    inside = [k for k, (a, b) in enumerate(pairwise([0, *ends])) if a < behind and b > first]
-    if not 0 <= first < behind or not inside:
+        start, end = span
+    overlapping_tokens = [
+        k
+        for k, (token_start, token_end) in enumerate(pairwise([0, *token_ends]))
+        if token_start < end and token_end > start
+    ]
+    if not 0 <= start < end or not overlapping_tokens:
         raise AttnProbeError(
-            f"expected a part of the answer {whole.strip()[:60]!r}, got {span!r}; give it as it is "
-            "written there, or its characters"
+            f"the answer {answer.strip()[:60]!r} has no part {span!r}; copy the part from the "
+            "answer, or give its start and end in characters"
         )
-    begin = n_prompt + inside[0]
-    n_kept = n_prompt + inside[-1] + 1
-    inputs = {name: list(values[:n_kept]) for name, values in text.inputs.items()}
-    inputs["labelled"] = [int(k >= begin) for k in range(n_kept)]
+    first_token = n_prompt + overlapping_tokens[0]
+    n_tokens = n_prompt + overlapping_tokens[-1] + 1
+    inputs = {name: list(values[:n_tokens]) for name, values in text.inputs.items()}
+    inputs["labelled"] = [int(k >= first_token) for k in range(n_tokens)]
     return replace(text, inputs=inputs)
 
 
 def encode_answers(examples: "datasets.Dataset") -> TokenizedSplit:
-    """Returns rows of :func:`answered` as texts for the model."""
-    per_token = ("input_ids", "unit_ids", "labelled", "other_ids")
-    names = [name for name in per_token if name in examples.column_names]
+    """Convert prepared prompts to texts for the model.
+
+    Args:
+        examples: Rows of :func:`prepare_prompts`.
+
+    Returns:
+        One text for each row.
+    """
+    token_columns = ("input_ids", "unit_ids", "labelled", "other_ids")
+    columns = [name for name in token_columns if name in examples.column_names]
     texts = []
     for row in examples.with_format(None):
-        inputs = {name: row[name] for name in names}
+        inputs = {name: row[name] for name in columns}
         inputs["attention_mask"] = [1] * len(row["input_ids"])
         inputs["special_tokens_mask"] = [int(unit < 0) for unit in row["unit_ids"]]
         texts.append(Text(row["example_id"], -1, inputs, identity=row["identity"]))

@@ -1,4 +1,4 @@
-"""Batches of tokenized texts: cut within a memory budget, padded and collated."""
+"""Forms batches of texts within a memory budget, and pads texts to tensors of equal length."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -8,16 +8,11 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from hf_attnprobe.core.distributed import process_state
+from hf_attnprobe.core.distributed import get_process_state
 from hf_attnprobe.core.errors import AttnProbeError
-from hf_attnprobe.core.hardware import in_portions
+from hf_attnprobe.core.hardware import split_into_chunks
 from hf_attnprobe.inference.encoding import Text
-from hf_attnprobe.protocol import (
-    NON_MODEL_COLUMNS,
-    AttentionModel,
-    AttentionModelBase,
-    Batch,
-)
+from hf_attnprobe.protocol import NON_MODEL_COLUMNS, AttentionModel, AttentionModelBase, Batch
 
 
 PAD_VALUES = {
@@ -34,40 +29,61 @@ PAD_VALUES = {
     "tags": -1,
     "scores": 0.0,
 }
+"""Values of padding positions, by the name of the input; ``input_ids`` use the padding token."""
+BYTES_PER_UNIT = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
+"""Bytes of each unit of a memory size such as "500MB"."""
 
 
 def sort_by_length(texts: Sequence[Text]) -> list[Text]:
-    """The texts in ascending order of their length, equal ones by id."""
+    """Sort texts by their number of tokens, and texts of equal length by their ids."""
     return sorted(texts, key=lambda text: (text.n_tokens, text.example_id))
 
 
 def iterate_batches(
-    adapter: AttentionModelBase, texts: Sequence[Text], pad_id: int, n: int
+    adapter: AttentionModelBase, texts: Sequence[Text], pad_token_id: int, batch_size: int
 ) -> Iterator[Batch]:
-    """Batches of n texts in their order, all tensors where the model is."""
-    device = process_state().device
-    for some in in_portions(texts, n):
-        batch = collate(adapter, some, pad_id)
-        yield replace(batch, tokenizer_output={name: x.to(device) for name, x in batch.tokenizer_output.items()})
+    """Yield texts in their order as collated batches, with all tensors on the model's device.
+
+    Args:
+        adapter: The model.
+        texts: The texts.
+        pad_token_id: Token id for padding.
+        batch_size: Number of texts per batch.
+
+    Yields:
+        One batch at a time.
+    """
+    device = get_process_state().device
+    for batch_texts in split_into_chunks(texts, batch_size):
+        batch = collate(adapter, batch_texts, pad_token_id)
+        tokenizer_output = {
+            name: values.to(device) for name, values in batch.tokenizer_output.items()
+        }
+        yield replace(batch, tokenizer_output=tokenizer_output)
 
 
 def form_batches(
     texts: Sequence[Text],
     bytes_per_text: Callable[[int], int],
-    budget: int,
+    memory_budget: int,
     batch_size: int,
 ) -> Iterator[list[Text]]:
-    """Batches of texts by length, each within the memory budget.
+    """Form batches of texts of similar length, each within the memory budget.
 
     Args:
-        bytes_per_text: memory needed by a text of so many tokens.
-        budget: bytes that a batch may need; one text alone may exceed it.
-        batch_size: largest number of texts in a batch.
+        texts: The texts, at least one.
+        bytes_per_text: Function from a number of tokens to the bytes of such a text in a batch.
+        memory_budget: Memory that a batch may take, in bytes. A batch of a single text may exceed it.
+        batch_size: Largest number of texts per batch.
+
+    Yields:
+        Batches in ascending order of length. The longest text of a batch determines the memory of
+        all its texts, because the others are padded to its length.
     """
     batch: list[Text] = []
     for text in sort_by_length(texts):
         n_bytes = (len(batch) + 1) * bytes_per_text(text.n_tokens)
-        if batch and (len(batch) >= batch_size or n_bytes > budget):
+        if batch and (len(batch) >= batch_size or n_bytes > memory_budget):
             yield batch
             batch = []
         batch.append(text)
@@ -75,12 +91,12 @@ def form_batches(
 
 
 def split_for_model(adapter: AttentionModelBase, texts: Sequence[Text]) -> Iterator[Sequence[Text]]:
-    """The texts as batches as large as the model reads: all at once, or few."""
-    return in_portions(texts, adapter.max_batch_size or max(len(texts), 1))
+    """Split texts into batches as large as the model accepts; a single batch if it has no limit."""
+    return split_into_chunks(texts, adapter.max_batch_size or max(len(texts), 1))
 
 
 def describe_text(text: Text) -> str:
-    """How an error message names a text."""
+    """Describe a text in an error message, such as "text 3 of 27 tokens"."""
     return f"text {text.example_id} of {text.n_tokens} tokens"
 
 
@@ -91,59 +107,69 @@ def collate(
     *,
     n_more: int = 0,
 ) -> Batch:
-    """Pads texts to the longest one, plus ``n_more`` tokens.
+    """Pad texts to the same length and combine them into a batch.
 
-    Padding is on the left if the model reads its decision at the last token.
+    Padding is on the left if the model computes its decision from the last token.
+
+    Args:
+        adapter: The model.
+        texts: The texts.
+        pad_token_id: Token id for padding.
+        n_more: Number of padding tokens in addition to those that the longest text requires.
+
+    Returns:
+        The batch.
     """
     n_keys = max(text.n_tokens for text in texts) + n_more
     pad_values = PAD_VALUES | {"input_ids": pad_token_id}
 
-    def padded(name: str, rows: Sequence[Any]) -> Tensor:
-        if isinstance(rows[0], Tensor):  # images are of one size
+    def pad(name: str, rows: Sequence[Any]) -> Tensor:
+        # Images have the same size and need no padding.
+        if isinstance(rows[0], Tensor):
             return torch.stack([*rows])
-        if rows and rows[0] and isinstance(rows[0][0], list):  # several choices
-            return torch.stack([padded(name, choices) for choices in rows])
-        filled = []
+        # A text with several choices has one row per choice.
+        if rows and rows[0] and isinstance(rows[0][0], list):
+            return torch.stack([pad(name, choices) for choices in rows])
+        padded_rows = []
         for row in rows:
             padding = [pad_values[name]] * (n_keys - len(row))
-            if adapter.pads_left:
-                filled.append([*padding, *row])
-            else:
-                filled.append([*row, *padding])
+            padded_rows.append([*padding, *row] if adapter.pads_left else [*row, *padding])
         dtype = torch.float64 if name == "scores" else None
-        return torch.tensor(filled, dtype=dtype)
+        return torch.tensor(padded_rows, dtype=dtype)
 
-    inputs = {name: padded(name, [text.inputs[name] for text in texts]) for name in texts[0].inputs}
-    own = {name: value for name, value in inputs.items() if name not in NON_MODEL_COLUMNS}
+    inputs = {name: pad(name, [text.inputs[name] for text in texts]) for name in texts[0].inputs}
+    tokenizer_output = {
+        name: values for name, values in inputs.items() if name not in NON_MODEL_COLUMNS
+    }
     held = inputs.pop("held", None)
-    ids = tuple(text.example_id for text in texts)
-    batch = adapter.prepare(inputs, ids, _stack_labels(texts))
+    example_ids = tuple(text.example_id for text in texts)
+    batch = adapter.prepare(inputs, example_ids, _stack_labels(texts))
     device = batch.mask.device
-    besides: dict[str, Any] = {"own": own}
-    known = [text.identity for text in texts if text.identity is not None]
-    if known:
-        besides["identities"] = torch.tensor(known)
+    batch = replace(batch, tokenizer_output=tokenizer_output)
+    identities = [text.identity for text in texts if text.identity is not None]
+    if identities:
+        batch = replace(batch, identities=torch.tensor(identities))
     segments = batch.inputs.get("segment_ids", inputs.get("segment_ids"))
     if segments is not None and segments.shape == batch.mask.shape:
-        besides["segments"] = segments.to(device)
+        batch = replace(batch, segments=segments.to(device))
     if held is not None:
         held = held.to(device)
-        if "chosen" in batch.inputs:  # of several choices one is explained
+        # Only one of several choices is explained.
+        if "chosen" in batch.inputs:
             chosen = batch.inputs["chosen"].flatten()
             held = held[torch.arange(len(held), device=device), chosen]
-        besides["content_mask"] = _exclude_held_tokens(held, batch)
+        batch = replace(batch, content_mask=_exclude_held_tokens(held, batch))
     if texts[0].scores is not None:
-        scores = padded("scores", [text.scores or () for text in texts])
-        besides["scores"] = _sum_scores_by_key(scores.to(device), batch)
-    batch = replace(batch, **besides)
-    if texts[0].rationale is None:
-        return batch
-    rationale = padded("rationale", [text.rationale or () for text in texts])
-    return replace(batch, rationale=_mark_units(rationale.to(device), batch))
+        scores = pad("scores", [text.scores or () for text in texts])
+        batch = replace(batch, scores=_sum_scores_by_key(scores.to(device), batch))
+    if texts[0].rationale is not None:
+        rationale = pad("rationale", [text.rationale or () for text in texts])
+        batch = replace(batch, rationale=_mark_units(rationale.to(device), batch))
+    return batch
 
 
 def _stack_labels(texts: Sequence[Text]) -> Tensor:
-    """Labels [batch], or [batch, parts] padded with −1."""
+    """Stack labels to a tensor `[batch]`, or `[batch, parts]` padded with −1."""
     labels = [torch.as_tensor(text.label) for text in texts]
     if labels[0].dim() == 0:
         return torch.stack(labels)
@@ -151,51 +177,77 @@ def _stack_labels(texts: Sequence[Text]) -> Tensor:
 
 
 def _exclude_held_tokens(held: Tensor, batch: Batch) -> Tensor:
-    """The explained tokens without the held ones, int [batch, keys]."""
+    """Remove held tokens from the explained ones.
+
+    Args:
+        held: 1 at tokens of the text of a pair that is not explained, int `[batch, keys]`.
+        batch: The batch.
+
+    Returns:
+        The remaining explained positions, bool `[batch, keys]`.
+    """
     if held.shape != batch.content_mask.shape:
         raise AttnProbeError(
-            "expected a model that attends to tokens to explain one text of a pair, "
-            "this one attends to sentences; leave --segment out"
+            "--segment needs a model that attends to tokens, but this one attends to sentences; "
+            "leave --segment out"
         )
     return batch.content_mask & (held == 0)
 
 
-def _mark_units(marked: Tensor, batch: Batch) -> Tensor | None:
-    """Marks units that contain a marked token, bool [batch, keys]; None if units are sentences."""
-    if marked.shape != batch.mask.shape:
+def _mark_units(marked_tokens: Tensor, batch: Batch) -> Tensor | None:
+    """Mark the units that contain a marked token.
+
+    Args:
+        marked_tokens: Marked tokens, bool `[batch, tokens]`.
+        batch: The batch.
+
+    Returns:
+        Marked units, bool `[batch, keys]`; None if the units are sentences.
+    """
+    if marked_tokens.shape != batch.mask.shape:
         return None
     units = batch.inputs.get("units")
-    if units is not None:
-        n_marked = torch.zeros_like(units).scatter_add(1, units, marked.long())
-        marked = n_marked > 0
-    return marked & batch.content_mask
+    if units is None:
+        return marked_tokens & batch.content_mask
+    n_marked = torch.zeros_like(units).scatter_add(1, units, marked_tokens.long())
+    return (n_marked > 0) & batch.content_mask
 
 
 def _sum_scores_by_key(scores: Tensor, batch: Batch) -> Tensor:
-    """Scores at tokens as scores of keys, [batch, keys], which may be units of many tokens."""
+    """Sum the scores of the tokens of every key.
+
+    Args:
+        scores: Scores of tokens, `[batch, tokens]`.
+        batch: The batch. Its keys may be units of many tokens.
+
+    Returns:
+        Scores of keys, `[batch, keys]`.
+    """
     units = batch.inputs.get("unit_ids")
     if units is None:
         return scores
-    at_keys = scores.new_zeros(batch.mask.shape)
-    return at_keys.scatter_add(1, units.clamp_min(0), scores.masked_fill(units < 0, 0))
-
-
-BYTES_PER_UNIT = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
-"""Bytes, by how they are written."""
+    key_scores = scores.new_zeros(batch.mask.shape)
+    return key_scores.scatter_add(1, units.clamp_min(0), scores.masked_fill(units < 0, 0))
 
 
 def parse_bytes(size: str | int) -> int:
-    """Number of bytes in "500MB", "2GB" or a plain number.
+    """Parse a memory size such as "500MB", "2GB" or a plain number of bytes.
+
+    Args:
+        size: The memory size.
+
+    Returns:
+        The number of bytes.
 
     Raises:
-        AttnProbeError: anything else, and sizes that are not positive.
+        AttnProbeError: If the size is invalid or not positive.
 
     >>> parse_bytes("500MB")
     500000000
     """
-    said = str(size).strip().upper()
-    number = said.rstrip("KMGB")
-    unit = said[len(number) :]
+    text = str(size).strip().upper()
+    number = text.rstrip("KMGB")
+    unit = text[len(number) :]
     try:
         n_bytes = int(float(number) * BYTES_PER_UNIT[unit])
     except (ValueError, KeyError, OverflowError):

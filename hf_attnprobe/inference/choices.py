@@ -1,4 +1,7 @@
-"""Encodes texts with answer choices, and counts tokens that the tokenizer does not know."""
+"""Encodes texts for any model, including texts with answer choices, and counts unknown tokens.
+
+A multiple-choice model reads a text together with each of its choices as a separate pair.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,72 +28,87 @@ if TYPE_CHECKING:
 
 
 MAX_UNKNOWN_SHARE = 0.5
-"""Share of unknown tokens beyond which texts are not audited."""
-
+"""Share of unknown tokens above which texts are not audited."""
 REPORTED_UNKNOWN_SHARE = 0.1
-"""Share beyond which a report says it."""
+"""Share of unknown tokens above which a report mentions them."""
 
 
-def compute_unknown_share(texts: Sequence[Text], tokenizer: PreTrainedTokenizerBase | ImageReader) -> float:
-    """Share, 0 to 1, of the content tokens that are the unknown token.
+def compute_unknown_share(
+    texts: Sequence[Text], tokenizer: PreTrainedTokenizerBase | ImageReader
+) -> float:
+    """Compute the share of content tokens that the tokenizer replaced by the unknown token.
+
+    Args:
+        texts: The texts as tokens.
+        tokenizer: Tokenizer of the model.
+
+    Returns:
+        The share from 0 to 1; 0 for images and for tokenizers that know every byte.
 
     Raises:
-        AttnProbeError: more than half of them.
+        AttnProbeError: If the share exceeds :data:`MAX_UNKNOWN_SHARE`.
     """
     if isinstance(tokenizer, ImageReader):
         return 0.0
-    unknown = tokenizer.unk_token_id
-    is_end = unknown in (tokenizer.bos_token_id, tokenizer.eos_token_id)
-    if unknown is None or is_end:  # byte by byte, as GPT-2: nothing is unknown
+    unknown_id = tokenizer.unk_token_id
+    # Byte-level tokenizers, such as that of GPT-2, use one token for unknown, start and end.
+    is_special = unknown_id in (tokenizer.bos_token_id, tokenizer.eos_token_id)
+    if unknown_id is None or is_special:
         return 0.0
     n_unknown, n_tokens = 0, 0
-    for ids, special in (sequence for text in texts for sequence in text.sequences):
-        for token, is_special in zip(ids, special, strict=True):
-            n_unknown += token == unknown
-            n_tokens += token == unknown or not is_special
+    for text in texts:
+        for token_ids, special_mask in text.sequences:
+            for token_id, special in zip(token_ids, special_mask, strict=True):
+                n_unknown += token_id == unknown_id
+                n_tokens += token_id == unknown_id or not special
     share = n_unknown / n_tokens if n_tokens else 0.0
     if share > MAX_UNKNOWN_SHARE:
         raise AttnProbeError(
-            f"expected texts in words that the tokenizer knows, {share:.0%} of their "
-            f"tokens are {tokenizer.unk_token}; load the tokenizer saved with the model, "
-            "or audit it on texts like those it was trained on"
+            f"the tokenizer does not know {share:.0%} of the tokens of these texts "
+            f"({tokenizer.unk_token}); load the tokenizer saved with the model, or audit the model "
+            "on texts like those it was trained on"
         )
     return share
 
 
 def describe_unknown_share(share: float) -> str | None:
-    """The report's note on unknown tokens; None where they are few."""
+    """Return the report's note on unknown tokens; None if there are only a few.
+
+    Args:
+        share: Share of unknown tokens, from 0 to 1.
+    """
     if share <= REPORTED_UNKNOWN_SHARE:
         return None
     return (
-        f"The tokenizer does not know {share:.0%} of the tokens of these texts: what the "
-        "model says there it says of the unknown token."
+        f"The tokenizer does not know {share:.0%} of the tokens of these texts. At their positions, "
+        "the results describe how the model uses the unknown token."
     )
 
 
-# --- Texts with several choices, each of which a model reads as a pair of its own ----------------
+# --- Texts with several choices ------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class ChoiceText(Text):
-    """One text with its choices: its ``inputs`` are lists of one list per choice."""
+    """A text with several choices.
+
+    Each entry of ``inputs`` is a list with one list of numbers per choice.
+    """
 
     @property
     def sequences(self) -> list[tuple[list[int], list[int]]]:
-        ids, special = (
-            self.inputs["input_ids"],
-            self.inputs["special_tokens_mask"],
-        )
+        """Token ids and special-token mask of each choice."""
+        ids, special = self.inputs["input_ids"], self.inputs["special_tokens_mask"]
         return list(zip(ids, special, strict=True))
 
     @property
     def n_tokens(self) -> int:
-        """Tokens of the longest choice."""
+        """Number of tokens of the longest choice."""
         return max(map(len, self.inputs["input_ids"]))
 
     @property
     def n_content(self) -> int:
-        """Content tokens of the longest choice."""
+        """Largest number of content tokens of a choice."""
         special = self.inputs["special_tokens_mask"]
         return max(len(row) - sum(row) for row in special)
 
@@ -103,23 +121,34 @@ def encode_examples(
     truncate: bool = True,
     segment: str | None = None,
 ) -> TokenizedSplit:
-    """Tokenizes a split for a model with any head.
+    """Encode examples for a model with any head: texts, pairs, choices, prompts or images.
 
-    See :func:`~hf_attnprobe.inference.encoding.tokenize` and :func:`tokenize_choices`.
+    Args:
+        tokenizer: Tokenizer, or reader of images.
+        examples: The examples.
+        model: Properties of the model.
+        truncate: Whether texts that are too long are cut.
+        segment: The text of a pair that is explained, "text" or "text_pair"; None for both.
+
+    Returns:
+        The encoded texts.
+
+    Raises:
+        AttnProbeError: If the examples do not suit the model.
     """
     if isinstance(tokenizer, ImageReader):
         return encode_images(tokenizer, examples, model)
     if model.prediction.kind == "answer":
         return encode_answers(examples)
-    is_choice = model.prediction.kind == "choice"
-    if not is_choice and "choices" in examples.column_names:
+    has_choice_head = model.prediction.kind == "choice"
+    if not has_choice_head and "choices" in examples.column_names:
         raise AttnProbeError(
-            f"the model predicts {model.prediction.name} and reads no choices: expected "
-            "texts or pairs, got texts with choices; take a multiple-choice model, or "
-            "name the second texts with --text-pair-column"
+            f"the model predicts {model.prediction.name} and does not read choices, but the texts "
+            "have choices; use a multiple-choice model, or name the second texts with "
+            "--text-pair-column"
         )
-    encoding = tokenize_choices if is_choice else tokenize
-    return encoding(tokenizer, examples, model, truncate=truncate, segment=segment)
+    encode = tokenize_choices if has_choice_head else tokenize
+    return encode(tokenizer, examples, model, truncate=truncate, segment=segment)
 
 
 def tokenize_choices(
@@ -130,46 +159,61 @@ def tokenize_choices(
     truncate: bool = True,
     segment: str | None = None,
 ) -> TokenizedSplit:
-    """Like :func:`~hf_attnprobe.inference.encoding.tokenize`, for multiple choice.
+    """Tokenize texts with choices for a multiple-choice model.
+
+    Args:
+        tokenizer: Tokenizer of the model.
+        examples: The examples, with a column "choices".
+        model: Properties of the model.
+        truncate: Whether pairs that are too long are cut.
+        segment: The part of a pair that is explained, "text" or "text_pair"; None for both.
+
+    Returns:
+        The texts. A text is left out if any of its choices has no tokens.
 
     Raises:
-        AttnProbeError: also for texts without choices, or with different numbers of them.
+        AttnProbeError: If texts have no choices or different numbers of them, or for the same
+            reasons as in :func:`~hf_attnprobe.inference.encoding.tokenize`.
     """
     if "choices" not in examples.column_names:
         raise AttnProbeError(
-            "expected a column 'choices' with the texts that the model chooses among, "
-            f"got the columns {', '.join(examples.column_names)}; add it"
+            "a multiple-choice model needs a column 'choices' with the possible answers, but the "
+            f"columns are {', '.join(examples.column_names)}; add it"
         )
     choices = read_column(examples, "choices")
-    n_choices = len(choices[0])
-    for example_id, of_text in zip(read_column(examples, "example_id"), choices, strict=True):
-        if len(of_text) != n_choices or n_choices < 2:
-            raise AttnProbeError(
-                "expected as many choices for every text, two or more, the first has "
-                f"{n_choices} and text {example_id} has {len(of_text)}; leave it out"
-            )
-    flat = _flatten_choices(examples, choices)
-    tokenized = tokenize(tokenizer, flat, model, truncate=truncate, segment=segment)
-    grouped: dict[int, list[Text]] = {}
-    for text in tokenized.texts:
-        grouped.setdefault(text.example_id // n_choices, []).append(text)
     ids = read_column(examples, "example_id")
+    n_choices = len(choices[0])
+    for example_id, text_choices in zip(ids, choices, strict=True):
+        if len(text_choices) != n_choices or n_choices < 2:
+            raise AttnProbeError(
+                "every text needs the same number of choices, at least two, but the first text has "
+                f"{n_choices} and text {example_id} has {len(text_choices)}; leave it out"
+            )
+    pairs = _flatten_choices(examples, choices)
+    tokenized_pairs = tokenize(tokenizer, pairs, model, truncate=truncate, segment=segment)
+    pairs_by_row: dict[int, list[Text]] = {}
+    for pair in tokenized_pairs.texts:
+        pairs_by_row.setdefault(pair.example_id // n_choices, []).append(pair)
     labels = convert_labels(model.prediction, examples, tokenizer, {}, None)
     texts = [
-        ChoiceText(ids[row], labels[row], _stack_choices(members))
-        for row, members in grouped.items()
-        if len(members) == n_choices
+        ChoiceText(ids[row], labels[row], _stack_choices(row_pairs))
+        for row, row_pairs in pairs_by_row.items()
+        if len(row_pairs) == n_choices
     ]
-    return TokenizedSplit([*texts], len(ids) - len(texts), tokenized.n_truncated)
+    return TokenizedSplit([*texts], len(ids) - len(texts), tokenized_pairs.n_truncated)
 
 
-def _flatten_choices(examples: "datasets.Dataset", choices: Sequence[Sequence[str]]) -> "datasets.Dataset":
-    """One pair per choice, numbered consecutively, without labels."""
+def _flatten_choices(
+    examples: "datasets.Dataset", choices: Sequence[Sequence[str]]
+) -> "datasets.Dataset":
+    """Make one pair of text and choice for each choice, with consecutive ids and no labels."""
     import datasets
 
     texts = read_column(examples, "text")
     pairs = [
-        (text, choice) for text, of_text in zip(texts, choices, strict=True) for choice in of_text
+        (text, choice)
+        for text, text_choices in zip(texts, choices, strict=True)
+        for choice in text_choices
     ]
     return datasets.Dataset.from_dict(
         {
@@ -181,5 +225,6 @@ def _flatten_choices(examples: "datasets.Dataset", choices: Sequence[Sequence[st
     )
 
 
-def _stack_choices(members: Sequence[Text]) -> dict[str, list[list[int]]]:
-    return {name: [text.inputs[name] for text in members] for name in members[0].inputs}
+def _stack_choices(pairs: Sequence[Text]) -> dict[str, list[list[int]]]:
+    """Combine the inputs of all choices of a text, as one list per choice."""
+    return {name: [pair.inputs[name] for pair in pairs] for name in pairs[0].inputs}

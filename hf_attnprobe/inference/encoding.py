@@ -1,6 +1,7 @@
-"""Texts and images as a model reads them, with their labels as it numbers them.
+"""Encodes texts and images for a model, with labels numbered as the model numbers its outcomes.
 
-A fast tokenizer's truncation and padding stay as they were: they would be saved with it.
+The truncation and padding settings of a fast tokenizer are restored after every call, because they
+would otherwise be saved with the tokenizer.
 """
 
 import itertools
@@ -24,13 +25,13 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hf_attnprobe.adapters.transformer.layout import get_image_shape
 from hf_attnprobe.core.errors import AttnProbeError
-from hf_attnprobe.core.serialization import in_short
-from hf_attnprobe.data.columns import read_column, find_image_column, read_image_column
+from hf_attnprobe.core.serialization import format_short
+from hf_attnprobe.data.columns import find_image_column, read_column, read_image_column
 from hf_attnprobe.functional.predictions import Prediction
 from hf_attnprobe.inference.labels import (
     Label,
-    convert_labels,
     convert_class_labels,
+    convert_labels,
     needs_offsets,
 )
 
@@ -42,26 +43,28 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 SEGMENTS = ("text", "text_pair")
+"""Names of the two texts of a pair."""
 RATIONALE_COLUMNS = {"rationale", "rationale_pair"}
-"""Columns that are about words, whose tokens have to be found."""
+"""Columns with human rationales, which are positions of words in the text."""
 TOKENIZER_OUTPUTS = ("input_ids", "attention_mask", "token_type_ids", "special_tokens_mask")
-"""What texts can be padded and shortened with."""
+"""Outputs of a tokenizer that can be padded and shortened."""
 
 
 @dataclass(frozen=True)
 class Text:
-    """One tokenized text.
+    """An encoded text.
 
     Attributes:
-        example_id: names the text within its split.
-        label: the model's number of its class, -1 for none; a number, or a list, where
-            the model predicts something else, see :mod:`hf_attnprobe.inference.labels`.
-        inputs: lists of one number per token; of pairs ``segment_ids`` too, 0 in the
-            text, 1 in the second text, -1 for special tokens. ``held`` is 1 at tokens
-            of a segment that is neither explained nor erased.
-        rationale: which tokens belong to the human rationale; None if unknown.
-        scores: that somebody gave the units, at the first token of each; None if nobody did.
-        identity: of a prompt with its answer; None where data and id say it.
+        example_id: Id of the text within its split.
+        label: The model's index of the class, −1 for no label. For models that predict something
+            else, a number or a list; see :mod:`hf_attnprobe.inference.labels`.
+        inputs: Lists with one number per token. Pairs also have ``segment_ids``: 0 in the first
+            text, 1 in the second text, −1 for special tokens. ``held`` is 1 at the tokens of a text
+            of a pair that is neither explained nor erased.
+        rationale: Whether each token belongs to the human rationale; None if unknown.
+        scores: User-provided scores, stored at the first token of each unit; None if there are
+            none.
+        identity: Hash of a prompt with its answer; None for other texts.
     """
 
     example_id: int
@@ -73,28 +76,32 @@ class Text:
 
     @property
     def sequences(self) -> list[tuple[list[int], list[int]]]:
-        """Token ids, and 1 for the special ones; one of each, several of choices."""
+        """Token ids with the mask of special tokens; one pair of lists for each sequence."""
         return [(self.inputs["input_ids"], self.inputs["special_tokens_mask"])]
 
     @property
     def n_tokens(self) -> int:
+        """Number of tokens."""
         return len(self.inputs["input_ids"])
 
     @property
     def n_content(self) -> int:
+        """Number of tokens that are explained: neither special nor held."""
         special = self.inputs["special_tokens_mask"]
         held = self.inputs.get("held", [0] * self.n_tokens)
-        return sum(not (s or h) for s, h in zip(special, held, strict=True))
+        return sum(
+            not (is_special or is_held) for is_special, is_held in zip(special, held, strict=True)
+        )
 
 
 @dataclass(frozen=True)
 class TokenizedSplit:
-    """The texts of a split that have tokens, and what was left out.
+    """The encoded texts of a split.
 
     Attributes:
-        texts: in the order of the split.
-        n_empty: number of texts left out, without any token.
-        n_truncated: number of texts cut to what the model reads.
+        texts: Texts that have tokens, in the order of the split.
+        n_empty: Number of texts that were left out because they have no tokens.
+        n_truncated: Number of texts that were cut to the length that the model reads.
     """
 
     texts: list[Text]
@@ -103,13 +110,14 @@ class TokenizedSplit:
 
 
 class TextModel(Protocol):
-    """The facts about a model that tokenization needs; adapters and `PretrainedModelInfo` have
-    them.
+    """Properties of a model that tokenization needs.
+
+    Adapters and :class:`PretrainedModelInfo` implement this protocol.
 
     Attributes:
-        n_embeddings: how many token ids there are; None: any number.
-        separator_ids: tokens that are no content, beside the special ones.
-        segment: the text of a pair that alone is attended to; None: any.
+        n_embeddings: Number of token ids that the model embeds; None for any number.
+        separator_ids: Tokens that are no content, in addition to the special ones.
+        segment: The only text of a pair that the model attends to; None for both.
     """
 
     n_embeddings: int | None
@@ -118,26 +126,36 @@ class TextModel(Protocol):
 
     @property
     def prediction(self) -> Prediction:
-        """What the model predicts."""
+        """Description of what the model predicts."""
 
     def get_max_length(self, tokenizer: PreTrainedTokenizerBase) -> int | None:
-        """The longest text in tokens; None for no limit."""
+        """Return the largest number of tokens that the model reads; None for no limit."""
 
 
-Others = ParamSpec("Others")
+OtherArguments = ParamSpec("OtherArguments")
 Result = TypeVar("Result")
-Using = Callable[Concatenate[PreTrainedTokenizerBase, Others], Result]
+TokenizerFunction = Callable[Concatenate[PreTrainedTokenizerBase, OtherArguments], Result]
+"""Function whose first argument is a tokenizer."""
 
 
-def preserve_tokenizer(function: Using[Others, Result]) -> Using[Others, Result]:
-    """Decorates a function so that it leaves its tokenizer unchanged, even after an error."""
+def preserve_tokenizer(
+    function: TokenizerFunction[OtherArguments, Result],
+) -> TokenizerFunction[OtherArguments, Result]:
+    """Decorate a function so that it restores the settings of its tokenizer, even after an error.
+
+    Args:
+        function: Function whose first argument is a tokenizer.
+
+    Returns:
+        The decorated function.
+    """
 
     @wraps(function)
-    def restoring(
+    def preserving_function(
         tokenizer: PreTrainedTokenizerBase,
         /,
-        *args: Others.args,
-        **options: Others.kwargs,
+        *args: OtherArguments.args,
+        **options: OtherArguments.kwargs,
     ) -> Result:
         if not tokenizer.is_fast:
             return function(tokenizer, *args, **options)
@@ -153,7 +171,7 @@ def preserve_tokenizer(function: Using[Others, Result]) -> Using[Others, Result]
             if padding is not None:
                 backend.enable_padding(**padding)
 
-    return restoring
+    return preserving_function
 
 
 @preserve_tokenizer
@@ -165,124 +183,134 @@ def tokenize(
     truncate: bool = True,
     segment: str | None = None,
 ) -> TokenizedSplit:
-    """Tokenizes a split for a model.
+    """Tokenize a split for a model.
 
-    Pairs are given to the tokenizer as two texts, to be joined as it was built to join
-    them. Where they are too long, tokens go from the longer one first.
+    The two texts of a pair are passed to the tokenizer separately, which joins them in its own
+    format. If a pair is too long, tokens are removed from the longer text first.
 
     Args:
-        tokenizer: the one saved with the model.
-        examples: rows as :func:`~hf_attnprobe.data.examples.load_examples` makes them.
-        model: bounds the lengths and names the labels.
-        truncate: whether texts that are too long are cut.
-        segment: "text" or "text_pair", to explain that one of a pair and hold the other.
+        tokenizer: Tokenizer that was saved with the model.
+        examples: Rows of :func:`~hf_attnprobe.data.examples.load_examples`.
+        model: Properties of the model, such as its largest length and its labels.
+        truncate: Whether texts that are too long are cut.
+        segment: The text of a pair that is explained, "text" or "text_pair"; the other text stays
+            unchanged. None explains both.
+
+    Returns:
+        The texts as tokens.
 
     Raises:
-        AttnProbeError: ids that the model does not embed, labels that it does not know,
-            no text with tokens, a rationale that is not of its text, or, unless
-            ``truncate``, a text longer than the model's positions.
+        AttnProbeError: If the model does not embed a token id or does not know a label, if no text
+            has tokens, if a rationale does not fit its text, or if a text is too long and
+            ``truncate`` is False.
     """
     ids = read_column(examples, "example_id")
-    strings, seconds = read_column(examples, "text"), get_second_texts(examples)
-    _check_pairs(tokenizer, seconds, segment)
-    if model.prediction.kind == "span" and seconds is None:
+    strings, second_strings = read_column(examples, "text"), get_second_texts(examples)
+    _check_pairs(tokenizer, second_strings, segment)
+    if model.prediction.kind == "span" and second_strings is None:
         raise AttnProbeError(
-            "expected a context beside every question, got single texts; name the column "
-            "of the contexts with --text-pair-column"
+            "expected a context for every question, got single texts; name the column of the "
+            "contexts with --text-pair-column"
         )
-    segment = _resolve_segment(model, seconds, segment)
-    longest = model.get_max_length(tokenizer)
-    n_cut = _count_too_long(tokenizer, ids, strings, seconds, longest, truncate)
+    segment = _resolve_segment(model, second_strings, segment)
+    max_length = model.get_max_length(tokenizer)
+    n_truncated = _count_too_long(tokenizer, ids, strings, second_strings, max_length, truncate)
+    has_rationale_columns = bool(RATIONALE_COLUMNS & set(examples.column_names))
     encoded = tokenizer(
         strings,
-        seconds,
+        second_strings,
         return_special_tokens_mask=True,
-        truncation="longest_first" if longest is not None else False,
-        max_length=longest,
+        truncation="longest_first" if max_length is not None else False,
+        max_length=max_length,
         return_offsets_mapping=tokenizer.is_fast
-        and (
-            bool(RATIONALE_COLUMNS & set(examples.column_names))
-            or needs_offsets(model.prediction, examples)
-        ),
+        and (has_rationale_columns or needs_offsets(model.prediction, examples)),
     )
     inputs = dict(encoded)
     offsets = inputs.pop("offset_mapping", None)
-    further = inputs.keys() - TOKENIZER_OUTPUTS
-    if further:
-        raise AttnProbeError(
-            f"expected {', '.join(TOKENIZER_OUTPUTS)} of the tokenizer, got {', '.join(sorted(further))} too; "
-            "a model that reads those cannot be audited, of another leave them out of "
-            "tokenizer.model_input_names"
-        )
+    _check_tokenizer_outputs(inputs)
     _mark_separators(inputs, model.separator_ids)
     rows = range(len(ids))
     if tokenizer.is_fast:
         inputs["word_ids"] = [_get_word_ids(encoded, row) for row in rows]
-    if seconds is not None:
-        segments = [_replace_none(encoded.sequence_ids(row)) for row in rows]
-        inputs["segment_ids"] = segments
+    if second_strings is not None:
+        segment_ids = [_replace_none(encoded.sequence_ids(row)) for row in rows]
+        inputs["segment_ids"] = segment_ids
         if segment is not None:
-            other = 1 - SEGMENTS.index(segment)
-            held = [[int(s == other) for s in row] for row in segments]
-            inputs["held"] = held
+            held_segment = 1 - SEGMENTS.index(segment)
+            inputs["held"] = [
+                [int(token_segment == held_segment) for token_segment in row] for row in segment_ids
+            ]
     check_token_ids(inputs["input_ids"], model)
 
     labels = convert_labels(model.prediction, examples, tokenizer, inputs, offsets)
     rationales = _find_rationale_tokens(examples, offsets, inputs.get("segment_ids"))
     texts = []
     for row, (example_id, label) in enumerate(zip(ids, labels, strict=True)):
-        of_row = {name: values[row] for name, values in inputs.items()}
-        texts.append(Text(example_id, label, of_row, rationales[row]))
+        row_inputs = {name: values[row] for name, values in inputs.items()}
+        texts.append(Text(example_id, label, row_inputs, rationales[row]))
     texts = [text for text in texts if text.n_content > 0]
     if not texts:
+        place = "" if segment is None else f" in the segment {segment}"
         raise AttnProbeError(
-            f"expected texts with tokens, all {len(ids)} have none"
-            f"{'' if segment is None else f' in the segment {segment}'}; check the text "
-            "column"
+            f"none of the {len(ids)} texts has tokens{place}; check the text column"
         )
-    return TokenizedSplit(texts, n_empty=len(ids) - len(texts), n_truncated=n_cut)
+    return TokenizedSplit(texts, n_empty=len(ids) - len(texts), n_truncated=n_truncated)
 
 
 def get_second_texts(examples: "datasets.Dataset") -> list[str] | None:
-    """The second texts of pairs, for a tokenizer; None for single texts."""
+    """Return the second texts of pairs; None for single texts."""
     if "text_pair" not in examples.column_names:
         return None
     return read_column(examples, "text_pair")
 
 
-def _resolve_segment(model: TextModel, seconds: list[str] | None, segment: str | None) -> str | None:
-    """The segment to explain; where the model attends to one segment alone, that one."""
+def _resolve_segment(
+    model: TextModel, second_strings: list[str] | None, segment: str | None
+) -> str | None:
+    """Return the text of a pair to explain; the only one that the model attends to, if so."""
     if model.segment is None:
         return segment
-    if seconds is None:
+    if second_strings is None:
         raise AttnProbeError(
-            "expected pairs of texts for a model with a query encoder, got single "
-            "texts; name the second ones with --text-pair-column"
+            "a model with a query encoder needs pairs of texts, got single texts; name the second "
+            "texts with --text-pair-column"
         )
     if segment not in (None, model.segment):
         raise AttnProbeError(
-            f"this model attends to the segment {model.segment} alone, got --segment "
-            f"{segment}; leave it out"
+            f"this model attends only to the segment {model.segment}, got --segment {segment}; "
+            "leave it out"
         )
     return model.segment
 
 
 def _check_pairs(
     tokenizer: PreTrainedTokenizerBase,
-    seconds: list[str] | None,
+    second_strings: list[str] | None,
     segment: str | None,
 ) -> None:
-    if segment is not None and (segment not in SEGMENTS or seconds is None):
+    """Raise AttnProbeError if a segment is set without pairs, or if the tokenizer is slow."""
+    if segment is not None and (segment not in SEGMENTS or second_strings is None):
+        data_type = "single texts" if second_strings is None else "pairs"
         raise AttnProbeError(
-            f"expected pairs of texts to explain one of {', '.join(SEGMENTS)}, got "
-            f"{segment!r} of {'single texts' if seconds is None else 'pairs'}; leave "
-            "--segment out, or name the second texts with --text-pair-column"
+            f"--segment explains one text of a pair ({', '.join(SEGMENTS)}), got {segment!r} for "
+            f"{data_type}; leave --segment out, or name the second texts with --text-pair-column"
         )
-    if seconds is not None and not tokenizer.is_fast:
+    if second_strings is not None and not tokenizer.is_fast:
         raise AttnProbeError(
-            "expected a fast tokenizer for pairs of texts, which tells the tokens of one "
-            f"from those of the other, got {type(tokenizer).__name__}; load the model "
-            "with its fast tokenizer"
+            "pairs of texts need a fast tokenizer, which distinguishes the tokens of the two "
+            f"texts, got {type(tokenizer).__name__}; load the model with its fast tokenizer"
+        )
+
+
+def _check_tokenizer_outputs(inputs: Mapping[str, Any]) -> None:
+    """Raise AttnProbeError if a tokenizer returns model inputs that cannot be padded."""
+    unknown_outputs = inputs.keys() - TOKENIZER_OUTPUTS
+    if unknown_outputs:
+        names = ", ".join(sorted(unknown_outputs))
+        raise AttnProbeError(
+            f"the tokenizer returns {names} in addition to {', '.join(TOKENIZER_OUTPUTS)}; if the "
+            "model reads them, it cannot be audited, otherwise remove them from "
+            "tokenizer.model_input_names"
         )
 
 
@@ -290,161 +318,205 @@ def _count_too_long(
     tokenizer: PreTrainedTokenizerBase,
     ids: list[int],
     strings: list[str],
-    seconds: list[str] | None,
-    longest: int | None,
+    second_strings: list[str] | None,
+    max_length: int | None,
     truncate: bool,
 ) -> int:
-    """Counts texts of more than ``longest`` tokens; raises an error unless they may be cut."""
-    if longest is None:
+    """Count the texts that are longer than the model can read.
+
+    Raises:
+        AttnProbeError: If there is such a text and ``truncate`` is False.
+    """
+    if max_length is None:
         return 0
-    encoded = tokenizer(strings, seconds, add_special_tokens=True, verbose=False)
-    lengths = [len(tokens) for tokens in encoded["input_ids"]]
-    too_long = [row for row, length in enumerate(lengths) if length > longest]
+    encoded = tokenizer(strings, second_strings, add_special_tokens=True, verbose=False)
+    lengths = [len(token_ids) for token_ids in encoded["input_ids"]]
+    too_long = [row for row, length in enumerate(lengths) if length > max_length]
     if too_long and not truncate:
         row = too_long[0]
         raise AttnProbeError(
-            f"text {ids[row]} has {lengths[row]} tokens, the model reads {longest}; "
-            "allow truncation or shorten it"
+            f"text {ids[row]} has {lengths[row]} tokens, but the model reads {max_length}; allow "
+            "truncation or shorten it"
         )
     return len(too_long)
 
 
-def _mark_separators(inputs: dict[str, list[list[int]]], separators: frozenset[int]) -> None:
-    """Counts separators as special tokens, since a separator alone is no sentence."""
+def _mark_separators(inputs: dict[str, list[list[int]]], separator_ids: frozenset[int]) -> None:
+    """Mark separators as special tokens, because a separator alone is no sentence."""
     rows = zip(inputs["input_ids"], inputs["special_tokens_mask"], strict=True)
-    for tokens, special in rows:
-        for position, token in enumerate(tokens):
-            special[position] |= token in separators
+    for token_ids, special_mask in rows:
+        for position, token_id in enumerate(token_ids):
+            special_mask[position] |= token_id in separator_ids
 
 
 def _get_word_ids(encoded: Any, row: int) -> list[int]:
-    """The number of the word of each token, -1 for special tokens.
+    """Return the index of each token's word; −1 for special tokens.
 
-    Words of a second text are numbered on from those of the first.
+    The indices of a second text continue those of the first.
     """
-    words = _replace_none(encoded.word_ids(row))
+    word_ids = _replace_none(encoded.word_ids(row))
     segments = encoded.sequence_ids(row)
-    first = [word for word, s in zip(words, segments, strict=True) if s == 0]
-    n_first = max(first, default=-1) + 1
+    first_text_ids = [
+        word_id for word_id, segment in zip(word_ids, segments, strict=True) if segment == 0
+    ]
+    n_first_words = max(first_text_ids, default=-1) + 1
     return [
-        word + n_first if segment == 1 and word >= 0 else word
-        for word, segment in zip(words, segments, strict=True)
+        word_id + n_first_words if segment == 1 and word_id >= 0 else word_id
+        for word_id, segment in zip(word_ids, segments, strict=True)
     ]
 
 
 def _replace_none(numbers: Sequence[int | None]) -> list[int]:
+    """Replace None by −1."""
     return [-1 if number is None else number for number in numbers]
 
 
 def check_token_ids(input_ids: list[list[int]], model: TextModel) -> None:
-    """Raises AttnProbeError where a token id is beyond what the model embeds."""
-    n_rows = model.n_embeddings
-    largest = max(itertools.chain([0], *input_ids))
-    if n_rows is not None and largest >= n_rows:
+    """Check that a model embeds all token ids.
+
+    Args:
+        input_ids: Token ids of several texts.
+        model: Properties of the model.
+
+    Raises:
+        AttnProbeError: If a token id is too large.
+    """
+    n_embeddings = model.n_embeddings
+    largest_id = max(itertools.chain([0], *input_ids))
+    if n_embeddings is not None and largest_id >= n_embeddings:
         raise AttnProbeError(
-            f"the tokenizer gives id {largest}, the model embeds ids below {n_rows}; "
-            "load the tokenizer saved with the model"
+            f"the tokenizer returns id {largest_id}, but the model embeds ids below "
+            f"{n_embeddings}; load the tokenizer saved with the model"
         )
 
 
-def has_rationales(examples: "datasets.Dataset", unit: str) -> bool:
-    """Whether any text has a rationale that the model can attend to.
+# --- Human rationales ----------------------------------------------------------------------------
 
-    Rationales are of words, so they say nothing where the ``unit`` of attention is the
-    sentence.
+
+def has_rationales(examples: "datasets.Dataset", unit: str) -> bool:
+    """Return whether any text has a human rationale that can be compared with attention.
+
+    Args:
+        examples: The examples.
+        unit: Unit of attention. Rationales mark words, so they cannot be used for sentences.
     """
-    names = RATIONALE_COLUMNS & set(examples.column_names)
-    return unit != "sentence" and any(any(read_column(examples, n)) for n in names)
+    columns = RATIONALE_COLUMNS & set(examples.column_names)
+    return unit != "sentence" and any(any(read_column(examples, column)) for column in columns)
 
 
 def _find_rationale_tokens(
     examples: "datasets.Dataset",
     offsets: list[list[tuple[int, int]]] | None,
-    segments: list[list[int]] | None,
+    segment_ids: list[list[int]] | None,
 ) -> list[list[bool] | None]:
-    """For each text, which tokens contain a character of a rationale word.
+    """Find the tokens that contain a character of a rationale word.
 
-    None for all texts where the places of the tokens are not known.
+    Args:
+        examples: The examples.
+        offsets: Start and end of every token in characters; None if they are unknown.
+        segment_ids: Text of a pair to which each token belongs; None for single texts.
+
+    Returns:
+        For each text, whether each token belongs to the rationale; None without rationales.
     """
     if offsets is None or not RATIONALE_COLUMNS & set(examples.column_names):
         return [None] * len(examples)
-    marked = _mark_rationale_tokens(examples, offsets, "text", "rationale")
-    if segments is None:
-        return [*marked]
-    in_second = _mark_rationale_tokens(examples, offsets, "text_pair", "rationale_pair")
-    rows = zip(marked, in_second, segments, strict=True)
-    return [
-        [(first, second, False)[s] for first, second, s in zip(*row, strict=True)] for row in rows
-    ]
+    marked_in_first = _mark_rationale_tokens(examples, offsets, "text", "rationale")
+    if segment_ids is None:
+        return [*marked_in_first]
+    marked_in_second = _mark_rationale_tokens(examples, offsets, "text_pair", "rationale_pair")
+    marked_rows: list[list[bool] | None] = []
+    for first, second, segments in zip(marked_in_first, marked_in_second, segment_ids, strict=True):
+        # Index −1, for special tokens, selects the last entry.
+        tokens = zip(first, second, segments, strict=True)
+        marked_rows.append(
+            [(in_first, in_second, False)[segment] for in_first, in_second, segment in tokens]
+        )
+    return marked_rows
 
 
 def _mark_rationale_tokens(
     examples: "datasets.Dataset",
     offsets: list[list[tuple[int, int]]],
-    text: str,
-    rationale: str,
+    text_column: str,
+    rationale_column: str,
 ) -> list[list[bool]]:
-    """Marks tokens with a character in the rationale, whatever text of a pair they are in."""
-    ids, strings = read_column(examples, "example_id"), read_column(examples, text)
-    has_any = rationale in examples.column_names
-    rationales = read_column(examples, rationale) if has_any else [[]] * len(ids)
-    marked = []
-    for row, tokens in enumerate(offsets):
+    """Mark the tokens that overlap a rationale, as if all tokens belonged to one text of a pair."""
+    ids, strings = read_column(examples, "example_id"), read_column(examples, text_column)
+    rationales: list[Any] = [[]] * len(ids)
+    if rationale_column in examples.column_names:
+        rationales = read_column(examples, rationale_column)
+    marked_rows = []
+    for row, token_spans in enumerate(offsets):
         in_rationale = [False] * len(strings[row])
         spans = find_rationale_spans(ids[row], strings[row], rationales[row] or [])
         for start, end in spans:
             in_rationale[start:end] = [True] * (end - start)
-        marked.append([any(in_rationale[start:end]) for start, end in tokens])
-    return marked
+        marked_rows.append([any(in_rationale[start:end]) for start, end in token_spans])
+    return marked_rows
 
 
-def find_rationale_spans(example_id: int, text: str, rationale: Sequence[int]) -> list[tuple[int, int]]:
-    """Character spans of the words of a rationale.
+def find_rationale_spans(
+    example_id: int, text: str, rationale: Sequence[int]
+) -> list[tuple[int, int]]:
+    """Find the words of a rationale in a text.
 
     Args:
-        rationale: positions, from 0, among the words that white space separates.
+        example_id: Id of the text, for error messages.
+        text: The text.
+        rationale: Positions, from 0, among the words that white space separates.
+
+    Returns:
+        Start and end of each word in characters.
 
     Raises:
-        AttnProbeError: positions that the text does not have, or one of them twice.
+        AttnProbeError: If the text does not have a position, or if a position occurs twice.
     """
-    words = [word.span() for word in re.finditer(r"\S+", text)]
+    word_spans = [word.span() for word in re.finditer(r"\S+", text)]
     positions = set(rationale)
-    if len(positions) < len(rationale) or not positions <= set(range(len(words))):
-        first = ", ".join(map(str, rationale[:9]))
-        more = "…" if len(rationale) > 9 else ""
+    if len(positions) < len(rationale) or not positions <= set(range(len(word_spans))):
+        first_positions = ", ".join(map(str, rationale[:9]))
+        ellipsis = "…" if len(rationale) > 9 else ""
         raise AttnProbeError(
             f"text {example_id}: expected as rationale different positions from 0 to "
-            f"{len(words) - 1} of its {len(words)} words, got {len(rationale)}: "
-            f"{first}{more}; count words from 0 as white space separates them, and "
-            "give of a mask of 0 and 1 the positions of its ones"
+            f"{len(word_spans) - 1} of its {len(word_spans)} words, got {len(rationale)}: "
+            f"{first_positions}{ellipsis}; count words from 0 as white space separates them, and "
+            "convert a mask of 0 and 1 to the positions of its ones"
         )
-    return [words[position] for position in rationale]
+    return [word_spans[position] for position in rationale]
 
 
 def find_mask_id(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> int | None:
-    """The id that replaces an erased token: the mask token, else the unknown one.
+    """Find the token that replaces an erased one: the mask token, else the unknown token.
 
-    None where the model has neither, or takes it for padding.
+    Args:
+        tokenizer: Tokenizer of the model.
+        model: The model.
+
+    Returns:
+        The token id; None if the model embeds neither token, or uses it for padding.
     """
-    n_rows = model.get_input_embeddings().num_embeddings
-    padding = (tokenizer.pad_token_id, model.config.pad_token_id)
-    for token in (tokenizer.mask_token_id, tokenizer.unk_token_id):
-        if token is not None and token < n_rows and token not in padding:
-            return token
+    n_embeddings = model.get_input_embeddings().num_embeddings
+    pad_token_ids = (tokenizer.pad_token_id, model.config.pad_token_id)
+    for token_id in (tokenizer.mask_token_id, tokenizer.unk_token_id):
+        if token_id is not None and token_id < n_embeddings and token_id not in pad_token_ids:
+            return token_id
     return None
 
 
-# --- Images, in the same form ---
+# --- Images --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class ImageReader:
-    """Reads images, where a text model has a tokenizer.
+    """Reader of images, which takes the place of a tokenizer for a model of images.
+
+    The other attributes are those of a tokenizer.
 
     Attributes:
-        processor: of the model, for a column of images; None where there is none, which
-            a column ``pixel_values`` does not need.
-        shape: channels, height and width of what the model takes.
+        processor: Image processor of the model; None if it has none. A column ``pixel_values``
+            needs no processor.
+        shape: Number of channels, height and width of the model's input.
     """
 
     processor: Any
@@ -457,80 +529,111 @@ class ImageReader:
     model_max_length: int = 10**30
 
     def read(self, examples: "datasets.Dataset") -> Tensor:
-        """Pixels of all images, [images, channels, height, width].
+        """Read the pixels of all images.
+
+        Args:
+            examples: Examples with a column of images.
+
+        Returns:
+            Pixels, `[images, channels, height, width]`.
 
         Raises:
-            AttnProbeError: no column of images, no processor for them, or pixels of
-                another shape than the model's.
+            AttnProbeError: If there is no column of images or no processor for them, or if the
+                pixels do not have the shape of the model's input.
         """
-        name = find_image_column(examples.column_names)
-        if name is None:
+        column = find_image_column(examples.column_names)
+        if column is None:
             raise AttnProbeError(
-                "expected a column 'pixel_values' or 'image' for a model of images, got "
-                f"the columns {', '.join(examples.column_names)}; audit it on images"
+                "a model of images needs a column 'pixel_values' or 'image', but the columns are "
+                f"{', '.join(examples.column_names)}; audit it on images"
             )
-        images = read_image_column(examples, name)
-        if name == "pixel_values":
+        images = read_image_column(examples, column)
+        if column == "pixel_values":
             pixels = [torch.as_tensor(image, dtype=torch.float32) for image in images]
         elif self.processor is None:
             raise AttnProbeError(
-                f"expected an image processor with the model for the column {name!r}, "
-                "but none loads (most need torchvision); install it, or "
-                "give a column 'pixel_values'"
+                f"the column {column!r} needs the image processor of the model, but none can be "
+                "loaded (most need torchvision); install it, or provide a column 'pixel_values'"
             )
         else:
             pixels = list(self.processor(images, return_tensors="pt")["pixel_values"])
         for row, image in enumerate(pixels):
             if tuple(image.shape) != self.shape:
                 raise AttnProbeError(
-                    f"expected pixels of shape {list(self.shape)} (channels, height, "
-                    f"width), row {row} has {list(image.shape)}; give what the model's "
-                    "image processor makes of the images"
+                    f"expected pixels of shape {list(self.shape)} (channels, height, width), but "
+                    f"row {row} has {list(image.shape)}; provide the output of the model's image "
+                    "processor"
                 )
         return torch.stack(pixels)
 
 
 @dataclass(frozen=True)
 class ImageText(Text):
-    """One image; its ``inputs`` hold ``pixel_values``, its positions are its tokens."""
+    """An image in the form of a text; its ``inputs`` contain ``pixel_values``.
+
+    Attributes:
+        n_positions: Number of positions that the model attends to, such as image patches.
+    """
 
     n_positions: int = 0
 
     @property
     def sequences(self) -> list[tuple[list[int], list[int]]]:
+        """An empty list, because an image has no token ids."""
         return []
 
     @property
     def n_tokens(self) -> int:
+        """Number of positions."""
         return self.n_positions
 
     @property
     def n_content(self) -> int:
+        """Number of positions, all of which are explained."""
         return self.n_positions
 
 
 def accepts_images(model: Any) -> bool:
-    """Whether a model's input is pixels."""
+    """Return whether the main input of a model is pixels."""
     return getattr(model, "main_input_name", None) == "pixel_values"
 
 
 def make_image_reader(model: PreTrainedModel, processor: Any) -> ImageReader:
-    """The reader of a model's images.
+    """Make the reader of a model's images.
+
+    Args:
+        model: The model.
+        processor: Image processor of the model, or None.
+
+    Returns:
+        The reader.
 
     Raises:
-        AttnProbeError: what should read them cannot.
+        AttnProbeError: If the processor is not callable.
     """
     if processor is not None and not callable(processor):
         raise AttnProbeError(
-            f"expected an image processor of Transformers, got {in_short(processor)}; pass "
+            f"expected an image processor of Transformers, got {format_short(processor)}; pass "
             "tokenizer=AutoImageProcessor.from_pretrained(…)"
         )
     return ImageReader(processor, get_image_shape(model.config))
 
 
-def encode_images(reader: ImageReader, examples: "datasets.Dataset", model: TextModel) -> TokenizedSplit:
-    """Reads images in the form that :func:`~hf_attnprobe.inference.encoding.tokenize` gives
-    texts.
+def encode_images(
+    reader: ImageReader, examples: "datasets.Dataset", model: TextModel
+) -> TokenizedSplit:
+    """Encode images in the form in which :func:`tokenize` encodes texts.
+
+    Args:
+        reader: The reader of images.
+        examples: Examples with a column of images.
+        model: Properties of the model.
+
+    Returns:
+        One text for each image.
+
+    Raises:
+        AttnProbeError: If the images or their labels do not suit the model.
     """
     pixels = reader.read(examples)
     labels = convert_class_labels(model.prediction.outcomes, examples)
@@ -538,7 +641,7 @@ def encode_images(reader: ImageReader, examples: "datasets.Dataset", model: Text
     n_positions = getattr(layout, "n_keys", None) or 0
     rows = zip(read_column(examples, "example_id"), labels, pixels, strict=True)
     texts: list[Text] = [
-        ImageText(k, label, {"pixel_values": image}, n_positions=n_positions)
-        for k, label, image in rows
+        ImageText(example_id, label, {"pixel_values": image}, n_positions=n_positions)
+        for example_id, label, image in rows
     ]
     return TokenizedSplit(texts, n_empty=0, n_truncated=0)

@@ -1,7 +1,7 @@
-"""Converts a data set's labels to the numbers of a model's outcomes.
+"""Converts the labels of a data set to the numbering of a model's outcomes.
 
-Of one class a number; of several labels a 0 or 1 for each; of a number the number; of
-tags and answers what the labelled words and characters are among the tokens.
+A class becomes its index, a set of labels becomes 0 or 1 for each label of the model, and a number
+stays a number. Tags of words and spans of characters become tags and positions of tokens.
 """
 
 import logging
@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerBase
 
 from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.data.columns import read_column
-from hf_attnprobe.data.examples import list_label_names, get_class_names
+from hf_attnprobe.data.examples import get_class_names, list_label_names
 from hf_attnprobe.functional.predictions import Prediction
 
 
@@ -27,20 +27,23 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 Label = int | float | list[int]
-"""One number, or one for every part of a prediction."""
+"""Label of a text: one number, or one for every part of a prediction."""
 Offsets = Sequence[Sequence[tuple[int, int]]]
-"""Of every text, the first character and the one behind the last, of every token."""
+"""Start and end, in characters, of every token of every text; the end is exclusive."""
 NUMBERED_NAME = re.compile(r"(not )?(label_)?\d+")
-"""A name that says no more than a number, "not LABEL_0" for the other side of a logit."""
+"""Pattern of class names that contain only a number, such as "label_0" or "not label_0".
+
+The latter is the opposite outcome of a model with a single logit.
+"""
 OFFSET_COLUMNS = {
     "tags": ("word_labels",),
     "span": ("answer_start", "answer_end"),
 }
-"""Columns that say where labels are, by kind of prediction."""
+"""Columns whose labels are positions in the text, by the kind of prediction."""
 
 
 def needs_offsets(prediction: Prediction, examples: "datasets.Dataset") -> bool:
-    """Whether labels are positions in the text."""
+    """Return whether the labels are positions in the text, so that token offsets are needed."""
     columns = OFFSET_COLUMNS.get(prediction.kind, ())
     return bool(columns) and set(columns) <= set(examples.column_names)
 
@@ -52,30 +55,35 @@ def convert_labels(
     inputs: dict[str, Any],
     offsets: Offsets | None,
 ) -> list[Label]:
-    """The label of every text.
+    """Convert the labels of all texts.
 
-    Of tags, ``inputs`` get ``labelled``: 1 at the first token of every labelled word.
+    For a model that predicts tags, ``labelled`` is added to the inputs: 1 at the first token of
+    every labelled word.
 
     Args:
-        prediction: of the model.
-        examples: the texts.
-        tokenizer: of the model.
-        inputs: of the texts, by name, lists of one number per token.
-        offsets: of their tokens; None where no label names a place.
+        prediction: Description of what the model predicts.
+        examples: The examples.
+        tokenizer: Tokenizer of the model.
+        inputs: Inputs of the texts by name, as lists with one number per token.
+        offsets: Start and end of every token; None if the labels are no positions.
+
+    Returns:
+        The label of every text.
 
     Raises:
-        AttnProbeError: labels of another kind than the prediction, or unknown ones.
+        AttnProbeError: If the labels are of another type than the prediction, or unknown to the
+            model.
     """
     if offsets is None and needs_offsets(prediction, examples):
         raise AttnProbeError(
-            "expected a fast tokenizer for labels of words and characters, got "
+            "labels of words and characters need a fast tokenizer, got "
             f"{type(tokenizer).__name__}; load the model with its fast tokenizer"
         )
     if prediction.kind == "answer":
         raise AttnProbeError(
-            "expected passages with questions for a language model, got texts; give Answers"
+            "a language model needs passages with questions, got texts; pass Answers"
         )
-    kinds: Mapping[str, Callable[[], Sequence[Label]]] = {
+    converters: Mapping[str, Callable[[], Sequence[Label]]] = {
         "classes": lambda: convert_class_labels(prediction.outcomes, examples),
         "choice": lambda: _convert_choice_labels(prediction, examples),
         "labels": lambda: _convert_label_sets(prediction, examples),
@@ -84,183 +92,245 @@ def convert_labels(
         "tags": lambda: _convert_tags(prediction, examples, inputs, offsets),
         "span": lambda: _convert_answer_spans(prediction, examples, inputs, offsets),
     }
-    return [*kinds[prediction.kind]()]
+    return [*converters[prediction.kind]()]
 
 
 def convert_class_labels(classes: Sequence[str], examples: "datasets.Dataset") -> list[int]:
-    """The examples' labels as the model numbers its classes, -1 for none.
+    """Convert class labels to the model's numbering.
+
+    Args:
+        classes: Names of the model's classes.
+        examples: The examples.
+
+    Returns:
+        The model's index of the class of every text; −1 for texts without a label.
 
     Raises:
-        AttnProbeError: a label that the model does not know, or has two classes for.
+        AttnProbeError: If the model has no class, or two classes, with the name of a label.
     """
     labels = read_column(examples, "label")
     has_names = hasattr(examples.features["label"], "names")
-    expected, said = "one class per text", "a class"
-    if len(classes) == 2 and classes[0] == f"not {classes[1]}":  # one logit
+    has_single_logit = len(classes) == 2 and classes[0] == f"not {classes[1]}"
+    if has_single_logit:
         expected = "0 or 1"
-        said = "a probability, or with --predicts number a number"
-    _check_label_types(labels, int, expected, said)
+        predicted = "a probability, or with --predicts number a number"
+    else:
+        expected, predicted = "one class per text", "a class"
+    _check_label_types(labels, int, expected, predicted)
     names = list_label_names(examples)
-    numbers = _match_names(classes, names, has_names)
-    known = {-1: -1}
+    model_indices = _match_names(classes, names, has_names)
+    converted = {-1: -1}
     for label in sorted({*labels} - {-1}):
-        number = numbers[label]
-        if number is None:
+        model_index = model_indices[label]
+        if model_index is None:
             raise AttnProbeError(
-                f"the data has label {names[label]!r} ({label}), the model knows "
+                f"the data has label {names[label]!r} ({label}), but the model has "
                 f"{len(classes)} labels: {', '.join(classes)}; audit it on data with its own "
-                "labels, or say --labels DATA=MODEL"
+                "labels, or map them with --labels DATA=MODEL"
             )
-        known[label] = number
-    return [known[label] for label in labels]
+        converted[label] = model_index
+    return [converted[label] for label in labels]
 
 
 def _match_names(classes: Sequence[str], names: Sequence[str], has_names: bool) -> list[int | None]:
-    """Returns for each class name of the data the model's number; None where it has none.
+    """Match the class names of the data to those of the model.
 
-    Labels without names are the model's numbers. Names are compared without case and
-    blanks around; where none is the same and either side's are nothing but numbers, such as
-    LABEL_0, the numbers count.
+    Labels without names are the model's indices. Names are compared without case and surrounding
+    blanks. If no name matches and the names of one side are only numbers, such as LABEL_0, classes
+    are matched by number.
+
+    Args:
+        classes: Names of the model's classes.
+        names: Names of the data's classes.
+        has_names: Whether the data has names for its classes.
+
+    Returns:
+        For each name of the data, the model's index; None if the model has no such class.
 
     Raises:
-        AttnProbeError: two of the model's classes have the name of a label.
+        AttnProbeError: If two of the model's classes have the same name as a label.
     """
     if not has_names:
-        return [k if k < len(classes) else None for k in range(len(names))]
-    known = [name.strip().casefold() for name in classes]
-    given = [name.strip().casefold() for name in names]
-    _check_unique_names(classes, known, given)
-    numbers = [known.index(name) if name in known else None for name in given]
-    if any(number is not None for number in numbers):
-        return numbers
+        return [index if index < len(classes) else None for index in range(len(names))]
+    model_names = [name.strip().casefold() for name in classes]
+    data_names = [name.strip().casefold() for name in names]
+    _check_unique_names(classes, model_names, data_names)
+    matches = [model_names.index(name) if name in model_names else None for name in data_names]
+    if any(index is not None for index in matches):
+        return matches
 
-    # No name is the same: where either side's are nothing but numbers, those count.
-    if all(map(NUMBERED_NAME.fullmatch, given)):
-        said = [int(name.rpartition("_")[2]) for name in given]
-        return [k if k < len(known) else None for k in said]
-    if len(given) == len(known) and all(map(NUMBERED_NAME.fullmatch, known)):
-        return [*range(len(known))]
-    return numbers
+    # No name matches. If one side has only numbers, match by number.
+    if all(map(NUMBERED_NAME.fullmatch, data_names)):
+        numbers = [int(name.rpartition("_")[2]) for name in data_names]
+        return [number if number < len(model_names) else None for number in numbers]
+    has_equal_counts = len(data_names) == len(model_names)
+    if has_equal_counts and all(map(NUMBERED_NAME.fullmatch, model_names)):
+        return [*range(len(model_names))]
+    return matches
 
 
-def _check_unique_names(classes: Sequence[str], known: Sequence[str], given: Sequence[str]) -> None:
-    twice = {name for name, count in Counter(known).items() if count > 1}
-    if twice & set(given):
-        alike = [repr(c) for c, name in zip(classes, known, strict=True) if name in twice]
+def _check_unique_names(
+    classes: Sequence[str], model_names: Sequence[str], data_names: Sequence[str]
+) -> None:
+    """Raise AttnProbeError if two of the model's classes have the same name as a label."""
+    repeated_names = {name for name, count in Counter(model_names).items() if count > 1}
+    if repeated_names & set(data_names):
+        repeated_classes = [
+            repr(original)
+            for original, name in zip(classes, model_names, strict=True)
+            if name in repeated_names
+        ]
         raise AttnProbeError(
-            "expected classes of different names, to match the data's labels by, the model "
-            f"has {', '.join(alike)}; rename them in its id2label, or give labels as its "
-            "numbers"
+            "labels are matched by the names of the classes, but several classes of the model have "
+            f"the same name: {', '.join(repeated_classes)}; rename them in its id2label, or use the "
+            "model's numbers as labels"
         )
 
 
-def _check_label_types(labels: Sequence[Any], kind: type, expected: str, predicts: str) -> None:
-    """Checks that the labels are of the kind that the model predicts."""
+def _check_label_types(
+    labels: Sequence[Any], label_type: type, expected: str, predicted: str
+) -> None:
+    """Check that all labels have the type that suits the model.
+
+    Args:
+        labels: The labels; None for texts without a label.
+        label_type: Type of a suitable label.
+        expected: Description of a suitable label, for the error message.
+        predicted: Description of what the model predicts, for the error message.
+
+    Raises:
+        AttnProbeError: If a label has another type.
+    """
     for row, label in enumerate(labels):
-        if label is not None and not isinstance(label, kind):
-            given = "several labels" if isinstance(label, list) else repr(label)
+        if label is not None and not isinstance(label, label_type):
+            description = "several labels" if isinstance(label, list) else repr(label)
             raise AttnProbeError(
-                f"the model predicts {predicts}: expected {expected} as label, row {row} "
-                f"has {given}; audit it on data of its own task, or name another column "
-                "with --label-column"
+                f"the model predicts {predicted}: expected {expected} as label, row {row} has "
+                f"{description}; audit it on data of its own task, or name another column with "
+                "--label-column"
             )
 
 
-def _check_no_text_labels(prediction: Prediction, examples: "datasets.Dataset", expected: str) -> None:
-    """Checks that no label is about the whole text, for a model that predicts its parts."""
+def _check_no_text_labels(
+    prediction: Prediction, examples: "datasets.Dataset", expected: str
+) -> None:
+    """Check that no text has a single label, for a model that predicts parts of a text.
+
+    Args:
+        prediction: Description of what the model predicts.
+        examples: The examples.
+        expected: Description of a suitable label, for the error message.
+
+    Raises:
+        AttnProbeError: If a text has a single label.
+    """
     labels = read_column(examples, "label")
     _check_label_types(labels, int, expected, prediction.name)
-    row = next((row for row, label in enumerate(labels) if label >= 0), None)
-    if row is not None:
+    labelled_row = next((row for row, label in enumerate(labels) if label >= 0), None)
+    if labelled_row is not None:
         raise AttnProbeError(
-            f"the model predicts {prediction.name}: expected {expected} or no labels, "
-            f"row {row} has one label for the whole text; audit it on data of its own "
-            "task, or leave the labels out"
+            f"the model predicts {prediction.name}: expected {expected} or no labels, row "
+            f"{labelled_row} has one label for the whole text; audit it on data of its own task, "
+            "or remove the labels"
         )
 
 
 def _convert_choice_labels(prediction: Prediction, examples: "datasets.Dataset") -> list[int]:
+    """Check the indices of the correct choices, and return them."""
     labels = read_column(examples, "label")
     _check_label_types(labels, int, "the number of the right choice", prediction.name)
-    if "choices" not in examples.column_names:  # of each choice by itself
+    # The single pairs of a text and a choice have no column of choices.
+    if "choices" not in examples.column_names:
         return labels
     choices = read_column(examples, "choices")
-    for row, (label, of_row) in enumerate(zip(labels, choices, strict=True)):
-        if label >= len(of_row):
+    for row, (label, row_choices) in enumerate(zip(labels, choices, strict=True)):
+        if label >= len(row_choices):
             raise AttnProbeError(
-                f"expected as label the number of a choice, from 0 to {len(of_row) - 1}, "
-                f"or -1 for none, row {row} has {label}; renumber it"
+                f"expected as label the number of a choice, from 0 to {len(row_choices) - 1}, or "
+                f"-1 for unlabelled texts, row {row} has {label}; renumber it"
             )
     return labels
 
 
 def _convert_label_sets(prediction: Prediction, examples: "datasets.Dataset") -> list[list[int]]:
-    """0 or 1 per label; −1 for all of them where none is known."""
+    """Convert sets of labels to 0 or 1 for each label of the model.
+
+    Returns:
+        For each text, 1 for labels that hold, 0 for labels that do not hold, and −1 for labels
+        that are unknown: those that the data has no name for, and all labels of a text without a
+        label.
+    """
     labels = read_column(examples, "label")
     n_labels = len(prediction.parts)
     if all(isinstance(label, int) and label < 0 for label in labels):
         return [[-1] * n_labels for _ in labels]
     _check_label_types(labels, list, "a list of the labels that hold", prediction.name)
-    names = get_class_names(examples.features["label"])
-    given = names or [f"LABEL_{k}" for k in range(n_labels)]
-    numbers = _match_names(prediction.parts, given, names is not None)
-    # of a label that the data has names for, but not this one, nothing is known
-    known = [k for k in numbers if k is not None]
-    if not known:
+    class_names = get_class_names(examples.features["label"])
+    data_names = class_names or [f"LABEL_{index}" for index in range(n_labels)]
+    model_indices = _match_names(prediction.parts, data_names, class_names is not None)
+    matched_indices = [index for index in model_indices if index is not None]
+    if not matched_indices:
         raise AttnProbeError(
-            f"the data has labels {', '.join(given[:5])}, the model knows others: "
+            f"the data has labels {', '.join(data_names[:5])}, but the model has other ones: "
             f"{', '.join(prediction.parts)}; audit it on data with its own labels"
         )
     rows = []
-    for row, label in enumerate(labels):
-        hold = [-1] * n_labels
-        for place in known if label is not None else ():
-            hold[place] = 0
-        for k in label or ():
-            number = numbers[k] if k < len(numbers) else None
-            if number is None:
-                name = repr(names[k]) if names else k
+    for row, row_labels in enumerate(labels):
+        values = [-1] * n_labels
+        if row_labels is not None:
+            for index in matched_indices:
+                values[index] = 0
+        for label in row_labels or ():
+            model_index = model_indices[label] if label < len(model_indices) else None
+            if model_index is None:
+                name = repr(class_names[label]) if class_names else label
                 raise AttnProbeError(
-                    f"row {row} has label {name}, the model knows {n_labels} labels: "
+                    f"row {row} has label {name}, but the model has {n_labels} labels: "
                     f"{', '.join(prediction.parts)}; audit it on data with its own labels"
                 )
-            hold[number] = 1
-        rows.append(hold)
+            values[model_index] = 1
+        rows.append(values)
     return rows
 
 
 def _convert_numbers(prediction: Prediction, examples: "datasets.Dataset") -> list[float]:
-    """Labels as numbers; NaN where there is none."""
+    """Convert labels to numbers; NaN for texts without a label."""
     labels = read_column(examples, "label")
     _check_label_types(labels, int | float, "a number", "a number")  # type: ignore[arg-type]
     if hasattr(examples.features["label"], "names"):
         names = ", ".join(list_label_names(examples)[:5])
         raise AttnProbeError(
-            f"the model predicts a number: expected numbers as labels, got the classes "
-            f"{names}; name another column with --label-column, or say --predicts "
-            "probability"
+            f"the model predicts a number: expected numbers as labels, got the classes {names}; "
+            "name another column with --label-column, or use --predicts probability"
         )
-    are_ids = str(examples.features["label"].dtype).startswith("int")
-    nothing = are_ids and all(label == -1 for label in labels)
-    numbers = [math.nan if nothing or label is None else float(label) for label in labels]
+    # A data set without labels has the integer −1 in every row.
+    has_integers = str(examples.features["label"].dtype).startswith("int")
+    is_unlabelled = has_integers and all(label == -1 for label in labels)
+    numbers = [math.nan if is_unlabelled or label is None else float(label) for label in labels]
     if not prediction.has_one_part and not all(map(math.isnan, numbers)):
         raise AttnProbeError(
-            f"the model predicts {prediction.name}, whose labels are not read: expected "
-            "none, got one number per text; leave the labels out, and give the unit with "
-            "--scale"
+            f"the model predicts {prediction.name}, for which labels are not supported, but every "
+            "text has a number as label; remove the labels, and set the unit with --scale"
         )
     return numbers
 
 
 def compute_label_spread(examples: "datasets.Dataset") -> float | None:
-    """Standard deviation of numeric labels; None where there are none, or all are equal."""
+    """Compute the standard deviation of numeric labels.
+
+    Args:
+        examples: The examples.
+
+    Returns:
+        The standard deviation; None if the labels are no numbers or all equal.
+    """
     if hasattr(examples.features["label"], "names"):
         return None
     labels = read_column(examples, "label")
     if not all(isinstance(label, int | float) for label in labels):
         return None
-    known = [float(label) for label in labels if not math.isnan(label)]
-    spread = statistics.pstdev(known) if len(known) > 1 else 0.0
+    numbers = [float(label) for label in labels if not math.isnan(label)]
+    spread = statistics.pstdev(numbers) if len(numbers) > 1 else 0.0
     return spread or None
 
 
@@ -269,32 +339,32 @@ def _convert_masked_words(
     tokenizer: PreTrainedTokenizerBase,
     inputs: Mapping[str, Any],
 ) -> list[int]:
-    """Token id of the masked word; −1 where there is none or it has several tokens."""
+    """Convert masked words to token ids; −1 for texts without a word, and for words of many tokens."""
     labels = read_column(examples, "label")
     _check_label_types(labels, int, "one word per text", "a masked word")
     _check_masks(labels, tokenizer, inputs["input_ids"])
     if not hasattr(examples.features["label"], "names"):
-        row = next((row for row, label in enumerate(labels) if label >= 0), None)
-        if row is not None:
+        numbered_row = next((row for row, label in enumerate(labels) if label >= 0), None)
+        if numbered_row is not None:
             raise AttnProbeError(
                 "the model predicts a masked word: expected the word as label, row "
-                f"{row} has the number {labels[row]}; write the word, or leave the "
-                "labels out"
+                f"{numbered_row} has the number {labels[numbered_row]}; write the word, or remove "
+                "the labels"
             )
         return labels
-    ids = []
+    word_ids = []
     for name in list_label_names(examples):
-        tokens = tokenizer(f" {name}", add_special_tokens=False)["input_ids"]
-        is_one = len(tokens) == 1 and tokens[0] != tokenizer.unk_token_id
-        ids.append(tokens[0] if is_one else -1)
-    numbers = [ids[label] if label >= 0 else -1 for label in labels]
-    n_lost = sum(ids[label] < 0 for label in labels if label >= 0)
-    if n_lost:
+        token_ids = tokenizer(f" {name}", add_special_tokens=False)["input_ids"]
+        is_known_token = len(token_ids) == 1 and token_ids[0] != tokenizer.unk_token_id
+        word_ids.append(token_ids[0] if is_known_token else -1)
+    converted = [word_ids[label] if label >= 0 else -1 for label in labels]
+    n_unusable = sum(word_ids[label] < 0 for label in labels if label >= 0)
+    if n_unusable:
         logger.warning(
-            "of %d texts the label is no single token, they count as not labelled",
-            n_lost,
+            "the labels of %d texts are no single tokens; these texts count as unlabelled",
+            n_unusable,
         )
-    return numbers
+    return converted
 
 
 def _check_masks(
@@ -302,18 +372,18 @@ def _check_masks(
     tokenizer: PreTrainedTokenizerBase,
     input_ids: Sequence[Sequence[int]],
 ) -> None:
-    """Checks that every text has a mask token, and at most one if it has a label."""
+    """Check that every text has a mask token, and exactly one if it has a label."""
     for row, (label, ids) in enumerate(zip(labels, input_ids, strict=True)):
         n_masks = list(ids).count(tokenizer.mask_token_id)
         if n_masks == 0:
             raise AttnProbeError(
-                f"expected a mask token ({tokenizer.mask_token}) in every text, row {row} "
-                "has none that is read; write it in place of the word to predict"
+                f"expected a mask token ({tokenizer.mask_token}) in every text, row {row} has none "
+                "that is read; write it in place of the word to predict"
             )
         if n_masks > 1 and label >= 0:
             raise AttnProbeError(
-                f"expected one mask in a text with a word as label, row {row} has "
-                f"{n_masks}; mask one word per text, or leave the labels out"
+                f"expected one mask in a text with a word as label, row {row} has {n_masks}; mask "
+                "one word per text, or remove the labels"
             )
 
 
@@ -323,64 +393,85 @@ def _convert_tags(
     inputs: dict[str, Any],
     offsets: Offsets | None,
 ) -> list[list[int]]:
-    """Tags of the labelled words, in the order of the words' first tokens."""
+    """Convert tags of words to tags of the model, and add ``labelled`` to the inputs.
+
+    Args:
+        prediction: Description of what the model predicts.
+        examples: The examples.
+        inputs: Inputs of the texts; ``labelled`` is 1 at the first token of every labelled word.
+        offsets: Start and end of every token; None without tags.
+
+    Returns:
+        For each text, the tags of its labelled words in the order of their first tokens.
+    """
     if offsets is None:
         _check_no_text_labels(prediction, examples, "a label for every word (word_labels)")
         return [[-1]] * len(examples)
     names = get_class_names(examples.features["word_labels"])
-    numbers = None
+    model_indices = None
     if names is not None:
-        numbers = _match_names(prediction.outcomes, names, has_names=True)
-    texts, tags = (
-        read_column(examples, "text"),
-        read_column(examples, "word_labels"),
-    )
+        model_indices = _match_names(prediction.outcomes, names, has_names=True)
+    texts, tags = read_column(examples, "text"), read_column(examples, "word_labels")
     inputs["labelled"], rows = [], []
-    for row, tokens in enumerate(offsets):
-        of_char = _index_tags_by_character(texts[row], tags[row] or [])
-        labelled, of_row = [0] * len(tokens), []
-        for place, (start, end) in enumerate(tokens):
-            first = next((at for at in range(start, end) if at in of_char), None)
-            if first is None or inputs["special_tokens_mask"][row][place]:
+    for row, token_spans in enumerate(offsets):
+        remaining_tags = _index_tags_by_character(texts[row], tags[row] or [])
+        labelled: list[int] = [0] * len(token_spans)
+        row_tags: list[int] = []
+        for position, (start, end) in enumerate(token_spans):
+            word_start = next((k for k in range(start, end) if k in remaining_tags), None)
+            if word_start is None or inputs["special_tokens_mask"][row][position]:
                 continue
-            labelled[place] = 1
-            of_row.append(_convert_tag(prediction, names, numbers, of_char.pop(first), row))
-        if not of_row and texts[row].strip():
+            labelled[position] = 1
+            tag = remaining_tags.pop(word_start)
+            row_tags.append(_convert_tag(prediction, names, model_indices, tag, row))
+        if not row_tags and texts[row].strip():
             raise AttnProbeError(
-                f"expected a label of a word in every text, row {row} has none that the "
-                "model reads; leave it out"
+                f"expected a label of a word in every text, row {row} has none that the model "
+                "reads; leave it out"
             )
         inputs["labelled"].append(labelled)
-        rows.append(of_row)
+        rows.append(row_tags)
     return rows
 
 
 def _index_tags_by_character(text: str, tags: Sequence[int]) -> dict[int, int]:
-    """The tag of each labelled word, by the position of its first character."""
-    starts = [word.start() for word in re.finditer(r"\S+", text)]
-    if len(tags) > len(starts):
+    """Return the tag of each labelled word, by the position of the word's first character."""
+    word_starts = [word.start() for word in re.finditer(r"\S+", text)]
+    if len(tags) > len(word_starts):
         raise AttnProbeError(
-            f"expected a tag for each of {len(starts)} words, got {len(tags)}; count "
-            "words as white space separates them"
+            f"expected a tag for each of {len(word_starts)} words, got {len(tags)}; count words as "
+            "white space separates them"
         )
-    return {start: tag for start, tag in zip(starts, tags, strict=False) if tag >= 0}
+    return {start: tag for start, tag in zip(word_starts, tags, strict=False) if tag >= 0}
 
 
 def _convert_tag(
     prediction: Prediction,
     names: Sequence[str] | None,
-    numbers: list[int | None] | None,
+    model_indices: list[int | None] | None,
     tag: int,
     row: int,
 ) -> int:
-    number = tag if numbers is None else numbers[tag]
-    if number is None or number >= len(prediction.outcomes):
-        given = tag if names is None else repr(names[tag])
+    """Convert one tag of the data to the model's index.
+
+    Args:
+        prediction: Description of what the model predicts.
+        names: Names of the data's tags; None if tags are the model's indices.
+        model_indices: The model's index for each tag of the data; None if they are the same.
+        tag: The tag.
+        row: Row of the text, for the error message.
+
+    Returns:
+        The model's index.
+    """
+    model_index = tag if model_indices is None else model_indices[tag]
+    if model_index is None or model_index >= len(prediction.outcomes):
+        description = tag if names is None else repr(names[tag])
         raise AttnProbeError(
-            f"row {row} has tag {given}, the model knows {len(prediction.outcomes)} tags: "
+            f"row {row} has tag {description}, but the model has {len(prediction.outcomes)} tags: "
             f"{', '.join(prediction.outcomes)}; audit it on data with its own tags"
         )
-    return number
+    return model_index
 
 
 def _convert_answer_spans(
@@ -389,31 +480,33 @@ def _convert_answer_spans(
     inputs: Mapping[str, Any],
     offsets: Offsets | None,
 ) -> list[list[int]]:
-    """First and last token of every answer; −1 where it is unknown or was cut off."""
-    for row, of_row in enumerate(inputs["segment_ids"]):
-        if 1 not in of_row:
+    """Convert answers from characters to tokens.
+
+    Returns:
+        The first and last token of every answer; −1 for answers that are unknown or were cut off.
+    """
+    for row, segments in enumerate(inputs["segment_ids"]):
+        if 1 not in segments:
             raise AttnProbeError(
-                f"expected a context beside every question, row {row} has an empty one; "
-                "leave it out"
+                f"expected a context for every question, row {row} has an empty one; leave it out"
             )
     if offsets is None:
         _check_no_text_labels(prediction, examples, "where the answer is (answers)")
         return [[-1, -1]] * len(examples)
-    starts, ends = (
-        read_column(examples, "answer_start"),
-        read_column(examples, "answer_end"),
-    )
+    starts, ends = read_column(examples, "answer_start"), read_column(examples, "answer_end")
     contexts = read_column(examples, "text_pair")
     rows = []
-    for row, tokens in enumerate(offsets):
+    for row, token_spans in enumerate(offsets):
         segments = inputs["segment_ids"][row]
-        answer = contexts[row][: max(ends[row], 0)].rstrip()
-        inside = [
-            place
-            for place, (start, end) in enumerate(tokens)
-            if segments[place] == 1 and end > starts[row] and start < ends[row]
+        text_up_to_answer_end = contexts[row][: max(ends[row], 0)].rstrip()
+        answer_tokens = [
+            position
+            for position, (start, end) in enumerate(token_spans)
+            if segments[position] == 1 and end > starts[row] and start < ends[row]
         ]
-        is_whole = inside and tokens[inside[-1]][1] >= len(answer)
-        known = is_whole and starts[row] >= 0
-        rows.append([inside[0], inside[-1]] if known else [-1, -1])
+        is_complete = answer_tokens and token_spans[answer_tokens[-1]][1] >= len(
+            text_up_to_answer_end
+        )
+        is_known = is_complete and starts[row] >= 0
+        rows.append([answer_tokens[0], answer_tokens[-1]] if is_known else [-1, -1])
     return rows

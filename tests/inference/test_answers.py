@@ -15,16 +15,20 @@ from scipy.stats import beta
 from hf_attnprobe import Answers, AuditOptions, Data, Report, audit, build_tokenizer
 from hf_attnprobe.adapters.language_model.adapter import LanguageModelAdapter
 from hf_attnprobe.adapters.language_model.kv_cache_passes import PromptRunner
-from hf_attnprobe.adapters.language_model.prompt_batching import JobCancelled, run_batched, run_jobs_together
+from hf_attnprobe.adapters.language_model.prompt_batching import (
+    JobCancelled,
+    run_batched,
+    run_jobs_together,
+)
 from hf_attnprobe.core import progress
 from hf_attnprobe.data.specs import to_answers
 from hf_attnprobe.inference import answers
 from hf_attnprobe.inference.answers import encode_answers, generate_answers
 from hf_attnprobe.plots.highlighted_text import HighlightedText
 from hf_attnprobe.protocol import ALL
-from hf_attnprobe.reports.result import report_to_json
+from hf_attnprobe.reports.result import convert_report_to_json
 from hf_attnprobe.reports.verdict import warn_about_precision
-from hf_attnprobe.statistics.rows import OF_UNITS
+from hf_attnprobe.statistics.rows import UNIT_STATISTICS
 from tests.helpers import tiny_language_models, tiny_models
 from tests.helpers.error_messages import refused
 from tests.helpers.tiny_language_models import PASSAGE, ROWS, units
@@ -334,12 +338,12 @@ BAD = {
     "empty question": ([ROWS[0] | {"question": None}], "row 0 has an empty cell"),
     "a number": ([ROWS[0] | {"question": 3}], "row 0 has int"),
     "turns in words": ([{"context": "A.", "turns": "Hi"}], "turns, each with a role"),
-    "not there": ([{"prompt": "Ann sings.", "context": "Bob sings."}], "stands there 0 times"),
-    "twice": ([{"prompt": "Ann. Ann.", "context": "Ann."}], "the passage of text 0 once in its"),
-    "other order": ([{"prompt": "A dog. A cat.", "context": ["cat", "dog"]}], "in their order"),
+    "not there": ([{"prompt": "Ann sings.", "context": "Bob sings."}], "occurs 0 times"),
+    "twice": ([{"prompt": "Ann. Ann.", "context": "Ann."}], "the passage of text 0 must occur once"),
+    "other order": ([{"prompt": "A dog. A cat.", "context": ["cat", "dog"]}], "in the order of the prompt"),
     "one unit": ([ROWS[0] | {"context": "Bob lives in Oslo."}], "are of one sentence only"),
-    "the same answer": ([ROWS[0] | {"other": "Oslo"}], "expected another answer that differs"),
-    "too long": ([ROWS[0] | {"context": LONG}], "the model reads 512"),
+    "the same answer": ([ROWS[0] | {"other": "Oslo"}], "the other answer of text 0 must differ"),
+    "too long": ([ROWS[0] | {"context": LONG}], "the model reads at most 512"),
     "a cat": (
         [{"context": "A.", "turns": [{"role": "cat", "content": "A."}]}],
         "the chat template refuses text 0: roles are system",
@@ -361,7 +365,7 @@ def test_columns_and_units_that_are_not_there_are_refused(chat, model):
 def test_turns_need_a_chat_template(plain, model):
     turns = [{"role": "user", "content": PASSAGE}]
     rows = [{"context": PASSAGE, "turns": turns}]
-    refused("expected a tokenizer with a chat template", made, rows, plain, model)
+    refused("turns need a tokenizer with a chat template", made, rows, plain, model)
 
 
 def test_an_answer_that_continues_no_prompt_is_refused(model):
@@ -371,12 +375,12 @@ def test_an_answer_that_continues_no_prompt_is_refused(model):
         transformers.convert_slow_tokenizer.pre_tokenizers.ByteLevel(add_prefix_space=True)
     )
     rows = [{"prompt": f"{PASSAGE} Os", "context": PASSAGE, "answer": "lo"}]
-    refused("expected an answer that continues the prompt of text 0", made, rows, spaced, model)
+    refused("would change the last token of the prompt of text 0", made, rows, spaced, model)
 
 
 def test_another_models_vocabulary_is_refused(chat, model):
     few = tiny_language_models.llama(chat, vocab_size=50)
-    refused("the model embeds ids below 50", made, ROWS, chat, few)
+    refused("the model embeds only ids below 50", made, ROWS, chat, few)
 
 
 def test_logits_that_are_no_numbers_are_refused(chat):
@@ -384,14 +388,14 @@ def test_logits_that_are_no_numbers_are_refused(chat):
     with torch.no_grad():
         broken.lm_head.weight[:] = torch.nan
     rows = [{key: ROWS[0][key] for key in ("context", "question")}]
-    refused("are no numbers (NaN or infinite)", made, rows, chat, broken)
+    refused("are NaN or infinite", made, rows, chat, broken)
 
 
 def test_a_model_that_says_nothing_is_refused(chat):
     silent = tiny_language_models.llama(chat)
     silent.generation_config.eos_token_id = [*range(len(chat))]
     rows = [{key: row[key] for key in ("context", "question")} for row in ROWS]
-    refused("2 of 2 were answered by no token at all", made, rows, chat, silent)
+    refused("2 of 2 have an empty answer", made, rows, chat, silent)
 
 
 def test_texts_of_one_unit_are_left_out_and_said(chat, model, caplog):
@@ -407,7 +411,7 @@ def test_nothing_is_trained_on_answers():
 def test_a_wrong_use_is_one_line(chat, model, tmp_path):
     classifier, said = (
         tiny_models.bert(chat),
-        "expected a language model (…ForCausalLM) for Answers",
+        "Answers needs a language model",
     )
     refused(said, audit, classifier, Answers(ROWS), tokenizer=chat)
     texts = [{"text": "Bob sings.", "label": 1}]
@@ -415,7 +419,7 @@ def test_a_wrong_use_is_one_line(chat, model, tmp_path):
     tiny_models.saved(tmp_path, classifier, chat)
     refused(said, audit, str(tmp_path), Answers(ROWS))
     options = AuditOptions(rows="all")
-    said = "expected a language model for rows='all'"
+    said = "rows='all' needs a language model"
     refused(said, audit, str(tmp_path), texts, options=options)
 
 
@@ -495,7 +499,7 @@ def test_the_command_finds_columns_and_is_repeatable(cli, folder, report):
     command = ["audit", "--model", folder / "model", "--dataset", folder / "qa.jsonl"]
     command += ["--tests", "correlation", "--no-single-heads", "--max-new-tokens", "4", "--json"]
     found = json.loads(cli(*command).out)
-    assert found["statistics"] == json.loads(json.dumps(report_to_json(report)["statistics"]))
+    assert found["statistics"] == json.loads(json.dumps(convert_report_to_json(report)["statistics"]))
     assert found["provenance"]["asked_for"]["max_new_tokens"] == 4
 
 
@@ -582,9 +586,9 @@ def usual(folder):
 
 def test_by_default_all_attention_is_asked_as_a_whole(usual):
     assert usual.provenance["tests"] == ["permutation", "sources", "knockout"]
-    assert usual.rows.of_tests().sites == {(ALL, ALL)}
+    assert usual.rows.select_test_columns().sites == {(ALL, ALL)}
     assert "left_out" not in usual.provenance
-    assert {s.statistic for s in usual.statistics}.isdisjoint(OF_UNITS)
+    assert {s.statistic for s in usual.statistics}.isdisjoint(UNIT_STATISTICS)
     assert usual.provenance["options"]["permutation"]["n_permutations"] == 20
 
 
@@ -594,8 +598,8 @@ def test_heads_are_tested_by_name(folder):
     every = audit(str(folder / "model"), data, options=AuditOptions(heads=["all"]), **few)
     layer = audit(str(folder / "model"), data, options=AuditOptions(layers=[1]), **few)
     heads = {(layer, head) for layer in range(2) for head in range(4)}
-    assert every.rows.of_tests().sites == heads | {(ALL, ALL), (0, ALL), (1, ALL)}
-    assert layer.rows.of_tests().sites == {(1, head) for head in range(4)} | {(1, ALL)}
+    assert every.rows.select_test_columns().sites == heads | {(ALL, ALL), (0, ALL), (1, ALL)}
+    assert layer.rows.select_test_columns().sites == {(1, head) for head in range(4)} | {(1, ALL)}
     said = "ask for another one, or for single heads (--heads all"
     refused(said, audit, str(folder / "model"), data, ["head_roles"], progress=False)
 

@@ -4,7 +4,13 @@ import pytest
 import torch
 
 from hf_attnprobe import AttnProbeError, build_tokenizer, load_examples, wrap
-from hf_attnprobe.inference.outputs import build_guide_rows, predict, read_outputs, get_special_ids, make_guide
+from hf_attnprobe.inference.outputs import (
+    build_guide_rows,
+    get_special_ids,
+    make_guide,
+    predict,
+    read_outputs,
+)
 from tests.helpers import tiny_models
 from tests.helpers.error_messages import refused
 
@@ -67,8 +73,8 @@ def test_a_guide_stands_at_the_tokens_of_its_text(outputs, tokenizer, examples):
     lacking = {k: weights for k, weights in make_guide(outputs).items() if k != 17}
     shorter = make_guide(outputs) | {31: torch.tensor([0.5, 0.5])}
     for guide, message in (
-        (lacking, "none for text 17"),
-        (shorter, "expected 5 weights for text 31, one per token, the guide has 2"),
+        (lacking, "no attention weights for text 17"),
+        (shorter, "expected 5 weights for text 31, one per token, but the guide has 2"),
     ):
         with pytest.raises(AttnProbeError, match=message):
             build_guide_rows(guide, examples, ids, special)
