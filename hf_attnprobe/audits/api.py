@@ -1,6 +1,7 @@
-"""The public function ``audit``.
+"""The public functions ``audit`` and ``evaluate_scores``.
 
-What computes is imported when it is called, so that help and first errors come at once.
+Heavy modules are imported inside the functions, so that ``--help`` and the first error messages of
+the command line do not wait for them.
 """
 
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from hf_attnprobe.audits.options import AuditOptions
 from hf_attnprobe.core.errors import AttnProbeError
-from hf_attnprobe.core.options import Asked, public_function
+from hf_attnprobe.core.options import TestSelection, public_function
 
 
 if TYPE_CHECKING:
@@ -18,18 +19,61 @@ if TYPE_CHECKING:
     from hf_attnprobe.reports.report import Report
 
 
+DEFAULT_SCORE_TESTS = {
+    "input_erasure": {},
+    "erasure": {},
+    "shapley": {"exact_units": 8, "longer": "phrases"},
+}
+"""Default tests of user-provided scores, with their options.
+
+All subsets of 8 phrases take 256 forward passes per text.
+"""
+DEFAULT_PROMPT_SCORE_TESTS = ("sources",)
+"""Default tests of user-provided scores for a language model."""
+
+
 @public_function
 def audit(
-    model: "Model",
+    model: "ModelLike",
     dataset: Any,
-    tests: Asked | None = None,
+    tests: TestSelection | None = None,
     *,
     options: AuditOptions = AuditOptions(),
     output_dir: str | Path | None = None,
     tokenizer: "PreTrainedTokenizerBase | None" = None,
     progress: bool = True,
 ) -> "Report":
-    """Runs faithfulness tests on every text, at every head, and summarises them.
+    """Run faithfulness tests on the attention of a model, and summarise them in a report.
+
+    Every test runs on every text, for single heads, layers and the mean over all heads.
+
+    Args:
+        model: The model: a folder, a Hub id, ``org/name@revision``, a
+            :class:`~hf_attnprobe.core.options.SavedModel` (which also sets a token and what may be
+            loaded), a loaded model, a (model, tokenizer) pair, a pipeline, or an adapter.
+        dataset: The data set: a name, a folder, a Hub id, examples in memory, or a
+            :class:`~hf_attnprobe.data.specs.Data` that also sets the split, the columns and the
+            number of texts.
+        tests: Names of tests, see :func:`hf_attnprobe.faithfulness.load_tests`, or their options,
+            which may be written as ``{"permutation": {"n_permutations": 10}}``. The name "default"
+            adds all tests that suit the model and the data; None does the same. A default test that
+            the model does not support is left out, and the report's provenance gives the reason.
+        options: Sites to test, and how to run.
+        output_dir: Folder for ``rows``, ``summary.json``, ``texts.json``, ``report.md`` and
+            ``report.html``. Run again with the same folder to resume after an interruption, or to
+            add texts or tests. None writes nothing.
+        tokenizer: Tokenizer of a model that is passed as an object. It is not needed if the model
+            knows the folder from which it was loaded.
+        progress: Whether to display a progress bar on stderr.
+
+    Returns:
+        The report, which is the same on every process.
+
+    Raises:
+        AttnProbeError: If an argument is invalid or does not suit the model, before anything is
+            written.
+
+    Example::
 
         audit("minilm-sst", "sst")
         audit(
@@ -39,98 +83,63 @@ def audit(
             options=AuditOptions(layers=[5]),
             tokenizer=tokenizer,
         )
-
-    Args:
-        model: a folder, a Hub id, ``org/name@revision``, a
-            :class:`~hf_attnprobe.core.options.SavedModel` that says revision, token and
-            what may be read, a loaded model, a (model, tokenizer) pair, a pipeline, or
-            an adapter. With an object give its ``tokenizer`` too, unless it knows the
-            folder it was loaded from.
-        dataset: a name, folder or Hub id, examples in memory, or a
-            :class:`~hf_attnprobe.data.specs.Data` that says split, columns and
-            limit.
-        tests: names of tests, see :func:`hf_attnprobe.faithfulness.tests`, or their
-            options, also as ``{"permutation": {"n_permutations": 10}}``. "default" among them stands for those that suit model and data, and
-            so does None. Of these a test is left out whose needs the model does not
-            meet; the report's provenance says which, and why.
-        options: where to look, and how to run.
-        output_dir: where ``rows``, ``summary.json``, ``texts.json``, ``report.md`` and
-            ``report.html`` go. Run again with the same folder to continue after an
-            interruption, or to add texts or tests. None keeps nothing on disk.
-        tokenizer: that of a model that is given as an object.
-        progress: show a bar on stderr.
-
-    Returns:
-        The report; the same on every process.
-
-    Raises:
-        AttnProbeError: for anything that the caller can mend, before anything is
-            written.
     """
     from hf_attnprobe.audits.pipeline import run_audit
+    from hf_attnprobe.audits.setup import AuditRequest
 
-    return run_audit(
-        model,
-        dataset,
-        tests,
-        options=options,
-        output_dir=output_dir,
-        tokenizer=tokenizer,
-        progress=progress,
-    )
-
-
-DEFAULT_PROMPT_TESTS = ("sources",)
-DEFAULT_SCORE_TESTS = {
-    "input_erasure": {},
-    "erasure": {},
-    "shapley": {"exact_units": 8, "longer": "phrases"},
-}
-"""Tests of rankings, and their options; all sets of 8 phrases are 256 passes a text."""
+    request = AuditRequest(model, dataset, tests, options, tokenizer)
+    return run_audit(request, output_dir, show_progress=progress)
 
 
 @public_function
 def evaluate_scores(
-    model: "Model",
+    model: "ModelLike",
     dataset: Any,
     scores: Any,
-    tests: Asked | None = None,
+    tests: TestSelection | None = None,
     *,
     options: AuditOptions = AuditOptions(),
     output_dir: str | Path | None = None,
     tokenizer: "PreTrainedTokenizerBase | None" = None,
     progress: bool = True,
 ) -> "Report":
-    """Runs tests of rankings with scores that somebody else gave the texts' tokens.
+    """Evaluate the token scores of another explainer with the tests of rankings.
 
-        judge("minilm-sst", Data("sst", test_limit=100), "shap.parquet")
-        judge(model, data, explainer(texts), tokenizer=tokenizer)  # an Explanation of SHAP
-
-    The report compares the scores (``given``) text by text with attention, of several heads
-    their mean, with other rankings, and with the same scores at other tokens (``given_moved``).
+    The report compares the scores (``given``) text by text with attention (the mean over all heads),
+    with other rankings, and with the same scores at other tokens (``given_moved``).
 
     Args:
-        scores: a file or objects, see :func:`~hf_attnprobe.audits.user_scores.read_scores`: higher
-            for what speaks more for the predicted class, or for ``options.target``.
-        tests: without any :data:`DEFAULT_SCORE_TESTS`, of a language model ``sources``; ``plausibility``
-            judges scores too.
+        model: The model, as :func:`audit` accepts it.
+        dataset: The data set, as :func:`audit` accepts it.
+        scores: A file or objects, see :func:`~hf_attnprobe.audits.user_scores.read_scores`. A higher
+            score means more evidence for the predicted class, or for ``options.target``.
+        tests: Names or options of the tests. None stands for :data:`DEFAULT_SCORE_TESTS`, or for
+            ``sources`` with a language model. The test ``plausibility`` supports scores too.
+        options: Options of the audit.
+        output_dir: Output folder, as of :func:`audit`; None writes nothing.
+        tokenizer: Tokenizer of a model that is passed as an object.
+        progress: Whether to display a progress bar on stderr.
 
-    The other arguments, what it returns, and what it raises are those of :func:`audit`.
+    Returns:
+        The report.
+
+    Raises:
+        AttnProbeError: If the scores do not fit the texts, or for the same reasons as in
+            :func:`audit`.
+
+    Example::
+
+        evaluate_scores("minilm-sst", Data("sst", test_limit=100), "shap.parquet")
+        evaluate_scores(model, data, explainer(texts), tokenizer=tokenizer)
     """
     from hf_attnprobe.audits.audited_model import is_language_model
     from hf_attnprobe.audits.pipeline import run_audit
+    from hf_attnprobe.audits.setup import AuditRequest
 
     if scores is None:
-        raise AttnProbeError("expected scores to judge, got None; audit() needs none")
+        raise AttnProbeError("expected scores to evaluate, got None; use audit() without scores")
     if tests is None:
-        tests = DEFAULT_PROMPT_TESTS if is_language_model(model) else DEFAULT_SCORE_TESTS
-    return run_audit(
-        model,
-        dataset,
-        tests,
-        options=options,
-        output_dir=output_dir,
-        tokenizer=tokenizer,
-        progress=progress,
-        scores=scores,
-    )
+        is_prompted = is_language_model(model)
+        tests = DEFAULT_PROMPT_SCORE_TESTS if is_prompted else DEFAULT_SCORE_TESTS
+    request = AuditRequest(model, dataset, tests, options, tokenizer, scores)
+    return run_audit(request, output_dir, show_progress=progress)

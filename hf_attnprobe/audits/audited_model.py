@@ -1,8 +1,8 @@
-"""What is audited: a model behind the protocol, and its tokenizer.
+"""Loads the audited model: its adapter, its tokenizer and a record of its origin.
 
-Attention classifiers are audited in float64. Leave-one-out ranks differences of 1e-8 where a
-prediction is saturated; in float32 such ranks belong to the matrix kernels, and τ then changes
-with the batch size by about .01. It costs about twice the time.
+Attention classifiers are audited in float64. Leave-one-out ranks differences as small as 1e-8 if a
+prediction is saturated. In float32, the ranks of such differences depend on the matrix kernels, and
+Kendall's τ then changes with the batch size by about 0.01. Float64 takes about twice the time.
 """
 
 import copy
@@ -29,25 +29,25 @@ from hf_attnprobe.adapters.transformer.task_heads import predicts_number
 from hf_attnprobe.audits.options import AuditOptions
 from hf_attnprobe.checkpoints.loading import (
     TEXT_GENERATION,
-    check_tokenizer_fits_model,
     check_tokenizer,
+    check_tokenizer_fits_model,
     find_head_by_class,
+    find_saved_task,
     load_model,
     load_processor,
     load_tokenizer,
-    find_saved_task,
 )
 from hf_attnprobe.checkpoints.origins import Origin, find_commit, locate_checkpoint
 from hf_attnprobe.checkpoints.weights import change_weights
 from hf_attnprobe.core.errors import AttnProbeError
-from hf_attnprobe.core.hardware import multiplies_bfloat16
-from hf_attnprobe.core.options import SavedModel, as_saved
-from hf_attnprobe.core.serialization import in_short
+from hf_attnprobe.core.hardware import has_native_bfloat16
+from hf_attnprobe.core.options import SavedModel, to_saved_model
+from hf_attnprobe.core.serialization import format_short
 from hf_attnprobe.inference.encoding import (
     ImageReader,
+    accepts_images,
     find_mask_id,
     make_image_reader,
-    accepts_images,
 )
 from hf_attnprobe.protocol import AttentionModelBase
 
@@ -64,22 +64,28 @@ ModelLike = (
     | tuple[nn.Module, PreTrainedTokenizerBase]
     | list[Any]
 )
-"""What an audit takes for a model."""
-
+"""Anything that an audit accepts as a model."""
 TokenizerLike = Any
-"""A tokenizer, or for a model of images its image processor."""
-
+"""A tokenizer, or the image processor of a model that reads images."""
 HALF_PRECISION_TYPES = ("bfloat16", "float16")
+"""Values of ``--dtype`` whose results are compared with float32."""
 SLOW_CPU_TYPES = {torch.bfloat16, torch.float16}
+"""Data types in which most CPUs compute slowly."""
 
 
 @dataclass(frozen=True)
 class AuditedModel:
-    """The model that is audited, by name and behind the protocol, and its tokenizer.
+    """The audited model with its adapter and tokenizer.
 
-    ``origin`` is what a report records of where the model is from. ``has_unit`` is False
-    of a model that predicts a number where nothing says what its changes are counted in.
-    ``exact`` makes the same model in float32 where it is asked for in half precision.
+    Attributes:
+        name: Name of the model: a folder, a Hub id or a class.
+        adapter: The adapter, which runs the model.
+        tokenizer: Tokenizer, or reader of images.
+        origin: Plain data about the origin of the weights, for the report's provenance.
+        has_number_unit: Whether the unit of a predicted number is known; True for models that
+            predict something else.
+        make_float32_adapter: Function that makes an adapter of the same model in float32; None
+            unless the audit uses half precision.
     """
 
     name: str
@@ -92,7 +98,14 @@ class AuditedModel:
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model and its tokenizer, before any adapter; the fields are those of a Subject."""
+    """A model and its tokenizer, before an adapter is made.
+
+    Attributes:
+        name: Name of the model: a folder, a Hub id or a class.
+        model: The module, or an object that holds one.
+        tokenizer: Tokenizer, or reader of images.
+        origin: Plain data about the origin of the weights, for the report's provenance.
+    """
 
     name: str
     model: Any
@@ -109,178 +122,207 @@ def load_audited_model(
     spread: float | None = None,
     unit: str | None = None,
 ) -> AuditedModel:
-    """The model behind the protocol, on its device, with its tokenizer.
+    """Load a model and its tokenizer, move the model to a device, and make its adapter.
 
     Args:
-        model: a folder, a Hub id, a :class:`~hf_attnprobe.core.options.SavedModel`, a loaded
-            model, a (model, tokenizer) pair, a pipeline, or an adapter.
-        tokenizer: that of a model that is given as an object.
-        spread: standard deviation of the labels, the unit of a predicted number.
-        unit: of a language model: what a passage is cut into, see :class:`BatchFunction`.
+        model: A folder, a Hub id, a :class:`~hf_attnprobe.core.options.SavedModel`, a loaded model,
+            a (model, tokenizer) pair, a pipeline, or an adapter.
+        tokenizer: Tokenizer of a model that is passed as an object.
+        options: Options of the audit.
+        device: Device of the model.
+        spread: Standard deviation of numeric labels, the default unit of a predicted number.
+        unit: Unit into which a passage is divided, for a language model; see :class:`Answers`.
+
+    Returns:
+        The model, ready to run.
 
     Raises:
-        AttnProbeError: it does not load, it has no tokenizer or another model's, or its
-            kind cannot be audited.
+        AttnProbeError: If the model cannot be loaded or audited, if it has no tokenizer or that of
+            another model, or if an option does not suit it.
     """
     model, tokenizer = _unpack_model(model, tokenizer)
     if isinstance(model, AttentionModelBase):
-        own = ("dtype", "weights", "level", "threshold", "scale")
-        _refuse_options(options, own, "an adapter, which has its own")
+        adapter_options = ("dtype", "weights", "level", "threshold", "scale")
+        _refuse_options(options, adapter_options, "an adapter, which sets it itself")
         loaded = _load_model(model.model, tokenizer)
         _check_tokenizer_fits(loaded, model)
         return AuditedModel(loaded.name, model, loaded.tokenizer, loaded.origin)
     loaded = _load_model(model, tokenizer)
     if options.weights is not None:
-        is_users = loaded.model is model
-        loaded = _change_weights(loaded, options.weights, options.seed, is_users=is_users)
-    arguments = {
+        is_users_model = loaded.model is model
+        loaded = _change_weights(loaded, options.weights, options.seed, must_copy=is_users_model)
+    adapter_arguments = {
         "dtype": None if options.dtype is None else getattr(torch, options.dtype),
         "level": options.level,
         **_build_head_options(loaded, options, spread, unit),
     }
-
-    def wrapped(model: nn.Module, **others: Any) -> AttentionModelBase:
-        return wrap(model, **(arguments | others))
-
     _check_weight_values(loaded.model)
-    adapter = wrapped(_move_to_device(loaded.model, device))
+    adapter = wrap(_move_to_device(loaded.model, device), **adapter_arguments)
     _check_tokenizer_fits(loaded, adapter)
     _warn_if_slow(loaded.model, options, device)
 
-    has_unit = not adapter.prediction.is_number or bool(options.scale or spread)
-    in_float32 = partial(wrapped, loaded.model, dtype=torch.float32)
-    exact = in_float32 if options.dtype in HALF_PRECISION_TYPES else None
+    make_float32_adapter = None
+    if options.dtype in HALF_PRECISION_TYPES:
+        float32_arguments = {**adapter_arguments, "dtype": torch.float32}
+        make_float32_adapter = partial(wrap, loaded.model, **float32_arguments)
     return AuditedModel(
         loaded.name,
         adapter,
         loaded.tokenizer,
         loaded.origin,
-        has_number_unit=has_unit,
-        make_float32_adapter=exact,
+        has_number_unit=not adapter.prediction.is_number or bool(options.scale or spread),
+        make_float32_adapter=make_float32_adapter,
     )
 
 
-def check_number_unit(subject: AuditedModel) -> None:
-    """Raises AttnProbeError where a number is predicted whose unit is not known.
+def check_number_unit(audited_model: AuditedModel) -> None:
+    """Check that the unit of a predicted number is known.
 
-    Call it once the labels are known to be numbers.
+    Call this function after the labels have been read, so that labels of another type are reported
+    first.
+
+    Args:
+        audited_model: The model.
+
+    Raises:
+        AttnProbeError: If the model predicts a number without a unit.
     """
-    if not subject.has_number_unit:
+    if not audited_model.has_number_unit:
         raise AttnProbeError(
-            f"{subject.name} predicts a number: expected different labels, whose standard "
-            "deviation is the unit of its changes; name their column with "
-            "--label-column, or give the unit with --scale"
+            f"{audited_model.name} predicts a number, and its changes are measured in standard "
+            "deviations of the labels, but the labels are missing or all equal; name their column "
+            "with --label-column, or set the unit with --scale"
         )
 
 
 def _unpack_model(model: Any, tokenizer: TokenizerLike | None) -> tuple[Any, TokenizerLike | None]:
-    """Model and tokenizer of a pipeline or a pair."""
+    """Unpack a pipeline or a (model, tokenizer) pair; return any other model unchanged."""
     if isinstance(model, Pipeline):
-        reads = model.image_processor if accepts_images(model.model) else model.tokenizer
-        pair: tuple[Any, Any] = (model.model, reads)
+        reads_images = accepts_images(model.model)
+        processor = model.image_processor if reads_images else model.tokenizer
+        pair: tuple[Any, Any] = (model.model, processor)
     elif isinstance(model, tuple | list):
-        is_image = len(model) == 2 and accepts_images(model[0])
-        is_text = len(model) == 2 and isinstance(model[1], PreTrainedTokenizerBase)
-        if not is_image and not is_text:
-            kinds = ", ".join(type(part).__name__ for part in model)
+        has_image_model = len(model) == 2 and accepts_images(model[0])
+        has_tokenizer = len(model) == 2 and isinstance(model[1], PreTrainedTokenizerBase)
+        if not has_image_model and not has_tokenizer:
+            type_names = ", ".join(type(part).__name__ for part in model)
             raise AttnProbeError(
-                f"expected a pair of model and tokenizer, got ({kinds}); give both, in this order"
+                f"expected a pair of model and tokenizer, got ({type_names}); give both, in this "
+                "order"
             )
         pair = model[0], model[1]
     else:
         return model, tokenizer
     if tokenizer is not None:
         raise AttnProbeError(
-            f"expected no tokenizer beside a {type(model).__name__}, which has its own; "
-            "leave it out"
+            f"expected no tokenizer with a {type(model).__name__}, which contains one; leave it out"
         )
     return pair
 
 
 def _load_model(model: Any, tokenizer: TokenizerLike | None) -> LoadedModel:
-    """Name, model and tokenizer; a model given as an object is used as it is."""
-    saved = as_saved(model)
+    """Load a saved model and its tokenizer; a model that is an object is used as it is."""
+    saved = to_saved_model(model)
     if isinstance(saved, SavedModel):
         return _load_saved_model(saved, tokenizer)
-    origin = str(getattr(model, "name_or_path", "") or "")
-    if tokenizer is None and not origin and not accepts_images(model):
+    source = str(getattr(model, "name_or_path", "") or "")
+    if tokenizer is None and not source and not accepts_images(model):
         raise AttnProbeError(
-            "expected a tokenizer with a model given as an object; pass tokenizer="
+            "a model that is passed as an object needs a tokenizer; pass tokenizer="
         )
-    place = partial(locate_checkpoint, origin) if origin else None
-    reads = _resolve_tokenizer(model, tokenizer, place)
-    return LoadedModel(origin or type(model).__name__, model, reads, {})
+    locate = partial(locate_checkpoint, source) if source else None
+    resolved_tokenizer = _resolve_tokenizer(model, tokenizer, locate)
+    return LoadedModel(source or type(model).__name__, model, resolved_tokenizer, {})
 
 
-def _change_weights(loaded: LoadedModel, weights: str, seed: int, *, is_users: bool) -> LoadedModel:
-    """The same with its weights changed; a model of the user's is copied before."""
-    changed = copy.deepcopy(loaded.model) if is_users else loaded.model
-    change_weights(unwrap_peft(changed), weights, seed)
-    return replace(loaded, model=changed, origin={**loaded.origin, "weights": weights})
+def _change_weights(loaded: LoadedModel, change: str, seed: int, *, must_copy: bool) -> LoadedModel:
+    """Change the weights of a loaded model, after copying it if it belongs to the user."""
+    model = copy.deepcopy(loaded.model) if must_copy else loaded.model
+    change_weights(unwrap_peft(model), change, seed)
+    return replace(loaded, model=model, origin={**loaded.origin, "weights": change})
 
 
 def _load_saved_model(saved: SavedModel, tokenizer: TokenizerLike | None) -> LoadedModel:
+    """Load a model from a folder or the Hub, and its tokenizer from the same commit."""
     name, origin = str(saved.model), locate_checkpoint(saved)
     task = TEXT_GENERATION if saved.gguf_file is not None else saved.task
     model = load_model(origin, task=task)
     commit = find_commit(origin)
-    # of the same commit, whatever was pushed since
-    place = replace(origin, revision=commit or origin.revision)
-    reads = _resolve_tokenizer(model, tokenizer, lambda: place)
-    is_elsewhere = origin.folder and origin.name != name
-    known = {
-        "checkpoint": origin.name if is_elsewhere else None,
+    # The repository may change between two downloads, so the commit of the model is used.
+    pinned_origin = replace(origin, revision=commit or origin.revision)
+    resolved_tokenizer = _resolve_tokenizer(model, tokenizer, lambda: pinned_origin)
+    is_in_other_folder = origin.folder and origin.name != name
+    record = {
+        "checkpoint": origin.name if is_in_other_folder else None,
         "revision": origin.revision,
         "subfolder": origin.subfolder,
         "commit": commit,
     }
-    version = {key: value for key, value in known.items() if value is not None}
-    return LoadedModel(name, model, reads, version)
+    record = {key: value for key, value in record.items() if value is not None}
+    return LoadedModel(name, model, resolved_tokenizer, record)
 
 
 def _resolve_tokenizer(
-    model: Any, given: TokenizerLike | None, place: Callable[[], Origin] | None
+    model: Any,
+    tokenizer: TokenizerLike | None,
+    locate: Callable[[], Origin] | None,
 ) -> PreTrainedTokenizerBase | ImageReader:
-    """The tokenizer that was given, or that of the model; a reader of images for those.
+    """Return the user's tokenizer, or load that of the model; an image reader for image models.
 
     Args:
-        given: a tokenizer, or an image processor.
-        place: where the model is from; None where that is not known.
+        model: The loaded model.
+        tokenizer: A tokenizer or an image processor of the user; None to load one.
+        locate: Function that returns the origin of the model; None if it is unknown.
+
+    Returns:
+        The tokenizer, or the reader of images.
     """
     if accepts_images(model):
-        processor = given or (load_processor(place()) if place else None)
+        processor = tokenizer
+        if not processor and locate:
+            processor = load_processor(locate())
         return make_image_reader(model, processor)
-    if given is not None:
-        if not isinstance(given, PreTrainedTokenizerBase):
-            raise AttnProbeError(
-                f"expected a tokenizer of Transformers, got {in_short(given)}; pass "
-                "tokenizer=AutoTokenizer.from_pretrained(…)"
-            )
-        return given
-    assert place is not None  # else the caller has refused
-    return load_tokenizer(place())
+    if tokenizer is None:
+        # A model of unknown origin without a tokenizer has already been refused.
+        assert locate is not None
+        return load_tokenizer(locate())
+    if not isinstance(tokenizer, PreTrainedTokenizerBase):
+        raise AttnProbeError(
+            f"expected a tokenizer of Transformers, got {format_short(tokenizer)}; pass "
+            "tokenizer=AutoTokenizer.from_pretrained(…)"
+        )
+    return tokenizer
 
 
 def is_language_model(model: Any) -> bool:
-    """Whether what an audit takes for a model generates text; see :func:`load_audited_model`.
+    """Return whether a model generates text.
 
-    Of a folder or a Hub id its configuration is read.
+    For a folder or a Hub id, only the configuration is read.
+
+    Args:
+        model: Anything that an audit accepts as a model; see :func:`load_audited_model`.
+
+    Returns:
+        True for a model that generates text.
 
     Raises:
-        AttnProbeError: the configuration cannot be read.
+        AttnProbeError: If the configuration cannot be read.
     """
-    model = as_saved(model)
+    model = to_saved_model(model)
     if isinstance(model, SavedModel):
-        is_said = model.gguf_file is not None or model.task == TEXT_GENERATION
-        return is_said or find_saved_task(locate_checkpoint(model)) == TEXT_GENERATION
+        is_declared = model.gguf_file is not None or model.task == TEXT_GENERATION
+        return is_declared or find_saved_task(locate_checkpoint(model)) == TEXT_GENERATION
     if isinstance(model, AttentionModelBase):
         return model.prediction.kind == "answer"
-    inner = model.model if isinstance(model, Pipeline) else model
-    inner = inner[0] if isinstance(inner, tuple | list) and inner else inner
-    return isinstance(inner, nn.Module) and _generates_text(inner)
+    if isinstance(model, Pipeline):
+        model = model.model
+    if isinstance(model, tuple | list) and model:
+        model = model[0]
+    return isinstance(model, nn.Module) and _generates_text(model)
 
 
 def _generates_text(model: nn.Module) -> bool:
+    """Return whether the class of a module has a head that generates text."""
     head = find_head_by_class(type(unwrap_peft(model)).__name__)
     return head is not None and head.task == TEXT_GENERATION
 
@@ -291,59 +333,58 @@ def _build_head_options(
     spread: float | None,
     unit: str | None,
 ) -> dict[str, Any]:
-    """What the adapter of a Transformers model must be told about its head."""
+    """Build the adapter's arguments about the head of a model, such as the unit of a number."""
     model = loaded.model
     if isinstance(model, nn.Module) and _generates_text(model):
-        of_classifiers = ("level", "threshold", "scale")
-        why = "a language model, whose units are those of Answers"
-        _refuse_options(options, of_classifiers, why)
+        classifier_options = ("level", "threshold", "scale")
+        _refuse_options(options, classifier_options, "a language model")
         return {"rows": options.rows, "unit": unit}
     if options.rows != "behind":
         raise AttnProbeError(
-            f"expected a language model for rows={options.rows!r}, {loaded.name} is none; leave "
-            "it out"
+            f"rows={options.rows!r} needs a language model, but {loaded.name} is none; leave it out"
         )
-    given: dict[str, Any] = {
+    head_options: dict[str, Any] = {
         "threshold": options.threshold,
         "mask_id": _find_erasure_id(loaded.tokenizer, unwrap_peft(model)),
     }
     if options.predicts != "auto":
-        given["predicts"] = options.predicts
+        head_options["predicts"] = options.predicts
     config = getattr(model, "config", None)
     if isinstance(config, PreTrainedConfig) and predicts_number(config, options.predicts):
-        given["scale"] = options.scale or spread
+        head_options["scale"] = options.scale or spread
     elif options.scale is not None:
         raise AttnProbeError(
-            "expected a scale for a model that predicts a number, this one does not; "
-            "leave it out, or say --predicts number"
+            "--scale needs a model that predicts a number, but this one does not; leave it out, or "
+            "use --predicts number"
         )
-    return given
+    return head_options
 
 
 def _move_to_device(model: nn.Module, device: torch.device) -> nn.Module:
-    """The model on a device; one that is spread over several (``device_map``) stays there."""
-    spread = set((getattr(model, "hf_device_map", None) or {}).values())
-    return model if len(spread) > 1 else model.to(device)
+    """Move a model to a device, unless ``device_map`` has placed its parts on several devices."""
+    devices = set((getattr(model, "hf_device_map", None) or {}).values())
+    return model if len(devices) > 1 else model.to(device)
 
 
 def _check_weight_values(model: nn.Module) -> None:
-    """Raises AttnProbeError where a weight has no value that can be read, or nothing computes."""
-    for name, weight in {"": torch.empty(0), **model.state_dict()}.items():
+    """Raise AttnProbeError if a weight has no value, or is not stored as a tensor."""
+    # A new tensor has no value if the default device is "meta".
+    weights = {"": torch.empty(0), **model.state_dict()}
+    for name, weight in weights.items():
         if isinstance(weight, torch.Tensor) and weight.is_meta:
             raise AttnProbeError(
-                f"expected weights with values, {name or 'every new tensor'} is on the device "
-                "'meta'; load the model without cpu_offload, disk_offload and "
-                "set_default_device('meta')"
+                f"{name or 'every new tensor'} is on the device 'meta' and has no values; load the "
+                "model without cpu_offload, disk_offload and set_default_device('meta')"
             )
         if not name.endswith("_extra_state") and not isinstance(weight, torch.Tensor):
             raise AttnProbeError(
-                f"expected weights as tensors, {name} is packed, as quantize_dynamic does; "
-                "audit the model as it was before"
+                f"the weight {name} is packed and no tensor, as after quantize_dynamic; audit the "
+                "model before it is quantized"
             )
 
 
 def _check_tokenizer_fits(loaded: LoadedModel, adapter: AttentionModelBase) -> None:
-    """Checks the tokenizer; whether it is the model's only where a configuration tells."""
+    """Check that a tokenizer works and, if the model has a configuration, belongs to the model."""
     if isinstance(loaded.tokenizer, ImageReader):
         return
     check_tokenizer(loaded.tokenizer, loaded.name)
@@ -354,29 +395,39 @@ def _check_tokenizer_fits(loaded: LoadedModel, adapter: AttentionModelBase) -> N
 
 
 def _warn_if_slow(model: nn.Module, options: AuditOptions, device: torch.device) -> None:
-    kind = getattr(model, "dtype", None)
-    slow = SLOW_CPU_TYPES - {torch.bfloat16} if multiplies_bfloat16() else SLOW_CPU_TYPES
-    if device.type == "cpu" and options.dtype is None and kind in slow:
+    """Log a warning if a CPU computes slowly in the data type of the checkpoint."""
+    dtype = getattr(model, "dtype", None)
+    slow_types = SLOW_CPU_TYPES
+    if has_native_bfloat16():
+        slow_types = SLOW_CPU_TYPES - {torch.bfloat16}
+    if device.type == "cpu" and options.dtype is None and dtype in slow_types:
         logger.warning(
-            "computing in %s, as the checkpoint was saved, which a CPU does slowly; "
+            "computing in %s, the number format of the checkpoint, which is slow on this CPU; "
             "--dtype float32 is faster and more exact",
-            str(kind).removeprefix("torch."),
+            str(dtype).removeprefix("torch."),
         )
 
 
 def _find_erasure_id(tokenizer: TokenizerLike, model: nn.Module) -> int | None:
-    """The token that stands in for an erased one; None where there are no embeddings."""
+    """Return the id of the token that replaces an erased one; None if the model has none."""
     if not isinstance(model, PreTrainedModel) or isinstance(tokenizer, ImageReader):
         return None
+    # A masked language model predicts only at its own mask token.
     if type(model).__name__.endswith("ForMaskedLM"):
-        return tokenizer.mask_token_id  # no other token will do
-    is_table = isinstance(get_embeddings_module(model), nn.Embedding)
-    return find_mask_id(tokenizer, model) if is_table else None
+        return tokenizer.mask_token_id
+    has_embedding_table = isinstance(get_embeddings_module(model), nn.Embedding)
+    return find_mask_id(tokenizer, model) if has_embedding_table else None
 
 
-def _refuse_options(options: AuditOptions, names: Sequence[str], why: str) -> None:
-    """Raises AttnProbeError where one of some options is given."""
+def _refuse_options(options: AuditOptions, names: Sequence[str], reason: str) -> None:
+    """Raise AttnProbeError if any of the named options is set.
+
+    Args:
+        options: Options of the audit.
+        names: Names of options that must not be set.
+        reason: Model that does not support them, for the error message.
+    """
     for name in names:
-        given = getattr(options, name)
-        if given is not None:
-            raise AttnProbeError(f"expected no {name} with {why}, got {given!r}; leave it out")
+        value = getattr(options, name)
+        if value is not None:
+            raise AttnProbeError(f"expected no {name} with {reason}, got {value!r}; leave it out")

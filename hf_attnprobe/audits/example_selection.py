@@ -1,8 +1,9 @@
-"""Chooses the texts that an audit shows, with the reasons.
+"""Selects the example texts that a report displays, with the reason for each.
 
-First the text in which attention and leaving out agree most, the one in which they disagree most,
-and a sure but wrong prediction; then one of every predicted class; the rest are drawn by the hash
-of their ids, so that ordinary ones are seen too. All follow from the rows.
+The first example is the text in which attention and leave-one-out agree most. The next ones are
+the text in which they disagree most and a confident but wrong prediction. All other examples are
+drawn by the hash of their ids, so that ordinary texts are displayed too. The selection follows
+from the rows.
 """
 
 import logging
@@ -17,7 +18,7 @@ from hf_attnprobe.audits.audited_model import AuditedModel
 from hf_attnprobe.audits.options import AuditOptions
 from hf_attnprobe.audits.runner import AuditRunner
 from hf_attnprobe.audits.text_scores import Explainer
-from hf_attnprobe.core.distributed import process_state
+from hf_attnprobe.core.distributed import get_process_state
 from hf_attnprobe.data.columns import read_column
 from hf_attnprobe.inference.encoding import ImageReader, Text
 from hf_attnprobe.plots.highlighted_text import (
@@ -31,12 +32,12 @@ from hf_attnprobe.plots.highlighted_text import (
 )
 from hf_attnprobe.protocol import ALL, HEAD_SET, AttentionModelBase, Site
 from hf_attnprobe.statistics.rows import Rows
-from hf_attnprobe.statistics.sampling import by_hash
+from hf_attnprobe.statistics.sampling import order_by_hash
 from hf_attnprobe.statistics.summary import (
-    at_site,
-    is_right,
-    predictions_of,
-    site_of_model,
+    compute_accuracy,
+    find_model_site,
+    select_predictions,
+    select_site_texts,
 )
 from hf_attnprobe.storage.provenance import write_texts
 
@@ -48,74 +49,104 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MIN_AGREEMENT_TOKENS = 5
-"""Shorter texts have too few orders of their tokens to disagree much."""
+"""Number of tokens below which a text is not an example of agreement or disagreement.
+
+A shorter text has too few orders of its tokens.
+"""
 LEAVE_ONE_OUT_TESTS = {"correlation", "erasure", "input_erasure", "sources", "knockout"}
-"""Tests with which it costs as one text more to leave out units."""
+"""Tests whose cost per text includes leave-one-out.
+
+If one of them ran, computing leave-one-out for an example costs as much as one more text.
+"""
 COMPARED_DIGITS = 6
-"""Values as near as this are equal, whatever the batches they were computed in."""
-
-
-def select_example_texts(
-    subject: AuditedModel,
-    sweep: AuditRunner,
-    rows: Rows,
-    examples: "datasets.Dataset",
-    options: AuditOptions,
-) -> tuple[HighlightedText, ...]:
-    """The texts that an audit shows, written into its folder.
-
-    Scored is by the tests that ran, so it takes no longer than those took for as many
-    texts. Of images nothing is shown. The prompts of a language model have their scores in the
-    rows, so that all are kept, in their order; a page shows those that have a reason.
-
-    Args:
-        rows: of the audit.
-        examples: the data that the texts are of.
-    """
-    tokenizer, site = subject.tokenizer, choose_displayed_site(rows)
-    if isinstance(tokenizer, ImageReader) or site is None:
-        return ()
-    site = site._replace(query=options.query)
-    explainer = Explainer(
-        sweep.adapter,
-        tokenizer,
-        site,
-        attention_of=describe_attention(sweep.adapter, site, rows),
-        target=options.target,
-        has_importances=not LEAVE_ONE_OUT_TESTS.isdisjoint(sweep.options),
-    )
-    prompts = load_scored_prompts(explainer, sweep.texts, rows, examples)
-    whys = choose_example_ids(rows, options.shown_texts)
-    if prompts:
-        shown = [replace(text, why=whys.get(k, "")) for k, text in prompts.items()]
-    else:
-        texts = {text.example_id: text for text in sweep.texts}
-        read = _select_examples(examples, {*whys})
-        shown = []
-        for k, why in whys.items():
-            sweep.clock.tests_end("texts with their scores")
-            told = explainer.explain(texts[k], read[k])
-            shown.append(replace(told, why=why))
-    if process_state().is_main_process:
-        try:
-            write_texts(sweep.folder.parent, shown)
-        except OSError as error:  # the report has them all the same
-            logger.warning(
-                "cannot write the texts in %s (%s)",
-                sweep.folder.parent,
-                error.strerror,
-            )
-    return tuple(shown)
-
-
+"""Number of decimals in which values must differ, so that batch sizes cannot change a choice."""
 UNIT_STATISTICS = {
     "attention": "unit_attention",
     "knockout": "unit_knockout",
     "leave_one_out": "unit_loss",
 }
-"""By name of the ranking, the statistic that has its scores, one for each unit."""
+"""Statistics with one score for each unit of a prompt, by the name of the ranking."""
+PROMPT_STATISTICS = {
+    "sink_share": SINK_SHARE_LABEL,
+    "passage_share": PASSAGE_SHARE_LABEL,
+    "contextual_gain": PASSAGE_GAIN_LABEL,
+    "answer_is_greedy": "",
+}
+"""Descriptions of the numbers displayed with a prompt, by the name of the statistic.
+
+A statistic with an empty description is not displayed as a number.
+"""
 MAX_PROMPTS = 1000
-"""That are kept with the scores of their units."""
+"""Largest number of prompts that are saved with the scores of their units."""
+AGREEMENT_STATISTICS = (
+    "importance@attention",
+    "source_agreement@attention",
+    "attention_leave_one_out_tau",
+)
+"""Statistics of how much attention and leave-one-out agree; the first measured one is used."""
+RANDOM_REASON = "drawn by chance"
+"""Reason displayed with an example that was drawn at random."""
+
+
+def select_example_texts(
+    audited_model: AuditedModel,
+    runner: AuditRunner,
+    rows: Rows,
+    examples: "datasets.Dataset",
+    options: AuditOptions,
+) -> tuple[HighlightedText, ...]:
+    """Select the example texts of a report, compute their scores, and save them.
+
+    For a classifier, the scores are computed now. Only scores of tests that ran are computed, so
+    that this costs no more than the same number of texts in the audit. The scores of a language
+    model's prompts are in the rows already, so all its prompts are saved; a page displays those
+    that have a reason.
+
+    Args:
+        audited_model: The model with its tokenizer.
+        runner: Runner of the tests.
+        rows: Rows of the audit.
+        examples: The data set of the texts.
+        options: Options of the audit.
+
+    Returns:
+        The examples; empty for images, and if no site was tested.
+    """
+    tokenizer, site = audited_model.tokenizer, choose_displayed_site(rows)
+    if isinstance(tokenizer, ImageReader) or site is None:
+        return ()
+    site = site._replace(query=options.query)
+    explainer = Explainer(
+        runner.adapter,
+        tokenizer,
+        site,
+        attention_of=describe_attention(runner.adapter, site, rows),
+        target=options.target,
+        has_importances=not LEAVE_ONE_OUT_TESTS.isdisjoint(runner.options),
+    )
+    prompts = load_scored_prompts(explainer, runner.texts, rows, examples)
+    reasons = choose_example_ids(rows, options.shown_texts)
+    if prompts:
+        example_texts = [
+            replace(prompt, why=reasons.get(example_id, ""))
+            for example_id, prompt in prompts.items()
+        ]
+    else:
+        text_by_id = {text.example_id: text for text in runner.texts}
+        example_by_id = _select_examples(examples, {*reasons})
+        example_texts = []
+        for example_id, reason in reasons.items():
+            runner.progress.start_report("texts with their scores")
+            explained = explainer.explain(text_by_id[example_id], example_by_id[example_id])
+            example_texts.append(replace(explained, why=reason))
+    if get_process_state().is_main_process:
+        output_folder = runner.folder.parent
+        try:
+            write_texts(output_folder, example_texts)
+        except OSError as error:
+            # The report contains the examples too, so they are not lost.
+            logger.warning("cannot write the texts in %s (%s)", output_folder, error.strerror)
+    return tuple(example_texts)
 
 
 def load_scored_prompts(
@@ -124,142 +155,154 @@ def load_scored_prompts(
     rows: Rows,
     examples: "datasets.Dataset",
 ) -> dict[int, HighlightedText]:
-    """Prompts with the scores of their units, by id; none where the rows have none.
+    """Load the scores of the units of all prompts from the rows of an audit.
 
     Args:
-        texts: prompts and answers, in tokens.
-        rows: of the audit.
-        examples: the data that the texts are of.
+        explainer: Describes the prompts in words.
+        texts: Prompts and answers as tokens.
+        rows: Rows of the audit.
+        examples: The data set of the prompts.
+
+    Returns:
+        Up to :data:`MAX_PROMPTS` prompts with their scores, by id; empty if the rows have no scores
+        of units.
     """
-    wanted = {*UNIT_STATISTICS.values(), "unit_matters"}
-    of_units = rows.select(lambda _, name, *__: name.partition("@")[0] in wanted)
-    if not any(name.startswith("unit_loss@") for _, name, *_ in of_units.columns):
+    unit_statistics = {*UNIT_STATISTICS.values(), "unit_matters"}
+    unit_rows = rows.select(lambda _, name, *__: name.partition("@")[0] in unit_statistics)
+    if not any(name.startswith("unit_loss@") for _, name, *_ in unit_rows.columns):
         return {}
-    known = rows.named(PROMPT_STATISTICS)
     site = explainer.site[:2]
-    units, numbers = (
-        at_site(of_units, site).frame(),
-        at_site(known, site).frame(),
-    )
-    ordered = sorted(texts, key=lambda text: text.example_id)[:MAX_PROMPTS]
-    read = _select_examples(examples, {text.example_id for text in ordered})
-    return {
-        text.example_id: _add_unit_scores(
-            explainer.answered(text, read[text.example_id]),
-            units.loc[text.example_id],
-            numbers.loc[text.example_id],
-        )
-        for text in ordered
-        if text.example_id in units.index
-    }
+    unit_values = select_site_texts(unit_rows, site).to_frame()
+    prompt_values = select_site_texts(rows.select_statistics(PROMPT_STATISTICS), site).to_frame()
+    first_texts = sorted(texts, key=lambda text: text.example_id)[:MAX_PROMPTS]
+    example_by_id = _select_examples(examples, {text.example_id for text in first_texts})
+    prompts = {}
+    for text in first_texts:
+        example_id = text.example_id
+        if example_id in unit_values.index:
+            prompts[example_id] = _add_unit_scores(
+                explainer.describe_answer(text, example_by_id[example_id]),
+                unit_values.loc[example_id],
+                prompt_values.loc[example_id],
+            )
+    return prompts
 
 
-PROMPT_STATISTICS = {
-    "sink_share": SINK_SHARE_LABEL,
-    "passage_share": PASSAGE_SHARE_LABEL,
-    "contextual_gain": PASSAGE_GAIN_LABEL,
-    "answer_is_greedy": "",
-}
-"""By statistic, what it is in the words of a shown text."""
+def _add_unit_scores(
+    prompt: HighlightedText, unit_values: pd.Series, prompt_values: pd.Series
+) -> HighlightedText:
+    """Add the scores of its units to a prompt.
 
+    Args:
+        prompt: The prompt in words.
+        unit_values: Values of the units, by names such as "unit_loss@3" for the fourth unit.
+        prompt_values: Values of the prompt, by the name of the statistic.
 
-def _add_unit_scores(shown: HighlightedText, units: pd.Series, numbers: pd.Series) -> HighlightedText:
-    """A prompt with its scores, by the row of its text."""
-    places = range(len(shown.tokens))
+    Returns:
+        The prompt with its scores.
+    """
+    positions = range(len(prompt.tokens))
 
-    def of_units(statistic: str) -> tuple[float, ...]:
-        return tuple(float(units.get(f"{statistic}@{k}", np.nan)) for k in places)
+    def collect_values(statistic: str) -> tuple[float, ...]:
+        return tuple(float(unit_values.get(f"{statistic}@{k}", np.nan)) for k in positions)
 
-    known = {name: of_units(statistic) for name, statistic in UNIT_STATISTICS.items()}
-    matters = of_units("unit_matters")
-    was_tested = not np.isnan(matters).all()
+    scores = {name: collect_values(statistic) for name, statistic in UNIT_STATISTICS.items()}
+    matters = collect_values("unit_matters")
+    is_tested = not np.isnan(matters).all()
     return replace(
-        shown,
-        scores={name: values for name, values in known.items() if not np.isnan(values).all()},
-        matters=tuple(k for k in places if matters[k] == 1) if was_tested else None,
-        numbers={said: float(numbers[name]) for name, said in PROMPT_STATISTICS.items() if said},
-        is_greedy=bool(numbers["answer_is_greedy"] == 1),
+        prompt,
+        scores={name: values for name, values in scores.items() if not np.isnan(values).all()},
+        matters=tuple(k for k in positions if matters[k] == 1) if is_tested else None,
+        numbers={
+            description: float(prompt_values[name])
+            for name, description in PROMPT_STATISTICS.items()
+            if description
+        },
+        is_greedy=bool(prompt_values["answer_is_greedy"] == 1),
     )
 
 
 def _select_examples(examples: "datasets.Dataset", ids: set[int]) -> dict[int, Mapping[str, Any]]:
-    """What was tokenized of some texts, by id."""
-    numbers = read_column(examples, "example_id")
-    places = [place for place, number in enumerate(numbers) if number in ids]
-    chosen = examples.with_format(None).select(places)
-    return {row["example_id"]: row for row in chosen}
+    """Return the rows of the data set with the given ids, by id."""
+    all_ids = read_column(examples, "example_id")
+    row_indices = [index for index, example_id in enumerate(all_ids) if example_id in ids]
+    selected_examples = examples.with_format(None).select(row_indices)
+    return {example["example_id"]: example for example in selected_examples}
 
 
-AGREEMENT_STATISTICS = (
-    "importance@attention",
-    "source_agreement@attention",
-    "attention_leave_one_out_tau",
-)
-"""Statistics of how much attention and leaving out agree about a text; the first that there is."""
-RANDOM_REASON = "drawn by chance"
-
-
-def choose_example_ids(rows: Rows, n: int) -> dict[int, str]:
-    """Chooses up to ``n`` texts to show: their ids in order, each with the reason.
+def choose_example_ids(rows: Rows, n_examples: int) -> dict[int, str]:
+    """Choose the texts to display.
 
     Args:
-        rows: of the audit.
-        n: largest number of texts.
+        rows: Rows of the audit.
+        n_examples: Largest number of texts.
+
+    Returns:
+        The reason for each text, by its id, in the order of display.
     """
-    predictions = predictions_of(rows).frame()
-    if n < 1 or not len(predictions):
+    predictions = select_predictions(rows).to_frame()
+    if n_examples < 1 or not len(predictions):
         return {}
-    ids = [int(k) for k in predictions.index]
-    predictions = predictions.loc[[ids[k] for k in by_hash(ids)]]
-    chosen: dict[int, str] = {}
+    ids = [int(example_id) for example_id in predictions.index]
+    predictions = predictions.loc[[ids[index] for index in order_by_hash(ids)]]
+    reasons: dict[int, str] = {}
 
-    def take(found: Iterator[tuple[int, str]], up_to: int) -> None:
-        for example_id, why in found:
-            if len(chosen) >= up_to:
+    def add_examples(candidates: Iterator[tuple[int, str]], max_examples: int) -> None:
+        for example_id, reason in candidates:
+            if len(reasons) >= max_examples:
                 return
-            chosen.setdefault(int(example_id), why)
+            reasons.setdefault(int(example_id), reason)
 
-    take(_find_agreement_extremes(rows, predictions), min(n, 2))
-    take(_find_confident_errors(predictions), min(n, len(chosen) + 1))
-    take(((k, RANDOM_REASON) for k in predictions.index), n)
-    return chosen
+    add_examples(_find_agreement_extremes(rows, predictions), min(n_examples, 2))
+    add_examples(_find_confident_errors(predictions), min(n_examples, len(reasons) + 1))
+    add_examples(((example_id, RANDOM_REASON) for example_id in predictions.index), n_examples)
+    return reasons
 
 
 def _find_agreement_extremes(rows: Rows, predictions: pd.DataFrame) -> Iterator[tuple[int, str]]:
-    """Yields the texts about which attention and leaving out agree, and disagree, most."""
+    """Yield the texts in which attention and leave-one-out agree most, and disagree most."""
     site = choose_displayed_site(rows)
     if site is None:
         return
-    wide = at_site(rows.named(set(AGREEMENT_STATISTICS)), (site.layer, site.head)).frame()
-    known = [name for name in AGREEMENT_STATISTICS if name in wide]
-    if not known:
+    agreement_rows = rows.select_statistics(set(AGREEMENT_STATISTICS))
+    values = select_site_texts(agreement_rows, (site.layer, site.head)).to_frame()
+    measured_statistics = [name for name in AGREEMENT_STATISTICS if name in values]
+    if not measured_statistics:
         return
-    agreement = wide[known[0]].reindex(predictions.index).round(COMPARED_DIGITS)
+    agreement = values[measured_statistics[0]].reindex(predictions.index).round(COMPARED_DIGITS)
     is_long = predictions.n_tokens >= MIN_AGREEMENT_TOKENS
-    measured = (agreement[is_long] if is_long.any() else agreement).dropna()
-    if len(measured):
-        yield measured.idxmax(), AGREEMENT_REASON
-        yield measured.idxmin(), DISAGREEMENT_REASON
+    candidates = (agreement[is_long] if is_long.any() else agreement).dropna()
+    if len(candidates):
+        yield candidates.idxmax(), AGREEMENT_REASON
+        yield candidates.idxmin(), DISAGREEMENT_REASON
 
 
 def _find_confident_errors(predictions: pd.DataFrame) -> Iterator[tuple[int, str]]:
-    right = is_right(predictions)
-    wrong = predictions[right < 1]
-    sure = wrong.probability.round(COMPARED_DIGITS).sort_values(ascending=False, kind="stable")
-    return ((k, WRONG_PREDICTION_REASON) for k in sure.index)
+    """Return the wrong predictions, the one with the highest probability first."""
+    wrong_predictions = predictions[compute_accuracy(predictions) < 1]
+    probabilities = wrong_predictions.probability.round(COMPARED_DIGITS)
+    sorted_probabilities = probabilities.sort_values(ascending=False, kind="stable")
+    return ((example_id, WRONG_PREDICTION_REASON) for example_id in sorted_probabilities.index)
 
 
 def choose_displayed_site(rows: Rows) -> Site | None:
-    """The site whose attention is shown: the model's, else the head that matters most.
+    """Choose the site whose attention is displayed.
 
-    That is the one whose zero-ablation moves the output most, or else whose shuffling
-    does; without such numbers the first group or head that was tested.
+    This is the site that represents the model, if it was tested. Otherwise it is the head with the
+    largest output change by zero-ablation, or else by shuffling. Without these numbers it is the
+    first tested head or group.
+
+    Args:
+        rows: Rows of the audit.
+
+    Returns:
+        The site; None if no site was tested.
     """
-    whole = site_of_model(rows)
-    if whole is not None:
-        return Site(*whole)
+    model_site = find_model_site(rows)
+    if model_site is not None:
+        return Site(*model_site)
     for statistic in ("zero_tvd", "median_tvd"):
-        effects = rows.of_heads(statistic)
+        effects = rows.to_head_frame(statistic)
         if len(effects):
             layer, head = effects.mean().round(COMPARED_DIGITS).idxmax()
             return Site(int(layer), int(head))
@@ -269,7 +312,16 @@ def choose_displayed_site(rows: Rows) -> Site | None:
 
 
 def describe_attention(model: AttentionModelBase, site: Site, rows: Rows) -> str:
-    """Names the attention shown; empty if a model has only one."""
+    """Describe the displayed attention, such as "the mean of all 72 heads".
+
+    Args:
+        model: The audited model.
+        site: The displayed site.
+        rows: Rows of the audit.
+
+    Returns:
+        The description; empty if the model has only one head.
+    """
     n_heads = len(model.sites())
     if n_heads == 1:
         return ""
@@ -279,5 +331,6 @@ def describe_attention(model: AttentionModelBase, site: Site, rows: Rows) -> str
         return f"the mean of all {n_heads} heads"
     if site.head == ALL:
         return f"the mean of the heads of layer {site.layer}"
-    moves = " that moves the output most" if len(rows.of_heads("zero_tvd")) else ""
-    return f"the head{moves}: layer {site.layer}, head {site.head}"
+    is_strongest = len(rows.to_head_frame("zero_tvd"))
+    reason = " with the largest output change" if is_strongest else ""
+    return f"the head{reason}: layer {site.layer}, head {site.head}"

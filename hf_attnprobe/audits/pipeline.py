@@ -1,10 +1,14 @@
-"""One audit: texts in, rows on disk, a report out; or what that would take."""
+"""Runs one audit from its texts to its report, or estimates how long this would take.
+
+:func:`run_audit` is the implementation of :func:`hf_attnprobe.audit`. It prepares the audit, runs
+the tests in a locked output folder, and builds and writes the report.
+"""
 
 import contextlib
 import logging
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,279 +17,331 @@ from transformers import PreTrainedTokenizerBase
 
 from hf_attnprobe.adapters.transformer.adapter import TransformerAdapter
 from hf_attnprobe.audits.audited_model import ModelLike
+from hf_attnprobe.audits.cost_model import AuditProgress, Step, get_cost_class
 from hf_attnprobe.audits.example_selection import select_example_texts
 from hf_attnprobe.audits.options import (
     AuditOptions,
     get_share_folder,
-    parse_time_limit,
     limit_report_extras,
+    parse_share,
+    parse_time_limit,
 )
-from hf_attnprobe.audits.runner import (
-    AuditRunner,
-    Clock,
-    Step,
-    verify_saved_rows,
-    warm_up,
-    get_cost_class,
-    compute_prune_curve,
-)
+from hf_attnprobe.audits.runner import AuditRunner
 from hf_attnprobe.audits.scheduler import run_tests
 from hf_attnprobe.audits.self_checks import (
+    BATCH_DEPENDENCE_CAUSE,
     CHANGED_MODEL_CAUSE,
     N_TEXTS_CHECKED_AFTER,
     N_TEXTS_CHECKED_BEFORE,
-    BATCH_DEPENDENCE_CAUSE,
     compare_with_float32,
 )
-from hf_attnprobe.audits.setup import PreparedAudit, prepare_audit
+from hf_attnprobe.audits.setup import AuditRequest, PreparedAudit, prepare_audit
 from hf_attnprobe.audits.site_selection import list_sites_by_test
 from hf_attnprobe.checkpoints.records import read_record
-from hf_attnprobe.core.distributed import process_state
+from hf_attnprobe.core.distributed import get_process_state
 from hf_attnprobe.core.errors import AttnProbeError
-from hf_attnprobe.core.options import Asked, public_function
-from hf_attnprobe.core.progress import in_words
-from hf_attnprobe.data.examples import (
-    get_dataset_name,
-)
+from hf_attnprobe.core.options import TestSelection, public_function
+from hf_attnprobe.core.progress import format_duration
+from hf_attnprobe.data.examples import get_dataset_name
 from hf_attnprobe.faithfulness.passage_units import MAX_DELETED_UNITS
+from hf_attnprobe.inference.answer_cache import discard_answers_of_refused_run
 from hf_attnprobe.inference.batching import collate
 from hf_attnprobe.inference.choices import describe_unknown_share
-from hf_attnprobe.protocol import (
-    ALL,
-    AnswersFromPassage,
-    AttentionModelBase,
-    Site,
-)
-from hf_attnprobe.reports.detection_limits import notes_on_limits, spiked_rows
-from hf_attnprobe.reports.report import Report, report_from, rows_told
-from hf_attnprobe.reports.result import extras_to_json, to_json
-from hf_attnprobe.reports.verdict import foreseen
-from hf_attnprobe.statistics.rows import PREDICTION, STOPPING
-from hf_attnprobe.storage.answers import AnswerCache
-from hf_attnprobe.storage.folders import (
-    alone_in,
-    write_atomically,
-    write_json,
-)
+from hf_attnprobe.protocol import ALL, AnswersFromPassage, AttentionModelBase, Site
+from hf_attnprobe.reports.detection_limits import describe_detection_limits, read_planted_rows
+from hf_attnprobe.reports.report import Report, assemble_report, select_reported_rows
+from hf_attnprobe.reports.result import convert_extras_to_json, convert_report_to_json
+from hf_attnprobe.reports.verdict import warn_about_precision
+from hf_attnprobe.statistics.rows import PREDICTION_TEST, STOPPING_KEY
+from hf_attnprobe.storage.folders import alone_in, write_atomically, write_json
 from hf_attnprobe.storage.provenance import SUMMARY, versions
-from hf_attnprobe.storage.rows import NO_SITE, finished_ids, rows_in
+from hf_attnprobe.storage.rows import NO_SITE, load_rows, read_finished_ids
 
 
 logger = logging.getLogger(__name__)
+
 PAGE_FILE = "report.html"
-"""The page of an audit, in its folder."""
+"""File name of the HTML page in the output folder of an audit."""
 FIRST_TOKEN = "the first token"
+"""Description of a read-out at the first position, as adapters return it."""
+LONG_AUDIT_SECONDS = 1800.0
+"""Estimated duration, in seconds, from which ways to shorten the audit are suggested."""
 
 
 def run_audit(
-    model: ModelLike,
-    dataset: Any,
-    tests: Asked | None,
-    *,
-    options: AuditOptions,
-    output_dir: str | Path | None,
-    tokenizer: PreTrainedTokenizerBase | None = None,
-    progress: bool,
-    scores: Any = None,
+    request: AuditRequest, output_dir: str | Path | None, *, show_progress: bool
 ) -> Report:
-    """One audit from its texts to its report; as :func:`hf_attnprobe.audit` and ``judge``."""
-    clock = Clock(progress and process_state().is_main_process, parse_time_limit(options))
-    with AnswerCache() as told:
-        job = prepare_audit(
-            model,
-            dataset,
-            tests,
-            options,
-            tokenizer,
-            scores,
+    """Run an audit and return its report.
+
+    Args:
+        request: Arguments of the audit.
+        output_dir: Output folder; None keeps nothing on disk. A share uses a folder inside it.
+        show_progress: Whether to display a progress bar.
+
+    Returns:
+        The report.
+    """
+    parse_time_limit(request.options)
+    share = parse_share(request.options)
+    if output_dir is not None and share is not None:
+        output_dir = get_share_folder(output_dir, share)
+    _, report = prepare_and_run(request, output_dir, show_progress=show_progress)
+    return report
+
+
+def prepare_and_run(
+    request: AuditRequest,
+    output_dir: str | Path | None,
+    *,
+    reference_examples: Any = None,
+    show_progress: bool,
+) -> tuple[PreparedAudit, Report]:
+    """Prepare an audit and run it.
+
+    Args:
+        request: Arguments of the audit.
+        output_dir: Output folder; None keeps nothing on disk.
+        reference_examples: Prompts with the answers of another model, which are explained instead
+            of this model's own answers; None in an ordinary audit.
+        show_progress: Whether to display a progress bar.
+
+    Returns:
+        The prepared audit and its report.
+    """
+    is_displayed = show_progress and get_process_state().is_main_process
+    progress = AuditProgress(is_displayed, parse_time_limit(request.options))
+    with discard_answers_of_refused_run(output_dir):
+        audit = prepare_audit(
+            request,
             folder=output_dir,
-            told=told,
-            shown=clock.shown,
+            reference_examples=reference_examples,
+            show_progress=is_displayed,
         )
-        if output_dir is not None and "share" in job.extra_provenance:
-            output_dir = get_share_folder(output_dir, job.extra_provenance["share"])
-        return run_prepared_audit(job, output_dir, clock)
+        return audit, run_prepared_audit(audit, output_dir, progress)
 
 
-def run_prepared_audit(job: PreparedAudit, output_dir: str | Path | None, clock: Clock) -> Report:
-    """The report of an audit that is prepared."""
-    subject, choice, options, state = (
-        job.subject,
-        job.choice,
-        job.options,
-        process_state(),
-    )
-    limit = clock.limit
-    read_record(Path(subject.name))  # what is wrong with it is said before anything runs
-    with open_audit(job, output_dir, clock) as (sweep, besides):
-        are_prompts = not sweep.adapter.lacks(AnswersFromPassage)
-        expected = foreseen(len(sweep.texts), are_prompts)
-        if expected:
-            clock.bar.say(expected)
-        facts = run_tests(sweep, choice, options, limit)
-        verify_saved_rows(sweep, N_TEXTS_CHECKED_AFTER, BATCH_DEPENDENCE_CAUSE)
-        if facts:
-            besides = {**besides, STOPPING: facts}
-        first_token = getattr(subject.tokenizer, "cls_token", None)
-        which = _describe_model_attention(sweep, choice.groups, first_token)
-        if which:
-            besides = {**besides, "attention": which}
-        provenance = build_provenance(job.identity, sweep, choice.left_out, besides)
-        is_short = limit is not None or "share" in job.extra_provenance
-        shown = limit_report_extras(options) if is_short else options
-        report = build_report(job, sweep, provenance, shown)
+def run_prepared_audit(
+    audit: PreparedAudit, output_dir: str | Path | None, progress: AuditProgress
+) -> Report:
+    """Run the tests of a prepared audit, and build and write its report.
+
+    Args:
+        audit: The audit.
+        output_dir: Output folder; None keeps nothing on disk.
+        progress: Time limit and progress bar.
+
+    Returns:
+        The report.
+    """
+    audited_model, selection, options = audit.audited_model, audit.selection, audit.options
+    time_limit, state = progress.time_limit, get_process_state()
+    # The report needs the training record; report a damaged record before any test runs.
+    read_record(Path(audited_model.name))
+    with open_audit(audit, output_dir, progress) as (runner, extra_provenance):
+        has_prompts = not runner.adapter.lacks(AnswersFromPassage)
+        expected_precision = warn_about_precision(len(runner.texts), has_prompts)
+        if expected_precision:
+            progress.bar.print_line(expected_precision)
+        stopping_record = run_tests(runner, selection, options, time_limit)
+        runner.verify_saved_rows(N_TEXTS_CHECKED_AFTER, BATCH_DEPENDENCE_CAUSE)
+        if stopping_record:
+            extra_provenance = {**extra_provenance, STOPPING_KEY: stopping_record}
+        first_token = getattr(audited_model.tokenizer, "cls_token", None)
+        attention = _describe_model_attention(runner, selection.groups, first_token)
+        if attention:
+            extra_provenance = {**extra_provenance, "attention": attention}
+        provenance = build_provenance(audit.identity, runner, selection.left_out, extra_provenance)
+        is_partial = time_limit is not None or "share" in audit.extra_provenance
+        report_options = limit_report_extras(options) if is_partial else options
+        report = build_report(audit, runner, provenance, report_options)
         if output_dir is not None and state.is_main_process:
-            clock.tests_end("writing the page")
-            write_report(report, sweep.folder.parent)
+            progress.start_report("writing the page")
+            write_report(report, runner.folder.parent)
         state.wait_for_everyone()
     return report
 
 
 @contextlib.contextmanager
 def open_audit(
-    job: PreparedAudit, output_dir: str | Path | None, clock: Clock
+    audit: PreparedAudit, output_dir: str | Path | None, progress: AuditProgress
 ) -> Iterator[tuple[AuditRunner, dict[str, Any]]]:
-    """The work of an audit in a folder of its own, once what would stop it later was tried.
+    """Run the pre-flight checks, lock the output folder, and yield the runner.
 
     Args:
-        output_dir: None: a folder that goes away.
+        audit: The prepared audit.
+        output_dir: Output folder; None uses a temporary folder.
+        progress: Progress bar, which is displayed while the context is open.
 
     Yields:
-        The work, and what the report's provenance says beside settings.
+        The runner, and the entries of the report's provenance in addition to the identity.
+
+    Raises:
+        AttnProbeError: If a check fails, or if the folder belongs to another audit.
     """
     with (
-        _open_output_folder(output_dir, process_state()) as folder,
-        clock,
-        job.on_this_machine(),
+        _open_output_folder(output_dir, get_process_state()) as folder,
+        progress,
+        audit.adapt_to_machine(),
     ):
-        sweep = job.sweep(job.tokenized.texts, folder / "rows", clock)
-        job.rehearse(sweep.texts)
+        runner = audit.make_runner(audit.tokenized.texts, folder / "rows", progress)
+        audit.run_preflight_checks(runner.texts)
         rounding = compare_with_float32(
-            sweep.adapter, job.subject.make_float32_adapter, sweep.texts, sweep.pad_token_id
+            runner.adapter,
+            audit.audited_model.make_float32_adapter,
+            runner.texts,
+            runner.pad_token_id,
         )
-        with alone_in(folder, "audit.json", identity=job.identity):
-            verify_saved_rows(sweep, N_TEXTS_CHECKED_BEFORE, CHANGED_MODEL_CAUSE)
-            yield sweep, job.extra_provenance | rounding
+        with alone_in(folder, "audit.json", identity=audit.identity):
+            runner.verify_saved_rows(N_TEXTS_CHECKED_BEFORE, CHANGED_MODEL_CAUSE)
+            yield runner, audit.extra_provenance | rounding
 
 
 @contextlib.contextmanager
 def _open_output_folder(output_dir: str | Path | None, state: PartialState) -> Iterator[Path]:
-    """The output folder, or one that goes away."""
+    """Yield the output folder, or a temporary folder that is deleted at the end."""
     if output_dir is not None:
         yield Path(output_dir)
         return
     if state.num_processes > 1:
         raise AttnProbeError(
-            "several processes meet in the output folder; give one with --output-dir"
+            "several processes exchange their results in the output folder; set --output-dir"
         )
     with tempfile.TemporaryDirectory() as folder:
         yield Path(folder)
 
 
+# --- The report ----------------------------------------------------------------------------------
+
+
 def build_report(
-    job: PreparedAudit,
-    sweep: AuditRunner,
+    audit: PreparedAudit,
+    runner: AuditRunner,
     provenance: dict[str, Any],
     options: AuditOptions,
 ) -> Report:
-    """The report of this run's texts and tests, by their rows."""
-    subject, data = job.subject, job.data
-    ids = tuple(sorted(text.example_id for text in sweep.texts))
-    rows = rows_told(rows_in(sweep.folder), provenance, ids)
-    sweep.clock.tests_end("summing up")
-    return report_from(
+    """Build the report of an audit from its saved rows.
+
+    Args:
+        audit: The prepared audit.
+        runner: Runner of the tests, which has finished.
+        provenance: Provenance of the report.
+        options: Options that decide which extras of the report are computed.
+
+    Returns:
+        The report.
+    """
+    audited_model, data = audit.audited_model, audit.data
+    example_ids = tuple(sorted(text.example_id for text in runner.texts))
+    rows = select_reported_rows(load_rows(runner.folder), provenance, example_ids)
+    runner.progress.start_report("summing up")
+    return assemble_report(
         rows,
-        model=subject.name,
+        model=audited_model.name,
         dataset=get_dataset_name(data.dataset, data.split),
-        n=len(sweep.texts),
-        seed=sweep.seed,
-        example_ids=ids,
+        n=len(runner.texts),
+        seed=runner.seed,
+        example_ids=example_ids,
         provenance=provenance,
-        examples=select_example_texts(subject, sweep, rows, job.examples, options),
-        prune=compute_prune_curve(sweep, rows) if options.prune else None,
+        examples=select_example_texts(audited_model, runner, rows, audit.examples, options),
+        prune=runner.compute_prune_curve(rows) if options.prune else None,
         notes=[
-            *_list_notes(sweep, provenance, options.predicts),
-            *list_training_overlap_notes(subject.name, provenance),
-            *_list_detection_limits(job, len(sweep.texts)),
+            *_list_notes(runner, provenance, options.predicts),
+            *list_training_overlap_notes(audited_model.name, provenance),
+            *_list_detection_limits(audit, len(runner.texts)),
         ],
     )
 
 
-def _list_detection_limits(job: PreparedAudit, n: int) -> list[str]:
-    """What so many texts would have shown, where somebody measured it."""
-    if job.options.limits is None:
-        return []
-    rows = spiked_rows(job.options.limits, job.identity)
-    n_heads = max(1, len(job.choice.sites))
-    return notes_on_limits(rows, n=n, n_heads=n_heads, seed=job.options.seed)
-
-
-def _list_notes(sweep: AuditRunner, provenance: Mapping[str, Any], predicts: str) -> tuple[str, ...]:
-    """What is to be seen beside the findings."""
-    unknown = describe_unknown_share(provenance["unknown_tokens"])
+def _list_notes(
+    runner: AuditRunner, provenance: Mapping[str, Any], predicts: str
+) -> tuple[str, ...]:
+    """List the notes of a report about the texts and the model."""
     notes: list[str | None] = [
-        unknown,
-        _describe_single_logit(sweep.adapter, predicts),
-        _describe_long_passages(sweep),
+        describe_unknown_share(provenance["unknown_tokens"]),
+        _describe_single_logit(runner.adapter, predicts),
+        _describe_long_passages(runner),
     ]
-    if isinstance(sweep.adapter, TransformerAdapter):
-        notes += sweep.adapter.stack_notes()
+    if isinstance(runner.adapter, TransformerAdapter):
+        notes += runner.adapter.describe_unusual_layers()
     return tuple(note for note in notes if note is not None)
 
 
 def list_training_overlap_notes(model: str, provenance: Mapping[str, Any]) -> list[str]:
-    """That the model learned these very texts, where the record of its training says so."""
-    read = read_record(Path(model)).get("data") or {}
+    """List a note for each training split that equals the audited texts.
+
+    Args:
+        model: Name of the model; a folder may hold a record of its training.
+        provenance: Provenance of the report.
+
+    Returns:
+        Notes; empty if the record mentions no such split.
+    """
+    data_fingerprints = read_record(Path(model)).get("data") or {}
+    uses = (("train", "trained"), ("validation", "selected"))
     return [
-        f"Texts: these are the texts that the model {did}, so that it knows them; what is "
-        "found here need not hold for new ones. Audit texts that it has not seen."
-        for split, did in (
-            ("train", "was trained on"),
-            ("validation", "was chosen on"),
-        )
-        if read.get(split) == provenance["data_fingerprint"]
+        f"Texts: the model was {use} on these very texts, so these results need not hold for new "
+        "texts. Audit texts that it has not seen."
+        for split, use in uses
+        if data_fingerprints.get(split) == provenance["data_fingerprint"]
     ]
 
 
-def _describe_long_passages(sweep: AuditRunner) -> str | None:
-    """That not every unit of long passages was deleted; None where all were."""
-    n_units = [len({*text.inputs.get("unit_ids", ())} - {-1}) for text in sweep.texts]
+def _list_detection_limits(audit: PreparedAudit, n_texts: int) -> list[str]:
+    """List the smallest planted effects that would be detected, if a folder has measured them."""
+    if audit.options.limits is None:
+        return []
+    rows = read_planted_rows(audit.options.limits, audit.identity)
+    n_heads = max(1, len(audit.selection.sites))
+    return describe_detection_limits(rows, n=n_texts, n_heads=n_heads, seed=audit.options.seed)
+
+
+def _describe_long_passages(runner: AuditRunner) -> str | None:
+    """Return a note if some passages were too long to delete all of their units, else None."""
+    n_units = [len({*text.inputs.get("unit_ids", ())} - {-1}) for text in runner.texts]
     n_long = sum(n > MAX_DELETED_UNITS for n in n_units)
-    if not n_long or "sources" not in sweep.options:
+    if not n_long or "sources" not in runner.options:
         return None
     return (
-        f"Long passages: of {n_long} of {len(n_units)} prompts with more than {MAX_DELETED_UNITS} units all were "
-        f"knocked out, but only {MAX_DELETED_UNITS} were deleted, those with most attention or most lost by "
-        "knockout; the others count as costing nothing."
+        f"Long passages: {n_long} of {len(n_units)} prompts have more than {MAX_DELETED_UNITS} "
+        f"units. All of their units were knocked out, but only {MAX_DELETED_UNITS} were deleted, "
+        "those with the most attention or the largest loss by knockout; the rest count as costing "
+        "nothing."
     )
 
 
 def _describe_single_logit(adapter: AttentionModelBase, predicts: str) -> str | None:
-    """Where a single logit was taken for a probability, and nobody said that it is."""
+    """Return a note if a single logit was taken for a probability without being told so."""
     config = getattr(adapter.model, "config", None)
-    is_single = getattr(config, "num_labels", None) == 1
-    said = getattr(config, "problem_type", None) is not None or predicts != "auto"
-    if not is_single or said or adapter.prediction.kind != "classes":
+    has_single_logit = getattr(config, "num_labels", None) == 1
+    is_meaning_known = getattr(config, "problem_type", None) is not None or predicts != "auto"
+    if not has_single_logit or is_meaning_known or adapter.prediction.kind != "classes":
         return None
     return (
-        "Prediction: this model gives one logit, and its configuration does not say what "
-        "it is (problem_type). It was taken for the log-odds of a probability; of a "
-        "model that predicts a number say --predicts number."
+        "Prediction: this model has a single logit, and its configuration (problem_type) does not "
+        "state the meaning. It was taken for the log-odds of a probability. If the model predicts "
+        "a number, use --predicts number."
     )
 
 
 def write_report(report: Report, folder: Path) -> None:
-    """Writes summary, Markdown and page; the first is what the others are made of."""
-    summary = to_json(report) | extras_to_json(report)
+    """Write the summary, the Markdown report and the HTML page of an audit.
+
+    A report that cannot be written is only logged, because it can be made from the summary.
+
+    Args:
+        report: The report.
+        folder: The output folder.
+    """
+    summary = convert_report_to_json(report) | convert_extras_to_json(report)
     write_json(folder / SUMMARY, summary)
-    files = {"report.md": report.to_markdown, PAGE_FILE: report.to_html}
-    for name, form in files.items():
+    renderers = {"report.md": report.to_markdown, PAGE_FILE: report.to_html}
+    for file_name, render in renderers.items():
         try:
-            write_atomically(folder / name, form())
-        except OSError as error:  # rows and summary hold everything
+            write_atomically(folder / file_name, render())
+        except OSError as error:
             logger.warning(
                 "cannot write %s (%s); nothing is lost: attnprobe report %s --output FILE",
-                folder / name,
+                folder / file_name,
                 error.strerror,
                 folder,
             )
@@ -293,113 +349,138 @@ def write_report(report: Report, folder: Path) -> None:
 
 def build_provenance(
     identity: Mapping[str, Any],
-    sweep: AuditRunner,
+    runner: AuditRunner,
     left_out: Mapping[str, str],
-    besides: Mapping[str, Any],
+    extra_provenance: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """What was done: settings, tests, tests left out, versions and what else is known."""
+    """Build the provenance of a report: settings, tests and versions.
+
+    Args:
+        identity: Record that identifies the rows of the audit.
+        runner: Runner of the tests.
+        left_out: Reasons for tests that did not run, by the name of the test.
+        extra_provenance: Further entries.
+
+    Returns:
+        Plain data.
+    """
+    adapter = runner.adapter
     provenance = {
         **identity,
-        "tests": list(sweep.options),
-        "classes": list(sweep.adapter.label_names),
-        **besides,
-        "n_processes": process_state().num_processes,
+        "tests": list(runner.options),
+        "classes": list(adapter.label_names),
+        **extra_provenance,
+        "n_processes": get_process_state().num_processes,
         "versions": versions(),
     }
     if left_out:
         provenance["left_out"] = dict(left_out)
-    if sweep.adapter.unit == "sentence":
+    if adapter.unit == "sentence":
         provenance["units"] = "sentences"
-    if sweep.adapter.prediction.kind == "answer":
-        provenance["units"] = f"{sweep.adapter.unit}s of the prompt"
-    if sweep.adapter.segment is not None:
-        provenance["attended"] = sweep.adapter.segment
+    if adapter.prediction.kind == "answer":
+        provenance["units"] = f"{adapter.unit}s of the prompt"
+    if adapter.segment is not None:
+        provenance["attended"] = adapter.segment
     return provenance
 
 
-def _describe_model_attention(sweep: AuditRunner, groups: Sequence[Site], first_token: str | None) -> str:
-    """ "mean of 72 heads from [CLS]"; empty where heads are tested one by one alone.
+def _describe_model_attention(
+    runner: AuditRunner, groups: Sequence[Site], first_token: str | None
+) -> str:
+    """Describe the attention that represents the model, such as "mean of 72 heads from [CLS]".
 
     Args:
-        sweep: whose first text a classifier reads once more.
-        groups: of heads that are tested together.
-        first_token: the name of the special token that texts begin with.
+        runner: Runner of the tests. A classifier reads its first text once more.
+        groups: Groups of heads that are tested as a whole.
+        first_token: Name of the special token at the start of texts, or None.
+
+    Returns:
+        The description; empty if heads are tested only one by one.
     """
-    n_heads = len(sweep.adapter.sites())
+    adapter = runner.adapter
+    n_heads = len(adapter.sites())
     if n_heads == 1:
         return "the only head"
-    whole = [site for site in groups if (site.layer, site.head) == (ALL, ALL)]
-    if not whole:
+    model_groups = [site for site in groups if (site.layer, site.head) == (ALL, ALL)]
+    if not model_groups:
         return ""
-    if whole[0].query is not None:
-        row = f"the token at place {whole[0].query}"
-    elif not sweep.adapter.lacks(AnswersFromPassage):
-        row = "the tokens that predict the answer"
+    query = model_groups[0].query
+    if query is not None:
+        source = f"the token at position {query}"
+    elif not adapter.lacks(AnswersFromPassage):
+        source = "the tokens that predict the answer"
     else:
-        batch = collate(sweep.adapter, sweep.texts[:1], sweep.pad_token_id)
-        row = sweep.adapter.describe_readout(sweep.adapter.observe(batch))
-    if row == FIRST_TOKEN and first_token:
-        row = first_token
-    return f"mean of {n_heads} heads{f' from {row}' if row else ''}"
+        batch = collate(adapter, runner.texts[:1], runner.pad_token_id)
+        source = adapter.describe_readout(adapter.observe(batch))
+    if source == FIRST_TOKEN and first_token:
+        source = first_token
+    return f"mean of {n_heads} heads{f' from {source}' if source else ''}"
 
 
-# --- what it would take: the seconds of a first round, extrapolated -----------
-
-LONG_AUDIT_SECONDS = 1800.0
-"""Seconds of an audit from which on shorter ways are named."""
+# --- Estimate of the duration --------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class AuditEstimate:
-    """What is left of an audit, judged by its first round.
+    """Estimated duration of the rest of an audit, from a warm-up on a few texts.
 
     Attributes:
-        n_texts: texts of the audit.
-        n_runs: one test at one head, or group of heads, on one text is a run.
-        seconds: by test, by the wall clock, on this machine as busy as it is now.
-        kept: the folder that has the rows of the first round; None: none.
+        n_texts: Number of texts of the audit.
+        n_runs: Number of runs that remain; one test at one site on one text is a run.
+        seconds: Estimated seconds on this machine under its present load, by the name of the test.
+        saved_folder: Folder with the rows of the warm-up; None if they were not saved.
     """
 
     n_texts: int
     n_runs: int
     seconds: dict[str, float]
-    kept: str | None
+    saved_folder: str | None
 
     @property
     def total(self) -> float:
-        """Seconds of all tests."""
+        """Estimated seconds of all tests."""
         return sum(self.seconds.values())
 
     def to_json(self) -> dict[str, Any]:
-        """Everything by name; the seconds with their total."""
-        return asdict(self) | {"total": self.total}
+        """Return the estimate as plain data."""
+        return {
+            "n_texts": self.n_texts,
+            "n_runs": self.n_runs,
+            "seconds": dict(self.seconds),
+            "kept": self.saved_folder,
+            "total": self.total,
+        }
 
     def to_text(self) -> str:
-        """Some lines for a terminal."""
+        """Return the estimate as lines for a terminal, the most expensive test first."""
         width = max(map(len, self.seconds))
-        dearest = sorted(self.seconds.items(), key=lambda pair: -pair[1])
+        sorted_seconds = sorted(self.seconds.items(), key=lambda pair: -pair[1])
         lines = [
-            f"{in_words(self.total)} for {len(self.seconds)} tests on {self.n_texts:,} texts: "
-            f"{self.n_runs:,} runs are left (one test at one head, or group of heads, on one text)",
-            *(f"  {test:{width}}  {in_words(seconds)}" for test, seconds in dearest),
+            f"{format_duration(self.total)} for {len(self.seconds)} tests on {self.n_texts:,} texts: "
+            f"{self.n_runs:,} runs are left (a run is one test at one head, or group of heads, on "
+            "one text)",
+            *(f"  {test:{width}}  {format_duration(seconds)}" for test, seconds in sorted_seconds),
         ]
         if self.total >= LONG_AUDIT_SECONDS:
-            of_heads = ""
-            if self.n_runs > self.n_texts * len(self.seconds):
-                of_heads = "--no-single-heads tests layers and all attention only; "
+            advice = ""
+            has_several_sites = self.n_runs > self.n_texts * len(self.seconds)
+            if has_several_sites:
+                advice = "--no-single-heads tests only layers and the mean over all heads; "
             lines.append(
-                f"shorter: --time 10m reports what is known by then; {of_heads}"
-                "leave the dearest test out with --tests"
+                "to shorten it: --time 10m reports the results after ten minutes; "
+                f"{advice}--tests can omit the most expensive test"
             )
-        kept = "nothing was kept"
-        if self.kept is not None:
-            kept = (
-                f"what it ran is kept in {self.kept}: without --estimate the same command goes on"
+        if self.saved_folder is None:
+            saved = "the results were not saved"
+        else:
+            saved = (
+                f"the results are saved in {self.saved_folder}; the same command without "
+                "--estimate continues from them"
             )
         lines.append(
-            "measured on a few texts, at up to two heads and one group of heads for each test, at "
-            "this machine's present load; loading, a model's own answers and the report are not "
-            f"counted; {kept}"
+            "measured on a few texts, at up to two heads and one group of heads for each test, "
+            "under the present load of this machine; loading, generated answers and the report are "
+            f"not included; {saved}"
         )
         return "\n".join(lines)
 
@@ -408,46 +489,57 @@ class AuditEstimate:
 def estimate_audit(
     model: ModelLike,
     dataset: Any,
-    tests: Asked | None = None,
+    tests: TestSelection | None = None,
     *,
     options: AuditOptions = AuditOptions(),
     output_dir: str | Path | None = None,
     tokenizer: PreTrainedTokenizerBase | None = None,
 ) -> AuditEstimate:
-    """Estimates what :func:`audit` with these arguments takes.
+    """Estimate how long :func:`audit` would take with these arguments.
 
-    It begins the audit: it runs each test at a few sites on a few texts. These rows are kept where
-    there is a folder, but for a language model, whose rows depend on the other prompts too. What
-    the folder holds already is not counted.
+    Every test runs at a few sites on a few texts. With an output folder, their rows are saved and
+    the audit continues from them; rows that are already in the folder are not counted. The rows of
+    a language model are not saved, because they depend on the other prompts of the audit.
 
     Args:
-        model, dataset, tests, options, output_dir, tokenizer: those of :func:`audit`.
+        model: The model, as :func:`audit` accepts it.
+        dataset: The data set, as :func:`audit` accepts it.
+        tests: Names or options of the tests; None for those that suit the model and the data.
+        options: Options of the audit.
+        output_dir: Output folder of the audit; None saves nothing.
+        tokenizer: Tokenizer of a model that is passed as an object.
+
+    Returns:
+        The estimate.
 
     Raises:
-        AttnProbeError: whatever would stop the audit before its first rows.
+        AttnProbeError: If the audit could not start.
+
+    Example::
+
+        estimate = estimate_audit("minilm-sst", "sst", ["permutation"])
+        print(estimate.to_text())
     """
-    clock = Clock()
-    job = prepare_audit(
-        model,
-        dataset,
-        tests,
-        options,
-        tokenizer,
-        is_first_round=True,
-    )
-    is_classifier = job.subject.adapter.lacks(AnswersFromPassage) is not None
-    is_kept = output_dir is not None and is_classifier
-    with open_audit(job, output_dir if is_kept else None, clock) as (sweep, _):
-        choice = job.choice
-        heads = choice.heads[: options.screen]
-        where = list_sites_by_test([*sweep.options], sweep.adapter, heads, choice.groups)
-        warm_up(sweep, {**where, PREDICTION: [NO_SITE]})
-        held = finished_ids(sweep.folder)
-        tokens = sum(text.n_tokens for text in sweep.texts) / len(sweep.texts)
-        seconds, n_runs = dict.fromkeys(where, 0.0), 0
-        for test, sites in where.items():
-            for k, site in enumerate(sites):
-                n_left = job.n_texts - len(held.get((test, site.layer, site.head), ()))
-                n_runs += n_left
-                seconds[test] += clock.expects([Step(test, get_cost_class(k, site), n_left * tokens)])
-        return AuditEstimate(job.n_texts, n_runs, seconds, str(output_dir) if is_kept else None)
+    progress = AuditProgress()
+    request = AuditRequest(model, dataset, tests, options, tokenizer)
+    audit = prepare_audit(request, is_warm_up=True)
+    is_classifier = audit.audited_model.adapter.lacks(AnswersFromPassage) is not None
+    saved_folder = output_dir if is_classifier else None
+    with open_audit(audit, saved_folder, progress) as (runner, _):
+        heads = audit.selection.heads[: options.screen]
+        sites_by_test = list_sites_by_test(
+            [*runner.options], runner.adapter, heads, audit.selection.groups
+        )
+        runner.warm_up({**sites_by_test, PREDICTION_TEST: [NO_SITE]})
+        finished = read_finished_ids(runner.folder)
+        mean_tokens = sum(text.n_tokens for text in runner.texts) / len(runner.texts)
+        seconds, n_runs = dict.fromkeys(sites_by_test, 0.0), 0
+        for test, sites in sites_by_test.items():
+            for index, site in enumerate(sites):
+                n_pending = audit.n_texts - len(finished.get((test, site.layer, site.head), ()))
+                n_runs += n_pending
+                step = Step(test, get_cost_class(index, site), n_pending * mean_tokens)
+                seconds[test] += progress.costs.estimate_seconds([step])
+        return AuditEstimate(
+            audit.n_texts, n_runs, seconds, None if saved_folder is None else str(saved_folder)
+        )

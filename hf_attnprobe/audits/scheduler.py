@@ -1,307 +1,387 @@
-"""The work of an audit: texts in a fixed random order, and within a time what matters most first.
+"""Decides in which order an audit runs its tests, and on how many texts.
 
-With ``--time`` all attention gets its texts before any layer or head is looked at, and what the
-verdict rests on before all else, until the clock says stop. ``torch.compile`` is not used: it won
-1 to 23% of plain passes on a processor (torch 2.13, two cores) and took 16 to 40 s to compile.
+Texts come in a fixed random order. With ``--time``, the tests run in *turns*: first the mean over
+all heads, and there the tests that decide the verdict; then layers and single heads. Every turn
+runs on a first set of texts; then all turns are repeated on twice as many texts, until the time is
+up.
+
+``torch.compile`` is not used: it made plain forward passes 1 to 23% faster on a CPU (torch 2.13,
+two cores), but compilation took 16 to 40 s.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import accumulate, product
 from pathlib import Path
 from typing import Any, TypeVar
 
 from accelerate.utils import broadcast_object_list
 
+from hf_attnprobe.audits.cost_model import AuditProgress, list_steps
 from hf_attnprobe.audits.options import AuditOptions
-from hf_attnprobe.audits.runner import (
-    AuditRunner,
-    Clock,
-    SitesByTest,
-    list_test_site_pairs,
-    run_pending,
-    list_steps,
-)
+from hf_attnprobe.audits.runner import AuditRunner, SitesByTest, list_test_site_pairs
 from hf_attnprobe.audits.site_selection import (
-    TestSelection,
-    sort_by_screen,
+    AuditSelection,
     assign_screened_sites,
     list_sites_by_test,
+    sort_by_screen,
 )
 from hf_attnprobe.core.errors import AttnProbeError
-from hf_attnprobe.core.hardware import in_portions
-from hf_attnprobe.core.progress import in_words
+from hf_attnprobe.core.hardware import split_into_chunks
+from hf_attnprobe.core.progress import format_duration
 from hf_attnprobe.inference.encoding import Text
-from hf_attnprobe.protocol import (
-    ALL,
-    HEAD_SET,
-    AnswersFromPassage,
-    Site,
-)
-from hf_attnprobe.statistics.estimates import MIN_SHOWN
+from hf_attnprobe.protocol import ALL, HEAD_SET, AnswersFromPassage, Site
+from hf_attnprobe.statistics.estimates import MIN_DISPLAYED_TEXTS
 from hf_attnprobe.statistics.grades import MIN_TEXTS
-from hf_attnprobe.statistics.questions import EVERY_QUESTION
-from hf_attnprobe.statistics.sampling import random_order
-from hf_attnprobe.statistics.summary import PREDICTION
-from hf_attnprobe.storage.rows import (
-    NO_SITE,
-    Done,
-    Place,
-    finished_ids,
-    rows_in,
-)
+from hf_attnprobe.statistics.questions import ALL_QUESTIONS
+from hf_attnprobe.statistics.sampling import draw_random_order
+from hf_attnprobe.statistics.summary import PREDICTION_TEST
+from hf_attnprobe.storage.rows import NO_SITE, FinishedIds, TestSite, load_rows, read_finished_ids
 
 
-# --- the rows so far -------------------------------------------------------------------
+FIRST_GOAL = MIN_TEXTS
+"""Number of texts per test in the first round, doubled in every later round.
 
+With fewer texts, no question of the report is answered.
+"""
+PREDICTION_FACTOR = 4
+"""Factor on the number of texts for predictions.
+
+The accuracy needs more texts for a narrow interval, and a prediction takes only one forward pass.
+"""
+HEADS_PER_TURN = 10
+"""Number of heads on which a test runs before the next test has its turn."""
+TIME_SAFETY_FACTOR = 1.3
+"""Factor on the estimated seconds of a portion of texts, because estimates are not exact."""
 
 Decision = TypeVar("Decision")
-RunTests = Callable[[Sequence[Text], SitesByTest, Done], None]
-"""Runs tests at sites on texts, but for what is done."""
+RunTests = Callable[[Sequence[Text], SitesByTest, FinishedIds], None]
+"""Function that runs tests at sites on texts, except those that are finished."""
 
 
 @dataclass
 class CompletedWork:
-    """The rows on disk that a running audit decides by.
+    """Record of the texts on which each test has run at each site, and the means to run more.
 
     Attributes:
-        folder: of the rows.
-        texts: in the random order.
-        run_missing: does the work.
-        done: ids of texts with rows, by test, layer and head.
+        folder: Folder of the saved rows.
+        texts: Texts in the fixed random order.
+        run_tests: Function that runs tests and saves their rows.
+        finished_ids: Ids of the texts with rows, by test, layer and head.
     """
 
     folder: Path
     texts: Sequence[Text]
-    run_missing: RunTests
-    done: dict[Place, set[int]] = field(init=False)
+    run_tests: RunTests
+    finished_ids: dict[TestSite, set[int]] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.done = finished_ids(self.folder)
+        self.finished_ids = read_finished_ids(self.folder)
 
-    def run(self, texts: Sequence[Text], where: SitesByTest) -> None:
-        """Runs what is missing of some tests on some texts, and of the predictions."""
-        every = {**where, PREDICTION: [NO_SITE]}
-        self.run_missing(texts, every, self.done)
-        for place in list_test_site_pairs(every):
-            self.ids(*place).update(text.example_id for text in texts)
+    def run(self, texts: Sequence[Text], sites_by_test: SitesByTest) -> None:
+        """Run the missing tests on some texts, and also the predictions of these texts.
 
-    def agreed(self, decision: Decision) -> Decision:
-        """The main process's decision, for all; clocks differ between processes."""
+        Args:
+            texts: The texts.
+            sites_by_test: The sites of every test.
+        """
+        all_sites = {**sites_by_test, PREDICTION_TEST: [NO_SITE]}
+        self.run_tests(texts, all_sites, self.finished_ids)
+        for test, site in list_test_site_pairs(all_sites):
+            self.get_ids(test, site).update(text.example_id for text in texts)
+
+    def synchronise(self, decision: Decision) -> Decision:
+        """Return the decision of the main process on every process; their clocks differ."""
         decisions = [decision]
         broadcast_object_list(decisions)
         return decisions[0]
 
-    def ids(self, test: str, site: Site) -> set[int]:
-        """Of the texts that a test has been run on at a site."""
-        return self.done.setdefault((test, site.layer, site.head), set())
+    def get_ids(self, test: str, site: Site) -> set[int]:
+        """Return the ids of the texts on which a test has run at a site."""
+        return self.finished_ids.setdefault((test, site.layer, site.head), set())
 
-    def is_missing(self, where: SitesByTest, text: Text) -> bool:
-        """Whether some test has not been run on a text at some site."""
-        held = (self.ids(*place) for place in list_test_site_pairs(where))
-        return any(text.example_id not in ids for ids in held)
+    def is_missing(self, sites_by_test: SitesByTest, text: Text) -> bool:
+        """Return whether any of the tests has not run on a text at one of its sites."""
+        pairs = list_test_site_pairs(sites_by_test)
+        return any(text.example_id not in self.get_ids(test, site) for test, site in pairs)
 
-    def n_done(self, where: SitesByTest) -> int:
-        """Runs that are done: one test at one site on one text is a run."""
-        known = {text.example_id for text in self.texts}
-        return sum(len(self.ids(*place) & known) for place in list_test_site_pairs(where))
-
-
-def load_completed_work(sweep: AuditRunner) -> CompletedWork:
-    """What is on disk already, at the start."""
-    by_id = {text.example_id: text for text in sweep.texts}
-    order = random_order(by_id, sweep.seed)
-
-    def work(texts: Sequence[Text], where: SitesByTest, done: Done) -> None:
-        run_pending(replace(sweep, texts=texts), where, done)
-
-    texts = [by_id[k] for k in order]
-    return CompletedWork(sweep.folder, texts, work)
+    def count_runs(self, sites_by_test: SitesByTest) -> int:
+        """Count the finished runs; one test at one site on one text is a run."""
+        audited_ids = {text.example_id for text in self.texts}
+        pairs = list_test_site_pairs(sites_by_test)
+        return sum(len(self.get_ids(test, site) & audited_ids) for test, site in pairs)
 
 
-# --- within a time ----------------------------------------------------------------------
+def load_completed_work(runner: AuditRunner) -> CompletedWork:
+    """Read from the output folder which tests have already run on which texts.
 
-# How many texts a test gets is chosen from what they cost and from nothing else, so that the clock
-# looks at no result and intervals are those of as many texts.
+    Args:
+        runner: Runner of the audit.
+
+    Returns:
+        The completed work, with the texts in the fixed random order.
+    """
+    text_by_id = {text.example_id: text for text in runner.texts}
+    order = draw_random_order(text_by_id, runner.seed)
+
+    def run_tests(texts: Sequence[Text], sites_by_test: SitesByTest, finished: FinishedIds) -> None:
+        replace(runner, texts=texts).run_pending(sites_by_test, finished)
+
+    texts = [text_by_id[example_id] for example_id in order]
+    return CompletedWork(runner.folder, texts, run_tests)
 
 
-FIRST_GOAL = MIN_TEXTS
-"""Texts without which nothing is answered: so many everywhere, then twice as many."""
-PREDICTION_FACTOR = 4
-"""Times as many texts are predicted: accuracy takes more of them to tell, and one pass of each."""
-HEADS_PER_TURN = 10  # heads that are looked at together
-TIME_SAFETY_FACTOR = 1.3  # portions vary; by so much more than expected one may take
+# --- Audits with a time limit --------------------------------------------------------------------
+
+# The number of texts of a test depends only on what the test costs, never on a result. Otherwise
+# the intervals would not be those of a sample of this size.
 
 
 def run_within_time(
-    so_far: CompletedWork,
-    clock: Clock,
-    turns: Callable[[], Iterable[SitesByTest]],
+    completed: CompletedWork,
+    progress: AuditProgress,
+    list_turns: Callable[[], Iterable[SitesByTest]],
     batch_size: int,
 ) -> None:
-    """Runs tests on the first texts of the random order, then on twice as many, while there is time.
+    """Run tests on the first texts of the random order, then on twice as many, until time is up.
 
     Args:
-        so_far: the rows on disk.
-        clock: with a limit.
-        turns: the tests at sites in their order, what matters most first; made anew in each
-            round, from what is known by then.
-        batch_size: largest number of texts in a portion.
+        completed: The work done so far; updated.
+        progress: Remaining time and measured costs; must have a time limit.
+        list_turns: Function that yields the tests and sites, the most important ones first. It is
+            called in every round, because the order of the heads depends on the rows so far.
+        batch_size: Largest number of texts that run before the clock is read again.
     """
-    goal, n_texts = FIRST_GOAL, len(so_far.texts)
-    bring = partial(_run_in_portions, so_far, clock, batch_size)
+    goal, n_texts = FIRST_GOAL, len(completed.texts)
     while True:
-        for where in turns():
-            for test in where:  # one text tells what a test costs
-                if not so_far.agreed(clock.knows(test)):
-                    own = {test: where[test]}
-                    lacking = [t for t in so_far.texts if so_far.is_missing(own, t)]
-                    bring(own, lacking[:1])
-            for test in _sort_by_cost(so_far, clock, where):
-                n = goal * PREDICTION_FACTOR if test == PREDICTION else goal
-                bring({test: where[test]}, so_far.texts[:n])
-        if goal >= n_texts or so_far.agreed(clock.left <= 0):
+        for sites_by_test in list_turns():
+            for test in sites_by_test:
+                # One text is enough to measure what a test costs.
+                if not completed.synchronise(progress.costs.has_measured(test)):
+                    sites_of_test = {test: sites_by_test[test]}
+                    pending_texts = [
+                        text
+                        for text in completed.texts
+                        if completed.is_missing(sites_of_test, text)
+                    ]
+                    _run_in_portions(
+                        completed, progress, batch_size, sites_of_test, pending_texts[:1]
+                    )
+            for test in _sort_by_cost(completed, progress, sites_by_test):
+                n_goal = goal * PREDICTION_FACTOR if test == PREDICTION_TEST else goal
+                sites_of_test = {test: sites_by_test[test]}
+                _run_in_portions(
+                    completed, progress, batch_size, sites_of_test, completed.texts[:n_goal]
+                )
+        if goal >= n_texts or completed.synchronise(progress.remaining_seconds <= 0):
             return
         goal *= 2
 
 
-def _sort_by_cost(so_far: CompletedWork, clock: Clock, where: SitesByTest) -> list[str]:
-    """The tests: the cheapest first."""
-    text = so_far.texts[:1]
+def _sort_by_cost(
+    completed: CompletedWork, progress: AuditProgress, sites_by_test: SitesByTest
+) -> list[str]:
+    """Sort the tests that have sites by their estimated seconds per text, the cheapest first."""
+    first_text = completed.texts[:1]
 
-    def cost(test: str) -> float:
-        return clock.expects(list_steps([({test: where[test]}, text)]))
+    def estimate_cost(test: str) -> float:
+        steps = list_steps([({test: sites_by_test[test]}, first_text)])
+        return progress.costs.estimate_seconds(steps)
 
-    return so_far.agreed(sorted((test for test in where if where[test]), key=cost))
+    tests = [test for test in sites_by_test if sites_by_test[test]]
+    return completed.synchronise(sorted(tests, key=estimate_cost))
 
 
 def _run_in_portions(
-    so_far: CompletedWork,
-    clock: Clock,
+    completed: CompletedWork,
+    progress: AuditProgress,
     batch_size: int,
-    where: SitesByTest,
+    sites_of_test: SitesByTest,
     texts: Sequence[Text],
 ) -> None:
-    """Runs a test portion by portion on the texts that lack it, while there is time.
+    """Run one test, portion by portion, on the texts that lack it, while there is time.
 
-    Without time for as many texts as have a number it is not begun. Each text is expected to
-    take as long as its own length says: texts of one portion differ tenfold.
+    The test does not start if there is no time for as many texts as a report needs to display a
+    number. The time of every text is estimated from its own length, because the lengths within one
+    portion can differ tenfold.
+
+    Args:
+        completed: The work done so far; updated.
+        progress: Remaining time and measured costs.
+        batch_size: Largest number of texts in a portion.
+        sites_of_test: A single test with its sites.
+        texts: The texts.
     """
-    (test,) = where
-    lacking = [text for text in texts if so_far.is_missing(where, text)]
-    while lacking:
-        unshown = MIN_SHOWN - (len(texts) - len(lacking))
-        least = max(1, min(unshown, len(lacking)))
-        portion = lacking[: max(batch_size, least)]
-        taken = accumulate(clock.expects(list_steps([(where, [text])])) for text in portion)
-        room = clock.left / TIME_SAFETY_FACTOR if clock.knows(test) else clock.left
-        n = so_far.agreed(sum(room > 0 and all_so_far <= room for all_so_far in taken))
-        if n < least:
+    (test,) = sites_of_test
+    costs = progress.costs
+    pending_texts = [text for text in texts if completed.is_missing(sites_of_test, text)]
+    while pending_texts:
+        n_finished = len(texts) - len(pending_texts)
+        n_until_displayed = min(MIN_DISPLAYED_TEXTS - n_finished, len(pending_texts))
+        min_portion = max(1, n_until_displayed)
+        candidates = pending_texts[: max(batch_size, min_portion)]
+        cumulative_seconds = accumulate(
+            costs.estimate_seconds(list_steps([(sites_of_test, [text])])) for text in candidates
+        )
+        available_seconds = progress.remaining_seconds
+        if costs.has_measured(test):
+            available_seconds /= TIME_SAFETY_FACTOR
+        n_affordable = sum(
+            available_seconds > 0 and seconds <= available_seconds for seconds in cumulative_seconds
+        )
+        n_affordable = completed.synchronise(n_affordable)
+        if n_affordable < min_portion:
             return
-        some = lacking[: min(n, batch_size)]
-        so_far.run(some, where)
-        lacking = lacking[len(some) :]
+        portion = pending_texts[: min(n_affordable, batch_size)]
+        completed.run(portion, sites_of_test)
+        pending_texts = pending_texts[len(portion) :]
 
 
 def list_tests_with_role(role: str) -> set[str]:
-    """The tests that are read by the questions with a role in the verdict."""
-    return {asked.test for asked in EVERY_QUESTION.values() if asked.role == role}
+    """Return the tests whose statistics answer the questions with a role in the verdict.
+
+    Args:
+        role: Role of a question: "score", "effect" or "part".
+    """
+    return {question.test for question in ALL_QUESTIONS.values() if question.role == role}
 
 
 def plan_turns(
-    sweep: AuditRunner, heads: Sequence[Site], groups: Sequence[Site]
+    runner: AuditRunner, heads: Sequence[Site], groups: Sequence[Site]
 ) -> Callable[[], Iterator[SitesByTest]]:
-    """What answers come of first.
+    """Plan the turns of an audit with a time limit, the most important tests and sites first.
 
-    Whether a classifier is right; all attention with what the verdict rests on, then how
-    faithful each head is; what else there is of all attention, then what each head does;
-    layers, and the rest of heads. Heads come by their promise, all of them for one test before
-    the next.
+    The order is:
+
+    1. the predictions (accuracy of a classifier);
+    2. for the mean over all heads, the tests that decide the verdict;
+    3. for every head, the tests that score its faithfulness;
+    4. for the mean over all heads, the other tests;
+    5. for every head, the tests of its effect;
+    6. all tests for layers, and the remaining tests for single heads.
+
+    Heads are sorted by their first-order effect (test ``screen``). A test runs on all heads before
+    the next test starts.
+
+    Args:
+        runner: Runner of the audit.
+        heads: Heads that are tested one by one.
+        groups: Groups of heads that are tested as a whole.
+
+    Returns:
+        Function that yields the turns. Call it again in every round, because the screened order of
+        the heads becomes more exact with more texts.
     """
-    names = [name for name in sweep.options if name != "screen"]
-    whole = [group for group in groups if group.layer in (ALL, HEAD_SET)]
-    layers = [group for group in groups if group not in whole]
-    only = heads if len(sweep.adapter.sites()) == 1 else []
-    scores, effects, parts = (
-        [name for name in names if name in list_tests_with_role(role)] for role in ("score", "effect", "part")
+    adapter = runner.adapter
+    tests = [test for test in runner.options if test != "screen"]
+    model_groups = [group for group in groups if group.layer in (ALL, HEAD_SET)]
+    layers = [group for group in groups if group not in model_groups]
+    has_single_head = len(adapter.sites()) == 1
+    single_head = heads if has_single_head else []
+    score_tests, effect_tests, part_tests = (
+        [test for test in tests if test in list_tests_with_role(role)]
+        for role in ("score", "effect", "part")
     )
-    deciding = {*scores, *effects, *parts}
-    others = [name for name in names if name not in deciding]
+    verdict_tests = {*score_tests, *effect_tests, *part_tests}
+    other_tests = [test for test in tests if test not in verdict_tests]
 
-    def of_heads(tests: Iterable[str]) -> Iterator[SitesByTest]:
-        ranked = sort_by_screen(rows_in(sweep.folder, "screen"), heads)
-        for test, ten in product(tests, in_portions(ranked, HEADS_PER_TURN)):
-            yield list_sites_by_test([test], sweep.adapter, ten)
+    def list_head_turns(tests: Iterable[str]) -> Iterator[SitesByTest]:
+        sorted_heads = sort_by_screen(load_rows(runner.folder, "screen"), heads)
+        for test, some_heads in product(tests, split_into_chunks(sorted_heads, HEADS_PER_TURN)):
+            yield list_sites_by_test([test], adapter, some_heads)
 
-    def turns() -> Iterator[SitesByTest]:
-        if sweep.adapter.is_missing(AnswersFromPassage):
-            yield {PREDICTION: [NO_SITE]}
-        yield list_sites_by_test(sorted(deciding), sweep.adapter, only, whole)
-        if not only:
-            screens = [name for name in sweep.options if name == "screen"]
-            yield list_sites_by_test(screens, sweep.adapter, heads)
-            yield from of_heads(scores)
-        yield list_sites_by_test(others, sweep.adapter, only, whole)
-        if not only:
-            yield from of_heads(effects)
-            yield list_sites_by_test(names, sweep.adapter, [], layers)
-            yield from of_heads(names)
+    def list_turns() -> Iterator[SitesByTest]:
+        if adapter.lacks(AnswersFromPassage):
+            yield {PREDICTION_TEST: [NO_SITE]}
+        yield list_sites_by_test(sorted(verdict_tests), adapter, single_head, model_groups)
+        if not has_single_head:
+            screen = [test for test in runner.options if test == "screen"]
+            yield list_sites_by_test(screen, adapter, heads)
+            yield from list_head_turns(score_tests)
+        yield list_sites_by_test(other_tests, adapter, single_head, model_groups)
+        if not has_single_head:
+            yield from list_head_turns(effect_tests)
+            yield list_sites_by_test(tests, adapter, [], layers)
+            yield from list_head_turns(tests)
 
-    return turns
+    return list_turns
 
 
-# --- the work ----------------------------------------------------------------------------
+# --- The work of an audit ------------------------------------------------------------------------
 
 
 def run_tests(
-    sweep: AuditRunner, choice: TestSelection, options: AuditOptions, limit: float | None
+    runner: AuditRunner,
+    selection: AuditSelection,
+    options: AuditOptions,
+    time_limit: float | None,
 ) -> dict[str, Any]:
-    """Runs the tests of an audit within its time.
+    """Run the tests of an audit, within its time limit if it has one.
 
-    With ``screen`` only at the heads with the largest estimates: they are chosen for one half of
-    the texts by the estimates on the other half. Groups of heads are tested whatever it says.
+    With ``--screen``, single heads are tested only if they have the largest first-order effects.
+    They are chosen for one half of the texts by the effects on the other half. Groups of heads are
+    always tested.
+
+    Args:
+        runner: Runner of the audit.
+        selection: The tests and sites.
+        options: Options of the audit.
+        time_limit: Seconds from the start of the audit to its report; None for no limit.
 
     Returns:
-        What a limit left undone, plain data for the report's provenance; nothing without one.
+        A record of the finished part of the work, for the report's provenance; empty without a
+        time limit.
+
+    Raises:
+        AttnProbeError: If the time limit is too short for any test.
     """
-    names, groups = [*sweep.options], [*choice.groups]
-    heads = choice.heads
-    so_far = load_completed_work(sweep)
-    everything = list_sites_by_test(names, sweep.adapter, heads, groups)
-    if limit is not None:
-        turns = plan_turns(sweep, heads, groups)
-        run_within_time(so_far, sweep.clock, turns, sweep.batch_size)
-        _check_any_test_ran(so_far, limit)
-        return summarise_work(so_far, limit, everything, sweep.seed)
-    parts: Sequence[tuple[Sequence[Text], Sequence[Site]]] = [(so_far.texts, heads)]
+    tests, groups, heads = [*runner.options], [*selection.groups], selection.heads
+    completed = load_completed_work(runner)
+    sites_by_test = list_sites_by_test(tests, runner.adapter, heads, groups)
+    if time_limit is not None:
+        list_turns = plan_turns(runner, heads, groups)
+        run_within_time(completed, runner.progress, list_turns, runner.batch_size)
+        _check_any_test_ran(completed, time_limit)
+        return summarise_work(completed, time_limit, sites_by_test, runner.seed)
+    parts: Sequence[tuple[Sequence[Text], Sequence[Site]]] = [(completed.texts, heads)]
     if options.screen is not None:
-        so_far.run(so_far.texts, list_sites_by_test(["screen"], sweep.adapter, heads))
-        estimates = rows_in(sweep.folder, "screen")
-        parts = assign_screened_sites(sweep.texts, estimates, heads, options.screen)
-        names.remove("screen")
-    for texts, sites in parts:
-        so_far.run(texts, list_sites_by_test(names, sweep.adapter, sites, groups))
+        completed.run(completed.texts, list_sites_by_test(["screen"], runner.adapter, heads))
+        screen_rows = load_rows(runner.folder, "screen")
+        parts = assign_screened_sites(runner.texts, screen_rows, heads, options.screen)
+        tests.remove("screen")
+    for texts, part_heads in parts:
+        completed.run(texts, list_sites_by_test(tests, runner.adapter, part_heads, groups))
     return {}
 
 
-def _check_any_test_ran(so_far: CompletedWork, seconds: float) -> None:
-    """Raises AttnProbeError where there is nothing to report on."""
-    begun = {test for (test, *_), ids in so_far.done.items() if ids}
-    if not begun - {PREDICTION}:
+def _check_any_test_ran(completed: CompletedWork, time_limit: float) -> None:
+    """Raise AttnProbeError if there is nothing to report except predictions."""
+    tests = {test for (test, *_), example_ids in completed.finished_ids.items() if example_ids}
+    if not tests - {PREDICTION_TEST}:
         raise AttnProbeError(
-            f"expected a time in which some test can begin, {in_words(seconds)} were up "
-            "before; give more with --time"
+            f"--time ({format_duration(time_limit)}) is too short to start any test; increase it"
         )
 
 
-def summarise_work(so_far: CompletedWork, limit: float, everything: SitesByTest, seed: int) -> dict[str, Any]:
-    """How much was done of what a full audit does, and what was to stop it."""
-    n_full = sum(len(sites) for sites in everything.values()) * len(so_far.texts)
+def summarise_work(
+    completed: CompletedWork, time_limit: float, sites_by_test: SitesByTest, seed: int
+) -> dict[str, Any]:
+    """Summarise how much of a full audit was done within the time limit.
+
+    Args:
+        completed: The work that was done.
+        time_limit: The time limit in seconds.
+        sites_by_test: All tests and sites of the full audit.
+        seed: Seed of the random order of the texts.
+
+    Returns:
+        Plain data for the report's provenance.
+    """
+    n_sites = sum(len(sites) for sites in sites_by_test.values())
     return {
-        "seconds": limit,
-        "runs_done": so_far.n_done(everything),
-        "runs_of_full_audit": n_full,
-        "n_texts": len(so_far.texts),
+        "seconds": time_limit,
+        "runs_done": completed.count_runs(sites_by_test),
+        "runs_of_full_audit": n_sites * len(completed.texts),
+        "n_texts": len(completed.texts),
         "seed": seed,
     }

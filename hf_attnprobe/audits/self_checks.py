@@ -1,9 +1,9 @@
-"""Checks an audit: before anything is written, as rows come, and when it goes on.
+"""Checks that an audit computes what the model itself predicts.
 
-What is recorded of a text is what the model says of it alone. The model runs as its users run
-it, on all that the tokenizer gives for one text, without adapter, batch or padding. So this
-finds inputs that were lost on the way, models that look at padding or at the texts beside, and
-rows of a model that changed since.
+A recorded prediction must equal the prediction of the user's own model for this text alone, without
+adapter, batch or padding. The checks run before anything is written (*pre-flight checks*), before
+an audit is resumed, and at its end. They find inputs that were lost on the way, models that depend
+on padding or on the other texts of a batch, and saved rows of a model that has changed since.
 """
 
 import logging
@@ -17,286 +17,359 @@ from transformers import PreTrainedTokenizerBase
 from hf_attnprobe.adapters.language_model.adapter import LanguageModelAdapter
 from hf_attnprobe.audits.site_selection import check_query
 from hf_attnprobe.core.errors import AttnProbeError
-from hf_attnprobe.core.hardware import in_halves
+from hf_attnprobe.core.hardware import run_with_halving
 from hf_attnprobe.core.options import Options
 from hf_attnprobe.faithfulness.options import TargetOptions
 from hf_attnprobe.faithfulness.registry import AuditPreview, load_tests
 from hf_attnprobe.faithfulness.uniform_attention import uniform_attention
 from hf_attnprobe.inference.batching import (
-    sort_by_length,
     collate,
-    split_for_model,
     describe_text,
+    sort_by_length,
+    split_for_model,
 )
 from hf_attnprobe.inference.encoding import ImageReader, Text
-from hf_attnprobe.protocol import (
-    AttentionModelBase,
-    Batch,
-    Observation,
-    Site,
-)
-from hf_attnprobe.statistics.sampling import random_order
-from hf_attnprobe.storage.rows import said_of
+from hf_attnprobe.protocol import AttentionModelBase, Batch, Observation, Site
+from hf_attnprobe.statistics.sampling import draw_random_order
+from hf_attnprobe.storage.rows import compute_prediction_rows
 
 
-N_TEXTS_CHECKED_AFTER, N_TEXTS_CHECKED_BEFORE = 8, 2
-"""Texts that are recomputed, or changed, after an audit, and before one that goes on."""
+logger = logging.getLogger(__name__)
+
+N_TEXTS_CHECKED_AFTER = 8
+"""Number of texts that are recomputed at the end of an audit."""
+N_TEXTS_CHECKED_BEFORE = 2
+"""Number of texts that are recomputed before an audit is resumed."""
 CHANGED_MODEL_CAUSE = (
-    "model, tokenizer or hooks have changed since; bring them back, or choose another --output-dir"
+    "the model, its tokenizer or its hooks have changed since; restore them, or choose another "
+    "--output-dir"
 )
-UNSUPPORTED_EDIT_CAUSE = "this model's prompts cannot be changed, please report it; the rows are kept"
+"""Cause of a difference that is found before an audit is resumed, and its remedy."""
 BATCH_DEPENDENCE_CAUSE = (
-    "it changed meanwhile, or looks at padding or at the texts beside; the rows are kept, "
-    "try --batch-size 1 in another --output-dir"
+    "the model changed during the audit, or its predictions depend on padding or on the other "
+    "texts of a batch; the rows are kept, try --batch-size 1 in another --output-dir"
 )
+"""Cause of a difference that is found at the end of an audit, and its remedy."""
+UNSUPPORTED_EDIT_CAUSE = (
+    "the prompts of this model cannot be edited correctly, please report it; the rows are kept"
+)
+"""Cause of a wrong edit of a prompt, and what to do."""
+UNSUPPORTED_MODEL_CAUSE = "this model cannot be audited, please report it"
+"""Cause of a difference that is found by the pre-flight checks, and what to do."""
+N_PRECISION_TEXTS = 8
+"""Number of texts, the longest ones, on which half precision is compared with float32."""
+LOGGED_DIFFERENCE = 0.01
+"""Difference between half precision and float32 above which a warning is logged.
+
+The difference is that of a probability, or of the output change of an edit.
+"""
+MAX_DIFFERENCE = 0.1
+"""Largest accepted difference between half precision and float32."""
+N_PREFLIGHT_TEXTS = 4
+"""Number of texts, the longest ones, on which the model runs before the audit."""
+TESTED_PADDINGS = (1, 4, 16)
+"""Numbers of padding tokens that must not change a prediction."""
 
 
-def draw_texts(texts: Sequence[Text], held: pd.DataFrame, n_texts: int, seed: int) -> list[Text]:
-    """Returns the longest text that has rows, and others drawn by a hash of their ids and the seed."""
-    known = set(held.index)
-    by_id = {text.example_id: text for text in texts if text.example_id in known}
-    by_length = sorted(by_id, key=lambda k: (by_id[k].n_tokens, k))
-    longest = by_length[-1:]
-    others = [k for k in random_order(by_id, seed) if k not in longest]
-    drawn = [*longest, *others][:n_texts]
-    return [by_id[k] for k in drawn]
+def draw_texts(
+    texts: Sequence[Text], predictions: pd.DataFrame, n_texts: int, seed: int
+) -> list[Text]:
+    """Draw texts that have saved predictions: the longest one, and others at random.
+
+    Args:
+        texts: The audited texts.
+        predictions: Saved predictions, indexed by the ids of the texts.
+        n_texts: Largest number of texts to draw.
+        seed: Seed of the random order.
+
+    Returns:
+        The drawn texts.
+    """
+    saved_ids = set(predictions.index)
+    text_by_id = {text.example_id: text for text in texts if text.example_id in saved_ids}
+    ids_by_length = sorted(text_by_id, key=lambda key: (text_by_id[key].n_tokens, key))
+    longest = ids_by_length[-1:]
+    random_ids = [key for key in draw_random_order(text_by_id, seed) if key not in longest]
+    drawn_ids = [*longest, *random_ids][:n_texts]
+    return [text_by_id[key] for key in drawn_ids]
 
 
 def check_recorded_prediction(
     adapter: AttentionModelBase,
     batch: Batch,
-    held: pd.DataFrame,
+    predictions: pd.DataFrame,
     *,
-    where: str,
+    source: str,
     cause: str,
 ) -> None:
-    """Checks that the recorded row of a text equals what the model computes for it alone.
+    """Check that the recorded prediction of a text equals that of the model for this text alone.
 
-    A model that cannot be run by itself is not asked.
+    Nothing is checked if the adapter cannot run the model by itself.
 
     Args:
-        batch: of one text.
-        held: the predictions of these texts, and maybe others, a text per row and a statistic
-            per column.
-        where: the rows are, in words.
-        cause: why a text may come out differently, and what to do.
+        adapter: The audited model.
+        batch: Batch of a single text.
+        predictions: Recorded predictions, one row per text and one column per statistic.
+        source: Origin of the recorded prediction, for the error message, such as
+            "the value in folder/rows".
+        cause: Likely cause of a difference and its remedy, for the error message.
 
     Raises:
-        AttnProbeError: a probability, or number, differs by more than rounding.
+        AttnProbeError: If a probability, or a predicted number, differs by more than rounding.
     """
-    native = adapter.compute_native_probs(batch)
-    if native is None:
+    native_probs = adapter.compute_native_probs(batch)
+    if native_probs is None:
         return
     (example_id,) = batch.example_ids
-    said = said_of(adapter, batch, native)
-    found = held.loc[example_id].dropna().to_dict()
-    name = "value" if "value" in found else "probability"
-    predicted = int(found["predicted_class"])
-    is_class = name == "probability" and predicted >= 0
-    own = float(native[0, predicted] if is_class else said[name])
-    allowed = compute_tolerance(adapter, own)
-    if not abs(found[name] - own) <= allowed:
+    recorded_values = predictions.loc[example_id].dropna().to_dict()
+    statistic = "value" if "value" in recorded_values else "probability"
+    predicted_class = int(recorded_values["predicted_class"])
+    if statistic == "probability" and predicted_class >= 0:
+        native_value = float(native_probs[0, predicted_class])
+    else:
+        native_value = float(compute_prediction_rows(adapter, batch, native_probs)[statistic])
+    recorded_value = recorded_values[statistic]
+    tolerance = compute_tolerance(adapter, native_value)
+    # A comparison with NaN is false, so NaN counts as a difference.
+    if not abs(recorded_value - native_value) <= tolerance:
         raise AttnProbeError(
-            f"expected the model's own probabilities, it gives {own:.6g} for text "
-            f"{example_id} by itself, {where} is {found[name]:.6g}, more than "
-            f"{allowed:.1e} away: {cause}"
+            f"expected the model's own predictions, but for text {example_id} alone it predicts "
+            f"{native_value:.6g}, and {source} is {recorded_value:.6g}, more than {tolerance:.1e} "
+            f"away: {cause}"
         )
 
 
 def check_prompt_edits(adapter: LanguageModelAdapter, batch: Batch) -> None:
-    """Checks a deletion and a knockout in a prompt against passes of the user's own model.
+    """Check a deletion and a knockout in a prompt against forward passes of the user's own model.
+
+    Args:
+        adapter: The audited language model.
+        batch: Batch of a single prompt. The edited unit is drawn by the id of the prompt.
 
     Raises:
-        AttnProbeError: a probability differs by more than rounding.
+        AttnProbeError: If a probability differs by more than rounding.
     """
     (example_id,) = batch.example_ids
     units = batch.content_mask[0].nonzero()[:, 0].tolist()
-    unit = random_order(units, example_id)[0]
-    away = adapter.away_from_own_model(adapter.observe(batch), unit)
-    for change, error in away.items():
-        if not error <= compute_tolerance(adapter, 1.0):
+    unit = draw_random_order(units, example_id)[0]
+    differences = adapter.measure_native_differences(adapter.observe(batch), unit)
+    for edit, difference in differences.items():
+        if not difference <= compute_tolerance(adapter, 1.0):
             raise AttnProbeError(
-                f"expected the {change} of unit {unit + 1} of text {example_id} as the "
-                f"model itself computes it, probabilities differ by {error:.1e}: {UNSUPPORTED_EDIT_CAUSE}"
+                f"the {edit} of unit {unit + 1} of text {example_id} differs from that of the "
+                f"model itself by {difference:.1e} in a probability: {UNSUPPORTED_EDIT_CAUSE}"
             )
 
 
 def compute_tolerance(adapter: AttentionModelBase, number: float) -> float:
-    """Rounding of the coarser of the two: the model as it is, and as it is audited."""
-    given = getattr(adapter, "user_model", adapter.model)
-    weights = [*adapter.model.parameters(), *given.parameters()]
-    kinds = {weight.dtype for weight in weights}
-    coarsest = max(torch.finfo(kind).eps for kind in kinds if kind.is_floating_point)
-    return min(1000 * coarsest, 0.1) * max(1.0, abs(number))  # of a number, in its unit
+    """Compute the largest difference that rounding can cause.
+
+    It depends on the coarser of two number formats: that of the user's model and that of the audit.
+
+    Args:
+        adapter: The audited model.
+        number: A probability or a predicted number; the tolerance grows with large numbers.
+
+    Returns:
+        The tolerance, in the unit of ``number``.
+    """
+    user_model = getattr(adapter, "user_model", adapter.model)
+    weights = [*adapter.model.parameters(), *user_model.parameters()]
+    dtypes = {weight.dtype for weight in weights}
+    largest_eps = max(torch.finfo(dtype).eps for dtype in dtypes if dtype.is_floating_point)
+    return min(1000 * largest_eps, 0.1) * max(1.0, abs(number))
 
 
-# --- half precision --------------------------------------------------------------------------
-
-
-logger = logging.getLogger(__name__)
-N_PRECISION_TEXTS = 8
-LOGGED_DIFFERENCE, MAX_DIFFERENCE = 0.01, 0.1
-"""Largest difference of a probability, or of an edit's change of the output, from float32."""
+# --- Half precision ------------------------------------------------------------------------------
 
 
 def compare_with_float32(
     adapter: AttentionModelBase,
-    exact: Callable[[], AttentionModelBase] | None,
+    make_float32_adapter: Callable[[], AttentionModelBase] | None,
     texts: Sequence[Text],
     pad_token_id: int,
 ) -> dict[str, dict[str, float]]:
-    """Difference between an audit in half precision and one in float32, on the longest texts.
+    """Measure how much an audit in half precision differs from one in float32.
 
-    Compared are the probabilities, and the change of the output where the attention of
-    the last head that can be edited is made uniform.
+    On the longest texts, two quantities are compared: the probabilities, and the output change if
+    the attention of the last head is made uniform.
 
     Args:
-        adapter: computes in half precision.
-        exact: makes the same in float32; None where nothing is to be compared.
+        adapter: The model in half precision.
+        make_float32_adapter: Function that makes the same model in float32; None if the audit does
+            not use half precision, so that nothing is compared.
+        texts: The audited texts.
+        pad_token_id: Token id for padding.
 
     Returns:
-        What a report records: the largest differences and of how many texts.
+        The entry ``rounding`` of the report's provenance, with the largest differences and the
+        number of texts; empty if nothing is compared.
 
     Raises:
-        AttnProbeError: a difference above :data:`MAX_DIFFERENCE`, or numbers that overflow.
+        AttnProbeError: If a difference exceeds :data:`MAX_DIFFERENCE`, or if numbers overflow.
     """
-    if exact is None:
+    if make_float32_adapter is None:
         return {}
-    some = sort_by_length(texts)[-N_PRECISION_TEXTS:]
-    other, probability, change = exact(), 0.0, 0.0
-    for texts in split_for_model(adapter, some):
-        ours, theirs = (
-            _compute_outputs(model, collate(model, texts, pad_token_id)) for model in (adapter, other)
+    longest_texts = sort_by_length(texts)[-N_PRECISION_TEXTS:]
+    float32_adapter = make_float32_adapter()
+    probability_difference, change_difference = 0.0, 0.0
+    for batch_texts in split_for_model(adapter, longest_texts):
+        half_outputs, float32_outputs = (
+            _compute_outputs(model, collate(model, batch_texts, pad_token_id))
+            for model in (adapter, float32_adapter)
         )
-        differs = [float((a - b).abs().max()) for a, b in zip(ours, theirs, strict=True)]
-        probability, change = (
-            max(probability, differs[0]),
-            max(change, differs[1]),
-        )
-    largest = max(probability, change)
-    said = f"{largest:.3f} from float32 on {len(some)} texts"
+        differences = [
+            float((half - exact).abs().max())
+            for half, exact in zip(half_outputs, float32_outputs, strict=True)
+        ]
+        probability_difference = max(probability_difference, differences[0])
+        change_difference = max(change_difference, differences[1])
+    largest = max(probability_difference, change_difference)
     if not largest <= MAX_DIFFERENCE:
         raise AttnProbeError(
-            f"expected half precision to differ by at most {MAX_DIFFERENCE} from float32, a "
-            f"probability or an edit's change differs by {said}; say --dtype float32"
+            f"half precision may differ by at most {MAX_DIFFERENCE} from float32, but a "
+            f"probability or the output change of an edit differs by {largest:.3f} on "
+            f"{len(longest_texts)} texts; use --dtype float32"
         )
     if largest > LOGGED_DIFFERENCE:
-        logger.warning("half precision: probabilities or changes differ by %s", said)
-    rounding = {
-        "probability": probability,
-        "change": change,
-        "texts": len(some),
+        logger.warning(
+            "half precision: probabilities or output changes differ by %.3f from float32 on %d "
+            "texts",
+            largest,
+            len(longest_texts),
+        )
+    return {
+        "rounding": {
+            "probability": probability_difference,
+            "change": change_difference,
+            "texts": len(longest_texts),
+        }
     }
-    return {"rounding": rounding}
 
 
 def _compute_outputs(model: AttentionModelBase, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-    """Probabilities [batch, classes] and the changes of an edit [batch], exactly kept."""
+    """Compute probabilities `[batch, classes]` and output changes of an edit `[batch]` in float64."""
     observation = model.observe(batch)
     change = uniform_attention(observation, model.sites()[-1]).uniform_tvd
     return observation.probs.detach().double().cpu(), change.double().cpu()
 
 
-# --- before anything is written: the rehearsal --------------------------------
-
-N_PREFLIGHT_TEXTS = 4
-"""Texts that are tried, as many as fit into a batch."""
-TESTED_PADDINGS = (1, 4, 16)
-"""Tokens of padding that must change no prediction."""
+# --- Pre-flight checks ---------------------------------------------------------------------------
 
 
 def run_preflight_checks(
     adapter: AttentionModelBase,
     texts: Sequence[Text],
-    chosen: Mapping[str, Options],
+    tests: Mapping[str, Options],
     sites: Sequence[Site],
     *,
     tokenizer: PreTrainedTokenizerBase | ImageReader,
     rationales: bool,
     target: str | int | None = None,
 ) -> None:
-    """Runs the model on the longest and the shortest texts, and each test's check.
+    """Run the model on the longest and the shortest texts, and run the check of every test.
 
     Args:
-        texts: of the audit, or a sample of them.
-        chosen: the tests that will run, with their options.
-        sites: heads that the options name.
-        tokenizer: that the texts are from.
-        rationales: whether the data says what people marked.
-        target: the class that the audit explains.
+        adapter: The audited model.
+        texts: The audited texts, or a sample of them.
+        tests: Options of the tests that will run, by the name of the test.
+        sites: The selected heads.
+        tokenizer: Tokenizer of the model.
+        rationales: Whether the data has human rationales.
+        target: Class that the audit explains; None for the predicted one.
 
     Raises:
-        AttnProbeError: edits that do not arrive, probabilities that are not the model's
-            own, a class that the model lacks, or what a test refuses.
+        AttnProbeError: If edits of the attention have no effect, if predictions differ from those
+            of the model itself or depend on padding, if the model lacks the class or the query, or
+            if a test cannot run.
     """
-    by_length = sorted(texts, key=lambda text: text.n_content)
-    n_longest = 1 if adapter.max_batch_size == 1 else N_PREFLIGHT_TEXTS
+    texts_by_length = sorted(texts, key=lambda text: text.n_content)
     pad_token_id = tokenizer.pad_token_id or 0
+    n_longest = 1 if adapter.max_batch_size == 1 else N_PREFLIGHT_TEXTS
+    batch_predictions = _run_self_checks(adapter, texts_by_length[-n_longest:], pad_token_id)
 
-    def try_longest(some: Sequence[Text]) -> pd.DataFrame | None:
-        batch = collate(adapter, some, pad_token_id)
-        adapter.self_check(batch)
-        if isinstance(adapter, LanguageModelAdapter):
-            return None  # its own check has asked the user's model
-        said = said_of(adapter, batch, adapter.observe(batch).probs)
-        return pd.DataFrame({k: v.tolist() for k, v in said.items()}, index=[*batch.example_ids])
-
-    tried = [
-        done
-        for some in split_for_model(adapter, by_length[-n_longest:])
-        for done in in_halves(some, try_longest, name=describe_text)
-    ]
-    shortest = adapter.observe(collate(adapter, by_length[:1], pad_token_id))
-    short, long = by_length[0], max(texts, key=lambda text: text.n_tokens)
-    is_padded = adapter.max_batch_size is None
-    if is_padded:
-        check_padding(shortest, collate(adapter, [short, long], pad_token_id))
-    if is_padded and not isinstance(tokenizer, ImageReader):
-        n_free = (adapter.get_max_length(tokenizer) or math.inf) - short.n_tokens
-        for n_more in (n for n in TESTED_PADDINGS if n <= n_free):
-            padded = collate(adapter, [short], pad_token_id, n_more=n_more)
-            check_padding(shortest, padded)
-    cause = "this model cannot be audited, please report it"
-    for some, said in tried:
-        if said is None:
-            continue
-        for text in some:
-            batch = collate(adapter, [text], pad_token_id)
-            check_recorded_prediction(adapter, batch, said, where="audited", cause=cause)
+    shortest_text = texts_by_length[0]
+    shortest = adapter.observe(collate(adapter, [shortest_text], pad_token_id))
+    if adapter.max_batch_size is None:
+        longest_text = max(texts, key=lambda text: text.n_tokens)
+        check_padding(shortest, collate(adapter, [shortest_text, longest_text], pad_token_id))
+        if not isinstance(tokenizer, ImageReader):
+            max_length = adapter.get_max_length(tokenizer) or math.inf
+            for n_padding in TESTED_PADDINGS:
+                if shortest_text.n_tokens + n_padding <= max_length:
+                    padded = collate(adapter, [shortest_text], pad_token_id, n_more=n_padding)
+                    check_padding(shortest, padded)
+    for batch_texts, predictions in batch_predictions:
+        for text in batch_texts:
+            check_recorded_prediction(
+                adapter,
+                collate(adapter, [text], pad_token_id),
+                predictions,
+                source="the audited value",
+                cause=UNSUPPORTED_MODEL_CAUSE,
+            )
     if sites[0].query is not None:
         check_query(shortest, sites[0].query)
     preview = AuditPreview(shortest, sites, rationales)
+    # Raises an error if the model lacks the class.
     shortest.with_target(target)
-    for name, options in chosen.items():
+    for name, options in tests.items():
         if isinstance(options, TargetOptions):
             shortest.with_target(options.target)
         load_tests()[name].check(preview, options)
 
 
-def check_padding(alone: Observation, padded: Batch) -> None:
-    """Checks that a text is predicted alike beside a longer one, or padded.
+def _run_self_checks(
+    adapter: AttentionModelBase, texts: Sequence[Text], pad_token_id: int
+) -> list[tuple[Sequence[Text], pd.DataFrame]]:
+    """Run the adapter's self-check on texts, in batches as large as fit into memory.
 
-    Of some models it is not, by themselves: they pool, convolve or sample over padding.
+    Returns:
+        The texts of every batch and their predictions; empty for a language model, whose
+        self-check already compares its predictions with those of the user's own model.
+    """
+
+    def check_batch(texts: Sequence[Text]) -> pd.DataFrame | None:
+        batch = collate(adapter, texts, pad_token_id)
+        adapter.self_check(batch)
+        if isinstance(adapter, LanguageModelAdapter):
+            return None
+        statistics = compute_prediction_rows(adapter, batch, adapter.observe(batch).probs)
+        columns = {name: values.tolist() for name, values in statistics.items()}
+        return pd.DataFrame(columns, index=[*batch.example_ids])
+
+    results: list[tuple[Sequence[Text], pd.DataFrame | None]] = []
+    for batch_texts in split_for_model(adapter, texts):
+        results += run_with_halving(batch_texts, check_batch, describe_item=describe_text)
+    return [(texts, predictions) for texts, predictions in results if predictions is not None]
+
+
+def check_padding(alone: Observation, padded: Batch) -> None:
+    """Check that a text has the same prediction with and without padding.
+
+    Some models fail this check, because they pool, convolve or sample over padding.
 
     Args:
-        alone: a text by itself.
-        padded: the same text first.
+        alone: Observation of a single text.
+        padded: Batch whose first text is the same text, padded.
 
     Raises:
-        AttnProbeError: its probabilities differ by more than rounding.
+        AttnProbeError: If the probabilities of the text differ by more than rounding.
     """
     adapter = alone.model
-    grouped = adapter.prediction.group_by_part
-    before = grouped(alone.probs.detach())[0]
-    after = grouped(adapter.observe(padded).probs.detach())[0][: len(before)]
-    if "reads" in alone.batch.inputs:  # places and candidates stand elsewhere
+    group_probs = adapter.prediction.group_by_part
+    before = group_probs(alone.probs.detach())[0]
+    after = group_probs(adapter.observe(padded).probs.detach())[0][: len(before)]
+    # Padding shifts positions and candidates, so only the largest probabilities are compared.
+    if "reads" in alone.batch.inputs:
         before, after = before.amax(-1), after.amax(-1)
-    error = float((after - before).abs().max())
-    allowed = compute_tolerance(adapter, float(before.abs().max()))
-    if not error <= allowed and before.isfinite().all():  # see `check_recorded_prediction`
+    difference = float((after - before).abs().max())
+    tolerance = compute_tolerance(adapter, float(before.abs().max()))
+    # Probabilities that are not finite are reported by other checks.
+    if not difference <= tolerance and before.isfinite().all():
         raise AttnProbeError(
-            "expected predictions that do not depend on padding, those of "
-            f"{type(adapter.model).__name__} change by {error:.1e} where text "
-            f"{padded.example_ids[0]} is padded to {padded.mask.shape[1]} tokens; this "
-            "kind of model cannot be audited in batches"
+            "predictions must not depend on padding, but those of "
+            f"{type(adapter.model).__name__} change by {difference:.1e} if text "
+            f"{padded.example_ids[0]} is padded to {padded.mask.shape[1]} tokens; a model of this "
+            "type cannot be audited in batches"
         )

@@ -1,19 +1,20 @@
-"""Prepares an audit: loads and checks model, texts and tests, and identifies them."""
+"""Prepares an audit in three steps: load, select and encode.
+
+1. :func:`load_audit` loads the model and the data and checks that they fit together.
+2. :func:`select_audit` selects the tests, the sites and the texts.
+3. :func:`encode_audit` turns the texts into tokens and computes what the tests need in advance.
+
+:func:`prepare_audit` runs all three and returns a :class:`PreparedAudit`.
+"""
 
 import contextlib
-import dataclasses
-import hashlib
-import json
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import nn
-from torch.nn.utils.rnn import pad_sequence
-from transformers import PreTrainedConfig, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from hf_attnprobe.audits.audited_model import (
     AuditedModel,
@@ -22,57 +23,41 @@ from hf_attnprobe.audits.audited_model import (
     is_language_model,
     load_audited_model,
 )
-from hf_attnprobe.audits.options import AuditOptions, get_share_folder, parse_share
-from hf_attnprobe.audits.runner import AuditRunner, Clock
+from hf_attnprobe.audits.cost_model import AuditProgress
+from hf_attnprobe.audits.identity import build_identity, get_user_model, hash_json
+from hf_attnprobe.audits.options import AuditOptions, parse_share
+from hf_attnprobe.audits.runner import AuditRunner
 from hf_attnprobe.audits.self_checks import run_preflight_checks
 from hf_attnprobe.audits.site_selection import (
-    TestSelection,
+    AuditSelection,
     check_both_halves,
-    check_query,
     select_tests_and_sites,
-    list_head_set_names,
 )
-from hf_attnprobe.audits.user_scores import read_scores, attach_scores
-from hf_attnprobe.core.distributed import process_state
+from hf_attnprobe.audits.split_samples import (
+    is_needed,
+    set_donors,
+    set_reference,
+    set_sharpness,
+)
+from hf_attnprobe.audits.user_scores import attach_scores, read_scores
+from hf_attnprobe.core.distributed import get_process_state
 from hf_attnprobe.core.errors import AttnProbeError
-from hf_attnprobe.core.hardware import one_line_without_memory, suited_threads
-from hf_attnprobe.core.options import Asked, Options, SavedModel, as_saved
-from hf_attnprobe.core.progress import say
-from hf_attnprobe.data.columns import read_column, has_images
-from hf_attnprobe.data.examples import describe_text_columns, compute_dataset_fingerprint
+from hf_attnprobe.core.hardware import convert_memory_errors, limit_threads
+from hf_attnprobe.core.options import Options, SavedModel, TestSelection, to_saved_model
+from hf_attnprobe.core.progress import print_line
+from hf_attnprobe.data.columns import read_column
+from hf_attnprobe.data.examples import describe_text_columns
 from hf_attnprobe.data.specs import Answers, Data, to_answers, to_data
-from hf_attnprobe.faithfulness.interchange import collect_donors
-from hf_attnprobe.faithfulness.registry import resolve_tests, load_tests
-from hf_attnprobe.functional.fingerprint import hash_tensors
-from hf_attnprobe.functional.predictions import Prediction
+from hf_attnprobe.faithfulness.registry import load_tests, resolve_tests
 from hf_attnprobe.inference.answers import prepare_prompts
-from hf_attnprobe.inference.batching import (
-    sort_by_length,
-    collate,
-    iterate_batches,
-    parse_bytes,
-    split_for_model,
-)
-from hf_attnprobe.inference.choices import encode_examples, compute_unknown_share
-from hf_attnprobe.inference.encoding import (
-    ImageReader,
-    Text,
-    TokenizedSplit,
-    has_rationales,
-    get_second_texts,
-)
+from hf_attnprobe.inference.batching import parse_bytes
+from hf_attnprobe.inference.choices import compute_unknown_share, encode_examples
+from hf_attnprobe.inference.encoding import ImageReader, Text, TokenizedSplit, has_rationales
 from hf_attnprobe.inference.labels import compute_label_spread
 from hf_attnprobe.models.attention_classifier import AttentionClassifierConfig
-from hf_attnprobe.protocol import (
-    ALL,
-    AnswersFromPassage,
-    AttentionModelBase,
-    Batch,
-    HeadOutputs,
-)
-from hf_attnprobe.reports.detection_limits import spiked_rows
-from hf_attnprobe.statistics.sampling import places_in, sample
-from hf_attnprobe.storage.answers import AnswerCache
+from hf_attnprobe.protocol import ALL, AttentionModelBase
+from hf_attnprobe.reports.detection_limits import read_planted_rows
+from hf_attnprobe.statistics.sampling import draw_sample, list_share_indices
 from hf_attnprobe.storage.folders import check_same
 from hf_attnprobe.storage.provenance import WITHOUT_EFFECT, asked_for, named
 
@@ -81,210 +66,102 @@ if TYPE_CHECKING:
     import datasets
 
 
-IGNORED_SETTINGS = ("architectures", "auto_map", "dtype", "torch_dtype")
-"""Of a configuration what saving adds; of what kind the weights are, they say."""
-ORIGIN_WORDS = ("name", "path", "file", "version")
-"""Parts of the names of settings that say where a model is from."""
-TOKENIZER_ATTRIBUTES = (
-    "model_input_names",
-    "model_max_length",
-    "padding_side",
-    "special_tokens_map",
-    "truncation_side",
-)
-
-
-def compute_fingerprints(subject: AuditedModel) -> dict[str, str]:
-    """16 hexadecimal digits each of the model's weights, its configuration, its tokenizer.
-
-    They are the same wherever the model was saved, and before and after it was run.
-    """
-    model = get_user_model(subject)
-    return {
-        "model_fingerprint": subject.adapter.compute_fingerprint(),
-        "configuration_fingerprint": _hash_configuration(model),
-        "tokenizer_fingerprint": _hash_tokenizer(subject.tokenizer),
-    }
-
-
-def get_user_model(subject: AuditedModel) -> Any:
-    """The model as it was given, whatever its adapter made of it."""
-    return getattr(subject.adapter, "user_model", subject.adapter.model)
-
-
-def _hash_configuration(model: nn.Module) -> str:
-    """Fingerprint of the settings, and of buffers that are not saved with the weights."""
-    config, saved = getattr(model, "config", None), model.state_dict().keys()
-    settings = config.to_dict() if isinstance(config, PreTrainedConfig) else {}
-    buffers = {n: b for n, b in model.named_buffers() if n not in saved}
-    return _hash_json([_remove_origin_settings(settings), hash_tensors(buffers)])
-
-
-def _hash_tokenizer(tokenizer: PreTrainedTokenizerBase | ImageReader) -> str:
-    if isinstance(tokenizer, ImageReader):
-        return _hash_json(_remove_origin_settings(getattr(tokenizer.processor, "to_dict", dict)()))
-    if tokenizer.is_fast:
-        # what truncates and pads is what the last call asked for
-        backend = json.loads(tokenizer.backend_tokenizer.to_str())
-        content = {**backend, "truncation": None, "padding": None}
-    else:
-        content = {
-            "vocabulary": tokenizer.get_vocab(),
-            **_remove_origin_settings(tokenizer.init_kwargs),
-        }
-    return _hash_json([content, {name: getattr(tokenizer, name) for name in TOKENIZER_ATTRIBUTES}])
-
-
-def _remove_origin_settings(settings: Any) -> Any:
-    """Nested settings without names, paths and versions."""
-    if not isinstance(settings, Mapping):
-        return settings
-    return {
-        str(name): _remove_origin_settings(value)
-        for name, value in settings.items()
-        if name not in IGNORED_SETTINGS
-        and not str(name).startswith("_")
-        and not any(word in str(name).split("_") for word in ORIGIN_WORDS)
-    }
-
-
-def _hash_json(content: Any) -> str:
-    text = json.dumps(content, sort_keys=True, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-# --- The sample of texts whose head outputs stand in for those of an ablated head ----------------
-
-# Texts, and tokens with padding, of the batch.
-MAX_REFERENCE_TEXTS, MAX_REFERENCE_TOKENS = 32, 4096
-
-
-def _sample_texts(
-    adapter: AttentionModelBase,
-    tokenizer: PreTrainedTokenizerBase | ImageReader,
-    examples: "datasets.Dataset",
-    n_texts: int,
-) -> list[Text]:
-    """Some texts of the whole split, drawn by id.
-
-    So neither a limit, the order of the texts nor the number of processes changes them.
-    """
-    ids = read_column(examples, "example_id")
-    seconds = get_second_texts(examples) or [""] * len(ids)
-    strings = zip(read_column(examples, "text"), seconds, strict=True)
-    rows = [row for row, pair in enumerate(strings) if "".join(pair).strip()] or [0]
-    if has_images(examples):
-        rows = list(range(len(ids)))
-    rows = sample(rows, [ids[row] for row in rows], n_texts)
-    rows = sorted(rows, key=ids.__getitem__)
-    return encode_examples(tokenizer, examples.select(rows), adapter).texts
-
-
-# --- Head outputs of other texts, which replace those of an ablated head -------------------------
-
-
-N_SHARPNESS_TEXTS, N_DONOR_TEXTS, SAMPLE_BATCH_SIZE = 128, 64, 16
-"""Texts by which the standard temperature is found, whose most attended states are exchanged
-for those of others, and of a batch of either."""
-
-
-def _batch_by_length(
-    adapter: AttentionModelBase,
-    tokenizer: PreTrainedTokenizerBase | ImageReader,
-    texts: Sequence[Text],
-) -> Iterator[Batch]:
-    """The texts in batches, the shortest first."""
-    at_once = adapter.max_batch_size or SAMPLE_BATCH_SIZE
-    pad_token_id = tokenizer.pad_token_id or 0
-    return iterate_batches(adapter, sort_by_length(texts), pad_token_id, at_once)
-
-
-def set_sharpness(
-    adapter: AttentionModelBase,
-    tokenizer: PreTrainedTokenizerBase | ImageReader,
-    examples: "datasets.Dataset",
-) -> None:
-    """Finds the model's standard temperature, see :meth:`Observation.apply_standard_temperature`.
-
-    By a sample of the whole split as :func:`_sampled` draws it, so that shares of an audit and
-    audits of fewer texts have the same one. Of a language model that answers it is its own.
-    """
-    if not adapter.lacks(AnswersFromPassage):
-        return
-    texts = _sample_texts(adapter, tokenizer, examples, N_SHARPNESS_TEXTS)
-    probs: list[torch.Tensor] = []
-    for batch in _batch_by_length(adapter, tokenizer, texts):
-        said = adapter.compute_native_probs(batch)  # which keeps no attention in memory
-        said = adapter.observe(batch).probs if said is None else said
-        probs += said.detach().cpu()
-    of_texts = pad_sequence(probs, batch_first=True)  # of several widths
-    adapter.sharpness = adapter.prediction.compute_standard_sharpness(of_texts)
-
-
-def _is_needed(what: str, chosen: Iterable[str]) -> bool:
-    """Whether some chosen test says this of itself, such as ``uses_donors``."""
-    return any(getattr(load_tests()[name], what) for name in chosen)
-
-
-def set_reference(
-    adapter: AttentionModelBase,
-    tokenizer: PreTrainedTokenizerBase | ImageReader,
-    examples: "datasets.Dataset",
-    chosen: Iterable[str],
-) -> None:
-    """Keeps the head outputs of a sample of texts, where a chosen test needs them."""
-    if _is_needed("uses_reference", chosen) and adapter.lacks(HeadOutputs) is None:
-        texts = _sample_texts(adapter, tokenizer, examples, MAX_REFERENCE_TEXTS)
-        n_texts = MAX_REFERENCE_TOKENS // max(text.n_tokens for text in texts)
-        batches = [
-            collate(adapter, some, tokenizer.pad_token_id or 0)
-            for some in split_for_model(adapter, texts[: max(2, n_texts)])
-        ]
-        adapter.require(HeadOutputs).set_reference(*batches)
-
-
-def set_donors(
-    subject: AuditedModel, examples: "datasets.Dataset", choice: TestSelection, seed: int
-) -> None:
-    """Keeps the most attended states of a sample of texts, where a chosen test needs them."""
-    adapter, tokenizer = subject.adapter, subject.tokenizer
-    if not _is_needed("uses_donors", choice.tests):
-        return
-    texts = _sample_texts(adapter, tokenizer, examples, N_DONOR_TEXTS)
-    batches = _batch_by_length(adapter, tokenizer, texts)
-    query = choice.sites[0].query
-    if query is not None:
-        shortest = sort_by_length(texts)[:1]
-        batch = collate(adapter, shortest, tokenizer.pad_token_id or 0)
-        check_query(adapter.observe(batch), query)
-    adapter.donors = collect_donors(adapter, batches, [*choice.sites, *choice.groups], seed)
-    decisions = adapter.donors.decisions
-    if (decisions == decisions[0]).all():
-        logger.warning(
-            "interchange has no numbers: all %d texts of its sample are predicted alike, so that "
-            "no state of a text predicted otherwise can be exchanged",
-            len(texts),
-        )
-
-
-# --- Everything that an audit needs is loaded, encoded and chosen --------------------------------
-
 logger = logging.getLogger(__name__)
+
+N_WARM_UP_TEXTS = 21
+"""Number of texts from which the duration of an audit is estimated."""
+N_WARM_UP_PROMPTS = 2
+"""Number of prompts from which it is estimated for a language model, which answers them first."""
+
+
+@dataclass(frozen=True)
+class AuditRequest:
+    """Arguments of an audit, as the user passed them; see :func:`hf_attnprobe.audit`.
+
+    Attributes:
+        model: The model.
+        dataset: The data set.
+        tests: Names or options of the tests; None for those that suit the model and the data.
+        options: Options of the audit.
+        tokenizer: Tokenizer of a model that is passed as an object.
+        scores: Scores of another explainer that are evaluated; None in an ordinary audit.
+    """
+
+    model: ModelLike
+    dataset: Any
+    tests: TestSelection | None = None
+    options: AuditOptions = AuditOptions()
+    tokenizer: PreTrainedTokenizerBase | None = None
+    scores: Any = None
+
+
+@dataclass(frozen=True)
+class LoadedAudit:
+    """Model and data of an audit, after they are loaded and before anything is selected.
+
+    Attributes:
+        request: Arguments of the audit.
+        audited_model: The model with its adapter and tokenizer.
+        data: Description of the data.
+        examples: All examples of the split.
+        options: Options of the audit, adapted to the model.
+        requested_tests: Options of the requested tests, by the name of the test.
+        user_scores: Scores of another explainer; a file has already been read. None without scores.
+        label_spread: Standard deviation of numeric labels; None for labels that are not numbers.
+        share: Index of this share of the texts and number of shares; None for all texts.
+    """
+
+    request: AuditRequest
+    audited_model: AuditedModel
+    data: Data
+    examples: "datasets.Dataset"
+    options: AuditOptions
+    requested_tests: Mapping[str, Options]
+    user_scores: Any
+    label_spread: float | None
+    share: tuple[int, int] | None
+
+
+@dataclass(frozen=True)
+class SelectedAudit:
+    """Tests, sites and texts of an audit.
+
+    Attributes:
+        selection: The tests and sites.
+        identity: Record that identifies the rows of the audit.
+        examples: The selected examples. They include those of the other shares if a test needs
+            the answers of a language model on them.
+        n_texts: Number of texts of the full audit.
+        is_warm_up: Whether only a few texts are selected, to estimate the duration.
+    """
+
+    selection: AuditSelection
+    identity: dict[str, Any]
+    examples: "datasets.Dataset"
+    n_texts: int
+    is_warm_up: bool = False
 
 
 @dataclass(frozen=True)
 class PreparedAudit:
-    """An audit before its first test: everything is loaded, encoded and chosen.
+    """An audit before its first test: everything is loaded, selected and encoded.
 
     Attributes:
-        choice: which tests run, and where.
-        n_texts: of the whole audit.
-        extra_provenance: what the report's provenance says beside settings.
+        audited_model: The model with its adapter and tokenizer.
+        options: Options of the audit, adapted to the model.
+        selection: The tests and sites.
+        examples: All examples of the split; for a language model, the selected prompts with their
+            answers.
+        data: Description of the data.
+        identity: Record that identifies the rows of the audit.
+        tokenized: The selected texts as tokens.
+        n_texts: Number of texts of the full audit.
+        extra_provenance: Entries of the report's provenance in addition to the identity.
     """
 
-    subject: AuditedModel
+    audited_model: AuditedModel
     options: AuditOptions
-    choice: TestSelection
+    selection: AuditSelection
     examples: "datasets.Dataset"
     data: Data
     identity: dict[str, Any]
@@ -292,327 +169,421 @@ class PreparedAudit:
     n_texts: int
     extra_provenance: dict[str, Any]
 
-    def sweep(self, texts: Sequence[Text], folder: Path, clock: Clock) -> AuditRunner:
-        """The work on some texts, whose rows go to a folder."""
+    def make_runner(
+        self, texts: Sequence[Text], folder: Path, progress: AuditProgress
+    ) -> AuditRunner:
+        """Make the runner of the tests.
+
+        Args:
+            texts: The texts on which the tests run.
+            folder: Folder for the rows.
+            progress: Finished and planned work and the progress bar.
+        """
         return AuditRunner(
-            adapter=self.subject.adapter,
+            adapter=self.audited_model.adapter,
             texts=texts,
-            options=self.choice.tests,
+            options=self.selection.tests,
             seed=self.options.seed,
-            pad_token_id=self.subject.tokenizer.pad_token_id or 0,
-            budget=parse_bytes(self.options.memory_budget),
+            pad_token_id=self.audited_model.tokenizer.pad_token_id or 0,
+            memory_budget=parse_bytes(self.options.memory_budget),
             batch_size=self.options.batch_size,
             folder=folder,
-            clock=clock,
+            progress=progress,
         )
 
-    def rehearse(self, texts: Sequence[Text]) -> None:
-        """Tries the model and every test on some texts; see :func:`rehearse`."""
+    def run_preflight_checks(self, texts: Sequence[Text]) -> None:
+        """Run the model and the check of every test on a few texts.
+
+        Args:
+            texts: The audited texts.
+
+        Raises:
+            AttnProbeError: If the model or a test would fail during the audit.
+        """
         run_preflight_checks(
-            self.subject.adapter,
+            self.audited_model.adapter,
             texts,
-            self.choice.tests,
-            self.choice.sites,
-            tokenizer=self.subject.tokenizer,
-            rationales=self.choice.rationales,
+            self.selection.tests,
+            self.selection.sites,
+            tokenizer=self.audited_model.tokenizer,
+            rationales=self.selection.has_rationales,
             target=self.options.target,
         )
 
     @contextlib.contextmanager
-    def on_this_machine(self) -> Iterator[None]:
-        """Threads as many as help, and one line where there is no memory."""
+    def adapt_to_machine(self) -> Iterator[None]:
+        """Set a suitable number of threads, and turn memory errors into one-line messages."""
         with (
-            suited_threads(self.subject.adapter.model),
-            one_line_without_memory("the audit"),
+            limit_threads(self.audited_model.adapter.model),
+            convert_memory_errors("the audit"),
         ):
             yield
 
 
-N_WARM_UP_TEXTS, N_WARM_UP_PROMPTS = 21, 2
-"""Of a first round; prompts are answered before."""
-
-
 def prepare_audit(
-    model: ModelLike,
-    dataset: Any,
-    tests: Asked | None,
-    options: AuditOptions,
-    tokenizer: PreTrainedTokenizerBase | None,
-    scores: Any = None,
+    request: AuditRequest,
     *,
     folder: str | Path | None = None,
-    told: AnswerCache | None = None,
-    is_first_round: bool = False,
-    kept: "datasets.Dataset | None" = None,
-    shown: bool = False,
+    reference_examples: "datasets.Dataset | None" = None,
+    is_warm_up: bool = False,
+    show_progress: bool = False,
 ) -> PreparedAudit:
-    """Loads, encodes and chooses; for the arguments see :func:`audit` and :func:`judge`.
+    """Load the model and the data, select tests and texts, and encode the texts.
 
     Args:
-        folder: of the output; that of a share is in it.
-        told: keeps a language model's answers in the folder.
-        is_first_round: whether a few of the texts are enough.
-        kept: the examples of another model's audit, whose answers are taken in place of own ones.
-        shown: whether a bar says how many prompts are answered.
+        request: Arguments of the audit.
+        folder: Output folder; None if there is none. The generated answers of a language model are
+            cached in it.
+        reference_examples: Prompts with answers of another model's audit. If given, its generated
+            answers are explained, and this model generates none for the same texts.
+        is_warm_up: Whether to select only a few texts, to estimate the duration of the audit.
+        show_progress: Whether to display how many prompts have been answered.
+
+    Returns:
+        The audit, ready for its first test.
+
+    Raises:
+        AttnProbeError: If the request is invalid, or if ``folder`` holds the rows of another audit.
     """
-    parse_bytes(options.memory_budget)  # what is wrong with it is said before anything is loaded
-    share = parse_share(options)
-    model, data = as_saved(model), to_data(dataset)
-    data = _adapt_data(model, data)
-    answers = isinstance(data, Answers)
-    asked = resolve_tests(tests, answers=answers)
-    examples = data.load_examples(seed=options.seed)
-    spread = compute_label_spread(examples)
-    unit = data.units if isinstance(data, Answers) else None
-    device = process_state().device
-    given_scores = scores
-    if isinstance(scores, str | Path):  # before a model answers
-        given_scores = read_scores(scores, ())
-    if shown and answers and isinstance(model, SavedModel):
-        say(f"loading {model.model}")
-    subject = load_audited_model(model, tokenizer, options, device, spread=spread, unit=unit)
-    at_once = subject.adapter.max_batch_size or options.batch_size
-    at_once *= subject.adapter.n_parallel_batches
-    options = replace(options, batch_size=min(options.batch_size, at_once))
-    usable = has_rationales(examples, subject.adapter.unit)
-    rationales = usable and subject.tokenizer.is_fast
-    if scores is not None and len(subject.adapter.sites()) > 1:
-        options = replace(options, single_heads=False)  # a ranking beside all attention
-    choice = select_tests_and_sites(subject.adapter, asked, rationales, options)
-    for name, reason in choice.left_out.items():
-        logger.warning("the test %s is left out: %s", name, reason)
-    identity = _build_identity(subject, examples, data, options, choice)
-    if options.limits is not None:
-        spiked_rows(options.limits, identity)
+    loaded = load_audit(request, show_progress=show_progress)
+    selected = select_audit(loaded, is_warm_up=is_warm_up)
+    cache_file = None
     if folder is not None:
-        folder = Path(folder) if share is None else get_share_folder(folder, share)
-        check_same(folder / "audit.json", identity)  # before a model answers
-        if told is not None:
-            told.begin(folder, _hash_json(identity))
-    own = _limit_examples(examples, data.test_limit)
-    of_share = _select_share(own, share)
-    n_texts = len(of_share)
-    # the reference is of prompts with answers, those of other shares too
-    needs_all = answers and _is_needed("uses_reference", choice.tests)
-    if is_first_round or not needs_all:
-        own = of_share
-    if is_first_round:
-        own = _limit_examples(own, N_WARM_UP_PROMPTS if answers else N_WARM_UP_TEXTS)
-    if isinstance(data, Answers):
-        # of a model that generates text
-        assert not isinstance(subject.tokenizer, ImageReader)
-        own = examples = prepare_prompts(
-            own,
-            data,
-            subject.tokenizer,
-            subject.adapter,
-            get_user_model(subject),
-            kept=kept,
-            told=told,
-            shown=shown,
-        )
-    own = _select_share(own, share)
-    tokenized = encode_examples(
-        subject.tokenizer,
-        own,
-        subject.adapter,
-        truncate=options.truncate,
-        segment=options.segment,
+        # Fail before a language model spends time on answers.
+        check_same(Path(folder) / "audit.json", selected.identity)
+        cache_file = Path(folder) / f".answers-{hash_json(selected.identity)}.jsonl"
+    return encode_audit(
+        loaded,
+        selected,
+        cache_file=cache_file,
+        reference_examples=reference_examples,
+        show_progress=show_progress,
     )
-    check_number_unit(subject)
-    if options.screen is not None and not is_first_round:
-        check_both_halves(text.example_id for text in tokenized.texts)
-    if scores is not None:
-        choice = replace(
-            choice,
-            groups=[g for g in choice.groups if g.layer == g.head == ALL],
-        )
-        tokenized = _attach_user_scores(tokenized, given_scores, subject, examples)
-        given = {t.example_id: t.scores for t in tokenized.texts}
-        identity["scores_fingerprint"] = _hash_json(given)
-    with suited_threads(subject.adapter.model):
-        set_reference(subject.adapter, subject.tokenizer, examples, choice.tests)
-        set_sharpness(subject.adapter, subject.tokenizer, examples)
-        set_donors(subject, examples, choice, options.seed)
-    besides: dict[str, Any] = {
-        "skipped_empty": tokenized.n_empty,
-        "truncated": tokenized.n_truncated,
-        "sharpness": subject.adapter.sharpness,
-        "unknown_tokens": compute_unknown_share(tokenized.texts, subject.tokenizer),
-        **_describe_number_unit(subject.adapter.prediction, spread, options),
-        **({"origin": dict(subject.origin)} if subject.origin else {}),
-        "text_columns": describe_text_columns(examples),
-        "asked_for": describe_audit_request(model, data, asked, options, scores),
-        **_describe_architecture(subject.adapter),
-        **({} if share is None else {"share": share}),
-    }
-    return PreparedAudit(
-        subject=subject,
-        options=options,
-        choice=choice,
-        examples=examples,
+
+
+# --- Step 1: load --------------------------------------------------------------------------------
+
+
+def load_audit(request: AuditRequest, *, show_progress: bool = False) -> LoadedAudit:
+    """Load the model and the data of an audit, and adapt the options to the model.
+
+    Mistakes that can be found without the model are reported before it is loaded.
+
+    Args:
+        request: Arguments of the audit.
+        show_progress: Whether to print a line before a language model is loaded.
+
+    Returns:
+        The loaded model and data.
+
+    Raises:
+        AttnProbeError: If the model or the data cannot be loaded, or if they do not fit together.
+    """
+    options = request.options
+    parse_bytes(options.memory_budget)
+    share = parse_share(options)
+    model = to_saved_model(request.model)
+    data = _adapt_data(model, to_data(request.dataset))
+    has_answers = isinstance(data, Answers)
+    requested_tests = resolve_tests(request.tests, answers=has_answers)
+    examples = data.load_examples(seed=options.seed)
+    label_spread = compute_label_spread(examples)
+    user_scores = request.scores
+    if isinstance(user_scores, str | Path):
+        user_scores = read_scores(user_scores, ())
+    if show_progress and has_answers and isinstance(model, SavedModel):
+        print_line(f"loading {model.model}")
+    audited_model = load_audited_model(
+        model,
+        request.tokenizer,
+        options,
+        get_process_state().device,
+        spread=label_spread,
+        unit=data.units if isinstance(data, Answers) else None,
+    )
+    adapter = audited_model.adapter
+    max_batch_size = adapter.max_batch_size or options.batch_size
+    max_batch_size *= adapter.n_parallel_batches
+    options = replace(options, batch_size=min(options.batch_size, max_batch_size))
+    # User scores are compared with the model's overall attention, not with single heads.
+    if request.scores is not None and len(adapter.sites()) > 1:
+        options = replace(options, single_heads=False)
+    return LoadedAudit(
+        request=replace(request, model=model),
+        audited_model=audited_model,
         data=data,
-        identity=identity,
-        tokenized=tokenized,
-        n_texts=n_texts,
-        extra_provenance=besides,
+        examples=examples,
+        options=options,
+        requested_tests=requested_tests,
+        user_scores=user_scores,
+        label_spread=label_spread,
+        share=share,
     )
-
-
-def _select_share(examples: "datasets.Dataset", share: tuple[int, int] | None) -> "datasets.Dataset":
-    """The texts of a share; all where there is none."""
-    if share is None:
-        return examples
-    own = examples.select(places_in(read_column(examples, "example_id"), share))
-    if not len(own):
-        raise AttnProbeError(
-            f"expected texts in share {share[0]}/{share[1]}, got none of {len(examples)}; divide "
-            "them into fewer shares"
-        )
-    return own
 
 
 def _adapt_data(model: Any, data: Data) -> Data:
-    """The data as the model reads it: passages with questions for a language model.
+    """Convert data to passages with questions if the model is a language model.
 
     Raises:
-        AttnProbeError: such data for another model.
+        AttnProbeError: If another model is to read passages with questions.
     """
     if is_language_model(model):
         return to_answers(data)
     if isinstance(data, Answers):
         raise AttnProbeError(
-            "expected a language model (…ForCausalLM) for Answers, the model is another; give "
-            "the texts that it predicts as Data(…)"
+            "Answers needs a language model (…ForCausalLM), but this model is of another type; "
+            "pass the texts that it classifies as Data(…)"
         )
     return data
 
 
-def describe_audit_request(
-    model: Any,
-    data: Data,
-    asked: Mapping[str, Options],
-    options: AuditOptions,
-    scores: Any = None,
-) -> dict[str, Any]:
-    """What an audit was asked beyond the defaults; see :func:`~hf_attnprobe.storage.provenance.asked_for`."""
-    answers = isinstance(data, Answers)
-    usual = {name: test.default_options(answers=answers) for name, test in load_tests().items()}
-    leave_out = ("train_limit", *WITHOUT_EFFECT)
-    said = asked_for(model, data, options, asked, usual, leave_out=leave_out)
-    return said if scores is None else {**said, "scores": named(scores)}
+# --- Step 2: select ------------------------------------------------------------------------------
 
 
-def _describe_architecture(adapter: AttentionModelBase) -> dict[str, dict[str, str]]:
-    """Fields of an attention classifier by which the papers' tables are divided."""
-    config = getattr(adapter.model, "config", None)
-    if not isinstance(config, AttentionClassifierConfig):
-        return {}
-    return {
-        "architecture": {
-            "encoder": config.encoder,
-            "attention": config.attention,
-        }
-    }
+def select_audit(loaded: LoadedAudit, *, is_warm_up: bool = False) -> SelectedAudit:
+    """Select the tests, sites and texts of an audit, and compute its identity.
+
+    Args:
+        loaded: The loaded model and data.
+        is_warm_up: Whether to select only a few texts, to estimate the duration of the audit.
+
+    Returns:
+        The selection.
+
+    Raises:
+        AttnProbeError: If a requested test or head does not suit the model, or if a share has no
+            texts.
+    """
+    audited_model, options = loaded.audited_model, loaded.options
+    has_usable_rationales = (
+        has_rationales(loaded.examples, audited_model.adapter.unit)
+        and audited_model.tokenizer.is_fast
+    )
+    selection = select_tests_and_sites(
+        audited_model.adapter, loaded.requested_tests, has_usable_rationales, options
+    )
+    for test, reason in selection.left_out.items():
+        logger.warning("the test %s is left out: %s", test, reason)
+    identity = build_identity(audited_model, loaded.examples, loaded.data, options, selection)
+    # Fail now if the detection limits belong to another model.
+    if options.limits is not None:
+        read_planted_rows(options.limits, identity)
+
+    examples = _limit_examples(loaded.examples, loaded.data.test_limit)
+    share_examples = _select_share(examples, loaded.share)
+    n_texts = len(share_examples)
+    has_answers = isinstance(loaded.data, Answers)
+    # The reference head outputs come from answered prompts, including those of other shares.
+    needs_all_answers = has_answers and is_needed("uses_reference", selection.tests)
+    if is_warm_up or not needs_all_answers:
+        examples = share_examples
+    if is_warm_up:
+        examples = _limit_examples(examples, N_WARM_UP_PROMPTS if has_answers else N_WARM_UP_TEXTS)
+    return SelectedAudit(selection, identity, examples, n_texts, is_warm_up)
 
 
-def _describe_number_unit(
-    prediction: Prediction, spread: float | None, options: AuditOptions
-) -> dict[str, str]:
-    """The unit of changes of a predicted number, unless it was given."""
-    by_labels = options.scale is None and prediction.scale == spread
-    if not (prediction.is_number and by_labels):
-        return {}
-    return {"unit_of_number": "standard deviations of the labels"}
+def _limit_examples(examples: "datasets.Dataset", limit: int | None) -> "datasets.Dataset":
+    """Draw at most ``limit`` examples by a hash of their ids; None keeps all of them."""
+    if limit is None:
+        return examples
+    ids = read_column(examples, "example_id")
+    return examples.select(draw_sample(range(len(ids)), ids, limit))
+
+
+def _select_share(
+    examples: "datasets.Dataset", share: tuple[int, int] | None
+) -> "datasets.Dataset":
+    """Select the examples of a share; None keeps all of them."""
+    if share is None:
+        return examples
+    share_examples = examples.select(list_share_indices(read_column(examples, "example_id"), share))
+    if not len(share_examples):
+        raise AttnProbeError(
+            f"share {share[0]}/{share[1]} contains none of the {len(examples)} texts; use fewer "
+            "shares"
+        )
+    return share_examples
+
+
+# --- Step 3: encode ------------------------------------------------------------------------------
+
+
+def encode_audit(
+    loaded: LoadedAudit,
+    selected: SelectedAudit,
+    *,
+    cache_file: Path | None = None,
+    reference_examples: "datasets.Dataset | None" = None,
+    show_progress: bool = False,
+) -> PreparedAudit:
+    """Encode the selected texts, and compute what the tests need in advance.
+
+    A language model generates its answers in this step.
+
+    Args:
+        loaded: The loaded model and data.
+        selected: The selected tests, sites and texts.
+        cache_file: File that caches generated answers; None for no cache.
+        reference_examples: Prompts with the answers of another model, which are explained instead
+            of this model's own answers.
+        show_progress: Whether to display how many prompts have been answered.
+
+    Returns:
+        The audit, ready for its first test.
+
+    Raises:
+        AttnProbeError: If the texts cannot be encoded or do not suit the options.
+    """
+    audited_model, data, options = loaded.audited_model, loaded.data, loaded.options
+    adapter, tokenizer = audited_model.adapter, audited_model.tokenizer
+    selection, identity = selected.selection, {**selected.identity}
+    split_examples, selected_examples = loaded.examples, selected.examples
+    if isinstance(data, Answers):
+        # A model that generates text reads no images.
+        assert not isinstance(tokenizer, ImageReader)
+        selected_examples = prepare_prompts(
+            selected_examples,
+            data,
+            tokenizer,
+            adapter,
+            get_user_model(audited_model),
+            reference_examples=reference_examples,
+            cache_file=cache_file,
+            show_progress=show_progress,
+        )
+        split_examples = selected_examples
+    tokenized = encode_examples(
+        tokenizer,
+        _select_share(selected_examples, loaded.share),
+        adapter,
+        truncate=options.truncate,
+        segment=options.segment,
+    )
+    check_number_unit(audited_model)
+    if options.screen is not None and not selected.is_warm_up:
+        check_both_halves(text.example_id for text in tokenized.texts)
+    if loaded.user_scores is not None:
+        model_groups = [group for group in selection.groups if group.layer == group.head == ALL]
+        selection = replace(selection, groups=model_groups)
+        tokenized = _attach_user_scores(
+            tokenized, loaded.user_scores, audited_model, split_examples
+        )
+        scores_by_id = {text.example_id: text.scores for text in tokenized.texts}
+        identity["scores_fingerprint"] = hash_json(scores_by_id)
+    with limit_threads(adapter.model):
+        set_reference(adapter, tokenizer, split_examples, selection.tests)
+        set_sharpness(adapter, tokenizer, split_examples)
+        set_donors(audited_model, split_examples, selection, options.seed)
+    return PreparedAudit(
+        audited_model=audited_model,
+        options=options,
+        selection=selection,
+        examples=split_examples,
+        data=data,
+        identity=identity,
+        tokenized=tokenized,
+        n_texts=selected.n_texts,
+        extra_provenance=_build_extra_provenance(loaded, tokenized, split_examples),
+    )
 
 
 def _attach_user_scores(
     tokenized: TokenizedSplit,
     scores: Any,
-    subject: AuditedModel,
+    audited_model: AuditedModel,
     examples: "datasets.Dataset",
 ) -> TokenizedSplit:
-    """The texts with the scores that somebody gave their units."""
-    if isinstance(subject.tokenizer, ImageReader) or "choices" in examples.column_names:
+    """Attach the scores of another explainer to the units of the texts."""
+    tokenizer = audited_model.tokenizer
+    if isinstance(tokenizer, ImageReader) or "choices" in examples.column_names:
         raise AttnProbeError(
-            "expected a classifier of texts or a language model, to judge scores of their units"
+            "scores can be evaluated only for a classifier of texts or a language model"
         )
-    given = read_scores(scores, [text.example_id for text in tokenized.texts])
-    strings = {}
+    scores_by_id = read_scores(scores, [text.example_id for text in tokenized.texts])
+    string_by_id = {}
     if "text" in examples.column_names:
-        ids, texts = (
-            read_column(examples, "example_id"),
-            read_column(examples, "text"),
-        )
-        strings = dict(zip(ids, texts, strict=True))
-    aligned = attach_scores(tokenized.texts, given, subject.adapter, subject.tokenizer, strings)
-    return replace(tokenized, texts=aligned)
+        ids, strings = read_column(examples, "example_id"), read_column(examples, "text")
+        string_by_id = dict(zip(ids, strings, strict=True))
+    texts = attach_scores(
+        tokenized.texts, scores_by_id, audited_model.adapter, tokenizer, string_by_id
+    )
+    return replace(tokenized, texts=texts)
 
 
-def _build_identity(
-    subject: AuditedModel,
-    examples: "datasets.Dataset",
-    data: Data,
-    options: AuditOptions,
-    choice: TestSelection,
+# --- Provenance ----------------------------------------------------------------------------------
+
+
+def _build_extra_provenance(
+    loaded: LoadedAudit, tokenized: TokenizedSplit, examples: "datasets.Dataset"
 ) -> dict[str, Any]:
-    """Identifies what the rows of a folder belong to."""
-    screen: Any = options.screen
-    if screen is not None:  # other texts may put other heads first
-        screen = [screen, data.test_limit, "crossed"]
-    where = {
-        "layers": options.layers,
-        "heads": options.heads,
-        "query": options.query,
-        "screen": screen,
+    """Build the entries of the report's provenance that are not part of the identity."""
+    audited_model, options, request = loaded.audited_model, loaded.options, loaded.request
+    adapter = audited_model.adapter
+    provenance: dict[str, Any] = {
+        "skipped_empty": tokenized.n_empty,
+        "truncated": tokenized.n_truncated,
+        "sharpness": adapter.sharpness,
+        "unknown_tokens": compute_unknown_share(tokenized.texts, audited_model.tokenizer),
     }
-    identity = {
-        **compute_fingerprints(subject),
-        "data_fingerprint": compute_dataset_fingerprint(examples),
-        "seed": options.seed,
-        "options": _list_recorded_options({**choice.asked, **choice.tests}),
-        "sites": where,
-        "single_heads": options.single_heads,
-        "groups": options.groups,
-        "head_sets": list_head_set_names(subject.adapter),
-        "level": options.level or "default",
-        "truncate": options.truncate,
-        "dtype": options.dtype or "default",
-        "prediction": dataclasses.asdict(subject.adapter.prediction),
-    }
-    if isinstance(data, Answers):
-        identity["answers"] = {
-            "units": data.units,
-            "rows": options.rows,
-            "template": [
-                data.template,
-                getattr(subject.tokenizer, "chat_template", None),
-            ],
-            "max_new_tokens": data.max_new_tokens,
-        }
-    if options.segment is not None:  # folders from before pairs have none
-        identity["segment"] = options.segment
-    return identity
+    is_scaled_by_labels = (
+        adapter.prediction.is_number
+        and options.scale is None
+        and adapter.prediction.scale == loaded.label_spread
+    )
+    if is_scaled_by_labels:
+        provenance["unit_of_number"] = "standard deviations of the labels"
+    if audited_model.origin:
+        provenance["origin"] = dict(audited_model.origin)
+    provenance["text_columns"] = describe_text_columns(examples)
+    provenance["asked_for"] = describe_audit_request(
+        request.model, loaded.data, loaded.requested_tests, options, request.scores
+    )
+    provenance |= _describe_architecture(adapter)
+    if loaded.share is not None:
+        provenance["share"] = loaded.share
+    return provenance
 
 
-def _list_recorded_options(given: Mapping[str, Options]) -> dict[str, dict[str, Any]]:
-    """The options of all tests, so that a test that is added later has the same.
+def describe_audit_request(
+    model: Any,
+    data: Data,
+    requested_tests: Mapping[str, Options],
+    options: AuditOptions,
+    scores: Any = None,
+) -> dict[str, Any]:
+    """Describe all settings of an audit that differ from the defaults.
 
-    Of installed tests only those that are not the defaults, since one may be installed
-    between two runs.
+    Args:
+        model: A saved model, a name or an object.
+        data: Description of the data.
+        requested_tests: Options of the requested tests, by the name of the test.
+        options: Options of the audit.
+        scores: Scores of another explainer; None in an ordinary audit.
+
+    Returns:
+        Plain data by the name of the flag; see :func:`~hf_attnprobe.storage.provenance.asked_for`.
     """
-    recorded = {}
-    for name, test in load_tests().items():
-        options = given.get(name, test.options())
-        built_in = test.function.__module__.startswith("hf_attnprobe.")
-        values = dataclasses.asdict(options)
-        if values and (built_in or options != test.options()):
-            recorded[name] = values
-    return recorded
+    has_answers = isinstance(data, Answers)
+    default_options = {
+        name: test.default_options(answers=has_answers) for name, test in load_tests().items()
+    }
+    request = asked_for(
+        model,
+        data,
+        options,
+        requested_tests,
+        default_options,
+        leave_out=("train_limit", *WITHOUT_EFFECT),
+    )
+    return request if scores is None else {**request, "scores": named(scores)}
 
 
-def _limit_examples(examples: "datasets.Dataset", limit: int | None) -> "datasets.Dataset":
-    if limit is None:
-        return examples
-    ids = read_column(examples, "example_id")
-    return examples.select(sample(range(len(ids)), ids, limit))
+def _describe_architecture(adapter: AttentionModelBase) -> dict[str, dict[str, str]]:
+    """Return the encoder and attention type of an attention classifier; empty for other models.
+
+    The tables of the papers are divided by these two fields.
+    """
+    config = getattr(adapter.model, "config", None)
+    if not isinstance(config, AttentionClassifierConfig):
+        return {}
+    return {"architecture": {"encoder": config.encoder, "attention": config.attention}}

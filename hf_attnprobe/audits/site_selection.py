@@ -1,9 +1,9 @@
-"""Which heads and which tests an audit runs.
+"""Selects the tests of an audit and the sites at which they run.
 
-"default" is a name among the tests: ``["default", Permutation(n_permutations=10)]`` sets one
-option and leaves the choice of tests to model and data. What a model lacks is asked before
-anything runs: a test that was not asked for is left out, with the reason in the report's
-provenance; one that was is refused.
+If "default" is among the names of the tests, as in ``["default", Permutation(n_permutations=10)]``,
+all tests that suit the model and the data are added. A model may lack a capability that a test
+needs. Such a test is left out if it was not requested by name, and the report's provenance gives
+the reason. If it was requested, an error is raised before anything runs.
 """
 
 import hashlib
@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 
 from hf_attnprobe.audits.options import AuditOptions
 from hf_attnprobe.core.errors import AttnProbeError
-from hf_attnprobe.core.options import DEFAULT, Options
-from hf_attnprobe.faithfulness.options import TargetOptions, Screen
+from hf_attnprobe.core.options import DEFAULT_TESTS, Options
+from hf_attnprobe.faithfulness.options import Screen, TargetOptions
 from hf_attnprobe.faithfulness.registry import FaithfulnessTest, load_tests
 from hf_attnprobe.inference.encoding import Text
 from hf_attnprobe.protocol import (
@@ -28,84 +28,101 @@ from hf_attnprobe.statistics.rows import Rows
 
 
 ALL_HEADS = "all"
-"""In place of numbers of heads."""
+"""Value of ``--heads`` that stands for all heads."""
 SHARED_KEYS = "shared"
-"""In place of a set of heads: every set of heads that share keys."""
+"""Value of ``--head-sets`` that stands for all sets of heads that share keys."""
+UNREQUESTED_HEADS_REASON = "it looks at single heads, which were not asked for"
+"""Reason why a test of single heads is left out if only groups of heads are tested."""
 
 
 @dataclass(frozen=True)
-class TestSelection:
-    """Which tests run, and where.
+class AuditSelection:
+    """Tests of an audit and the sites at which they run.
 
     Attributes:
-        sites: the heads that the options name.
-        heads: those of them that are tested by themselves.
-        groups: the groups of heads that are tested besides.
-        rationales: whether the data says what people marked, where it can be used.
-        tests: the tests that run, with their options.
-        asked: options of the tests that were asked for by name.
-        left_out: by test, why it does not run.
+        sites: Heads that the options select.
+        heads: Heads that are tested one by one: all of ``sites``, or none.
+        groups: Groups of heads that are tested together.
+        has_rationales: Whether the data has human rationales that the audit can use.
+        tests: Options of the tests that run, by the name of the test.
+        requested: Options of the tests that were requested by name.
+        left_out: Reasons for tests that do not run, by the name of the test.
     """
 
     sites: list[Site]
     heads: list[Site]
     groups: list[Site]
-    rationales: bool
+    has_rationales: bool
     tests: Mapping[str, Options]
-    asked: Mapping[str, Options]
+    requested: Mapping[str, Options]
     left_out: Mapping[str, str]
 
 
 def select_tests_and_sites(
     adapter: AttentionModelBase,
-    asked: Mapping[str, Options],
-    rationales: bool,
+    requested: Mapping[str, Options],
+    has_rationales: bool,
     options: AuditOptions,
-) -> TestSelection:
-    """What the options, the model and the data allow.
+) -> AuditSelection:
+    """Select the tests and sites that the options, the model and the data allow.
 
-    Of a language model all attention as a whole is tested, unless the options name heads, layers
-    or sets of heads.
+    For a language model, only the mean over all heads is tested, unless the options name heads,
+    layers or sets of heads.
 
     Args:
-        asked: of :func:`~hf_attnprobe.faithfulness.registry.resolve_tests`.
-        rationales: whether the data says what people marked.
+        adapter: The audited model.
+        requested: Options of the requested tests by name, as returned by
+            :func:`~hf_attnprobe.faithfulness.registry.resolve_tests`. The name "default" stands for
+            all suitable tests.
+        has_rationales: Whether the data has human rationales that the audit can use.
+        options: Options of the audit.
+
+    Returns:
+        The selection.
+
+    Raises:
+        AttnProbeError: If the model lacks a selected head, or what a requested test needs.
     """
-    answers = adapter.lacks(AnswersFromPassage) is None
+    has_answers = adapter.lacks(AnswersFromPassage) is None
     sites = select_sites(adapter, options.layers, options.heads, options.query)
     if options.head_sets is not None:
         adapter.head_sets = parse_head_sets(adapter, options.head_sets)
     groups = list_groups(adapter, sites, whole=options.groups)
-    named = {name: given for name, given in asked.items() if name != DEFAULT}
+    requested_by_name = {name: test for name, test in requested.items() if name != DEFAULT_TESTS}
     if options.screen is not None:
-        named.setdefault("screen", Screen())
-    wanted = named
-    if DEFAULT in asked:
-        wanted = add_suitable_tests(named, len(sites), rationales, answers=answers)
-    wanted = {name: _set_target(given, options.target) for name, given in wanted.items()}
-    chosen, left_out = select_tests(wanted, named, adapter, sites)
-    single = options.single_heads
-    named_heads = (options.heads, options.layers, options.screen)
-    if answers and named_heads == (None, None, None) and groups:
-        single, groups = False, [g for g in groups if g.layer in (ALL, HEAD_SET)]
-    if not single:
-        chosen, left_out = select_group_tests(chosen, left_out, groups)
-    return TestSelection(
-        sites,
-        sites if single else [],
-        groups,
-        rationales,
-        chosen,
-        named,
-        left_out,
+        requested_by_name.setdefault("screen", Screen())
+    candidates = requested_by_name
+    if DEFAULT_TESTS in requested:
+        candidates = add_suitable_tests(
+            requested_by_name, len(sites), has_rationales, answers=has_answers
+        )
+    candidates = {
+        name: _set_target(test_options, options.target) for name, test_options in candidates.items()
+    }
+    tests, left_out = select_tests(candidates, requested_by_name, adapter, sites)
+    tests_single_heads = options.single_heads
+    names_heads = (options.heads, options.layers, options.screen) != (None, None, None)
+    if has_answers and not names_heads and groups:
+        tests_single_heads = False
+        groups = [group for group in groups if group.layer in (ALL, HEAD_SET)]
+    if not tests_single_heads:
+        tests, left_out = select_group_tests(tests, left_out, groups)
+    return AuditSelection(
+        sites=sites,
+        heads=sites if tests_single_heads else [],
+        groups=groups,
+        has_rationales=has_rationales,
+        tests=tests,
+        requested=requested_by_name,
+        left_out=left_out,
     )
 
 
-def _set_target(given: Options, target: str | int | None) -> Options:
-    """A test's options with the class that the audit explains, where they name none."""
-    if isinstance(given, TargetOptions) and given.target is None:
-        return replace(given, target=target)
-    return given
+def _set_target(test_options: Options, target: str | int | None) -> Options:
+    """Set the explained class in the options of a test that does not name one."""
+    if isinstance(test_options, TargetOptions) and test_options.target is None:
+        return replace(test_options, target=target)
+    return test_options
 
 
 def select_sites(
@@ -114,72 +131,94 @@ def select_sites(
     heads: Sequence[int | str] | None,
     query: int | None,
 ) -> list[Site]:
-    """The sites asked for, all of the model's by default, and by :data:`ALL_HEADS`.
+    """Select single heads of a model.
+
+    Args:
+        adapter: The audited model.
+        layers: Indices of the layers; None for all.
+        heads: Indices of the heads in each layer; None, or :data:`ALL_HEADS` in the list, for all.
+        query: Query position of every site; None for all positions.
+
+    Returns:
+        The selected heads in the order of the model.
 
     Raises:
-        AttnProbeError: no layer or head, or one that the model does not have.
+        AttnProbeError: If a list is empty, or if the model does not have a layer or head.
     """
-    known = adapter.sites()
+    model_sites = adapter.sites()
     heads = None if ALL_HEADS in (heads or ()) else heads
-    _check_indices("layer", layers, {site.layer for site in known})
-    _check_indices("head", heads, {site.head for site in known})
+    _check_indices("layer", layers, {site.layer for site in model_sites})
+    _check_indices("head", heads, {site.head for site in model_sites})
     return [
         site._replace(query=query)
-        for site in known
+        for site in model_sites
         if (layers is None or site.layer in layers) and (heads is None or site.head in heads)
     ]
 
 
-def _check_indices(name: str, asked: Sequence[int | str] | None, known: set[int]) -> None:
-    if asked is None:
+def _check_indices(name: str, requested: Sequence[int | str] | None, existing: set[int]) -> None:
+    """Raise AttnProbeError if a list of layers or heads is empty or has an index out of range."""
+    if requested is None:
         return
-    if not asked:
+    if not requested:
         raise AttnProbeError(f"expected at least one {name}; leave {name}s out for all of them")
-    missing = sorted(set(asked) - known)
+    missing = sorted(set(requested) - existing)
     if missing:
         raise AttnProbeError(
-            f"expected a {name} from 0 to {max(known)}, got {missing[0]}; choose another --{name}s"
+            f"expected a {name} from 0 to {max(existing)}, got {missing[0]}; choose another "
+            f"--{name}s"
         )
 
 
 def parse_head_sets(adapter: AttentionModelBase, names: Sequence[str]) -> list[list[Site]]:
-    """Sets of heads from their names, such as "5.0+5.3"; "shared": all that share keys.
+    """Parse the names of sets of heads.
+
+    Args:
+        adapter: The audited model.
+        names: Sets such as "5.0+5.3" (two heads of layer 5), or "shared" for all sets of heads that
+            share keys.
+
+    Returns:
+        The heads of every set.
 
     Raises:
-        AttnProbeError: another form, a head twice or one that the model does not have,
-            or a model with a single head.
+        AttnProbeError: If a name is invalid, if a set contains a head twice or a head that the
+            model does not have, or if the model has a single head.
     """
     if len(adapter.sites()) == 1:
         raise AttnProbeError(
-            "expected a model with several heads for --head-sets, this one has a single "
-            "one; leave --head-sets out"
+            "--head-sets needs a model with several heads, but this one has a single head; leave "
+            "--head-sets out"
         )
-    sets: list[list[Site]] = []
+    head_sets: list[list[Site]] = []
     for name in names:
-        if name == SHARED_KEYS and not adapter.shared_heads:
+        if name != SHARED_KEYS:
+            head_sets.append(_parse_head_set(adapter, name))
+            continue
+        if not adapter.shared_heads:
             raise AttnProbeError(
-                "expected heads that share keys for --head-sets shared, this model has none; "
-                "leave it out"
+                "--head-sets shared needs heads that share keys, but this model has none; leave it "
+                "out"
             )
-        shared = [[*members] for members in adapter.shared_heads]
-        sets += shared if name == SHARED_KEYS else [_parse_head_set(adapter, name)]
-    return sets
+        head_sets += [[*members] for members in adapter.shared_heads]
+    return head_sets
 
 
 def _parse_head_set(adapter: AttentionModelBase, name: str) -> list[Site]:
-    known = {f"{site.layer}.{site.head}": site for site in adapter.sites()}
+    """Parse the name of one set of heads, such as "5.0+5.3"."""
+    site_by_name = {f"{site.layer}.{site.head}": site for site in adapter.sites()}
     heads = name.split("+")
-    if len(known.keys() & heads) < len(heads):
-        first, *_, last = known
+    if len(site_by_name.keys() & heads) < len(heads):
+        first, *_, last = site_by_name
         raise AttnProbeError(
             f"expected heads from {first} to {last}, each once, as layer.head joined by +, got "
             f"{name!r}; change --head-sets"
         )
-    return sorted(known[head] for head in heads)
+    return sorted(site_by_name[head] for head in heads)
 
 
 def list_head_set_names(adapter: AttentionModelBase) -> list[str]:
-    """The names of a model's sets of heads, in their order."""
+    """Return the names of the model's sets of heads, such as "5.0+5.3", in their order."""
     return [
         "+".join(f"{layer}.{head}" for layer, head, _ in sorted(members))
         for members in adapter.head_sets
@@ -189,229 +228,293 @@ def list_head_set_names(adapter: AttentionModelBase) -> list[str]:
 def list_groups(
     adapter: AttentionModelBase, sites: Sequence[Site], *, whole: bool = True
 ) -> list[Site]:
-    """The groups of heads that are tested besides single heads.
+    """List the groups of heads that are tested in addition to single heads.
 
     Args:
-        sites: the heads that are audited.
-        whole: whether layers and all attention are among the groups.
+        adapter: The audited model.
+        sites: The selected heads.
+        whole: Whether layers, and all heads together, are among the groups.
 
     Returns:
-        All attention, if every head of the model is audited; each layer whose heads all
-        are, where it is not the only one and not a single head; the model's sets of
-        heads. None for a model with one head.
+        All heads together, if every head of the model is selected; then each layer with several
+        heads that are all selected, if the model has several layers; then the model's sets of
+        heads. Empty for a model with a single head.
     """
-    known, query = adapter.sites(), sites[0].query
-    if len(known) == 1:
+    model_sites, query = adapter.sites(), sites[0].query
+    if len(model_sites) == 1:
         return []
-    audited = {site[:2] for site in sites}
-    layers: dict[int, list[Site]] = {}
-    for site in known:
-        layers.setdefault(site.layer, []).append(site)
-    complete = [
-        layer for layer, members in layers.items() if all(site[:2] in audited for site in members)
+    selected_heads = {site[:2] for site in sites}
+    heads_by_layer: dict[int, list[Site]] = {}
+    for site in model_sites:
+        heads_by_layer.setdefault(site.layer, []).append(site)
+    complete_layers = [
+        layer
+        for layer, heads in heads_by_layer.items()
+        if all(site[:2] in selected_heads for site in heads)
     ]
     groups: list[Site] = []
-    if whole and len(complete) == len(layers):
+    if whole and len(complete_layers) == len(heads_by_layer):
         groups.append(Site(ALL, ALL, query))
-    if whole and len(layers) > 1:
-        several = [layer for layer in complete if len(layers[layer]) > 1]
-        groups += [Site(layer, ALL, query) for layer in several]
-    return groups + [Site(HEAD_SET, k, query) for k in range(len(adapter.head_sets))]
+    if whole and len(heads_by_layer) > 1:
+        groups += [
+            Site(layer, ALL, query) for layer in complete_layers if len(heads_by_layer[layer]) > 1
+        ]
+    return groups + [Site(HEAD_SET, index, query) for index in range(len(adapter.head_sets))]
 
 
 def check_query(shortest: Observation, query: int) -> None:
-    """Raises AttnProbeError where the shortest text does not have the query."""
+    """Check that the shortest text has a query position.
+
+    Args:
+        shortest: Observation of the shortest text.
+        query: The query position.
+
+    Raises:
+        AttnProbeError: If the text does not have the position.
+    """
     n_queries = min(attention.shape[2] for attention in shortest.attention)
     if not 0 <= query < n_queries:
         raise AttnProbeError(
-            f"expected a query from 0 to {n_queries - 1}, which the shortest text has, "
-            f"got {query}; choose another --query"
+            f"expected a query from 0 to {n_queries - 1}, which the shortest text has, got "
+            f"{query}; choose another --query"
         )
 
 
-def is_suitable(test: FaithfulnessTest, n_sites: int, rationales: bool, answers: bool) -> bool:
-    """Whether a test is run without being asked for, on a model that allows it."""
+def is_suitable(test: FaithfulnessTest, n_sites: int, has_rationales: bool, answers: bool) -> bool:
+    """Return whether a test runs by default, without being requested.
+
+    Args:
+        test: The test.
+        n_sites: Number of selected heads.
+        has_rationales: Whether the data has human rationales.
+        answers: Whether the model answers from a passage.
+    """
     if answers:
         return test.answer_options is not None
     if test.default == "many heads":
         return n_sites > 1
     if test.default == "rationales":
-        return rationales
+        return has_rationales
     return test.default == "always"
 
 
 def add_suitable_tests(
-    asked: Mapping[str, Options],
+    requested: Mapping[str, Options],
     n_sites: int,
-    rationales: bool,
+    has_rationales: bool,
     *,
     answers: bool,
 ) -> dict[str, Options]:
-    """The tests asked for and those that suit the model, in the order of all tests.
+    """Add the tests that run by default to the requested ones, in the order of the registry.
 
     Args:
-        asked: the tests that were asked for by name, with their options.
-        n_sites: heads that are tested.
-        rationales: whether the data has human rationales.
-        answers: whether the model answers from a passage.
+        requested: Options of the tests that were requested by name.
+        n_sites: Number of selected heads.
+        has_rationales: Whether the data has human rationales.
+        answers: Whether the model answers from a passage.
+
+    Returns:
+        Options by the name of the test.
     """
-    wanted = {}
-    for name, test in load_tests().items():
-        if name in asked or is_suitable(test, n_sites, rationales, answers):
-            wanted[name] = asked.get(name, test.default_options(answers=answers))
-    return wanted
+    return {
+        name: requested.get(name, test.default_options(answers=answers))
+        for name, test in load_tests().items()
+        if name in requested or is_suitable(test, n_sites, has_rationales, answers)
+    }
 
 
 def select_tests(
-    wanted: Mapping[str, Options],
-    asked: Collection[str],
+    candidates: Mapping[str, Options],
+    requested: Collection[str],
     adapter: AttentionModelBase,
     sites: Sequence[Site],
 ) -> tuple[dict[str, Options], dict[str, str]]:
-    """The tests to run, and why others are left out.
+    """Select the tests that the model supports at any of the selected heads.
 
     Args:
-        wanted: tests with their options.
-        asked: those that were asked for by name.
+        candidates: Options of tests by name.
+        requested: Names of the tests that were requested.
+        adapter: The audited model.
+        sites: The selected heads.
 
     Returns:
-        The options of the tests to run, in order, and by test what the model lacks.
+        The options of the tests to run, and the reason for each test that cannot run at some of the
+        heads.
 
     Raises:
-        AttnProbeError: the model lacks what a test needs that was asked for.
+        AttnProbeError: If the model does not support a requested test, or any test.
     """
-    chosen, left_out = {}, {}
-    for name, options in wanted.items():
-        reasons = [load_tests()[name].lacks(adapter, site) for site in sites]
-        missing = [reason for reason in reasons if reason is not None]
-        if missing:
-            left_out[name] = f"{missing[0]} ({len(missing)} of {len(sites)} heads)"
-        if len(missing) < len(sites):
-            chosen[name] = options
-        elif name in asked:
-            raise AttnProbeError(f"the test {name} cannot be run: {missing[0]}")
-    if not chosen:
-        raise AttnProbeError(
-            f"expected a model that some test can be run on; {'; '.join(left_out.values())}"
-        )
-    return chosen, left_out
+    tests, reasons = {}, {}
+    for name, options in candidates.items():
+        site_reasons = [load_tests()[name].lacks(adapter, site) for site in sites]
+        missing_capabilities = [reason for reason in site_reasons if reason is not None]
+        if missing_capabilities:
+            n_missing = len(missing_capabilities)
+            reasons[name] = f"{missing_capabilities[0]} ({n_missing} of {len(sites)} heads)"
+        if len(missing_capabilities) < len(sites):
+            tests[name] = options
+        elif name in requested:
+            raise AttnProbeError(f"the test {name} cannot run: {missing_capabilities[0]}")
+    if not tests:
+        raise AttnProbeError(f"no test can run on this model; {'; '.join(reasons.values())}")
+    return tests, reasons
 
 
 def select_group_tests(
-    chosen: Mapping[str, Options],
+    tests: Mapping[str, Options],
     left_out: Mapping[str, str],
     groups: Sequence[Site],
 ) -> tuple[dict[str, Options], dict[str, str]]:
-    """The tests that can look at groups of heads, and why the others are left out.
+    """Select the tests that can look at groups of heads.
+
+    Args:
+        tests: Options of the tests by name.
+        left_out: Reasons for tests that do not run, by the name of the test.
+        groups: The groups of heads.
+
+    Returns:
+        The options of the tests to run, and the reasons for all others.
 
     Raises:
-        AttnProbeError: no group of heads, or no test that can look at one.
+        AttnProbeError: If there is no group, or no test that can look at one.
     """
     if not groups:
         raise AttnProbeError(
-            "expected a model with several heads for --no-single-heads, and groups of "
-            "them; leave it out"
+            "--no-single-heads needs a model with several heads, and groups of them; leave it out"
         )
-    kept = {name: o for name, o in chosen.items() if load_tests()[name].groups}
-    if not kept:
+    group_tests = {name: options for name, options in tests.items() if load_tests()[name].groups}
+    if not group_tests:
         raise AttnProbeError(
-            f"expected a test that looks at several heads at once, got {', '.join(chosen)}; ask "
-            "for another one, or for single heads (--heads all; not with --no-single-heads)"
+            f"expected a test that looks at several heads together, got {', '.join(tests)}; choose "
+            "another test, or test single heads (--heads all; not with --no-single-heads)"
         )
-    reason = "it looks at single heads, which were not asked for"
-    others = dict.fromkeys(chosen.keys() - kept.keys(), reason)
-    return kept, {**left_out, **others}
+    head_tests = tests.keys() - group_tests.keys()
+    return group_tests, {**left_out, **dict.fromkeys(head_tests, UNREQUESTED_HEADS_REASON)}
 
 
 def list_sites_by_test(
     names: Sequence[str],
     adapter: AttentionModelBase,
-    sites: Sequence[Site],
+    heads: Sequence[Site],
     groups: Sequence[Site] = (),
 ) -> dict[str, Sequence[Site]]:
-    """Where each test looks: at the sites where the model has what it needs.
+    """List the sites at which each test runs: those where the model has what the test needs.
 
     Args:
-        sites: heads.
-        groups: of heads, for the tests that can look at them.
+        names: Names of the tests.
+        adapter: The audited model.
+        heads: Single heads.
+        groups: Groups of heads, for the tests that can look at them.
+
+    Returns:
+        The sites by the name of the test.
     """
-    where: dict[str, Sequence[Site]] = {}
+    sites_by_test: dict[str, Sequence[Site]] = {}
     for name in names:
         test = load_tests()[name]
-        possible = [site for site in sites if test.lacks(adapter, site) is None]
-        besides = []
+        possible_heads = [site for site in heads if test.lacks(adapter, site) is None]
+        possible_groups = []
         for group in groups if test.groups else ():
             members = [
                 Site(layer, head)
-                for layer, heads in adapter.get_heads_by_layer(group).items()
-                for head in heads
+                for layer, layer_heads in adapter.get_heads_by_layer(group).items()
+                for head in layer_heads
             ]
             if not any(test.lacks(adapter, site) for site in members):
-                besides.append(group)
-        where[name] = [*test.sites(possible), *besides]
-    return where
+                possible_groups.append(group)
+        sites_by_test[name] = [*test.sites(possible_heads), *possible_groups]
+    return sites_by_test
+
+
+# --- The screen: heads with the largest first-order effects --------------------------------------
 
 
 def assign_half(example_id: int) -> int:
-    """The half that a text belongs to, 0 or 1, by a hash of its id.
+    """Assign a text to one of two halves, by a hash of its id.
 
-    So it depends neither on the order nor on the number of texts. The hash is another
-    than the one that draws a sample: a sample has texts of both halves.
+    The half depends neither on the order nor on the number of texts. The hash differs from that
+    which draws a sample, so that a sample has texts of both halves.
 
-    >>> [half_of(example_id) for example_id in range(8)]
+    Args:
+        example_id: Id of the text.
+
+    Returns:
+        0 or 1.
+
+    >>> [assign_half(example_id) for example_id in range(8)]
     [0, 0, 1, 1, 0, 1, 0, 0]
     """
     return hashlib.sha256(f"half of {example_id}".encode()).digest()[0] % 2
 
 
 def check_both_halves(example_ids: Iterable[int]) -> None:
-    """Raises AttnProbeError where texts cannot be screened by others."""
+    """Check that both halves contain texts, as a screen requires.
+
+    Args:
+        example_ids: Ids of the audited texts.
+
+    Raises:
+        AttnProbeError: If all texts belong to the same half.
+    """
     if len({assign_half(example_id) for example_id in example_ids}) < 2:
         raise AttnProbeError(
-            "a screen chooses the heads of one half of the texts by the other half, and "
-            "all of these texts fall into one; take more texts"
+            "--screen chooses the heads for one half of the texts by the effects on the other "
+            "half, but all texts belong to the same half; audit more texts"
         )
 
 
 def assign_screened_sites(
-    texts: Sequence[Text], rows: Rows, sites: Sequence[Site], n: int
+    texts: Sequence[Text], screen_rows: Rows, sites: Sequence[Site], n_sites: int
 ) -> list[tuple[list[Text], list[Site]]]:
-    """Each half of the texts, with the n sites that the other half puts first.
+    """Assign to each half of the texts the sites with the largest effects on the other half.
 
-    A head that was chosen because it is large on some texts is large on these partly by
-    chance, and not on others.
+    A head that was chosen for its large effect on some texts has a large effect on them partly by
+    chance. The other half of the texts is free of this selection bias.
 
     Args:
-        rows: of the test ``screen`` on these texts.
+        texts: The audited texts.
+        screen_rows: Rows of the test ``screen`` on these texts.
+        sites: Single heads.
+        n_sites: Number of sites to choose for each half.
+
+    Returns:
+        The texts of each half with their sites.
     """
     halves: tuple[list[Text], list[Text]] = ([], [])
     for text in texts:
         halves[assign_half(text.example_id)].append(text)
-    parts = []
-    for half, others in (halves, halves[::-1]):
-        of_others = rows.of_texts([text.example_id for text in others])
-        parts.append((half, select_top_sites(of_others, sites, n)))
-    return parts
+    assignments = []
+    for half, other_half in (halves, halves[::-1]):
+        rows_of_other_half = screen_rows.select_ids([text.example_id for text in other_half])
+        assignments.append((half, select_top_sites(rows_of_other_half, sites, n_sites)))
+    return assignments
 
 
-def select_top_sites(rows: Rows, sites: Sequence[Site], n: int) -> list[Site]:
-    """The n sites with the largest estimated effect of uniform attention.
+def select_top_sites(screen_rows: Rows, sites: Sequence[Site], n_sites: int) -> list[Site]:
+    """Select the sites with the largest first-order effect of uniform attention.
 
     Args:
-        rows: of the test ``screen``.
+        screen_rows: Rows of the test ``screen``.
+        sites: Single heads.
+        n_sites: Number of sites to select.
 
     Returns:
-        Sites in the model's order.
+        The selected sites, in the order of ``sites``.
     """
-    chosen = sort_by_screen(rows, sites)[:n]
-    return [site for site in sites if site in chosen]
+    top_sites = sort_by_screen(screen_rows, sites)[:n_sites]
+    return [site for site in sites if site in top_sites]
 
 
-def sort_by_screen(rows: Rows, sites: Sequence[Site]) -> list[Site]:
-    """The sites, those with the largest estimated effect of uniform attention first.
+def sort_by_screen(screen_rows: Rows, sites: Sequence[Site]) -> list[Site]:
+    """Sort sites by their first-order effect of uniform attention, the largest effect first.
 
     Args:
-        rows: of the test ``screen``; without any the sites stay in their order.
+        screen_rows: Rows of the test ``screen``. Sites without rows come last, in the order of the
+            model.
+        sites: Single heads.
+
+    Returns:
+        The sorted sites.
     """
-    effects = rows.of_heads("first_order_uniform").mean().to_dict()
+    effects = screen_rows.to_head_frame("first_order_uniform").mean().to_dict()
     return sorted(sites, key=lambda site: (-effects.get(site[:2], 0.0), site))

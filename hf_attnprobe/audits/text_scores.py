@@ -13,11 +13,11 @@ from transformers import PreTrainedTokenizerBase
 from hf_attnprobe.faithfulness.options import Knockout
 from hf_attnprobe.faithfulness.passage_units import (
     RENORMALISED,
+    compute_answer_losses,
+    find_units_that_matter,
     measure_contrast_effects,
     measure_deletion_effects,
-    compute_answer_losses,
     measure_knockouts,
-    find_units_that_matter,
 )
 from hf_attnprobe.functional.divergence import compute_shifted_probability
 from hf_attnprobe.functional.predictions import Prediction
@@ -269,7 +269,9 @@ def _extract_answer(places: list[int], batch: Batch, tokenizer: PreTrainedTokeni
     return str(tokenizer.decode(ids[start : end + 1]))
 
 
-def _decode_masked_words(numbers: list[int], batch: Batch, tokenizer: PreTrainedTokenizerBase) -> str:
+def _decode_masked_words(
+    numbers: list[int], batch: Batch, tokenizer: PreTrainedTokenizerBase
+) -> str:
     """Returns the words under the masks, by their places among the likeliest."""
     kept = batch.inputs.get("kept", torch.empty(1, len(numbers), 0))[0]
     words = []
@@ -351,11 +353,15 @@ class Explainer:
             speaks_for=self._speaks_for(observation),
         )
 
-    def _answered(self, observation: Observation, text: Text, row: Mapping[str, Any]) -> HighlightedText:
+    def _answered(
+        self, observation: Observation, text: Text, row: Mapping[str, Any]
+    ) -> HighlightedText:
         """A prompt with the scores of its units, as a language model answered it."""
         model, batch = self.model.require(AnswersFromPassage), observation.batch
         content, weights = batch.content_mask[0], observation.read(self.site)[0]
-        without = compute_answer_losses(observation, model.compute_probs_without_passage(observation)[None])
+        without = compute_answer_losses(
+            observation, model.compute_probs_without_passage(observation)[None]
+        )
         scores = {"attention": weights}
         matters = None
         if self._uses(EditableInputs):
@@ -372,14 +378,14 @@ class Explainer:
             PASSAGE_GAIN_LABEL: float(without),
         }
         return replace(
-            self.answered(text, row),
+            self.describe_answer(text, row),
             scores={name: _to_floats(values[content]) for name, values in scores.items()},
             numbers=numbers,
             matters=None if matters is None else tuple(matters.nonzero()[:, 0].tolist()),
             is_greedy=bool(model.is_greedy(observation)[0]),
         )
 
-    def answered(self, text: Text, row: Mapping[str, Any]) -> HighlightedText:
+    def describe_answer(self, text: Text, row: Mapping[str, Any]) -> HighlightedText:
         """A prompt and its answer in words, without a score; arguments as :meth:`explain`."""
         prompt = split_prompt(row)
         answer = [*compress(text.inputs["input_ids"], text.inputs["labelled"])]

@@ -18,7 +18,7 @@ from transformers import PreTrainedTokenizerBase
 
 from hf_attnprobe.audits.text_scores import strip_span
 from hf_attnprobe.core.errors import AttnProbeError
-from hf_attnprobe.core.serialization import from_plain
+from hf_attnprobe.core.serialization import parse_plain
 from hf_attnprobe.data.sources import FILE_FORMATS, is_data_file, read_data_file
 from hf_attnprobe.inference.batching import collate
 from hf_attnprobe.inference.encoding import Text
@@ -122,7 +122,7 @@ def _read_score_file(file: Path) -> dict[int, UserScores]:
     if not is_data_file(file):
         raise AttnProbeError(f"expected scores in a file {' or '.join(FILE_FORMATS)}, got {file}")
     try:
-        table = read_data_file(file, texts=["token", "source"])
+        table = read_data_file(file, string_columns=["token", "source"])
     except (OSError, ValueError) as error:
         raise AttnProbeError(f"cannot read the scores in {file} ({error}); mend them") from error
     known = [name for name in SCORE_COLUMNS if name in table.column_names]
@@ -135,7 +135,7 @@ def _read_score_file(file: Path) -> dict[int, UserScores]:
     of_texts: dict[int, list[ScoreRow]] = {}
     for number, values in enumerate(table.select_columns(known).to_list()):
         there = {name: value for name, value in values.items() if value is not None}
-        row = from_plain(ScoreRow, there, f"mend row {number} of {file}")
+        row = parse_plain(ScoreRow, there, f"mend row {number} of {file}")
         of_texts.setdefault(row.id, []).append(row)
     return {k: _merge_rows(k, rows) for k, rows in of_texts.items()}
 
@@ -190,7 +190,9 @@ def parse_scores(one: Any, example_id: Any) -> UserScores:
     try:
         array = np.asarray(values)
     except ValueError as error:  # of lists of several lengths
-        raise _make_score_error(example_id, "a score for each token", "lists of several lengths") from error
+        raise _make_score_error(
+            example_id, "a score for each token", "lists of several lengths"
+        ) from error
     if array.dtype.kind not in "fiu":
         raise _make_score_error(
             example_id,

@@ -111,8 +111,8 @@ def test_texts_are_shown_for_reasons_that_the_rows_bear_out(report):
     )
     by_why = {text.why: text.example_id for text in report[0].examples}
     tau = found.attention_leave_one_out_tau[found.n_tokens >= 5].round(6)
-    assert tau[by_why["attention and leaving out agree most"]] == tau.max()
-    assert tau[by_why["attention and leaving out disagree most"]] == tau.min()
+    assert tau[by_why["attention and leave-one-out agree most"]] == tau.max()
+    assert tau[by_why["attention and leave-one-out disagree most"]] == tau.min()
     shown = found.loc[[t.example_id for t in report[0].examples]]
     wrong = found[found.predicted_class != found.label]
     assert any("wrong" in t.why for t in report[0].examples) == bool(len(wrong))
@@ -127,11 +127,11 @@ def test_ordinary_texts_are_drawn_without_regard_to_their_numbers():
         for n, v in names.items()
     ]
     rows = pd.concat(parts, ignore_index=True)
-    chosen = choose_example_ids(Rows.of(rows), 5)
+    chosen = choose_example_ids(Rows.coerce(rows), 5)
     assert [*chosen.values()] == ["drawn by chance"] * 5
-    larger = choose_example_ids(Rows.of(rows), 9)
+    larger = choose_example_ids(Rows.coerce(rows), 9)
     assert chosen.keys() <= larger.keys() and len(larger) == 9
-    assert choose_example_ids(Rows.of(rows), 0) == {}
+    assert choose_example_ids(Rows.coerce(rows), 0) == {}
 
 
 def test_texts_are_written_and_read_again(run, rows, tmp_path):
@@ -190,7 +190,7 @@ def test_one_head_of_many_is_named(berts, pairs):
     rows = report.to_pandas()
     effects = rows[rows.statistic == "zero_tvd"].groupby(["layer", "head"]).value.mean()
     layer, head = effects.idxmax()
-    most = f"the head that moves the output most: layer {layer}, head {head}"
+    most = f"the head with the largest output change: layer {layer}, head {head}"
     for text in report.examples:
         assert text.attention_of == most
         assert set(text.scores) == {"attention"}

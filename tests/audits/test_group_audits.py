@@ -12,10 +12,10 @@ from hf_attnprobe.documents.markdown import render_markdown_blocks
 from hf_attnprobe.faithfulness.input_erasure import ERASURE_CAUTION
 from hf_attnprobe.faithfulness.registry import load_readings
 from hf_attnprobe.protocol import ALL, HEAD_SET, Site
-from hf_attnprobe.reports.head_tables import head_table, part_section
+from hf_attnprobe.reports.head_tables import build_head_table, build_parts_section
 from hf_attnprobe.reports.report import read_audit
-from hf_attnprobe.statistics.summary import PREDICTION
-from hf_attnprobe.storage.rows import NO_SITE, append_rows, to_rows
+from hf_attnprobe.statistics.summary import PREDICTION_TEST
+from hf_attnprobe.storage.rows import NO_SITE, append_rows, build_rows
 from hf_attnprobe.studies.paper_tables import Results
 from tests.helpers import tiny_models
 from tests.helpers.audit_by_name import audit_by_name
@@ -86,13 +86,13 @@ def test_left_out_on_request_and_in_models_of_one_head(folder, data, checkpoint,
     assert places(report, "permutation") == {*HEADS, (HEAD_SET, 0)}
     report = quick(checkpoint, reviews["test"], tests=["permutation"], test_limit=2)
     assert places(report, "permutation") == {(0, 0)}
-    assert not part_section(report.statistics)
+    assert not build_parts_section(report.statistics)
 
 
 def test_a_part_of_the_heads_has_the_groups_that_are_whole(folder, data):
     report = quick(folder, data, layers=[1], test_limit=2)
     assert places(report, "head_ablation") == {(1, 0), (1, 1), (1, 2), (1, ALL)}
-    assert "all attention" not in [row[0] for row in head_table(report).rows]
+    assert "all attention" not in [row[0] for row in build_head_table(report).rows]
     report = quick(folder, data, heads=[0, 2], test_limit=2)
     assert all(min(place) >= 0 for place in places(report, "head_ablation"))
 
@@ -106,7 +106,7 @@ def test_groups_alone(folder, data):
     assert "single heads" in report.provenance["left_out"]["conicity"]
     assert "  all attention " in report.to_text(verbose=True)
     for options, message in (
-        ({"tests": ["conicity"]}, "several heads at once"),
+        ({"tests": ["conicity"]}, "several heads together"),
         ({"screen": 1}, "--screen"),
         ({"groups": False}, "groups of them"),
     ):
@@ -122,7 +122,7 @@ def test_a_screen_leaves_the_groups_whole(folder, data):
 
 def test_the_table_says_what_the_rows_say(folder, data):
     report = quick(folder, data, head_sets=["0.1+1.2"])
-    lines = render_markdown_blocks([head_table(report)])[0].splitlines()
+    lines = render_markdown_blocks([build_head_table(report)])[0].splitlines()
     table = [[c.strip() for c in line.split("|")[1:-1]] for line in lines if "|" in line]
     head, cells = table[0], {row[0]: row for row in table[2:]}
     names = ["all attention", "layer 0", "layer 1", "heads 0.1+1.2", "1.2"]
@@ -155,8 +155,8 @@ def test_a_study_reads_the_head_and_no_group(tmp_path):
         for site, value in sites.items()
     }
     right = dict.fromkeys(("label", "predicted_class"), torch.tensor([1.0]))
-    for test, found in (("permutation", tested), (PREDICTION, {NO_SITE: right})):
-        append_rows(tmp_path / "heads" / "rows", to_rows(test, [5], found))
+    for test, found in (("permutation", tested), (PREDICTION_TEST, {NO_SITE: right})):
+        append_rows(tmp_path / "heads" / "rows", build_rows(test, [5], found))
     found = Results._rows(SimpleNamespace(folder=tmp_path), "heads")
     assert found.median_tvd.tolist() == [0.1] and found.accuracy.tolist() == [1.0]
 

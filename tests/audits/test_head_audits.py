@@ -15,10 +15,10 @@ from hf_attnprobe.faithfulness.head_ablation import measure_prune_curve
 from hf_attnprobe.inference.batching import collate
 from hf_attnprobe.inference.encoding import tokenize
 from hf_attnprobe.protocol import Site
-from hf_attnprobe.reports.head_tables import by_head
-from hf_attnprobe.reports.report import from_json
-from hf_attnprobe.reports.result import extras_to_json, to_json
-from hf_attnprobe.statistics.sampling import sample
+from hf_attnprobe.reports.head_tables import get_head_means
+from hf_attnprobe.reports.report import parse_report
+from hf_attnprobe.reports.result import convert_extras_to_json, convert_report_to_json
+from hf_attnprobe.statistics.sampling import draw_sample
 from tests.helpers import tiny_models
 from tests.helpers.audit_by_name import audit_by_name
 from tests.helpers.compare_rows import assert_same
@@ -68,7 +68,7 @@ def test_every_head_and_every_test(folder, data, tmp_path):
         "epsilon_max_jsd@0.05",
         "attention_leave_one_out_tau",
     ):
-        assert by_head(report.statistics, name).keys() == heads
+        assert get_head_means(report.statistics, name).keys() == heads
     text = (tmp_path / "out" / "report.md").read_text()
     assert "heads zero-ablated together" in text
     assert report.prune.n_removed[-1] == len(heads) and report.prune.agreement[0] == 1.0
@@ -165,7 +165,7 @@ def test_halves_are_even_and_depend_on_the_id_alone():
     assert found[:8] == [0, 0, 1, 1, 0, 1, 0, 0]  # for ever: folders rely on it
     assert sum(found) == pytest.approx(5000, abs=200)
     for n in (50, 200):  # a drawn sample has both halves
-        drawn = sample(range(10_000), range(10_000), n)
+        drawn = draw_sample(range(10_000), range(10_000), n)
         assert 0.3 < sum(assign_half(i) for i in drawn) / n < 0.7
 
 
@@ -177,7 +177,7 @@ def test_the_prune_curve_of_a_text_has_its_order_from_the_other_half(make, token
         report = quick(model, data, test_limit=10, tests=["head_ablation"], tokenizer=tokenizer)
         rows, curve = report.to_pandas(), report.prune
         adapter = wrap(model, mask_id=tokenizer.mask_token_id)
-        limited = data.select(sample(range(len(data)), data["example_id"], 10))
+        limited = data.select(draw_sample(range(len(data)), data["example_id"], 10))
         texts = tokenize(tokenizer, limited, adapter).texts
         kept = {}
         for name, orders in (("crossed", halves(report)[::-1]), ("in sample", halves(report))):
@@ -198,7 +198,7 @@ def test_the_prune_curve_of_a_text_has_its_order_from_the_other_half(make, token
     assert differs  # else this test could not tell the two apart
     said = report.to_markdown()
     assert "crossed: each half's order comes from the other half" in said
-    assert from_json(to_json(report) | extras_to_json(report)).prune == curve
+    assert parse_report(convert_report_to_json(report) | convert_extras_to_json(report)).prune == curve
 
 
 def test_what_cannot_be_audited_says_why(folder, data, make, tokenizer, tmp_path):
@@ -226,5 +226,5 @@ def test_long_texts_are_cut_and_counted_or_refused(folder, data):
     long = [{"example_id": 7, "text": " ".join(["film"] * 200), "label": 0}, *data.to_list()[:2]]
     report = quick(folder, long, tests=["uniform_attention"])
     assert report.provenance["truncated"] == 1 and report.n == 3
-    with pytest.raises(AttnProbeError, match="text 7 has 202 tokens, the model reads 64"):
+    with pytest.raises(AttnProbeError, match="text 7 has 202 tokens, but the model reads 64"):
         quick(folder, long, tests=["uniform_attention"], truncate=False)

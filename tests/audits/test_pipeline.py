@@ -8,10 +8,10 @@ import pytest
 
 from hf_attnprobe import Answers, AuditOptions, Permutation, audit
 from hf_attnprobe.audits import runner as sweeps
+from hf_attnprobe.audits.cost_model import CostModel, Step
 from hf_attnprobe.audits.pipeline import AuditEstimate, estimate_audit
-from hf_attnprobe.audits.runner import Clock, Step
 from hf_attnprobe.core.hardware import PeakMemory
-from hf_attnprobe.statistics.rows import KEY
+from hf_attnprobe.statistics.rows import ROW_KEY
 from hf_attnprobe.storage.rows import read_rows
 from tests.helpers import tiny_language_models, tiny_models
 from tests.helpers.error_messages import refused
@@ -52,7 +52,7 @@ def test_the_first_round_is_kept_and_what_is_done_is_not_counted(
     asked += ["--tests", "permutation"]
     asked += ["--shown-texts", 0, "--set", "permutation.n_permutations=5"]
     done = cli(*asked, "--estimate", "--test-limit", 30)
-    assert done.code == 0 and "nothing was kept" in done.out and "on 30 texts" in done.out
+    assert done.code == 0 and "the results were not saved" in done.out and "on 30 texts" in done.out
     asked += ["--output-dir", folder]
     told = json.loads(cli(*asked, "--test-limit", 30, "--estimate", "--json").out)
     kept = {part: part.stat().st_mtime_ns for part in (folder / "rows").glob("part-*")}
@@ -64,7 +64,7 @@ def test_the_first_round_is_kept_and_what_is_done_is_not_counted(
     assert cli(*asked, "--test-limit", 30).code == 0
     assert all(part.stat().st_mtime_ns == before for part, before in kept.items())
     rows = read_rows(folder / "rows")
-    assert rows.example_id.nunique() == 30 and not rows.duplicated(list(KEY)).any()
+    assert rows.example_id.nunique() == 30 and not rows.duplicated(list(ROW_KEY)).any()
     nothing = json.loads(cli(*asked, "--test-limit", 30, "--estimate", "--json").out)
     assert nothing["n_runs"] == nothing["total"] == 0
     other = cli(*asked, "--test-limit", 20, "--estimate", "--seed", 1)
@@ -80,9 +80,9 @@ def test_where_it_takes_long_shorter_ways_are_named():
     assert first.startswith("about 20.3 h for 2 tests on 50 texts: 11,850 runs are left")
     assert dearest.split() == ["erasure", "about", "16.2", "h"]
     assert cheap.split() == ["permutation", "about", "4.1", "h"]
-    assert shorter.startswith("shorter: --time 10m") and "--no-single-heads" in shorter
+    assert shorter.startswith("to shorten it: --time 10m") and "--no-single-heads" in shorter
     assert "heads" not in told(73_000.0, n_runs=100)[3]  # all attention alone is asked for
-    assert not any(line.startswith("shorter") for line in told(100.0))
+    assert not any(line.startswith("to shorten it") for line in told(100.0))
 
 
 def test_of_a_language_model_a_few_prompts_are_run(tmp_path):
@@ -91,20 +91,20 @@ def test_of_a_language_model_a_few_prompts_are_run(tmp_path):
     folder = tmp_path / "audit"
     told = estimate_audit(tiny_language_models.llama(chat), data, tokenizer=chat, output_dir=folder)
     assert told.n_texts == 4 * len(tiny_language_models.ROWS) and told.total > 0
-    assert told.kept is None and not folder.exists()
+    assert told.saved_folder is None and not folder.exists()
 
 
 def test_what_was_measured_is_told_of_other_sizes():
-    clock = Clock()
+    costs = CostModel()
     steps = [Step("a", "first", 1280)] * 3
-    assert clock.expects(steps) == 0
-    clock.add(Step("a", "first", 40), 8.0)
-    clock.add(Step("a", "first", 10), 2.0)
-    assert clock.expects(steps) == pytest.approx(3 * 1280 * 0.2)
-    assert clock.expects([Step("a", "head", 20)]) == pytest.approx(4.0)  # of the same test
-    clock.add(Step("a", "head", 40), 1.0)  # of its own place there is better
-    assert clock.expects([Step("a", "head", 40)]) == pytest.approx(1.0)
-    assert clock.expects([Step("b", "head", 90)]) == pytest.approx(11.0)  # of all
+    assert costs.estimate_seconds(steps) == 0
+    costs.add_measurement(Step("a", "first", 40), 8.0)
+    costs.add_measurement(Step("a", "first", 10), 2.0)
+    assert costs.estimate_seconds(steps) == pytest.approx(3 * 1280 * 0.2)
+    assert costs.estimate_seconds([Step("a", "head", 20)]) == pytest.approx(4.0)  # of the same test
+    costs.add_measurement(Step("a", "head", 40), 1.0)  # of its own place there is better
+    assert costs.estimate_seconds([Step("a", "head", 40)]) == pytest.approx(1.0)
+    assert costs.estimate_seconds([Step("b", "head", 90)]) == pytest.approx(11.0)  # of all
 
 
 @pytest.mark.slow

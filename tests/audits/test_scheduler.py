@@ -5,31 +5,39 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_attnprobe import AuditOptions, Data, Permutation, audit, build_tokenizer, make_rationale_dataset
+from hf_attnprobe import (
+    AuditOptions,
+    Data,
+    Permutation,
+    audit,
+    build_tokenizer,
+    make_rationale_dataset,
+)
 from hf_attnprobe.audits import scheduler as rounds
-from hf_attnprobe.audits.options import parse_time_limit, parse_duration
-from hf_attnprobe.audits.runner import Clock, plan_batches, list_steps
+from hf_attnprobe.audits.cost_model import AuditProgress, list_steps
+from hf_attnprobe.audits.options import parse_duration, parse_time_limit
+from hf_attnprobe.audits.runner import plan_batches
 from hf_attnprobe.audits.scheduler import CompletedWork, run_within_time
 from hf_attnprobe.inference.encoding import Text
 from hf_attnprobe.protocol import Site
 from hf_attnprobe.reports.report import Report
-from hf_attnprobe.statistics.estimates import MIN_SHOWN
-from hf_attnprobe.statistics.rows import Rows, without_gaps
-from hf_attnprobe.statistics.sampling import random_order
+from hf_attnprobe.statistics.estimates import MIN_DISPLAYED_TEXTS
+from hf_attnprobe.statistics.rows import Rows, select_gapless_rows
+from hf_attnprobe.statistics.sampling import draw_random_order
 from tests.helpers import tiny_models
 from tests.helpers.error_messages import refused
 from tests.helpers.synthetic_rows import rows_of_texts
 
 
 def test_only_texts_up_to_a_gap_count_whatever_was_run():
-    order = random_order(range(10), seed=4)
+    order = draw_random_order(range(10), seed=4)
     gap = order[:2] + order[3:]
     rows = [
         rows_of_texts({("a", "x"): 1.0}, ids=sorted(ids), head=head)
         for head, ids in enumerate((order[:6], gap))
     ]
-    kept = without_gaps(Rows.of(pd.concat(rows)), order)
-    by_place = kept.long().groupby(["test", "layer", "head"]).example_id.agg(set).to_dict()
+    kept = select_gapless_rows(Rows.coerce(pd.concat(rows)), order)
+    by_place = kept.to_long_frame().groupby(["test", "layer", "head"]).example_id.agg(set).to_dict()
     assert by_place == {("a", 0, 0): set(order[:6]), ("a", 0, 1): set(order[:2])}
 
 
@@ -92,17 +100,17 @@ class Worker:
 
     def __init__(self, seconds, limit, size=lambda text: 1):
         self.seconds, self.size, self.now, self.ran = seconds, size, 0.0, []
-        self.clock = Clock(limit=limit, now=lambda: self.now)
+        self.progress = AuditProgress(time_limit=limit, now=lambda: self.now)
 
     def __call__(self, texts, where, done):
-        self.clock.begin(list_steps([(where, texts)]))
+        self.progress.start_batch(list_steps([(where, texts)]))
         for test, sites in where.items():
             for site in sites:
                 held = done.setdefault((test, site.layer, site.head), set())
                 new = [t for t in texts if t.example_id not in held]
                 held.update(t.example_id for t in new)
                 self.now += self.seconds.get(test, 0.0) * sum(map(self.size, new))
-                self.clock.tick()
+                self.progress.finish_step()
                 self.ran.append((test, site, len(new)))
 
     def rows_of(self, folder, n_texts):
@@ -117,13 +125,13 @@ LAYERS = [Site(k, -1) for k in range(3)]
 
 def in_time(worker, known, *turns):
     """Runs turns of tests at sites within the worker's time."""
-    run_within_time(known, worker.clock, lambda: iter(turns), batch_size=16)
+    run_within_time(known, worker.progress, lambda: iter(turns), batch_size=16)
 
 
 def test_a_time_is_kept_where_texts_were_run_before(tmp_path):
     worker = Worker({"dear": 9.0}, limit=100)
     known = worker.rows_of(tmp_path, 40)
-    known.ids("dear", ALL[0]).update(range(10))  # which say nothing of what it costs today
+    known.get_ids("dear", ALL[0]).update(range(10))  # which say nothing of what it costs today
     in_time(worker, known, {"dear": ALL})
     assert worker.ran and worker.now <= 100
 
@@ -138,13 +146,13 @@ def test_a_time_is_kept_and_all_attention_comes_first(tmp_path_factory, cheap, d
     assert worker.now <= limit + 2 * max(cheap, dear)
     tested = [(test, site) for test, site, n in worker.ran if n and test != "prediction"]
     assert tested[0][1] in ALL
-    n_cheap, n_dear = (len(known.ids(test, ALL[0])) for test in ("cheap", "dear"))
+    n_cheap, n_dear = (len(known.get_ids(test, ALL[0])) for test in ("cheap", "dear"))
     # Costs are known per token: of texts of 3 and 4 tokens to within a third.
     assert n_cheap >= n_dear or cheap > 0.75 * dear
     if any(site in LAYERS for _, site in tested):
         assert max(n_cheap, n_dear) >= 30
     if (cheap + dear) * 160 < limit / 4:
-        assert known.n_done({"cheap": LAYERS, "dear": LAYERS}) == 2 * 3 * 40
+        assert known.count_runs({"cheap": LAYERS, "dear": LAYERS}) == 2 * 3 * 40
 
 
 def test_the_cheap_tests_come_first(tmp_path):
@@ -154,7 +162,7 @@ def test_the_cheap_tests_come_first(tmp_path):
     ran = [test for test, _, n in worker.ran if n and test != "prediction"]
     # One text of each to tell what it costs; then 30 of the cheap one.
     assert ran[:2] == ["dear", "cheap"] and ran[2:5] == ["cheap", "cheap", "dear"]
-    assert len(known.ids("cheap", ALL[0])) == 40
+    assert len(known.get_ids("cheap", ALL[0])) == 40
 
 
 @settings(max_examples=30)
@@ -164,7 +172,7 @@ def test_no_test_ends_between_one_text_and_ten(tmp_path_factory, cheap, dear, li
     known = worker.rows_of(tmp_path_factory.mktemp("none"), 40)
     in_time(worker, known, {"cheap": ALL}, {"dear": ALL})
     for test in ("cheap", "dear"):
-        assert not 1 < len(known.ids(test, ALL[0])) < MIN_SHOWN
+        assert not 1 < len(known.get_ids(test, ALL[0])) < MIN_DISPLAYED_TEXTS
 
 
 def test_what_the_verdict_rests_on_comes_first_and_of_heads_one_test_before_another(
@@ -201,8 +209,8 @@ def test_when_time_is_up_nothing_more_begins(tmp_path):
     worker = Worker({"cheap": 1.0}, 60.0)
     known = worker.rows_of(tmp_path, 100)
     in_time(worker, known, {"cheap": ALL})
-    assert 0 < len(known.ids("cheap", ALL[0])) < 60
-    assert 0 < worker.clock.to_come() == worker.clock.left
+    assert 0 < len(known.get_ids("cheap", ALL[0])) < 60
+    assert 0 < worker.progress.estimate_remaining() == worker.progress.remaining_seconds
     worker.now += 500.0  # the machine slept
     n_before = len(worker.ran)
     in_time(worker, known, {"cheap": ALL}, {"new": ALL})
@@ -213,10 +221,10 @@ def test_every_place_has_enough_texts_before_one_has_more(tmp_path):
     worker = Worker({"test": 0.5}, 160.0)  # 60 texts everywhere take 120 s
     known = worker.rows_of(tmp_path, 400)
     in_time(worker, known, {"test": ALL}, {"test": LAYERS})
-    sizes = [len(known.ids("test", site)) for site in (*ALL, *LAYERS)]
+    sizes = [len(known.get_ids("test", site)) for site in (*ALL, *LAYERS)]
     assert sizes[0] > 60 and sizes[1:] == [60] * 3
     first = [text.example_id for text in known.texts[: sizes[0]]]
-    assert known.ids("test", ALL[0]) == {*first}
+    assert known.get_ids("test", ALL[0]) == {*first}
 
 
 def test_what_was_done_before_a_time_was_up_is_kept(model, monkeypatch, tmp_path):
@@ -226,7 +234,7 @@ def test_what_was_done_before_a_time_was_up_is_kept(model, monkeypatch, tmp_path
         so_far.run(so_far.texts, {})
 
     monkeypatch.setattr(rounds, "run_within_time", only_predict)
-    refused("give more with --time", run, model, tmp_path / "out", time="1m")
+    refused("too short to start any test", run, model, tmp_path / "out", time="1m")
     kept = {part: part.stat().st_mtime_ns for part in (tmp_path / "out").rglob("part-*")}
     assert kept
     monkeypatch.undo()
@@ -237,10 +245,10 @@ def test_what_was_done_before_a_time_was_up_is_kept(model, monkeypatch, tmp_path
 
 def test_a_clock_keeps_time_for_the_report():
     worker = Worker({}, 600.0)
-    assert worker.clock.left == 540.0
+    assert worker.progress.remaining_seconds == 540.0
     worker.now = 100.0
-    assert worker.clock.left == 440.0
-    assert Clock().left == float("inf")
+    assert worker.progress.remaining_seconds == 440.0
+    assert AuditProgress().remaining_seconds == float("inf")
 
 
 # --- several processes --------------------------------------------------------------------

@@ -13,15 +13,15 @@ from hf_attnprobe import (
     AuditOptions,
     Permutation,
     audit,
-    joined_report,
     evaluate_scores,
+    join_shares,
     load_examples,
     read_audit,
 )
 from hf_attnprobe.audits.pipeline import estimate_audit
 from hf_attnprobe.inference import answers
-from hf_attnprobe.reports.result import to_json
-from hf_attnprobe.statistics.sampling import places_in
+from hf_attnprobe.reports.result import convert_report_to_json
+from hf_attnprobe.statistics.sampling import list_share_indices
 from tests.helpers import tiny_language_models
 from tests.helpers.compare_rows import assert_same
 from tests.helpers.error_messages import refused, refuses
@@ -82,9 +82,9 @@ def job(verb, tmp_path_factory):
 
 
 def test_three_shares_are_one_audit(job, whole):
-    joined = joined_report(job)
+    joined = join_shares(job)
     same_rows(joined, whole)
-    ours, theirs = to_json(joined), to_json(whole)
+    ours, theirs = convert_report_to_json(joined), convert_report_to_json(whole)
     for key in ("n", "answer", "score", "accuracy", "findings", "statistics", "comparisons"):
         agree(ours[key], theirs[key], key)
     assert joined.n == sum(len({*r}) for r in ids_of(job)) == 40
@@ -93,23 +93,23 @@ def test_three_shares_are_one_audit(job, whole):
 
 
 def ids_of(job):
-    return [joined_report([folder]).to_pandas().example_id for folder in job]
+    return [join_shares([folder]).to_pandas().example_id for folder in job]
 
 
 def test_every_text_is_in_one_share(job):
     found = [{*ids} for ids in ids_of(job)]
     assert all(found) and len(set.union(*found)) == sum(map(len, found)) == 40
     for of in (1, 2, 7, 64):
-        parts = [places_in(range(500), (k, of)) for k in range(of)]
+        parts = [list_share_indices(range(500), (k, of)) for k in range(of)]
         assert sorted(place for part in parts for place in part) == [*range(500)]
 
 
 def test_a_share_that_is_missing_is_said(job, cli, tmp_path):
-    report = joined_report(job[:2])
+    report = join_shares(job[:2])
     assert report.notes[0].startswith("Progress: 2 of 3 shares.")
     assert "2 of 3 shares" in " ".join(str(report).split())  # on the first screen
-    assert "shares" not in str(joined_report(job))
-    assert not any("Progress" in note for note in joined_report(job).notes)
+    assert "shares" not in str(join_shares(job))
+    assert not any("Progress" in note for note in join_shares(job).notes)
     page = tmp_path / "report.md"
     done = cli("report", *job[:2], "--output", page)
     assert done.code == 0 and "2 of 3 shares" in page.read_text()
@@ -123,17 +123,17 @@ def test_a_share_goes_on_where_it_was(verb, job, tmp_path, copy_of):
     before = {part: part.stat().st_mtime_ns for part in parts[1:]}
     again = shared(verb, copy)
     assert all(part.stat().st_mtime_ns == when for part, when in before.items())
-    same_rows(joined_report(again), joined_report(job))
+    same_rows(join_shares(again), join_shares(job))
 
 
 @pytest.mark.slow
 def test_shares_of_other_audits_are_refused(verb, job, tmp_path):
     others = shared(verb, tmp_path / "others", seed=1)
     with pytest.raises(AttnProbeError, match=r"expected shares of one audit, .* differs .* seed"):
-        joined_report([job[0], others[1]])
+        join_shares([job[0], others[1]])
     more = shared(verb, tmp_path / "more", of=2)
     for folders in ([job[0], job[0]], [job[0], more[1]]):
-        refused("expected every share once, and all of as many", joined_report, folders)
+        refused("expected every share once, and all of as many", join_shares, folders)
 
 
 @pytest.mark.parametrize("share", ["3/3", "x", "1", "-1/3", "0/0", "1/2/3"])
@@ -142,7 +142,7 @@ def test_a_share_that_there_is_not_is_refused(share, verb):
 
 
 def test_a_share_without_a_text_is_refused(verb):
-    with refuses("expected texts in share 0/999999, got none of 40; divide them into fewer shares"):
+    with refuses("share 0/999999 contains none of the 40 texts; use fewer shares"):
         verb(options=AuditOptions(share="0/999999"), progress=False)
 
 
@@ -178,7 +178,7 @@ def test_scores_are_judged_in_shares(checkpoint, reviews_folder, tmp_path):
 
     options = AuditOptions(shown_texts=0, prune=False)
     folders = shared(judged, tmp_path / "job")
-    same_rows(joined_report(folders), judged(options=options, progress=False))
+    same_rows(join_shares(folders), judged(options=options, progress=False))
 
 
 @pytest.mark.parametrize(("test", "are_own"), [("sources", True), ("head_ablation", False)])
@@ -201,7 +201,7 @@ def test_a_language_model_is_audited_in_shares(test, are_own, tmp_path, monkeypa
     monkeypatch.setattr(answers, "generate_answers", generated)
     folders = shared(asked, tmp_path / "job", of=2)
     options = AuditOptions(shown_texts=0, prune=False)
-    joined, whole = joined_report(folders), asked(options=options, progress=False)
+    joined, whole = join_shares(folders), asked(options=options, progress=False)
     same_rows(joined, whole)
     estimated = asked(verb=estimate_audit, options=AuditOptions(share="1/3"))
     assert estimated.n_texts == 2  # which are not among the first two of all
@@ -246,4 +246,4 @@ def test_shares_on_a_real_local_ray(run_python, tmp_path):
     assert done.code == 0, done.err
     folders = sorted((tmp_path / "job").iterdir())
     assert [folder.name for folder in folders] == ["share-0-of-2", "share-1-of-2"]
-    same_rows(joined_report(folders), read_audit(tmp_path / "whole"))
+    same_rows(join_shares(folders), read_audit(tmp_path / "whole"))

@@ -12,8 +12,8 @@ import torch
 
 from hf_attnprobe import Answers, AttnProbeError, AuditOptions, evaluate_scores, load_examples
 from hf_attnprobe.adapters import wrap
-from hf_attnprobe.audits.setup import prepare_audit
-from hf_attnprobe.audits.user_scores import UserScores, read_scores, attach_scores
+from hf_attnprobe.audits.setup import AuditRequest, prepare_audit
+from hf_attnprobe.audits.user_scores import UserScores, attach_scores, read_scores
 from hf_attnprobe.inference.batching import collate
 from hf_attnprobe.inference.encoding import tokenize
 from hf_attnprobe.reports.report import read_audit
@@ -279,7 +279,7 @@ def test_what_does_not_fit_is_said_in_a_line_with_the_text(drawn, change, messag
     [
         ("scores.txt", "id,score", r"expected scores in a file \.csv"),
         ("scores.jsonl", "{", "cannot read the scores"),
-        ("scores.jsonl", "null", "which begins with 'n'"),
+        ("scores.jsonl", "null", "but it starts with 'n'"),
         ("scores.parquet", "no", "cannot read the scores"),
         ("scores.csv", "id,value\n0,1", "expected the columns id and score"),
         ("scores.jsonl", '{"id": 4, "unit": 1, "score": 1}', "text 4: expected units .* 0 for one"),
@@ -439,7 +439,7 @@ def test_the_effects_of_deletion_are_judged_best_of_a_language_model():
 def test_scores_of_a_language_models_tokens_are_added_up_by_unit():
     words = tiny_language_models.tokenizer(chat=False)
     data = Answers(tiny_language_models.ROWS, units="sentence")
-    job = prepare_audit(tiny_language_models.llama(words), data, ["sources"], ALONE, words)
+    job = prepare_audit(AuditRequest(tiny_language_models.llama(words), data, ["sources"], ALONE, words))
     numbers = np.random.default_rng(0)
     by_token = {t.example_id: numbers.random(t.n_tokens).tolist() for t in job.tokenized.texts}
     by_unit, inside = {}, {}

@@ -1,0 +1,244 @@
+"""Costs of an audit: measured seconds and memory, estimates from them, and the time that remains.
+
+The unit of work is a *step*: one test at one site on one batch. The progress bar, ``--time`` and
+``--estimate`` use the estimated seconds of steps; the batch size follows from the estimated memory
+of texts.
+"""
+
+import math
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Literal, NamedTuple
+
+from hf_attnprobe.core.progress import ProgressBar
+from hf_attnprobe.inference.encoding import Text
+from hf_attnprobe.protocol import Site
+
+
+REPORT_TIME_SHARE = 0.1
+"""Share of a time limit that is reserved for the report; the rest is for the tests."""
+MIN_REPORT_SECONDS = 10.0
+"""Smallest reserve for the report, in seconds (but never more than half of the time limit)."""
+BAR_UPDATE_SECONDS = 0.3
+"""Smallest time between two updates of the progress bar, in seconds."""
+
+CostClass = Literal["first", "head", "group"]
+"""Position of a step within its test: first site of the batch, later single head, or later group."""
+CostKey = tuple[str, CostClass]
+"""Test and cost class. Steps with the same key cost about the same time per token."""
+
+
+class Step(NamedTuple):
+    """One test at one site on one batch.
+
+    Attributes:
+        test: Name of the test.
+        cost_class: "first" for the first site that the test visits on this batch. This step also
+            pays for all computations that the later sites share. Later sites are "head" or "group".
+        n_tokens: Number of tokens of the batch, including padding.
+    """
+
+    test: str
+    cost_class: CostClass
+    n_tokens: float
+
+    @property
+    def cost_key(self) -> CostKey:
+        """Test and cost class."""
+        return self.test, self.cost_class
+
+
+def list_steps(
+    batches: Iterable[tuple[Mapping[str, Sequence[Site]], Sequence[Text]]],
+) -> list[Step]:
+    """List the steps of several batches in the order in which they run.
+
+    Args:
+        batches: For each batch, the sites of every test and the texts.
+
+    Returns:
+        One step for each batch, test and site.
+    """
+    steps = []
+    for sites_by_test, texts in batches:
+        n_tokens = len(texts) * max(text.n_tokens for text in texts)
+        for test, sites in sites_by_test.items():
+            for index, site in enumerate(sites):
+                steps.append(Step(test, get_cost_class(index, site), n_tokens))
+    return steps
+
+
+def get_cost_class(index: int, site: Site) -> CostClass:
+    """Return the cost class of a site, given its index among the sites of a test."""
+    if index == 0:
+        return "first"
+    return "group" if site.is_group else "head"
+
+
+class CostModel:
+    """Measured seconds of steps and measured memory of texts, and estimates from them.
+
+    Attributes:
+        measured_bytes: Bytes of single texts, by the tests that ran and the number of tokens.
+            The runner fills this dictionary, so that no text is measured twice.
+    """
+
+    def __init__(self) -> None:
+        self.measured_bytes: dict[object, int] = {}
+        self._seconds: dict[CostKey, float] = defaultdict(float)
+        self._n_tokens: dict[CostKey, float] = defaultdict(float)
+
+    def add_measurement(self, step: Step, seconds: float) -> None:
+        """Record the duration of a finished step."""
+        self._seconds[step.cost_key] += seconds
+        self._n_tokens[step.cost_key] += step.n_tokens
+
+    def clear_seconds(self) -> None:
+        """Discard all measured durations, for example of steps that also loaded GPU kernels."""
+        self._seconds.clear()
+        self._n_tokens.clear()
+
+    def has_measured(self, test: str) -> bool:
+        """Return whether any step of a test has been measured."""
+        return any(measured_test == test for measured_test, _ in self._n_tokens)
+
+    def estimate_seconds(self, steps: Iterable[Step]) -> float:
+        """Estimate the total duration of some steps, in seconds."""
+        return sum(self.estimate_seconds_per_token(s.cost_key) * s.n_tokens for s in steps)
+
+    def estimate_seconds_per_token(self, cost_key: CostKey) -> float:
+        """Estimate the seconds per token of a step.
+
+        The estimate is the mean over all measured steps with the same key. Without any, it is the
+        mean over the other steps of the same test, and without those over all steps. It is 0 if
+        nothing has been measured.
+        """
+        keys: Sequence[CostKey] = [cost_key]
+        if cost_key not in self._n_tokens:
+            keys_of_test = [key for key in self._n_tokens if key[0] == cost_key[0]]
+            keys = keys_of_test or [*self._n_tokens]
+        n_tokens = sum(self._n_tokens[key] for key in keys)
+        return sum(self._seconds[key] for key in keys) / n_tokens if n_tokens else 0.0
+
+
+def estimate_text_bytes(
+    n_tokens: int,
+    lengths: Collection[int],
+    measure: Callable[[int], int],
+    negligible_bytes: float,
+) -> int:
+    """Estimate the memory that one text takes in a batch, from measurements of single texts.
+
+    The longest text is always measured. A shorter text is assumed to need as much, unless this is
+    more than ``negligible_bytes``. In that case the estimate is the measurement of the longest text
+    that does not exceed the next power of two tokens, so that few texts have to be measured. For a
+    text longer than all measured ones, memory is extrapolated with the square of the length.
+
+    Args:
+        n_tokens: Number of tokens of the text.
+        lengths: Numbers of tokens of the texts that can be measured.
+        measure: Function that returns the measured bytes of a text with the given number of tokens.
+        negligible_bytes: Memory of one text up to which a full batch fits into the memory budget.
+
+    Returns:
+        Estimated memory in bytes.
+    """
+    longest = max(lengths)
+    n_bytes = measure(longest)
+    if n_tokens > longest:
+        return int(n_bytes * (n_tokens / longest) ** 2)
+    next_power_of_two = 1 << (n_tokens - 1).bit_length()
+    if n_bytes <= negligible_bytes or longest <= next_power_of_two:
+        return n_bytes
+    sufficient_lengths = sorted(length for length in lengths if length >= n_tokens)
+    close_lengths = [length for length in sufficient_lengths if length <= next_power_of_two]
+    return measure(max(close_lengths or sufficient_lengths[:1]))
+
+
+@dataclass
+class AuditProgress:
+    """Finished and planned work of a running audit, its time limit and its progress bar.
+
+    Attributes:
+        is_displayed: Whether a progress bar is displayed.
+        time_limit: Seconds from the start of the audit to its report; None for no limit.
+        now: Function that returns the current time in seconds.
+        costs: Measured costs, from which the remaining time is estimated.
+        bar: The progress bar.
+    """
+
+    is_displayed: bool = False
+    time_limit: float | None = None
+    now: Callable[[], float] = time.perf_counter
+    costs: CostModel = field(default_factory=CostModel)
+    bar: ProgressBar = field(init=False)
+    _planned_tokens: dict[CostKey, float] = field(
+        default_factory=partial(defaultdict, float), init=False
+    )
+    _batch: deque[Step] = field(default_factory=deque, init=False)
+
+    def __post_init__(self) -> None:
+        self.bar = ProgressBar("audit", shown=self.is_displayed, clock=self.now)
+        self._start = self._step_start = self._last_update = self.now()
+
+    def __enter__(self) -> "AuditProgress":
+        self.bar.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.bar.__exit__(*error)
+
+    @property
+    def elapsed_seconds(self) -> float:
+        """Seconds since the start of the audit."""
+        return self.now() - self._start
+
+    @property
+    def remaining_seconds(self) -> float:
+        """Seconds that remain for tests, after the reserve for the report is subtracted."""
+        if self.time_limit is None:
+            return math.inf
+        reserve = max(REPORT_TIME_SHARE * self.time_limit, MIN_REPORT_SECONDS)
+        return self.time_limit - min(reserve, self.time_limit / 2) - self.elapsed_seconds
+
+    def plan_steps(self, steps: Iterable[Step]) -> None:
+        """Replace the planned work by the given steps."""
+        self._planned_tokens.clear()
+        for step in steps:
+            self._planned_tokens[step.cost_key] += step.n_tokens
+
+    def start_batch(self, steps: Iterable[Step]) -> None:
+        """Start the clock for the steps of a batch."""
+        self._batch, self._step_start = deque(steps), self.now()
+
+    def finish_step(self) -> None:
+        """Record that the next step of the batch is finished, and update the bar."""
+        step, now = self._batch.popleft(), self.now()
+        self.costs.add_measurement(step, now - self._step_start)
+        self._planned_tokens[step.cost_key] -= step.n_tokens
+        self._step_start = now
+        if self.is_displayed and now - self._last_update >= BAR_UPDATE_SECONDS:
+            self._last_update = now
+            self.bar.update(self.estimate_remaining(), step.test)
+
+    def estimate_remaining(self) -> float:
+        """Estimate the seconds until the planned work is finished or the time limit is reached."""
+        if self.time_limit is not None:
+            return max(self.remaining_seconds, 0.0)
+        seconds = sum(
+            self.costs.estimate_seconds_per_token(key) * n_tokens
+            for key, n_tokens in self._planned_tokens.items()
+        )
+        return max(seconds, 0.0)
+
+    def start_report(self, activity: str) -> None:
+        """Switch the bar from the tests to the report, whose duration is not estimated.
+
+        Args:
+            activity: Current work, such as "writing the page"; displayed by the bar.
+        """
+        self.bar.name = "report"
+        self.bar.update(None, activity)

@@ -1,0 +1,185 @@
+"""Quantities that an audit computes in advance from a sample of the whole split.
+
+These are the standard temperature of the model, the head outputs that replace those of an ablated
+head, and the states that are exchanged between texts. The sample is drawn by the ids of the
+examples. It therefore does not depend on a limit on the number of texts, on their order, on shares
+or on the number of processes.
+"""
+
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch.nn.utils.rnn import pad_sequence
+from transformers import PreTrainedTokenizerBase
+
+from hf_attnprobe.audits.audited_model import AuditedModel
+from hf_attnprobe.audits.site_selection import AuditSelection, check_query
+from hf_attnprobe.data.columns import has_images, read_column
+from hf_attnprobe.faithfulness.interchange import collect_donors
+from hf_attnprobe.faithfulness.registry import load_tests
+from hf_attnprobe.inference.batching import (
+    collate,
+    iterate_batches,
+    sort_by_length,
+    split_for_model,
+)
+from hf_attnprobe.inference.choices import encode_examples
+from hf_attnprobe.inference.encoding import ImageReader, Text, get_second_texts
+from hf_attnprobe.protocol import AnswersFromPassage, AttentionModelBase, Batch, HeadOutputs
+from hf_attnprobe.statistics.sampling import draw_sample
+
+
+if TYPE_CHECKING:
+    import datasets
+
+
+logger = logging.getLogger(__name__)
+
+MAX_REFERENCE_TEXTS = 32
+"""Largest number of texts whose head outputs replace those of an ablated head."""
+MAX_REFERENCE_TOKENS = 4096
+"""Largest number of tokens of these texts, including padding."""
+N_SHARPNESS_TEXTS = 128
+"""Number of texts from which the standard temperature is computed."""
+N_DONOR_TEXTS = 64
+"""Number of texts whose states are exchanged into other texts."""
+SAMPLE_BATCH_SIZE = 16
+"""Number of texts per batch while the model runs on a sample."""
+
+
+def is_needed(requirement: str, tests: Iterable[str]) -> bool:
+    """Return whether any test has a requirement.
+
+    Args:
+        requirement: Field of a registered test, such as "uses_donors".
+        tests: Names of the tests.
+    """
+    return any(getattr(load_tests()[name], requirement) for name in tests)
+
+
+def set_sharpness(
+    adapter: AttentionModelBase,
+    tokenizer: PreTrainedTokenizerBase | ImageReader,
+    examples: "datasets.Dataset",
+) -> None:
+    """Compute the standard temperature of a model and store it in the adapter.
+
+    A language model that answers from a passage has a standard temperature of its own, so nothing
+    is computed for it. See :meth:`Observation.standard`.
+
+    Args:
+        adapter: The model; its attribute ``sharpness`` is set.
+        tokenizer: Tokenizer of the model.
+        examples: All examples of the split.
+    """
+    if not adapter.lacks(AnswersFromPassage):
+        return
+    texts = _sample_texts(adapter, tokenizer, examples, N_SHARPNESS_TEXTS)
+    probs: list[torch.Tensor] = []
+    for batch in _batch_by_length(adapter, tokenizer, texts):
+        # Unlike an observation, the model's own forward pass does not store attention.
+        batch_probs = adapter.compute_native_probs(batch)
+        if batch_probs is None:
+            batch_probs = adapter.observe(batch).probs
+        probs += batch_probs.detach().cpu()
+    # Texts may have different numbers of outcomes, such as the tokens of an answer span.
+    padded_probs = pad_sequence(probs, batch_first=True)
+    adapter.sharpness = adapter.prediction.compute_standard_sharpness(padded_probs)
+
+
+def set_reference(
+    adapter: AttentionModelBase,
+    tokenizer: PreTrainedTokenizerBase | ImageReader,
+    examples: "datasets.Dataset",
+    tests: Iterable[str],
+) -> None:
+    """Store the head outputs on a sample of texts in the adapter, if any test needs them.
+
+    Args:
+        adapter: The model; its reference is set.
+        tokenizer: Tokenizer of the model.
+        examples: All examples of the split.
+        tests: Names of the tests that run.
+    """
+    if not is_needed("uses_reference", tests) or adapter.lacks(HeadOutputs) is not None:
+        return
+    texts = _sample_texts(adapter, tokenizer, examples, MAX_REFERENCE_TEXTS)
+    n_texts = MAX_REFERENCE_TOKENS // max(text.n_tokens for text in texts)
+    batches = [
+        collate(adapter, batch_texts, tokenizer.pad_token_id or 0)
+        for batch_texts in split_for_model(adapter, texts[: max(2, n_texts)])
+    ]
+    adapter.require(HeadOutputs).set_reference(*batches)
+
+
+def set_donors(
+    audited_model: AuditedModel,
+    examples: "datasets.Dataset",
+    selection: AuditSelection,
+    seed: int,
+) -> None:
+    """Store the most attended states of a sample of texts in the adapter, if any test needs them.
+
+    A warning is logged if all sampled texts have the same prediction, because interchange then has
+    no suitable donor.
+
+    Args:
+        audited_model: The model with its tokenizer; the donors of its adapter are set.
+        examples: All examples of the split.
+        selection: The tests and sites.
+        seed: Seed of the random choice of donors.
+
+    Raises:
+        AttnProbeError: If the shortest text does not have the query position of the sites.
+    """
+    adapter, tokenizer = audited_model.adapter, audited_model.tokenizer
+    if not is_needed("uses_donors", selection.tests):
+        return
+    texts = _sample_texts(adapter, tokenizer, examples, N_DONOR_TEXTS)
+    batches = _batch_by_length(adapter, tokenizer, texts)
+    query = selection.sites[0].query
+    if query is not None:
+        shortest_text = sort_by_length(texts)[:1]
+        batch = collate(adapter, shortest_text, tokenizer.pad_token_id or 0)
+        check_query(adapter.observe(batch), query)
+    sites = [*selection.sites, *selection.groups]
+    adapter.donors = collect_donors(adapter, batches, sites, seed)
+    decisions = adapter.donors.decisions
+    if (decisions == decisions[0]).all():
+        logger.warning(
+            "interchange has no numbers: all %d texts of its sample have the same prediction, so "
+            "no state of a text with another prediction can be exchanged",
+            len(texts),
+        )
+
+
+def _sample_texts(
+    adapter: AttentionModelBase,
+    tokenizer: PreTrainedTokenizerBase | ImageReader,
+    examples: "datasets.Dataset",
+    n_texts: int,
+) -> list[Text]:
+    """Draw texts of the split by a hash of their ids, and encode them in the order of their ids."""
+    ids = read_column(examples, "example_id")
+    if has_images(examples):
+        rows = list(range(len(ids)))
+    else:
+        second_texts = get_second_texts(examples) or [""] * len(ids)
+        pairs = zip(read_column(examples, "text"), second_texts, strict=True)
+        rows = [row for row, pair in enumerate(pairs) if "".join(pair).strip()] or [0]
+    rows = draw_sample(rows, [ids[row] for row in rows], n_texts)
+    rows = sorted(rows, key=ids.__getitem__)
+    return encode_examples(tokenizer, examples.select(rows), adapter).texts
+
+
+def _batch_by_length(
+    adapter: AttentionModelBase,
+    tokenizer: PreTrainedTokenizerBase | ImageReader,
+    texts: Sequence[Text],
+) -> Iterator[Batch]:
+    """Yield texts as collated batches, the shortest texts first."""
+    batch_size = adapter.max_batch_size or SAMPLE_BATCH_SIZE
+    pad_token_id = tokenizer.pad_token_id or 0
+    return iterate_batches(adapter, sort_by_length(texts), pad_token_id, batch_size)
