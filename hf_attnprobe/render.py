@@ -1,4 +1,4 @@
-"""The public function ``render_report``: folders of results in the form that is asked for."""
+"""Rendering of saved results in any output format, for ``attnprobe report``."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,69 +21,99 @@ from hf_attnprobe.reports.report import (
 from hf_attnprobe.retraining.report import FOLDER_KIND, read_retraining
 from hf_attnprobe.storage.folders import write_atomically
 from hf_attnprobe.studies.report import read_study_report
-from hf_attnprobe.studies.steps import STATE
+from hf_attnprobe.studies.steps import STATE_FILE
 
 
 Folders = str | Path | Sequence[str | Path]
+"""One output folder, or several ones."""
+
 RENDERERS: Mapping[str, Callable[[Any], str]] = {
     ".md": lambda result: result.to_markdown(),
     ".html": lambda result: result.to_html(),
     ".json": lambda result: result.to_json(),
     ".csv": lambda result: format_csv(result.summary_frame()),
 }
-"""How a result is written, by the ending of the file."""
-DOCUMENT_ENDINGS, TABLE_ENDINGS = (".md", ".html", ".json"), (".csv",)
+"""Function that renders a result for each file ending."""
+
+DOCUMENT_ENDINGS = (".md", ".html", ".json")
+"""File endings of documents, which all results have."""
+
+TABLE_ENDINGS = (".csv",)
+"""File endings of tables, which only some results have."""
 
 
 @dataclass(frozen=True)
 class ResultType:
-    """What the folders of one verb can be shown as.
+    """A type of result that is saved in a folder.
 
     Attributes:
-        name: of what such a folder holds.
-        mark: the file that tells such a folder.
-        read: from a folder to its result.
-        endings: of the files that can be written of that.
-        files: by ending, those that the verb itself wrote, where nothing reads its result.
+        name: name of the result with its article, for error messages.
+        marker: file that identifies folders of this type.
+        read: reads the result from its folder; None if only saved files can be returned.
+        endings: file endings of the formats in which the result can be rendered.
+        files: saved file for each ending, if ``read`` is None.
     """
 
     name: str
-    mark: str
+    marker: str
     read: Callable[[Any], Any] | None = None
     endings: Collection[str] = DOCUMENT_ENDINGS
     files: Mapping[str, str] = field(default_factory=dict)
 
-    def text(self, folder: Any, ending: str, output: object) -> str:
-        """The text of a file with this ending.
+    def render(self, source: Any, ending: str, output: object) -> str:
+        """Render a result in the format of a file ending.
+
+        Args:
+            source: the folder of the result, or several folders.
+            ending: file ending, such as ".html".
+            output: the output file, for links and error messages; None if there is none.
 
         Raises:
-            AttnProbeError: a form that there is not, or a verb that has not finished.
+            AttnProbeError: If the result does not have this format, or is not finished.
         """
         if ending not in self.endings:
             raise AttnProbeError(
-                f"expected an output file ending in {' or '.join(self.endings)} for {self.name}, "
-                f"got {output or 'none'}; choose another --output"
+                f"the output file for {self.name} must end in {' or '.join(self.endings)}, got "
+                f"{output or 'none'}; choose another --output"
             )
         if self.read is not None:
-            result = self.read(folder)
+            result = self.read(source)
             if isinstance(result, AuditComparison) and output is not None:
-                result = result.add_page_links(folder, Path(str(output)).parent)
+                result = result.add_page_links(source, Path(str(output)).parent)
             return RENDERERS[ending](result)
         try:
-            return (folder / self.files[ending]).read_text(encoding="utf-8")
+            return (source / self.files[ending]).read_text(encoding="utf-8")
         except OSError as error:
             raise AttnProbeError(
-                f"expected the finished results of {self.name} in {folder}; run it again to "
-                "finish it"
+                f"{source} holds no finished results of {self.name}; run the command again to finish "
+                "it"
             ) from error
 
 
-AUDIT_RESULT = ResultType("an audit", "summary.json", read_audit, (*DOCUMENT_ENDINGS, *TABLE_ENDINGS))
-RETRAINING_RESULT = ResultType("a retraining", f"{FOLDER_KIND}.json", read_retraining, (*DOCUMENT_ENDINGS, *TABLE_ENDINGS))
-STUDY_RESULT = ResultType("a study", STATE, read_study_report)
+AUDIT_RESULT = ResultType(
+    "an audit", "summary.json", read_audit, (*DOCUMENT_ENDINGS, *TABLE_ENDINGS)
+)
+"""An audit."""
+
+RETRAINING_RESULT = ResultType(
+    "a retraining", f"{FOLDER_KIND}.json", read_retraining, (*DOCUMENT_ENDINGS, *TABLE_ENDINGS)
+)
+"""A retraining."""
+
+STUDY_RESULT = ResultType("a study", STATE_FILE, read_study_report)
+"""A study."""
+
 TYPES_WITH_FIGURES = (AUDIT_RESULT, RETRAINING_RESULT)
+"""Types of results that have figures."""
+
 SHARES_RESULT = ResultType("shares of an audit", "", join_shares, AUDIT_RESULT.endings)
-AUDIT_COMPARISON_RESULT = ResultType("several audits", "", compare_audits, (*DOCUMENT_ENDINGS, *TABLE_ENDINGS))
+"""Several shares of one audit, joined into one report."""
+
+AUDIT_COMPARISON_RESULT = ResultType(
+    "several audits", "", compare_audits, (*DOCUMENT_ENDINGS, *TABLE_ENDINGS)
+)
+"""Several audits, compared with the first one."""
+
 RESULT_TYPES = (
     RETRAINING_RESULT,
     STUDY_RESULT,
@@ -98,36 +128,47 @@ RESULT_TYPES = (
     ),
     AUDIT_RESULT,
 )
-"""In the order in which their marks are looked for."""
+"""All types of results in one folder, in the order in which their markers are looked for."""
 
 
 def detect_result_type(folder: Path) -> ResultType:
-    """Which verb a folder is of; an audit's, if it has no mark."""
-    return next((kind for kind in RESULT_TYPES if (folder / kind.mark).is_file()), AUDIT_RESULT)
+    """Return the type of the result in a folder; an audit if no marker is found.
+
+    Args:
+        folder: the folder.
+    """
+    return next(
+        (result_type for result_type in RESULT_TYPES if (folder / result_type.marker).is_file()),
+        AUDIT_RESULT,
+    )
 
 
 @public_function
 def render_report(folder: Folders, output: str | Path | None = None) -> str:
-    """The results of a verb in the form that a file's ending names.
+    """Render saved results in the format that the ending of a file selects.
 
-    Audits and retrainings are rendered again from their rows and summary.
+    Audits and retrainings are rendered again from their rows and their summary. Several folders are
+    rendered as a comparison of audits, or as one audit if they are its shares.
+
+    Example::
+
+        render_report("my-audit", "report.html")
 
     Args:
-        folder: the output folder of ``audit``, ``retrain``, ``compare``,
-            or ``study``; several folders of audits for a comparison.
-        output: a file to write, ending in .html, .md, .json or .csv; None writes
-            nothing and gives Markdown.
+        folder: output folder of a command, or several folders of audits.
+        output: file to write, ending in .html, .md, .json or .csv; None writes no file and returns
+            Markdown.
 
     Returns:
-        The text of the file.
+        The contents of the file.
 
     Raises:
-        AttnProbeError: a folder without results, a form that there is not, or a file
-            that cannot be written.
+        AttnProbeError: If a folder holds no results, the format is not supported, or the file
+            cannot be written.
     """
-    kind, source = _detect_source(folder)
+    result_type, source = _detect_source(folder)
     ending = ".md" if output is None else Path(output).suffix
-    text = kind.text(source, ending, output)
+    text = result_type.render(source, ending, output)
     if output is not None:
         try:
             write_atomically(Path(output), text)
@@ -139,17 +180,25 @@ def render_report(folder: Folders, output: str | Path | None = None) -> str:
 
 
 def render_terminal_report(folder: Folders) -> str:
-    """What the verb printed when it was done; Markdown of what only its own files hold.
+    """Return the text that a command printed when it finished.
+
+    Args:
+        folder: output folder of a command, or several folders of audits.
+
+    Returns:
+        The text, or Markdown if only saved files can be returned.
 
     Raises:
-        AttnProbeError: as :func:`render_report`.
+        AttnProbeError: If a folder holds no results.
     """
-    kind, source = _detect_source(folder)
-    return kind.text(source, ".md", None) if kind.read is None else str(kind.read(source))
+    result_type, source = _detect_source(folder)
+    if result_type.read is None:
+        return result_type.render(source, ".md", None)
+    return str(result_type.read(source))
 
 
 def _detect_source(folder: Folders) -> tuple[ResultType, Any]:
-    """What is shown, and the folder or the folders that it is read from."""
+    """Return the type of the result, and the folder or the folders to read it from."""
     folders = _list_folders(folder)
     if len(folders) == 1:
         return detect_result_type(folders[0]), folders[0]
@@ -158,35 +207,44 @@ def _detect_source(folder: Folders) -> tuple[ResultType, Any]:
 
 
 def save_figures(folder: Folders, output_dir: str | Path) -> None:
-    """Writes the figures of an audit or a retraining as SVG and PDF, and their captions.
+    """Save the figures of an audit or a retraining as SVG and PDF, with their captions.
+
+    Args:
+        folder: output folder of one audit or retraining.
+        output_dir: folder for the figures.
 
     Raises:
-        AttnProbeError: other folders, several folders, or nothing that can be drawn.
+        AttnProbeError: If there are several folders, the result has no figures, or a file cannot be
+            written.
     """
     folders = _list_folders(folder)
-    kind = detect_result_type(folders[0])
-    if len(folders) != 1 or kind not in TYPES_WITH_FIGURES or kind.read is None:
-        names = " or ".join(one.name for one in TYPES_WITH_FIGURES)
-        raise AttnProbeError(f"expected one folder of {names} for --figures; give one such folder")
-    from hf_attnprobe.plots.matplotlib_backend import save_charts  # matplotlib is slow to import
+    result_type = detect_result_type(folders[0])
+    if len(folders) != 1 or result_type not in TYPES_WITH_FIGURES or result_type.read is None:
+        names = " or ".join(supported_type.name for supported_type in TYPES_WITH_FIGURES)
+        raise AttnProbeError(f"--figures needs one folder of {names}; give one such folder")
+    # Matplotlib is slow to import.
+    from hf_attnprobe.plots.matplotlib_backend import save_charts
 
-    save_charts(kind.read(folders[0]).charts(), output_dir)
+    save_charts(result_type.read(folders[0]).charts(), output_dir)
 
 
 def _list_folders(folder: Folders) -> list[Path]:
-    several = [folder] if isinstance(folder, str | Path) else folder
-    if not several:
+    """Return one or several folders as a list of paths."""
+    folders = [folder] if isinstance(folder, str | Path) else folder
+    if not folders:
         raise AttnProbeError(
-            "expected a folder of results, got none; name the output folder of a verb"
+            "expected a folder of results, got none; give the output folder of a command"
         )
-    return [Path(one) for one in several]
+    return [Path(path) for path in folders]
 
 
 def _check_comparable(folders: Sequence[Path]) -> None:
-    """Raises AttnProbeError for a folder that holds no audit, or is there twice."""
+    """Raise an error if a folder holds no audit, or is given twice."""
     for folder in folders:
-        if (kind := detect_result_type(folder)) is not AUDIT_RESULT:
+        result_type = detect_result_type(folder)
+        if result_type is not AUDIT_RESULT:
             raise AttnProbeError(
-                f"expected folders of audits to compare, {folder} holds {kind.name}; give it alone"
+                f"only audits can be compared, but {folder} holds {result_type.name}; give this folder "
+                "alone"
             )
     check_distinct_folders(folders)

@@ -1,4 +1,4 @@
-"""The verbs ``compare`` and ``survive``: models, or versions of one, audited alike and compared."""
+"""The public function ``compare``: audits a model and other versions of it, and compares them."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -6,156 +6,116 @@ from pathlib import Path
 from typing import Any, get_args
 
 from hf_attnprobe.audits.audited_model import is_language_model
-from hf_attnprobe.audits.options import AuditOptions, WeightChange, parse_time_limit
-from hf_attnprobe.audits.pipeline import run_prepared_audit
-from hf_attnprobe.audits.runner import Clock
-from hf_attnprobe.audits.setup import prepare_audit
-from hf_attnprobe.core.distributed import process_state
+from hf_attnprobe.audits.options import AuditOptions, WeightChange
+from hf_attnprobe.audits.pipeline import prepare_and_run
+from hf_attnprobe.audits.setup import AuditRequest
+from hf_attnprobe.core.distributed import get_process_state
 from hf_attnprobe.core.errors import AttnProbeError
-from hf_attnprobe.core.options import (
-    Asked,
-    SavedModel,
-    as_saved,
-    public_function,
-)
+from hf_attnprobe.core.options import SavedModel, TestSelection, public_function, to_saved_model
 from hf_attnprobe.data.specs import Answers
-from hf_attnprobe.reports.comparison import (
-    AuditComparison,
-    compare_audits,
-)
-from hf_attnprobe.storage.answers import AnswerCache
+from hf_attnprobe.reports.comparison import AuditComparison, compare_audits
 from hf_attnprobe.storage.folders import alone_in
 
 
-FIRST = "0-model"
+MODEL_FOLDER = "0-model"
+"""Name of the folder with the audit of the model that the others are compared with."""
 
 
 @public_function
-def survive(
+def compare(
     model: Any,
     versions: Sequence[Any],
     dataset: Any,
-    tests: Asked | None = None,
+    tests: TestSelection | None = None,
     *,
     output_dir: str | Path,
     options: AuditOptions = AuditOptions(),
     tokenizer: Any = None,
     progress: bool = True,
 ) -> AuditComparison:
-    """Audits a model and versions of it alike, and compares them text by text.
+    """Audit a model and other versions of it with the same settings, and compare them.
 
-        survive("minilm-sst", ["int8", "minilm-sst-merged"], "sst", output_dir="survival")
+    A version is another model, such as a checkpoint that was trained further, or a change of the
+    model's own weights, such as rounding or pruning. All statistics are compared text by text with
+    those of the model. If a language model generates answers, all versions explain the answers of
+    the model.
 
-    Every version has an audit of its own below ``output_dir``. Run again with the same folder
-    to continue, or to add versions behind the others. Where a language model answers, all
-    versions explain the model's answers.
+    Every audit has a folder of its own inside ``output_dir``. Run the function again with the same
+    folder to resume, or to add versions at the end of the list.
 
     Args:
-        model: as :func:`~hf_attnprobe.audit` takes it.
-        versions: each a way to change the model's weights (``bfloat16``, ``float16``, ``int8``,
-            ``int4``, ``pruned``, see :mod:`hf_attnprobe.checkpoints.weights`), or another model.
-        dataset, tests, options, tokenizer: as of an audit, the same for all.
-        output_dir: a new or empty folder, or that of an earlier run.
-        progress: show bars on stderr.
+        model: The model, as :func:`~hf_attnprobe.audit` accepts it.
+        versions: One or more versions. Each is another model, or the name of a weight change:
+            ``bfloat16``, ``float16``, ``int8``, ``int4``, ``pruned``, ``randomised`` or
+            ``untrained``; see :mod:`hf_attnprobe.checkpoints.weights`.
+        dataset: The data set, as :func:`~hf_attnprobe.audit` accepts it.
+        tests: Names or options of the tests; None for those that suit the model and the data.
+        output_dir: A new or empty folder, or that of an earlier run.
+        options: Options of all audits.
+        tokenizer: Tokenizer of a model that is passed as an object.
+        progress: Whether to display progress bars on stderr.
 
     Returns:
-        The comparison of all audits with that of the model; see :func:`changed_answers`.
+        The comparison of every version with the model; see :func:`list_changed_answers`.
 
     Raises:
-        AttnProbeError: no version, or what an audit raises.
+        AttnProbeError: If there is no version, or for the same reasons as in an audit.
+
+    Example::
+
+        compare("minilm-sst", ["int8", "minilm-sst-merged"], "sst", output_dir="comparison")
     """
-    if not versions:
-        raise AttnProbeError(
-            "expected versions to compare with the model; give at least one of "
-            f"{', '.join(get_args(WeightChange))}, or another model"
-        )
-    if any(version is None for version in versions):
-        raise AttnProbeError("expected versions of the model, got None among them; leave it out")
-    if options.weights is not None:
-        raise AttnProbeError(
-            f"expected the model as it is saved, got weights={options.weights}; name it among "
-            "the versions instead"
-        )
-    folders = [_name_of(number, version) for number, version in enumerate(versions, 1)]
-    asked = [
-        (model, options),
-        *(_as_audited(model, version, options) for version in versions),
-    ]
-    for which, _ in asked:  # a missing one is said before the first is audited
-        is_language_model(which)
-    kept = None
-    with alone_in(output_dir, FIRST) as folder:
-        places = [folder / name for name in (FIRST, *folders)]
-        for place, (which, how) in zip(places, asked, strict=True):
-            clock = Clock(progress and process_state().is_main_process, parse_time_limit(how))
-            with AnswerCache() as told:
-                job = prepare_audit(
-                    which,
-                    dataset,
-                    tests,
-                    how,
-                    tokenizer,
-                    folder=place,
-                    told=told,
-                    kept=kept,
-                    shown=clock.shown,
-                )
-                run_prepared_audit(job, place, clock)
-            if kept is None and isinstance(job.data, Answers):
-                kept = job.examples
-        comparison = compare_audits(places, seed=options.seed)
-        if process_state().is_main_process:
-            comparison.write(folder, "survival.json")
+    _check_versions(versions, options)
+    audits = [(model, options)]
+    audits += [_resolve_version(model, version, options) for version in versions]
+    # Reading all configurations first reports a missing model before the first audit.
+    for audited_model, _ in audits:
+        is_language_model(audited_model)
+    folder_names = [_name_folder(number, version) for number, version in enumerate(versions, 1)]
+    reference_examples = None
+    with alone_in(output_dir, MODEL_FOLDER) as folder:
+        audit_folders = [folder / name for name in (MODEL_FOLDER, *folder_names)]
+        for audit_folder, (audited_model, audit_options) in zip(audit_folders, audits, strict=True):
+            audit, _ = prepare_and_run(
+                AuditRequest(audited_model, dataset, tests, audit_options, tokenizer),
+                audit_folder,
+                reference_examples=reference_examples,
+                show_progress=progress,
+            )
+            if reference_examples is None and isinstance(audit.data, Answers):
+                reference_examples = audit.examples
+        comparison = compare_audits(audit_folders, seed=options.seed)
+        if get_process_state().is_main_process:
+            comparison.write(folder, "comparison.json")
     return comparison
 
 
-@public_function
-def compare_checkpoints(
-    models: Sequence[Any],
-    dataset: Any,
-    tests: Asked | None = None,
-    *,
-    output_dir: str | Path,
-    options: AuditOptions = AuditOptions(),
-    progress: bool = True,
-) -> AuditComparison:
-    """Audits several models alike, and compares each with the first text by text.
-
-    Run again with the same folder to continue, or to add models behind the others.
-
-    Args:
-        models: two or more, each as :func:`~hf_attnprobe.audit` takes it.
-        dataset, tests, options: as of an audit, the same for all.
-        output_dir: a new or empty folder, or that of an earlier run.
-        progress: show bars on stderr.
-
-    Raises:
-        AttnProbeError: fewer than two models, or what an audit raises.
-    """
-    if len(models) < 2:
-        raise AttnProbeError("expected two models or more to compare, got one; give another one")
-    first, *others = models
-    return survive(
-        first,
-        others,
-        dataset,
-        tests,
-        output_dir=output_dir,
-        options=options,
-        progress=progress,
-    )
+def _check_versions(versions: Sequence[Any], options: AuditOptions) -> None:
+    """Raise AttnProbeError if there is nothing to compare the model with."""
+    if not versions:
+        raise AttnProbeError(
+            "there is nothing to compare with the model; give at least one of "
+            f"{', '.join(get_args(WeightChange))}, or another model"
+        )
+    if any(version is None for version in versions):
+        raise AttnProbeError("got None among the versions of the model; remove it")
+    if options.weights is not None:
+        raise AttnProbeError(
+            "the model must be compared with its saved weights, but got "
+            f"weights={options.weights}; name it among the versions instead"
+        )
 
 
-def _as_audited(model: Any, version: Any, options: AuditOptions) -> tuple[Any, AuditOptions]:
-    """The model that is loaded, and the options by which its weights are changed."""
+def _resolve_version(model: Any, version: Any, options: AuditOptions) -> tuple[Any, AuditOptions]:
+    """Return the model to load for a version, and the options of its audit."""
     if version in get_args(WeightChange):
         return model, replace(options, weights=version)
     return version, options
 
 
-def _name_of(number: int, version: Any) -> str:
-    """The folder of a version's audit."""
-    saved = as_saved(version)
+def _name_folder(number: int, version: Any) -> str:
+    """Name the folder of a version, such as "2-int8"."""
+    saved = to_saved_model(version)
     if isinstance(saved, SavedModel):
         return f"{number}-{Path(saved.model).name}"
     return f"{number}-{type(version).__name__}"

@@ -13,10 +13,15 @@ from hf_attnprobe import (
     audit,
     train_classifier,
 )
-from hf_attnprobe.audits.compare import compare_checkpoints
-from hf_attnprobe.retraining.base_model import Setup, load_base, run_test, train_again
-from hf_attnprobe.statistics.scores import metrics
-from hf_attnprobe.studies.paper_tables import f1_by_attention
+from hf_attnprobe.audits.compare import compare
+from hf_attnprobe.retraining.base_model import (
+    RetrainingSetup,
+    load_base_model,
+    run_retraining_test,
+    train_variant,
+)
+from hf_attnprobe.statistics.scores import compute_metrics
+from hf_attnprobe.studies.paper_tables import compute_f1_changes
 from hf_attnprobe.training.options import TrainingOptions
 from hf_attnprobe.training.trainer import Stopwatch
 from tests.helpers import tiny_models
@@ -57,7 +62,7 @@ def compared(checkpoints, reviews_folder, tmp_path_factory):
 
 
 def run(models, data, folder, tests=TESTS):
-    return compare_checkpoints(models, data, tests, output_dir=folder, progress=False)
+    return compare(models[0], models[1:], data, tests, output_dir=folder, progress=False)
 
 
 # --- training with penalties --------------------------------------------------------------------------------------
@@ -66,8 +71,8 @@ def run(models, data, folder, tests=TESTS):
 def test_masked_training_is_reproducible_and_the_record_does_not_hide_it(
     checkpoints, reviews, tmp_path
 ):
-    base = load_base(checkpoints[2])
-    again = train_again(base, reviews, tmp_path / "again")
+    base = load_base_model(checkpoints[2])
+    again = train_variant(base, reviews, tmp_path / "again")
     assert again.model.config.mlm_weight == 0.5
     for one, two in zip(again.model.parameters(), base.model.parameters(), strict=True):
         assert torch.equal(one, two)
@@ -82,12 +87,12 @@ def test_masks_are_the_same_after_an_interruption(checkpoints, reviews, tmp_path
         if state.global_step == 14:  # of ten steps an epoch
             raise Stop
 
-    base = load_base(checkpoints[2])
+    base = load_base_model(checkpoints[2])
     with monkeypatch.context() as patched, pytest.raises(Stop):
         patched.setattr(Stopwatch, "on_step_end", on_step_end)
-        train_again(base, reviews, tmp_path / "cut")
+        train_variant(base, reviews, tmp_path / "cut")
     torch.manual_seed(77)  # where another process would be
-    continued = train_again(base, reviews, tmp_path / "cut")
+    continued = train_variant(base, reviews, tmp_path / "cut")
     for one, two in zip(continued.model.parameters(), base.model.parameters(), strict=True):
         assert torch.equal(one, two)
 
@@ -105,8 +110,8 @@ def test_the_whole_audit_of_a_model_that_cannot_be_resumed(tokenizer, texts):
 
 @pytest.mark.slow
 def test_a_context_free_model_beside_a_tied_one_is_a_plain_one(checkpoints, reviews, tmp_path):
-    base = load_base(checkpoints[1], epochs=1)
-    result = run_test("diagnostic_mlp", Setup(base, reviews, tmp_path))
+    base = load_base_model(checkpoints[1], epochs=1)
+    result = run_retraining_test("diagnostic_mlp", RetrainingSetup(base, reviews, tmp_path))
     assert {run.model.config.tying for run in result.trained} == {0.0}
 
 
@@ -129,7 +134,7 @@ def one_hot(predicted, n):
 def scores_of(rows):
     """F1 of an audit with its intervals, and its changes."""
     wide = rows.pivot(index="example_id", columns="statistic", values="value")
-    return f1_by_attention(wide)
+    return compute_f1_changes(wide)
 
 
 def test_scores_by_hand():
@@ -149,13 +154,13 @@ def test_scores_are_those_of_scores_where_predictions_are_whole():
         labels, trained, uniform = rng.integers(0, n_classes, (3, 80))
         shares = [one_hot(p, n_classes) for p in (trained, uniform)]
         f1, uniform_change, permuted_change = scores_of(rows_of(shares[0], *shares[1:] * 2, labels))
-        own, theirs = (metrics(labels, share) for share in shares)
+        own, theirs = (compute_metrics(labels, share) for share in shares)
         assert f1.value == pytest.approx(100 * own["f1"])
         assert permuted_change.value == pytest.approx(100 * (theirs["f1"] - own["f1"]))
         counts = np.random.default_rng(0).multinomial(80, np.full(80, 1 / 80), size=1000)
         changes = []
         for rows in (np.repeat(np.arange(80), row) for row in counts):
-            one, other = (metrics(labels[rows], share[rows])["f1"] for share in shares)
+            one, other = (compute_metrics(labels[rows], share[rows])["f1"] for share in shares)
             changes.append(100 * (other - one))
         expected = tuple(np.percentile(changes, [2.5, 97.5]))
         assert uniform_change.ci95 == pytest.approx(expected)
@@ -200,9 +205,9 @@ def test_from_the_command_line(cli, checkpoints, reviews_folder, tmp_path):
 
 def test_bad_input(checkpoints, reviews_folder, tmp_path):
     """Refused before any work."""
-    for models in (checkpoints[0], checkpoints[:1], []):
-        with pytest.raises(AttnProbeError, match=r"two models or more|expected a list for models"):
-            run(models, reviews_folder, tmp_path / "out")
+    for versions in (checkpoints[1], []):
+        with pytest.raises(AttnProbeError, match=r"nothing to compare|expected a list for versions"):
+            compare(checkpoints[0], versions, reviews_folder, output_dir=tmp_path / "out")
     assert not (tmp_path / "out").exists()
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("mine")
