@@ -1,8 +1,11 @@
-"""hf_attnprobe: does this model's attention explain its predictions?
+"""hf_attnprobe: does the attention of a model explain its predictions?
 
-Importing the package imports no other: what is public is imported when it is first used. Two things
-happen at once: the metric is put into evaluate's cache of modules, and as soon as
-Transformers is imported too, its Auto classes and pipelines know ours.
+Start with :func:`audit`, which tests a model on a data set and returns a :class:`Report`. The other
+public names are listed in ``__init__.pyi``.
+
+Importing this package does not import any of its modules; a public name is imported when it is first
+used. Two things happen on import: the metric is installed into the module cache of evaluate, and as
+soon as Transformers is also imported, our models and pipelines are registered with it.
 """
 
 import ast
@@ -11,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from hf_attnprobe.core.lazy_imports import once_imported
+from hf_attnprobe.core.lazy_imports import call_after_import
 from hf_attnprobe.integrations import register_with_transformers
 from hf_attnprobe.integrations.evaluate_metric import install_metric
 
@@ -19,26 +22,27 @@ from hf_attnprobe.integrations.evaluate_metric import install_metric
 __version__ = "0.1.0"
 
 
-def _homes() -> dict[str, str]:
-    """The module of every public name, as the stub beside this file imports it."""
+def _find_public_modules() -> dict[str, str]:
+    """Return the module of every public name, as imported in ``__init__.pyi``."""
     stub = ast.parse(Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8"))
     imports = [node for node in stub.body if isinstance(node, ast.ImportFrom)]
     return {alias.name: str(node.module) for node in imports for alias in node.names}
 
 
-_HOMES = _homes()
-__all__ = sorted(_HOMES)
+_MODULE_BY_NAME = _find_public_modules()
+__all__ = sorted(_MODULE_BY_NAME)
 
-once_imported("transformers", register_with_transformers)
-# How many threads PyTorch begins with: another number is then the user's.
-once_imported("torch", lambda: importlib.import_module(f"{__name__}.core.hardware"))
+call_after_import("transformers", register_with_transformers)
+# `hardware` stores the number of threads with which PyTorch starts. If the number differs later, the
+# user has set it.
+call_after_import("torch", lambda: importlib.import_module(f"{__name__}.core.hardware"))
 install_metric()
 
 
 def __getattr__(name: str) -> Any:
-    """A public name or a module of this package, imported when it is first used."""
-    if name in _HOMES:
-        value = getattr(importlib.import_module(_HOMES[name]), name)
+    """Import a public name or a module of this package when it is first used."""
+    if name in _MODULE_BY_NAME:
+        value = getattr(importlib.import_module(_MODULE_BY_NAME[name]), name)
     elif not name.startswith("_") and find_spec(f"{__name__}.{name}"):
         value = importlib.import_module(f"{__name__}.{name}")
     else:
@@ -48,5 +52,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """The public names alone."""
+    """Return the public names only."""
     return __all__

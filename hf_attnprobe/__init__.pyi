@@ -1,4 +1,4 @@
-"""The public names, and the modules that define them: read by type checkers and by ``__init__.py``."""
+"""Public names and the modules that define them, for type checkers and for ``__init__.py``."""
 
 from hf_attnprobe.adapters import register_adapter as register_adapter
 from hf_attnprobe.adapters import wrap as wrap

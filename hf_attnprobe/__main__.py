@@ -1,4 +1,4 @@
-"""``python -m hf_attnprobe``, the form that launchers need."""
+"""Entry point of ``python -m hf_attnprobe``, which launchers such as torchrun need."""
 
 import sys
 

@@ -1,13 +1,13 @@
-"""The one error of this package: what was expected, what came, and what to do."""
+"""The exceptions of this package."""
 
 
 class AttnProbeError(ValueError):
-    """Something the caller can mend.
+    """An error that the user can fix, such as a wrong option, a missing file or a damaged folder.
 
-    The message is one line: what was expected, what came, what to do. The command line
-    prints it without a traceback and ends with exit code 1.
+    Its message is one line that contains what was expected, what was received, and how to fix it. The
+    command line prints the message without a traceback and exits with code 1.
     """
 
 
-class NoSuchSplit(AttnProbeError):
-    """The data set is there, but not the split; whoever can do without it may go on."""
+class MissingSplitError(AttnProbeError):
+    """A data set exists but does not have the requested split."""

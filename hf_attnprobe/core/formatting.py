@@ -1,89 +1,126 @@
-"""Tables, numbers and intervals as every report writes them. Pure."""
+"""Markdown tables, numbers and confidence intervals as text, in the same format in every report."""
 
 import re
 from collections.abc import Iterable, Sequence
 
 
 MISSING = "–"
-UNSAFE = re.compile(r"(?<!\\)(?:\||<(?=[A-Za-z/!?])|\](?=[(\[:]))")
-"""What ends a column, begins HTML or makes a link, where it is not escaped already."""
+"""Text in place of a number that does not exist or is undefined."""
+UNSAFE_MARKDOWN = re.compile(r"(?<!\\)(?:\||<(?=[A-Za-z/!?])|\](?=[(\[:]))")
+"""Unescaped characters that would end a table cell, begin an HTML tag or make a link."""
 
 
-def table(head: Sequence[object], rows: Iterable[Sequence[object]]) -> list[str]:
-    """The lines of a Markdown table.
+def format_table(head: Sequence[object], rows: Iterable[Sequence[object]]) -> list[str]:
+    r"""Format a Markdown table.
 
-    A cell keeps to its place, whatever name of a user's stands in it.
-
-    >>> table(["model", "F1"], [["base", "0.812"]])
-    ['| model | F1 |', '| --- | --- |', '| base | 0.812 |']
-    >>> table(["class"], [["a|b"], ["<i>"]])[2:]
-    ['| a\\\\|b |', '| &lt;i> |']
-    """
-    lines = [head, ["---"] * len(head), *rows]
-    return [f"| {' | '.join(map(_cell, cells))} |" for cells in lines]
-
-
-def _cell(content: object) -> str:
-    """One line in which no column ends and no HTML begins."""
-    text = " ".join(str(content).split())
-    return UNSAFE.sub(escaped, text)
-
-
-def escaped(sign: re.Match[str]) -> str:
-    r"""A sign that Markdown leaves as it is; ``\<`` begins HTML in some dialects all the same.
-
-    >>> re.sub("[<|]", escaped, "a < b | c")
-    'a &lt; b \\| c'
-    """
-    return "&lt;" if sign[0] == "<" else f"\\{sign[0]}"
-
-
-def number(value: float | str | None, *, digits: int = 3, sign: str = "") -> str:
-    """A number with so many digits; a dash for None and NaN, a text as it is.
+    Names from users cannot break the table: every cell is one line, and characters that end a cell,
+    begin HTML or make a link are escaped.
 
     Args:
-        sign: ``+`` to write the sign of positive numbers too.
+        head: Titles of the columns.
+        rows: Cells of each row.
 
-    >>> number(0.12345), number(2, digits=1, sign="+"), number(None), number("≤ 0.1")
-    ('0.123', '+2.0', '–', '≤ 0.1')
-    >>> number(-1e-9)
-    '0.000'
+    Returns:
+        The lines of the table.
+
+    >>> format_table(["model", "F1"], [["base", "0.812"]])
+    ['| model | F1 |', '| --- | --- |', '| base | 0.812 |']
+    >>> format_table(["class"], [["a|b"], ["<i>"]])[2:]
+    ['| a\\|b |', '| &lt;i> |']
+    """
+    lines = [head, ["---"] * len(head), *rows]
+    return [f"| {' | '.join(map(_format_cell, cells))} |" for cells in lines]
+
+
+def _format_cell(content: object) -> str:
+    """Return the content on one line, with unsafe characters escaped."""
+    text = " ".join(str(content).split())
+    return UNSAFE_MARKDOWN.sub(escape_markdown_match, text)
+
+
+def escape_markdown_match(match: re.Match[str]) -> str:
+    r"""Escape the matched character; use it as the replacement of ``re.sub``.
+
+    ``<`` becomes ``&lt;``, since ``\<`` still begins HTML in some dialects of Markdown.
+
+    Args:
+        match: A match of a single character.
+
+    Returns:
+        The escaped character.
+
+    >>> re.sub("[<|]", escape_markdown_match, "a < b | c")
+    'a &lt; b \\| c'
+    """
+    return "&lt;" if match[0] == "<" else f"\\{match[0]}"
+
+
+def format_number(value: float | str | None, *, digits: int = 3, sign: str = "") -> str:
+    """Format a number, which may be missing.
+
+    Args:
+        value: The number. A text is returned unchanged.
+        digits: Number of digits after the decimal point.
+        sign: ``+`` to also write the sign of positive numbers.
+
+    Returns:
+        The number as text, or a dash for None and NaN.
+
+    >>> format_number(0.12345), format_number(2, digits=1, sign="+"), format_number(None)
+    ('0.123', '+2.0', '–')
+    >>> format_number("≤ 0.1"), format_number(-1e-9)
+    ('≤ 0.1', '0.000')
     """
     if isinstance(value, str):
         return value
     if value is None or value != value:
         return MISSING
-    return f"{value:{sign}z.{digits}f}"  # z: no -0.000
+    # The format option `z` avoids -0.000.
+    return f"{value:{sign}z.{digits}f}"
 
 
-def bounds(ci95: tuple[float, float] | None, *, digits: int = 3, sign: str = "") -> str:
-    """An interval in brackets; a dash without one.
+def format_bounds(ci95: tuple[float, float] | None, *, digits: int = 3, sign: str = "") -> str:
+    """Format the bounds of a confidence interval.
 
-    >>> bounds((0.5, 0.75), digits=2)
+    Args:
+        ci95: Lower and upper bound.
+        digits: Number of digits after the decimal point.
+        sign: ``+`` to also write the sign of positive numbers.
+
+    Returns:
+        The bounds in brackets, or a dash without an interval.
+
+    >>> format_bounds((0.5, 0.75), digits=2)
     '[0.50, 0.75]'
     """
     if ci95 is None or ci95[0] != ci95[0]:
         return MISSING
-    low, high = (number(value, digits=digits, sign=sign) for value in ci95)
+    low, high = (format_number(value, digits=digits, sign=sign) for value in ci95)
     return f"[{low}, {high}]"
 
 
-def interval(
+def format_interval(
     value: float | None,
     ci95: tuple[float, float] | None,
     *,
     digits: int = 3,
     sign: str = "",
 ) -> str:
-    """A number with its interval, where it has one; a dash for None and NaN.
+    """Format an estimate with its confidence interval.
 
     Args:
-        sign: ``+`` to write the sign of positive numbers too.
+        value: The estimate.
+        ci95: Lower and upper bound of its confidence interval, if there is one.
+        digits: Number of digits after the decimal point.
+        sign: ``+`` to also write the sign of positive numbers.
 
-    >>> interval(0.8, (0.75, 0.85), digits=1, sign="+"), interval(0.8, None)
+    Returns:
+        The estimate, followed by the bounds in brackets; a dash if the estimate is None or NaN.
+
+    >>> format_interval(0.8, (0.75, 0.85), digits=1, sign="+"), format_interval(0.8, None)
     ('+0.8 [+0.8, +0.8]', '0.800')
     """
-    shown = number(value, digits=digits, sign=sign)
-    if ci95 is None or shown == MISSING:
-        return shown
-    return f"{shown} {bounds(ci95, digits=digits, sign=sign)}"
+    estimate = format_number(value, digits=digits, sign=sign)
+    if ci95 is None or estimate == MISSING:
+        return estimate
+    return f"{estimate} {format_bounds(ci95, digits=digits, sign=sign)}"

@@ -1,10 +1,10 @@
-"""The machine that computes: memory, measured while work runs, and threads.
+"""Memory and threads of the machine that computes.
 
-Where memory runs out, work goes on with less; small models do not wait for threads.
-
-Memory is measured where a worst case would cut batches: a few texts are run with every storage
-counted. Whether a model is small is told by its widest matrix and not by a measurement, so that a
-run can be repeated: its operations take less than a thread waits for a core on a busy machine.
+- :func:`run_with_halving` repeats work on smaller batches if memory runs out.
+- :class:`PeakMemory` measures the memory of an operation, from which batch sizes are chosen.
+- :func:`limit_threads` uses one thread for small models, because waiting for further threads takes
+  longer than the operations of such a model. A model counts as small by the size of its weights and
+  not by a time measurement, so that repeated runs behave in the same way.
 """
 
 import ctypes
@@ -25,105 +25,119 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from hf_attnprobe.core.errors import AttnProbeError
 
 
-# --- memory -----------------------------------------------------------------------------
+# --- Memory ---
 
 T = TypeVar("T")
 R = TypeVar("R")
-SAID = (
+OUT_OF_MEMORY_MESSAGES = (
     "out of memory",
     "allocate memory",
     "not enough memory",
     "bad_alloc",
     "create a primitive",
 )
-"""What allocators say: CUDA and MPS, PyTorch's on a CPU, that on Windows, the C++ library's, and oneDNN."""
+"""Parts of the error messages of allocators when memory runs out.
+
+In this order: CUDA and MPS, PyTorch on a CPU, PyTorch on Windows, the C++ library, and oneDNN.
+"""
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that an allocation did not succeed, on whatever device."""
+    """Return whether an error means that memory ran out, on any device.
+
+    Args:
+        error: Any exception.
+    """
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
-    return isinstance(error, RuntimeError) and any(part in str(error) for part in SAID)
+    if not isinstance(error, RuntimeError):
+        return False
+    return any(message in str(error) for message in OUT_OF_MEMORY_MESSAGES)
 
 
-def in_portions(items: Sequence[T], n: int) -> Iterator[Sequence[T]]:
-    """Yields the items in their order, ``n`` at once; the last ones are fewer."""
-    for start in range(0, len(items), n):
-        yield items[start : start + n]
+def split_into_chunks(items: Sequence[T], chunk_size: int) -> Iterator[Sequence[T]]:
+    """Yield consecutive chunks of a sequence.
+
+    Args:
+        items: The sequence.
+        chunk_size: Number of items in each chunk; the last one may be smaller.
+    """
+    for start in range(0, len(items), chunk_size):
+        yield items[start : start + chunk_size]
 
 
-def in_halves(
+def run_with_halving(
     items: Sequence[T],
     work: Callable[[Sequence[T]], R],
     *,
-    at_once: int | None = None,
-    name: Callable[[T], str] = str,
-    split: Callable[[Sequence[Sequence[T]]], None] = lambda halves: None,
+    max_items: int | None = None,
+    describe_item: Callable[[T], str] = str,
+    on_split: Callable[[Sequence[Sequence[T]]], None] = lambda halves: None,
 ) -> Iterator[tuple[Sequence[T], R]]:
-    """Work on all items at once, or on halves of them where memory runs out.
+    """Run a function on chunks of items; if memory runs out, run it on halves of the chunk.
 
     Args:
-        items: what the work is on, in order.
-        work: on some of the items; it must leave nothing behind where it fails.
-        at_once: work on at most so many items; None: on all.
-        name: of an item, in words.
-        split: told of the halves that will be worked on in place of what failed.
+        items: All items, in order.
+        work: Function of some items. It must not have side effects if it fails.
+        max_items: Largest number of items in a chunk; None for all items at once.
+        describe_item: Function that names an item in an error message.
+        on_split: Called with the two halves of a chunk that did not fit into memory.
 
     Yields:
-        The items that were worked on at once, and the result, in order.
+        Each chunk with its result, in the order of the items.
 
     Raises:
-        AttnProbeError: a single item does not fit.
+        AttnProbeError: A single item does not fit into memory.
     """
-    left = deque(in_portions(items, at_once or len(items) or 1))
-    while left:
-        part, failed = left.popleft(), None
+    chunks = deque(split_into_chunks(items, max_items or len(items) or 1))
+    while chunks:
+        chunk, memory_error = chunks.popleft(), None
         try:
-            result = work(part)
+            result = work(chunk)
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
-            failed = _without_frames(error)
-        if failed is None:
-            yield part, result
+            memory_error = _drop_traceback(error)
+        if memory_error is None:
+            yield chunk, result
             continue
-        give_back()
-        if len(part) == 1:
+        release_memory()
+        if len(chunk) == 1:
             raise AttnProbeError(
-                f"expected memory for {name(part[0])} by itself, it ran out "
-                f"({_first_line(failed)}); leave it out, cut it, run fewer tests at once "
-                "with --tests, or take a machine with more memory"
-            ) from failed
-        middle = (len(part) + 1) // 2
-        halves = [part[:middle], part[middle:]]
-        left.extendleft(reversed(halves))
-        split(halves)
+                f"memory ran out for {describe_item(chunk[0])} alone "
+                f"({_get_first_line(memory_error)}); leave it out, shorten it, run fewer tests at "
+                "once with --tests, or use a machine with more memory"
+            ) from memory_error
+        middle = (len(chunk) + 1) // 2
+        halves = [chunk[:middle], chunk[middle:]]
+        chunks.extendleft(reversed(halves))
+        on_split(halves)
 
 
-def _first_line(error: Exception) -> str:
+def _get_first_line(error: Exception) -> str:
+    """Return the beginning of an error message, at most 120 characters."""
     return (str(error).splitlines() or [type(error).__name__])[0][:120]
 
 
-def _without_frames(error: Exception) -> Exception:
-    """The error alone: its frames hold the tensors that filled the memory."""
+def _drop_traceback(error: Exception) -> Exception:
+    """Remove the traceback, whose frames keep the tensors alive that filled the memory."""
     error.__context__ = error.__cause__ = None
     return error.with_traceback(None)
 
 
-def give_back() -> None:
-    """Returns what no object holds any more to the system or the device."""
+def release_memory() -> None:
+    """Release memory that is no longer referenced, on the device and on the CPU."""
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
-    give_back_pages()
+    release_free_pages()
 
 
-def give_back_pages() -> None:
-    """Hands the C library's free pages back to the system, where it is glibc.
+def release_free_pages() -> None:
+    """Return free pages of the heap to the operating system, if the C library is glibc.
 
-    Tensors of a few megabytes leave holes in its heap, and some hundred tests of changing
-    shapes leave so many that an audit of MiniLM with a budget of 500 MB held 900 MB: its
-    tensors kept to the budget, the heap did not. Costs 1%.
+    Tensors of a few megabytes with changing shapes fragment the heap of glibc. An audit of MiniLM with
+    a budget of 500 MB used 900 MB without this call, which costs 1% of the time.
     """
     if sys.platform == "linux":
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
@@ -132,149 +146,187 @@ def give_back_pages() -> None:
 
 
 @contextmanager
-def one_line_without_memory(what: str) -> Iterator[None]:
-    """Turns an allocation that fails inside into one line.
+def convert_memory_errors(purpose: str) -> Iterator[None]:
+    """Convert an out-of-memory error inside the block to an `AttnProbeError`.
+
+    Args:
+        purpose: What the memory is needed for, for the error message.
 
     Raises:
-        AttnProbeError: memory ran out; what was written before stays.
+        AttnProbeError: Memory ran out.
     """
-    failed = None
+    memory_error = None
     try:
         yield
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
-        failed = _without_frames(error)
-    if failed is not None:
-        give_back()
+        memory_error = _drop_traceback(error)
+    if memory_error is not None:
+        release_memory()
         raise AttnProbeError(
-            f"expected memory for {what}, it ran out ({_first_line(failed)}); give a smaller "
+            f"memory ran out for {purpose} ({_get_first_line(memory_error)}); use a smaller "
             "--memory-budget or --batch-size, or fewer texts"
-        ) from failed
+        ) from memory_error
 
 
-class _Enough(BaseException):
-    """So many operations were counted; no handler of errors takes it for one."""
+class _OperationLimitReached(BaseException):
+    """Control flow of :meth:`PeakMemory.limit_operations`.
+
+    It is not an ``Exception``, so that handlers in the interrupted code do not catch it.
+    """
 
 
 class PeakMemory(TorchDispatchMode):
-    """Bytes of the tensors that are made inside and alive at once, at most: ``peak``.
+    """Measures the peak size of all tensors that are created inside a ``with`` block.
 
-    Counted at each operation by the storages it returns, so that it is the same in every
-    run, whatever the allocator keeps; what an operation needs only inside itself is not
-    seen.
+    The storages that each operation returns are counted until they are freed. The result does not
+    depend on the allocator, so it is the same in every run. Temporary buffers inside an operation are
+    not counted.
+
+    Attributes:
+        peak: Largest number of bytes that were alive at the same time.
+
+    Example:
+        with PeakMemory() as memory:
+            model(**inputs)
+        print(memory.peak)
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self._alive: dict[int, int] = {}
-        self._now = 0
-        self._to_come: float = math.inf
+        self._live_storages: dict[int, int] = {}
+        self._live_bytes = 0
+        self._operations_left: float = math.inf
         self.peak = 0
 
     @contextmanager
-    def of(self, n_operations: int) -> Iterator[None]:
-        """Leaves a block after so many operations, as if it had ended."""
-        self._to_come = n_operations
-        with suppress(_Enough):
+    def limit_operations(self, n_operations: int) -> Iterator[None]:
+        """Leave the block without an error after a number of operations.
+
+        Args:
+            n_operations: Number of operations that are executed.
+        """
+        self._operations_left = n_operations
+        with suppress(_OperationLimitReached):
             yield
-        self._to_come = math.inf
+        self._operations_left = math.inf
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self._to_come -= 1
-        if self._to_come < 0:
-            raise _Enough
-        given = {_key(x) for x in _tensors(args)}
+        self._operations_left -= 1
+        if self._operations_left < 0:
+            raise _OperationLimitReached
+        input_storages = {_get_storage_id(tensor) for tensor in _iterate_tensors(args)}
         result = func(*args, **(kwargs or {}))
-        for x in _tensors((result,)):
-            if _key(x) not in given:
-                self._add(x.untyped_storage())
+        for tensor in _iterate_tensors((result,)):
+            if _get_storage_id(tensor) not in input_storages:
+                self._count_storage(tensor.untyped_storage())
         return result
 
-    def _add(self, storage: torch.UntypedStorage) -> None:
-        key = storage._cdata
-        if key in self._alive:
+    def _count_storage(self, storage: torch.UntypedStorage) -> None:
+        """Count a storage until it is freed."""
+        storage_id = storage._cdata
+        if storage_id in self._live_storages:
             return
-        self._alive[key] = storage.nbytes()
-        self._now += storage.nbytes()
-        self.peak = max(self.peak, self._now)
-        weakref.finalize(storage, self._free, key)
+        self._live_storages[storage_id] = storage.nbytes()
+        self._live_bytes += storage.nbytes()
+        self.peak = max(self.peak, self._live_bytes)
+        weakref.finalize(storage, self._discount_storage, storage_id)
 
-    def _free(self, key: int) -> None:
-        self._now -= self._alive.pop(key, 0)
+    def _discount_storage(self, storage_id: int) -> None:
+        """Stop counting a storage that was freed."""
+        self._live_bytes -= self._live_storages.pop(storage_id, 0)
 
 
-def _tensors(values: Sequence[Any]) -> Iterator[torch.Tensor]:
-    """The tensors of an operation, also those in lists."""
+def _iterate_tensors(values: Sequence[Any]) -> Iterator[torch.Tensor]:
+    """Yield the dense tensors among the arguments of an operation, including those in lists."""
     for value in values:
         if isinstance(value, torch.Tensor):
             if value.layout == torch.strided:
                 yield value
         elif isinstance(value, list | tuple):
-            yield from _tensors(value)
+            yield from _iterate_tensors(value)
 
 
-def _key(x: torch.Tensor) -> int:
-    return x.untyped_storage()._cdata
+def _get_storage_id(tensor: torch.Tensor) -> int:
+    """Return the address of the storage of a tensor, which views of the tensor share."""
+    return tensor.untyped_storage()._cdata
 
 
-# --- threads ----------------------------------------------------------------------------
+# --- Threads ---
 
-LARGE = 512 * 512
-"""Entries of the widest matrix of a model from which on further threads help.
+LARGE_MATRIX = 512 * 512
+"""Number of entries of a weight matrix from which several threads are faster than one.
 
-Reasoned, not tuned: with 32 texts of 20 tokens such a product takes some ten milliseconds,
-about as long as a thread on a busy machine waits for a core, at every operation.
+With 32 texts of 20 tokens, multiplying by such a matrix takes about ten milliseconds. That is about the
+time that a thread waits for a core on a busy machine, for every operation.
 """
-_AT_START = torch.get_num_threads()
-"""This module is imported as soon as PyTorch and this package are."""
-_THREADS_SAID = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+_INITIAL_N_THREADS = torch.get_num_threads()
+"""Number of threads before the user could change it; this module is imported right after PyTorch."""
+_THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+"""Environment variables by which users set the number of threads."""
 
 
 @contextmanager
-def suited_threads(model: nn.Module | None) -> Iterator[int]:
-    """One thread for a small model on a CPU, all of PyTorch's for others; then as before.
+def limit_threads(model: nn.Module | None) -> Iterator[int]:
+    """Use one thread inside the block if the model is small and on the CPU.
 
-    A number that the user set is kept: by an environment variable, or by
+    The number of threads stays as it is if the user chose it, by an environment variable or by calling
     ``torch.set_num_threads`` after this package was imported.
+
+    Args:
+        model: The model; None changes nothing.
 
     Yields:
         The number of threads.
     """
-    before = torch.get_num_threads()
-    is_said = before != _AT_START or any(name in os.environ for name in _THREADS_SAID)
-    if is_said or before == 1 or model is None or not is_small(model):
-        yield before
+    n_threads = torch.get_num_threads()
+    is_chosen_by_user = n_threads != _INITIAL_N_THREADS or any(
+        name in os.environ for name in _THREAD_VARIABLES
+    )
+    if is_chosen_by_user or n_threads == 1 or model is None or not is_small_model(model):
+        yield n_threads
         return
     torch.set_num_threads(1)
     try:
         yield 1
     finally:
-        torch.set_num_threads(before)
+        torch.set_num_threads(n_threads)
 
 
-def multiplies_bfloat16() -> bool:
-    """Whether the CPU multiplies bfloat16 itself, in about half the time of float32.
+def has_native_bfloat16() -> bool:
+    """Return whether the CPU has instructions for bfloat16 products.
 
-    Others convert it; where PyTorch does not say, neither is known.
+    Such a CPU multiplies bfloat16 in about half the time of float32; others convert it first.
+
+    Returns:
+        False if PyTorch does not know the instructions of the CPU.
     """
-    known: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
-    return any(has is True for name, has in known.items() if "bf16" in name)
+    capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
+    return any(is_present is True for name, is_present in capabilities.items() if "bf16" in name)
 
 
-def is_small(model: nn.Module) -> bool:
-    """Whether a model's operations are too short to be shared by threads.
+def is_small_model(model: nn.Module) -> bool:
+    """Return whether the operations of a model are too short to be shared by several threads.
 
-    By its widest matrix that a batch is multiplied by; tables of embeddings are only
-    looked up. A model on another device than the CPU is not.
+    Args:
+        model: The model.
+
+    Returns:
+        True if the model is on the CPU and all its weight matrices have fewer than `LARGE_MATRIX`
+        entries. Embedding tables do not count, since they are not multiplied.
     """
-    looked_up = {
+    embedding_weights = {
         id(weight)
         for module in model.modules()
         if isinstance(module, nn.Embedding)
         for weight in module.parameters()
     }
-    weights = [w for w in model.parameters() if w.dim() > 1 and id(w) not in looked_up]
-    if any(weight.device.type != "cpu" for weight in weights):
+    matrices = [
+        weight
+        for weight in model.parameters()
+        if weight.dim() > 1 and id(weight) not in embedding_weights
+    ]
+    if any(matrix.device.type != "cpu" for matrix in matrices):
         return False
-    return all(weight.numel() < LARGE for weight in weights)
+    return all(matrix.numel() < LARGE_MATRIX for matrix in matrices)

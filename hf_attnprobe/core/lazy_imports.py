@@ -1,6 +1,6 @@
-"""What happens as soon as another package is imported, whoever imports it.
+"""Call a function when another package is imported.
 
-So this package registers itself with Transformers without importing it.
+This package uses it to register its models with Transformers without importing Transformers itself.
 """
 
 import sys
@@ -10,27 +10,32 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 
-def once_imported(package: str, act: Callable[[], object]) -> None:
-    """Calls ``act`` now if a package is imported, otherwise as soon as it is.
+def call_after_import(package: str, callback: Callable[[], object]) -> None:
+    """Call a function as soon as a package is imported, or now if it already is.
 
-    Submodules are imported after their package, so whichever of them is imported first,
-    ``act`` comes before it.
+    Python imports a package before its submodules, so the callback runs before the code of any
+    submodule that is imported first.
 
     Args:
-        package: the name of one that is in no other.
-        act: may import the package and its submodules.
+        package: Name of a top-level package.
+        callback: The function, which may import the package and its submodules.
     """
     if package in sys.modules:
-        act()
+        callback()
     else:
-        sys.meta_path.insert(0, _After(package, act))
+        sys.meta_path.insert(0, _ImportHook(package, callback))
 
 
-class _After(MetaPathFinder):
-    """Finds a package as the other finders do, and acts once it has been executed."""
+class _ImportHook(MetaPathFinder):
+    """Finder that delegates to the other finders and calls a function after the import.
 
-    def __init__(self, package: str, act: Callable[[], object]) -> None:
-        self.package, self.act = package, act
+    Attributes:
+        package: Name of the package.
+        callback: Function that is called once the package has been executed.
+    """
+
+    def __init__(self, package: str, callback: Callable[[], object]) -> None:
+        self.package, self.callback = package, callback
 
     def find_spec(
         self,
@@ -38,22 +43,28 @@ class _After(MetaPathFinder):
         path: Sequence[str] | None,
         target: ModuleType | None = None,
     ) -> ModuleSpec | None:
-        """The package's specification; None for every other module.
+        """Return the specification of the package; None for every other module.
 
-        Libraries ask for it too where they only want to know whether there is one.
+        Some libraries only call this to learn whether the package is installed. Therefore the callback
+        is attached to the execution of the module.
+
+        Args:
+            name: Name of the module that is searched.
+            path: Search path of the parent package; None for a top-level module.
+            target: Module that is reloaded, if any.
         """
         if name != self.package:
             return None
-        others = (finder for finder in sys.meta_path if finder is not self)
-        found = (finder.find_spec(name, path, target) for finder in others)
-        spec = next(filter(None, found), None)
+        other_finders = [finder for finder in sys.meta_path if finder is not self]
+        specs = (finder.find_spec(name, path, target) for finder in other_finders)
+        spec = next((spec for spec in specs if spec is not None), None)
         if spec is not None and spec.loader is not None:
-            execute = spec.loader.exec_module
+            execute_module = spec.loader.exec_module
 
-            def execute_and_act(module: ModuleType) -> None:
-                execute(module)
+            def execute_and_call(module: ModuleType) -> None:
+                execute_module(module)
                 sys.meta_path.remove(self)
-                self.act()
+                self.callback()
 
-            spec.loader.exec_module = execute_and_act  # type: ignore[method-assign]
+            spec.loader.exec_module = execute_and_call  # type: ignore[method-assign]
         return spec

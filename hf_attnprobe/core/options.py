@@ -1,12 +1,13 @@
-"""Options as frozen dataclasses: one definition for Python, command line, study and metric.
+"""Options of functions and commands, as frozen dataclasses with checked values.
+
+One definition serves Python, the command line, studies and the evaluate metric:
 
     @dataclass(frozen=True)
     class Permutation(Options):
         n_permutations: int = option(100, "random shuffles per text", at_least=1)
 
-A field carries its help text and its range. Values are checked when the object is made,
-so a wrong one is refused wherever it came from. The options of several tests are one
-mapping from names of tests to such objects, see :func:`options_by_test`.
+Each field has a help text and a range, which are checked when an instance is created. The options of
+several tests are a mapping from the name of the test to its options, see :func:`parse_test_selection`.
 """
 
 import dataclasses
@@ -16,286 +17,363 @@ import inspect
 import math
 import os
 import re
-from collections.abc import (
-    Callable,
-    Collection,
-    Iterable,
-    Iterator,
-    Mapping,
-    Sequence,
-)
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import (
-    Any,
-    Literal,
-    TypeAlias,
-    TypeVar,
-    cast,
-    get_args,
-    get_origin,
-    get_type_hints,
-)
+from typing import Any, Literal, TypeAlias, TypeVar, cast, get_args, get_origin
 
 from hf_attnprobe.core.errors import AttnProbeError
-from hf_attnprobe.core.progress import quiet_libraries
-from hf_attnprobe.core.serialization import alternatives, describe, fits, in_short
+from hf_attnprobe.core.progress import silence_libraries
+from hf_attnprobe.core.serialization import (
+    describe_type,
+    format_short,
+    get_field_types,
+    list_alternatives,
+    matches_type,
+)
 
 
 T = TypeVar("T", bound="Options")
 F = TypeVar("F", bound=Callable[..., Any])
-DEFAULT = "default"
-"""Stands for the tests that suit model and data, among the names of tests."""
-LARGEST = 2**63 - 1
-"""The largest number of any option: tensors and tables hold no larger whole one."""
-LARGEST_SEED = 2**32 - 1
-"""NumPy's generators, which every training seeds, take no larger one."""
-HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
-"""``org/name``."""
-LONGEST_PART = 255
-"""Bytes of the name of a file or a folder, in all file systems of today."""
+DEFAULT_TESTS = "default"
+"""Name that stands for all tests that suit the model and the data."""
+MAX_NUMBER = 2**63 - 1
+"""Largest absolute value of any numeric option: the largest 64-bit integer."""
+MAX_SEED = 2**32 - 1
+"""Largest seed that NumPy's random generators accept."""
+HUB_ID_PATTERN = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
+"""Pattern of an id on the Hub, ``org/name``."""
+MAX_NAME_BYTES = 255
+"""Maximum length of the name of a file or folder in common file systems, in bytes."""
 
 
 def option(
     default: Any = dataclasses.MISSING,
-    help: str = "",
+    help: str = "",  # noqa: A002
     *,
     at_least: float | None = None,
     at_most: float | None = None,
     metavar: str | None = None,
-    daily: bool = True,
+    basic: bool = True,
     secret: bool = False,
 ) -> Any:
-    """A field of an :class:`Options` dataclass.
+    """Declare a field of an :class:`Options` dataclass.
+
+    If only some values are allowed, declare them in the type: ``Literal["deletion", "mask"]``.
 
     Args:
-        default: leave it out for a required option.
-        help: one line, shown by the command line and in the documentation.
-        at_least: smallest number allowed, for the items of a list too.
-        at_most: largest number allowed, likewise: what is absurd in itself is refused
-            before memory is asked for.
-        metavar: the name of the value in the command line's help.
-        daily: whether the help of a command shows it without being asked for all.
-        secret: whether the value is never shown.
+        default: Default value; omit it for a required option.
+        help: One line that describes the option, for the command line and the documentation.
+        at_least: Smallest allowed number; applies to each item of a list.
+        at_most: Largest allowed number; applies to each item of a list.
+        metavar: Placeholder of the value in the help of the command line.
+        basic: Whether the option is part of the short help; others appear with ``--help-all`` only.
+        secret: Whether the value is hidden, such as a token.
 
-    Choices are stated in the type, as ``Literal["deletion", "mask"]``.
+    Returns:
+        A dataclass field.
     """
     metadata = {
         "help": help,
         "at_least": at_least,
         "at_most": at_most,
         "metavar": metavar,
-        "daily": daily,
+        "basic": basic,
     }
     return dataclasses.field(default=default, metadata=metadata, repr=not secret)
 
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """Base class of all options. Subclasses are frozen dataclasses.
+    """Base class of all option dataclasses, which checks values when an instance is created.
 
     Raises:
-        AttnProbeError: a value of the wrong type, outside its range or not among its choices.
+        AttnProbeError: A value has the wrong type, is outside its range, or is not one of the choices.
     """
 
     def __post_init__(self) -> None:
-        hints = hints_of(type(self))  # type: ignore[arg-type]  # a class has a hash
+        field_types = get_field_types(type(self))
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            if not fits(value, hints[field.name]):
-                expected = describe(hints[field.name])
-                raise AttnProbeError(f"expected {expected} for {field.name}, got {in_short(value)}")
-            check_at_least(field.metadata.get("at_least"), **{field.name: value})
-            check_at_most(field.metadata.get("at_most"), **{field.name: value})
+            field_type = field_types[field.name]
+            if not matches_type(value, field_type):
+                raise AttnProbeError(
+                    f"expected {describe_type(field_type)} for {field.name}, got "
+                    f"{format_short(value)}"
+                )
+            check_minimum(field.metadata.get("at_least"), **{field.name: value})
+            check_maximum(field.metadata.get("at_most"), **{field.name: value})
 
 
 def public_function(function: F) -> F:
-    """The function, which refuses arguments of other types than it declares before all else.
+    """Decorate a function of the public API: check argument types, and silence libraries.
 
-    Libraries are quiet while it works. Types that are declared as texts, of what is imported
-    later, are checked by whoever uses the value.
-    """
-    declared = inspect.signature(function)
-
-    @functools.wraps(function)
-    def checked(*arguments: Any, **named: Any) -> Any:
-        for name, value in declared.bind(*arguments, **named).arguments.items():
-            hint = declared.parameters[name].annotation
-            if not isinstance(hint, str) and not fits(value, hint):
-                is_named = dataclasses.is_dataclass(hint)
-                expected = getattr(hint, "__name__", "") if is_named else describe(hint)
-                raise AttnProbeError(
-                    f"expected {expected} for {name} of {function.__name__}, got "
-                    f"{in_short(value)}; see help({function.__name__})"
-                )
-        with quiet_libraries():
-            return function(*arguments, **named)
-
-    return cast(F, checked)
-
-
-Asked: TypeAlias = (
-    str | Options | Sequence[str | Options] | Mapping[str, Mapping[str, Any] | Options | None]
-)
-"""Tests as a user asks for them: names, option objects, or options by name of the test."""
-
-
-@functools.cache
-def hints_of(kind: type[Options]) -> dict[str, Any]:
-    """The types of a class's fields; a study makes the same options thousands of times."""
-    return get_type_hints(kind)
-
-
-def names_of(kinds: Sequence[type[Options]]) -> dict[str, dataclasses.Field]:
-    """The fields of several option classes by name."""
-    return {field.name: field for kind in kinds for field in dataclasses.fields(kind)}
-
-
-def from_flat(values: Mapping[str, Any], kind: type[T]) -> T:
-    """The options of ``kind`` among values by name; other names are left alone."""
-    return kind(**{name: values[name] for name in names_of([kind]) if name in values})
-
-
-def from_names(values: Mapping[str, Any], kind: type[T], of: str = "") -> T:
-    """The options of ``kind`` from values by name.
+    Type hints that are strings (types that are imported later) are not checked.
 
     Args:
-        of: whose options they are, for errors: " of permutation".
-
-    Raises:
-        AttnProbeError: an unknown name, or a value of a wrong type or out of its range.
-    """
-    check_known("option", values, names_of([kind]), of=of)
-    return kind(**values)
-
-
-def options_by_test(asked: Asked, kinds: Mapping[str, type[Options]]) -> dict[str, Options | None]:
-    """The tests that are asked for, with their options.
-
-        options_by_test(["erasure", Permutation(n_permutations=50)], kinds)
-        options_by_test({"erasure": {}, "permutation": {"n_permutations": 50}}, kinds)
-
-    Args:
-        asked: a list of names and option objects, or a mapping from names to options,
-            which may be values by name.
-        kinds: the classes of the options of all tests, by name of the test.
+        function: The function.
 
     Returns:
-        Options by name of the test, in the order asked for; None where nothing is said
-        of them.
-
-    Raises:
-        AttnProbeError: no test, an unknown one, two options for one test, or an option
-            or value that the test does not have.
+        A function that raises `AttnProbeError` if an argument has another type than declared. While it
+        runs, progress bars and warnings of libraries are switched off.
     """
-    chosen: dict[str, Options | None] = {}
-    for name, given in _named(asked, kinds):
-        check_known("test", [name], kinds)
-        if isinstance(given, Mapping):
-            given = from_names(given, kinds[name], of=f" of {name}") if given else None
-        if given is not None and not isinstance(given, kinds[name]):
-            raise AttnProbeError(f"expected names with values for {name}, got {in_short(given)}")
-        if None not in (given, chosen.get(name)) and given != chosen[name]:
-            raise AttnProbeError(f"expected options of {name} once, got them twice")
-        chosen[name] = given or chosen.get(name)
-    if not chosen:
-        raise AttnProbeError(f"expected at least one test of {', '.join(kinds)}, got none")
-    return chosen
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def call_checked(*arguments: Any, **named_arguments: Any) -> Any:
+        bound_arguments = signature.bind(*arguments, **named_arguments).arguments
+        for name, value in bound_arguments.items():
+            hint = signature.parameters[name].annotation
+            if not isinstance(hint, str) and not matches_type(value, hint):
+                is_class = dataclasses.is_dataclass(hint)
+                expected = getattr(hint, "__name__", "") if is_class else describe_type(hint)
+                raise AttnProbeError(
+                    f"expected {expected} for {name} of {function.__name__}, got "
+                    f"{format_short(value)}; see help({function.__name__})"
+                )
+        with silence_libraries():
+            return function(*arguments, **named_arguments)
+
+    return cast(F, call_checked)
 
 
-def options_with_default(
-    asked: Asked | None,
-    kinds: Mapping[str, type[Options]],
-    default: Collection[str],
-) -> dict[str, Options]:
-    """The tests that are asked for, in the order of ``kinds``; None is "default".
+# --- Options of several tests ---
+
+TestSelection: TypeAlias = (
+    str | Options | Sequence[str | Options] | Mapping[str, Mapping[str, Any] | Options | None]
+)
+"""Tests as users select them: names, option objects, or a mapping from names to options."""
+
+
+def collect_fields(option_classes: Sequence[type[Options]]) -> dict[str, dataclasses.Field]:
+    """Return the fields of several option classes by name."""
+    return {
+        field.name: field
+        for option_class in option_classes
+        for field in dataclasses.fields(option_class)
+    }
+
+
+def select_options(values: Mapping[str, Any], option_class: type[T]) -> T:
+    """Create options from the values that belong to a class; other values are ignored.
 
     Args:
-        default: names of the tests that "default" stands for.
+        values: Values by name, for example all arguments of a command.
+        option_class: Class of the options.
+
+    Returns:
+        An instance of the class.
     """
-    given = options_by_test(DEFAULT if asked is None else asked, {**kinds, DEFAULT: Options})
-    wanted = {*given, *(default if DEFAULT in given else ())}
-    return {name: given.get(name) or kind() for name, kind in kinds.items() if name in wanted}
+    names = collect_fields([option_class])
+    return option_class(**{name: values[name] for name in names if name in values})
 
 
-def _named(asked: Asked, kinds: Mapping[str, type[Options]]) -> list[tuple[str, Any]]:
-    """Name and options, or None, of everything asked for."""
-    if isinstance(asked, Mapping):
-        return [(str(name), given) for name, given in asked.items()]
-    items = [asked] if isinstance(asked, str | Options) else asked
+def build_options(values: Mapping[str, Any], option_class: type[T], suffix: str = "") -> T:
+    """Create options from values by name.
+
+    Args:
+        values: Values by name.
+        option_class: Class of the options.
+        suffix: Text after the name of an option in an error message, such as " of permutation".
+
+    Returns:
+        An instance of the class.
+
+    Raises:
+        AttnProbeError: A name is unknown, or a value has the wrong type or is outside its range.
+    """
+    check_known_names("option", values, collect_fields([option_class]), suffix=suffix)
+    return option_class(**values)
+
+
+def parse_test_selection(
+    selection: TestSelection, option_classes: Mapping[str, type[Options]]
+) -> dict[str, Options | None]:
+    """Return the selected tests with their options.
+
+    Args:
+        selection: Names of tests and option objects in a list, or a mapping from names to options.
+            Options in a mapping may be values by name.
+        option_classes: Classes of the options of all tests, by name of the test.
+
+    Returns:
+        Options by name of the test, in the selected order; None if no options were specified.
+
+    Raises:
+        AttnProbeError: No test or an unknown test is selected, a test has contradictory options, or an
+            option or value does not exist.
+
+    Example:
+        parse_test_selection(["erasure", Permutation(n_permutations=50)], option_classes)
+        parse_test_selection({"erasure": {}, "permutation": {"n_permutations": 50}}, option_classes)
+    """
+    options_by_test: dict[str, Options | None] = {}
+    for name, options in _list_named_options(selection, option_classes):
+        check_known_names("test", [name], option_classes)
+        if isinstance(options, Mapping):
+            option_class, suffix = option_classes[name], f" of {name}"
+            options = build_options(options, option_class, suffix) if options else None
+        if options is not None and not isinstance(options, option_classes[name]):
+            raise AttnProbeError(
+                f"expected names with values for {name}, got {format_short(options)}"
+            )
+        earlier_options = options_by_test.get(name)
+        if None not in (options, earlier_options) and options != earlier_options:
+            raise AttnProbeError(f"expected options of {name} once, got them twice")
+        options_by_test[name] = options or earlier_options
+    if not options_by_test:
+        raise AttnProbeError(f"expected at least one test of {', '.join(option_classes)}, got none")
+    return options_by_test
+
+
+def resolve_tests(
+    selection: TestSelection | None,
+    option_classes: Mapping[str, type[Options]],
+    default: Collection[str],
+) -> dict[str, Options]:
+    """Return the selected tests with their options, and replace "default" by the default tests.
+
+    Args:
+        selection: See :func:`parse_test_selection`; None selects "default".
+        option_classes: Classes of the options of all tests, by name of the test.
+        default: Names of the default tests.
+
+    Returns:
+        Options by name of the test, in the order of ``option_classes``.
+    """
+    options_by_test = parse_test_selection(
+        DEFAULT_TESTS if selection is None else selection,
+        {**option_classes, DEFAULT_TESTS: Options},
+    )
+    selected_names = {*options_by_test, *(default if DEFAULT_TESTS in options_by_test else ())}
+    return {
+        name: options_by_test.get(name) or option_class()
+        for name, option_class in option_classes.items()
+        if name in selected_names
+    }
+
+
+def _list_named_options(
+    selection: TestSelection, option_classes: Mapping[str, type[Options]]
+) -> list[tuple[str, Any]]:
+    """Return the name of each selected test with its options, which may be None."""
+    if isinstance(selection, Mapping):
+        return [(str(name), options) for name, options in selection.items()]
+    items = [selection] if isinstance(selection, str | Options) else selection
     if not isinstance(items, Iterable):
-        raise AttnProbeError(f"expected names of tests, or options by name, got {in_short(asked)}")
-    names = {kind: name for name, kind in kinds.items() if dataclasses.fields(kind)}
+        raise AttnProbeError(
+            f"expected names of tests, or options by name, got {format_short(selection)}"
+        )
+    # Tests without options share a class, so an instance of it does not identify a test.
+    test_names = {
+        option_class: name
+        for name, option_class in option_classes.items()
+        if dataclasses.fields(option_class)
+    }
     return [
-        (names.get(type(item), repr(item)), item)
+        (test_names.get(type(item), repr(item)), item)
         if isinstance(item, Options)
         else (str(item), None)
         for item in items
     ]
 
 
-def check_known(what: str, names: Iterable[str], known: Iterable[str], of: str = "") -> None:
-    """Raises AttnProbeError where a name is not among those known.
+# --- Checks of names and numbers ---
 
-    >>> check_known("test", ["erasures"], ["erasure", "permutation"])
+
+def check_known_names(
+    kind: str, names: Iterable[str], known_names: Iterable[str], suffix: str = ""
+) -> None:
+    """Raise an error for an unknown name, and suggest a similar known one.
+
+    Args:
+        kind: What the names are, for the error message, such as "test".
+        names: Names to check.
+        known_names: All valid names.
+        suffix: Text after the name in the error message, such as " of permutation".
+
+    Raises:
+        AttnProbeError: A name is unknown.
+
+    >>> check_known_names("test", ["erasures"], ["erasure", "permutation"])
     Traceback (most recent call last):
     hf_attnprobe.core.errors.AttnProbeError: unknown test 'erasures'; did you mean erasure?
     """
-    known = list(known)
+    known_names = list(known_names)
     for name in names:
-        if name in known:
+        if name in known_names:
             continue
-        meant = near(str(name), known)
-        advice = f"did you mean {meant}?" if meant else f"expected one of {', '.join(known)}"
-        raise AttnProbeError(f"unknown {what} {in_short(name)}{of}; {advice}")
+        similar_name = find_similar_name(str(name), known_names)
+        if similar_name:
+            advice = f"did you mean {similar_name}?"
+        else:
+            advice = f"expected one of {', '.join(known_names)}"
+        raise AttnProbeError(f"unknown {kind} {format_short(name)}{suffix}; {advice}")
 
 
-def near(name: str, known: Iterable[str]) -> str | None:
-    """Which of the known names a mistyped one may mean.
+def find_similar_name(name: str, known_names: Iterable[str]) -> str | None:
+    """Return the known name that is most similar to a mistyped one, or None.
 
-    >>> near("--modle", ["--model", "--heads"])
+    Args:
+        name: The mistyped name.
+        known_names: All valid names.
+
+    >>> find_similar_name("--modle", ["--model", "--heads"])
     '--model'
     """
-    return next(
-        iter(difflib.get_close_matches(name, list(known), n=1, cutoff=0.7)),
-        None,
-    )
+    matches = difflib.get_close_matches(name, list(known_names), n=1, cutoff=0.7)
+    return matches[0] if matches else None
 
 
-def check_at_least(least: float | None, **values: Any) -> None:
-    """Raises AttnProbeError where a number is below ``least``; None was not given."""
-    for name, item in _items(values) if least is not None else ():
-        if item is not None and not item >= least:
+def check_minimum(minimum: float | None, **values: Any) -> None:
+    """Raise an error if a number is too small.
+
+    Args:
+        minimum: Smallest allowed number; None allows every number.
+        values: Values by the name of their option, or lists of values. None is not checked.
+
+    Raises:
+        AttnProbeError: A number is below the minimum.
+    """
+    if minimum is None:
+        return
+    for name, value in _iterate_values(values):
+        if value is not None and not value >= minimum:
             raise AttnProbeError(
-                f"{name} must be at least {least:g}, got {in_short(item)}; give more"
+                f"{name} must be at least {minimum:g}, got {format_short(value)}; increase it"
             )
 
 
-def _items(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yields values with their names, those of a list each by itself."""
+def _iterate_values(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield each value with its name; the items of a list are yielded one by one."""
     for name, value in values.items():
         for item in value if isinstance(value, list | tuple) else [value]:
             yield name, item
 
 
-def check_at_most(most: float | None, **values: Any) -> None:
-    """Raises AttnProbeError where a number is above ``most``, or none that is finite.
+def check_maximum(maximum: float | None, **values: Any) -> None:
+    """Raise an error if a number is too large or not finite.
 
-    Without ``most`` it must be within ± :data:`LARGEST`.
+    Args:
+        maximum: Largest allowed number; None means `MAX_NUMBER`.
+        values: Values by the name of their option, or lists of values. Only numbers are checked.
+
+    Raises:
+        AttnProbeError: A number is above the maximum, below −`MAX_NUMBER`, infinite or NaN.
     """
-    bound = LARGEST if most is None else most
-    for name, item in _items(values):
-        if isinstance(item, bool) or not isinstance(item, int | float):
+    upper_bound = MAX_NUMBER if maximum is None else maximum
+    for name, value in _iterate_values(values):
+        if isinstance(value, bool) or not isinstance(value, int | float):
             continue
-        if isinstance(item, float) and not math.isfinite(item):
-            raise AttnProbeError(f"expected a finite number for {name}, got {item}; give one")
-        if not -LARGEST <= item <= bound:
-            limit = f"at most {bound:,}"
-            if item < 0:
-                limit = f"at least {-LARGEST:,}"
-            raise AttnProbeError(f"{name} must be {limit}, got {in_short(item)}; give another")
+        if isinstance(value, float) and not math.isfinite(value):
+            raise AttnProbeError(f"{name} must be a finite number, got {value}; choose another")
+        if not -MAX_NUMBER <= value <= upper_bound:
+            limit = f"at least {-MAX_NUMBER:,}" if value < 0 else f"at most {upper_bound:,}"
+            raise AttnProbeError(
+                f"{name} must be {limit}, got {format_short(value)}; choose another"
+            )
 
 
-# --- a model by its name ------------------------------------------------------------------
+# --- Models by name ---
 
 Task = Literal[
     "text-classification",
@@ -306,167 +384,207 @@ Task = Literal[
     "image-classification",
     "text-generation",
 ]
+"""Tasks of models, with the names that pipelines of Transformers use."""
 
 
 @dataclasses.dataclass(frozen=True)
 class SavedModel(Options):
-    """A model that was saved: its name, and what loading it needs to know.
+    """Name of a saved model, with the options to load it.
 
-    Verbs take it wherever they take a model:
-    ``audit(SavedModel("org/model", revision="v1"), "sst")``.
-    A folder or a Hub id alone stands for ``SavedModel(model)``.
+    Every function that takes a model also takes a `SavedModel`. A folder or Hub id alone stands for
+    ``SavedModel(model)``.
+
+    Example:
+        audit(SavedModel("org/model", revision="v1"), "sst")
     """
 
     model: str | Path = option(help="folder or Hub id of the model")
     task: Task | None = option(
         None,
-        "head that is meant, where the model's configuration names none",
-        daily=False,
+        "task of the model, if its configuration does not name one",
+        basic=False,
     )
     revision: str | None = option(
         None,
         "branch, tag or commit on the Hub, also written as org/name@revision",
-        daily=False,
+        basic=False,
     )
     subfolder: str | None = option(
         None,
         "folder of the model within its repository or folder",
         metavar="FOLDER",
-        daily=False,
+        basic=False,
     )
     gguf_file: str | None = option(
         None,
         "GGUF file of a language model within its repository or folder, which is dequantised",
         metavar="FILE",
-        daily=False,
+        basic=False,
     )
     token: str | None = option(
         None,
-        "token of the Hub for a private model (default: that of hf auth login, or of the "
+        "token of the Hub for a private model (default: the token of hf auth login, or of the "
         "variable HF_TOKEN); it is not recorded",
         secret=True,
-        daily=False,
+        basic=False,
     )
     trust_remote_code: bool = option(
-        False, "run code that comes with a model from the Hub", daily=False
+        False, "run code that comes with a model from the Hub", basic=False
     )
     allow_pickle: bool = option(
         False,
-        "read weights that are not safetensors; reading those can run code hidden in them",
-        daily=False,
+        "read weights that are not safetensors; such files can run hidden code",
+        basic=False,
     )
 
 
-def as_saved(model: Any) -> Any:
-    """A model given by its name, as :class:`SavedModel`; an object as it is."""
+def to_saved_model(model: Any) -> Any:
+    """Convert the name of a model to a :class:`SavedModel`; return other objects unchanged.
+
+    Args:
+        model: A folder, a Hub id, or a model object.
+    """
     is_name = isinstance(model, str | os.PathLike)
     return SavedModel(os.fspath(model)) if is_name else model
 
 
-def check_name(what: str, name: str) -> None:
-    """Raises AttnProbeError where no file system and no Hub can know a name.
+def check_name(purpose: str, name: str) -> None:
+    """Raise an error for a name that can be neither a path nor a Hub id.
 
     Args:
-        what: the option that it was given for.
-        name: a path or an id.
+        purpose: The option to which the name belongs, for the error message.
+        name: A path or an id.
+
+    Raises:
+        AttnProbeError: The name contains a null character, or a part that is too long.
     """
-    longest = max(len(part.encode(errors="replace")) for part in name.split("/"))
-    if longest > LONGEST_PART or "\0" in name:
+    n_bytes = max(len(part.encode(errors="replace")) for part in name.split("/"))
+    if n_bytes > MAX_NAME_BYTES or "\0" in name:
         raise AttnProbeError(
-            f"expected a path or an id for {what}, of at most {LONGEST_PART} bytes "
-            f"between its /, got {in_short(name)}"
+            f"expected a path or an id for {purpose}, of at most {MAX_NAME_BYTES} bytes "
+            f"between its /, got {format_short(name)}"
         )
 
 
-def check_path(what: str, name: str) -> None:
-    """Raises AttnProbeError where a name can only be a path, and nothing is there.
+def check_path(purpose: str, name: str) -> None:
+    """Raise an error for a name that must be a path but does not exist.
 
-    Hub ids have one / at most, and no full stop in front.
+    A Hub id has at most one slash and does not begin with a full stop. Other names must be paths.
 
     Args:
-        what: that is expected there.
-        name: a path or an id, which may end in @revision.
+        purpose: What the path should contain, for the error message, such as "model".
+        name: A path or an id, possibly followed by ``@revision``.
+
+    Raises:
+        AttnProbeError: The path does not exist.
     """
-    place = name if Path(name).exists() else name.partition("@")[0]
-    is_path = place.startswith((".", "/", "~")) or place.count("/") > 1
-    if is_path and "://" not in place and not Path(place).exists():
-        raise AttnProbeError(f"expected a {what} at {place}, there is nothing; check the path")
+    path = name if Path(name).exists() else name.partition("@")[0]
+    is_path = path.startswith((".", "/", "~")) or path.count("/") > 1
+    if is_path and "://" not in path and not Path(path).exists():
+        raise AttnProbeError(
+            f"expected a {purpose} at {path}, which does not exist; check the path"
+        )
 
 
-# --- options as text --------------------------------------------------------------------
+# --- Options as text ---
 
 
-def item_of(hint: Any) -> tuple[Any, bool]:
-    """What a text of an option is read as, and whether there may be several.
+def get_item_type(hint: Any) -> tuple[Any, bool]:
+    """Return the type as which the text of an option is read, and whether it is a list.
 
-    >>> item_of(Sequence[float] | None), item_of(str | int | None)
+    Args:
+        hint: Type hint of the option.
+
+    >>> get_item_type(Sequence[float] | None), get_item_type(str | int | None)
     ((<class 'float'>, True), (<class 'str'>, False))
     """
-    kinds = alternatives(hint)
-    lists = [kind for kind in kinds if get_origin(kind) not in (None, Literal)]
-    return (get_args(lists[0])[0], True) if lists else (kinds[0], False)
+    alternatives = list_alternatives(hint)
+    list_types = [kind for kind in alternatives if get_origin(kind) not in (None, Literal)]
+    if list_types:
+        return get_args(list_types[0])[0], True
+    return alternatives[0], False
 
 
-def from_text(kind: type[Options], name: str, text: str) -> Any:
-    """The value of a field that is written as text; those of a list are divided by commas.
-
-    Raises:
-        AttnProbeError: a text that is not of the field's type.
-    """
-    hint = hints_of(kind)[name]  # type: ignore[arg-type]  # a class has a hash
-    item, several = item_of(hint)
-    if text == "none" and fits(None, hint):
-        return None
-    try:
-        return [_read(item, part) for part in text.split(",")] if several else _read(item, text)
-    except (ValueError, KeyError) as error:
-        raise AttnProbeError(f"expected {describe(hint)} for {name}, got {text!r}") from error
-
-
-def _read(kind: Any, text: str) -> Any:
-    if kind is bool:
-        return {"true": True, "false": False}[text]
-    return kind(text) if kind in (int, float) else text
-
-
-def asked_in_words(
-    names: Sequence[str] | None,
-    words: Sequence[str],
-    kinds: Mapping[str, type[Options]],
-) -> dict[str, dict[str, Any]]:
-    """The tests that a command line asks for, as :func:`options_by_test` takes them.
-
-        asked_in_words(None, ["permutation.n_permutations=50"], kinds)
-        {"default": {}, "permutation": {"n_permutations": 50}}
+def parse_option(option_class: type[Options], name: str, text: str) -> Any:
+    """Parse the value of an option from text; items of a list are separated by commas.
 
     Args:
-        names: of the tests; None is "default".
-        words: options as TEST.OPTION=VALUE; a test whose option is set is asked for too.
-        kinds: the classes of the options of all tests, by name of the test.
+        option_class: Class of the options.
+        name: Name of the option.
+        text: The value as text; "none" for None.
+
+    Returns:
+        The value.
 
     Raises:
-        AttnProbeError: another form, an unknown test or option, or a value of a wrong type.
+        AttnProbeError: The text cannot be converted to the type of the option.
     """
-    asked: dict[str, dict[str, Any]] = {
-        name: {} for name in ([DEFAULT] if names is None else names)
+    hint = get_field_types(option_class)[name]
+    item_type, is_list = get_item_type(hint)
+    if text == "none" and matches_type(None, hint):
+        return None
+    try:
+        if is_list:
+            return [_parse_item(item_type, part) for part in text.split(",")]
+        return _parse_item(item_type, text)
+    except (ValueError, KeyError) as error:
+        raise AttnProbeError(f"expected {describe_type(hint)} for {name}, got {text!r}") from error
+
+
+def _parse_item(item_type: Any, text: str) -> Any:
+    """Convert text to a bool, int or float; for other types return the text."""
+    if item_type is bool:
+        return {"true": True, "false": False}[text]
+    return item_type(text) if item_type in (int, float) else text
+
+
+def parse_set_arguments(
+    names: Sequence[str] | None,
+    assignments: Sequence[str],
+    option_classes: Mapping[str, type[Options]],
+) -> dict[str, dict[str, Any]]:
+    """Parse the tests and options of a command line, ``--tests NAME --set TEST.OPTION=VALUE``.
+
+    Args:
+        names: Names of tests; None selects "default".
+        assignments: Options as TEST.OPTION=VALUE. A test whose option is set is also selected.
+        option_classes: Classes of the options of all tests, by name of the test.
+
+    Returns:
+        A selection of tests for :func:`parse_test_selection`.
+
+    Raises:
+        AttnProbeError: An assignment has another form, the test or option is unknown, or the value has
+            the wrong type.
+
+    Example:
+        parse_set_arguments(None, ["permutation.n_permutations=50"], option_classes)
+        # {"default": {}, "permutation": {"n_permutations": 50}}
+    """
+    selection: dict[str, dict[str, Any]] = {
+        name: {} for name in ([DEFAULT_TESTS] if names is None else names)
     }
-    for word in words:
-        path, equals, text = word.partition("=")
+    for assignment in assignments:
+        path, equals_sign, text = assignment.partition("=")
         test, dot, name = path.partition(".")
-        if not (dot and equals):
-            raise AttnProbeError(f"expected TEST.OPTION=VALUE behind --set, got {word!r}")
-        check_known("test", [test], kinds)
-        check_known("option", [name], names_of([kinds[test]]), of=f" of {test}")
-        asked.setdefault(test, {})[name] = from_text(kinds[test], name, text)
-    return asked
+        if not (dot and equals_sign):
+            raise AttnProbeError(f"expected TEST.OPTION=VALUE after --set, got {assignment!r}")
+        check_known_names("test", [test], option_classes)
+        option_class = option_classes[test]
+        check_known_names("option", [name], collect_fields([option_class]), suffix=f" of {test}")
+        selection.setdefault(test, {})[name] = parse_option(option_class, name, text)
+    return selection
 
 
-def as_text(value: Any) -> str:
-    """A value as :func:`from_text` reads it.
+def format_option_value(value: Any) -> str:
+    """Format the value of an option as text that :func:`parse_option` can read.
 
-    >>> as_text([0.01, 0.05]), as_text(True), as_text(None)
+    Args:
+        value: The value.
+
+    >>> format_option_value([0.01, 0.05]), format_option_value(True), format_option_value(None)
     ('0.01,0.05', 'true', 'none')
     """
     if isinstance(value, list | tuple):
-        return ",".join(map(as_text, value))
+        return ",".join(map(format_option_value, value))
     return str(value).lower() if value is None or isinstance(value, bool) else str(value)

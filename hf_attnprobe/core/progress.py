@@ -1,6 +1,6 @@
-"""While a verb works: one bar on stderr, and none of the libraries below.
+"""Progress bars on stderr, and context managers that silence the libraries this package uses.
 
-The bar says what is done, what is left, and how long that takes.
+Start reading at :class:`ProgressBar`.
 """
 
 import sys
@@ -10,154 +10,178 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from hf_attnprobe.core.terminal import one_line, show, visible
+from hf_attnprobe.core.terminal import escape_control_characters, escape_line, print_text
 
 
-BAR = "{desc}: {percentage:3.0f}%|{bar}| {elapsed}{postfix}"
-SECONDS_BETWEEN_LINES = 30.0  # in a file, where no bar can move
+BAR_FORMAT = "{desc}: {percentage:3.0f}%|{bar}| {elapsed}{postfix}"
+"""Format string of tqdm for the bar: name, percentage, bar, elapsed time, and a free text."""
 SECONDS_TO_FIRST_LINE = 8.0
+"""Seconds until the first progress line if stderr is not a terminal, such as a log file."""
+SECONDS_BETWEEN_LINES = 30.0
+"""Seconds between later progress lines if stderr is not a terminal."""
 
 
 @dataclass
-class Bar:
-    """How far some work is, shown on stderr while the bar is open.
+class ProgressBar:
+    """A progress bar on stderr, which is open inside a ``with`` block.
 
-        with Bar("training") as bar:
-            bar.move(left=40.0, doing="epoch 1 of 8")
-
-    On a terminal and in a notebook a line that moves; in a file a plain line now and
-    then. There is one at a time: a bar that is opened inside another has no line of its
-    own, and what it says is said of the part that the outer one is at.
+    On a terminal and in a notebook it is one line that is rewritten; in a log file it prints a line
+    now and then. Only one bar is displayed at a time: a bar that is opened inside another one reports
+    its progress to the outer bar, as progress of the part that the outer bar is working on.
 
     Attributes:
-        name: stands before it.
-        shown: whether there is anything to see.
-        n_parts: how many parts the work has, of about one size.
-        of: what a part is called.
-        clock: seconds.
+        name: Text in front of the bar.
+        shown: Whether anything is displayed.
+        n_parts: Number of parts of the work, which should take about equally long.
+        part_name: What a part is called, for example "model".
+        clock: Function that returns the current time in seconds.
+
+    Example:
+        with ProgressBar("training") as bar:
+            bar.update(seconds_left=40.0, activity="epoch 1 of 8")
     """
 
     name: str
     shown: bool = True
     n_parts: int = 1
-    of: str = "part"
+    part_name: str = "part"
     clock: Callable[[], float] = time.perf_counter
-    _open: ClassVar[list["Bar"]] = []
-    _outer: "Bar | None" = field(default=None, init=False)
-    _line: Any = field(default=None, init=False)
-    _share: float = field(default=0.0, init=False)
-    _part: str = field(default="", init=False)
-    _seconds: list[float] = field(default_factory=list, init=False)
+    _open_bars: ClassVar[list["ProgressBar"]] = []
+    _outer_bar: "ProgressBar | None" = field(default=None, init=False)
+    _tqdm: Any = field(default=None, init=False)
+    _share_done: float = field(default=0.0, init=False)
+    _current_part: str = field(default="", init=False)
+    _seconds_by_part: list[float] = field(default_factory=list, init=False)
 
-    def __enter__(self) -> "Bar":
-        self._begun = self._part_begun = self._told = self.clock()
+    def __enter__(self) -> "ProgressBar":
+        self._start = self._part_start = self._last_line = self.clock()
         if self.shown:
-            self._outer = self._open[-1] if self._open else None
-            self._open.append(self)
+            self._outer_bar = self._open_bars[-1] if self._open_bars else None
+            self._open_bars.append(self)
         return self
 
-    def __exit__(self, kind: object, *_: object) -> None:
+    def __exit__(self, error_type: object, *_: object) -> None:
         if not self.shown:
             return
-        self._open.remove(self)
-        if self._line is not None:
-            if kind is None:
-                self._line.n = 1.0
-                self._line.set_postfix_str("", refresh=False)
-            self._line.close()
-        elif self._told > self._begun and kind is None:
-            taken = in_words(self.clock() - self._begun)
-            show(f"{self.name}: done in {taken}", file=sys.stderr)
+        self._open_bars.remove(self)
+        if self._tqdm is not None:
+            if error_type is None:
+                self._tqdm.n = 1.0
+                self._tqdm.set_postfix_str("", refresh=False)
+            self._tqdm.close()
+        elif self._last_line > self._start and error_type is None:
+            duration = format_duration(self.clock() - self._start)
+            print_text(f"{self.name}: done in {duration}", file=sys.stderr)
 
-    def part(self, name: str) -> None:
-        """The next part begins, and what was open of the last one is done."""
-        now = self.clock()
-        if self._part:
-            self._seconds.append(now - self._part_begun)
-        self._part, self._part_begun = name, now
-
-    def move(self, left: float | None, doing: str = "") -> None:
-        """Shows what is done, never less than before.
+    def start_part(self, name: str) -> None:
+        """Start the next part of the work, and count the current one as finished.
 
         Args:
-            left: seconds, of the part; None where nobody knows.
-            doing: at the moment.
+            name: Name of the part, for example the folder of a model.
+        """
+        now = self.clock()
+        if self._current_part:
+            self._seconds_by_part.append(now - self._part_start)
+        self._current_part, self._part_start = name, now
+
+    def update(self, seconds_left: float | None, activity: str = "") -> None:
+        """Display the progress. The displayed percentage never decreases.
+
+        Args:
+            seconds_left: Estimated seconds until the current part is finished; None if unknown.
+            activity: Short description of what is being done.
         """
         if not self.shown:
             return
         now = self.clock()
-        if left is not None:
-            # Parts that did not begin take as long as the others on average.
-            known = [*self._seconds, now - self._part_begun + left]
-            n_to_come = max(self.n_parts - len(known), 0)
-            left += n_to_come * sum(known) / len(known)
-        if self._part:
-            number = f"{self.of} {len(self._seconds) + 1} of {self.n_parts}"
-            doing = ", ".join(filter(None, [f"{number}: {self._part}", doing]))
-        if self._outer is not None:
-            self._outer.move(left, doing)
+        if seconds_left is not None:
+            # Parts that have not started are expected to take as long as the others on average.
+            expected_seconds = [*self._seconds_by_part, now - self._part_start + seconds_left]
+            n_unstarted = max(self.n_parts - len(expected_seconds), 0)
+            seconds_left += n_unstarted * sum(expected_seconds) / len(expected_seconds)
+        if self._current_part:
+            part_number = f"{self.part_name} {len(self._seconds_by_part) + 1} of {self.n_parts}"
+            activity = _join_nonempty(f"{part_number}: {self._current_part}", activity)
+        if self._outer_bar is not None:
+            self._outer_bar.update(seconds_left, activity)
             return
-        spent = now - self._begun
-        if left and spent > 0:
-            self._share = max(self._share, spent / (spent + left))
-        self._draw("" if left is None else f"{in_words(left)} left", doing, now)
+        elapsed = now - self._start
+        if seconds_left and elapsed > 0:
+            self._share_done = max(self._share_done, elapsed / (elapsed + seconds_left))
+        time_left = "" if seconds_left is None else f"{format_duration(seconds_left)} left"
+        self._draw(time_left, activity, now)
 
-    def count(self, n_done: int, n: int, of: str) -> None:
-        """Shows how many of equal pieces are done.
+    def update_count(self, n_done: int, n_total: int, unit: str) -> None:
+        """Display how many of several equally large pieces of work are finished.
 
         Args:
-            of: what they are called.
+            n_done: Number of finished pieces, at least 1.
+            n_total: Number of all pieces.
+            unit: What the pieces are called, for example "prompts".
         """
-        spent = self.clock() - self._begun
-        self.move(spent / n_done * (n - n_done), f"{n_done} of {n} {of}")
+        elapsed = self.clock() - self._start
+        seconds_left = elapsed / n_done * (n_total - n_done)
+        self.update(seconds_left, f"{n_done} of {n_total} {unit}")
 
-    def say(self, line: str) -> None:
-        """Writes a line of its own, above the bar."""
+    def print_line(self, line: str) -> None:
+        """Print a line above the bar."""
         if self.shown:
-            say(line)
+            print_line(line)
 
-    def _draw(self, left: str, doing: str, now: float) -> None:
-        if not is_live():
-            is_first = self._told == self._begun
-            wait = SECONDS_TO_FIRST_LINE if is_first else SECONDS_BETWEEN_LINES
-            if now - self._told >= wait:
-                self._told = now
-                said = ", ".join(filter(None, [f"{self._share:.0%}", left, doing]))
-                show(f"{self.name}: {said}", file=sys.stderr)
+    def _draw(self, time_left: str, activity: str, now: float) -> None:
+        """Redraw the bar, or print a line if enough time has passed since the last one."""
+        if not supports_live_line():
+            is_first = self._last_line == self._start
+            interval = SECONDS_TO_FIRST_LINE if is_first else SECONDS_BETWEEN_LINES
+            if now - self._last_line >= interval:
+                self._last_line = now
+                status = _join_nonempty(f"{self._share_done:.0%}", time_left, activity)
+                print_text(f"{self.name}: {status}", file=sys.stderr)
             return
-        if self._line is None:
+        if self._tqdm is None:
             from tqdm import tqdm
 
-            self._line = tqdm(
+            self._tqdm = tqdm(
                 total=1.0,
-                desc=one_line(self.name),
-                bar_format=BAR,
+                desc=escape_line(self.name),
+                bar_format=BAR_FORMAT,
                 miniters=0,
                 dynamic_ncols=True,
             )
-        self._line.set_description_str(one_line(self.name), refresh=False)
-        said = ", ".join(filter(None, [left, doing]))
-        self._line.set_postfix_str(one_line(said), refresh=False)
-        self._line.update(self._share - self._line.n)
+        self._tqdm.set_description_str(escape_line(self.name), refresh=False)
+        status = _join_nonempty(time_left, activity)
+        self._tqdm.set_postfix_str(escape_line(status), refresh=False)
+        self._tqdm.update(self._share_done - self._tqdm.n)
 
 
-def say(line: str) -> None:
-    """Writes a line to stderr, above a bar that is open."""
+def _join_nonempty(*texts: str) -> str:
+    """Join the texts that are not empty with commas."""
+    return ", ".join(filter(None, texts))
+
+
+def print_line(line: str) -> None:
+    """Print a line to stderr, above an open progress bar."""
     from tqdm import tqdm
 
-    tqdm.write(visible(line), file=sys.stderr)
+    tqdm.write(escape_control_characters(line), file=sys.stderr)
 
 
-def is_live() -> bool:
-    """Whether a line on stderr can be written anew: on a terminal, and in a notebook."""
-    in_notebook = type(sys.stderr).__module__.startswith("ipykernel")
-    return in_notebook or sys.stderr.isatty()
+def supports_live_line() -> bool:
+    """Return whether a line on stderr can be rewritten: on a terminal, and in a notebook."""
+    is_notebook = type(sys.stderr).__module__.startswith("ipykernel")
+    return is_notebook or sys.stderr.isatty()
 
 
-def in_words(seconds: float) -> str:
-    """A duration as one says it.
+def format_duration(seconds: float) -> str:
+    """Format an approximate duration for people.
 
-    >>> in_words(9.4), in_words(140), in_words(8000)
+    Args:
+        seconds: The duration.
+
+    Returns:
+        A text such as "about 10 s".
+
+    >>> format_duration(9.4), format_duration(140), format_duration(8000)
     ('about 10 s', 'about 2 min', 'about 2.2 h')
     """
     if seconds < 100:
@@ -168,17 +192,19 @@ def in_words(seconds: float) -> str:
 
 
 @contextmanager
-def quiet_libraries() -> Iterator[None]:
-    """Bars of Transformers, the Hub and datasets are off, and Transformers' warnings too.
+def silence_libraries() -> Iterator[None]:
+    """Switch off the progress bars of Transformers and datasets, and warnings of Transformers.
 
-    Afterwards everything is as it was. Also a decorator: ``@quiet_libraries()``.
+    The previous settings are restored afterwards. It can also be used as a decorator:
+    ``@silence_libraries()``.
     """
-    with _quiet_transformers(), quiet_datasets():
+    with _silence_transformers(), silence_datasets():
         yield
 
 
 @contextmanager
-def _quiet_transformers() -> Iterator[None]:
+def _silence_transformers() -> Iterator[None]:
+    """Switch off the progress bars and warnings of Transformers temporarily."""
     import transformers
 
     log = transformers.logging
@@ -194,8 +220,8 @@ def _quiet_transformers() -> Iterator[None]:
 
 
 @contextmanager
-def quiet_datasets() -> Iterator[None]:
-    """Bars of datasets are off; as :func:`quiet_libraries`."""
+def silence_datasets() -> Iterator[None]:
+    """Switch off the progress bars of datasets temporarily."""
     import datasets
 
     had_bars = not datasets.are_progress_bars_disabled()

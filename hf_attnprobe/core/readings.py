@@ -1,6 +1,7 @@
-"""What reports say of a statistic, and what kind of number its mean is.
+"""Descriptions of statistics for reports.
 
-The sentence is for readers alone; what is computed follows from the kind.
+A reading contains the sentence that a report prints for a statistic. It also says whether the values
+are shares, which decides how the confidence interval of their mean is computed.
 """
 
 from collections.abc import Mapping
@@ -9,12 +10,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Reading:
-    """The record of a statistic.
+    """Description of a statistic.
 
     Attributes:
-        sentence: with places for ``{mean}``, ``{median}`` and ``{key}``.
-        is_share: whether its values are shares. Where every text has 0 or 1 the mean is
-            a share of texts, and its interval the exact one.
+        sentence: Template of the sentence in reports, with the placeholders ``{mean}``, ``{median}``
+            and ``{key}``.
+        is_share: Whether the values are shares between 0 and 1. If the value of every text is 0 or 1,
+            the mean is a proportion of the texts, and it gets an exact binomial interval.
     """
 
     sentence: str
@@ -22,23 +24,42 @@ class Reading:
 
 
 TestReadings = Mapping[str, Reading | str]
-"""By statistic; a sentence alone is the reading of what is no share."""
+"""Readings of one test by statistic; a plain sentence stands for a reading that is not a share."""
 Readings = Mapping[str, TestReadings]
-"""By test and statistic."""
+"""Readings by test and statistic."""
 
 
-def share(sentence: str) -> Reading:
-    """The reading of a statistic whose values are shares."""
+def make_share_reading(sentence: str) -> Reading:
+    """Return the reading of a statistic whose values are shares.
+
+    Args:
+        sentence: Template of the sentence in reports.
+    """
     return Reading(sentence, is_share=True)
 
 
-def sentence_of(test: str, statistic: str, readings: Readings) -> str:
-    """What is said of a statistic ``name`` or ``name@key``."""
-    found = readings[test][statistic.partition("@")[0]]
-    return found if isinstance(found, str) else found.sentence
+def get_sentence(test: str, statistic: str, readings: Readings) -> str:
+    """Return the sentence template of a statistic.
+
+    Args:
+        test: Name of the test.
+        statistic: Name of the statistic, ``name`` or ``name@key``; the key does not matter.
+        readings: Readings of all tests.
+
+    Raises:
+        KeyError: The statistic has no reading.
+    """
+    reading = readings[test][statistic.partition("@")[0]]
+    return reading if isinstance(reading, str) else reading.sentence
 
 
 def is_declared_share(test: str, statistic: str, readings: Readings) -> bool:
-    """Whether the values of ``name`` or ``name@key`` are shares; False if unknown."""
-    found = readings.get(test, {}).get(statistic.partition("@")[0])
-    return isinstance(found, Reading) and found.is_share
+    """Return whether a statistic is declared to be a share; False if it has no reading.
+
+    Args:
+        test: Name of the test.
+        statistic: Name of the statistic, ``name`` or ``name@key``; the key does not matter.
+        readings: Readings of all tests.
+    """
+    reading = readings.get(test, {}).get(statistic.partition("@")[0])
+    return isinstance(reading, Reading) and reading.is_share

@@ -1,7 +1,10 @@
-"""Plain data by type hints: values to JSON, and JSON or YAML to values, in one place.
+"""Conversion between dataclasses and plain data (JSON and YAML), driven by type hints.
 
-What a file holds is a dataclass of dataclasses. One reader follows their hints and names the
-field that is wrong: YAML that stands beside the code, summaries of finished runs.
+:func:`to_plain` converts a dataclass to dicts, lists and numbers. :func:`parse_plain` converts them back,
+and names the field in an error if a value has another type than the hint of its field. It reads the
+YAML files of this package and the summaries of finished runs.
+
+:func:`matches_type` and :func:`describe_type` check values of options by their type hints.
 """
 
 import dataclasses
@@ -26,10 +29,13 @@ import yaml
 from hf_attnprobe.core.errors import AttnProbeError
 
 
-LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-hints_of = cache(get_type_hints)
-"""The types of a class's fields by name; of 64 summaries each is asked for once."""
-WORDS: dict[Any, str] = {
+YAML_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""Safe YAML loader, implemented in C if that is installed."""
+MAX_DISPLAY_LENGTH = 200
+"""Maximum length of a value in an error message, in characters."""
+MAX_DISPLAY_DIGITS = 80
+"""Maximum length of an integer in an error message, in digits."""
+TYPE_DESCRIPTIONS: dict[Any, str] = {
     str: "a text",
     int: "a whole number",
     float: "a number",
@@ -38,172 +44,237 @@ WORDS: dict[Any, str] = {
     list: "a list",
     dict: "names with values",
 }
+"""Names of types in error messages."""
 
 
-def read_packaged(file: Path, kind: Any) -> Any:
-    """The content of a YAML file of the package as values of a type, see :func:`from_plain`."""
-    content = yaml.load(file.read_text(encoding="utf-8"), LOADER)  # nosec B506: a safe loader
-    return from_plain(kind, content, file.name)
+@cache
+def get_field_types(data_class: Any) -> dict[str, Any]:
+    """Return the type hints of the fields of a class by name; results are cached."""
+    return get_type_hints(data_class)
 
 
-def read_json(file: Path, kind: Any, advice: str) -> Any:
-    """Returns the content of a JSON file as a value of a type, see :func:`from_plain`.
+def read_package_yaml(file: Path, hint: Any) -> Any:
+    """Read a YAML file that is part of this package.
 
     Args:
-        advice: what to do where it is none.
+        file: Path of the file.
+        hint: Type of its content, see :func:`parse_plain`.
+
+    Returns:
+        A value of this type.
+    """
+    content = yaml.load(file.read_text(encoding="utf-8"), YAML_LOADER)  # nosec B506: a safe loader
+    return parse_plain(hint, content, file.name)
+
+
+def read_json(file: Path, hint: Any, advice: str) -> Any:
+    """Read a JSON file.
+
+    Args:
+        file: Path of the file.
+        hint: Type of its content, see :func:`parse_plain`.
+        advice: What the user can do if the file cannot be read, for the error message.
+
+    Returns:
+        A value of this type.
 
     Raises:
-        AttnProbeError: the file is not there, is no JSON, or holds something else.
+        AttnProbeError: The file does not exist, is not JSON, or has content of another type.
     """
     try:
-        return from_plain(kind, json.loads(file.read_text(encoding="utf-8")))
+        return parse_plain(hint, json.loads(file.read_text(encoding="utf-8")))
     except (OSError, ValueError, RecursionError) as error:
         raise AttnProbeError(f"cannot read {file} ({error}); {advice}") from error
 
 
-def plain(value: Any) -> Any:
-    """Dataclasses as dicts, tuples as lists, enums as their values, NaN as None.
+# --- Values to plain data ---
 
-    A field may have another name there: ``field(metadata={"written_as": "mean"})``. What has
-    a function ``parse``, as the name of a data set, is its text.
 
-    >>> plain({"ci95": (0.5, float("nan"))})
+def to_plain(value: Any) -> Any:
+    """Convert a value to plain data that JSON can store.
+
+    Dataclasses become dicts, tuples become lists, enums become their values, and NaN becomes None. A
+    field can be renamed with ``field(metadata={"plain_name": "mean"})``. An object with a method
+    ``parse``, such as the name of a data set, becomes its text.
+
+    Args:
+        value: The value.
+
+    Returns:
+        Plain data, from which :func:`parse_plain` restores the value.
+
+    >>> to_plain({"ci95": (0.5, float("nan"))})
     {'ci95': [0.5, None]}
     """
-    if hasattr(value, "parse"):  # what can be made of its text again
+    if hasattr(value, "parse"):
         return str(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return plain_fields(value)
+        return convert_fields(value)
     if isinstance(value, Mapping):
-        return {name: plain(inner) for name, inner in value.items()}
+        return {name: to_plain(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(inner) for inner in value]
+        return [to_plain(item) for item in value]
     if isinstance(value, Enum):
         return value.value
     is_nan = isinstance(value, float) and value != value
     return None if is_nan else value
 
 
-def plain_fields(value: Any, *besides: str) -> dict[str, Any]:
-    """The fields of a dataclass by name, but for those that files of their own hold."""
-    fields = [field for field in dataclasses.fields(value) if field.name not in besides]
-    return {written_as(field): plain(getattr(value, field.name)) for field in fields}
-
-
-def written_as(field: dataclasses.Field) -> str:
-    """The name of a field in plain data."""
-    return field.metadata.get("written_as", field.name)
-
-
-def from_plain(hint: Any, value: Any, place: str = "") -> Any:
-    """What :func:`plain` was given, from what it made of it and the type that it had.
-
-    >>> from_plain(tuple[float, ...], [0.5, None])
-    (0.5, nan)
+def convert_fields(value: Any, *excluded: str) -> dict[str, Any]:
+    """Convert the fields of a dataclass instance to plain data.
 
     Args:
-        hint: a type; dataclasses, typed dicts, tuples, mappings, unions and enums of others
-            within. A typed dict may hold more than it names.
-        value: plain data. None is NaN, unless the type takes None.
-        place: where the data stand, for errors: a file, and the names on the way.
+        value: The instance.
+        excluded: Names of fields to leave out, for example because other files store them.
 
-    Raises:
-        AttnProbeError: a value of another type, a name that the dataclass does not know, or
-            one that it needs and that is not there.
+    Returns:
+        Plain data by name.
     """
-    kind = _kind_of(value, hint)
-    if kind is float and value is None:
-        return float("nan")
-    if not _is_written(value, kind):
-        raise _unexpected(describe(hint), in_short(value), place)
-    if hasattr(kind, "parse"):
-        return kind.parse(value)
-    if dataclasses.is_dataclass(kind):
-        return _made(kind, value, place)
-    if is_typeddict(kind):
-        return _known(kind, value, place)
-    inner = get_args(kind)
-    if isinstance(value, dict) and inner:
-        return {name: from_plain(inner[1], v, _below(place, name)) for name, v in value.items()}
-    is_named = hasattr(kind, "_fields")
-    if isinstance(value, list) and (is_named or get_origin(kind) is tuple):
-        kinds = _items(kind, len(value))
-        if len(kinds) != len(value):
-            raise _unexpected(f"{len(kinds)} values", str(len(value)), place)
-        pairs = enumerate(zip(kinds, value, strict=True), 1)
-        items = [from_plain(one, inner, f"{place} {k}".strip()) for k, (one, inner) in pairs]
-        return kind(*items) if is_named else tuple(items)
-    return kind(value) if isinstance(kind, type) and issubclass(kind, Enum) else value
-
-
-def _made(kind: Any, value: Mapping[str, Any], place: str) -> Any:
-    """A dataclass of named values."""
-    fields = {written_as(field): field for field in dataclasses.fields(kind)}
-    missing = dataclasses.MISSING
-    for name, field in fields.items():
-        if name not in value and field.default is field.default_factory is missing:
-            raise _unexpected("a value", "none", _below(place, name))
-    hints, given = hints_of(kind), {}
-    for name, inner in value.items():
-        if name not in fields:
-            raise _unexpected(f"one of {', '.join(fields)}", in_short(name), place)
-        own = fields[name].name
-        given[own] = from_plain(hints[own], inner, _below(place, name))
-    return kind(**given)
-
-
-def _known(kind: Any, value: Mapping[str, Any], place: str) -> dict[str, Any]:
-    """Values by name, those that a typed dict names of its types; there may be others."""
-    for name in sorted(kind.__required_keys__ - value.keys()):
-        raise _unexpected("a value", "none", _below(place, name))
-    hints = hints_of(kind)
     return {
-        name: from_plain(hints.get(name, Any), inner, _below(place, name))
-        for name, inner in value.items()
+        get_plain_name(field): to_plain(getattr(value, field.name))
+        for field in dataclasses.fields(value)
+        if field.name not in excluded
     }
 
 
-def stored_fields(kind: Any, data: Mapping[str, Any], *besides: str) -> dict[str, Any]:
-    """The fields of a result, from a summary that may say more than them.
+def get_plain_name(field: dataclasses.Field) -> str:
+    """Return the name of a dataclass field in plain data."""
+    return field.metadata.get("plain_name", field.name)
+
+
+# --- Plain data to values ---
+
+
+def parse_plain(hint: Any, value: Any, location: str = "") -> Any:
+    """Restore a value from the plain data that :func:`to_plain` made from it.
 
     Args:
-        kind: a dataclass.
-        data: plain data by name.
-        besides: fields that files of their own hold.
+        hint: Type of the value: a dataclass, typed dict, named tuple, tuple, mapping, union or enum,
+            and nested types. A typed dict may have further keys.
+        value: Plain data. None means NaN if the type is float.
+        location: Where the data come from, for error messages: a file and the names of the fields.
+
+    Returns:
+        A value of the type.
 
     Raises:
-        KeyError: the summary lacks a field.
-        AttnProbeError: as :func:`from_plain`.
+        AttnProbeError: A value has another type, a dataclass does not have a field of this name, or
+            a required field is missing.
+
+    >>> parse_plain(tuple[float, ...], [0.5, None])
+    (0.5, nan)
     """
-    hints = hints_of(kind)
-    names = [field.name for field in dataclasses.fields(kind) if field.name not in besides]
-    return {name: from_plain(hints[name], data[name], name) for name in names}
+    kind = _select_type(value, hint)
+    if kind is float and value is None:
+        return float("nan")
+    if not _has_plain_type(value, kind):
+        raise _make_error(describe_type(hint), format_short(value), location)
+    if hasattr(kind, "parse"):
+        return kind.parse(value)
+    if dataclasses.is_dataclass(kind):
+        return _parse_dataclass(kind, value, location)
+    if is_typeddict(kind):
+        return _parse_typed_dict(kind, value, location)
+    type_arguments = get_args(kind)
+    if isinstance(value, dict) and type_arguments:
+        item_type = type_arguments[1]
+        return {
+            name: parse_plain(item_type, item, _extend_location(location, name))
+            for name, item in value.items()
+        }
+    is_named_tuple = hasattr(kind, "_fields")
+    if isinstance(value, list) and (is_named_tuple or get_origin(kind) is tuple):
+        items = _parse_items(kind, value, location)
+        return kind(*items) if is_named_tuple else tuple(items)
+    is_enum = isinstance(kind, type) and issubclass(kind, Enum)
+    return kind(value) if is_enum else value
 
 
-def _below(place: str, name: str) -> str:
-    return f"{place}, {name}" if place else str(name)
+def _parse_items(kind: Any, values: list[Any], location: str) -> list[Any]:
+    """Parse the items of a tuple type."""
+    item_types = _get_item_types(kind, len(values))
+    if len(item_types) != len(values):
+        raise _make_error(f"{len(item_types)} values", str(len(values)), location)
+    return [
+        parse_plain(item_type, item, f"{location} {number}".strip())
+        for number, (item_type, item) in enumerate(zip(item_types, values, strict=True), 1)
+    ]
 
 
-def _unexpected(expected: str, got: str, place: str) -> AttnProbeError:
-    where = f"{place}: " if place else ""
-    return AttnProbeError(f"{where}expected {expected}, got {got}")
+def _parse_dataclass(data_class: Any, value: Mapping[str, Any], location: str) -> Any:
+    """Parse the fields of a dataclass and create an instance."""
+    fields = {get_plain_name(field): field for field in dataclasses.fields(data_class)}
+    for name, field in fields.items():
+        is_required = field.default is field.default_factory is dataclasses.MISSING
+        if is_required and name not in value:
+            raise _make_error("a value", "none", _extend_location(location, name))
+    field_types = get_field_types(data_class)
+    arguments = {}
+    for name, item in value.items():
+        if name not in fields:
+            raise _make_error(f"one of {', '.join(fields)}", format_short(name), location)
+        field_name = fields[name].name
+        arguments[field_name] = parse_plain(
+            field_types[field_name], item, _extend_location(location, name)
+        )
+    return data_class(**arguments)
 
 
-def _items(kind: Any, n: int) -> list[Any]:
-    """The types of the items of a tuple, a list or a named tuple of n values."""
-    if hasattr(kind, "_fields"):
-        return list(hints_of(kind).values())
-    inner = get_args(kind)
-    return list(inner) if get_origin(kind) is tuple and inner[-1] is not ... else [inner[0]] * n
+def _parse_typed_dict(kind: Any, value: Mapping[str, Any], location: str) -> dict[str, Any]:
+    """Parse the values that a typed dict declares, and keep the others as they are."""
+    for name in sorted(kind.__required_keys__ - value.keys()):
+        raise _make_error("a value", "none", _extend_location(location, name))
+    field_types = get_field_types(kind)
+    return {
+        name: parse_plain(field_types.get(name, Any), item, _extend_location(location, name))
+        for name, item in value.items()
+    }
 
 
-# --- Types as they are written -------------------------------------------------------------------
+def parse_fields(data_class: Any, data: Mapping[str, Any], *excluded: str) -> dict[str, Any]:
+    """Parse the fields of a dataclass from plain data that may contain further values.
+
+    Args:
+        data_class: The dataclass.
+        data: Plain data by name.
+        excluded: Names of fields that are not in the data.
+
+    Returns:
+        Values of the fields by name.
+
+    Raises:
+        KeyError: A field is missing.
+        AttnProbeError: See :func:`parse_plain`.
+    """
+    field_types = get_field_types(data_class)
+    return {
+        field.name: parse_plain(field_types[field.name], data[field.name], field.name)
+        for field in dataclasses.fields(data_class)
+        if field.name not in excluded
+    }
 
 
-def alternatives(hint: Any) -> list[Any]:
-    """The types of a union, without None.
+def _extend_location(location: str, name: str) -> str:
+    """Append the name of a field to the location of the data."""
+    return f"{location}, {name}" if location else str(name)
 
-    >>> alternatives(int | None), alternatives(str)
+
+def _make_error(expected: str, received: str, location: str) -> AttnProbeError:
+    """Return the error for a value of another type than expected."""
+    prefix = f"{location}: " if location else ""
+    return AttnProbeError(f"{prefix}expected {expected}, got {received}")
+
+
+# --- Type hints ---
+
+
+def list_alternatives(hint: Any) -> list[Any]:
+    """List the types of a union without None; another type is the only alternative.
+
+    Args:
+        hint: A type hint.
+
+    >>> list_alternatives(int | None), list_alternatives(str)
     ([<class 'int'>], [<class 'str'>])
     """
     if get_origin(hint) not in (Union, UnionType):
@@ -211,25 +282,27 @@ def alternatives(hint: Any) -> list[Any]:
     return [kind for kind in get_args(hint) if kind is not NoneType]
 
 
-def _kind_of(value: Any, hint: Any) -> Any:
-    """The type of a union that a value is of, or the first; another type as it is."""
+def _select_type(value: Any, hint: Any) -> Any:
+    """Return the first type of a union that fits plain data, or the first type if none fits."""
     if value is None and NoneType in get_args(hint):
         return NoneType
-    kinds = alternatives(hint)
-    return next((kind for kind in kinds if _is_written(value, kind)), kinds[0])
+    alternatives = list_alternatives(hint)
+    return next((kind for kind in alternatives if _has_plain_type(value, kind)), alternatives[0])
 
 
-def _is_written(value: Any, kind: Any) -> bool:
-    """Whether plain data stand for a value of a type; what is inside is not looked at."""
+def _has_plain_type(value: Any, kind: Any) -> bool:
+    """Return whether plain data can represent a type; items inside are not checked."""
     if get_origin(kind) is Literal:
         return value in get_args(kind)
-    if isinstance(value, bool):  # which is no number, though Python takes it for one
+    # In Python, a bool is also an int.
+    if isinstance(value, bool):
         return kind in (bool, Any)
-    return isinstance(value, _written(kind))
+    return isinstance(value, _get_plain_types(kind))
 
 
 @cache
-def _written(kind: Any) -> tuple[type, ...]:
+def _get_plain_types(kind: Any) -> tuple[type, ...]:
+    """Return the types of plain data that represent a type."""
     origin = get_origin(kind) or kind
     if hasattr(kind, "parse"):
         return (str,)
@@ -249,63 +322,91 @@ def _written(kind: Any) -> tuple[type, ...]:
     return (list, tuple) if is_list else (origin,)
 
 
-def fits(value: Any, hint: Any) -> bool:
-    """Whether a value is of the type that an option declares.
+def _get_item_types(kind: Any, n_items: int) -> list[Any]:
+    """Return the type of each item of a tuple, list or named tuple type."""
+    if hasattr(kind, "_fields"):
+        return list(get_field_types(kind).values())
+    type_arguments = get_args(kind)
+    has_fixed_length = get_origin(kind) is tuple and type_arguments[-1] is not ...
+    return list(type_arguments) if has_fixed_length else [type_arguments[0]] * n_items
 
-    >>> fits(3, float), fits("3", int), fits(["a"], list[str] | None), fits(True, int)
-    (True, False, True, False)
+
+def matches_type(value: Any, hint: Any) -> bool:
+    """Return whether a value has the type that an option declares.
+
+    Args:
+        value: The value.
+        hint: Type hint of the option. A whole number also matches float.
+
+    >>> matches_type(3, float), matches_type("3", int)
+    (True, False)
+    >>> matches_type(["a"], list[str] | None), matches_type(True, int)
+    (True, False)
     """
-    is_none = value is None and NoneType in get_args(hint)
-    return is_none or any(_is_of(value, kind) for kind in alternatives(hint))
+    is_allowed_none = value is None and NoneType in get_args(hint)
+    return is_allowed_none or any(_matches_kind(value, kind) for kind in list_alternatives(hint))
 
 
-def _is_of(value: Any, kind: Any) -> bool:
-    """Whether a value is of a type that is no union."""
+def _matches_kind(value: Any, kind: Any) -> bool:
+    """Return whether a value, including its items, has a type that is not a union."""
     if dataclasses.is_dataclass(kind) and isinstance(kind, type):
         return isinstance(value, kind)
-    if not _is_written(value, kind):
+    if not _has_plain_type(value, kind):
         return False
     if not isinstance(value, list | tuple) or not get_args(kind):
         return True
-    kinds = _items(kind, len(value))
-    return len(kinds) == len(value) and all(map(fits, value, kinds))
+    item_types = _get_item_types(kind, len(value))
+    return len(item_types) == len(value) and all(map(matches_type, value, item_types))
 
 
-def describe(hint: Any) -> str:
-    """A type in words.
+def describe_type(hint: Any) -> str:
+    """Describe a type in words, for error messages.
 
-    >>> describe(int | None), describe(tuple[float, ...] | None), describe(Literal["a", "b"])
-    ('a whole number', 'a list of numbers', 'a or b')
+    Args:
+        hint: A type hint.
+
+    >>> describe_type(int | None), describe_type(tuple[float, ...] | None)
+    ('a whole number', 'a list of numbers')
+    >>> describe_type(Literal["a", "b"])
+    'a or b'
     """
-    kinds = alternatives(hint)
-    if len(kinds) > 1:
-        return " or ".join(dict.fromkeys(map(describe, kinds)))
-    kind = kinds[0]
+    alternatives = list_alternatives(hint)
+    if len(alternatives) > 1:
+        return " or ".join(dict.fromkeys(map(describe_type, alternatives)))
+    kind = alternatives[0]
     if get_origin(kind) is Literal:
         return " or ".join(map(str, get_args(kind)))
-    if Mapping in _written(kind):
-        return WORDS[dict]
-    if list in _written(kind) and get_args(kind):
-        item = describe(get_args(kind)[0])
-        is_one = item.startswith("a ") and " or " not in item
-        return f"a list of {item.split(' ', 1)[-1].removesuffix('s')}s" if is_one else "a list"
-    is_object = isinstance(kind, type) and not issubclass(kind, Enum) and not hasattr(kind, "parse")
-    return WORDS.get(kind) or (kind.__name__ if is_object else "a text")
+    plain_types = _get_plain_types(kind)
+    if Mapping in plain_types:
+        return TYPE_DESCRIPTIONS[dict]
+    if list in plain_types and get_args(kind):
+        item = describe_type(get_args(kind)[0])
+        if not item.startswith("a ") or " or " in item:
+            return "a list"
+        return f"a list of {item.split(' ', 1)[1].removesuffix('s')}s"
+    if kind in TYPE_DESCRIPTIONS:
+        return TYPE_DESCRIPTIONS[kind]
+    is_text = not isinstance(kind, type) or issubclass(kind, Enum) or hasattr(kind, "parse")
+    return "a text" if is_text else kind.__name__
 
 
-def in_short(value: Any) -> str:
-    """A value in an error's line: its repr, cut where it is long.
+def format_short(value: Any) -> str:
+    """Format a value for an error message: its ``repr``, truncated if it is long.
 
-    >>> in_short("a"), in_short(10**6000)
+    Args:
+        value: Any value.
+
+    Returns:
+        A text of at most about `MAX_DISPLAY_LENGTH` characters.
+
+    >>> format_short("a"), format_short(10**6000)
     ("'a'", 'a whole number of more than 80 digits')
     """
-    if isinstance(value, int) and abs(value) >= 10**80:
-        return "a whole number of more than 80 digits"
+    if isinstance(value, int) and abs(value) >= 10**MAX_DISPLAY_DIGITS:
+        return f"a whole number of more than {MAX_DISPLAY_DIGITS} digits"
     try:
-        said = repr(value)
-    except (
-        ValueError,
-        RecursionError,
-    ):  # such a number, or such nesting, inside it
-        said = f"a {type(value).__name__}"
-    return said if len(said) <= 200 else f"{said[:200]}…"
+        text = repr(value)
+    except (ValueError, RecursionError):
+        # The value contains a huge integer, or is nested too deeply.
+        text = f"a {type(value).__name__}"
+    return text if len(text) <= MAX_DISPLAY_LENGTH else f"{text[:MAX_DISPLAY_LENGTH]}…"

@@ -1,4 +1,9 @@
-"""Lines for a terminal, in which nothing of a user's text is a command to it."""
+"""Printing to a terminal, with control characters escaped.
+
+Texts, class names and file names come from users and from the Hub, and could contain escape sequences
+that move the cursor or change the title of the window. Therefore everything is printed by
+:func:`print_text`.
+"""
 
 import errno
 import os
@@ -7,69 +12,85 @@ import sys
 from typing import TextIO
 
 
-STEERING = re.compile(
+CONTROL_CHARACTERS = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]"
 )
-"""Characters that move the cursor, colour, name windows or turn the direction of writing.
+"""Characters that control a terminal or the direction of writing, or that cannot be encoded.
 
-Line ends and tabs are not among them; half surrogates and noncharacters are, which no file
-can hold.
+The last two are surrogates and noncharacters. Line breaks and tabs are allowed.
 """
 
 
-def visible(text: str) -> str:
-    r"""A text in which characters that steer a terminal are written out.
-
-    >>> visible("a\x1b[31mb"), visible("two\nlines"), visible("\u202eabc")
-    ('a\\x1b[31mb', 'two\nlines', '\\u202eabc')
-    """
-    return STEERING.sub(_written, text)
-
-
-def one_line(text: str) -> str:
-    r"""As :func:`visible`, line ends and tabs written out too.
-
-    >>> one_line("two\nlines")
-    'two\\nlines'
-    """
-    return visible(text).replace("\n", "\\n").replace("\t", "\\t")
-
-
-def show(text: object, *, end: str = "\n", file: TextIO | None = None) -> None:
-    """Prints a text, made visible; the one place of this package that prints.
+def escape_control_characters(text: str) -> str:
+    r"""Replace control characters with visible escape sequences; keep line breaks and tabs.
 
     Args:
-        text: of any lines.
-        end: what follows it.
-        file: default stdout. What its encoding lacks is written out.
+        text: Any text.
+
+    Returns:
+        A text that is safe to print.
+
+    >>> escape_control_characters("a\x1b[31mb"), escape_control_characters("two\nlines")
+    ('a\\x1b[31mb', 'two\nlines')
+    >>> escape_control_characters("\u202eabc")
+    '\\u202eabc'
+    """
+    return CONTROL_CHARACTERS.sub(_escape_match, text)
+
+
+def escape_line(text: str) -> str:
+    r"""Replace control characters, line breaks and tabs with visible escape sequences.
+
+    Args:
+        text: Any text.
+
+    Returns:
+        A text on one line.
+
+    >>> escape_line("two\nlines")
+    'two\\nlines'
+    """
+    return escape_control_characters(text).replace("\n", "\\n").replace("\t", "\\t")
+
+
+def print_text(text: object, *, end: str = "\n", file: TextIO | None = None) -> None:
+    """Print a text with escaped control characters.
+
+    Args:
+        text: An object whose ``str`` is printed; it may have several lines.
+        end: Text that is printed after it.
+        file: Stream to print to; the default is stdout. Characters that its encoding does not have
+            are escaped.
 
     Raises:
-        BrokenPipeError: nobody reads the file, or it was closed from the beginning.
+        BrokenPipeError: The stream is closed, or nobody reads it any more.
     """
     stream = file or sys.stdout
     if stream is None:
         raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
     encoding = stream.encoding or "utf-8"
-    said = (visible(str(text)) + end).encode(encoding, "backslashreplace")
-    stream.write(said.decode(encoding))
+    safe_text = escape_control_characters(str(text)) + end
+    stream.write(safe_text.encode(encoding, "backslashreplace").decode(encoding))
     stream.flush()
 
 
-def _written(found: re.Match[str]) -> str:
-    number = ord(found[0])
-    return f"\\x{number:02x}" if number < 256 else f"\\u{number:04x}"
+def _escape_match(match: re.Match[str]) -> str:
+    r"""Return the matched character as ``\x1b`` or ``\u202e``."""
+    code = ord(match[0])
+    return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
 
 
-# --- What is printed: texts, class names and file names cannot steer the terminal ----------------
-# lines.py  control characters made visible, and the one place that prints
+def truncate_start(text: str, max_length: int) -> str:
+    """Cut the beginning of a long text, such as a path.
 
-__all__ = ["one_line", "show", "visible"]
+    Args:
+        text: The text.
+        max_length: Maximum number of characters of the result.
 
+    Returns:
+        The text, or its end after an ellipsis.
 
-def tail(text: str, room: int) -> str:
-    """A text that is too long, without its beginning, as of a path.
-
-    >>> tail("/home/me/model", 7)
+    >>> truncate_start("/home/me/model", 7)
     '…/model'
     """
-    return text if len(text) <= room else "…" + text[len(text) - room + 1 :]
+    return text if len(text) <= max_length else "…" + text[len(text) - max_length + 1 :]

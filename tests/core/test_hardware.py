@@ -6,26 +6,26 @@ import pytest
 import torch
 
 from hf_attnprobe.core import hardware
-from hf_attnprobe.core.hardware import is_small, suited_threads
+from hf_attnprobe.core.hardware import is_small_model, limit_threads
 from tests.helpers import tiny_models
 
 
 @pytest.fixture
 def two_threads(monkeypatch):
     """A process that started with two threads, and nobody set a number."""
-    for name in hardware._THREADS_SAID:
+    for name in hardware._THREAD_VARIABLES:
         monkeypatch.delenv(name, raising=False)
     before = torch.get_num_threads()
     torch.set_num_threads(2)
-    monkeypatch.setattr(hardware, "_AT_START", 2)
+    monkeypatch.setattr(hardware, "_INITIAL_N_THREADS", 2)
     yield
     torch.set_num_threads(before)
 
 
 def test_a_small_model_has_one_thread_and_gives_the_others_back(make_model, two_threads):
-    with pytest.raises(ValueError), suited_threads(make_model()) as n:
+    with pytest.raises(ValueError), limit_threads(make_model()) as n:
         assert n == torch.get_num_threads() == 1
-        with suited_threads(make_model("cnn")) as inner:
+        with limit_threads(make_model("cnn")) as inner:
             assert inner == 1
         assert torch.get_num_threads() == 1
         raise ValueError
@@ -33,21 +33,21 @@ def test_a_small_model_has_one_thread_and_gives_the_others_back(make_model, two_
 
 
 def test_a_large_one_has_all_and_tables_do_not_count(two_threads):
-    assert is_small(tiny_models.bert(30_000, layers=1, width=64))
-    with suited_threads(tiny_models.bert(50, layers=1, width=64, intermediate_size=4096)) as n:
+    assert is_small_model(tiny_models.bert(30_000, layers=1, width=64))
+    with limit_threads(tiny_models.bert(50, layers=1, width=64, intermediate_size=4096)) as n:
         assert n == torch.get_num_threads() == 2
 
 
 @pytest.mark.parametrize("name", ["OMP_NUM_THREADS", "MKL_NUM_THREADS"])
 def test_what_the_user_said_is_kept(name, make_model, two_threads, monkeypatch):
     monkeypatch.setenv(name, "2")
-    with suited_threads(make_model()) as n:
+    with limit_threads(make_model()) as n:
         assert n == 2
 
 
 def test_what_the_user_set_is_kept(make_model, two_threads):
     torch.set_num_threads(3)
-    with suited_threads(make_model()) as n:
+    with limit_threads(make_model()) as n:
         assert n == torch.get_num_threads() == 3
 
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from hf_attnprobe.cli.verbs import FAILING
+from hf_attnprobe.cli.commands import ANSWER_CONDITIONS
 from hf_attnprobe.reports import ci_gate as gate
 from hf_attnprobe.statistics.grades import Answer
 from tests.helpers import tiny_models
@@ -79,7 +79,7 @@ def test_a_number_of_threads_that_was_set_before_anything_was_used_is_kept(run_p
 AUDIT = ("audit", "--model", "x", "--dataset", "d")
 
 ANSWERS = [
-    (["--help"], 0, "spike"),
+    (["--help"], 0, "detection-limit"),
     (["audit", "--help"], 0, "--text-column"),
     (["train", "--help"], 0, "--encoder"),
     (["audit", "--modell", "x"], 2, "did you mean --model?"),
@@ -148,4 +148,4 @@ def test_what_is_light_is_imported_alone(imported):
 
 
 def test_the_answers_of_fail_on_are_those_of_the_verdict():
-    assert tuple(str(answer).replace(" ", "-") for answer in Answer) == gate.ANSWERS == FAILING
+    assert tuple(str(answer).replace(" ", "-") for answer in Answer) == gate.ANSWER_NAMES == ANSWER_CONDITIONS

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 import hf_attnprobe
-from hf_attnprobe.core.serialization import read_packaged
+from hf_attnprobe.core.serialization import read_package_yaml
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Box:
 def read(folder, text):
     file = folder / "boxes.yaml"
     file.write_text(text)
-    return read_packaged(file, Mapping[str, Box])
+    return read_package_yaml(file, Mapping[str, Box])
 
 
 def test_mappings_become_dataclasses_and_lists_tuples(tmp_path):

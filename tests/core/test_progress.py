@@ -8,8 +8,9 @@ import pytest
 import transformers
 
 from hf_attnprobe import AttentionClassifierConfig, TrainingOptions, train_classifier
-from hf_attnprobe.audits.runner import Clock, Step, few_sites
-from hf_attnprobe.core.progress import Bar, quiet_libraries
+from hf_attnprobe.audits.cost_model import AuditProgress, Step
+from hf_attnprobe.audits.runner import pick_warm_up_sites
+from hf_attnprobe.core.progress import ProgressBar, silence_libraries
 from hf_attnprobe.protocol import ALL, Site
 
 
@@ -46,10 +47,10 @@ def stderr_as(monkeypatch):
 
 def work(clock, seconds):
     """Work of so many seconds, each of them shown."""
-    with Bar("audit", clock=clock) as bar:
+    with ProgressBar("audit", clock=clock) as bar:
         for left in range(seconds - 1, -1, -1):
             clock.now += 1
-            bar.move(left, "permutation")
+            bar.update(left, "permutation")
 
 
 def test_in_a_file_there_is_a_plain_line_soon_and_then_every_half_minute(clock, stderr_as):
@@ -74,10 +75,10 @@ def test_short_work_leaves_no_line_in_a_file(clock, stderr_as):
 def test_on_a_terminal_one_line_moves_and_never_back(clock, stderr_as, monkeypatch):
     terminal = stderr_as(Terminal())
     monkeypatch.setattr("tqdm.std.tqdm.monitor_interval", 0)
-    with Bar("audit", clock=clock) as bar:
+    with ProgressBar("audit", clock=clock) as bar:
         for left in (30, 10, 40, 5):  # it was less than thought
             clock.now += 10
-            bar.move(left, "permutation")
+            bar.update(left, "permutation")
             bar._line.refresh()
     text = terminal.getvalue()
     shares = [int(share) for share in re.findall(r"(\d+)%", text)]
@@ -89,13 +90,13 @@ def test_on_a_terminal_one_line_moves_and_never_back(clock, stderr_as, monkeypat
 
 def test_a_bar_within_a_bar_tells_of_its_part(clock, stderr_as):
     file = stderr_as(io.StringIO())
-    with Bar("retrain", n_parts=3, of="model", clock=clock) as models:
+    with ProgressBar("retrain", n_parts=3, part_name="model", clock=clock) as models:
         for name in ("uniform", "seeds/1", "seeds/2"):
-            models.part(name)
-            with Bar("training", clock=clock) as training:
+            models.start_part(name)
+            with ProgressBar("training", clock=clock) as training:
                 for left in (30, 0):
                     clock.now += 30
-                    training.move(left, "epoch 1 of 2")
+                    training.update(left, "epoch 1 of 2")
     lines = file.getvalue().splitlines()
     assert lines[0] == (
         "retrain: 17%, about 2 min left, model 1 of 3: uniform, epoch 1 of 2"
@@ -106,13 +107,13 @@ def test_a_bar_within_a_bar_tells_of_its_part(clock, stderr_as):
 
 def test_a_bar_that_is_not_shown_says_nothing_and_an_error_closes_one(clock, stderr_as):
     file = stderr_as(io.StringIO())
-    with Bar("audit", shown=False, clock=clock) as bar:
+    with ProgressBar("audit", shown=False, clock=clock) as bar:
         clock.now = 100
-        bar.move(5)
-        bar.say("a line")
-    with pytest.raises(KeyboardInterrupt), Bar("audit", clock=clock):
+        bar.update(5)
+        bar.print_line("a line")
+    with pytest.raises(KeyboardInterrupt), ProgressBar("audit", clock=clock):
         raise KeyboardInterrupt
-    assert file.getvalue() == "" and Bar._open == []
+    assert file.getvalue() == "" and ProgressBar._open == []
 
 
 # --- the estimate of an audit -------------------------------------------------------
@@ -125,30 +126,30 @@ def steps(*costs):
 def test_what_is_left_weighs_what_it_costs(clock):
     batch = steps(("cheap", "first"), ("dear", "first"), *[("dear", "head")] * 3)
     other = steps(("cheap", "first"))
-    told = Clock(now=clock)
-    told.plan([*batch, *batch, *other])
-    told.begin(batch)
+    told = AuditProgress(now=clock)
+    told.plan_steps([*batch, *batch, *other])
+    told.start_batch(batch)
     for seconds in (1.0, 9.0, 5.0, 5.0, 5.0):
         clock.now += seconds
-        told.tick()
-    assert told.to_come() == pytest.approx(25 + 1)  # one more batch, and the other step
-    told.begin(batch)
+        told.finish_step()
+    assert told.estimate_remaining() == pytest.approx(25 + 1)  # one more batch, and the other step
+    told.start_batch(batch)
     clock.now += 1
-    told.tick()
-    assert told.to_come() == pytest.approx(24 + 1)
+    told.finish_step()
+    assert told.estimate_remaining() == pytest.approx(24 + 1)
 
 
 def test_while_a_report_is_made_no_seconds_are_said(clock, stderr_as):
     """It used to say "about 5 s left" for two minutes."""
     file = stderr_as(io.StringIO())
-    with Clock(shown=True, now=clock) as told:
-        told.plan(steps(("dear", "first")))
-        told.begin(steps(("dear", "first")))
+    with AuditProgress(is_displayed=True, now=clock) as told:
+        told.plan_steps(steps(("dear", "first")))
+        told.start_batch(steps(("dear", "first")))
         clock.now += 40
-        told.tick()
+        told.finish_step()
         for _ in range(3):
             clock.now += 40
-            told.tests_end("accuracy as heads are removed together")
+            told.start_report("accuracy as heads are removed together")
     assert file.getvalue().splitlines() == [
         "audit: 0%, about 5 s left, dear",
         *["report: 0%, accuracy as heads are removed together"] * 3,
@@ -158,8 +159,8 @@ def test_while_a_report_is_made_no_seconds_are_said(clock, stderr_as):
 
 def test_of_many_heads_two_are_measured():
     heads, groups = [Site(0, k) for k in range(72)], [Site(k, ALL) for k in range(7)]
-    assert few_sites([*heads, *groups]) == [heads[0], heads[36], groups[3]]
-    assert few_sites(heads[:2]) == heads[:2] and few_sites(groups[:1]) == groups[:1]
+    assert pick_warm_up_sites([*heads, *groups]) == [heads[0], heads[36], groups[3]]
+    assert pick_warm_up_sites(heads[:2]) == heads[:2] and pick_warm_up_sites(groups[:1]) == groups[:1]
 
 
 # --- libraries ----------------------------------------------------------------------
@@ -169,7 +170,7 @@ def test_libraries_are_quiet_for_a_while():
     log = transformers.logging
     before = log.get_verbosity(), log.is_progress_bar_enabled()
     datasets.enable_progress_bars()
-    with pytest.raises(ValueError), quiet_libraries():
+    with pytest.raises(ValueError), silence_libraries():
         assert log.get_verbosity() == log.ERROR
         assert not log.is_progress_bar_enabled()
         assert datasets.are_progress_bars_disabled()

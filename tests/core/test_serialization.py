@@ -6,7 +6,7 @@ from enum import StrEnum
 
 import pytest
 
-from hf_attnprobe.core.serialization import from_plain, plain
+from hf_attnprobe.core.serialization import parse_plain, to_plain
 from hf_attnprobe.data.examples import DatasetName
 
 
@@ -46,15 +46,15 @@ class Result:
     ids=lambda result: result.name,
 )
 def test_there_and_back(result):
-    again = from_plain(Result, json.loads(json.dumps(plain(result))))
+    again = parse_plain(Result, json.loads(json.dumps(to_plain(result))))
     assert repr(again) == repr(result)  # nan is not equal to itself
 
 
 def test_json_without_nan():
-    found = plain({"rows": (Result("a", float("nan"), (0.0, float("nan"))), [float("nan"), 1])})
+    found = to_plain({"rows": (Result("a", float("nan"), (0.0, float("nan"))), [float("nan"), 1])})
     assert json.loads(json.dumps(found, allow_nan=False))["rows"][1] == [None, 1]
 
 
 def test_other_fields_are_refused():
     with pytest.raises(ValueError, match="more"):
-        from_plain(Result, {"name": "a", "mean": 0.5, "ci95": [0, 1], "more": 1})
+        parse_plain(Result, {"name": "a", "mean": 0.5, "ci95": [0, 1], "more": 1})

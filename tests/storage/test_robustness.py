@@ -13,10 +13,10 @@ import pytest
 from hf_attnprobe import AttnProbeError, audit, explain_text, read_audit
 from hf_attnprobe.core import formatting as markdown
 from hf_attnprobe.integrations.pipeline import TextExplainer
-from hf_attnprobe.reports.head_tables import head_maps
-from hf_attnprobe.statistics.heads import judged
+from hf_attnprobe.reports.head_tables import build_head_maps
+from hf_attnprobe.statistics.heads import evaluate_heads
 from hf_attnprobe.statistics.rows import Rows
-from hf_attnprobe.statistics.summary import group_names, groups_of_texts
+from hf_attnprobe.statistics.summary import make_group_names, group_texts
 from hf_attnprobe.statistics.verdicts import RULES
 from hf_attnprobe.storage import rows as stored
 from hf_attnprobe.storage.folders import write_atomically
@@ -110,9 +110,9 @@ def test_half_a_file_is_taken_away(monkeypatch, tmp_path):
         file.write_bytes(b"half")
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(stored, "write_parquet", full)
+    monkeypatch.setattr(stored, "write_part", full)
     with pytest.raises(OSError):
-        stored.append_rows(tmp_path / "rows", stored.to_rows("test", [0], {}))
+        stored.append_rows(tmp_path / "rows", stored.build_rows("test", [0], {}))
     assert not [*(tmp_path / "rows").iterdir()]
 
 
@@ -150,17 +150,17 @@ def test_a_folder_twice_or_in_place_of_a_file_is_one_line(cli, kept, tmp_path):
 
 
 def test_classes_that_are_called_as_all_or_alike_have_their_own_numbers():
-    names = group_names(["all", "no", "no"])
+    names = make_group_names(["all", "no", "no"])
     assert len({"all", *names}) == 4
     predicted = pd.DataFrame({"example_id": range(6), "value": [0.0, 0, 0, 1, 1, 2]})
     predicted = predicted.assign(test="prediction", statistic="predicted_class", layer=-1, head=-1)
     wide = pd.DataFrame({"number": range(6)}, index=pd.RangeIndex(6, name="example_id"))
-    groups = groups_of_texts(Rows.of(predicted), wide.index, ["all", "no", "no"])
+    groups = group_texts(Rows.coerce(predicted), wide.index, ["all", "no", "no"])
     assert [group.sum() for group in groups.values()] == [6, 3, 2, 1]
 
 
 def test_a_cell_keeps_to_its_place():
-    lines = markdown.table(["class", "n"], [["a|b\nc", 1], ["<b>x</b>", 2], ["p < .05", 3]])
+    lines = markdown.format_table(["class", "n"], [["a|b\nc", 1], ["<b>x</b>", 2], ["p < .05", 3]])
     cells = [re.split(r"(?<!\\)\|", line) for line in lines]
     assert {len(row) for row in cells} == {4} and len(lines) == 5
     assert "&lt;b>" in lines[3] and "p < .05" in lines[4]
@@ -168,8 +168,8 @@ def test_a_cell_keeps_to_its_place():
 
 def test_heads_without_a_value_have_no_map():
     rows = head_rows(40)
-    nothing = judged(rows.assign(value=np.nan), RULES)
-    assert nothing == [] and head_maps(nothing, RULES) == ()
+    nothing = evaluate_heads(rows.assign(value=np.nan), RULES)
+    assert nothing == [] and build_head_maps(nothing, RULES) == ()
 
 
 def test_what_is_no_text_is_one_line():

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hf_attnprobe.protocol import Site
-from hf_attnprobe.statistics.rows import KEY, PREDICTION, Rows
+from hf_attnprobe.statistics.rows import ROW_KEY, PREDICTION_TEST, Rows
 from hf_attnprobe.storage.rows import (
     NO_SITE,
     append_rows,
@@ -42,13 +42,13 @@ VALUES = st.floats(allow_nan=True, allow_infinity=True, width=64)
 def measured_tests(draw):
     """For each test the ids of texts, and for each site the statistics of these texts."""
     names = st.lists(
-        st.sampled_from(["permutation", "erasure", PREDICTION]), min_size=1, unique=True
+        st.sampled_from(["permutation", "erasure", PREDICTION_TEST]), min_size=1, unique=True
     )
     measured = {}
     for test in draw(names):
         ids = draw(st.lists(st.integers(0, 2**62), min_size=1, max_size=4, unique=True))
         values = st.lists(VALUES, min_size=len(ids), max_size=len(ids))
-        sites = [NO_SITE] if test == PREDICTION else draw(SITES)
+        sites = [NO_SITE] if test == PREDICTION_TEST else draw(SITES)
         measured[test] = ids, {site: draw(st.dictionaries(STATISTICS, values)) for site in sites}
     return measured
 
@@ -63,8 +63,8 @@ def to_long_frame(measured) -> pd.DataFrame:
     ]
     types = {"test": "str", "statistic": "str", "layer": "int32", "head": "int32"}
     types |= {"example_id": "int64", "value": "float64"}
-    rows = pd.DataFrame(cells, columns=[*KEY, "value"]).astype(types)
-    return rows.sort_values(list(KEY), ignore_index=True)
+    rows = pd.DataFrame(cells, columns=[*ROW_KEY, "value"]).astype(types)
+    return rows.sort_values(list(ROW_KEY), ignore_index=True)
 
 
 def write_and_read(table):
@@ -72,7 +72,7 @@ def write_and_read(table):
     with tempfile.TemporaryDirectory() as folder:
         append_rows(Path(folder), table, name="one")
         part = Path(folder, "part-one.parquet")
-        return part.read_bytes(), collect_rows([read_part(part)]).long()
+        return part.read_bytes(), collect_rows([read_part(part)]).to_long_frame()
 
 
 def build(test, ids, statistics_by_site):
@@ -90,7 +90,7 @@ def test_rows_come_back_and_their_order_leaves_no_trace(measured, random):
     expected = to_long_frame(measured)
     data, rows = write_and_read(concatenate_rows(build(t, *found) for t, found in measured.items()))
     pd.testing.assert_frame_equal(rows, expected, check_exact=True)
-    pd.testing.assert_frame_equal(Rows.of(expected).long(), expected, check_exact=True)
+    pd.testing.assert_frame_equal(Rows.coerce(expected).to_long_frame(), expected, check_exact=True)
     pieces = []
     for test, (ids, statistics_by_site) in measured.items():
         for k in range(len(ids)):
@@ -101,13 +101,13 @@ def test_rows_come_back_and_their_order_leaves_no_trace(measured, random):
             pieces.append(build(test, ids[k : k + 1], one_text))
     random.shuffle(pieces)
     assert write_and_read(concatenate_rows(pieces))[0] == data
-    pd.testing.assert_frame_equal(collect_rows(pieces).long(), expected, check_exact=True)
+    pd.testing.assert_frame_equal(collect_rows(pieces).to_long_frame(), expected, check_exact=True)
 
 
 def test_no_rows_are_no_rows(tmp_path):
     assert len(write_and_read(concatenate_rows([]))[1]) == 0
     assert len(write_and_read(build("erasure", [], {Site(0, 0): {"x": []}}))[1]) == 0
-    assert list(read_rows(tmp_path)) == [*KEY, "value"]
+    assert list(read_rows(tmp_path)) == [*ROW_KEY, "value"]
 
 
 def test_first_part_counts_if_two_parts_have_a_value(tmp_path):
@@ -121,10 +121,10 @@ def test_first_part_counts_if_two_parts_have_a_value(tmp_path):
 def test_pandas_reads_a_folder_as_one_tidy_table(tmp_path):
     sites = {Site(layer, 0): {"median_tvd": [7 + layer / 10, np.nan]} for layer in (1, 0)}
     append_rows(tmp_path, build("permutation", [7, 3], sites), name="one")
-    append_rows(tmp_path, build(PREDICTION, [3], {NO_SITE: {"label": [1.0]}}), name="two")
+    append_rows(tmp_path, build(PREDICTION_TEST, [3], {NO_SITE: {"label": [1.0]}}), name="two")
     rows = pd.read_parquet(tmp_path)
     assert list(rows) == ["test", "statistic", "layer", "head", "example_id", "value"]
-    assert rows.test.tolist() == ["permutation"] * 4 + [PREDICTION]
+    assert rows.test.tolist() == ["permutation"] * 4 + [PREDICTION_TEST]
     assert rows.example_id.tolist() == [3, 7, 3, 7, 3]
     assert rows.layer.tolist()[:4] == [0, 0, 1, 1]
     assert rows.layer.isna().tolist() == rows["head"].isna().tolist() == [False] * 4 + [True]
@@ -140,7 +140,7 @@ def test_rows_of_one_test_and_finished_ids(tmp_path):
     sites = {Site(layer, 0): {"x": [7.0, 3.0], "y": [0.0, 0.0]} for layer in (1, 0)}
     tables = [
         build("permutation", [7, 3], sites),
-        build(PREDICTION, [3], {NO_SITE: {"label": [1]}}),
+        build(PREDICTION_TEST, [3], {NO_SITE: {"label": [1]}}),
     ]
     append_rows(tmp_path, concatenate_rows(tables), name="one")
     append_rows(tmp_path, build("permutation", [5], {Site(1, 0): {"x": [np.nan]}}), name="two")
@@ -150,7 +150,7 @@ def test_rows_of_one_test_and_finished_ids(tmp_path):
     assert read_finished_ids(tmp_path) == {
         ("permutation", 0, 0): {3, 7},
         ("permutation", 1, 0): {3, 5, 7},
-        (PREDICTION, -1, -1): {3},
+        (PREDICTION_TEST, -1, -1): {3},
     }
 
 
