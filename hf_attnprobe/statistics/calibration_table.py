@@ -1,7 +1,9 @@
-"""What the verdict says of models whose truth is known, and which of them a model is most like.
+"""Calibration of the verdict: its answers for models whose correct answer is known.
 
-Kinds of models are counted, not models: the draws of one kind are nearly the same model. The
-numbers are those of ``benchmarks/truth``, which writes the file read here.
+The models are constructed by formula, in many kinds, so that it is known whether their attention
+explains their predictions. Errors are counted per kind and not per model, because the random draws
+of one kind are nearly the same model. ``benchmarks/truth`` measures the numbers and writes the file
+that is read here.
 """
 
 import json
@@ -13,42 +15,51 @@ from importlib.resources import files
 import numpy as np
 
 from hf_attnprobe.core import formatting as markdown
-from hf_attnprobe.statistics.estimates import share_interval
+from hf_attnprobe.statistics.estimates import compute_share_interval
 
 
-MEASURED = "calibration.json"
-WRONGLY = {"yes": "no or partly", "no": "yes or partly", "partly": "yes or no"}
-"""By truth, the answers that are wrong."""
-TRUTHS = {"yes": "the truth yes", "no": "the truth no", "partly": "two truths"}
+CALIBRATION_FILE = "calibration.json"
+"""Name of the file with the measured calibration, in this package."""
+WRONG_ANSWERS = {"yes": "no or partly", "no": "yes or partly", "partly": "yes or no"}
+"""Answers that are wrong, by the correct answer."""
+TRUTH_LABELS = {
+    "yes": "whose correct answer is yes",
+    "no": "whose correct answer is no",
+    "partly": "for which yes and no are both defensible",
+}
+"""Relative clauses that describe a kind of models, by the correct answer."""
 
 
 @dataclass(frozen=True)
-class KnownKind:
-    """A kind of models by formula.
+class ModelKind:
+    """A kind of models that are constructed by formula.
 
     Attributes:
-        name, says: what it is.
-        truth: yes, no, or partly where something is said for either; of a mixture it is the
-            share of texts in which attention is right.
-        place: means over its models of faithfulness, its parts and the effect, by rule.
-        answers: how many models were told what.
+        name: name of the kind.
+        description: short description of its formula.
+        truth: correct answer, "yes" or "no", or "partly" if there are reasons for both. For a
+            mixture it follows from the share of texts in which the attention is right.
+        scores: mean of faithfulness, of its parts and of the effect over the models of this
+            kind, by rule.
+        answers: number of models that received each answer.
     """
 
     name: str
-    says: str
+    description: str
     truth: str
-    place: Mapping[str, float]
+    scores: Mapping[str, float]
     answers: Mapping[str, int]
 
 
 @dataclass(frozen=True)
-class KindsOfTruth:
-    """How many kinds with one truth were told something wrong.
+class ErrorCount:
+    """Errors of the verdict for all kinds with the same correct answer.
 
     Attributes:
-        kinds: how many there are.
-        wrong: those of which any draw was told a wrong answer.
-        open: those of which any draw was told "cannot say".
+        truth: correct answer of these kinds.
+        kinds: number of kinds.
+        wrong: names of the kinds of which at least one model received a wrong answer.
+        open: names of the kinds of which at least one model received "cannot say".
     """
 
     truth: str
@@ -58,78 +69,116 @@ class KindsOfTruth:
 
     @property
     def sentence(self) -> str:
-        """The count in words, as in "0 of 20 kinds with the truth yes were told no or partly"."""
-        of_all = f"{len(self.wrong)} of {self.kinds} kinds with {TRUTHS[self.truth]}"
-        named = f" ({'; '.join(self.wrong)})" if self.wrong else ""
-        return f"{of_all} were ever told {WRONGLY[self.truth]}{named}"
+        """The count in words.
+
+        Example: "0 of 20 kinds whose correct answer is yes received no or partly".
+        """
+        names = f" ({'; '.join(self.wrong)})" if self.wrong else ""
+        return (
+            f"{len(self.wrong)} of {self.kinds} kinds {TRUTH_LABELS[self.truth]} received "
+            f"{WRONG_ANSWERS[self.truth]}{names}"
+        )
 
 
 @dataclass(frozen=True)
-class KnownTruth:
-    """The data sheet: what was measured, and what the verdict said of it.
+class CalibrationTable:
+    """The calibration that comes with this version of the package.
 
     Attributes:
-        draws, texts: models of each kind, and texts of each.
-        kinds: what was drawn.
-        errors: by truth.
+        draws: number of models of each kind.
+        texts: number of texts per model.
+        kinds: the kinds of models.
+        errors: errors of the verdict by correct answer.
     """
 
     draws: int
     texts: int
-    kinds: Sequence[KnownKind]
-    errors: Sequence[KindsOfTruth]
+    kinds: Sequence[ModelKind]
+    errors: Sequence[ErrorCount]
 
     @property
     def sentence(self) -> str:
-        """The counts of errors in one sentence."""
+        """Errors of the verdict in one sentence."""
         counts = "; ".join(errors.sentence for errors in self.errors)
-        return f"Of models by formula ({self.draws} draws of a kind, {self.texts} texts): {counts}."
+        return (
+            "Calibration on constructed models with a known correct answer "
+            f"({self.draws} models of each kind, {self.texts} texts each): {counts}."
+        )
 
-    def nearest(self, place: Mapping[str, float], n: int = 2) -> Sequence[KnownKind]:
-        """The kinds whose numbers are nearest to those of a model, the nearest first.
+    def find_nearest(self, scores: Mapping[str, float], n: int = 2) -> Sequence[ModelKind]:
+        """Find the kinds whose scores are nearest to those of a model, nearest first.
 
         Args:
-            place: faithfulness, its parts and the effect, by rule; what a kind or the model
-                lacks does not count.
-            n: how many.
+            scores: faithfulness, its parts and the effect of the model, by rule. Rules that only
+                the model or only a kind has are ignored.
+            n: number of kinds.
+
+        Returns:
+            The nearest kinds by root mean square difference.
         """
 
-        def distance(kind: KnownKind) -> float:
-            both = sorted(place.keys() & kind.place.keys())
-            apart = np.array([place[rule] - kind.place[rule] for rule in both])
-            return float(np.sqrt((apart**2).mean())) if both else float("inf")
+        def compute_distance(kind: ModelKind) -> float:
+            shared_rules = sorted(scores.keys() & kind.scores.keys())
+            differences = np.array([scores[rule] - kind.scores[rule] for rule in shared_rules])
+            return float(np.sqrt((differences**2).mean())) if shared_rules else float("inf")
 
-        return sorted(self.kinds, key=distance)[:n]
+        return sorted(self.kinds, key=compute_distance)[:n]
 
 
 @cache
-def known_truth() -> KnownTruth:
-    """The data sheet that comes with this version."""
-    file = files("hf_attnprobe.statistics") / MEASURED
+def load_calibration_table() -> CalibrationTable:
+    """Load the calibration that comes with this version of the package.
+
+    Returns:
+        The table; it is read from disk only once.
+    """
+    file = files("hf_attnprobe.statistics") / CALIBRATION_FILE
     data = json.loads(file.read_text())
-    fields = ("name", "says", "truth", "place", "answers")
-    kinds = [KnownKind(*(kind[field] for field in fields)) for kind in data["kinds"]]
-    errors = [KindsOfTruth(**own) for own in data["errors"]]
-    return KnownTruth(data["draws"], data["texts"], kinds, errors)
-
-
-def nearest_sentence(place: Mapping[str, float]) -> str:
-    """The nearest kinds in words; see :meth:`KnownTruth.nearest`."""
-    named = [
-        f"{kind.name} ({kind.says}; truth {kind.truth})" for kind in known_truth().nearest(place)
+    kinds = [
+        ModelKind(
+            name=kind["name"],
+            description=kind["says"],
+            truth=kind["truth"],
+            scores=kind["place"],
+            answers=kind["answers"],
+        )
+        for kind in data["kinds"]
     ]
-    return f"Its numbers are nearest to those of {', and of '.join(named)}."
+    errors = [ErrorCount(**error_count) for error_count in data["errors"]]
+    return CalibrationTable(data["draws"], data["texts"], kinds, errors)
 
 
-def share(hits: int, n: int) -> str:
-    """A count with the exact interval of its share.
+def describe_nearest_kinds(scores: Mapping[str, float]) -> str:
+    """Describe the kinds of models whose scores are nearest to those of a model.
 
-    >>> share(0, 40)
+    Args:
+        scores: faithfulness, its parts and the effect of the model, by rule.
+
+    Returns:
+        A sentence; see :meth:`CalibrationTable.find_nearest`.
+    """
+    descriptions = [
+        f'"{kind.name}" ({kind.description}; correct answer: {kind.truth})'
+        for kind in load_calibration_table().find_nearest(scores)
+    ]
+    return f"The scores of this model are most similar to those of {' and '.join(descriptions)}."
+
+
+def format_share(hits: int, n: int) -> str:
+    """Format a count with the exact interval of its share.
+
+    Args:
+        hits: number of hits.
+        n: total number.
+
+    Returns:
+        Count and interval; a dash if ``n`` is 0.
+
+    >>> format_share(0, 40)
     '0 of 40 [.00, .09]'
     """
     if not n:
         return markdown.MISSING
-    low, high = (
-        f"{end:.2f}".removeprefix("0") for end in share_interval(np.array(hits), np.array(n))
-    )
+    ends = compute_share_interval(np.array(hits), np.array(n))
+    low, high = (f"{end:.2f}".removeprefix("0") for end in ends)
     return f"{hits} of {n} [{low}, {high}]"

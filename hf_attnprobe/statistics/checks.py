@@ -1,6 +1,6 @@
-"""Checks rows for values that the mathematics forbids, text by text.
+"""Checks that find values in the rows of an audit that are mathematically impossible.
 
-Pure: rows in, sentences out. An audit without a mistake gives none.
+An audit without errors has none. The checks only read rows and return sentences.
 """
 
 from collections.abc import Iterable, Iterator
@@ -14,65 +14,81 @@ from hf_attnprobe.statistics.rows import Rows, Texts
 
 
 TOLERANCE = 1e-5
-"""What rounding may do to numbers of the size of 1; models may run in float32."""
+"""Largest error that rounding can cause in numbers of about 1; models may run in float32."""
 
 
-class Order(NamedTuple):
-    """One statistic of a test is never larger than another of the same text.
+class OrderRule(NamedTuple):
+    """Rule that one statistic of a test never exceeds another statistic of the same text.
 
-    Where both have keys, only equal ones belong together.
+    If both statistics have keys (``name@key``), only equal keys are compared.
+
+    Attributes:
+        test: name of the test.
+        smaller_statistic: name of the statistic that is never larger.
+        larger_statistic: name of the other statistic.
+        reason: clause that explains the rule.
     """
 
     test: str
-    smaller: str
-    larger: str
-    why: str
+    smaller_statistic: str
+    larger_statistic: str
+    reason: str
 
 
-class Range(NamedTuple):
-    """The values that a statistic of a test can have."""
+class RangeRule(NamedTuple):
+    """Rule that a statistic of a test is always within a range.
+
+    Attributes:
+        test: name of the test.
+        statistic: name of the statistic.
+        low: smallest possible value.
+        high: largest possible value.
+        reason: clause that explains the rule.
+    """
 
     test: str
     statistic: str
     low: float
     high: float
-    why: str
+    reason: str
 
 
-ORDERS = (
-    Order(
+ORDER_RULES = (
+    OrderRule(
         "erasure",
         "minimal_fraction",
         "fraction_to_flip",
         "no ranking needs fewer tokens than the smallest set",
     ),
-    Order(
+    OrderRule(
         "permutation",
         "median_tvd",
         "max_tvd",
-        "no shuffle moves the output farther than the worst of all",
+        "no shuffle changes the output more than the worst shuffle",
     ),
-    Order(
+    OrderRule(
         "adversarial",
         "epsilon_max_jsd",
         "epsilon_max_jsd_upper",
-        "what was found is no farther than its upper bound",
+        "no attention is farther than the upper bound",
     ),
-    Order(
+    OrderRule(
         "adversarial",
         "epsilon_max_jsd",
         "largest_jsd",
-        "no attention is farther than the farthest of all",
+        "no attention is farther than the farthest attention of all",
     ),
-    Order(
+    OrderRule(
         "adversarial",
         "epsilon_max_jsd_upper",
         "largest_jsd",
-        "no attention is farther than the farthest of all",
+        "no attention is farther than the farthest attention of all",
     ),
 )
-SHARE = "it is a share"
-WITHIN_ONE = {
+"""All rules about two statistics of the same text."""
+SHARE_REASON = "it is a share"
+"""Reason of the range from 0 to 1."""
+UNDECLARED_SHARES = {
     "erasure": ("fraction_to_lose_lead", "probability_mass_removed"),
     "permutation": (
         "max_attention",
@@ -83,26 +99,32 @@ WITHIN_ONE = {
         "max_tvd",
     ),
 }
-"""From 0 to 1 too, besides what its reading declares a share."""
-CHANGES = ("median_tvd", "max_tvd", "standard_tvd", "largest_standard_tvd")
+"""Statistics by test that are between 0 and 1, although their reading does not declare a share."""
+OUTPUT_CHANGES = ("median_tvd", "max_tvd", "standard_tvd", "largest_standard_tvd")
+"""Statistics that are changes of the output. They have no upper limit if a number is predicted."""
 INFINITY = float("inf")
-RANGES = (
-    *(Range(test, name, 0.0, 1.0, SHARE) for test, names in WITHIN_ONE.items() for name in names),
-    Range(
+"""Limit of a range that is open on one side."""
+RANGE_RULES = (
+    *(
+        RangeRule(test, name, 0.0, 1.0, SHARE_REASON)
+        for test, names in UNDECLARED_SHARES.items()
+        for name in names
+    ),
+    RangeRule(
         "erasure",
         "way_to_best",
         -INFINITY,
         1.0,
-        "no ranking gets farther than to the smallest set",
+        "no ranking is better than the smallest set",
     ),
-    Range(
+    RangeRule(
         "erasure",
         "way_to_best_tried",
         -INFINITY,
         1.0,
-        "no ranking gets farther than to the best of those tried",
+        "no ranking is better than the best ranking that was tried",
     ),
-    Range(
+    RangeRule(
         "erasure",
         "regret",
         0.0,
@@ -110,7 +132,8 @@ RANGES = (
         "no ranking needs fewer tokens than the smallest set",
     ),
 )
-SAME_TEXTS = (
+"""All rules about the range of a statistic, except those that follow from a declared share."""
+SHARED_TEXT_STATISTICS = (
     "fraction_to_flip",
     "never_flips",
     "probability_mass_removed",
@@ -119,97 +142,102 @@ SAME_TEXTS = (
 """Statistics of erasure that all rankings have on the same texts."""
 
 
-def contradictions(
-    rows: Rows | pd.DataFrame, readings: Readings, *, of_number: bool = False
+def find_contradictions(
+    rows: Rows | pd.DataFrame, readings: Readings, *, is_number: bool = False
 ) -> list[str]:
-    """One sentence for each impossible value in the rows of an audit; empty if all is well.
+    """Find impossible values in the rows of an audit.
 
     Args:
-        rows: of an audit, or their long form.
-        readings: of the tests; what one declares a share is checked to be one, since the
-            kind of its interval follows from it.
-        of_number: whether the model predicts a number, whose changes have no limit.
+        rows: rows of an audit, or a data frame in long form.
+        readings: readings of the tests. A statistic that its reading declares a share must be
+            between 0 and 1, because the type of its interval follows from the declaration.
+        is_number: whether the model predicts a number, whose changes have no upper limit.
+
+    Returns:
+        One sentence for each impossible value; empty if there is none.
     """
-    ranges = [rule for rule in RANGES if not (of_number and rule.statistic in CHANGES)]
-    declared = [(test, name) for test in readings for name in readings[test]]
-    ranges += [
-        Range(*family, 0.0, 1.0, SHARE)
-        for family in declared
-        if is_declared_share(*family, readings)
-    ]
-    found: list[str] = []
-    rows = Rows.of(rows)
-    for test, layer, head in sorted({(c[0], *c[2:]) for c in rows.columns}):
-        own = rows.select(lambda *c, at=(test, layer, head): (c[0], *c[2:]) == at)
-        texts = Texts.at(own, (layer, head))
-        broken = (
-            *_orders(test, texts),
-            *_ranges(test, texts, ranges),
-            *_lacking(test, texts),
+    ranges = [rule for rule in RANGE_RULES if not (is_number and rule.statistic in OUTPUT_CHANGES)]
+    for test in readings:
+        for statistic in readings[test]:
+            if is_declared_share(test, statistic, readings):
+                ranges.append(RangeRule(test, statistic, 0.0, 1.0, SHARE_REASON))
+
+    sentences: list[str] = []
+    rows = Rows.coerce(rows)
+    tested_sites = {(test, layer, head) for test, _, layer, head in rows.columns}
+    for test, layer, head in sorted(tested_sites):
+        site_rows = rows.select(
+            lambda name, _, *site, key=(test, layer, head): (name, *site) == key
         )
-        found += [
-            f"{test}, layer {layer}, head {head}, text {text}: {sentence}"
-            for text, sentence in broken
-        ]
-    return found
+        texts = Texts.from_site(site_rows, (layer, head))
+        violations = (
+            *_check_orders(test, texts),
+            *_check_ranges(test, texts, ranges),
+            *_check_shared_texts(test, texts),
+        )
+        for example_id, sentence in violations:
+            sentences.append(f"{test}, layer {layer}, head {head}, text {example_id}: {sentence}")
+    return sentences
 
 
-Broken = Iterator[tuple[int, str]]
-"""Ids of texts, and what is wrong with each."""
+Violations = Iterator[tuple[int, str]]
+"""Pairs of the id of a text and a sentence that describes the impossible value."""
 
 
-def _orders(test: str, texts: Texts) -> Broken:
-    for rule in ORDERS:
+def _check_orders(test: str, texts: Texts) -> Violations:
+    """Check all rules about two statistics of a test."""
+    for rule in ORDER_RULES:
         if rule.test != test:
             continue
-        for smaller, larger in _pairs(rule, texts):
-            low, high = texts.values(smaller), texts.values(larger)
-            for k in np.flatnonzero(low > high + TOLERANCE):
-                said = f"{smaller} is {low[k]:.6g} and {larger} {high[k]:.6g}, but {rule.why}"
-                yield texts.index[k], said
+        for smaller, larger in _pair_statistics(rule, texts):
+            low, high = texts.get_values(smaller), texts.get_values(larger)
+            for index in np.flatnonzero(low > high + TOLERANCE):
+                sentence = (
+                    f"{smaller} is {low[index]:.6g} and {larger} is {high[index]:.6g}, but "
+                    f"{rule.reason}"
+                )
+                yield texts.index[index], sentence
 
 
-def _pairs(rule: Order, texts: Texts) -> Iterator[tuple[str, str]]:
-    """The names of both sides, with all keys that belong together."""
-    for smaller in _of_family(rule.smaller, texts):
-        key = smaller.partition("@")[2]
-        for larger in _of_family(rule.larger, texts):
-            other_key = larger.partition("@")[2]
-            if not key or not other_key or key == other_key:
+def _pair_statistics(rule: OrderRule, texts: Texts) -> Iterator[tuple[str, str]]:
+    """List the pairs of statistics to which a rule applies, with matching keys."""
+    for smaller in _list_statistics(rule.smaller_statistic, texts):
+        smaller_key = smaller.partition("@")[2]
+        for larger in _list_statistics(rule.larger_statistic, texts):
+            larger_key = larger.partition("@")[2]
+            if not smaller_key or not larger_key or smaller_key == larger_key:
                 yield smaller, larger
 
 
-def _ranges(test: str, texts: Texts, ranges: Iterable[Range]) -> Broken:
+def _check_ranges(test: str, texts: Texts, ranges: Iterable[RangeRule]) -> Violations:
+    """Check all rules about the range of a statistic of a test."""
     for rule in ranges:
         if rule.test != test:
             continue
-        for name in _of_family(rule.statistic, texts):
-            values = texts.values(name)
+        for name in _list_statistics(rule.statistic, texts):
+            values = texts.get_values(name)
             is_below = values < rule.low - TOLERANCE
             is_above = values > rule.high + TOLERANCE
-            for k in np.flatnonzero(is_below | is_above):
-                yield (
-                    texts.index[k],
-                    f"{name} is {values[k]:.6g}, but {rule.why}",
-                )
+            for index in np.flatnonzero(is_below | is_above):
+                yield texts.index[index], f"{name} is {values[index]:.6g}, but {rule.reason}"
 
 
-def _lacking(test: str, texts: Texts) -> Broken:
-    """Texts on which one ranking has a value and another of the site has none."""
-    for family in SAME_TEXTS if test == "erasure" else ():
-        names = _of_family(family, texts)
-        n_known = np.zeros(len(texts), dtype=int)
+def _check_shared_texts(test: str, texts: Texts) -> Violations:
+    """Check that all rankings of erasure have values on the same texts."""
+    for family in SHARED_TEXT_STATISTICS if test == "erasure" else ():
+        names = _list_statistics(family, texts)
+        n_defined = np.zeros(len(texts), dtype=int)
         for name in names:
-            n_known += ~np.isnan(texts.values(name))
-        for k in np.flatnonzero((n_known > 0) & (n_known < len(names))):
-            lacking = ", ".join(name for name in names if np.isnan(texts.values(name)[k]))
-            yield (
-                texts.index[k],
-                f"{lacking} has no value and others have, but all rankings are compared "
-                "on the same texts",
+            n_defined += ~np.isnan(texts.get_values(name))
+        for index in np.flatnonzero((n_defined > 0) & (n_defined < len(names))):
+            undefined_names = [name for name in names if np.isnan(texts.get_values(name)[index])]
+            sentence = (
+                f"{', '.join(undefined_names)} has no value while other rankings have one, but "
+                "all rankings are compared on the same texts"
             )
+            yield texts.index[index], sentence
 
 
-def _of_family(family: str, texts: Texts) -> list[str]:
-    """The statistics of one name, with all their keys."""
-    return [name for name in texts.names if name.partition("@")[0] == family]
+def _list_statistics(family: str, texts: Texts) -> list[str]:
+    """List the statistics with the name ``family``, with or without a key."""
+    return [name for name in texts.statistic_names if name.partition("@")[0] == family]

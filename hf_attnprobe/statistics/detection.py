@@ -1,14 +1,15 @@
-"""The smallest effect of which an audit's own rule says yes: its limit of detection.
+"""Limit of detection: the smallest planted effect for which an audit's own rule answers yes.
 
-Of texts with a planted effect of several doses, 0 among them (:mod:`hf_attnprobe.planted_effects`).
+:mod:`hf_attnprobe.planted_effects` plants an effect of known size in a model, in several doses that
+start with dose 0. The two terms of this module are:
 
-Yes:      a statistic whose mean over n texts is surely at least the rule's threshold, the lower
-          end of its 95% interval (of many heads the simultaneous one) not below it. That is
-          what the page of an audit says. Texts are drawn with replacement, so that n may be
-          any number.
-Limit of detection: the smallest effect with a yes in 95% of draws (Currie 1968). Between
-          two doses a text's statistic is taken to lie on the line between them. The
-          interval is over texts: all is done again on texts drawn with replacement.
+Detection: the mean of a statistic over n texts is certainly at least the threshold of the rule,
+    because the lower end of its 95% interval is not below it. This is the condition for a yes in a
+    report. If several heads are compared, the interval is a simultaneous one. Texts are drawn with
+    replacement, so n can be any number.
+Limit of detection: the smallest effect that is detected in 95% of the draws of texts (Currie 1968).
+    Between two doses, the statistic of a text is interpolated linearly. The interval of the limit is
+    over texts: the whole computation is repeated on texts drawn with replacement.
 """
 
 from collections.abc import Sequence
@@ -17,142 +18,192 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from hf_attnprobe.statistics.estimates import errors_of, resample_counts
+from hf_attnprobe.statistics.estimates import compute_sidak_critical_value, draw_resample_counts
 
 
-POWER = 0.95
-DRAWS, RESAMPLES, BETWEEN = 400, 200, 24
-"""Draws of texts, of intervals, and steps between two doses."""
-LOG_PROB = "log_prob"
-"""In the rows: of the last class, or of the answer."""
+DETECTION_POWER = 0.95
+"""Share of the draws of texts in which an effect at the limit of detection is detected."""
+N_TEXT_DRAWS = 400
+"""Number of draws of texts from which a detection rate is estimated."""
+N_RESAMPLES = 200
+"""Number of resamples of the texts for the interval of a limit of detection."""
+N_STEPS_PER_DOSE = 24
+"""Number of interpolation steps between two doses."""
+LOG_PROB_STATISTIC = "log_prob"
+"""Statistic with the log-probability of the last class, or of the answer of a language model."""
 
 
 @dataclass(frozen=True)
-class Decision:
-    """The rule by which an audit says yes of a head.
+class DetectionRule:
+    """The rule by which an audit answers yes for a head.
 
     Attributes:
-        threshold: that the mean must surely reach.
-        n_heads: whose intervals hold at once.
+        threshold: number that the mean must certainly reach.
+        n_heads: number of heads whose intervals hold simultaneously.
     """
 
     threshold: float
     n_heads: int = 1
 
     @property
-    def critical(self) -> float:
-        """Standard errors below the mean; of several heads as of independent ones (Šidák)."""
-        return errors_of(self.n_heads)
+    def critical_value(self) -> float:
+        """Half of the width of an interval in standard errors, by Šidák's inequality."""
+        return compute_sidak_critical_value(self.n_heads)
 
 
-def drawn(n_texts: int, n: int, seed: int) -> np.ndarray:
-    """How often each text is in a draw of ``n``, [DRAWS, texts]."""
-    return resample_counts(n_texts, n=n, seed=[seed, n], n_resamples=DRAWS)
-
-
-def says_yes(values: np.ndarray, draws: np.ndarray, rule: Decision) -> np.ndarray:
-    """Returns the share of draws in which the rule says yes.
+def draw_text_counts(n_texts: int, n: int, seed: int) -> np.ndarray:
+    """Draw samples of n texts with replacement.
 
     Args:
-        values: [..., texts].
-        draws: of :func:`drawn`.
+        n_texts: number of texts to draw from.
+        n: number of texts in a sample.
+        seed: seed of the random generator.
 
     Returns:
-        [...].
+        Number of times that each text is in a sample, [N_TEXT_DRAWS, texts].
+    """
+    return draw_resample_counts(n_texts, n=n, seed=[seed, n], n_resamples=N_TEXT_DRAWS)
+
+
+def compute_detection_rate(
+    values: np.ndarray, draws: np.ndarray, rule: DetectionRule
+) -> np.ndarray:
+    """Compute the share of samples in which the rule answers yes.
+
+    Args:
+        values: statistic of each text, [..., texts].
+        draws: samples from :func:`draw_text_counts`.
+        rule: the rule.
+
+    Returns:
+        [...] in [0, 1].
     """
     n = draws[0].sum()
     mean = values @ draws.T / n
     mean_square = values**2 @ draws.T / n
     variance = np.maximum(mean_square - mean**2, 0)
-    freedom = max(n - 1, 1)
-    error = np.sqrt(variance / freedom)
-    low = mean - rule.critical * error
-    is_yes = low >= rule.threshold
-    return is_yes.mean(-1)
+    degrees_of_freedom = max(n - 1, 1)
+    standard_error = np.sqrt(variance / degrees_of_freedom)
+    lower_end = mean - rule.critical_value * standard_error
+    is_detected = lower_end >= rule.threshold
+    return is_detected.mean(-1)
 
 
-def first_seen(values: np.ndarray, draws: np.ndarray, rule: Decision) -> float:
-    """Returns the place among the doses from which on the rule says yes in ``POWER`` of draws.
+def find_detection_position(values: np.ndarray, draws: np.ndarray, rule: DetectionRule) -> float:
+    """Find the dose from which the rule answers yes in :data:`DETECTION_POWER` of the samples.
 
     Args:
-        values: [doses, texts], the first at dose 0.
+        values: statistic of each text at each dose, [doses, texts], with dose 0 first.
+        draws: samples from :func:`draw_text_counts`.
+        rule: the rule.
 
     Returns:
-        1.5 is half-way from the first dose above 0 to the second; 0 where dose 0 already has a
-        yes, infinite where the largest has none.
+        Fractional index of the dose: 1.5 is half-way between the doses with indices 1 and 2. It
+        is 0 if dose 0 is already detected, and infinite if the largest dose is not.
     """
     n_steps = len(values) - 1
-    places = np.linspace(0, n_steps, n_steps * BETWEEN + 1)
-    low = np.minimum(places.astype(int), n_steps - 1)
-    part = (places - low)[:, None]
-    between = (1 - part) * values[low] + part * values[low + 1]
-    shares = says_yes(between, draws, rule)
+    positions = np.linspace(0, n_steps, n_steps * N_STEPS_PER_DOSE + 1)
+    lower_dose = np.minimum(positions.astype(int), n_steps - 1)
+    fraction = (positions - lower_dose)[:, None]
+    interpolated = (1 - fraction) * values[lower_dose] + fraction * values[lower_dose + 1]
+    rates = compute_detection_rate(interpolated, draws, rule)
 
-    below = np.flatnonzero(shares < POWER)
-    if not len(below):
+    undetected = np.flatnonzero(rates < DETECTION_POWER)
+    if not len(undetected):
         return 0.0
-    last = int(below[-1])
-    if last == len(places) - 1:
+    last_undetected = int(undetected[-1])
+    if last_undetected == len(positions) - 1:
         return float("inf")
-    missing = POWER - shares[last]
-    gained = shares[last + 1] - shares[last]
-    return float((last + missing / gained) / BETWEEN)
+    missing_power = DETECTION_POWER - rates[last_undetected]
+    gained_power = rates[last_undetected + 1] - rates[last_undetected]
+    return float((last_undetected + missing_power / gained_power) / N_STEPS_PER_DOSE)
 
 
-def limit_of(values: np.ndarray, n: int, seed: int, rule: Decision) -> tuple[float, float, float]:
-    """Returns the limit of detection with n texts, a place among the doses, and its interval.
+def estimate_detection_limit(
+    values: np.ndarray, n: int, seed: int, rule: DetectionRule
+) -> tuple[float, float, float]:
+    """Estimate the limit of detection with n texts as a fractional index of the doses.
 
     Args:
-        values: [doses, texts].
+        values: statistic of each text at each dose, [doses, texts], with dose 0 first.
+        n: number of texts in an audit.
+        seed: seed of the random generator.
+        rule: the rule.
+
+    Returns:
+        Limit of detection, and the low and high end of its 95% interval.
     """
     n_texts = values.shape[1]
-    draws = drawn(n_texts, n, seed)
-    random = np.random.default_rng([seed, 1])
-    found = []
-    for _ in range(RESAMPLES):
-        texts = random.integers(0, n_texts, n_texts)
-        found.append(first_seen(values[:, texts], draws, rule))
-    low, high = np.quantile(found, [0.025, 0.975], method="nearest")
-    limit = first_seen(values, draws, rule)
+    draws = draw_text_counts(n_texts, n, seed)
+    generator = np.random.default_rng([seed, 1])
+    resampled_positions = []
+    for _ in range(N_RESAMPLES):
+        texts = generator.integers(0, n_texts, n_texts)
+        resampled_positions.append(find_detection_position(values[:, texts], draws, rule))
+    low, high = np.quantile(resampled_positions, [0.025, 0.975], method="nearest")
+    limit = find_detection_position(values, draws, rule)
     return limit, float(low), float(high)
 
 
 @dataclass(frozen=True)
-class Limit:
-    """The effect at a limit of detection.
+class DetectionLimit:
+    """Size of the effect at a limit of detection.
 
     Attributes:
-        effect: its size, or the largest that was planted where that is not seen.
-        interval: 95%, over texts; None where none is seen.
+        effect: size of the effect; the largest planted effect if even this is not detected.
+        interval: 95% interval over texts; None if no planted effect is detected.
     """
 
     effect: float
     interval: tuple[float, float] | None
 
 
-def effect_at(effects: np.ndarray, limit: Sequence[float]) -> Limit:
-    """The effect at a place among the doses and its interval.
+def interpolate_effect(effects: np.ndarray, limit: Sequence[float]) -> DetectionLimit:
+    """Convert a limit of detection from a fractional index of the doses to an effect size.
 
     Args:
-        effects: [doses], from dose 0 up.
-        limit: of :func:`limit_of`.
+        effects: size of the effect at each dose, [doses], with dose 0 first.
+        limit: limit and interval from :func:`estimate_detection_limit`.
+
+    Returns:
+        The effect size at the limit of detection.
     """
-    value, low, high = (float(x) for x in np.interp(limit, range(len(effects)), effects))
-    return Limit(value, None if limit[0] == float("inf") else (low, high))
+    effect, low, high = (float(x) for x in np.interp(limit, range(len(effects)), effects))
+    is_detected = limit[0] != float("inf")
+    return DetectionLimit(effect, (low, high) if is_detected else None)
 
 
-# --- rows of a head: dose, example_id, statistic, value ------------------------------------------
+# --- Rows of a head with the columns dose, example_id, statistic, value --------------------------
 
 
-def by_dose(rows: pd.DataFrame, statistic: str) -> np.ndarray:
-    """A statistic of a head, [doses, texts]; without texts that lack it at some dose."""
-    own = rows[rows.statistic == statistic]
-    return own.pivot(index="dose", columns="example_id", values="value").dropna(axis=1).to_numpy()
+def pivot_by_dose(rows: pd.DataFrame, statistic: str) -> np.ndarray:
+    """Pivot a statistic of a head by dose.
+
+    Args:
+        rows: rows of a head with the columns dose, example_id, statistic and value.
+        statistic: name of the statistic.
+
+    Returns:
+        [doses, texts], without texts that have no value at some dose.
+    """
+    selected_rows = rows[rows.statistic == statistic]
+    table = selected_rows.pivot(index="dose", columns="example_id", values="value")
+    return table.dropna(axis=1).to_numpy()
 
 
-def effects_of(rows: pd.DataFrame, sign: int) -> tuple[np.ndarray, np.ndarray]:
-    """How far each dose moves probability and log-odds, each [doses]."""
-    log_probs = by_dose(rows, LOG_PROB)
-    odds = log_probs - np.log(np.maximum(-np.expm1(log_probs), np.finfo(float).eps))
-    moved = np.abs(np.exp(log_probs) - np.exp(log_probs[0]))
-    return moved.mean(1), sign * (odds - odds[0]).mean(1)
+def compute_dose_effects(rows: pd.DataFrame, sign: int) -> tuple[np.ndarray, np.ndarray]:
+    """Compute how much each dose changes the probability and the log odds.
+
+    Args:
+        rows: rows of a head with the columns dose, example_id, statistic and value.
+        sign: sign of the planted effect on the log odds, 1 or −1.
+
+    Returns:
+        Mean absolute change of the probability and signed mean change of the log odds,
+        each [doses].
+    """
+    log_probs = pivot_by_dose(rows, LOG_PROB_STATISTIC)
+    complements = np.maximum(-np.expm1(log_probs), np.finfo(float).eps)
+    log_odds = log_probs - np.log(complements)
+    probability_changes = np.abs(np.exp(log_probs) - np.exp(log_probs[0]))
+    return probability_changes.mean(1), sign * (log_odds - log_odds[0]).mean(1)

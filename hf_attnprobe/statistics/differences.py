@@ -1,7 +1,7 @@
-"""Differences of means, paired by text: from another model, another ranking.
+"""Differences of means, paired by text: between two models, or between two rankings.
 
-Every text is a pair where both sides are of the same texts; on other texts each side has
-an interval of its own. Pure: data frames in, differences out.
+If both sides were measured on the same texts, every text is a pair. Otherwise each side has its own
+interval. The entry points are :func:`compare_model_pairs` and :func:`compare_rankings`.
 """
 
 import itertools
@@ -15,21 +15,21 @@ from scipy.special import bdtr, ndtr
 
 from hf_attnprobe.statistics.estimates import (
     MANY_TEXTS,
-    ONE_COLUMN,
+    SINGLE_CRITICAL_VALUE,
     Estimate,
     Moments,
-    critical_value,
-    difference_interval,
-    interval_of,
-    is_share,
-    mean_estimates,
-    moments,
-    paired_share_interval,
-    share_difference_interval,
+    compute_difference_interval,
+    compute_interval_from_moments,
+    compute_moments,
+    compute_paired_share_interval,
+    compute_share_difference_interval,
+    estimate_critical_value,
+    estimate_means,
+    find_binary_columns,
 )
 from hf_attnprobe.statistics.grades import MIN_TEXTS
-from hf_attnprobe.statistics.rows import AT_ONCE, Rows, Texts
-from hf_attnprobe.statistics.summary import position
+from hf_attnprobe.statistics.rows import VALUES_PER_CHUNK, Rows, Texts
+from hf_attnprobe.statistics.summary import get_sort_key
 
 
 @dataclass(frozen=True)
@@ -37,16 +37,15 @@ class Difference(Estimate):
     """The mean of one column of values minus that of another.
 
     Attributes:
-        value: other − first; NaN where no text has both values.
-        first: mean of the side that is subtracted, over the texts that count here.
-        other: mean of the other side.
-        ci95: its own 95% interval: over texts, of shares of texts that of Bonet & Price
-            (2012), or of Agresti & Caffo (2000) on other texts.
-        n: texts that both have; without pairs those of the smaller side.
-        paired: whether both sides are of the same texts.
-        simultaneous: an interval that holds for all differences that were made together
-            with 95% probability, so that the most striking one may be picked; that of
-            one alone is ``ci95``.
+        value: other − first; NaN if no text has both values.
+        first: mean of the side that is subtracted, over the texts that count.
+        other: mean of the other side, over the texts that count.
+        ci95: 95% interval of this difference alone. For shares of texts, it is that of Bonet &
+            Price (2012), or that of Agresti & Caffo (2000) if the texts differ.
+        n: number of texts with both values; without pairs, the number of the smaller side.
+        paired: whether both sides were measured on the same texts.
+        simultaneous: interval that holds with 95% probability for all differences that were
+            computed together. It allows readers to pick the most striking one.
     """
 
     ci95: tuple[float, float] = field()
@@ -57,98 +56,135 @@ class Difference(Estimate):
     simultaneous: tuple[float, float]
 
     @property
-    def can_be_told(self) -> bool:
-        """Whether the sign can be told: the simultaneous interval excludes 0."""
+    def has_clear_sign(self) -> bool:
+        """Whether the sign is certain, because the simultaneous interval excludes 0."""
         low, high = self.simultaneous
         return self.n >= MIN_TEXTS and (low > 0 or high < 0)
 
 
-def paired(
-    first: np.ndarray, other: np.ndarray, *, critical: float = ONE_COLUMN
+def compare_paired(
+    first: np.ndarray, other: np.ndarray, *, critical_value: float = SINGLE_CRITICAL_VALUE
 ) -> list[Difference]:
-    """Other − first of every column, over the texts that have both values.
+    """Compute other − first for every column, over the texts that have both values.
 
     Args:
-        first: values that are subtracted, [texts, columns]; NaN where a text has none.
-        other: the other side, the same texts and columns.
-        critical: of the simultaneous intervals, standard errors of a normal mean on either
-            side; by default those of one column.
+        first: values that are subtracted, [texts, columns]; NaN for a text without a value.
+        other: values of the other side, with the same texts and columns.
+        critical_value: half of the width of a simultaneous interval in standard errors; by
+            default that of a single interval.
+
+    Returns:
+        One difference per column.
     """
-    shares = is_share(first) & is_share(other)
-    gaps = other - first
-    of = moments(gaps)
+    is_share = find_binary_columns(first) & find_binary_columns(other)
+    differences = other - first
+    moments = compute_moments(differences)
 
-    def interval(errors: float) -> np.ndarray:
-        ends = interval_of(of, critical=errors)
-        own = gaps[:, shares]
-        ends[:, shares] = paired_share_interval(own, critical=errors)
-        return ends
-
-    is_pair = ~np.isnan(gaps)
-    before, after = (_means(moments(np.where(is_pair, side, np.nan))) for side in (first, other))
-    intervals = interval(ONE_COLUMN), interval(critical)
-    return _by_column(_means(of), of.n, (before, after), intervals, is_paired=True)
-
-
-def unpaired(
-    first: np.ndarray, other: np.ndarray, *, critical: float = ONE_COLUMN
-) -> list[Difference]:
-    """Other − first of every column, each side over texts of its own; see :func:`paired`."""
-    shares = is_share(first) & is_share(other)
-    before, after = moments(first), moments(other)
-
-    def interval(errors: float) -> np.ndarray:
-        ends = difference_interval(after, before, critical=errors)
-        ends[:, shares] = share_difference_interval(
-            other[:, shares], first[:, shares], critical=errors
+    def compute_interval(critical_value: float) -> np.ndarray:
+        ends = compute_interval_from_moments(moments, critical_value=critical_value)
+        share_differences = differences[:, is_share]
+        ends[:, is_share] = compute_paired_share_interval(
+            share_differences, critical_value=critical_value
         )
         return ends
 
-    sides = _means(before), _means(after)
-    n = np.minimum(before.n, after.n)
-    intervals = interval(ONE_COLUMN), interval(critical)
-    return _by_column(sides[1] - sides[0], n, sides, intervals, is_paired=False)
+    is_pair = ~np.isnan(differences)
+    side_means = [
+        _extract_means(compute_moments(np.where(is_pair, side, np.nan))) for side in (first, other)
+    ]
+    intervals = compute_interval(SINGLE_CRITICAL_VALUE), compute_interval(critical_value)
+    return _build_differences(
+        _extract_means(moments), moments.n, side_means, intervals, is_paired=True
+    )
 
 
-def _means(of: Moments) -> np.ndarray:
-    """Of columns; NaN for one without values."""
-    return np.where(of.n > 0, of.mean, np.nan)
+def compare_unpaired(
+    first: np.ndarray, other: np.ndarray, *, critical_value: float = SINGLE_CRITICAL_VALUE
+) -> list[Difference]:
+    """Compute other − first for every column if the two sides have different texts.
+
+    Args:
+        first: values that are subtracted, [texts, columns]; NaN for a text without a value.
+        other: values of the other side, with other texts and the same columns.
+        critical_value: half of the width of a simultaneous interval in standard errors; by
+            default that of a single interval.
+
+    Returns:
+        One difference per column.
+    """
+    is_share = find_binary_columns(first) & find_binary_columns(other)
+    first_moments, other_moments = compute_moments(first), compute_moments(other)
+
+    def compute_interval(critical_value: float) -> np.ndarray:
+        ends = compute_difference_interval(
+            other_moments, first_moments, critical_value=critical_value
+        )
+        ends[:, is_share] = compute_share_difference_interval(
+            other[:, is_share], first[:, is_share], critical_value=critical_value
+        )
+        return ends
+
+    side_means = _extract_means(first_moments), _extract_means(other_moments)
+    n = np.minimum(first_moments.n, other_moments.n)
+    intervals = compute_interval(SINGLE_CRITICAL_VALUE), compute_interval(critical_value)
+    return _build_differences(
+        side_means[1] - side_means[0], n, side_means, intervals, is_paired=False
+    )
 
 
-def _by_column(
+def _extract_means(moments: Moments) -> np.ndarray:
+    """Return the mean of each column; NaN for a column without values."""
+    return np.where(moments.n > 0, moments.mean, np.nan)
+
+
+def _build_differences(
     values: np.ndarray,
     n: np.ndarray,
-    sides: Sequence[np.ndarray],
+    side_means: Sequence[np.ndarray],
     intervals: Sequence[np.ndarray],
     *,
     is_paired: bool,
 ) -> list[Difference]:
-    """The differences of columns; intervals of each alone and of all, each [2, columns]."""
-    own, together = ([*map(tuple, ends.T.tolist())] for ends in intervals)
-    first, other = sides
+    """Build the differences of all columns.
+
+    Args:
+        values: difference of each column, [columns].
+        n: number of texts, [columns].
+        side_means: means of the first and of the other side, each [columns].
+        intervals: intervals of each difference alone and simultaneous intervals, each
+            [2, columns].
+        is_paired: whether both sides were measured on the same texts.
+
+    Returns:
+        One difference per column.
+    """
+    single_intervals, simultaneous_intervals = (
+        [*map(tuple, ends.T.tolist())] for ends in intervals
+    )
+    first_means, other_means = side_means
     columns = {
         "value": values,
-        "ci95": own,
+        "ci95": single_intervals,
         "n": n,
-        "first": first,
-        "other": other,
-        "simultaneous": together,
+        "first": first_means,
+        "other": other_means,
+        "simultaneous": simultaneous_intervals,
     }
-    found = pd.DataFrame(columns).to_dict("records")
-    return [Difference(**each, paired=is_paired) for each in found]
+    records = pd.DataFrame(columns).to_dict("records")
+    return [Difference(**record, paired=is_paired) for record in records]
 
 
-# --- two models -------------------------------------------------------------------------------
+# --- Two models -------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
-class Sides:
+class ModelPair:
     """Numbers of two models.
 
     Attributes:
-        first: of the one that is subtracted, [texts, columns], by id of the text; NaN
-            where a text has no value.
-        other: of the other one, the same columns.
+        first: numbers of the model that is subtracted, [texts, columns], indexed by the id of
+            the text; NaN for a text without a value.
+        other: numbers of the other model, with the same columns.
         paired: whether equal ids are the same texts.
     """
 
@@ -157,8 +193,8 @@ class Sides:
     paired: bool
 
     @property
-    def aligned(self) -> tuple[pd.DataFrame, pd.DataFrame]:
-        """Both sides in the order of their ids; where they are paired, the texts of both."""
+    def aligned_frames(self) -> tuple[pd.DataFrame, pd.DataFrame]:
+        """Both frames sorted by id, restricted to common texts if the models are paired."""
         first, other = self.first.sort_index(), self.other.sort_index()
         if not self.paired:
             return first, other
@@ -166,70 +202,77 @@ class Sides:
         return first.loc[texts], other.loc[texts]
 
 
-def changes(sides: Sequence[Sides], *, seed: int = 0) -> list[list[Difference]]:
-    """Other − first of every column, of every pair of models.
+def compare_model_pairs(pairs: Sequence[ModelPair], *, seed: int = 0) -> list[list[Difference]]:
+    """Compute other − first for every column of every pair of models.
 
-    The simultaneous intervals are over all columns of all pairs.
+    The simultaneous intervals hold for all columns of all pairs together.
 
     Args:
-        sides: pairs with the same first model.
-        seed: of the resamples.
+        pairs: pairs with the same first model.
+        seed: seed of the random generator.
 
     Returns:
-        By pair, in the order of its columns.
+        For each pair, one difference per column.
     """
-    if not sides:
+    if not pairs:
         return []
-    errors = pd.concat([_errors(both, number) for number, both in enumerate(sides, 1)], axis=1)
-    critical = critical_value(errors.to_numpy(dtype=np.float64), seed=seed)
-    found = []
-    for both in sides:
-        measure = paired if both.paired else unpaired
-        first, other = (side.to_numpy(dtype=np.float64) for side in both.aligned)
-        found.append(measure(first, other, critical=critical))
-    return found
+    text_errors = pd.concat(
+        [_compute_text_errors(pair, number) for number, pair in enumerate(pairs, 1)], axis=1
+    )
+    critical_value = estimate_critical_value(text_errors.to_numpy(dtype=np.float64), seed=seed)
+    differences = []
+    for pair in pairs:
+        compare = compare_paired if pair.paired else compare_unpaired
+        first, other = (frame.to_numpy(dtype=np.float64) for frame in pair.aligned_frames)
+        differences.append(compare(first, other, critical_value=critical_value))
+    return differences
 
 
-def _errors(both: Sides, number: int) -> pd.DataFrame:
-    """What every text adds to the error of each difference, [texts, columns].
+def _compute_text_errors(pair: ModelPair, pair_number: int) -> pd.DataFrame:
+    """Compute the contribution of each text to the error of each difference.
 
-    Texts are known by data set and id: other texts of the same id are other texts. A mean's
-    error is the sum of its texts' errors divided by their number.
+    The error of a mean is the sum of the errors of its texts, divided by their number. The index
+    has the number of the data set next to the id, because equal ids in different data sets are
+    different texts.
+
+    Returns:
+        One row per text and one column per difference.
     """
-    first, other = both.aligned
-    if both.paired:
+    first, other = pair.aligned_frames
+    if pair.paired:
         return pd.concat({0: other - first})
-    parts = {
+    errors = {
         0: -(first - first.mean()) / first.count(),
-        number: (other - other.mean()) / other.count(),
+        pair_number: (other - other.mean()) / other.count(),
     }
-    return pd.concat(parts)
+    return pd.concat(errors)
 
 
-# --- two rankings -------------------------------------------------------------------------------
+# --- Two rankings -------------------------------------------------------------------------------
 
-# What two rankings did to one text is a pair, and only pairs are compared:
+# The values of two rankings for the same text form a pair, and only pairs are compared:
 #
-# - ``permutation``: the mean difference with its 95% interval over texts, and
-#   the two-sided p-value of the sign-flip permutation test. Under the null hypothesis
-#   each text's difference might as well have had the other sign. All signs are tried
-#   where there are at most 9,999 of them, else 9,999 draws and the observed one.
-# - ``mcnemar``: whether erasing the top weight flips more decisions than erasing a random
-#   one, by McNemar's exact test: the texts that flip with one of them only are tosses of
-#   a fair coin (McNemar 1947; Serrano & Smith 2019, Section 4).
-# - ``sign``: which of two rankings flips a text's decision with fewer removals. A ranking
-#   that never flips it needs more than one that flips it at last; ties, two such rankings
-#   among them, count for neither. The exact sign test.
+# - ``permutation``: the mean difference with its 95% interval over texts, and the two-sided p-value
+#   of the sign-flip permutation test. Under the null hypothesis, the difference of each text could
+#   as well have the opposite sign. All combinations of signs are tried if there are at most 9,999.
+#   Otherwise 9,999 combinations are drawn, and the observed one is added.
+# - ``mcnemar``: whether erasing the largest weight flips more decisions than erasing a random one, by
+#   McNemar's exact test. The texts that flip in only one of the two cases are treated as tosses of a
+#   fair coin (McNemar 1947; Serrano & Smith 2019, Section 4).
+# - ``sign``: which of two rankings flips a text's decision with fewer removals, by the exact sign
+#   test. A ranking that never flips the decision needs more removals than one that flips it with
+#   the last token. Ties count for neither ranking, and so do two rankings that never flip it.
 #
-# Rankings by erasure have values on the same texts, those that can be flipped, where a
-# ranking that never flips the decision counts as all tokens.
+# All rankings that are compared by erasure have values on the same texts, those that can be flipped. A
+# ranking that never flips the decision counts as erasing all tokens.
 #
-# The p-values of one test are corrected together by Holm (1979), which holds however they
-# depend on each other.
+# The p-values of all comparisons of one test are corrected together by Holm (1979). This correction is
+# valid for any dependence between them.
 
 
 N_PERMUTATIONS = 9_999
-MEANS = {
+"""Number of random combinations of signs in a permutation test."""
+COMPARED_STATISTICS = {
     "erasure": ("fraction_to_flip", "regret"),
     "input_erasure": ("comprehensiveness", "sufficiency", "tokens_to_flip"),
     "shapley": ("shapley_agreement", "comprehensiveness", "sufficiency"),
@@ -240,31 +283,32 @@ MEANS = {
         "drop_of_top_3",
     ),
 }
-"""By test, the statistics whose means are compared between rankings."""
+"""Statistics whose means are compared between rankings, by test."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison(Estimate):
-    """Two rankings, or two erasures, on the texts where both have a value.
+    """Comparison of two rankings, or of two erasures, on the texts that have both values.
 
     Attributes:
-        test: whose rows are compared.
-        statistic: what is compared, without a key.
+        test: test whose rows are compared.
+        statistic: name of the compared statistic, without a key.
         method: ``permutation``, ``mcnemar`` or ``sign``.
         first: a ranking; ``top`` for ``mcnemar``.
-        second: another one; ``random`` for ``mcnemar``.
+        second: another ranking; ``random`` for ``mcnemar``.
         difference: mean of first − second.
-        ci95: its 95% interval.
-        n: texts compared.
-        dropped: texts where one side is undefined, as where nothing flips the decision.
-        n_first: texts where the first alone flipped (``mcnemar``), or flipped with
-            fewer removals (``sign``); None for ``permutation``.
-        n_second: the reverse.
-        p_value: two-sided.
-        adjusted_p_value: with Holm's correction over all of the same test.
+        ci95: 95% interval of the difference.
+        n: number of compared texts.
+        dropped: number of texts for which one of the values is undefined, for example because
+            nothing flips the decision.
+        n_first: number of texts that only the first erasure flips (``mcnemar``), or that the
+            first ranking flips with fewer removals (``sign``); None for ``permutation``.
+        n_second: the same number for the second erasure or ranking.
+        p_value: two-sided p-value.
+        adjusted_p_value: p-value after Holm's correction over all comparisons of the same test.
     """
 
-    value: float = field(metadata={"written_as": "difference"})
+    value: float = field(metadata={"plain_name": "difference"})
     ci95: tuple[float, float] = field()
     n: int = field()
     test: str
@@ -286,211 +330,235 @@ def compare_rankings(
     site: tuple[int, int] | None = None,
     seed: int = 0,
 ) -> tuple[Comparison, ...]:
-    """All comparisons that rows of the tests of :data:`MEANS` allow at a site.
+    """Compare rankings by all statistics in :data:`COMPARED_STATISTICS` that the rows contain.
 
     Args:
-        rows: as :func:`~hf_attnprobe.storage.rows.read_rows` gives them.
-        against: the ranking that every other one is compared with; ``None`` for every
-            pair of rankings.
-        site: (layer, head); without one, the only site of the rows, and no comparison
-            where there are several.
-        seed: of the permutation test.
+        rows: rows of an audit, or a data frame in long form from
+            :func:`~hf_attnprobe.storage.rows.read_rows`.
+        against: ranking with which every other ranking is compared; None compares all pairs of
+            rankings.
+        site: layer and head. By default the only site of the rows; if there are several, nothing
+            is compared.
+        seed: seed of the permutation test.
+
+    Returns:
+        The comparisons.
     """
     comparisons: list[Comparison] = []
-    rows = Rows.of(rows)
-    for test in MEANS:
-        own = rows.select(lambda name, *_, test=test: name == test)
-        sites = own.sites if site is None else own.sites & {site}
+    rows = Rows.coerce(rows)
+    for test in COMPARED_STATISTICS:
+        test_rows = rows.select(lambda name, *_, test=test: name == test)
+        sites = test_rows.sites if site is None else test_rows.sites & {site}
         if len(sites) == 1:
-            texts = Texts.at(own, *sites)
-            pairs = _pairs_of(test, texts, against)
-            comparisons += _measured(test, pairs, texts.index, seed)
+            texts = Texts.from_site(test_rows, *sites)
+            pairs = _iterate_ranking_pairs(test, texts, against)
+            comparisons += _compare_ranking_pairs(test, pairs, len(texts), seed)
     return tuple(comparisons)
 
 
-class _Pair(NamedTuple):
-    """Two rankings, and the first's value minus the second's in every text [texts].
+class _RankingPair(NamedTuple):
+    """Two rankings and their differences.
 
-    Where coins are tossed that is 1, −1 or 0: which of them the text speaks for.
+    Attributes:
+        statistic: name of the compared statistic, without a key.
+        method: ``permutation``, ``mcnemar`` or ``sign``.
+        first: name of the first ranking.
+        second: name of the second ranking.
+        differences: first value minus second value, [texts]. For ``mcnemar`` and ``sign``, 1 or
+            −1 if the text speaks for the first or the second ranking, and 0 for a tie.
     """
 
     statistic: str
     method: str
     first: str
     second: str
-    gaps: np.ndarray
+    differences: np.ndarray
 
 
-def _pairs_of(test: str, texts: Texts, against: str | None) -> Iterator[_Pair]:
-    """Every pair of one test in which some text has both values."""
+def _iterate_ranking_pairs(test: str, texts: Texts, against: str | None) -> Iterator[_RankingPair]:
+    """Iterate over the pairs of rankings of one test with their differences."""
 
-    def less(name: str, other: str) -> np.ndarray:
-        return texts.values(name) - texts.values(other)
+    def subtract(name: str, subtracted_name: str) -> np.ndarray:
+        return texts.get_values(name) - texts.get_values(subtracted_name)
 
-    def by_removals(first: str, second: str) -> np.ndarray:
-        """1 where the first flips a decision with fewer removals, −1 where the second."""
-        sides = np.sign(less(f"fraction_to_flip@{second}", f"fraction_to_flip@{first}"))
-        never = np.sign(less(f"never_flips@{second}", f"never_flips@{first}"))
-        return np.where(sides == 0, never, sides)
-
-    if {"top_flips", "random_flips"} <= {*texts.names}:  # the largest weight, a random one
-        yield _Pair(
-            "flips",
-            "mcnemar",
-            "top",
-            "random",
-            less("top_flips", "random_flips"),
+    def compare_removals(first: str, second: str) -> np.ndarray:
+        """Return 1 if the first ranking flips a decision with fewer removals, −1 if the second."""
+        fewer_removals = np.sign(
+            subtract(f"fraction_to_flip@{second}", f"fraction_to_flip@{first}")
         )
-    for family in MEANS[test]:
-        known = _by_ranking(texts, family)
-        names = _names(list(known), against)
-        for pair in names if family == "fraction_to_flip" else ():
-            yield _Pair("fewer_removals", "sign", *pair, by_removals(*pair))
-        for pair in names:
-            yield _Pair(
-                family,
-                "permutation",
-                *pair,
-                less(*(known[side] for side in pair)),
-            )
+        only_one_flips = np.sign(subtract(f"never_flips@{second}", f"never_flips@{first}"))
+        return np.where(fewer_removals == 0, only_one_flips, fewer_removals)
+
+    # McNemar's test compares erasing the largest weight with erasing a random one.
+    if {"top_flips", "random_flips"} <= {*texts.statistic_names}:
+        yield _RankingPair(
+            "flips", "mcnemar", "top", "random", subtract("top_flips", "random_flips")
+        )
+    for family in COMPARED_STATISTICS[test]:
+        statistics = _map_rankings_to_statistics(texts, family)
+        pairs = _pair_rankings(list(statistics), against)
+        if family == "fraction_to_flip":
+            for first, second in pairs:
+                yield _RankingPair(
+                    "fewer_removals", "sign", first, second, compare_removals(first, second)
+                )
+        for first, second in pairs:
+            differences = subtract(statistics[first], statistics[second])
+            yield _RankingPair(family, "permutation", first, second, differences)
 
 
-def _measured(test: str, pairs: Iterator[_Pair], texts: pd.Index, seed: int) -> list[Comparison]:
-    """Returns the comparisons of one test, all on the same draws of signs."""
-    found: list[Comparison] = []
-    n_at_once = max(1, AT_ONCE // max(1, len(texts)))
-    while some := [*itertools.islice(pairs, n_at_once)]:
-        some = [pair for pair in some if not np.isnan(pair.gaps).all()]
-        if some:
-            found += _measured_together(test, some, seed)
-        del some  # before the next are read
-    adjusted = holm([c.p_value for c in found])
-    return [replace(c, adjusted_p_value=p) for c, p in zip(found, adjusted, strict=True)]
+def _compare_ranking_pairs(
+    test: str, pairs: Iterator[_RankingPair], n_texts: int, seed: int
+) -> list[Comparison]:
+    """Compare all pairs of rankings of one test, with the same random signs."""
+    comparisons: list[Comparison] = []
+    chunk_size = max(1, VALUES_PER_CHUNK // max(1, n_texts))
+    while chunk := [*itertools.islice(pairs, chunk_size)]:
+        chunk = [pair for pair in chunk if not np.isnan(pair.differences).all()]
+        if chunk:
+            comparisons += _compare_chunk(test, chunk, seed)
+        # The memory is released before the next chunk is read.
+        del chunk
+    adjusted_p_values = correct_by_holm([comparison.p_value for comparison in comparisons])
+    return [
+        replace(comparison, adjusted_p_value=p_value)
+        for comparison, p_value in zip(comparisons, adjusted_p_values, strict=True)
+    ]
 
 
-def _measured_together(test: str, pairs: Sequence[_Pair], seed: int) -> list[Comparison]:
-    gaps = np.stack([pair.gaps for pair in pairs], axis=1)
-    found = mean_estimates(gaps)
-    of_means = [k for k, pair in enumerate(pairs) if pair.method == "permutation"]
-    flipped = sign_flip_p_values(gaps[:, of_means], seed=seed).tolist()
-    p_values = dict(zip(of_means, flipped, strict=True))
+def _compare_chunk(test: str, pairs: Sequence[_RankingPair], seed: int) -> list[Comparison]:
+    """Compare some pairs of rankings of one test."""
+    differences = np.stack([pair.differences for pair in pairs], axis=1)
+    estimates = estimate_means(differences)
+    permutation_columns = [k for k, pair in enumerate(pairs) if pair.method == "permutation"]
+    sign_flip_p_values = compute_sign_flip_p_values(
+        differences[:, permutation_columns], seed=seed
+    ).tolist()
+    p_values = dict(zip(permutation_columns, sign_flip_p_values, strict=True))
     comparisons = []
-    for k, (pair, mean) in enumerate(zip(pairs, found, strict=True)):
+    for column, (pair, estimate) in enumerate(zip(pairs, estimates, strict=True)):
         n_first = n_second = None
-        if k not in p_values:
-            n_first, n_second = (int((pair.gaps == side).sum()) for side in (1, -1))
-            p_values[k] = _coin_p_value(n_first, n_second)
+        if column not in p_values:
+            n_first, n_second = (int((pair.differences == side).sum()) for side in (1, -1))
+            p_values[column] = _compute_sign_test_p_value(n_first, n_second)
         comparison = Comparison(
-            **vars(mean),
+            **vars(estimate),
             test=test,
             statistic=pair.statistic,
             method=pair.method,
             first=pair.first,
             second=pair.second,
-            dropped=len(gaps) - (mean.n or 0),
+            dropped=len(differences) - (estimate.n or 0),
             n_first=n_first,
             n_second=n_second,
-            p_value=p_values[k],
+            p_value=p_values[column],
         )
         comparisons.append(comparison)
     return comparisons
 
 
-def _coin_p_value(n_first: int, n_second: int) -> float:
-    """Two-sided p-value of the exact sign test."""
+def _compute_sign_test_p_value(n_first: int, n_second: int) -> float:
+    """Compute the two-sided p-value of the exact sign test."""
     n_tosses = n_first + n_second
-    one_side = bdtr(min(n_first, n_second), n_tosses, 0.5)
-    return min(1.0, 2 * float(one_side))
+    one_sided_p_value = bdtr(min(n_first, n_second), n_tosses, 0.5)
+    return min(1.0, 2 * float(one_sided_p_value))
 
 
-def holm(p_values: Sequence[float]) -> list[float]:
-    """p-values corrected for their number by Holm's step-down procedure.
+def correct_by_holm(p_values: Sequence[float]) -> list[float]:
+    """Correct p-values for multiple comparisons by Holm's step-down procedure.
+
+    Args:
+        p_values: p-values of all comparisons.
 
     Returns:
-        In [0, 1] and in the order given.
+        Corrected p-values in [0, 1], in the order of the input.
 
-    >>> [round(p, 3) for p in holm([0.01, 0.04, 0.03])]
+    >>> [round(p, 3) for p in correct_by_holm([0.01, 0.04, 0.03])]
     [0.03, 0.06, 0.06]
     """
     p = np.asarray(p_values, dtype=np.float64)
     order = np.argsort(p, kind="stable")
-    steps = np.maximum.accumulate(p[order] * np.arange(len(p), 0, -1))
-    adjusted = np.empty_like(p)
-    adjusted[order] = steps.clip(max=1)
-    return adjusted.tolist()
+    n_remaining = np.arange(len(p), 0, -1)
+    sorted_corrected = np.maximum.accumulate(p[order] * n_remaining)
+    corrected = np.empty_like(p)
+    corrected[order] = sorted_corrected.clip(max=1)
+    return corrected.tolist()
 
 
-def sign_flip_p_values(
+def compute_sign_flip_p_values(
     differences: np.ndarray,
     *,
     seed: int = 0,
     n_permutations: int = N_PERMUTATIONS,
 ) -> np.ndarray:
-    """Returns two-sided p-values that the mean of each column is 0, by flipping signs of rows.
+    """Compute two-sided p-values that the mean of each column is 0 by flipping signs of texts.
 
-    Of more than ``MANY_TEXTS`` the sum of flipped values is normal, with variance Σ value².
+    For more than ``MANY_TEXTS`` texts, the sum of the values with random signs is normally
+    distributed with variance Σ value², and nothing is drawn.
 
     Args:
-        differences: [texts, columns], NaN where a text has none.
-        seed: of the draws of signs; one draw serves all columns.
-        n_permutations: draws, where there are more ways to flip signs than that.
+        differences: [texts, columns]; NaN for a text without a value.
+        seed: seed of the random signs; all columns use the same signs.
+        n_permutations: number of random combinations of signs. If there are no more
+            combinations than this, all of them are tried.
 
     Returns:
         [columns].
     """
     n_texts = len(differences)
     if n_texts > MANY_TEXTS:
-        of = moments(differences)
-        sums = of.n * of.mean
-        spread = np.sqrt(of.m2 + of.n * of.mean**2)
-        scores = np.divide(sums, spread, out=0 * sums, where=spread > 0)
-        return 2 * ndtr(-np.abs(scores))
+        moments = compute_moments(differences)
+        sums = moments.n * moments.mean
+        standard_deviation = np.sqrt(moments.m2 + moments.n * moments.mean**2)
+        z_scores = np.divide(sums, standard_deviation, out=0 * sums, where=standard_deviation > 0)
+        return 2 * ndtr(-np.abs(z_scores))
 
     values = np.nan_to_num(differences)
     sums = values.sum(0)
+    # A flipped sum that equals the observed one up to rounding counts as extreme.
     rounding = 1e-12 * np.abs(values).sum(0)
-    threshold = np.abs(sums) - rounding  # at least as far as found
-    exact = n_texts <= np.log2(n_permutations)
-    parts = _drawn_flips(n_texts, n_permutations, seed)
-    if exact:
-        ways = [*itertools.product((0.0, 1.0), repeat=n_texts)]
-        parts = iter([np.array(ways).reshape(-1, n_texts)])
-    extreme = np.zeros(values.shape[1])
-    n_drawn = 0
-    for flips in parts:
-        flipped = np.abs(sums - 2 * (flips @ values))
-        extreme += (flipped >= threshold).sum(0)
-        n_drawn += len(flips)
-    return extreme / n_drawn if exact else (extreme + 1) / (n_drawn + 1)
+    threshold = np.abs(sums) - rounding
+    is_exact = n_texts <= np.log2(n_permutations)
+    chunks = _draw_sign_flips(n_texts, n_permutations, seed)
+    if is_exact:
+        all_flips = [*itertools.product((0.0, 1.0), repeat=n_texts)]
+        chunks = iter([np.array(all_flips).reshape(-1, n_texts)])
+    n_extreme = np.zeros(values.shape[1])
+    n_tried = 0
+    for flips in chunks:
+        flipped_sums = np.abs(sums - 2 * (flips @ values))
+        n_extreme += (flipped_sums >= threshold).sum(0)
+        n_tried += len(flips)
+    return n_extreme / n_tried if is_exact else (n_extreme + 1) / (n_tried + 1)
 
 
-def _drawn_flips(n: int, n_permutations: int, seed: int) -> Iterator[np.ndarray]:
-    """Draws whose signs are flipped, 1 or 0, in small parts: [permutations, texts]."""
+def _draw_sign_flips(n: int, n_permutations: int, seed: int) -> Iterator[np.ndarray]:
+    """Draw the texts whose signs are flipped, in small chunks [permutations, texts] of 0 and 1."""
     generator = np.random.default_rng(seed)
-    at_once = max(1, 2**20 // n)
-    for start in range(0, n_permutations, at_once):
-        n_drawn = min(at_once, n_permutations - start)
-        flips = generator.integers(0, 2, (n_drawn, n), dtype=np.int8)
+    max_chunk_size = max(1, 2**20 // n)
+    for start in range(0, n_permutations, max_chunk_size):
+        chunk_size = min(max_chunk_size, n_permutations - start)
+        flips = generator.integers(0, 2, (chunk_size, n), dtype=np.int8)
         yield flips.astype(np.float64)
 
 
-def _by_ranking(texts: Texts, family: str) -> dict[str, str]:
-    """The statistics ``family@ranking`` by ranking, in table order.
+def _map_rankings_to_statistics(texts: Texts, family: str) -> dict[str, str]:
+    """Map each ranking to its statistic ``family@ranking``, in the order of tables.
 
-    Single random orders are left out, their mean ``random`` stands for them.
+    Single random orders are left out, because their mean is the ranking ``random``.
     """
-    split = [(name, *name.partition("@")) for name in sorted(texts.names, key=position)]
-    return {
-        ranking: name
-        for name, own, _, ranking in split
-        if own == family and not ranking.startswith("random_")
-    }
+    statistics = {}
+    for name in sorted(texts.statistic_names, key=get_sort_key):
+        statistic_family, _, ranking = name.partition("@")
+        if statistic_family == family and not ranking.startswith("random_"):
+            statistics[ranking] = name
+    return statistics
 
 
-def _names(rankings: Sequence[str], against: str | None) -> list[tuple[str, str]]:
-    """The pairs of rankings to compare."""
+def _pair_rankings(rankings: Sequence[str], against: str | None) -> list[tuple[str, str]]:
+    """List the pairs of rankings to compare."""
     if against is None:
         return list(itertools.combinations(rankings, 2))
     if against not in rankings:
         return []
-    return [(against, other) for other in rankings if other != against]
+    return [(against, ranking) for ranking in rankings if ranking != against]

@@ -1,15 +1,15 @@
-"""A number over texts with its interval: means, shares of texts, many means at once.
+"""Estimates over texts with their confidence intervals: means, shares of texts, many means at once.
 
-Means have an interval from their texts' first three moments. They are skewed where the
-texts are: a total variation is 0 for most of them and large for a few. A mean ± some
-standard errors, and percentiles of resampled means too, then miss the truth on one side
-(``docs/verdicts.md`` says how often). Hall 1992, "On the removal of skewness by
-transformation", bends the t statistic by a cubic until it has no skewness to first order;
-here the interval is read off Student's t. It needs no resamples, so it is the same for
-rows in any order.
+The distribution of a statistic over texts is often skewed: for example, a total variation distance
+is 0 for most texts and large for a few. Symmetric intervals, and percentiles of resampled means,
+then miss the true mean too often on one side (``docs/verdicts.md`` states how often). The interval
+of a mean is therefore computed from the first three moments of the texts: Hall 1992, "On the removal
+of skewness by transformation", transforms the t statistic by a cubic function that removes its
+skewness to first order, and the interval is read off Student's t distribution. This needs no
+resampling, so the interval does not depend on the order of the rows.
 
-Shares of texts, where every text says 0 or 1, have exact intervals, which have a width
-where all texts agree too. Scores that are no mean have the percentile bootstrap over texts.
+A share of texts, with the value 0 or 1 for every text, has an exact interval. It has a positive width
+even if all texts agree. Scores that are not means have percentile bootstrap intervals over texts.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -21,19 +21,20 @@ from scipy.special import betaincinv, ndtr, ndtri, stdtrit
 from hf_attnprobe.core import formatting as markdown
 
 
-MIN_SHOWN = 10
-"""Below this many texts no mean, interval or chart is shown."""
+MIN_DISPLAYED_TEXTS = 10
+"""Smallest number of texts for which a report displays a mean, an interval or a chart."""
 
 
 @dataclass(frozen=True)
-class Key:
-    """Identifies a number of an audit: test, statistic, layer, head and group.
+class StatisticKey:
+    """Identifies a number of an audit: test, statistic, layer, head and group of texts.
 
     Attributes:
-        test: the faithfulness test.
-        statistic: its name, or ``name@key`` with a number or a ranking as the key.
-        layer, head: where it was measured, from 0; a negative number makes a group of
-            heads of them, -1 and -1 is all attention.
+        test: name of the faithfulness test.
+        statistic: name of the statistic, or ``name@key`` with a number or a ranking as the key.
+        layer: layer of the site, from 0; a negative number stands for several layers.
+        head: head of the site, from 0; a negative number stands for several heads. Layer −1 with
+            head −1 is all attention of the model.
         group: ``all`` texts, or the name of a predicted class.
     """
 
@@ -45,18 +46,18 @@ class Key:
 
     @property
     def column(self) -> tuple[str, str, int, int]:
-        """The key without its group: the column of a table with one row per text."""
+        """Key without the group of texts, which identifies a column of the rows."""
         return self.test, self.statistic, self.layer, self.head
 
     @property
-    def place(self) -> tuple[int, int]:
+    def site(self) -> tuple[int, int]:
         """Layer and head."""
         return self.layer, self.head
 
     @property
-    def is_of_head(self) -> bool:
-        """Whether it is of a single head, and not of a group of them."""
-        return min(self.place) >= 0
+    def is_single_head(self) -> bool:
+        """Whether the site is a single head and not a group of heads."""
+        return min(self.site) >= 0
 
 
 @dataclass(frozen=True)
@@ -64,9 +65,9 @@ class Estimate:
     """A number over texts: a mean, a difference of means, or a score.
 
     Attributes:
-        value: the number; NaN where no text has a value.
-        ci95: its 95% interval over texts, if it has one.
-        n: the texts that have a value, where that is known.
+        value: the number; NaN if no text has a value.
+        ci95: 95% confidence interval over texts; None without an interval.
+        n: number of texts with a value; None if unknown.
     """
 
     value: float
@@ -74,48 +75,57 @@ class Estimate:
     n: int | None = None
 
     @property
-    def said(self) -> str:
-        """The number with its interval, two digits."""
-        return markdown.interval(self.value, self.ci95, digits=2)
+    def interval_text(self) -> str:
+        """Number and interval with two digits, such as "0.80 [0.75, 0.85]"."""
+        return markdown.format_interval(self.value, self.ci95, digits=2)
 
     @property
-    def bare(self) -> "Estimate":
-        """The number by itself, without what it is of."""
+    def plain_estimate(self) -> "Estimate":
+        """This estimate without the additional fields of a subclass."""
         return Estimate(self.value, self.ci95, self.n)
 
 
-# --- shares of texts --------------------------------------------------------------------------
+# --- Shares of texts --------------------------------------------------------------------------
 
 
-LEVEL = 0.95
+CONFIDENCE_LEVEL = 0.95
+"""Probability with which an interval covers the true number."""
 
 
-def errors_of(n: int) -> float:
-    """Standard errors on either side of n intervals that hold at once, of independent means.
-
-    Šidák 1967.
-    """
-    return float(ndtri((1 + LEVEL ** (1 / n)) / 2))
-
-
-ONE_COLUMN = errors_of(1)
-"""1.96: as many standard errors as the interval of one mean has on either side."""
-
-
-def share_interval(hits: np.ndarray, n: np.ndarray, *, level: float = LEVEL) -> np.ndarray:
-    """Returns exact 95% intervals of the share of texts in which an event happens.
-
-    Clopper & Pearson (1934): covers the true share in at least 95% of samples, also
-    where none or all of the texts are hits.
+def compute_sidak_critical_value(n: int) -> float:
+    """Compute the critical value of n simultaneous confidence intervals (Šidák 1967).
 
     Args:
-        hits, n: how many of how many, any shape.
-        level: how often the interval covers, at least.
+        n: number of intervals that must all cover their true mean, with a total probability of
+            95%, if the means are independent.
 
     Returns:
-        Low and high, [2, ...]; NaN where n is 0.
+        Half of the width of each interval, in standard errors.
+    """
+    return float(ndtri((1 + CONFIDENCE_LEVEL ** (1 / n)) / 2))
 
-    >>> share_interval(np.array(0), np.array(249)).round(4).tolist()
+
+SINGLE_CRITICAL_VALUE = compute_sidak_critical_value(1)
+"""Critical value of a single 95% interval: 1.96 standard errors."""
+
+
+def compute_share_interval(
+    hits: np.ndarray, n: np.ndarray, *, level: float = CONFIDENCE_LEVEL
+) -> np.ndarray:
+    """Compute exact 95% intervals of the share of texts in which an event occurs.
+
+    The interval of Clopper & Pearson (1934) covers the true share in at least 95% of samples,
+    even if the event occurs in none or all of the texts.
+
+    Args:
+        hits: number of texts in which the event occurs, any shape.
+        n: number of texts, same shape.
+        level: smallest probability with which an interval covers the true share.
+
+    Returns:
+        Low and high ends, [2, ...]; NaN if n is 0.
+
+    >>> compute_share_interval(np.array(0), np.array(249)).round(4).tolist()
     [0.0, 0.0147]
     """
     hits = np.asarray(hits, dtype=np.float64)
@@ -124,103 +134,125 @@ def share_interval(hits: np.ndarray, n: np.ndarray, *, level: float = LEVEL) -> 
     tail = (1 - level) / 2
     low = betaincinv(hits, misses + 1, tail)
     high = betaincinv(hits + 1, misses, 1 - tail)
-    # The quantiles are not defined where nothing or everything is a hit.
+    # The quantiles are undefined for 0 hits and for 0 misses.
     low = np.where(hits > 0, low, 0.0)
     high = np.where(hits < n, high, 1.0)
     interval = np.stack([low, high])
     return np.where(n > 0, interval, np.nan)
 
 
-def paired_share_interval(differences: np.ndarray, *, critical: float = ONE_COLUMN) -> np.ndarray:
-    """Returns 95% intervals of the difference of two shares of the same texts.
+def compute_paired_share_interval(
+    differences: np.ndarray, *, critical_value: float = SINGLE_CRITICAL_VALUE
+) -> np.ndarray:
+    """Compute 95% intervals of the difference of two shares of the same texts.
 
-    Bonet & Price (2012): one text is added to those where only the first is a hit, and
-    one to those where only the second is. So pairs that all agree still have a width.
+    Bonet & Price (2012) add one text in which only the first event occurs, and one in which only
+    the second event occurs. The interval then has a positive width even if all pairs agree.
 
     Args:
-        differences: [texts, columns] of 1, 0 and -1; NaN where a text has no pair.
-        critical: standard errors on either side; more where several are read at once.
+        differences: first value minus second value, [texts, columns], each 1, 0 or −1; NaN for
+            a text without a pair.
+        critical_value: half of the width of an interval in standard errors. Use a larger value
+            for simultaneous intervals.
 
     Returns:
-        Low and high, [2, columns]; NaN for a column without pairs.
+        Low and high ends, [2, columns]; NaN for a column without pairs.
 
-    >>> paired_share_interval(np.zeros((249, 1))).round(3).flatten().tolist()
+    >>> compute_paired_share_interval(np.zeros((249, 1))).round(3).flatten().tolist()
     [-0.011, 0.011]
     """
     is_pair = ~np.isnan(differences)
     n = is_pair.sum(0)
-    only_first = (differences == 1).sum(0)
-    only_second = (differences == -1).sum(0)
+    n_only_first = (differences == 1).sum(0)
+    n_only_second = (differences == -1).sum(0)
 
-    n_and_added = n + 2
-    first = (only_first + 1) / n_and_added
-    second = (only_second + 1) / n_and_added
-    middle = first - second
-    variance = (first + second - middle**2) / n_and_added
-    half = critical * np.sqrt(variance)
-    interval = np.stack([middle - half, middle + half]).clip(-1, 1)
+    n_with_added_texts = n + 2
+    first_share = (n_only_first + 1) / n_with_added_texts
+    second_share = (n_only_second + 1) / n_with_added_texts
+    center = first_share - second_share
+    variance = (first_share + second_share - center**2) / n_with_added_texts
+    half_width = critical_value * np.sqrt(variance)
+    interval = np.stack([center - half_width, center + half_width]).clip(-1, 1)
     return np.where(n > 0, interval, np.nan)
 
 
-def share_difference_interval(
-    values: np.ndarray, others: np.ndarray, *, critical: float = ONE_COLUMN
+def compute_share_difference_interval(
+    values: np.ndarray,
+    other_values: np.ndarray,
+    *,
+    critical_value: float = SINGLE_CRITICAL_VALUE,
 ) -> np.ndarray:
-    """Returns intervals of the difference of two shares, each of texts of its own.
+    """Compute 95% intervals of the difference of two shares of different texts.
 
-    Agresti & Caffo (2000): one hit and one miss are added to either side, so that shares
-    of 0 or 1 have a width too.
+    Agresti & Caffo (2000) add one hit and one miss to either sample. The interval then has a
+    positive width even if both shares are 0 or 1.
 
     Args:
-        values: [texts, columns] of 0 and 1; NaN where a text has none.
-        others: the same of other texts, whose share is subtracted.
-        critical: standard errors on either side; more where several are read at once.
+        values: values of the first sample, [texts, columns], each 0 or 1; NaN for a text
+            without a value.
+        other_values: values of the second sample, whose share is subtracted,
+            [texts, columns].
+        critical_value: half of the width of an interval in standard errors. Use a larger value
+            for simultaneous intervals.
 
     Returns:
-        Low and high, [2, columns].
+        Low and high ends, [2, columns].
 
-    >>> share_difference_interval(np.ones((8, 1)), np.ones((8, 1))).round(2).tolist()
+    >>> ones = np.ones((8, 1))
+    >>> compute_share_difference_interval(ones, ones).round(2).tolist()
     [[-0.26], [0.26]]
     """
     shares, variances = [], []
-    for side in (values, others):
-        is_there = ~np.isnan(side)
-        n = is_there.sum(0) + 2
-        hits = np.nansum(side, 0) + 1
+    for sample in (values, other_values):
+        has_value = ~np.isnan(sample)
+        n = has_value.sum(0) + 2
+        hits = np.nansum(sample, 0) + 1
         share = hits / n
         shares.append(share)
         variances.append(share * (1 - share) / n)
-    middle = shares[0] - shares[1]
-    half = critical * np.sqrt(variances[0] + variances[1])
-    return np.stack([middle - half, middle + half]).clip(-1, 1)
+    center = shares[0] - shares[1]
+    half_width = critical_value * np.sqrt(variances[0] + variances[1])
+    return np.stack([center - half_width, center + half_width]).clip(-1, 1)
 
 
-def is_share(values: np.ndarray) -> np.ndarray:
-    """Whether every defined value of a column is 0 or 1, bool [columns].
+def find_binary_columns(values: np.ndarray) -> np.ndarray:
+    """Find the columns in which every defined value is 0 or 1.
 
-    Shape: values [texts, columns] -> bool [columns]; False for a column without values.
+    Args:
+        values: [texts, columns]; NaN for a text without a value.
+
+    Returns:
+        bool [columns]; False for a column without any value.
     """
-    real = ~np.isnan(values)
-    return ((values == 0) | (values == 1) | ~real).all(0) & real.any(0)
+    has_value = ~np.isnan(values)
+    is_binary = (values == 0) | (values == 1) | ~has_value
+    return is_binary.all(0) & has_value.any(0)
 
 
-# --- means ------------------------------------------------------------------------------------
+# --- Means ------------------------------------------------------------------------------------
 
 
 N_RESAMPLES = 1000
+"""Number of bootstrap resamples of the texts."""
 MANY_TEXTS = 20_000
-"""From here on a mean is normal to more digits than a report has (central limit theorem), so
-that nothing is resampled: as exact, and its time grows no faster than the texts."""
+"""Number of texts above which nothing is resampled.
+
+A mean of so many texts is normally distributed to more digits than a report prints, by the central
+limit theorem. The running time then grows no faster than the number of texts.
+"""
 
 
 @dataclass(frozen=True)
 class Moments:
-    """From which the intervals of means are computed, each [columns].
+    """Moments of columns, from which the intervals of means are computed; each [columns].
 
     Attributes:
-        n: texts that have a value.
-        mean: of these; 0 without any.
-        m2, m3: Σ (value − mean)², and cubed.
-        low, high: the smallest and the largest value.
+        n: number of texts with a value.
+        mean: mean over these texts; 0 without any text.
+        m2: Σ (value − mean)².
+        m3: Σ (value − mean)³.
+        low: smallest value.
+        high: largest value.
     """
 
     n: np.ndarray
@@ -231,358 +263,437 @@ class Moments:
     high: np.ndarray
 
 
-def moments(values: np.ndarray) -> Moments:
-    """Returns the moments of columns [texts, columns], NaN where a text has no value."""
+def compute_moments(values: np.ndarray) -> Moments:
+    """Compute the moments of each column.
+
+    Args:
+        values: [texts, columns]; NaN for a text without a value.
+
+    Returns:
+        The moments.
+    """
     n_columns = values.shape[1]
     n, total, m2, m3 = np.zeros((4, n_columns))
     low = np.full(n_columns, np.inf)
     high = np.full(n_columns, -np.inf)
-    with np.errstate(invalid="ignore", over="ignore"):  # of infinite values
-        for some in _in_parts(values):
-            is_there = ~np.isnan(some)
-            n += is_there.sum(0)
-            total += np.nansum(some, axis=0)
-            low = np.fmin(low, np.fmin.reduce(some))
-            high = np.fmax(high, np.fmax.reduce(some))
+    # Infinite values are allowed and would cause warnings.
+    with np.errstate(invalid="ignore", over="ignore"):
+        for chunk in _iterate_chunks(values):
+            has_value = ~np.isnan(chunk)
+            n += has_value.sum(0)
+            total += np.nansum(chunk, axis=0)
+            low = np.fmin(low, np.fmin.reduce(chunk))
+            high = np.fmax(high, np.fmax.reduce(chunk))
         mean = total / np.maximum(n, 1)
-        for some in _in_parts(values):
-            centred = np.where(np.isnan(some), 0.0, some - mean)
+        for chunk in _iterate_chunks(values):
+            centred = np.where(np.isnan(chunk), 0.0, chunk - mean)
             squares = centred**2
             m2 = m2 + squares.sum(0)
             m3 = m3 + (squares * centred).sum(0)
     return Moments(n.astype(int), mean, m2, m3, low, high)
 
 
-AT_ONCE = 2**14
-"""Texts that are summed together, so that a sum over many holds no copy of them all."""
+TEXTS_PER_CHUNK = 2**14
+"""Number of texts that are summed together, so that a sum over many texts copies only a few."""
 
 
-def _in_parts(values: np.ndarray) -> Iterator[np.ndarray]:
-    """The texts of [texts, ...], some at a time."""
-    for start in range(0, len(values), AT_ONCE):
-        yield values[start : start + AT_ONCE]
+def _iterate_chunks(values: np.ndarray) -> Iterator[np.ndarray]:
+    """Iterate over the texts of [texts, ...] in chunks."""
+    for start in range(0, len(values), TEXTS_PER_CHUNK):
+        yield values[start : start + TEXTS_PER_CHUNK]
 
 
-def mean_interval(values: np.ndarray, *, critical: float = ONE_COLUMN) -> np.ndarray:
-    """95% intervals of the means of columns.
+def compute_mean_interval(
+    values: np.ndarray, *, critical_value: float = SINGLE_CRITICAL_VALUE
+) -> np.ndarray:
+    """Compute 95% intervals of the means of columns.
 
     Args:
-        values: [texts, columns]; NaN where a text has no value.
-        critical: standard errors of a normal mean on either side; more where several
-            are read at once.
+        values: [texts, columns]; NaN for a text without a value.
+        critical_value: half of the width of the interval of a normal mean, in standard errors.
+            Use a larger value for simultaneous intervals.
 
     Returns:
-        Low and high, [2, columns]; NaN for a column without values.
+        Low and high ends, [2, columns]; NaN for a column without values.
 
-    >>> mean_interval(np.arange(30.0)[:, None] ** 2).round(1).flatten().tolist()
+    >>> compute_mean_interval(np.arange(30.0)[:, None] ** 2).round(1).flatten().tolist()
     [194.4, 394.3]
     """
-    return interval_of(moments(values), critical=critical)
+    return compute_interval_from_moments(compute_moments(values), critical_value=critical_value)
 
 
-def interval_of(of: Moments, *, critical: float = ONE_COLUMN) -> np.ndarray:
-    """As :func:`mean_interval`, from moments; clipped to the smallest and largest value.
+def compute_interval_from_moments(
+    moments: Moments, *, critical_value: float = SINGLE_CRITICAL_VALUE
+) -> np.ndarray:
+    """Compute 95% intervals of means from the moments of columns.
 
-    The interval stays in the range of the texts, so in that of any share or correlation
-    too; of texts that all say the same it is that one value.
+    The interval is clipped to the range of the texts. So the interval of a share or of a
+    correlation stays within its possible range, and if all texts have the same value, the
+    interval is this single value.
+
+    Args:
+        moments: moments of the columns.
+        critical_value: half of the width of the interval of a normal mean, in standard errors.
+            Use a larger value for simultaneous intervals.
+
+    Returns:
+        Low and high ends, [2, columns]; NaN for a column without values.
     """
-    error = np.sqrt(_variance_of_mean(of))
-    skewness = _skewness(of.m2, of.m3)
-    ends = _hall(of.mean, error, skewness, _at_least_one(of.n - 1), critical)
-    return np.where(of.n > 0, ends.clip(of.low, of.high), np.nan)
+    standard_error = np.sqrt(_compute_variance_of_mean(moments))
+    skewness = _compute_skewness(moments.m2, moments.m3)
+    degrees_of_freedom = _clamp_to_one(moments.n - 1)
+    ends = _compute_hall_interval(
+        moments.mean, standard_error, skewness, degrees_of_freedom, critical_value
+    )
+    return np.where(moments.n > 0, ends.clip(moments.low, moments.high), np.nan)
 
 
-def difference_interval(of: Moments, other: Moments, *, critical: float = ONE_COLUMN) -> np.ndarray:
-    """Returns intervals of mean − mean of other texts, [2, columns]; NaN where a side has none.
+def compute_difference_interval(
+    moments: Moments, other: Moments, *, critical_value: float = SINGLE_CRITICAL_VALUE
+) -> np.ndarray:
+    """Compute 95% intervals of the difference of the means of two samples of texts.
 
-    Degrees of freedom are those of Welch 1947.
+    The degrees of freedom are those of Welch 1947.
+
+    Args:
+        moments: moments of the first sample.
+        other: moments of the second sample, whose mean is subtracted.
+        critical_value: half of the width of the interval of a normal mean, in standard errors.
+            Use a larger value for simultaneous intervals.
+
+    Returns:
+        Low and high ends, [2, columns]; NaN if one of the samples has no values.
     """
-    # Variance of the difference, and its degrees of freedom: 1 where neither side varies.
-    variance_of = _variance_of_mean(of)
-    variance_other = _variance_of_mean(other)
-    variance = variance_of + variance_other
-    freedom_of = _at_least_one(of.n - 1)
-    freedom_other = _at_least_one(other.n - 1)
-    squares = variance_of**2 / freedom_of
-    squares += variance_other**2 / freedom_other
-    freedom = np.ones_like(variance)
-    np.divide(variance**2, squares, out=freedom, where=squares > 0)
+    variance = _compute_variance_of_mean(moments)
+    other_variance = _compute_variance_of_mean(other)
+    total_variance = variance + other_variance
+    # If neither sample varies, there is one degree of freedom.
+    welch_divisor = variance**2 / _clamp_to_one(moments.n - 1)
+    welch_divisor += other_variance**2 / _clamp_to_one(other.n - 1)
+    degrees_of_freedom = np.ones_like(total_variance)
+    np.divide(total_variance**2, welch_divisor, out=degrees_of_freedom, where=welch_divisor > 0)
 
-    # Skewness of the difference, from the moments of the two means.
-    n_of = _at_least_one(of.n)
-    n_other = _at_least_one(other.n)
-    m2 = of.m2 / n_of**2
-    m2 = m2 + other.m2 / n_other**2
-    m3 = of.m3 / n_of**3
-    m3 = m3 - other.m3 / n_other**3
-    skewness = _skewness(m2, m3)
+    # The second and third moments of the difference follow from those of the two means.
+    n = _clamp_to_one(moments.n)
+    other_n = _clamp_to_one(other.n)
+    m2 = moments.m2 / n**2
+    m2 = m2 + other.m2 / other_n**2
+    m3 = moments.m3 / n**3
+    m3 = m3 - other.m3 / other_n**3
+    skewness = _compute_skewness(m2, m3)
 
-    difference = of.mean - other.mean
-    ends = _hall(difference, np.sqrt(variance), skewness, freedom, critical)
-    ends = ends.clip(of.low - other.high, of.high - other.low)
-    are_known = (of.n > 0) & (other.n > 0)
-    return np.where(are_known, ends, np.nan)
-
-
-def _variance_of_mean(side: Moments) -> np.ndarray:
-    return side.m2 / _at_least_one(side.n) / _at_least_one(side.n - 1)
+    difference = moments.mean - other.mean
+    ends = _compute_hall_interval(
+        difference, np.sqrt(total_variance), skewness, degrees_of_freedom, critical_value
+    )
+    ends = ends.clip(moments.low - other.high, moments.high - other.low)
+    has_values = (moments.n > 0) & (other.n > 0)
+    return np.where(has_values, ends, np.nan)
 
 
-def _at_least_one(n: np.ndarray) -> np.ndarray:
-    """Returns a divisor for sides without texts, whose values are left out later."""
+def _compute_variance_of_mean(moments: Moments) -> np.ndarray:
+    """Compute the squared standard error of each mean, [columns]."""
+    return moments.m2 / _clamp_to_one(moments.n) / _clamp_to_one(moments.n - 1)
+
+
+def _clamp_to_one(n: np.ndarray) -> np.ndarray:
+    """Clamp a divisor to at least 1; results for columns without texts are replaced later."""
     return np.maximum(n, 1)
 
 
-def _skewness(m2: np.ndarray, m3: np.ndarray) -> np.ndarray:
-    """Skewness of the mean: that of the texts divided by √n; 0 without variation."""
+def _compute_skewness(m2: np.ndarray, m3: np.ndarray) -> np.ndarray:
+    """Compute the skewness of a mean, which is that of the texts divided by √n.
+
+    It is 0 if the texts do not vary.
+    """
     with np.errstate(over="ignore"):
         scale = m2**1.5
     return np.divide(m3, scale, out=np.zeros_like(scale), where=scale > 0)
 
 
-def _hall(
+def _compute_hall_interval(
     mean: np.ndarray,
-    error: np.ndarray,
+    standard_error: np.ndarray,
     skewness: np.ndarray,
-    freedom: np.ndarray,
-    critical: float,
+    degrees_of_freedom: np.ndarray,
+    critical_value: float,
 ) -> np.ndarray:
-    """Solves t + λt²/3 + λ²t³/27 + λ/6 for t = ± Student's: low and high, [2, columns].
+    """Compute the interval of Hall 1992 by inverting his cubic transformation.
 
-    Far in the tails the cubic bends too much, so wider intervals are those of 95% with
-    both sides stretched, as Student's quantiles are.
+    The equation t + λt²/3 + λ²t³/27 + λ/6 = ± s is solved for t, with the skewness λ and the
+    quantile s of Student's t distribution. Far in the tails the cubic function bends too much. So
+    a wider interval is the 95% interval with both sides stretched by the ratio of the quantiles.
+
+    Returns:
+        Low and high ends, [2, columns].
     """
-    usual = stdtrit(freedom, ndtr(ONE_COLUMN))
-    stretched = error * stdtrit(freedom, ndtr(critical)) / usual
+    quantile = stdtrit(degrees_of_freedom, ndtr(SINGLE_CRITICAL_VALUE))
+    stretched_error = standard_error * stdtrit(degrees_of_freedom, ndtr(critical_value)) / quantile
     ends = []
-    for side in (usual, -usual):
-        bent = side - skewness / 6
-        root = np.cbrt(1 + skewness * bent)
-        # 3 (root − 1) / λ without its cancellation where λ is nearly 0.
-        moved = stretched * 3 * bent / (root**2 + root + 1)
-        ends.append(mean - moved)
+    for signed_quantile in (quantile, -quantile):
+        shifted_quantile = signed_quantile - skewness / 6
+        root = np.cbrt(1 + skewness * shifted_quantile)
+        # The solution is t = 3 (root − 1) / λ. This form of it does not cancel digits for small λ.
+        offset = stretched_error * 3 * shifted_quantile / (root**2 + root + 1)
+        ends.append(mean - offset)
     return np.stack(ends)
 
 
-def resample_counts(
+def draw_resample_counts(
     n_texts: int,
     *,
     n: int | None = None,
     seed: int | Sequence[int] = 0,
     n_resamples: int = N_RESAMPLES,
 ) -> np.ndarray:
-    """How often each text is drawn in each resample (Efron 1979).
+    """Draw bootstrap resamples as counts of how often each text is drawn (Efron 1979).
+
+    With counts, the sums over all resamples are one matrix product for all statistics.
 
     Args:
-        n: texts of a resample; as many as there are by default.
+        n_texts: number of texts to draw from.
+        n: number of texts in a resample; by default ``n_texts``.
+        seed: seed of the random generator.
+        n_resamples: number of resamples.
 
     Returns:
-        float64 [resamples, texts]; every row sums to ``n``. Sums over a resample
-        are then one matrix product for all statistics.
+        float64 [resamples, texts]; every row sums to ``n``.
     """
     generator = np.random.default_rng(seed)
-    shares = np.full(n_texts, 1 / n_texts)
-    counts = generator.multinomial(n or n_texts, shares, size=n_resamples)
+    probabilities = np.full(n_texts, 1 / n_texts)
+    counts = generator.multinomial(n or n_texts, probabilities, size=n_resamples)
     return counts.astype(np.float64)
 
 
-def percentile_interval(resampled: np.ndarray) -> tuple[float, float]:
-    """The 95% interval of a statistic from its values on the resamples.
+def compute_percentile_interval(resampled_values: np.ndarray) -> tuple[float, float]:
+    """Compute the 95% percentile interval of a statistic from its values on resamples.
 
     Args:
-        resampled: [resamples]; NaN where the statistic is undefined on a resample.
+        resampled_values: [resamples]; NaN if the statistic is undefined on a resample.
 
     Returns:
-        (low, high); NaN where it is undefined on all of them.
+        Low and high end; NaN if the statistic is undefined on all resamples.
     """
-    defined = resampled[~np.isnan(resampled)]
-    if not len(defined):
+    defined_values = resampled_values[~np.isnan(resampled_values)]
+    if not len(defined_values):
         return float("nan"), float("nan")
-    low, high = np.percentile(defined, [2.5, 97.5])
+    low, high = np.percentile(defined_values, [2.5, 97.5])
     return float(low), float(high)
 
 
-def means(values: np.ndarray, shares: np.ndarray) -> tuple[Moments, np.ndarray]:
-    """Returns the moments of columns, and the 95% intervals of their means.
+def compute_means_and_intervals(
+    values: np.ndarray, shares: np.ndarray
+) -> tuple[Moments, np.ndarray]:
+    """Compute the moments of columns and the 95% intervals of their means.
 
     Args:
-        values: [texts, columns]; NaN where a text has no value.
-        shares: which means are shares of texts, bool [columns]; where all values are 0 or 1
-            the interval is then the exact one.
+        values: [texts, columns]; NaN for a text without a value.
+        shares: whether the mean of a column is a share, bool [columns]. If all values of such a
+            column are 0 or 1, its interval is the exact one.
 
     Returns:
-        Moments, and low and high, [2, columns].
+        Moments, and low and high ends, [2, columns].
     """
-    of = moments(values)
-    ends = interval_of(of)
-    exact = is_share(values) & shares
-    hits = (of.n * of.mean)[exact].round()
-    ends[:, exact] = share_interval(hits, of.n[exact])
-    return of, ends
+    moments = compute_moments(values)
+    ends = compute_interval_from_moments(moments)
+    is_exact = find_binary_columns(values) & shares
+    hits = (moments.n * moments.mean)[is_exact].round()
+    ends[:, is_exact] = compute_share_interval(hits, moments.n[is_exact])
+    return moments, ends
 
 
-def mean_estimates(values: np.ndarray, *, share: bool = False) -> list[Estimate]:
-    """The means of columns with their intervals.
+def estimate_means(values: np.ndarray, *, share: bool = False) -> list[Estimate]:
+    """Estimate the means of columns with their intervals.
 
     Args:
-        values: [texts, columns]; NaN where a text has no value.
-        share: whether all are shares of texts, see :func:`means`.
+        values: [texts, columns]; NaN for a text without a value.
+        share: whether the means are shares of texts. If all values of a column are 0 or 1, its
+            interval is then the exact one.
 
     Returns:
-        By column; without an interval where no text has a value.
+        One estimate per column, without an interval if no text has a value.
     """
-    of, ends = means(values, np.full(values.shape[1], share))
-    columns = zip(of.mean.tolist(), of.n.tolist(), ends.T.tolist(), strict=True)
-    return [
-        Estimate(mean, (low, high), n) if n else Estimate(float("nan"), None, 0)
-        for mean, n, (low, high) in columns
-    ]
+    moments, ends = compute_means_and_intervals(values, np.full(values.shape[1], share))
+    estimates = []
+    for mean, n, (low, high) in zip(
+        moments.mean.tolist(), moments.n.tolist(), ends.T.tolist(), strict=True
+    ):
+        if n:
+            estimates.append(Estimate(mean, (low, high), n))
+        else:
+            estimates.append(Estimate(float("nan"), None, 0))
+    return estimates
 
 
-def function_estimate(
-    columns: Sequence[np.ndarray], of_means: Callable[[np.ndarray], np.ndarray]
+def estimate_function_of_means(
+    columns: Sequence[np.ndarray], function: Callable[[np.ndarray], np.ndarray]
 ) -> Estimate:
-    """A function of several means over the same texts, with its interval.
+    """Estimate a function of several means over the same texts with its interval.
 
-    That of the mean of :func:`pseudo_values`, as of any values.
+    The interval is that of the mean of the jackknife's pseudo-values, see
+    :func:`compute_pseudo_values`.
 
     Args:
-        columns: each [texts]; texts with a NaN in any of them are left out.
-        of_means: [..., columns] -> [...]; NaN where it is undefined.
+        columns: values of each statistic, [texts]; texts with a NaN in any column are ignored.
+        function: maps means [..., columns] to [...]; NaN if it is undefined.
 
     Returns:
-        n is 0 where no text has all columns, or the number is undefined.
+        The estimate; its n is 0 if no text has all columns, or if the function is undefined.
     """
-    value, pseudo = pseudo_values(columns, of_means)
-    n = len(pseudo)
+    value, pseudo_values = compute_pseudo_values(columns, function)
+    n = len(pseudo_values)
     if not n or np.isnan(value):
         return Estimate(value, None, 0)
-    if not np.isfinite(pseudo).all():
+    if not np.isfinite(pseudo_values).all():
         return Estimate(value, None, n)
-    low, high = mean_interval(pseudo[:, None])[:, 0].tolist()
+    low, high = compute_mean_interval(pseudo_values[:, None])[:, 0].tolist()
     return Estimate(value, (min(low, value), max(high, value)), n)
 
 
-def pseudo_values(
-    columns: Sequence[np.ndarray], of_means: Callable[[np.ndarray], np.ndarray]
+def compute_pseudo_values(
+    columns: Sequence[np.ndarray], function: Callable[[np.ndarray], np.ndarray]
 ) -> tuple[float, np.ndarray]:
-    """Returns a function of means, and what each text adds to it.
+    """Compute a function of means and the contribution of each text to it.
 
-    Tukey's pseudo-values n·f − (n − 1)·f(without the text): their mean is f without its bias
-    to first order (Miller 1974, "The jackknife").
+    The contributions are Tukey's pseudo-values n·f − (n − 1)·f(without the text). Their mean is
+    f without its first-order bias (Miller 1974, "The jackknife").
 
     Args:
-        columns, of_means: as in :func:`function_estimate`.
+        columns: values of each statistic, [texts]; texts with a NaN in any column are ignored.
+        function: maps means [..., columns] to [...]; NaN if it is undefined.
 
     Returns:
-        The value, NaN where it is undefined, and [texts that have all columns].
+        Value of the function, NaN if it is undefined; and the pseudo-values, with one entry for
+        each text that has all columns.
     """
     n = 0
     total = np.zeros(len(columns))
-    for some in _with_all(columns):
-        n += len(some)
-        total = total + some.sum(0)
+    for chunk in _iterate_complete_texts(columns):
+        n += len(chunk)
+        total = total + chunk.sum(0)
     if not n:
         return float("nan"), np.empty(0)
 
     mean = total / n
-    value = float(of_means(mean))
-    pseudo = np.full(n, np.nan)
-    done = 0
-    for some in _with_all(columns) if n > 1 else ():
-        without = of_means((n * mean - some) / (n - 1))
-        end = done + len(some)
-        pseudo[done:end] = n * value - (n - 1) * without
-        done = end
-    return value, pseudo
+    value = float(function(mean))
+    pseudo_values = np.full(n, np.nan)
+    start = 0
+    for chunk in _iterate_complete_texts(columns) if n > 1 else ():
+        values_without_text = function((n * mean - chunk) / (n - 1))
+        end = start + len(chunk)
+        pseudo_values[start:end] = n * value - (n - 1) * values_without_text
+        start = end
+    return value, pseudo_values
 
 
-def _with_all(columns: Sequence[np.ndarray]) -> Iterator[np.ndarray]:
-    """The texts that have a value in all columns, some at a time: [texts, columns]."""
-    for some in zip(*map(_in_parts, columns), strict=True):
-        texts = np.stack(some, axis=1)
+def _iterate_complete_texts(columns: Sequence[np.ndarray]) -> Iterator[np.ndarray]:
+    """Iterate in chunks over the texts that have a value in all columns, [texts, columns]."""
+    for chunks in zip(*map(_iterate_chunks, columns), strict=True):
+        texts = np.stack(chunks, axis=1)
         yield texts[~np.isnan(texts).any(1)]
 
 
-def mean_estimate(values: np.ndarray, *, share: bool = False) -> Estimate:
-    """Returns the mean of the texts that have a value, with its interval and their number.
+def estimate_mean(values: np.ndarray, *, share: bool = False) -> Estimate:
+    """Estimate the mean of the texts that have a value, with its interval.
 
     Args:
-        values: [texts]; texts with NaN are left out.
-        share: whether the mean is a share of texts; where all values are 0 or 1 the
-            interval is then the exact one.
+        values: [texts]; texts with NaN are ignored.
+        share: whether the mean is a share of texts. If all values are 0 or 1, the interval is
+            then the exact one.
+
+    Returns:
+        The mean, its interval, and the number of texts.
     """
     column = np.asarray(values, dtype=np.float64)[:, None]
-    return mean_estimates(column, share=share)[0]
+    return estimate_means(column, share=share)[0]
 
 
-# --- many means at once -----------------------------------------------------------------------
+# --- Many means at once -----------------------------------------------------------------------
 
 
 N_DRAWS = 2000
-DRAWS_AT_ONCE = 250
+"""Number of random draws from which a critical value is estimated."""
+DRAWS_PER_CHUNK = 250
+"""Number of draws that are computed together, which bounds the memory."""
 
 
-def simultaneous_interval(
+def compute_simultaneous_interval(
     values: np.ndarray, *, seed: int = 0, n_draws: int = N_DRAWS
 ) -> np.ndarray:
-    """Simultaneous 95% intervals of the means of columns.
+    """Compute simultaneous 95% intervals of the means of columns.
 
-    A column of nothing but 0 and 1 is a share: its interval is the exact one of that
-    level, which does not shrink to a point where all texts agree. Any other column
-    without variation has its mean as both ends.
+    With 95% probability, all intervals cover their true mean. A column with only 0 and 1 is a
+    share of texts: its interval is the exact one at the corresponding level, which has a positive
+    width even if all texts agree. For any other column without variation, both ends are its
+    mean.
 
     Args:
-        values: [texts, columns]; NaN where a text has no value in a column, which then
-            rests on the other texts.
+        values: [texts, columns]; NaN for a text without a value, which the mean then ignores.
+        seed: seed of the random generator.
+        n_draws: number of random draws, see :func:`estimate_critical_value`.
 
     Returns:
-        Low and high, [2, columns]; NaN for a column of fewer than two texts.
+        Low and high ends, [2, columns]; NaN for a column with fewer than two texts.
     """
-    critical = critical_value(values, seed=seed, n_draws=n_draws)
-    return interval_at(values, critical)
+    critical_value = estimate_critical_value(values, seed=seed, n_draws=n_draws)
+    return compute_interval_at_critical_value(values, critical_value)
 
 
-def interval_at(values: np.ndarray, critical: float) -> np.ndarray:
-    """Low and high of the means, [2, columns], by :func:`mean_interval` and shares.
+def compute_interval_at_critical_value(values: np.ndarray, critical_value: float) -> np.ndarray:
+    """Compute the intervals of the means of columns at a given critical value.
 
     Args:
-        values: [texts, columns], as in :func:`simultaneous_interval`.
+        values: [texts, columns]; NaN for a text without a value.
+        critical_value: half of the width of the interval of a normal mean, in standard errors.
+
+    Returns:
+        Low and high ends, [2, columns]; NaN for a column with fewer than two texts.
     """
-    sizes = (~np.isnan(values)).sum(0)
-    enough = sizes >= 2
-    interval = np.where(enough, mean_interval(values, critical=critical), np.nan)
-    shares = enough & is_share(values)
-    hits = np.nansum(values[:, shares], 0)
-    level = 2 * float(ndtr(critical)) - 1
-    interval[:, shares] = share_interval(hits, sizes[shares], level=level)
-    return interval
+    n = (~np.isnan(values)).sum(0)
+    has_two_texts = n >= 2
+    intervals = compute_mean_interval(values, critical_value=critical_value)
+    intervals = np.where(has_two_texts, intervals, np.nan)
+    is_share = has_two_texts & find_binary_columns(values)
+    hits = np.nansum(values[:, is_share], 0)
+    level = 2 * float(ndtr(critical_value)) - 1
+    intervals[:, is_share] = compute_share_interval(hits, n[is_share], level=level)
+    return intervals
 
 
-def critical_value(values: np.ndarray, *, seed: int = 0, n_draws: int = N_DRAWS) -> float:
-    """Half-width of simultaneous 95% intervals in standard errors.
+def estimate_critical_value(values: np.ndarray, *, seed: int = 0, n_draws: int = N_DRAWS) -> float:
+    """Estimate the critical value of simultaneous 95% intervals of the means of columns.
 
-    The 95% quantile of the largest of the columns' means over draws of the texts'
-    weights, in standard errors. It lies between that of one column, 1.96, and that of
-    independent ones (Šidák's inequality); the draws' own noise is cut off there.
+    It is the 95% quantile of the largest deviation of any column's mean, in standard errors, over
+    random draws of weights for the texts (a multiplier bootstrap). The true quantile is between
+    1.96, that of a single column, and that of independent columns (Šidák's inequality). The
+    estimate is clipped to this range, which removes the noise of the draws.
 
     Args:
-        values: [texts, columns], as in :func:`simultaneous_interval`.
+        values: [texts, columns]; NaN for a text without a value.
+        seed: seed of the random generator.
+        n_draws: number of draws.
+
+    Returns:
+        Half of the width of a simultaneous interval, in standard errors.
     """
-    of = moments(values)
-    varying = of.low < of.high
-    n_columns = int(varying.sum())
+    moments = compute_moments(values)
+    is_varying = moments.low < moments.high
+    n_columns = int(is_varying.sum())
     if n_columns < 2:
-        return ONE_COLUMN
-    centred = np.nan_to_num((values - of.mean)[:, varying]) / np.sqrt(of.m2[varying])
+        return SINGLE_CRITICAL_VALUE
+    centred = np.nan_to_num((values - moments.mean)[:, is_varying])
+    centred = centred / np.sqrt(moments.m2[is_varying])
     generator = np.random.default_rng(seed)
-    if len(values) > MANY_TEXTS:  # draws of the same means, by how the columns vary together
-        sizes, directions = np.linalg.eigh(centred.T @ centred)
-        centred = (directions * np.sqrt(sizes.clip(0))).T
-    largest = []
-    for start in range(0, n_draws, DRAWS_AT_ONCE):
-        n_now = min(DRAWS_AT_ONCE, n_draws - start)
-        weights = generator.standard_normal((n_now, len(centred)))
-        largest.append(np.abs(weights @ centred).max(1))
-    found = np.quantile(np.concatenate(largest), LEVEL)
-    return float(np.clip(found, ONE_COLUMN, errors_of(n_columns)))
+    if len(values) > MANY_TEXTS:
+        # The distribution of the means only depends on their covariance matrix. Its square root
+        # takes the place of the texts.
+        eigenvalues, eigenvectors = np.linalg.eigh(centred.T @ centred)
+        centred = (eigenvectors * np.sqrt(eigenvalues.clip(0))).T
+    largest_deviations = []
+    for start in range(0, n_draws, DRAWS_PER_CHUNK):
+        chunk_size = min(DRAWS_PER_CHUNK, n_draws - start)
+        weights = generator.standard_normal((chunk_size, len(centred)))
+        largest_deviations.append(np.abs(weights @ centred).max(1))
+    quantile = np.quantile(np.concatenate(largest_deviations), CONFIDENCE_LEVEL)
+    upper_bound = compute_sidak_critical_value(n_columns)
+    return float(np.clip(quantile, SINGLE_CRITICAL_VALUE, upper_bound))

@@ -1,4 +1,4 @@
-"""The numbers of a model at one site, from which answers are computed. Pure."""
+"""The measured numbers of a model at one site, from which questions are answered."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -9,116 +9,170 @@ import pandas as pd
 
 from hf_attnprobe.statistics.estimates import (
     Estimate,
-    function_estimate,
-    mean_estimate,
+    estimate_function_of_means,
+    estimate_mean,
 )
 from hf_attnprobe.statistics.rows import Rows, Texts
 from hf_attnprobe.statistics.scale import (
-    PARTS,
-    PARTS_OF_ANSWERS,
+    ANSWER_PARTS,
+    CLASSIFIER_PARTS,
     Part,
-    said_by_default,
-    with_commonest_place,
+    add_commonest_position,
+    find_default_classes,
 )
 from hf_attnprobe.statistics.summary import (
-    at_site,
-    groups_by_class,
-    predictions_of,
-    site_of_model,
+    find_model_site,
+    group_by_class,
+    select_predictions,
+    select_site_texts,
 )
-from hf_attnprobe.statistics.wording import CLASSES, Words
+from hf_attnprobe.statistics.wording import CLASS_WORDING, Wording
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """The numbers of one site, read a statistic at a time.
+    """The measured numbers of a model at one site.
 
     Attributes:
-        texts: of the model.
-        words: of the kind of prediction.
-        classes: the texts of each class that is predicted, by its name, bool [texts].
-        own_answers: of a language model the share of all texts whose answer it says itself; the
-            numbers are of these. None of other models.
+        texts: statistics of the texts at the site.
+        words: wording for the type of prediction.
+        classes: texts of each predicted class, bool [texts], by name of the class.
+        greedy_share: for a language model, the share of all texts whose explained answer is also
+            the greedily generated one. The other attributes are then restricted to these texts.
+            None for other models.
     """
 
     texts: Texts
-    words: Words = CLASSES
+    words: Wording = CLASS_WORDING
     classes: Mapping[str, np.ndarray] = field(default_factory=dict)
-    own_answers: Estimate | None = None
+    greedy_share: Estimate | None = None
 
-    def column(self, name: str) -> np.ndarray:
-        """A statistic by text; NaN where there is none."""
-        return self.texts.values(name)
+    def get_values(self, name: str) -> np.ndarray:
+        """Get the values of a statistic.
 
-    def mean(self, name: str) -> Estimate:
-        """The mean of a statistic; n is 0 where there is none."""
-        return mean_estimate(self.column(name))
+        Args:
+            name: name of the statistic.
 
-    def beyond(self, name: str, other: str) -> Estimate:
-        """The paired difference of two statistics."""
-        return mean_estimate(self.column(name) - self.column(other))
+        Returns:
+            float64 [texts]; NaN for undefined values, or if there is no such statistic.
+        """
+        return self.texts.get_values(name)
 
-    def of_means(self, names: Sequence[str], function: Callable[..., np.ndarray]) -> Estimate:
-        """A function of the means of some statistics, of the texts that have all of them."""
-        columns = [*map(self.column, names)]
-        return function_estimate(columns, lambda means: function(*np.moveaxis(means, -1, 0)))
+    def estimate_mean(self, name: str) -> Estimate:
+        """Estimate the mean of a statistic.
+
+        Args:
+            name: name of the statistic.
+
+        Returns:
+            The mean; its n is 0 if no text has a value.
+        """
+        return estimate_mean(self.get_values(name))
+
+    def estimate_difference(self, name: str, subtracted_name: str) -> Estimate:
+        """Estimate the mean difference of two statistics, paired by text.
+
+        Args:
+            name: name of a statistic.
+            subtracted_name: name of the statistic that is subtracted.
+
+        Returns:
+            The mean difference.
+        """
+        return estimate_mean(self.get_values(name) - self.get_values(subtracted_name))
+
+    def estimate_function(
+        self, names: Sequence[str], function: Callable[..., np.ndarray]
+    ) -> Estimate:
+        """Estimate a function of the means of several statistics.
+
+        Args:
+            names: names of the statistics; texts without a value for all of them are ignored.
+            function: function of these means, one argument for each.
+
+        Returns:
+            The value of the function with its interval.
+        """
+        columns = [*map(self.get_values, names)]
+        return estimate_function_of_means(
+            columns, lambda means: function(*np.moveaxis(means, -1, 0))
+        )
 
     @property
     def parts(self) -> Sequence[Part]:
-        """The parts of faithfulness of this kind of model."""
-        return PARTS_OF_ANSWERS if self.words.kind == "answer" else PARTS
+        """Parts of faithfulness for this type of model."""
+        return ANSWER_PARTS if self.words.kind == "answer" else CLASSIFIER_PARTS
 
     @cached_property
-    def by_default(self) -> list[str]:
-        """The classes that the model says unless something speaks for another one."""
-        return said_by_default(self.texts, self.classes, self.parts)
+    def default_classes(self) -> list[str]:
+        """Classes that the model predicts unless something in a text points to another class."""
+        return find_default_classes(self.texts, self.classes, self.parts)
 
     @cached_property
-    def explained(self) -> "Evidence":
-        """This evidence without the texts whose class is said by default."""
-        if not self.by_default:
+    def explained_evidence(self) -> "Evidence":
+        """This evidence without the texts of default classes, which have nothing to explain."""
+        if not self.default_classes:
             return self
-        left_out = np.any([self.classes[name] for name in self.by_default], axis=0)
-        return self.where(~left_out)
+        is_default = np.any([self.classes[name] for name in self.default_classes], axis=0)
+        return self.select_texts(~is_default)
 
-    def where(self, wanted: np.ndarray) -> "Evidence":
-        """This evidence on the texts that are wanted, bool [texts]."""
-        classes = {name: members[wanted] for name, members in self.classes.items()}
-        return replace(self, texts=self.texts.where(wanted), classes=classes)
+    def select_texts(self, is_selected: np.ndarray) -> "Evidence":
+        """Select texts by a mask.
 
-    def of_class(self, name: str) -> "Evidence":
-        """This evidence on the texts that are predicted so."""
-        return self.where(self.classes[name])
+        Args:
+            is_selected: bool [texts].
+
+        Returns:
+            Evidence with the selected texts.
+        """
+        classes = {name: members[is_selected] for name, members in self.classes.items()}
+        return replace(self, texts=self.texts.select(is_selected), classes=classes)
+
+    def select_class(self, name: str) -> "Evidence":
+        """Select the texts of a predicted class.
+
+        Args:
+            name: name of the class.
+
+        Returns:
+            Evidence with these texts.
+        """
+        return self.select_texts(self.classes[name])
 
 
-def evidence_of(
+def build_evidence(
     rows: Rows | pd.DataFrame,
     label_names: Sequence[str] = (),
     *,
-    words: Words = CLASSES,
+    words: Wording = CLASS_WORDING,
 ) -> Evidence | None:
-    """The evidence in rows about the model's attention; None where no site stands for it.
+    """Build the evidence about a model's attention from the rows of an audit.
 
     Args:
-        rows: of an audit.
+        rows: rows of an audit, or a data frame in long form.
         label_names: names of the classes.
-        words: see :class:`Evidence`.
+        words: wording for the type of prediction.
+
+    Returns:
+        The evidence; None if no site represents the attention of the whole model.
     """
-    rows = Rows.of(rows)
-    site = site_of_model(rows)
+    rows = Rows.coerce(rows)
+    site = find_model_site(rows)
     if site is None:
         return None
-    texts = at_site(rows, site)
-    predictions = predictions_of(rows).of(texts.index)
-    evidence = Evidence(texts, words, groups_by_class(predictions, label_names))
-    if IS_OWN not in texts:
+    texts = select_site_texts(rows, site)
+    predictions = select_predictions(rows).align_to(texts.index)
+    evidence = Evidence(texts, words, group_by_class(predictions, label_names))
+    if GREEDY_STATISTIC not in texts:
         return evidence
 
-    # Of language models: only the texts whose answer the model says itself.
-    is_own = evidence.column(IS_OWN)
-    own = evidence.where(is_own == 1)
-    share = mean_estimate(is_own, share=True)
-    return replace(own, texts=with_commonest_place(own.texts), own_answers=share)
+    # For a language model, only texts whose explained answer is the model's own answer count.
+    is_greedy = evidence.get_values(GREEDY_STATISTIC)
+    greedy_evidence = evidence.select_texts(is_greedy == 1)
+    greedy_share = estimate_mean(is_greedy, share=True)
+    greedy_texts = add_commonest_position(greedy_evidence.texts)
+    return replace(greedy_evidence, texts=greedy_texts, greedy_share=greedy_share)
 
 
-IS_OWN = "answer_is_greedy"
+GREEDY_STATISTIC = "answer_is_greedy"
+"""Statistic of language models: 1 if greedy decoding generates the explained answer, else 0."""

@@ -1,8 +1,8 @@
-"""How a number is graded: answers, rules and their thresholds.
+"""Answers to questions about a model: rules, their thresholds, and how estimates are graded.
 
-A rule grades an estimate with its 95% interval. Only an interval that lies on one side
-of every threshold gives an answer; one that crosses a threshold, or stems from fewer
-than ``MIN_TEXTS`` texts, cannot say.
+A rule grades an estimate with its 95% interval. The estimate only gives an answer if its interval
+lies between two adjacent thresholds and it is based on at least :data:`MIN_TEXTS` texts. Otherwise
+the answer is "cannot say".
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,10 +17,13 @@ from hf_attnprobe.statistics.rows import Texts
 
 
 MIN_TEXTS = 30
-"""Below this many texts an interval of a mean covers too seldom to be read."""
+"""Smallest number of texts for an answer. With fewer texts, intervals of means cover too rarely."""
 MIN_PROMPTS = 10
-"""The same of language models: a prompt costs seconds, its numbers are of many units, and
-intervals of few prompts are those of Student's t, of shares the exact ones."""
+"""Smallest number of prompts for an answer about a language model.
+
+A prompt takes seconds and its numbers are based on many units. The intervals of few prompts use
+Student's t distribution, and those of shares are exact.
+"""
 
 
 class Answer(StrEnum):
@@ -31,84 +34,109 @@ class Answer(StrEnum):
     NO = "no"
     CANNOT_SAY = "cannot say"
 
-    def words(self, yes: str, no: str, otherwise: str) -> str:
-        """One of three, for yes, no, or anything else."""
+    def choose(self, yes: str, no: str, otherwise: str) -> str:
+        """Choose one of three texts by the answer.
+
+        Args:
+            yes: text for yes.
+            no: text for no.
+            otherwise: text for the other answers.
+
+        Returns:
+            One of the texts.
+        """
         return {Answer.YES: yes, Answer.NO: no}.get(self, otherwise)
 
     @property
     def opposite(self) -> "Answer":
-        """No for yes, yes for no."""
+        """No for yes, yes for no, and otherwise the same answer."""
         return {Answer.YES: Answer.NO, Answer.NO: Answer.YES}.get(self, self)
 
 
-GRADES = (Answer.NO, Answer.PARTLY, Answer.YES)
+ORDERED_ANSWERS = (Answer.NO, Answer.PARTLY, Answer.YES)
+"""Answers from the lowest to the highest grade."""
 
 
 @dataclass(frozen=True)
 class Measure:
-    """A number per text, for paired differences between audits.
+    """A number per text, for paired differences between two audits.
 
     Attributes:
-        words: what the number is.
-        values: of every text, [texts]; None where a statistic is missing. Its mean is the
-            number of all texts.
-        is_of_explained: whether texts whose class is said by default are left out.
+        description: description of the number.
+        values: computes the number of every text, [texts], from the statistics at a site; None
+            if a statistic is missing. The mean is the number for all texts.
+        excludes_default_classes: whether texts with a default class are left out. A default
+            class is predicted unless something in a text points to another class.
     """
 
-    words: str
+    description: str
     values: Callable[[Texts], np.ndarray | None]
-    is_of_explained: bool = False
+    excludes_default_classes: bool = False
 
-    def of(self, texts: Texts) -> pd.Series | None:
-        """The number of every text by its id; None where a statistic is missing."""
+    def compute(self, texts: Texts) -> pd.Series | None:
+        """Compute the number of every text.
+
+        Args:
+            texts: statistics at one site.
+
+        Returns:
+            The numbers by id of the text; None if a statistic is missing.
+        """
         values = self.values(texts)
         return None if values is None else pd.Series(values, index=texts.index)
 
 
-def of_statistic(
-    words: str,
+def make_statistic_measure(
+    description: str,
     name: str,
-    change: Callable[[np.ndarray], np.ndarray] = lambda values: values,
+    transform: Callable[[np.ndarray], np.ndarray] = lambda values: values,
     *,
-    is_of_explained: bool = False,
+    excludes_default_classes: bool = False,
 ) -> Measure:
-    """Returns the measure that is one statistic.
+    """Create the measure that is a single statistic.
 
     Args:
-        words: what it is.
-        name: of the statistic.
-        change: of its values, [texts] -> [texts].
-        is_of_explained: whether texts whose class is said by default are left out.
+        description: description of the number.
+        name: name of the statistic.
+        transform: function of the values, [texts] -> [texts].
+        excludes_default_classes: whether texts with a default class are left out.
+
+    Returns:
+        The measure.
     """
 
-    def values(texts: Texts) -> np.ndarray | None:
-        return change(texts.values(name)) if name in texts else None
+    def compute_values(texts: Texts) -> np.ndarray | None:
+        return transform(texts.get_values(name)) if name in texts else None
 
-    return Measure(words, values, is_of_explained)
+    return Measure(description, compute_values, excludes_default_classes)
 
 
 @dataclass(frozen=True)
 class Rule:
-    """A question with its measure, its thresholds and the words that report it.
+    """A question with its measure, its thresholds, and the phrases that report the answer.
+
+    The attributes ``procedure``, ``if_yes``, ``if_partly`` and ``if_no`` are templates. Their
+    placeholders are the attributes of :class:`~hf_attnprobe.statistics.wording.Wording`, and in
+    the clauses also ``{little}``, which is "no" if the number is not above 0.
 
     Attributes:
-        name: one word, with which the sentence begins.
-        question: what is asked.
-        measure: the number that is graded, with its yardstick.
-        partly: the answer is at least "partly" from here on.
-        yes: it is "yes" from here on; a rule with two answers has the same twice.
-        source: where measure and thresholds come from.
-        done: what is done to the model, in plain words; has the places of
-            :class:`~hf_attnprobe.statistics.wording.Words`.
-        scale: what the graded number is, beneath its number line.
-        if_yes, if_partly, if_no: what may be said where the answer is so, as a clause; has the
-            places of :class:`~hf_attnprobe.statistics.wording.Words`, and ``{little}``, which is
-            "no" where the number is not above 0.
-        if_open: what is left open where it is neither.
-        ends: what stands at a place of the number line, whatever was measured.
-        yardsticks: what the numbers are that a finding is to be seen beside, by name.
-        compared: the number behind it text by text, for differences between audits; of
-            several the first that most audits have.
+        name: one or two words with which the answer begins.
+        question: the question.
+        measure: description of the graded number.
+        partly: threshold from which the answer is at least "partly".
+        yes: threshold from which the answer is "yes". A rule with only two answers has the same
+            number for ``partly`` and ``yes``.
+        source: origin of the measure and of the thresholds.
+        procedure: how the number is measured, for readers who do not know the method.
+        scale: short description of the number, as the label of its number line.
+        if_yes: clause that states the result if the answer is "yes".
+        if_partly: clause that states the result if the answer is "partly".
+        if_no: clause that states the result if the answer is "no".
+        if_open: clause that states what remains open otherwise.
+        scale_ends: fixed positions on the number line, by label.
+        yardsticks: labels of the numbers that are printed for comparison, by name.
+        compared_measures: measures behind the number, for differences between two audits. If
+            there are several, the first one that most audits have is used.
     """
 
     name: str
@@ -117,39 +145,46 @@ class Rule:
     partly: float
     yes: float
     source: str
-    done: str = ""
+    procedure: str = ""
     scale: str = ""
     if_yes: str = ""
     if_partly: str = ""
     if_no: str = ""
     if_open: str = ""
-    ends: Mapping[str, float] = field(default_factory=dict)
+    scale_ends: Mapping[str, float] = field(default_factory=dict)
     yardsticks: Mapping[str, str] = field(default_factory=dict)
-    compared: Sequence[Measure] = ()
+    compared_measures: Sequence[Measure] = ()
 
     @property
     def thresholds(self) -> dict[str, float]:
-        """The thresholds, by the answer that begins there."""
+        """Thresholds by a label such as "partly from"."""
         if self.partly == self.yes:
             return {"yes above" if self.yes == 0 else "yes from": self.yes}
         return {"partly from": self.partly, "yes from": self.yes}
 
     @property
-    def scale_of(self) -> str:
-        """A short name of the graded number, else its full measure."""
+    def scale_label(self) -> str:
+        """Short description of the graded number; the full description if there is no short one."""
         return self.scale or self.measure
 
     @property
-    def graded(self) -> str:
-        """The thresholds in words.
+    def threshold_text(self) -> str:
+        """Thresholds as text.
 
-        >>> Rule("", "", "", partly=0.35, yes=0.5, source="").graded
+        >>> Rule("", "", "", partly=0.35, yes=0.5, source="").threshold_text
         'partly from 0.35, yes from 0.50'
         """
-        return ", ".join(f"{name} {at:.2f}" for name, at in self.thresholds.items())
+        return ", ".join(f"{label} {value:.2f}" for label, value in self.thresholds.items())
 
-    def in_short(self, answer: Answer) -> str:
-        """Returns what an answer says, as a clause."""
+    def get_clause(self, answer: Answer) -> str:
+        """Get the clause that states the result for an answer.
+
+        Args:
+            answer: the answer.
+
+        Returns:
+            A clause, which may have placeholders.
+        """
         clauses = {
             Answer.YES: self.if_yes,
             Answer.PARTLY: self.if_partly or self.if_open,
@@ -158,11 +193,16 @@ class Rule:
         return clauses.get(answer, self.if_open)
 
 
-def grade(estimate: Estimate, rule: Rule, least: int = MIN_TEXTS) -> Answer:
-    """Grades an estimate; "cannot say" where its interval crosses a threshold.
+def grade(estimate: Estimate, rule: Rule, min_texts: int = MIN_TEXTS) -> Answer:
+    """Grade an estimate by a rule.
 
     Args:
-        least: texts below which nothing is said.
+        estimate: number with its 95% interval.
+        rule: rule with thresholds.
+        min_texts: smallest number of texts for an answer.
+
+    Returns:
+        The answer; "cannot say" if the interval contains a threshold.
 
     >>> rule = Rule("", "", "", partly=0.35, yes=0.5, source="")
     >>> grade(Estimate(0.8, (0.77, 0.83), 200), rule).value
@@ -170,48 +210,74 @@ def grade(estimate: Estimate, rule: Rule, least: int = MIN_TEXTS) -> Answer:
     >>> grade(Estimate(0.52, (0.47, 0.57), 200), rule).value
     'cannot say'
     """
-    return grade_between(estimate, estimate, rule, least)
+    return grade_range(estimate, estimate, rule, min_texts)
 
 
-def grade_between(
-    lowest: Estimate, highest: Estimate, rule: Rule, least: int = MIN_TEXTS
+def grade_range(
+    lowest: Estimate, highest: Estimate, rule: Rule, min_texts: int = MIN_TEXTS
 ) -> Answer:
-    """Grades a number that is known only to lie between two estimates."""
-    possible = possible_answers(lowest, highest, rule, least)
-    return possible[0] if len(possible) == 1 else Answer.CANNOT_SAY
+    """Grade a number that is only known to lie between two estimates.
+
+    Args:
+        lowest: lower estimate.
+        highest: upper estimate.
+        rule: rule with thresholds.
+        min_texts: smallest number of texts for an answer.
+
+    Returns:
+        The answer; "cannot say" if several answers are possible.
+    """
+    possible_answers = list_possible_answers(lowest, highest, rule, min_texts)
+    return possible_answers[0] if len(possible_answers) == 1 else Answer.CANNOT_SAY
 
 
-def possible_answers(
-    lowest: Estimate, highest: Estimate, rule: Rule, least: int = MIN_TEXTS
+def list_possible_answers(
+    lowest: Estimate, highest: Estimate, rule: Rule, min_texts: int = MIN_TEXTS
 ) -> tuple[Answer, ...]:
-    """Returns the answers that the intervals leave open, the lowest first.
+    """List the answers that the intervals of two estimates do not exclude, lowest first.
 
-    All of them where there is no interval, or where there are fewer texts than ``least``.
+    Args:
+        lowest: lower estimate.
+        highest: upper estimate.
+        rule: rule with thresholds.
+        min_texts: smallest number of texts for an answer.
+
+    Returns:
+        The possible answers; all of them without an interval or with too few texts.
     """
     n = min(lowest.n or 0, highest.n or 0)
-    left_open = list(GRADES)
-    if lowest.ci95 is not None and highest.ci95 is not None and n >= least:
+    possible_answers = list(ORDERED_ANSWERS)
+    if lowest.ci95 is not None and highest.ci95 is not None and n >= min_texts:
         low, _ = lowest.ci95
         _, high = highest.ci95
-        first, last = _place(low, rule), _place(high, rule)
-        left_open = left_open[first : last + 1]
+        first, last = _get_grade_index(low, rule), _get_grade_index(high, rule)
+        possible_answers = possible_answers[first : last + 1]
     if rule.partly == rule.yes:
-        left_open = [answer for answer in left_open if answer != Answer.PARTLY]
-    return tuple(left_open)
+        possible_answers = [answer for answer in possible_answers if answer != Answer.PARTLY]
+    return tuple(possible_answers)
 
 
-def either(possible: Sequence[Answer]) -> str:
-    """Returns the answers that are open in words; two at least.
+def join_answers(answers: Sequence[Answer]) -> str:
+    """Join at least two answers to a phrase.
 
-    >>> either(GRADES)
+    Args:
+        answers: possible answers.
+
+    Returns:
+        A phrase such as "no, partly or yes".
+
+    >>> join_answers(ORDERED_ANSWERS)
     'no, partly or yes'
     """
-    *first, last = possible
-    return f"{', '.join(first)} or {last}"
+    *first_answers, last_answer = answers
+    return f"{', '.join(first_answers)} or {last_answer}"
 
 
-def _place(value: float, rule: Rule) -> int:
-    """The grade of one number, as its place in GRADES; above 0 where a threshold is 0."""
+def _get_grade_index(value: float, rule: Rule) -> int:
+    """Return the index of a number's grade in ``ORDERED_ANSWERS``.
+
+    If the only threshold is 0, the number must be above it for a yes.
+    """
     if rule.partly == rule.yes == 0:
         return 2 if value > 0 else 0
     return (value >= rule.partly) + (value >= rule.yes)

@@ -1,7 +1,9 @@
-"""Single heads and groups of heads, judged as all attention is: by effect and faithfulness. Pure.
+"""Evaluation of single heads and groups of heads by effect and faithfulness.
 
-Whoever reads many heads looks for the foremost, so the intervals of single heads hold for all
-heads at once, by each of the two numbers; those of groups hold for each group by itself.
+Each head is graded by the same two numbers as the attention of the whole model. Readers of a table
+of many heads look for the most striking ones. The intervals of single heads are therefore
+simultaneous: with 95% probability they hold for all heads at once, separately for each of the two
+numbers. The interval of a group of heads holds for this group alone.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,176 +15,216 @@ import pandas as pd
 
 from hf_attnprobe.statistics.estimates import (
     Estimate,
-    mean_estimate,
-    simultaneous_interval,
+    compute_simultaneous_interval,
+    estimate_mean,
 )
 from hf_attnprobe.statistics.grades import (
-    GRADES,
     MIN_TEXTS,
+    ORDERED_ANSWERS,
     Answer,
     Rule,
-    possible_answers,
+    list_possible_answers,
 )
 from hf_attnprobe.statistics.rows import Rows
-from hf_attnprobe.statistics.scale import PARTS, Part, contributions, placed
-from hf_attnprobe.statistics.summary import at_site
+from hf_attnprobe.statistics.scale import (
+    CLASSIFIER_PARTS,
+    Part,
+    compute_contributions,
+    compute_faithfulness,
+)
+from hf_attnprobe.statistics.summary import select_site_texts
 
 
-Place = tuple[int, int]
+LayerHead = tuple[int, int]
 """Layer and head, see :class:`~hf_attnprobe.protocol.Site`."""
-ALL = -1  # as a head: all of its layer; as a layer: all of them
-SET = -2  # as a layer: a set of heads, by its number
-EVERYWHERE: Place = (ALL, ALL)
+ALL_HEADS_INDEX = -1
+"""As a head: all heads of its layer. As a layer: all layers."""
+HEAD_SET_INDEX = -2
+"""As a layer: a set of heads, whose number is given as the head."""
+ALL_ATTENTION_SITE: LayerHead = (ALL_HEADS_INDEX, ALL_HEADS_INDEX)
+"""Site that stands for all attention of the model."""
 Interval = tuple[float, float]
+"""Low and high end."""
 
-EFFECT = "standard_tvd"
-WORST = "largest_standard_tvd"
+EFFECT_STATISTIC = "standard_tvd"
+"""Statistic with the output change by the median shuffle, at the standard temperature."""
+WORST_EFFECT_STATISTIC = "largest_standard_tvd"
+"""Statistic with the output change by the worst shuffle, at the standard temperature."""
 
 
 @dataclass(frozen=True)
-class Judged:
-    """A head, or a group of heads, by the two numbers of the verdict.
+class HeadEvaluation:
+    """Effect and faithfulness of a head or a group of heads.
 
     Attributes:
-        place: layer and head; negative numbers make a group.
-        effect: how far the median shuffle of its weights moves the output, at the standard
-            temperature; n is 0 where it was not measured.
-        worst: the same of the worst shuffle.
-        faithfulness: its order's place between a random one and the best; n is 0 where fewer
-            than two parts were measured.
-        parts: of faithfulness, each by its key, with an interval of its own.
-        possible: the verdicts that the intervals leave open, the lowest first.
+        site: layer and head; negative numbers stand for groups.
+        effect: output change by the median shuffle of the weights, at the standard temperature;
+            its n is 0 if it was not measured.
+        worst_effect: output change by the worst shuffle.
+        faithfulness: position of the ranking on the scale from a random order, 0, to the best
+            order, 1; its n is 0 if fewer than two parts were measured.
+        parts: parts of faithfulness by key, each with its own interval.
+        possible_answers: answers that the intervals do not exclude, lowest first.
     """
 
-    place: Place
+    site: LayerHead
     effect: Estimate
-    worst: Estimate
+    worst_effect: Estimate
     faithfulness: Estimate
     parts: Mapping[str, Estimate]
-    possible: tuple[Answer, ...] = GRADES
+    possible_answers: tuple[Answer, ...] = ORDERED_ANSWERS
 
     @property
     def is_head(self) -> bool:
-        """Returns whether it is a single head."""
-        return min(self.place) >= 0
+        """Whether this is a single head."""
+        return min(self.site) >= 0
 
     @property
     def n(self) -> int:
-        """Returns the texts of the number that has more of them."""
+        """Number of texts of effect or faithfulness, whichever is larger."""
         return max(self.effect.n or 0, self.faithfulness.n or 0)
 
     @property
-    def is_named(self) -> bool:
-        """Returns whether it surely has an effect, and is surely faithful at least in part."""
-        return Answer.NO not in self.possible
+    def is_surely_faithful(self) -> bool:
+        """Whether the head certainly has an effect and is certainly at least partly faithful."""
+        return Answer.NO not in self.possible_answers
 
     @property
     def answer(self) -> str:
-        """Returns the verdict, as in "yes", "partly or yes", "cannot say"."""
-        if len(self.possible) > 1 and not self.is_named:
+        """The answer as text, such as "yes", "partly or yes" or "cannot say"."""
+        if len(self.possible_answers) > 1 and not self.is_surely_faithful:
             return str(Answer.CANNOT_SAY)
-        return " or ".join(self.possible)
+        return " or ".join(self.possible_answers)
 
 
-def judged(
+def evaluate_heads(
     rows: Rows | pd.DataFrame,
     rules: Mapping[str, Rule],
     *,
-    parts: Sequence[Part] = PARTS,
-    explained: np.ndarray | None = None,
-) -> list[Judged]:
-    """Judges every head and group of heads of an audit that has one of the two numbers.
+    parts: Sequence[Part] = CLASSIFIER_PARTS,
+    explained_ids: np.ndarray | None = None,
+) -> list[HeadEvaluation]:
+    """Evaluate every head and group of heads for which effect or faithfulness was measured.
 
     Args:
-        rows: of the audit; may be empty.
-        rules: of effect and faithfulness, with their thresholds.
-        parts: of faithfulness, of the kind of model.
-        explained: ids of the texts that faithfulness is of, int [texts]; all by default. In texts
-            whose class is said by default there is nothing that a head could point at.
+        rows: rows of an audit, or a data frame in long form.
+        rules: rules of effect and faithfulness, by key.
+        parts: parts of faithfulness for this type of model.
+        explained_ids: ids of the texts from which faithfulness is computed, int [texts]; by
+            default all texts. In texts of a default class there is nothing that a head could
+            point to.
+
+    Returns:
+        The evaluations, sorted by site.
     """
-    rows = Rows.of(rows)
-    told = rows if explained is None else rows.of_texts(explained)
-    found = [_measured(rows, told, place, parts) for place in sorted(rows.sites)]
-    known = [each for each in found if each.effect.n or each.parts]
+    rows = Rows.coerce(rows)
+    explained_rows = rows if explained_ids is None else rows.select_ids(explained_ids)
+    evaluations = []
+    for site in sorted(rows.sites):
+        evaluation = _measure_site(rows, explained_rows, site, parts)
+        if evaluation.effect.n or evaluation.parts:
+            evaluations.append(evaluation)
 
-    effects = simultaneous(rows.of_heads(EFFECT))
-    added = {}
-    for each in known:
-        if each.is_head:
-            of_texts = _contributions(told, each.place, parts)
-            if of_texts is not None:
-                added[each.place] = of_texts
-    places = simultaneous(pd.DataFrame(added))
-    return [_graded(each, effects, places, rules) for each in known]
-
-
-def _measured(rows: Rows, told: Rows, place: Place, parts: Sequence[Part]) -> Judged:
-    """Returns the numbers of one place, each with an interval of its own."""
-    texts = at_site(rows, place)
-    effect, worst = (mean_estimate(texts.values(name)) for name in (EFFECT, WORST))
-    found = placed(at_site(told, place), parts=parts)
-    return Judged(place, effect, worst, found.score, found.parts)
+    effect_intervals = compute_head_intervals(rows.to_head_frame(EFFECT_STATISTIC))
+    contributions = {}
+    for evaluation in evaluations:
+        if evaluation.is_head:
+            head_contributions = _compute_contributions(explained_rows, evaluation.site, parts)
+            if head_contributions is not None:
+                contributions[evaluation.site] = head_contributions
+    faithfulness_intervals = compute_head_intervals(pd.DataFrame(contributions))
+    return [
+        _grade_site(evaluation, effect_intervals, faithfulness_intervals, rules)
+        for evaluation in evaluations
+    ]
 
 
-def _contributions(rows: Rows, place: Place, parts: Sequence[Part]) -> pd.Series | None:
-    """Returns what each text adds to a head's faithfulness; None where that is not defined."""
-    texts = at_site(rows, place)
-    added = contributions(texts, parts=parts)
-    if added is None or not np.isfinite(added).all():
+def _measure_site(
+    rows: Rows, explained_rows: Rows, site: LayerHead, parts: Sequence[Part]
+) -> HeadEvaluation:
+    """Estimate the numbers of one site, with separate intervals."""
+    texts = select_site_texts(rows, site)
+    effect = estimate_mean(texts.get_values(EFFECT_STATISTIC))
+    worst_effect = estimate_mean(texts.get_values(WORST_EFFECT_STATISTIC))
+    faithfulness = compute_faithfulness(select_site_texts(explained_rows, site), parts=parts)
+    return HeadEvaluation(site, effect, worst_effect, faithfulness.score, faithfulness.parts)
+
+
+def _compute_contributions(rows: Rows, site: LayerHead, parts: Sequence[Part]) -> pd.Series | None:
+    """Compute the contribution of each text to a head's faithfulness; None if undefined."""
+    texts = select_site_texts(rows, site)
+    contributions = compute_contributions(texts, parts=parts)
+    if contributions is None or not np.isfinite(contributions).all():
         return None
-    return pd.Series(added, index=texts.index)
+    return pd.Series(contributions, index=texts.index)
 
 
-def _graded(
-    own: Judged,
-    effects: Mapping[Place, Interval],
-    places: Mapping[Place, Interval],
+def _grade_site(
+    evaluation: HeadEvaluation,
+    effect_intervals: Mapping[LayerHead, Interval],
+    faithfulness_intervals: Mapping[LayerHead, Interval],
     rules: Mapping[str, Rule],
-) -> Judged:
-    """Returns a place with its verdicts, a head with its simultaneous intervals."""
-    effect, score = own.effect, own.faithfulness
-    if own.is_head:
-        effect = replace(effect, ci95=effects.get(own.place))
-        score = replace(score, ci95=_around(score.value, places.get(own.place)))
-        worst = replace(own.worst, ci95=None)
-        own = replace(own, effect=effect, worst=worst, faithfulness=score)
-    return replace(own, possible=possible_verdicts(effect, score, rules))
+) -> HeadEvaluation:
+    """Add the possible answers to an evaluation, and simultaneous intervals if it is a head."""
+    effect, score = evaluation.effect, evaluation.faithfulness
+    if evaluation.is_head:
+        effect = replace(effect, ci95=effect_intervals.get(evaluation.site))
+        interval = faithfulness_intervals.get(evaluation.site)
+        score = replace(score, ci95=_extend_interval(score.value, interval))
+        worst_effect = replace(evaluation.worst_effect, ci95=None)
+        evaluation = replace(
+            evaluation, effect=effect, worst_effect=worst_effect, faithfulness=score
+        )
+    possible_answers = list_possible_verdicts(effect, score, rules)
+    return replace(evaluation, possible_answers=possible_answers)
 
 
-def _around(value: float, ends: Interval | None) -> Interval | None:
-    """Returns an interval of the jackknife so that it holds the value, and ends at 1 at most."""
-    if ends is None:
+def _extend_interval(value: float, interval: Interval | None) -> Interval | None:
+    """Extend a jackknife interval to include the value, and limit its upper end to 1."""
+    if interval is None:
         return None
-    low, high = ends
+    low, high = interval
     return min(low, value), min(max(high, value), 1.0)
 
 
-def possible_verdicts(
+def list_possible_verdicts(
     effect: Estimate, score: Estimate, rules: Mapping[str, Rule]
 ) -> tuple[Answer, ...]:
-    """Returns the verdicts that two numbers leave open: the lower of the two answers.
+    """List the answers that effect and faithfulness do not exclude, lowest first.
 
-    A number that was not measured leaves every answer open, as fewer than ``MIN_TEXTS`` texts do.
-    """
-    moves = possible_answers(effect, effect, rules["effect"])
-    shows = possible_answers(score, score, rules["faithfulness"])
-    lowest = {min(map(GRADES.index, both)) for both in product(moves, shows)}
-    return tuple(GRADES[k] for k in sorted(lowest))
-
-
-def simultaneous(values: pd.DataFrame) -> dict[Place, Interval]:
-    """Returns 95% intervals of the means of heads that hold for all heads at once.
-
-    Heads with a value for fewer than ``MIN_TEXTS`` texts have none.
+    The answer for a head is the lower of the two answers. A number that was not measured, or for
+    fewer than ``MIN_TEXTS`` texts, does not exclude any answer.
 
     Args:
-        values: [texts × (layer, head)]; NaN where a text has none.
+        effect: output change by the median shuffle.
+        score: faithfulness.
+        rules: rules of effect and faithfulness, by key.
+
+    Returns:
+        The possible answers.
     """
-    enough = values.loc[:, values.notna().sum() >= MIN_TEXTS]
-    if enough.empty:
+    effect_answers = list_possible_answers(effect, effect, rules["effect"])
+    score_answers = list_possible_answers(score, score, rules["faithfulness"])
+    lower_answers = {
+        min(map(ORDERED_ANSWERS.index, pair)) for pair in product(effect_answers, score_answers)
+    }
+    return tuple(ORDERED_ANSWERS[index] for index in sorted(lower_answers))
+
+
+def compute_head_intervals(values: pd.DataFrame) -> dict[LayerHead, Interval]:
+    """Compute 95% intervals of the means of heads that hold simultaneously.
+
+    Args:
+        values: one row per text and one column per (layer, head); NaN for a text without a value.
+
+    Returns:
+        Intervals of the heads that have values for at least ``MIN_TEXTS`` texts.
+    """
+    covered_values = values.loc[:, values.notna().sum() >= MIN_TEXTS]
+    if covered_values.empty:
         return {}
-    ends = simultaneous_interval(enough.to_numpy(dtype=np.float64)).T.tolist()
+    ends = compute_simultaneous_interval(covered_values.to_numpy(dtype=np.float64)).T.tolist()
     return {
         (int(layer), int(head)): (low, high)
-        for (layer, head), (low, high) in zip(enough.columns, ends, strict=True)
+        for (layer, head), (low, high) in zip(covered_values.columns, ends, strict=True)
     }

@@ -1,12 +1,12 @@
-"""The questions about attention that make the verdict of an audit. Pure.
+"""The questions about attention from which the verdict of an audit follows.
 
-A question is one record: what is asked, the measure and its thresholds, their source,
-every word that is said of it, and the function that measures it. To add one, write it
-here; verdict, sentences, number lines, comparisons of audits and ``docs/verdicts.md``
-follow.
+A question is a single record: the question itself, the graded number and its thresholds, their source,
+all phrases that report the answer, and the function that measures the number. To add a question, add
+it here. The verdict, sentences, number lines, comparisons of audits and ``docs/verdicts.md`` follow.
 
-Faithfulness decides, by its thresholds; its parts stand beneath it on the same scale, see
-``scale.py``. Without an effect there is nothing to explain. Uniqueness stands beside.
+Faithfulness decides the verdict by its thresholds. Its parts are on the same scale, see
+:mod:`~hf_attnprobe.statistics.scale`. Without an effect of attention there is nothing to explain.
+Uniqueness is reported in addition and does not decide anything.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,390 +16,442 @@ from typing import Any, Literal
 
 import numpy as np
 
-from hf_attnprobe.statistics.estimates import Estimate, mean_estimate
+from hf_attnprobe.statistics.estimates import Estimate, estimate_mean
 from hf_attnprobe.statistics.evidence import Evidence
 from hf_attnprobe.statistics.grades import (
     Answer,
     Measure,
     Rule,
     grade,
-    of_statistic,
+    make_statistic_measure,
 )
 from hf_attnprobe.statistics.scale import (
+    ANSWER_PARTS,
     DROP,
     ERASURE,
     IMPORTANCE,
     MASS,
-    MIN_CLASS,
+    MIN_CLASS_TEXTS,
     ORDER,
-    PARTS_OF_ANSWERS,
     REMOVAL,
     SOURCE,
-    WITHOUT_ATTENTION,
+    SOURCE_BASELINES,
     Part,
-    contributions,
-    part_of,
-    placed,
-    way,
+    compute_contributions,
+    compute_faithfulness,
+    compute_scale_position,
+    estimate_part,
 )
 
 
-# --- what a question is --------------------------------------------------------------------------
+# --- Questions and measurements ------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Measured:
-    """What a question measured.
+class Measurement:
+    """The number that answers a question, with its description.
 
     Attributes:
-        graded: the number that is graded.
-        said: what was measured, in sentences.
-        yardsticks: the numbers it is to be seen beside, by name; NaN where one is not
-            known.
-        at_least: the lower of two numbers, where what is graded lies between this one
-            and ``graded``.
-        open_because: what keeps the answer open where more texts would not help.
-        is_upper_bound: whether the number is only known not to be larger.
-        is_nothing: whether what was done surely has no effect at all.
+        estimate: the number to grade.
+        sentences: description of the result in sentences.
+        yardsticks: numbers that are printed for comparison, by name; NaN if unknown.
+        lower_estimate: lower bound, if the number is only known to lie between this and
+            ``estimate``.
+        open_reason: reason why the answer stays open even with more texts.
+        is_upper_bound: whether ``estimate`` is only an upper bound of the number.
+        has_no_effect: whether even the most damaging edit of attention certainly has no effect.
     """
 
-    graded: Estimate
-    said: str
+    estimate: Estimate
+    sentences: str
     yardsticks: Mapping[str, float]
-    at_least: Estimate | None = None
-    open_because: str = ""
+    lower_estimate: Estimate | None = None
+    open_reason: str = ""
     is_upper_bound: bool = False
-    is_nothing: bool = False
+    has_no_effect: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class Question(Rule):
-    """A rule about attention, and how its number is measured.
+    """A rule about attention with the function that measures its number.
 
     Attributes:
-        measured: what the evidence says, given the rule with its thresholds; None where
-            the evidence has no such numbers.
-        role: in the verdict: the score that decides, a part of it, an effect without which
-            there is nothing to explain, or what is only said beside these.
-        test: the faithfulness test that is read.
-        charts: keys of the charts that show it.
+        measure_function: function of the evidence and the rule, with the thresholds in use. It
+            returns None if the evidence does not have the required numbers.
+        role: role in the verdict: the deciding "score", a "part" of it, an "effect" without which
+            there is nothing to explain, or "additional" information.
+        test: faithfulness test whose rows are used.
+        charts: keys of the charts that display it.
     """
 
-    measured: Callable[[Evidence, Rule], Measured | None]
-    role: Literal["score", "part", "effect", "beside"]
+    measure_function: Callable[[Evidence, Rule], Measurement | None]
+    role: Literal["score", "part", "effect", "additional"]
     test: str
     charts: tuple[str, ...] = ()
 
 
-QUESTIONS: dict[str, Question] = {}
-"""Of classifiers, by key, in the order in which they are reported."""
-OF_ANSWERS: dict[str, Question] = {}
-"""The same of language models that answer from a passage."""
+CLASSIFIER_QUESTIONS: dict[str, Question] = {}
+"""Questions about classifiers by key, in the order of reports."""
+ANSWER_QUESTIONS: dict[str, Question] = {}
+"""Questions about language models that answer from a passage, by key, in the order of reports."""
 
 
-Measures = Callable[[Evidence, Rule], Measured | None]
+MeasureFunction = Callable[[Evidence, Rule], Measurement | None]
+"""Function of the evidence and the rule; None if the evidence lacks the required numbers."""
 
 
-def question(
+def register_question(
+    key: str,
     name: str,
-    asked: str,
+    question: str,
     measure: str,
     *,
-    among: Sequence[dict[str, Question]] = (QUESTIONS,),
-    **record: Any,
-) -> Callable[[Measures], Measures]:
-    """Adds a question; its key is the name of the function that measures it.
+    groups: Sequence[dict[str, Question]] = (CLASSIFIER_QUESTIONS,),
+    **attributes: Any,
+) -> Callable[[MeasureFunction], MeasureFunction]:
+    """Register a question, as a decorator of the function that measures its number.
 
     Args:
-        name: one word, with which the sentence begins.
-        asked: the question.
-        measure: the number that is graded.
-        among: the questions that it joins.
-        record: other attributes of :class:`Question`.
+        key: key of the question.
+        name: one or two words with which the answer begins.
+        question: the question.
+        measure: description of the graded number.
+        groups: groups of questions to which the question is added.
+        **attributes: other attributes of :class:`Question`.
+
+    Returns:
+        The decorator, which returns the function unchanged.
     """
 
-    def register(measured: Measures) -> Measures:
-        key = measured.__name__
-        _add(key, name, asked, measure, measured, among, record)
-        return measured
+    def register(measure_function: MeasureFunction) -> MeasureFunction:
+        _add_question(key, name, question, measure, measure_function, groups, attributes)
+        return measure_function
 
     return register
 
 
-def _add(
+def _add_question(
     key: str,
     name: str,
-    asked: str,
+    question: str,
     measure: str,
-    measured: Measures,
-    among: Sequence[dict[str, Question]],
-    record: Mapping[str, Any],
+    measure_function: MeasureFunction,
+    groups: Sequence[dict[str, Question]],
+    attributes: Mapping[str, Any],
 ) -> None:
-    for questions in among:
-        questions[key] = Question(name, asked, measure, measured=measured, **record)
+    """Add a question to some groups of questions."""
+    for questions in groups:
+        questions[key] = Question(
+            name, question, measure, measure_function=measure_function, **attributes
+        )
 
 
-BY_CALIBRATION = (
-    "thresholds by calibration: what is reached where attention points at what decides in half "
-    "of the texts, and in three quarters (docs/calibration.md)"
+CALIBRATION_SOURCE = (
+    "thresholds by calibration: they are the scores of models whose attention points to the deciding "
+    "words in half and in three quarters of the texts (docs/calibration.md)"
 )
-NOTHING_KNOWN = Estimate(0.0, (0.0, 0.0), 10**9)
-"""The least that a share can be, with no text to doubt it."""
-ENDS = {"random order": 0.0, "best order": 1.0}
-PARTLY, YES = 0.4, 0.65
-"""Of faithfulness and its parts; see :data:`BY_CALIBRATION`."""
-LEAST_EFFECT = 0.05
-"""Of the output at the standard temperature: what shuffles must move. Where a tenth of the
-logit comes by attention they move .02, where half of it does .13."""
+"""Source of the thresholds of faithfulness and its parts."""
+ZERO_ESTIMATE = Estimate(0.0, (0.0, 0.0), 10**9)
+"""Trivial lower bound of a share, which no number of texts can change."""
+SCALE_ENDS = {"random order": 0.0, "best order": 1.0}
+"""Labels of the ends of the faithfulness scale."""
+PARTLY_THRESHOLD = 0.4
+"""Position on the scale from which faithfulness and its parts are at least "partly"."""
+YES_THRESHOLD = 0.65
+"""Position on the scale from which faithfulness and its parts are "yes"."""
+EFFECT_THRESHOLD = 0.05
+"""Change of the output at the standard temperature that shuffles must cause.
+
+If a tenth of the logit depends on attention, shuffles change the output by .02; if half of it does, by
+.13.
+"""
 
 
-# --- faithfulness and its parts ----------------------------------------------------------------
+# --- Faithfulness and its parts ----------------------------------------------------------------
 
 
-RANKED_BESIDE = {
+COMPARED_RANKINGS = {
     "product": "attention × gradient",
     "input_gradient": "gradient × input",
-    "leave_one_out": "leaving out itself",
-    "rollout": "attention rolled out",
+    "leave_one_out": "leave-one-out itself",
+    "rollout": "attention rollout",
     "last_layer": "attention of the last layer",
-    "given": "the scores that were given",
+    "given": "the user-provided scores",
 }
-"""Rankings whose faithfulness on the same texts stands beside attention's."""
+"""Rankings whose faithfulness on the same texts is printed next to that of attention."""
 
 
-@question(
+@register_question(
+    "faithfulness",
     "Faithfulness",
-    "Does attention show what the predictions rest on?",
-    "mean of importance, erasure, removal and mass (of answers order, drop and source), those "
-    "that were asked, two at least; each is 0 for a random order and 1 for the best one",
-    partly=PARTLY,
-    yes=YES,
-    source=BY_CALIBRATION,
-    done="Several questions ask the same of the same texts, each in its own way, on a scale from a "
-    "random order of the {units}, 0, to the best possible order, 1. Faithfulness is their mean.",
-    scale="place between a random order and the best one",
-    if_yes="the {units} with most attention are mostly those that the model decides by",
-    if_partly="attention points at the {units} that the model decides by more often than not",
-    if_no="attention mostly points at other {units} than those that the model decides by",
-    ends=ENDS,
-    yardsticks=RANKED_BESIDE,
+    "Does attention show what the predictions are based on?",
+    "mean of the measured parts, at least two of importance, erasure, removal and mass (for language "
+    "models: order, drop and source); each part is 0 for a random order and 1 for the best order",
+    partly=PARTLY_THRESHOLD,
+    yes=YES_THRESHOLD,
+    source=CALIBRATION_SOURCE,
+    procedure="Several tests answer this question for the same texts in different ways. Each result "
+    "is a position on a scale from a random order of the {units}, 0, to the best possible order, 1. "
+    "Faithfulness is the mean of these positions.",
+    scale="position between a random order and the best order",
+    if_yes="the {units} with most attention are mostly those that decide the prediction",
+    if_partly="attention points to the {units} that decide the prediction more often than not",
+    if_no="attention mostly points to {units} that do not decide the prediction",
+    scale_ends=SCALE_ENDS,
+    yardsticks=COMPARED_RANKINGS,
     role="score",
-    among=(QUESTIONS, OF_ANSWERS),
+    groups=(CLASSIFIER_QUESTIONS, ANSWER_QUESTIONS),
     test="scale",
-    compared=(
-        Measure("faithfulness", contributions, is_of_explained=True),
-        Measure("faithfulness", partial(contributions, parts=PARTS_OF_ANSWERS)),
+    compared_measures=(
+        Measure("faithfulness", compute_contributions, excludes_default_classes=True),
+        Measure("faithfulness", partial(compute_contributions, parts=ANSWER_PARTS)),
     ),
 )
-def faithfulness(evidence: Evidence, rule: Rule) -> Measured | None:
-    """The mean of the parts, of all texts but those whose class is said by default."""
-    own = evidence.explained
-    found = placed(own.texts, parts=own.parts)
-    if not found.score.n:
+def measure_faithfulness(evidence: Evidence, rule: Rule) -> Measurement | None:
+    """Measure the mean of the parts over all texts except those of default classes."""
+    explained = evidence.explained_evidence
+    faithfulness = compute_faithfulness(explained.texts, parts=explained.parts)
+    if not faithfulness.score.n:
         return None
-    others = {name: placed(own.texts, name, own.parts).score.value for name in RANKED_BESIDE}
-    parts = ", ".join(f"{name} {part.value:.2f}" for name, part in found.parts.items())
-    said = (
-        f"On the scale from a random order, 0, to the best one, 1, attention "
-        f"stands at {found.score.said} ({rule.graded}): {parts}."
-    )
-    return Measured(found.score, f"{said}{_defaults(evidence)}{_classes(own)}", others)
-
-
-def _defaults(evidence: Evidence) -> str:
-    """Names the classes that are said by default, with their share of the texts."""
-    if not evidence.by_default:
-        return ""
-    names = ", ".join(evidence.by_default)
-    share = 1 - len(evidence.explained.texts) / len(evidence.texts)
-    return (
-        f" {names} is said by default: in these texts ({share:.0%}) there is nothing to "
-        "highlight, and the number is of the others."
-    )
-
-
-def _classes(evidence: Evidence) -> str:
-    """Says faithfulness by predicted class, where two intervals are apart; else nothing."""
-    texts = {name: evidence.of_class(name).texts for name in evidence.classes}
-    found = {name: placed(of, parts=evidence.parts).score for name, of in texts.items()}
-    known = {name: score for name, score in found.items() if (score.n or 0) >= MIN_CLASS}
-    ends = [score.ci95 for score in known.values() if score.ci95]
-    if not ends or max(low for low, _ in ends) <= min(high for _, high in ends):
-        return ""
-    said = ", ".join(f"{score.said} in texts predicted {n}" for n, score in known.items())
-    return f" Predicted classes differ: {said}."
-
-
-def _contributions_to(part: Part) -> Measure:
-    """Returns what each text adds to a part, for paired differences between audits."""
-    added = partial(contributions, parts=[part], at_least=1)
-    return Measure(part.key, added, is_of_explained=True)
-
-
-def _of_part(part: Part, **words: Any) -> dict[str, Any]:
-    """Returns what the questions about parts of faithfulness share."""
-    shared = {
-        "partly": PARTLY,
-        "yes": YES,
-        "scale": "place between a random order and the best one",
-        "ends": ENDS,
-        "role": "part",
-        "compared": (_contributions_to(part),),
+    yardsticks = {
+        ranking: compute_faithfulness(explained.texts, ranking, explained.parts).score.value
+        for ranking in COMPARED_RANKINGS
     }
-    return shared | words
+    part_values = ", ".join(f"{name} {part.value:.2f}" for name, part in faithfulness.parts.items())
+    sentence = (
+        "On the scale from a random order, 0, to the best order, 1, attention is at "
+        f"{faithfulness.score.interval_text} ({rule.threshold_text}): {part_values}."
+    )
+    default_note = _describe_default_classes(evidence)
+    class_note = _describe_class_differences(explained)
+    return Measurement(faithfulness.score, f"{sentence}{default_note}{class_note}", yardsticks)
 
 
-Beside = Mapping[str, tuple[str, str]]
-"""By name: a statistic whose mean stands beside a part, and in words what it is."""
+def _describe_default_classes(evidence: Evidence) -> str:
+    """Describe the default classes with their share of the texts; empty if there is none."""
+    if not evidence.default_classes:
+        return ""
+    names = ", ".join(evidence.default_classes)
+    n_explained = len(evidence.explained_evidence.texts)
+    share = 1 - n_explained / len(evidence.texts)
+    return (
+        f" The model predicts {names} by default, so these texts ({share:.0%}) have nothing to "
+        "highlight and the number is computed from the other texts."
+    )
 
 
-def _ask_part(
+def _describe_class_differences(evidence: Evidence) -> str:
+    """Describe faithfulness by predicted class if two intervals do not overlap; otherwise empty."""
+    scores = {}
+    for name in evidence.classes:
+        class_texts = evidence.select_class(name).texts
+        score = compute_faithfulness(class_texts, parts=evidence.parts).score
+        if (score.n or 0) >= MIN_CLASS_TEXTS:
+            scores[name] = score
+    intervals = [score.ci95 for score in scores.values() if score.ci95]
+    if not intervals:
+        return ""
+    highest_low = max(low for low, _ in intervals)
+    lowest_high = min(high for _, high in intervals)
+    if highest_low <= lowest_high:
+        return ""
+    class_scores = ", ".join(
+        f"{score.interval_text} in texts predicted {name}" for name, score in scores.items()
+    )
+    return f" Predicted classes differ: {class_scores}."
+
+
+def _make_part_measure(part: Part) -> Measure:
+    """Create the measure with the contributions of the texts to a part of faithfulness."""
+    compute_values = partial(compute_contributions, parts=[part], min_parts=1)
+    return Measure(part.key, compute_values, excludes_default_classes=True)
+
+
+def _build_part_attributes(part: Part, **attributes: Any) -> dict[str, Any]:
+    """Combine the attributes that all questions about parts share with additional ones."""
+    shared_attributes = {
+        "partly": PARTLY_THRESHOLD,
+        "yes": YES_THRESHOLD,
+        "scale": "position between a random order and the best order",
+        "scale_ends": SCALE_ENDS,
+        "role": "part",
+        "compared_measures": (_make_part_measure(part),),
+    }
+    return shared_attributes | attributes
+
+
+SupportingMeans = Mapping[str, tuple[str, str]]
+"""For each name, a statistic whose mean is printed next to a part, and its description."""
+
+
+def _register_part_question(
     key: str,
     part: Part,
     name: str,
-    asked: str,
+    question: str,
     measure: str,
     *,
-    said: str,
-    beside: Beside,
-    among: Sequence[dict[str, Question]] = (QUESTIONS,),
-    **words: Any,
+    template: str,
+    supporting_means: SupportingMeans,
+    groups: Sequence[dict[str, Question]] = (CLASSIFIER_QUESTIONS,),
+    **attributes: Any,
 ) -> None:
-    """Adds a question about a part of faithfulness, with what stands beside it.
+    """Register a question about a part of faithfulness.
 
     Args:
-        said: what was measured, with places for ``score`` and the numbers beside it, all
-            estimates, and for ``amount``.
-        words: other attributes of :class:`Question`.
+        key: key of the question.
+        part: the part.
+        name: one or two words with which the answer begins.
+        question: the question.
+        measure: description of the graded number.
+        template: description of the result, with the placeholders ``score``, ``amount`` and the
+            names of the supporting means. Except for ``amount`` these are estimates.
+        supporting_means: statistics whose means are printed next to the part.
+        groups: groups of questions to which the question is added.
+        **attributes: other attributes of :class:`Question`.
     """
 
-    def measured(evidence: Evidence, rule: Rule) -> Measured | None:
-        own = evidence.explained
-        score = part_of(own.texts, part)
+    def measure_part(evidence: Evidence, rule: Rule) -> Measurement | None:
+        explained = evidence.explained_evidence
+        score = estimate_part(explained.texts, part)
         if not score.n:
             return None
-        means = {n: own.mean(statistic) for n, (statistic, _) in beside.items()}
-        amount = own.words.standard_amount
-        sentence = said.format(score=score, amount=amount, **means)
-        numbers = {n: mean.value for n, mean in means.items()}
-        return Measured(score, sentence, numbers)
+        means = {
+            name: explained.estimate_mean(statistic)
+            for name, (statistic, _) in supporting_means.items()
+        }
+        amount = explained.words.standard_amount
+        sentences = template.format(score=score, amount=amount, **means)
+        yardsticks = {name: mean.value for name, mean in means.items()}
+        return Measurement(score, sentences, yardsticks)
 
-    yardsticks = {n: in_words for n, (_, in_words) in beside.items()}
-    record = _of_part(part, yardsticks=yardsticks, **words)
-    _add(key, name, asked, measure, measured, among, record)
+    descriptions = {name: description for name, (_, description) in supporting_means.items()}
+    part_attributes = _build_part_attributes(part, yardsticks=descriptions, **attributes)
+    _add_question(key, name, question, measure, measure_part, groups, part_attributes)
 
 
-_ask_part(
+_register_part_question(
     "importance",
     IMPORTANCE,
     "Importance",
     "Do tokens with more attention matter more when they are left out?",
-    "Gini correlation of attention with what leaving each token out costs at the standard "
+    "Gini correlation of attention with the loss when each token is left out, at the standard "
     "temperature, mean over texts",
-    said="Attention puts first what matters most when left out with a score of {score.said} "
-    "(1 is the best order, 0 a random one).",
-    beside={
+    template="Attention scores {score.interval_text} in ranking the tokens by how much they matter "
+    "when left out (1 is the best order, 0 a random one).",
+    supporting_means={
         "precision": (
             "attention_leave_one_out_precision",
-            "precision of the tokens that hold half of the importance",
+            "precision for the tokens that make up half of the importance",
         ),
         "tau": (
             "attention_leave_one_out_tau",
-            "Kendall's τ of attention with leaving out, all pairs alike",
+            "Kendall's τ of attention and leave-one-out, which weights all pairs equally",
         ),
         "gradient": (
             "gradient_leave_one_out_tau",
-            "Kendall's τ of gradients with leaving out",
+            "Kendall's τ of gradients and leave-one-out",
         ),
     },
     source="Jain & Wallace 2019, Section 4.1, weighted by importance (Schechtman & Yitzhaki "
-    "1987); " + BY_CALIBRATION,
-    done="Each token is left out in turn, and how far {said} then moves says how much the "
-    "token matters. The score says how well attention puts the tokens that matter first.",
+    "1987); " + CALIBRATION_SOURCE,
+    procedure="Each token is left out in turn. The change of {prediction} shows how important the "
+    "token is. The score shows how well attention ranks the important tokens first.",
     if_yes="{units} with more attention matter more when they are left out",
     if_partly="{units} with more attention often matter more when they are left out",
-    if_no="attention says little of which {units} matter when they are left out",
+    if_no="attention hardly shows which {units} matter when they are left out",
     test="scale",
     charts=("tau_leave_one_out", "tau_gradient"),
 )
 
 
-@question(
+@register_question(
+    "erasure",
     "Erasure",
-    "Does the decision rest on the largest weights?",
-    "(random − attention) / (random − smallest set) of the mean shares of weights erased until "
-    "nine tenths of the decision's lead are gone, times the share of texts in which some order "
-    "gets there",
-    **_of_part(
+    "Does the decision depend on the largest weights?",
+    "(random − attention) / (random − smallest set), from the mean shares of the weights that are "
+    "erased until nine tenths of the decision's margin are lost, times the share of texts in which "
+    "some order achieves this",
+    **_build_part_attributes(
         ERASURE,
-        source="Serrano & Smith 2019, Section 5; nine tenths of the lead in place of the flip, "
-        "which the noise behind the deciding tokens makes; " + BY_CALIBRATION,
-        done="Attention weights are set to 0 one after the other, the largest first, until nine "
-        "tenths of the decision's lead are gone. The same is done with random orders and with "
-        "the smallest set that does it. A text in which no order gets there counts as 0.",
-        if_yes="setting the largest weights to zero undoes the decision",
-        if_partly="setting the largest weights to zero undoes the decision sooner than random ones",
-        if_no="setting the largest weights to zero undoes the decision {little} sooner than random ones",
+        source="Serrano & Smith 2019, Section 5; nine tenths of the margin replace the flip, which "
+        "noise in the unimportant tokens can cause; " + CALIBRATION_SOURCE,
+        procedure="Attention weights are set to 0 one after the other, the largest first, until "
+        "nine tenths of the decision's margin are lost. This is repeated with random orders and "
+        "with the smallest set of weights that is sufficient. A text in which no order is "
+        "sufficient counts as 0.",
+        if_yes="setting the largest weights to zero reverses the decision",
+        if_partly="setting the largest weights to zero reverses the decision sooner than setting "
+        "random ones to zero",
+        if_no="setting the largest weights to zero reverses the decision {little} sooner than "
+        "setting random ones to zero",
         yardsticks={
-            "attention": "share of tokens erased in attention's order",
+            "attention": "share of tokens erased in the order of attention",
             "random": "share of tokens erased in a random order",
             "smallest": "share of tokens in the smallest set",
-            "reached": "share of texts in which some order takes nine tenths of the lead",
-            "flip way": "attention's score until the decision flips (Serrano & Smith)",
+            "reached": "share of texts in which some order removes nine tenths of the margin",
+            "flip way": "the same score for erasing until the decision flips (Serrano & Smith)",
         },
         test="erasure",
         charts=("js_against_attention", "fraction_to_flip"),
     ),
 )
-def erasure(evidence: Evidence, rule: Rule) -> Measured | None:
-    """How much fewer weights attention's order erases than a random one."""
-    own = evidence.explained
-    score = part_of(own.texts, ERASURE)
+def measure_erasure(evidence: Evidence, rule: Rule) -> Measurement | None:
+    """Measure how many fewer weights are erased in the order of attention than in a random order."""
+    explained = evidence.explained_evidence
+    score = estimate_part(explained.texts, ERASURE)
     if not score.n:
         return None
-    random, attention, best = map(own.mean, ERASURE.names("attention"))
-    reached = own.mean("lead_is_lost")
+    names = ERASURE.format_statistic_names("attention")
+    random, attention, smallest = map(explained.estimate_mean, names)
+    reached = explained.estimate_mean("lead_is_lost")
+    flip_score = explained.estimate_function(FLIP_STATISTICS, compute_scale_position)
     yardsticks = {
         "attention": attention.value,
         "random": random.value,
-        "smallest": best.value,
+        "smallest": smallest.value,
         "reached": reached.value,
-        "flip way": own.of_means(FLIPS, way).value,
+        "flip way": flip_score.value,
     }
-    said = ""
+    sentences = ""
     if attention.n:
-        said = (
-            "Until nine tenths of the lead are gone, attention's order erases "
-            f"{attention.value:.2f} of the tokens, a random order {random.value:.2f}, the smallest "
-            f"set known {best.value:.2f}. "
+        sentences = (
+            "Until nine tenths of the margin are lost, erasing in the order of attention removes "
+            f"{attention.value:.2f} of the tokens, a random order {random.value:.2f}, and the "
+            f"smallest known set {smallest.value:.2f}. "
         )
-    said += f"On the scale from a random order to the smallest set attention scores {score.said}."
+    sentences += (
+        "On the scale from a random order to the smallest set, attention scores "
+        f"{score.interval_text}."
+    )
     if reached.value < 0.995:
-        said += (
-            f" In {1 - reached.value:.0%} of texts no order of weights takes the lead; they count "
-            "as 0."
+        sentences += (
+            f" In {1 - reached.value:.0%} of the texts no order of the weights removes the margin; "
+            "these texts count as 0."
         )
-    return Measured(score, said, yardsticks)
+    return Measurement(score, sentences, yardsticks)
 
 
-FLIPS = (
+FLIP_STATISTICS = (
     "fraction_to_flip@random",
     "fraction_to_flip@attention",
     "minimal_fraction",
 )
+"""Shares of tokens erased until the decision flips, by a random order, attention and the best."""
 
 
-_ask_part(
+_register_part_question(
     "removal",
     REMOVAL,
     "Removal",
-    "Does the prediction fall without the tokens with most attention?",
-    "(attention − random) / (best − random) of the mean losses without the first 1, 5, 10, 20 "
-    "and 50% of an order, at the standard temperature",
-    said="Without the tokens with most attention the prediction loses {attention.value:.2f} {amount}, "
-    "without as many random ones {random.value:.2f}, without the best known {best.value:.2f}. On "
-    "the scale from random to best attention scores {score.said}.",
-    beside={
+    "Does the prediction lose its probability without the tokens with most attention?",
+    "(attention − random) / (best − random), from the mean losses without the first 1, 5, 10, 20 "
+    "and 50% of the tokens of an order, at the standard temperature",
+    template="Without the tokens with most attention the prediction loses {attention.value:.2f} "
+    "{amount}, without as many random tokens {random.value:.2f}, and without those of the best "
+    "known order {best.value:.2f}. On the scale from random to best, attention scores "
+    "{score.interval_text}.",
+    supporting_means={
         "attention": (
             "removal@attention",
             "loss without the tokens with most attention",
@@ -407,368 +459,399 @@ _ask_part(
         "random": ("removal@random", "loss without random tokens"),
         "best": (
             "removal@best",
-            "loss without the tokens that the best order known puts first",
+            "loss without the first tokens of the best known order",
         ),
     },
-    source="DeYoung et al. 2020, normalised as in Edin et al. 2025; " + BY_CALIBRATION,
-    done="The tokens with most attention are taken out of the text itself. The loss is "
-    "compared with that of as many random tokens, and with the largest that any order "
-    "known reaches.",
-    if_yes="taking the most attended {units} out undoes the prediction",
-    if_partly="taking the most attended {units} out costs more than random ones would",
-    if_no="taking the most attended {units} out costs {little} more than random ones",
+    source="DeYoung et al. 2020, normalised as in Edin et al. 2025; " + CALIBRATION_SOURCE,
+    procedure="The tokens with most attention are removed from the text itself. The loss is compared "
+    "with the loss without as many random tokens, and with the largest loss that any known order "
+    "causes.",
+    if_yes="removing the most attended {units} reverses the prediction",
+    if_partly="removing the most attended {units} costs more than removing random ones",
+    if_no="removing the most attended {units} costs {little} more than removing random ones",
     test="scale",
     charts=("comprehensiveness", "sufficiency"),
 )
 
 
-_ask_part(
+_register_part_question(
     "mass",
     MASS,
     "Mass",
-    "Does attention lie on tokens that matter, in proportion?",
-    "(overlap − chance) / (1 − chance) of the mean overlaps of the weights with what leaving "
-    "each token out costs",
-    said="{overlap.value:.0%} of the attention lies on tokens in proportion to what they cost when "
-    "left out; the same weights at random tokens would reach {chance.value:.0%}. On the scale "
-    "from there to 100% attention scores {score.said}.",
-    beside={
+    "Is attention distributed over the tokens in proportion to their importance?",
+    "(overlap − chance) / (1 − chance), from the mean overlaps of the attention weights with the "
+    "losses when each token is left out",
+    template="The distribution of attention over the tokens overlaps with that of their importance by "
+    "{overlap.value:.0%}; the same weights on random tokens would overlap by {chance.value:.0%}. On "
+    "the scale from there to 100%, attention scores {score.interval_text}.",
+    supporting_means={
         "overlap": (
             "mass@attention",
-            "share of attention on tokens that matter, in proportion",
+            "overlap of attention with the importance of the tokens",
         ),
         "chance": (
             "mass_by_chance@attention",
-            "the same of these weights at random tokens",
+            "overlap of the same weights on random tokens",
         ),
     },
-    source="overlap is 1 − total variation; Shapley values in short texts; " + BY_CALIBRATION,
-    done="What each token costs when it is left out, as shares of the sum, is what a map of "
-    "the text should show. The overlap of attention with it is compared with that of the "
-    "same weights at other tokens.",
-    if_yes="attention lies on the {units} that matter, in proportion",
-    if_partly="part of the attention lies on {units} that matter, part on others",
-    if_no="much of the attention lies on {units} that do not matter",
+    source="overlap is 1 − total variation; Shapley values in short texts; " + CALIBRATION_SOURCE,
+    procedure="A map of a text should show the loss when each token is left out, as a share of the "
+    "sum of all losses. The overlap of attention with these shares is compared with the overlap of "
+    "the same weights on random tokens.",
+    if_yes="attention is distributed over the {units} in proportion to their importance",
+    if_partly="some of the attention is on {units} that matter, and some on others",
+    if_no="much of the attention is on {units} that do not matter",
     test="scale",
 )
 
 
-# --- effect and uniqueness -----------------------------------------------------------------------
+# --- Effect and uniqueness -----------------------------------------------------------------------
 
 
-@question(
+@register_question(
+    "effect",
     "Effect",
-    "Does it matter which token got which weight?",
+    "Does it matter which token has which weight?",
     "median change of the output over shuffles of the weights, at the standard temperature "
-    "(total variation, 0 to 1; of numbers in standard deviations of the predictions)",
-    partly=LEAST_EFFECT,
-    yes=LEAST_EFFECT,
-    source="Jain & Wallace 2019, Section 4.2.1; no constructed model moves less in which "
-    "attention decides, and more in which it does nothing (docs/calibration.md)",
-    done="The weights of a text are shuffled among its tokens again and again. If it matters "
-    "which token has which weight, the output moves. What has no effect explains nothing, "
+    "(total variation, 0 to 1; for numbers in standard deviations of the predictions)",
+    partly=EFFECT_THRESHOLD,
+    yes=EFFECT_THRESHOLD,
+    source="Jain & Wallace 2019, Section 4.2.1; all constructed models in which attention decides "
+    "change more, and all in which it does nothing change less (docs/calibration.md)",
+    procedure="The weights of a text are shuffled among its tokens many times. If it matters which "
+    "token has which weight, the output changes. Attention without an effect explains nothing, "
     "however well it ranks the tokens.",
-    scale="how far the median shuffle moves the output",
-    if_yes="what the model says depends on which of the {units} has which weight",
-    if_no="shuffling the weights hardly changes what the model says",
-    ends={"nothing moves": 0.0},
+    scale="change of the output by the median shuffle",
+    if_yes="the output depends on which of the {units} has which weight",
+    if_no="shuffling the weights hardly changes the output",
+    scale_ends={"no change": 0.0},
     yardsticks={
-        "worst": "the worst shuffle moves the output by",
+        "worst": "change of the output by the worst shuffle",
         "flips": "share of shuffles that flip the decision",
-        "published": "the median change of the output as it is (Jain & Wallace)",
+        "published": "median change of the output at the model's own temperature (Jain & Wallace)",
     },
     role="effect",
-    among=(QUESTIONS, OF_ANSWERS),
+    groups=(CLASSIFIER_QUESTIONS, ANSWER_QUESTIONS),
     test="permutation",
     charts=("permutation_by_max_attention",),
-    compared=(
-        of_statistic(
+    compared_measures=(
+        make_statistic_measure(
             "change of the output under shuffled attention",
             "standard_tvd",
-            is_of_explained=True,
+            excludes_default_classes=True,
         ),
     ),
 )
-def effect(evidence: Evidence, rule: Rule) -> Measured | None:
-    """How far the median shuffle moves the output at the standard temperature."""
-    own = evidence.explained
-    moved, worst = own.mean("standard_tvd"), own.mean("largest_standard_tvd")
-    if not moved.n:
+def measure_effect(evidence: Evidence, rule: Rule) -> Measurement | None:
+    """Measure how much the median shuffle changes the output at the standard temperature."""
+    explained = evidence.explained_evidence
+    change = explained.estimate_mean("standard_tvd")
+    worst_change = explained.estimate_mean("largest_standard_tvd")
+    if not change.n:
         return None
-    flips = own.mean("flips_drawn")
+    flips = explained.estimate_mean("flips_drawn")
     yardsticks = {
-        "worst": worst.value,
+        "worst": worst_change.value,
         "flips": flips.value,
-        "published": own.mean("median_tvd").value,
+        "published": explained.estimate_mean("median_tvd").value,
     }
-    said = (
-        f"Shuffling the weights (the median of the shuffles) moves what the model says by "
-        f"{moved.said} at the standard temperature, the worst shuffle by {worst.said} "
-        f"({rule.graded})."
+    sentences = (
+        f"The median shuffle of the weights changes the output by {change.interval_text} at the "
+        f"standard temperature, and the worst shuffle by {worst_change.interval_text} "
+        f"({rule.threshold_text})."
     )
     if flips.n:
-        said += f" {flips.value:.0%} of the shuffles flip {evidence.words.decision}."
-    nothing = grade(worst, rule) == grade(moved, rule) == Answer.NO
-    return Measured(moved, said, yardsticks, is_nothing=nothing)
+        sentences += f" {flips.value:.0%} of the shuffles flip {evidence.words.decision}."
+    has_no_effect = grade(worst_change, rule) == grade(change, rule) == Answer.NO
+    return Measurement(change, sentences, yardsticks, has_no_effect=has_no_effect)
 
 
-@question(
+@register_question(
+    "uniqueness",
     "Uniqueness",
     "Is this attention the only one that gives this output?",
-    "1 − the distance of the farthest attention within ε = .01 as a share of the largest "
-    "there is, per text; a yes needs an upper bound of that distance",
+    "1 − the distance of the farthest attention within ε = .01 as a share of the largest possible "
+    "distance, mean over texts; a yes needs an upper bound of this distance",
     partly=0.42,
     yes=0.75,
-    source="Jain & Wallace 2019, Section 4.2.2 (ε); .42 = 1 − .40 / ln 2, the "
-    "distance of trained adversaries (Wiegreffe & Pinter 2019, Table 4); .75 is our "
-    "choice. It does not decide the answer: another attention with the same output "
-    "does not make this one false (Wiegreffe & Pinter 2019, Section 2)",
-    done="Among all attention that moves the output by at most ε = {within}, the one that is "
-    "farthest from the model's is looked for. The distance is the Jensen-Shannon divergence "
-    "(JSD: 0 is the same attention, .69 = ln 2 attention to other tokens only). Graded is how tightly the output pins the "
-    "weights down: 0 not at all, 1 completely.",
-    scale="how tightly the output pins the weights down",
-    if_yes="very different weights would give another output",
-    if_partly="fairly different weights would give nearly the same output",
+    source="Jain & Wallace 2019, Section 4.2.2 (ε); .42 = 1 − .40 / ln 2, from the distance of "
+    "trained adversaries (Wiegreffe & Pinter 2019, Table 4); .75 is our choice. This question does "
+    "not decide the verdict: another attention with the same output does not make the model's "
+    "attention wrong (Wiegreffe & Pinter 2019, Section 2)",
+    procedure="Among all attention that changes the output by at most ε = {epsilon_text}, the one "
+    "that is farthest from the model's attention is searched. The distance is the Jensen-Shannon "
+    "divergence (JSD): 0 means the same attention, and .69 = ln 2 means attention to entirely "
+    "different tokens. The graded number shows how strictly the output determines the weights: 0 "
+    "not at all, 1 completely.",
+    scale="how strictly the output determines the weights",
+    if_yes="very different weights would change the output",
+    if_partly="quite different weights would give nearly the same output",
     if_no="very different weights would give nearly the same output",
-    ends={"any attention does": 0.0, "only this one does": 1.0},
+    scale_ends={"any attention works": 0.0, "only this attention works": 1.0},
     yardsticks={
-        "largest_jsd": "JSD of the farthest attention of all",
-        "epsilon_max_jsd": "JSD of the farthest that keeps the output",
-        "upper_bound": "share of the largest distance that none can exceed",
+        "largest_jsd": "largest possible JSD",
+        "epsilon_max_jsd": "JSD of the farthest attention with nearly the same output",
+        "upper_bound": "upper bound of this JSD, as a share of the largest possible one",
     },
-    role="beside",
-    among=(QUESTIONS, OF_ANSWERS),
+    role="additional",
+    groups=(CLASSIFIER_QUESTIONS, ANSWER_QUESTIONS),
     test="adversarial",
     charts=("adversarial_distance", "adversarial_by_max_attention"),
-    compared=(
-        of_statistic(
-            "1 − the distance of the farthest attention found within ε, as a share of the largest",
+    compared_measures=(
+        make_statistic_measure(
+            "1 − the distance of the farthest attention that was found within ε, as a share of the "
+            "largest possible distance",
             "share_of_largest@0.01",
             lambda share: 1 - share,
         ),
     ),
 )
-def uniqueness(evidence: Evidence, rule: Rule) -> Measured | None:
-    """1 − the distance of the farthest attention that keeps the output, as a share of the largest."""
-    share = evidence.mean("share_of_largest@0.01")
+def measure_uniqueness(evidence: Evidence, rule: Rule) -> Measurement | None:
+    """Measure how strictly the output determines the attention weights."""
+    share = evidence.estimate_mean("share_of_largest@0.01")
     if not share.n:
         return None
-    upper = evidence.mean("share_of_largest_upper@0.01")
-    exact = evidence.mean("epsilon_max_jsd_exact").value == 1
-    pinned_at_most = one_minus(share)
-    pinned_at_least, bound = NOTHING_KNOWN, "no upper bound is known"
-    if exact:
-        pinned_at_least, bound = pinned_at_most, "exact"
-    elif upper.n:
-        pinned_at_least = one_minus(upper)
-        bound = f"certainly at most {upper.said} of it"
-    moved, largest = (
-        evidence.mean("epsilon_max_jsd@0.01"),
-        evidence.mean("largest_jsd"),
-    )
-    least = "" if exact else "at least "
-    depends = "how saturated the output is"
+    upper_share = evidence.estimate_mean("share_of_largest_upper@0.01")
+    is_exact = evidence.estimate_mean("epsilon_max_jsd_exact").value == 1
+    highest = subtract_from_one(share)
+    if is_exact:
+        lowest, bound_note = highest, "exact"
+    elif upper_share.n:
+        lowest = subtract_from_one(upper_share)
+        bound_note = f"certainly at most {upper_share.interval_text} of it"
+    else:
+        lowest, bound_note = ZERO_ESTIMATE, "no upper bound is known"
+    farthest_jsd = evidence.estimate_mean("epsilon_max_jsd@0.01")
+    largest_jsd = evidence.estimate_mean("largest_jsd")
+    at_least = "" if is_exact else "at least "
+    influence = "how saturated the output is"
     if evidence.words.is_number:
-        depends = "how little the number varies with attention at all"
-    said = (
-        f"The farthest attention that keeps the output within {evidence.words.within} has "
-        f"{least}{share.said} of the largest distance there is, on average over texts "
-        f"(JSD {moved.value:.2f} of {largest.value:.2f}; {bound}). "
-        f"The share also depends on {depends}."
+        influence = "how little the number varies with attention at all"
+    sentences = (
+        "The farthest attention that changes the output by at most "
+        f"{evidence.words.epsilon_text} reaches {at_least}{share.interval_text} of the largest "
+        f"possible distance, on average over texts (JSD {farthest_jsd.value:.2f} of "
+        f"{largest_jsd.value:.2f}; {bound_note}). The share also depends on {influence}."
     )
-    unbounded = not exact and not upper.n and pinned_at_most.value >= rule.partly
-    return Measured(
-        pinned_at_most,
-        said,
+    has_no_bound = not is_exact and not upper_share.n and highest.value >= rule.partly
+    return Measurement(
+        highest,
+        sentences,
         {
-            "largest_jsd": largest.value,
-            "epsilon_max_jsd": moved.value,
-            "upper_bound": upper.value,
+            "largest_jsd": largest_jsd.value,
+            "epsilon_max_jsd": farthest_jsd.value,
+            "upper_bound": upper_share.value,
         },
-        at_least=pinned_at_least,
-        open_because="whether other weights would do as well is not known" if unbounded else "",
-        is_upper_bound=not exact,
+        lower_estimate=lowest,
+        open_reason=(
+            "it is unknown whether other weights would give the same output" if has_no_bound else ""
+        ),
+        is_upper_bound=not is_exact,
     )
 
 
-def one_minus(estimate: Estimate) -> Estimate:
-    """1 − the estimate, with its interval."""
+def subtract_from_one(estimate: Estimate) -> Estimate:
+    """Compute 1 − an estimate with its interval.
+
+    Args:
+        estimate: the estimate.
+
+    Returns:
+        The difference; unchanged without an interval.
+    """
     if estimate.ci95 is None:
         return estimate
     low, high = estimate.ci95
     return Estimate(1 - estimate.value, (1 - high, 1 - low), estimate.n)
 
 
-# --- of language models that answer from a passage -----------------------------------------------
+# --- Language models that answer from a passage --------------------------------------------------
 
 
-UNITS = "Units are those of the passage, such as its sentences; all else is held. "
+UNITS_NOTE = (
+    "The units are those of the passage, such as its sentences; everything else stays fixed. "
+)
+"""First sentence of the procedures for language models."""
 
 
-NAMED_WITHOUT = {
-    "chance": "any unit",
+BASELINE_LABELS = {
+    "chance": "a random unit",
     "longest": "the longest unit",
     "first": "the first unit",
     "last": "the last unit",
-    "commonest place": "the place where most sources are",
+    "commonest place": "the unit at the most common position",
 }
-"""In words, what names a unit without attention."""
-LOST_ON_PATH = ("lost_by_knockout", "lost_by_deletion")
+"""Labels of the baselines that select a unit without attention."""
+PATH_STATISTICS = ("lost_by_knockout", "lost_by_deletion")
+"""Statistics with the losses of the answer by knockout and by deletion of the units that matter."""
 
 
-def _ratio(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
-    return part / np.where(whole > 0, whole, np.nan)
+def _divide(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
+    """Divide two arrays; NaN if the denominator is not positive."""
+    return numerator / np.where(denominator > 0, denominator, np.nan)
 
 
-def _mediated_share(means: np.ndarray) -> np.ndarray:
-    return _ratio(*np.moveaxis(means, -1, 0))
+def _compute_mediated_share(means: np.ndarray) -> np.ndarray:
+    """Compute the ratio of two means, [..., 2] -> [...]."""
+    return _divide(*np.moveaxis(means, -1, 0))
 
 
-_ask_part(
+_register_part_question(
     "order",
     ORDER,
     "Order",
     "Do units with more attention cost the answer more when they are deleted?",
     "Gini correlation of attention with the nats that the answer loses without each unit, mean "
-    "over texts of more than 4 units",
-    said="Attention puts the units that cost the answer most first with a score of {score.said} (1 is "
-    "the best order, 0 chance); by length it would be {length.value:.2f}.",
-    beside={
+    "over texts with more than 4 units",
+    template="Attention scores {score.interval_text} in ranking the units by how much their deletion "
+    "costs the answer (1 is the best order, 0 chance); a ranking by length would score "
+    "{length.value:.2f}.",
+    supporting_means={
         "tau": (
             "source_tau@attention",
-            "Kendall's τ of attention with deletion, all pairs alike",
+            "Kendall's τ of attention and deletion, which weights all pairs equally",
         ),
         "length": (
             "source_agreement@length",
-            "the same score of the units' lengths",
+            "score of a ranking by the length of the units",
         ),
     },
-    source="as importance of a classifier, in nats; " + BY_CALIBRATION,
-    done=UNITS + "Each unit is deleted in turn, and what the answer's log-probability then "
-    "loses says how much rests on it. The score says how well attention puts the units that "
-    "cost most first.",
+    source="like the importance of a classifier, in nats; " + CALIBRATION_SOURCE,
+    procedure=UNITS_NOTE + "Each unit is deleted in turn. The fall of the answer's log-probability "
+    "shows how much the answer depends on the unit. The score shows how well attention ranks the "
+    "most important units first.",
     if_yes="{units} with more attention cost the answer more when they are deleted",
     if_partly="{units} with more attention often cost the answer more when they are deleted",
-    if_no="attention says little of which {units} cost the answer when they are deleted",
-    among=(OF_ANSWERS,),
+    if_no="attention hardly shows which {units} cost the answer most when they are deleted",
+    groups=(ANSWER_QUESTIONS,),
     test="sources",
 )
 
 
-_ask_part(
+_register_part_question(
     "drop",
     DROP,
     "Drop",
-    "Does the answer lose more without the units with most attention than without others?",
-    "nats that the answer loses without the 1, 3 and 5 units with most attention (top-k drop), "
-    "from those of random units, 0, to the most that any order tried costs, 1; of the means over "
-    "texts with twice as many units",
-    said="Without the units with most attention the answer loses {attention.said} nats, without as "
-    "many random ones {random.said}, at most {best.said}: attention stands at {score.said} of "
-    "the way.",
-    beside={
+    "Does the answer lose more without the units with most attention than without other units?",
+    "nats that the answer loses without the 1, 3 and 5 units with most attention (top-k drop), on a "
+    "scale from the loss without random units, 0, to the largest loss of any order that was tried, "
+    "1; computed from means over texts with at least twice as many units",
+    template="Without the units with most attention the answer loses {attention.interval_text} nats, "
+    "without as many random units {random.interval_text}, and at most {best.interval_text}. On the "
+    "scale from random to best, attention is at {score.interval_text}.",
+    supporting_means={
         "attention": (
             "drop@attention",
-            "nats lost without the first units by attention",
+            "nats lost without the units with most attention",
         ),
-        "random": ("drop@random", "without as many random ones"),
-        "best": ("drop@best", "without the best"),
+        "random": ("drop@random", "nats lost without as many random units"),
+        "best": ("drop@best", "nats lost without the best units"),
     },
-    source="ContextCite (Cohen-Wang et al. 2024), between random units and the best; "
-    + BY_CALIBRATION,
-    done=UNITS + "The first units by attention are deleted together, as many random ones, and "
-    "the first by what each costs by itself.",
-    if_yes="deleting the most attended {units} undoes the answer",
-    if_partly="deleting the most attended {units} costs more than random ones would",
-    if_no="deleting the most attended {units} costs {little} more than random ones",
-    among=(OF_ANSWERS,),
+    source="ContextCite (Cohen-Wang et al. 2024), between random units and the best units; "
+    + CALIBRATION_SOURCE,
+    procedure=UNITS_NOTE
+    + "The units with most attention are deleted together. The loss is compared "
+    "with the loss without as many random units, and without the units whose single deletion costs "
+    "most.",
+    if_yes="deleting the most attended {units} reverses the answer",
+    if_partly="deleting the most attended {units} costs more than deleting random ones",
+    if_no="deleting the most attended {units} costs {little} more than deleting random ones",
+    groups=(ANSWER_QUESTIONS,),
     test="sources",
 )
 
 
-@question(
+@register_question(
+    "source",
     "Source",
-    "Does attention find the unit that the answer rests on?",
-    "share of texts in which the unit with most attention is the one whose deletion costs the "
-    "answer most (precision@1), from the largest share that chance, the longest, the first, the "
-    "last unit or the commonest place reaches, 0, to always, 1; of the means over texts",
-    **_of_part(
+    "Does attention find the unit on which the answer is based?",
+    "share of texts in which the unit with most attention is the unit whose deletion costs the "
+    "answer most (precision@1), on a scale from the largest share of a baseline (chance, the longest, "
+    "the first or the last unit, or the most common position), 0, to always, 1; computed from means "
+    "over texts",
+    **_build_part_attributes(
         SOURCE,
-        source="leaving out as the yardstick: ContextCite (Cohen-Wang et al. 2024), AttriBoT "
-        "(Liu et al. 2024); " + BY_CALIBRATION,
-        done=UNITS + "Each unit is deleted in turn, and what the answer's log-probability then "
-        "loses says how much rests on it. Attention finds the source where its largest weight is "
-        "on the unit that costs most. Long units collect weight by their length, first ones by "
-        "their place, so what needs no attention at all counts as 0.",
-        if_yes="the most attended of the {units} is the one that the answer rests on",
-        if_partly="attention finds what matters more often than a simple rule",
-        if_no="attention finds what matters {little} more often than a simple rule",
-        ends={"without attention": 0.0, "always": 1.0},
+        source="leave-one-out as the reference: ContextCite (Cohen-Wang et al. 2024), AttriBoT "
+        "(Liu et al. 2024); " + CALIBRATION_SOURCE,
+        procedure=UNITS_NOTE + "Each unit is deleted in turn. The fall of the answer's "
+        "log-probability shows how much the answer depends on the unit. Attention finds the source "
+        "if its largest weight is on the unit that costs most. Long units collect weight because of "
+        "their length, and first units because of their position. Therefore the best baseline "
+        "without attention counts as 0.",
+        if_yes="the most attended of the {units} is the one on which the answer is based",
+        if_partly="attention finds the source more often than a simple rule",
+        if_no="attention finds the source {little} more often than a simple rule",
+        scale_ends={"best baseline": 0.0, "always": 1.0},
         yardsticks={
             "found": "share of texts in which attention finds the source",
-            **{name: f"the same of {said}" for name, said in NAMED_WITHOUT.items()},
+            **{name: f"the same share for {label}" for name, label in BASELINE_LABELS.items()},
         },
-        among=(OF_ANSWERS,),
+        groups=(ANSWER_QUESTIONS,),
         test="sources",
     ),
 )
-def source(evidence: Evidence, rule: Rule) -> Measured | None:
-    """Precision@1 on the scale from the best that needs no attention to 1."""
-    score = part_of(evidence.texts, SOURCE)
+def measure_source(evidence: Evidence, rule: Rule) -> Measurement | None:
+    """Measure precision@1 on a scale from the best baseline without attention to 1."""
+    score = estimate_part(evidence.texts, SOURCE)
     if not score.n:
         return None
-    found = mean_estimate(evidence.column("source_found@attention"), share=True)
-    without = {name: evidence.mean(of).value for name, of in WITHOUT_ATTENTION.items()}
-    best = max(without, key=lambda name: without[name])
-    said = (
-        f"The unit with most attention is the one that the answer rests on in {found.said} of "
-        f"{found.n} texts. What needs no attention finds it in up to {without[best]:.2f} "
-        f"({NAMED_WITHOUT[best]}). From there to always, attention stands at {score.said}."
+    found = estimate_mean(evidence.get_values("source_found@attention"), share=True)
+    baselines = {
+        name: evidence.estimate_mean(statistic).value
+        for name, statistic in SOURCE_BASELINES.items()
+    }
+    best_baseline = max(baselines, key=lambda name: baselines[name])
+    sentences = (
+        "The unit with most attention is the unit on which the answer is based in "
+        f"{found.interval_text} of {found.n} texts. The best baseline without attention, "
+        f"{BASELINE_LABELS[best_baseline]}, finds it in {baselines[best_baseline]:.2f} of the texts. "
+        f"On the scale from this baseline to always, attention is at {score.interval_text}."
     )
-    return Measured(score, said, {"found": found.value, **without})
+    return Measurement(score, sentences, {"found": found.value, **baselines})
 
 
-@question(
+@register_question(
+    "path",
     "Path",
-    "Does what matters act by being looked at?",
-    "what the answer loses without the cells of the units that matter, over what it loses without "
-    "these units (mediated share), not clipped; of the sums over texts",
+    "Do the important units act through attention to them?",
+    "loss of the answer if attention to the important units is blocked, divided by its loss without "
+    "these units (mediated share), not clipped; computed from sums over texts",
     partly=0.3,
     yes=0.5,
-    source="attention knockout: Geva et al. 2023, Section 5; " + BY_CALIBRATION,
-    done=UNITS
-    + "A unit whose deletion costs the answer more than noise matters. Its cells are set "
-    "to 0 in all rows behind the passage and all layers, the rest of each row divided by its sum, "
-    "and what the answer then loses is compared with what it loses without the unit. What is "
-    "missing has reached the answer through other tokens.",
-    scale="share of what deletion costs that knocking out the unit's cells costs",
-    if_yes="hiding {units} from attention costs most of what deleting them costs",
-    if_partly="hiding {units} from attention costs part of what deleting them costs",
-    if_no="hiding {units} from attention costs little of what deleting them costs",
-    ends={"nothing": 0.0, "as deletion": 1.0},
+    source="attention knockout: Geva et al. 2023, Section 5; " + CALIBRATION_SOURCE,
+    procedure=UNITS_NOTE + "A unit is important if its deletion costs the answer more than noise. "
+    "The attention weights of the unit are set to 0 in all later rows and all layers, and the rest "
+    "of each row is divided by its sum. The loss of the answer is compared with its loss without the "
+    "unit. The difference has reached the answer through other tokens.",
+    scale="loss by blocking attention to the units, as a share of the loss by deleting them",
+    if_yes="blocking attention to {units} costs most of what deleting them costs",
+    if_partly="blocking attention to {units} costs some of what deleting them costs",
+    if_no="blocking attention to {units} costs little of what deleting them costs",
+    scale_ends={"no loss": 0.0, "same loss as deletion": 1.0},
     yardsticks={
-        "knockout": "nats that the unit whose cells matter most costs",
-        "units": "units per text that matter",
+        "knockout": "largest loss by blocking attention to a single unit, in nats",
+        "units": "number of important units per text",
     },
     role="effect",
-    among=(OF_ANSWERS,),
+    groups=(ANSWER_QUESTIONS,),
     test="knockout",
-    compared=(_contributions_to(Part("mediated share", LOST_ON_PATH, _mediated_share)),),
+    compared_measures=(
+        _make_part_measure(Part("mediated share", PATH_STATISTICS, _compute_mediated_share)),
+    ),
 )
-def path(evidence: Evidence, rule: Rule) -> Measured | None:
-    """The mediated share of the units that matter, a ratio of sums."""
-    share = evidence.of_means(LOST_ON_PATH, _ratio)
+def measure_path(evidence: Evidence, rule: Rule) -> Measurement | None:
+    """Measure the mediated share of the important units, a ratio of sums."""
+    share = evidence.estimate_function(PATH_STATISTICS, _divide)
     if not share.n:
         return None
-    units = evidence.mean("units_that_matter")
-    knocked = evidence.mean("largest_knockout@renormalised")
-    said = (
-        f"{units.value:.1f} units a prompt cost the answer more than noise when they are deleted. "
-        f"Taking the attention to them away costs {share.said} of that ({rule.graded})."
+    n_units = evidence.estimate_mean("units_that_matter")
+    largest_loss = evidence.estimate_mean("largest_knockout@renormalised")
+    sentences = (
+        f"Deleting {n_units.value:.1f} units per prompt costs the answer more than noise. Blocking "
+        f"attention to these units costs {share.interval_text} of that ({rule.threshold_text})."
     )
-    return Measured(share, said, {"knockout": knocked.value, "units": units.value})
+    return Measurement(share, sentences, {"knockout": largest_loss.value, "units": n_units.value})
 
 
-EVERY_QUESTION = {**QUESTIONS, **OF_ANSWERS}
-"""By key."""
+ALL_QUESTIONS = {**CLASSIFIER_QUESTIONS, **ANSWER_QUESTIONS}
+"""All questions about attention by key."""

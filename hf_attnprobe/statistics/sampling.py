@@ -1,7 +1,8 @@
-"""Fixed pseudo-random samples and orders, drawn by a hash of ids. Pure.
+"""Fixed pseudo-random samples and orders of texts, which are determined by a hash of their ids.
 
-A limit draws texts by a hash of their ids: the first ones of many data sets are of one class, a
-hash needs no seed to be the same everywhere, and fewer texts are among more.
+The first texts of a data set are no fair sample, because many data sets are sorted by class. A hash
+of the ids gives a sample that needs no seed, is the same on every machine, and is contained in every
+larger sample.
 """
 
 import hashlib
@@ -10,53 +11,88 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 
-if TYPE_CHECKING:  # a command names its data without waiting for numpy
+if TYPE_CHECKING:
+    # The command line lists its data sets without the time that importing NumPy takes.
     import numpy as np
 
 
-def _digest(text: str) -> bytes:
+def _hash_text(text: str) -> bytes:
+    """Compute the SHA-256 of a text."""
     return hashlib.sha256(text.encode()).digest()
 
 
-def by_hash(ids: "Sequence[int] | np.ndarray", limit: int | None = None) -> list[int]:
-    """Indices of `ids` sorted by SHA-256: a fixed pseudo-random order, or the first of it."""
+def order_by_hash(ids: "Sequence[int] | np.ndarray", limit: int | None = None) -> list[int]:
+    """Order ids by their SHA-256, which is a fixed pseudo-random order.
 
-    def digest(place: int) -> bytes:
-        return _digest(str(ids[place]))
+    Args:
+        ids: ids of texts.
+        limit: length of the result; by default all ids.
+
+    Returns:
+        Indices into ``ids``.
+    """
+
+    def hash_id(index: int) -> bytes:
+        return _hash_text(str(ids[index]))
 
     n = len(ids) if limit is None else limit
-    return heapq.nsmallest(n, range(len(ids)), key=digest)
+    return heapq.nsmallest(n, range(len(ids)), key=hash_id)
 
 
-def sample(rows: Sequence[int], ids: "Sequence[int] | np.ndarray", limit: int | None) -> list[int]:
-    """A fixed pseudo-random sample of `rows`, in their order, chosen by their ids.
+def draw_sample(
+    rows: Sequence[int], ids: "Sequence[int] | np.ndarray", limit: int | None
+) -> list[int]:
+    """Draw a fixed pseudo-random sample of rows by a hash of their ids.
 
-    A smaller sample is part of a larger one. The first rows would not do: many data
-    sets are sorted by class.
+    A smaller sample is contained in every larger one.
 
-    >>> sample(range(10), range(10), 3), sample(range(10), range(10), 4)
+    Args:
+        rows: the rows to draw from.
+        ids: id of each row.
+        limit: size of the sample; None for all rows.
+
+    Returns:
+        The sampled rows in their original order.
+
+    >>> draw_sample(range(10), range(10), 3), draw_sample(range(10), range(10), 4)
     ([4, 8, 9], [3, 4, 8, 9])
     """
-    return [rows[k] for k in sorted(by_hash(ids, limit))]
+    return [rows[index] for index in sorted(order_by_hash(ids, limit))]
 
 
-def random_order(ids: Iterable[int], seed: int) -> list[int]:
-    """The ids in an order that depends on the seed and on nothing else.
+def draw_random_order(ids: Iterable[int], seed: int) -> list[int]:
+    """Draw an order of ids that depends only on the seed.
 
-    By another hash than the one that draws a sample or halves the texts.
+    The hash differs from the one that draws a sample or splits the texts into halves, so the
+    three are independent.
 
-    >>> random_order(range(6), 0)
+    Args:
+        ids: ids of texts; duplicates count once.
+        seed: seed of the order.
+
+    Returns:
+        The ids in their random order.
+
+    >>> draw_random_order(range(6), 0)
     [0, 4, 1, 3, 5, 2]
     """
 
-    def place(example_id: int) -> bytes:
-        return _digest(f"order {seed} of {example_id}")
+    def hash_id(example_id: int) -> bytes:
+        return _hash_text(f"order {seed} of {example_id}")
 
-    return sorted(set(ids), key=place)
+    return sorted(set(ids), key=hash_id)
 
 
-def places_in(ids: Sequence[int], share: tuple[int, int]) -> list[int]:
-    """Where the ids of a share are, by a hash of each."""
-    number, of = share
-    hashes = (_digest(f"share of {k}") for k in ids)
-    return [k for k, digest in enumerate(hashes) if int.from_bytes(digest[:8]) % of == number]
+def list_share_indices(ids: Sequence[int], share: tuple[int, int]) -> list[int]:
+    """List the texts that belong to a share of an audit, chosen by a hash of their ids.
+
+    Args:
+        ids: ids of texts.
+        share: number of the share and total number of shares.
+
+    Returns:
+        Indices into ``ids``.
+    """
+    share_number, n_shares = share
+    hashes = [int.from_bytes(_hash_text(f"share of {example_id}")[:8]) for example_id in ids]
+    return [index for index, number in enumerate(hashes) if number % n_shares == share_number]

@@ -1,9 +1,10 @@
-"""Prediction quality: F1, accuracy, area under the ROC curve, R², calibration.
+"""Quality of predictions: F1, accuracy, area under the ROC curve, R² and calibration.
 
-Scores that are no mean over texts are bootstrapped by counts: a text that a resample
-draws twice counts twice in every sum, so all resamples are a few matrix products.
-Differences of two models mostly rest on few texts, for which resamples are too alike;
-those of F1 and accuracy have an interval of their own, :func:`difference_intervals`.
+Scores that are not means over texts are bootstrapped with counts: a text that a resample draws twice
+counts twice in every sum, so all resamples together are a few matrix products.
+
+Two models often differ on only a few texts, and resamples of these are too similar. The differences of
+F1 and accuracy therefore have their own intervals, see :func:`compute_difference_intervals`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,35 +17,35 @@ import pandas as pd
 from hf_attnprobe.statistics.estimates import (
     MANY_TEXTS,
     N_RESAMPLES,
-    ONE_COLUMN,
+    SINGLE_CRITICAL_VALUE,
     Estimate,
-    function_estimate,
-    mean_estimate,
-    paired_share_interval,
-    percentile_interval,
-    resample_counts,
+    compute_paired_share_interval,
+    compute_percentile_interval,
+    draw_resample_counts,
+    estimate_function_of_means,
+    estimate_mean,
 )
 from hf_attnprobe.statistics.rows import Texts
 
 
-# --- F1, accuracy, area under the curve -------------------------------------------------------
+# --- F1, accuracy, area under the ROC curve ---------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
 class Score(Estimate):
     """One metric of one model on the test texts.
 
-    Intervals are over texts. They know nothing of what another seed would have trained.
+    Intervals are over texts. They do not include the variation between training seeds.
 
     Attributes:
         value: the score, in [0, 1].
-        ci95: its 95% interval, by percentiles over resamples of the texts.
-        n: texts.
-        model: its name.
+        ci95: 95% interval by percentiles over resamples of the texts.
+        n: number of texts.
+        model: name of the model.
         metric: ``f1``, ``accuracy`` or ``roc_auc``.
-        lost: the value of the model ``reference`` minus this one's, paired by text: positive
-            where this one is worse.
-        reference: the model compared with.
+        lost: score of the reference model minus the score of this model, paired by text; positive
+            if this model is worse.
+        reference: name of the reference model.
     """
 
     ci95: tuple[float, float] = field()
@@ -56,9 +57,20 @@ class Score(Estimate):
 
 
 def find_score(scores: Sequence[Score], model: str, metric: str = "f1") -> Score | None:
-    """The score of a model, or None where it was not taken."""
-    wanted = model, metric
-    return next((s for s in scores if (s.model, s.metric) == wanted), None)
+    """Find the score of a model.
+
+    Args:
+        scores: the scores to search.
+        model: name of the model.
+        metric: name of the metric.
+
+    Returns:
+        The score; None if there is none.
+    """
+    for score in scores:
+        if (score.model, score.metric) == (model, metric):
+            return score
+    return None
 
 
 def compare_scores(
@@ -69,33 +81,37 @@ def compare_scores(
     seed: int = 0,
     n_resamples: int = N_RESAMPLES,
 ) -> tuple[Score, ...]:
-    """Every metric of every model, and its difference from the reference model's.
+    """Compute all metrics of all models and their differences from a reference model.
 
     Args:
-        labels: the true classes [texts].
-        probs: by model [texts, classes].
-        reference: the model in ``probs`` that the others are compared with.
-        seed: of the bootstrap.
+        labels: true classes, [texts].
+        probs: predicted probabilities by model, [texts, classes].
+        reference: name of the reference model in ``probs``.
+        seed: seed of the bootstrap.
+        n_resamples: number of resamples.
+
+    Returns:
+        One score per model and metric.
     """
     labels = np.asarray(labels)
     n = len(labels)
-    counts = with_all_texts(resample_counts(n, seed=seed, n_resamples=n_resamples))
-    predicted = {model: one_hot(outputs) for model, outputs in probs.items()}
+    counts = prepend_full_sample(draw_resample_counts(n, seed=seed, n_resamples=n_resamples))
+    predicted = {model: encode_one_hot(outputs) for model, outputs in probs.items()}
     values = {
-        model: weighted_metrics(labels, predicted[model], counts, ranked_by=outputs[:, 1])
+        model: compute_weighted_metrics(labels, predicted[model], counts, ranked_by=outputs[:, 1])
         for model, outputs in probs.items()
     }
     scores = []
-    for model, named in values.items():
-        paired: dict[str, tuple[float, float]] = {}
+    for model, model_values in values.items():
+        intervals: dict[str, tuple[float, float]] = {}
         if model != reference:
-            paired = difference_intervals(labels, predicted[reference], predicted[model])
-        for metric, resampled in named.items():
-            own = resampled_estimate(resampled, n)
-            lost = resampled_estimate(values[reference][metric] - resampled, n)
-            lost = replace(lost, ci95=paired.get(metric, lost.ci95))
+            intervals = compute_difference_intervals(labels, predicted[reference], predicted[model])
+        for metric, resampled_values in model_values.items():
+            estimate = estimate_from_resamples(resampled_values, n)
+            lost = estimate_from_resamples(values[reference][metric] - resampled_values, n)
+            lost = replace(lost, ci95=intervals.get(metric, lost.ci95))
             score = Score(
-                **vars(own),
+                **vars(estimate),
                 model=model,
                 metric=metric,
                 lost=lost,
@@ -105,201 +121,255 @@ def compare_scores(
     return tuple(scores)
 
 
-def resampled_estimate(values: np.ndarray, n: int) -> Estimate:
-    """The number over all n texts, which comes first, with its interval from the resamples."""
-    return Estimate(float(values[0]), percentile_interval(values[1:]), n)
-
-
-def difference_intervals(
-    labels: np.ndarray, first: np.ndarray, second: np.ndarray
-) -> dict[str, tuple[float, float]]:
-    """Returns 95% intervals of F1 and accuracy of one model minus another's, by metric.
-
-    What a text adds to the error of either score (the infinitesimal jackknife, Efron
-    1982) is paired by text. As Bonet & Price (2012) do for shares, one text is added
-    that only the first gets right and one that only the second does, shared out over the
-    classes as the labels are. So models that agree on all texts still have a width, and
-    of accuracy the interval is that of Bonet & Price.
+def estimate_from_resamples(values: np.ndarray, n: int) -> Estimate:
+    """Estimate a number from its value over all texts and its values on resamples.
 
     Args:
-        labels: the true classes [texts].
-        first, second: one-hot predictions [texts, classes].
+        values: value over all texts, followed by the values on resamples,
+            [1 + resamples].
+        n: number of texts.
+
+    Returns:
+        The value with its percentile interval.
+    """
+    return Estimate(float(values[0]), compute_percentile_interval(values[1:]), n)
+
+
+def compute_difference_intervals(
+    labels: np.ndarray, first: np.ndarray, second: np.ndarray
+) -> dict[str, tuple[float, float]]:
+    """Compute 95% intervals of F1 and accuracy of one model minus those of another.
+
+    The contribution of each text to the error of a score (the infinitesimal jackknife, Efron
+    1982) is paired by text. As Bonet & Price (2012) do for shares, two texts are added: one that
+    only the first model classifies correctly and one that only the second model does. They are
+    distributed over the classes like the labels. So the interval has a positive width even if
+    the models agree on all texts, and for accuracy it is the interval of Bonet & Price.
+
+    Args:
+        labels: true classes, [texts].
+        first: one-hot predictions of the first model, [texts, classes].
+        second: one-hot predictions of the second model, [texts, classes].
+
+    Returns:
+        Intervals by metric.
     """
     classes = np.eye(first.shape[1])
-    shares = classes[labels].mean(0)
-    others = (1 - classes) * (shares + 1e-12)
-    wrong = others / others.sum(1, keepdims=True)
+    class_shares = classes[labels].mean(0)
+    # A wrong prediction of an added text is distributed over the other classes.
+    other_shares = (1 - classes) * (class_shares + 1e-12)
+    wrong = other_shares / other_shares.sum(1, keepdims=True)
 
-    # The texts, then one of each class that only the first gets right, one that only the second.
-    weights = np.concatenate([np.ones(len(labels)), shares, shares])
+    # After the texts follow, for each class, one text that only the first model classifies
+    # correctly and one that only the second model does.
+    weights = np.concatenate([np.ones(len(labels)), class_shares, class_shares])
     true = np.concatenate([classes[labels], classes, classes])
-    of_first = np.concatenate([first, classes, wrong])
-    of_second = np.concatenate([second, wrong, classes])
-    scores = _values_and_errors(true, of_first, weights)
-    others_scores = _values_and_errors(true, of_second, weights)
+    extended_first = np.concatenate([first, classes, wrong])
+    extended_second = np.concatenate([second, wrong, classes])
+    first_scores = _compute_values_and_errors(true, extended_first, weights)
+    second_scores = _compute_values_and_errors(true, extended_second, weights)
 
     intervals = {}
-    for metric, (value, errors) in scores.items():
-        other, other_errors = others_scores[metric]
-        squares = weights @ (errors - other_errors) ** 2
-        half = ONE_COLUMN * np.sqrt(squares) / weights.sum()
-        middle = value - other
-        ends = np.clip(middle + np.array([-half, half]), -1, 1)
+    for metric, (first_value, first_errors) in first_scores.items():
+        second_value, second_errors = second_scores[metric]
+        squared_errors = weights @ (first_errors - second_errors) ** 2
+        half_width = SINGLE_CRITICAL_VALUE * np.sqrt(squared_errors) / weights.sum()
+        center = first_value - second_value
+        ends = np.clip(center + np.array([-half_width, half_width]), -1, 1)
         intervals[metric] = (float(ends[0]), float(ends[1]))
     return intervals
 
 
-def _values_and_errors(
+def _compute_values_and_errors(
     true: np.ndarray, predicted: np.ndarray, weights: np.ndarray
 ) -> dict[str, tuple[float, np.ndarray]]:
-    """Each metric's value and the texts' contributions to its error [texts], by metric.
+    """Compute the value of each metric and the contributions of the texts to its error.
 
     Args:
-        true, predicted: [texts, classes]. weights: [texts].
+        true: one-hot labels, [texts, classes].
+        predicted: one-hot predictions, [texts, classes].
+        weights: weight of each text, [texts].
+
+    Returns:
+        Value and contributions [texts], by metric.
     """
     n = weights.sum()
-    hits, both = true * predicted, true + predicted
-    total = np.maximum(weights @ both, 1e-12)
+    hits, counted = true * predicted, true + predicted
+    total = np.maximum(weights @ counted, 1e-12)
     f1 = 2 * (weights @ hits) / total
-    errors = (2 * hits - f1 * both) / total * n
-    is_right = hits.sum(1)
-    accuracy = weights @ is_right / n
-    binary = len(f1) == 2
+    f1_errors = (2 * hits - f1 * counted) / total * n
+    is_correct = hits.sum(1)
+    accuracy = weights @ is_correct / n
+    is_binary = len(f1) == 2
     return {
-        "f1": (f1[1], errors[:, 1]) if binary else (f1.mean(), errors.mean(1)),
-        "accuracy": (accuracy, is_right - accuracy),
+        "f1": (f1[1], f1_errors[:, 1]) if is_binary else (f1.mean(), f1_errors.mean(1)),
+        "accuracy": (accuracy, is_correct - accuracy),
     }
 
 
-def with_all_texts(counts: np.ndarray) -> np.ndarray:
-    """The counts of resamples behind a first row in which every text counts once."""
+def prepend_full_sample(counts: np.ndarray) -> np.ndarray:
+    """Prepend a row in which every text counts once.
+
+    Args:
+        counts: counts of resamples, [resamples, texts].
+
+    Returns:
+        [1 + resamples, texts].
+    """
     return np.vstack([np.ones(counts.shape[1]), counts])
 
 
-class Predictions(Protocol):
-    """What a Trainer gives to ``compute_metrics``."""
+class TrainerPredictions(Protocol):
+    """Argument that a Transformers ``Trainer`` passes to ``compute_metrics``."""
 
     predictions: np.ndarray
     label_ids: np.ndarray
 
 
-def classification_metrics(prediction: Predictions) -> dict[str, float]:
-    """Accuracy; for two classes also F1 of class 1 and the area under the ROC curve.
+def compute_classification_metrics(prediction: TrainerPredictions) -> dict[str, float]:
+    """Compute accuracy and, for two classes, also F1 of class 1 and the area under the ROC curve.
 
     Args:
-        prediction: logits [texts, classes] and labels [texts].
+        prediction: logits, [texts, classes], and labels, [texts].
+
+    Returns:
+        Values by metric.
     """
     logits, labels = prediction.predictions, prediction.label_ids
     if logits.shape[-1] != 2:
-        return {"accuracy": metrics(labels, logits)["accuracy"]}
-    return metrics(labels, logits, ranked_by=logits[:, 1] - logits[:, 0])
+        return {"accuracy": compute_metrics(labels, logits)["accuracy"]}
+    return compute_metrics(labels, logits, ranked_by=logits[:, 1] - logits[:, 0])
 
 
-def metrics(
+def compute_metrics(
     labels: np.ndarray,
     outputs: np.ndarray,
     *,
     ranked_by: np.ndarray | None = None,
 ) -> dict[str, float]:
-    """F1, accuracy and, for two classes, the area under the ROC curve of one model.
+    """Compute F1, accuracy and, for two classes, the area under the ROC curve of one model.
 
     Args:
-        labels: the true classes [texts].
-        outputs: probabilities or logits [texts, classes].
-        ranked_by: what the ROC curve ranks the texts by, [texts]; by default the output
-            of class 1.
+        labels: true classes, [texts].
+        outputs: probabilities or logits, [texts, classes].
+        ranked_by: scores that rank the texts for the ROC curve, [texts]; by default the output of
+            class 1.
+
+    Returns:
+        Values by metric.
     """
     if ranked_by is None:
         ranked_by = outputs[:, 1]
-    once = np.ones((1, len(labels)))
-    values = weighted_metrics(labels, one_hot(outputs), once, ranked_by=ranked_by)
+    full_sample = np.ones((1, len(labels)))
+    values = compute_weighted_metrics(
+        labels, encode_one_hot(outputs), full_sample, ranked_by=ranked_by
+    )
     return {name: float(value[0]) for name, value in values.items()}
 
 
-def one_hot(outputs: np.ndarray) -> np.ndarray:
-    """1 at the largest output of every text and 0 elsewhere, [texts, classes]."""
+def encode_one_hot(outputs: np.ndarray) -> np.ndarray:
+    """Encode the class with the largest output as 1 and all other classes as 0.
+
+    Args:
+        outputs: probabilities or logits, [texts, classes].
+
+    Returns:
+        [texts, classes].
+    """
     return np.eye(outputs.shape[-1])[outputs.argmax(-1)]
 
 
-def weighted_metrics(
+def compute_weighted_metrics(
     labels: np.ndarray,
     predicted: np.ndarray,
     counts: np.ndarray,
     *,
     ranked_by: np.ndarray | None = None,
 ) -> dict[str, np.ndarray]:
-    """The metrics on resamples of the texts.
+    """Compute the metrics on resamples of the texts.
 
     Args:
-        labels: the true classes [texts].
-        predicted: one-hot [texts, classes]; of several predictions of a text, the share
-            of each class.
+        labels: true classes, [texts].
+        predicted: one-hot predictions, [texts, classes]; the share of each class if a text has
+            several predictions.
         counts: how often each text counts, [resamples, texts].
-        ranked_by: see :func:`metrics`; without it there is no ROC curve.
+        ranked_by: scores that rank the texts for the ROC curve, [texts]; without them its area is
+            not computed.
 
     Returns:
-        By metric [resamples]. ``f1`` is that of class 1 for two classes, else the mean
-        over the classes, with 0 for a class neither present nor predicted.
+        Values by metric, [resamples]. ``f1`` is that of class 1 for two classes, and otherwise
+        the mean over the classes, with 0 for a class that is neither present nor predicted.
     """
     n_classes = predicted.shape[1]
     true = np.eye(n_classes)[labels]
     hits = counts @ (true * predicted)
     total = counts @ true + counts @ predicted
     f1 = 2 * hits / np.maximum(total, 1e-12)
-    found = {
+    values = {
         "f1": f1[:, 1] if n_classes == 2 else f1.mean(1),
         "accuracy": hits.sum(1) / counts.sum(1),
     }
     if n_classes == 2 and ranked_by is not None:
-        found["roc_auc"] = _roc_auc(labels, ranked_by, counts)
-    return found
+        values["roc_auc"] = _compute_roc_auc(labels, ranked_by, counts)
+    return values
 
 
-def _roc_auc(labels: np.ndarray, scores: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Returns the area under the ROC curve, [resamples]; NaN without texts of both classes.
+def _compute_roc_auc(labels: np.ndarray, scores: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Compute the area under the ROC curve on resamples.
 
-    That is the share of the pairs of a positive and a negative text that the scores put
-    in order, ties counting half (Mann & Whitney 1947).
+    It is the share of the pairs of a positive and a negative text that the scores order
+    correctly; ties count half (Mann & Whitney 1947).
+
+    Args:
+        labels: true classes, [texts].
+        scores: scores that rank the texts, [texts].
+        counts: how often each text counts, [resamples, texts].
+
+    Returns:
+        [resamples]; NaN for a resample without texts of both classes.
     """
     order = np.argsort(scores, kind="stable")
     steps = np.diff(scores[order], prepend=-np.inf)
     first_of_ties = np.flatnonzero(steps)
     counts = counts[:, order]
     is_positive = labels[order] == 1
-    positives = np.add.reduceat(counts * is_positive, first_of_ties, axis=1)
-    negatives = np.add.reduceat(counts * ~is_positive, first_of_ties, axis=1)
+    n_positive = np.add.reduceat(counts * is_positive, first_of_ties, axis=1)
+    n_negative = np.add.reduceat(counts * ~is_positive, first_of_ties, axis=1)
 
-    n_up_to = np.cumsum(negatives, axis=1)
-    below = n_up_to - negatives / 2
-    in_order = (positives * below).sum(1)
-    n_pairs = positives.sum(1) * negatives.sum(1)
+    n_negative_up_to = np.cumsum(n_negative, axis=1)
+    n_negative_below = n_negative_up_to - n_negative / 2
+    n_correct_pairs = (n_positive * n_negative_below).sum(1)
+    n_pairs = n_positive.sum(1) * n_negative.sum(1)
     area = np.full(len(counts), np.nan)
-    np.divide(in_order, n_pairs, out=area, where=n_pairs > 0)
+    np.divide(n_correct_pairs, n_pairs, out=area, where=n_pairs > 0)
     return area
 
 
-# --- how good a model is ----------------------------------------------------------------------
+# --- Quality of the audited model's predictions -------------------------------------------------
 
 
-PROBABILITY_BINS = 10
+N_PROBABILITY_BINS = 10
+"""Number of bins of the probability in the calibration error."""
 
 
 @dataclass(frozen=True)
 class Quality:
-    """Quality of predicted classes on the texts of a run.
+    """Quality of predicted classes on the audited texts.
 
     Attributes:
-        accuracy: share of the labelled texts whose most probable class is their label;
-            where a text has several labels, the mean share of them that is met.
-        majority: the same of always saying the most frequent label, or of each of
-            several labels its more frequent side; None where that is not known.
+        accuracy: share of the labelled texts whose most probable class is their label. If a text
+            has several labels, the mean share of its labels that are predicted correctly.
+        majority: the same share if the most frequent label is always predicted, or, for several
+            labels, the more frequent value of each; None if unknown.
         beyond_majority: accuracy − majority, paired by text.
-        top_probability: mean probability of what is predicted; n is 0 of a number.
-        calibration_error: expected calibration error against the labels, in ten bins of
-            the probability (Guo et al. 2017); None where there is no one probability.
-        n: texts. n_labelled: those with a label.
-        all_met: share of the labelled texts all of whose labels are met; None of one.
-        has_parts: whether a text may have several labels.
+        top_probability: mean probability of the predicted outcome; its n is 0 for a number.
+        calibration_error: expected calibration error in ten bins of the probability (Guo et al.
+            2017); None if a text does not have a single probability.
+        n: number of texts.
+        n_labelled: number of texts with a label.
+        all_met: share of the labelled texts all of whose labels are predicted correctly; None if
+            texts have one label.
+        has_parts: whether a text can have several labels.
     """
 
     accuracy: Estimate | None
@@ -315,14 +385,15 @@ class Quality:
 
 @dataclass(frozen=True)
 class NumberQuality:
-    """Quality of predicted numbers, in the labels' own unit.
+    """Quality of predicted numbers, in the unit of the labels.
 
     Attributes:
         error: mean absolute error.
-        error_of_mean: that of always saying the labels' mean.
-        r_squared: 1 − Σ(y − ŷ)² / Σ(y − ȳ)², with the interval over resamples of the
-            texts, each with its own mean ȳ: 0 is as good as saying the mean.
-        n: texts. n_labelled: those with a label.
+        error_of_mean: mean absolute error if the mean of the labels is always predicted.
+        r_squared: 1 − Σ(y − ŷ)² / Σ(y − ȳ)². It is 0 if the predictions are as good as the mean ȳ.
+            Its interval is over resamples of the texts, each with its own mean.
+        n: number of texts.
+        n_labelled: number of texts with a label.
     """
 
     error: Estimate
@@ -332,82 +403,89 @@ class NumberQuality:
     n_labelled: int
 
 
-def quality(predictions: Texts) -> Quality:
-    """Accuracy, saturation and calibration.
+def measure_quality(predictions: Texts) -> Quality:
+    """Measure accuracy, mean probability and calibration of predicted classes.
 
     Args:
-        predictions: of the texts, with ``predicted_class``, ``probability`` and
-            ``label``, which is −1 for a text without one. Where there is ``correct``, a
-            text has several labels; ``label@name`` is then 1, 0 or −1 for each, or
-            ``label_share@name`` the share of its labels that are this one.
+        predictions: statistics ``predicted_class``, ``probability`` and ``label``, which is −1
+            for a text without a label. If there is a statistic ``correct``, a text has several
+            labels: ``label@name`` is then 1, 0 or −1 for each label, or ``label_share@name`` is
+            the share of the text's labels with this name.
+
+    Returns:
+        The quality.
     """
-    sure = mean_estimate(predictions.values("probability"))
+    top_probability = estimate_mean(predictions.get_values("probability"))
     if "correct" in predictions:
-        return _of_parts(predictions.frame(), sure)
-    label = predictions.values("label")
+        return _measure_multilabel_quality(predictions.to_frame(), top_probability)
+    label = predictions.get_values("label")
     is_labelled = label >= 0
     n, n_labelled = len(predictions), int(is_labelled.sum())
     if not n_labelled:
-        return Quality(None, None, None, sure, None, n, 0)
+        return Quality(None, None, None, top_probability, None, n, 0)
     label = label[is_labelled]
-    is_right = predictions.values("predicted_class")[is_labelled] == label
-    names, sizes = np.unique(label, return_counts=True)
-    is_majority = label == names[sizes.argmax()]
-    beyond = is_right.astype(np.int8) - is_majority
-    ends = paired_share_interval(beyond[:, None])
+    is_correct = predictions.get_values("predicted_class")[is_labelled] == label
+    distinct_labels, label_counts = np.unique(label, return_counts=True)
+    is_majority = label == distinct_labels[label_counts.argmax()]
+    differences = is_correct.astype(np.int8) - is_majority
+    ends = compute_paired_share_interval(differences[:, None])
     low, high = ends[:, 0].tolist()
     return Quality(
-        accuracy=mean_estimate(is_right, share=True),
+        accuracy=estimate_mean(is_correct, share=True),
         majority=float(is_majority.mean()),
-        beyond_majority=Estimate(float(beyond.mean()), (low, high), n_labelled),
-        top_probability=sure,
-        calibration_error=_calibration_error(
-            predictions.values("probability")[is_labelled], is_right
+        beyond_majority=Estimate(float(differences.mean()), (low, high), n_labelled),
+        top_probability=top_probability,
+        calibration_error=_compute_calibration_error(
+            predictions.get_values("probability")[is_labelled], is_correct
         ),
         n=n,
         n_labelled=n_labelled,
     )
 
 
-def _of_parts(predictions: pd.DataFrame, sure: Estimate) -> Quality:
-    """Quality where a text has several labels, each right or wrong."""
+def _measure_multilabel_quality(predictions: pd.DataFrame, top_probability: Estimate) -> Quality:
+    """Measure the quality of predictions if a text has several labels."""
     labelled = predictions[predictions.correct.notna()]
     n, n_labelled = len(predictions), len(labelled)
     if not n_labelled:
-        return Quality(None, None, None, sure, None, n, 0, has_parts=True)
-    met = labelled.correct.to_numpy(dtype=np.float64)
-    by_majority = met_by_majority(labelled)
-    majority = beyond = None
-    if by_majority is not None:
-        majority = float(by_majority.mean())
-        beyond = mean_estimate(met - by_majority)
+        return Quality(None, None, None, top_probability, None, n, 0, has_parts=True)
+    accuracy = labelled.correct.to_numpy(dtype=np.float64)
+    majority_accuracy = compute_majority_accuracy(labelled)
+    majority = beyond_majority = None
+    if majority_accuracy is not None:
+        majority = float(majority_accuracy.mean())
+        beyond_majority = estimate_mean(accuracy - majority_accuracy)
     return Quality(
-        accuracy=mean_estimate(met, share=True),
+        accuracy=estimate_mean(accuracy, share=True),
         majority=majority,
-        beyond_majority=beyond,
-        top_probability=sure,
+        beyond_majority=beyond_majority,
+        top_probability=top_probability,
         calibration_error=None,
         n=n,
         n_labelled=n_labelled,
-        all_met=mean_estimate((met == 1).astype(np.float64), share=True),
+        all_met=estimate_mean((accuracy == 1).astype(np.float64), share=True),
         has_parts=True,
     )
 
 
-def met_by_majority(labelled: pd.DataFrame) -> np.ndarray | None:
-    """The share of a text's labels that are met by saying what is most frequent.
+def compute_majority_accuracy(labelled: pd.DataFrame) -> np.ndarray | None:
+    """Compute the share of each text's labels that the most frequent prediction gets right.
 
-    Of labels that hold or not, each label's more frequent side; of tags, the one tag
-    with the largest mean share.
+    For labels that each hold or not, it is the more frequent value of each label. For tags, it is
+    the tag with the largest mean share.
+
+    Args:
+        labelled: statistics of labelled texts, one row per text.
 
     Returns:
-        [texts]; None where the rows do not say which labels a text has.
+        [texts]; None if the rows do not contain the labels of a text.
     """
-    sides = labelled[[name for name in labelled if name.startswith("label@")]]
-    if sides.shape[1]:
-        holds = sides.where(sides >= 0)
-        usual = (holds.mean() >= 0.5).astype(np.float64)
-        return (holds == usual).where(holds.notna()).mean(axis=1).to_numpy()
+    label_values = labelled[[name for name in labelled if name.startswith("label@")]]
+    if label_values.shape[1]:
+        holds = label_values.where(label_values >= 0)
+        majority_value = (holds.mean() >= 0.5).astype(np.float64)
+        is_correct = (holds == majority_value).where(holds.notna())
+        return is_correct.mean(axis=1).to_numpy()
     tags = [name for name in labelled if name.startswith("label_share@")]
     if not tags:
         return None
@@ -415,67 +493,79 @@ def met_by_majority(labelled: pd.DataFrame) -> np.ndarray | None:
     return shares[shares.mean().idxmax()].to_numpy(dtype=np.float64)
 
 
-def number_quality(predictions: Texts, *, seed: int = 0) -> NumberQuality | None:
-    """Error and R² of predicted numbers; None where texts have no labels.
+def measure_number_quality(predictions: Texts, *, seed: int = 0) -> NumberQuality | None:
+    """Measure the error and R² of predicted numbers.
 
     Args:
-        predictions: of the texts, with ``value`` and ``labelled_value``, which is NaN
-            for a text without one.
-        seed: of the bootstrap.
+        predictions: statistics ``value`` and ``labelled_value``, which is NaN for a text without
+            a label.
+        seed: seed of the bootstrap.
+
+    Returns:
+        The quality; None if no text has a label.
     """
-    wanted = predictions.values("labelled_value")
-    is_labelled = ~np.isnan(wanted)
+    labels = predictions.get_values("labelled_value")
+    is_labelled = ~np.isnan(labels)
     if not is_labelled.any():
         return None
-    said, wanted = predictions.values("value")[is_labelled], wanted[is_labelled]
-    if len(said) > MANY_TEXTS:
-        explained = _r_squared_of_many(said, wanted)
+    predicted = predictions.get_values("value")[is_labelled]
+    labels = labels[is_labelled]
+    n = len(predicted)
+    if n > MANY_TEXTS:
+        r_squared = _estimate_r_squared(predicted, labels)
     else:
-        counts = with_all_texts(resample_counts(len(said), seed=seed))
-        explained = resampled_estimate(_r_squared(said, wanted, counts), len(said))
+        counts = prepend_full_sample(draw_resample_counts(n, seed=seed))
+        resampled_values = _compute_resampled_r_squared(predicted, labels, counts)
+        r_squared = estimate_from_resamples(resampled_values, n)
     return NumberQuality(
-        error=mean_estimate(np.abs(wanted - said)),
-        error_of_mean=mean_estimate(np.abs(wanted - wanted.mean())),
-        r_squared=explained,
+        error=estimate_mean(np.abs(labels - predicted)),
+        error_of_mean=estimate_mean(np.abs(labels - labels.mean())),
+        r_squared=r_squared,
         n=len(predictions),
-        n_labelled=len(said),
+        n_labelled=n,
     )
 
 
-def _r_squared_of_many(said: np.ndarray, wanted: np.ndarray) -> Estimate:
-    """Returns R² as a function of means, whose interval is the jackknife's."""
-    wanted_less = wanted - wanted.mean()
-    errors = (wanted - said) ** 2
-    columns = errors, wanted_less**2, wanted_less
+def _estimate_r_squared(predicted: np.ndarray, labels: np.ndarray) -> Estimate:
+    """Estimate R² as a function of means, with a jackknife interval."""
+    centred_labels = labels - labels.mean()
+    squared_errors = (labels - predicted) ** 2
+    columns = squared_errors, centred_labels**2, centred_labels
 
-    def of_means(means: np.ndarray) -> np.ndarray:
-        missed = means[..., 0]
-        spread = means[..., 1] - means[..., 2] ** 2
-        spread = np.where(spread > 0, spread, np.nan)
-        return 1 - missed / spread
+    def compute_r_squared(means: np.ndarray) -> np.ndarray:
+        unexplained = means[..., 0]
+        variance = means[..., 1] - means[..., 2] ** 2
+        variance = np.where(variance > 0, variance, np.nan)
+        return 1 - unexplained / variance
 
-    return function_estimate(columns, of_means)
+    return estimate_function_of_means(columns, compute_r_squared)
 
 
-def _r_squared(said: np.ndarray, wanted: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Returns R² of resamples by counts [resamples, texts]; NaN where all labels are equal."""
+def _compute_resampled_r_squared(
+    predicted: np.ndarray, labels: np.ndarray, counts: np.ndarray
+) -> np.ndarray:
+    """Compute R² on resamples given by counts, [resamples, texts]; NaN if all labels are equal."""
     sizes = counts.sum(1)
-    wanted_less = wanted - wanted.mean()  # or digits would cancel
-    total = counts @ wanted_less
-    spread = counts @ wanted_less**2 - total**2 / sizes
-    missed = counts @ (wanted - said) ** 2
-    share = np.full(len(counts), np.nan)
-    width = max(np.ptp(wanted), 1e-300)
-    varied = spread > 1e-12 * sizes * width**2
-    np.divide(missed, spread, out=share, where=varied)
-    return 1 - share
+    # Without centring, digits would cancel in the variance.
+    centred_labels = labels - labels.mean()
+    total = counts @ centred_labels
+    variation = counts @ centred_labels**2 - total**2 / sizes
+    unexplained = counts @ (labels - predicted) ** 2
+    unexplained_share = np.full(len(counts), np.nan)
+    label_range = max(np.ptp(labels), 1e-300)
+    varies = variation > 1e-12 * sizes * label_range**2
+    np.divide(unexplained, variation, out=unexplained_share, where=varies)
+    return 1 - unexplained_share
 
 
-def _calibration_error(probability: np.ndarray, is_right: np.ndarray) -> float | None:
-    """Σ over bins of share of texts × |accuracy − mean probability|."""
+def _compute_calibration_error(probability: np.ndarray, is_correct: np.ndarray) -> float | None:
+    """Compute the sum over bins of the share of texts times |accuracy − mean probability|.
+
+    None if a text has no probability.
+    """
     if np.isnan(probability).any():
         return None
-    bins = np.minimum((probability * PROBABILITY_BINS).astype(int), PROBABILITY_BINS - 1)
-    gap = np.zeros(PROBABILITY_BINS)
-    np.add.at(gap, bins, is_right - probability)
-    return float(np.abs(gap).sum() / len(probability))
+    bins = np.minimum((probability * N_PROBABILITY_BINS).astype(int), N_PROBABILITY_BINS - 1)
+    bin_gaps = np.zeros(N_PROBABILITY_BINS)
+    np.add.at(bin_gaps, bins, is_correct - probability)
+    return float(np.abs(bin_gaps).sum() / len(probability))

@@ -1,6 +1,6 @@
-"""Summarises rows: means with intervals, over all texts, by predicted class and by bin.
+"""Summaries of rows: means with intervals over all texts, by predicted class and by bin.
 
-Pure: a data frame in, statistics and plain words out.
+The entry point is :func:`summarize`, which computes all statistics of an audit.
 """
 
 import itertools
@@ -11,24 +11,25 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from hf_attnprobe.core.readings import Readings, is_declared_share, sentence_of
+from hf_attnprobe.core.readings import Readings, get_sentence, is_declared_share
 from hf_attnprobe.statistics.estimates import (
     Estimate,
-    Key,
-    means,
+    StatisticKey,
+    compute_means_and_intervals,
 )
 from hf_attnprobe.statistics.rows import (
-    COLUMNS,
-    PREDICTION,
+    COLUMN_FIELDS,
+    PREDICTION_TEST,
     Column,
     Rows,
     Texts,
 )
-from hf_attnprobe.statistics.wording import CLASSES, Words
+from hf_attnprobe.statistics.wording import CLASS_WORDING, Wording
 
 
-ALL_TEXTS = "all"  # the group of all, beside those of predicted classes
-RANKINGS = (
+ALL_TEXTS_GROUP = "all"
+"""Name of the group of all texts. The other groups are the predicted classes."""
+RANKING_ORDER = (
     "random",
     "attention",
     "gradient",
@@ -39,24 +40,28 @@ RANKINGS = (
     "effective_attention",
     "norm_based",
 )
-"""Rankings as keys of ``statistic@key``, in table order; others follow by name."""
+"""Rankings, which are keys of ``statistic@key``, in the order of tables.
+
+All other rankings follow in alphabetical order.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Statistic(Estimate, Key):
-    """One number of an audit, over the texts of one group: the mean and how texts differ.
+class Statistic(Estimate, StatisticKey):
+    """One number of an audit: the mean over the texts of a group, and how much texts differ.
 
     Attributes:
-        test, statistic, layer, head, group: see :class:`~hf_attnprobe.statistics.estimates.Key`.
-        mean: over the texts that have a value; NaN where none has.
-        median: likewise.
-        std: likewise, with ddof 0.
-        ci95: 95% interval of the mean, exact for a share of texts.
-        n: texts that have a value.
-        undefined: texts that have none; they count in nothing.
+        test, statistic, layer, head, group: see
+            :class:`~hf_attnprobe.statistics.estimates.StatisticKey`.
+        mean: mean over the texts with a value; NaN if there are none.
+        median: median over these texts.
+        std: standard deviation over these texts, with ddof 0.
+        ci95: 95% interval of the mean; exact for a share of texts.
+        n: number of texts with a value.
+        undefined: number of texts without a value.
     """
 
-    value: float = field(metadata={"written_as": "mean"})
+    value: float = field(metadata={"plain_name": "mean"})
     ci95: tuple[float, float] = field()
     n: int = field()
     median: float
@@ -65,11 +70,15 @@ class Statistic(Estimate, Key):
 
     @property
     def mean(self) -> float:
-        """The value, beside median and standard deviation."""
+        """Mean over the texts with a value, another name of ``value``."""
         return self.value
 
-    def row(self) -> dict[str, Any]:
-        """Returns a row of a table, with the ends of the interval apart."""
+    def to_table_row(self) -> dict[str, Any]:
+        """Convert to a row of a table, with the ends of the interval in two columns.
+
+        Returns:
+            Values by column name.
+        """
         low, high = self.ci95
         numbers = {
             "group": self.group,
@@ -81,111 +90,158 @@ class Statistic(Estimate, Key):
             "ci_low": low,
             "ci_high": high,
         }
-        return dict(zip(COLUMNS, self.column, strict=True)) | numbers
+        return dict(zip(COLUMN_FIELDS, self.column, strict=True)) | numbers
 
 
 def summarize(
     rows: Rows | pd.DataFrame, label_names: Sequence[str], readings: Readings
 ) -> tuple[Statistic, ...]:
-    """All statistics of a run, for all texts and for the texts of each predicted class.
+    """Summarize all statistics of an audit over all texts and over each predicted class.
 
-    A statistic whose reading says that it is a share, and whose values are all 0 or 1,
-    is a share of texts and has an exact interval; others have those of ``estimates.py``.
+    A statistic is a share of texts if its reading declares a share and all of its values are 0
+    or 1. Its interval is then exact. The intervals of other means are explained in
+    :mod:`~hf_attnprobe.statistics.estimates`.
 
     Args:
-        rows: of an audit, or their long form.
+        rows: rows of an audit, or a data frame in long form.
         label_names: names of the model's classes.
-        readings: of the tests; their order is that of the result.
+        readings: readings of the tests, which determine the order of the result.
+
+    Returns:
+        The statistics.
     """
-    every = Rows.of(rows)
-    tested = every.of_tests()
-    groups = groups_of_texts(every, tested.index, label_names)
+    all_rows = Rows.coerce(rows)
+    test_rows = all_rows.select_test_columns()
+    groups = group_texts(all_rows, test_rows.index, label_names)
     statistics: list[Statistic] = []
-    for columns, values in tested.in_parts(in_order(tested.columns, readings)):
-        by_group = [
-            _describe(
-                values if name == ALL_TEXTS else values[members],
-                columns,
-                name,
-                readings,
-            )
-            for name, members in groups.items()
-        ]
-        for of_column in zip(*by_group, strict=True):
-            statistics += of_column
+    sorted_columns = sort_columns(test_rows.columns, readings)
+    for columns, values in test_rows.iterate_matrices(sorted_columns):
+        group_statistics = []
+        for group, members in groups.items():
+            group_values = values if group == ALL_TEXTS_GROUP else values[members]
+            group_statistics.append(_summarize_columns(group_values, columns, group, readings))
+        for column_statistics in zip(*group_statistics, strict=True):
+            statistics += column_statistics
     return tuple(statistics)
 
 
-def in_order(columns: Iterable[Column], readings: Readings) -> list[Column]:
-    """Columns by the order of the readings, then by site, then by key."""
-    families = [(test, name) for test in readings for name in readings[test]]
-    order = {family: k for k, family in enumerate(families)}
+def sort_columns(columns: Iterable[Column], readings: Readings) -> list[Column]:
+    """Sort columns by the order of the readings, then by site, then by key.
 
-    def place(column: Column) -> tuple:
+    Args:
+        columns: the columns.
+        readings: readings of the tests.
+
+    Returns:
+        The sorted columns; those without a reading come last.
+    """
+    families = [(test, name) for test in readings for name in readings[test]]
+    family_ranks = {family: rank for rank, family in enumerate(families)}
+
+    def get_column_sort_key(column: Column) -> tuple:
         test, statistic, *site = column
         family = test, statistic.split("@")[0]
-        return order.get(family, len(order)), tuple(site), position(statistic)
+        family_rank = family_ranks.get(family, len(family_ranks))
+        return family_rank, tuple(site), get_sort_key(statistic)
 
-    return sorted(columns, key=place)
-
-
-def groups_of_texts(
-    rows: Rows, texts: pd.Index, label_names: Sequence[str]
-) -> dict[str, np.ndarray]:
-    """All texts, and those of each class that is predicted, by name: bool [texts]."""
-    everyone = {ALL_TEXTS: np.ones(len(texts), dtype=bool)} if len(texts) else {}
-    return everyone | groups_by_class(predictions_of(rows).of(texts), label_names)
+    return sorted(columns, key=get_column_sort_key)
 
 
-def groups_by_class(predictions: Texts, label_names: Sequence[str]) -> dict[str, np.ndarray]:
-    """The texts of each class that is predicted, by its name: bool [texts]."""
-    predicted = predictions.values("predicted_class")
-    groups = {name: predicted == k for k, name in enumerate(group_names(label_names))}
+def group_texts(rows: Rows, texts: pd.Index, label_names: Sequence[str]) -> dict[str, np.ndarray]:
+    """Group texts by predicted class, next to the group of all texts.
+
+    Args:
+        rows: rows of an audit with the predictions.
+        texts: ids of the texts.
+        label_names: names of the model's classes.
+
+    Returns:
+        Members of each group, bool [texts], by name of the group.
+    """
+    all_texts = {ALL_TEXTS_GROUP: np.ones(len(texts), dtype=bool)} if len(texts) else {}
+    return all_texts | group_by_class(select_predictions(rows).align_to(texts), label_names)
+
+
+def group_by_class(predictions: Texts, label_names: Sequence[str]) -> dict[str, np.ndarray]:
+    """Group texts by predicted class.
+
+    Args:
+        predictions: statistics with ``predicted_class``.
+        label_names: names of the model's classes.
+
+    Returns:
+        Members of each class that is predicted at least once, bool [texts], by class name.
+    """
+    predicted = predictions.get_values("predicted_class")
+    groups = {name: predicted == k for k, name in enumerate(make_group_names(label_names))}
     return {name: members for name, members in groups.items() if members.any()}
 
 
-def group_names(label_names: Sequence[str]) -> list[str]:
-    """Unique names of the groups of texts by predicted class; none is "all".
+def make_group_names(label_names: Sequence[str]) -> list[str]:
+    """Make unique names for the groups of texts by predicted class.
 
-    >>> group_names(["all", "no", "no"])
+    Args:
+        label_names: names of the classes, which need not be unique.
+
+    Returns:
+        Unique names that differ from the name of the group of all texts.
+
+    >>> make_group_names(["all", "no", "no"])
     ['all (class 0)', 'no', 'no (class 2)']
     """
-    names = [ALL_TEXTS]
+    names = [ALL_TEXTS_GROUP]
     for k, name in enumerate(map(str, label_names)):
         names.append(f"{name} (class {k})" if name in names else name)
     return names[1:]
 
 
-def _describe(
+def _summarize_columns(
     values: np.ndarray,
     columns: Sequence[Column],
     group: str,
     readings: Readings,
 ) -> list[Statistic]:
-    """One statistic per column of values [texts, columns]."""
-    declared = [is_declared_share(test, name, readings) for test, name, *_ in columns]
-    of, ends = means(values, np.array(declared))
-    described = []
-    for k, (column, n) in enumerate(zip(columns, of.n.tolist(), strict=True)):
-        described.append(
+    """Summarize the values of each column over the texts of a group.
+
+    Args:
+        values: [texts, columns].
+        columns: the columns.
+        group: name of the group.
+        readings: readings of the tests.
+
+    Returns:
+        One statistic per column.
+    """
+    is_share = [is_declared_share(test, name, readings) for test, name, *_ in columns]
+    moments, ends = compute_means_and_intervals(values, np.array(is_share))
+    statistics = []
+    for index, (column, n) in enumerate(zip(columns, moments.n.tolist(), strict=True)):
+        statistics.append(
             Statistic(
                 *column,
                 group,
-                value=float(of.mean[k]) if n else float("nan"),
-                ci95=(float(ends[0, k]), float(ends[1, k])),
+                value=float(moments.mean[index]) if n else float("nan"),
+                ci95=(float(ends[0, index]), float(ends[1, index])),
                 n=n,
-                median=quantiles(values[:, k], [0.5])[0],
-                std=float(np.sqrt(of.m2[k] / n)) if n else float("nan"),
+                median=compute_quantiles(values[:, index], [0.5])[0],
+                std=float(np.sqrt(moments.m2[index] / n)) if n else float("nan"),
                 undefined=len(values) - n,
             )
         )
-    return described
+    return statistics
 
 
-def key_of(statistic: str) -> float | str | None:
-    """The key of ``name@key``: a number, a ranking, or None without a key."""
-    _, at, key = statistic.partition("@")
-    if not at:
+def parse_key(statistic: str) -> float | str | None:
+    """Parse the key of ``name@key``.
+
+    Args:
+        statistic: name of a statistic, with or without a key.
+
+    Returns:
+        A number, the name of a ranking, or None without a key.
+    """
+    _, separator, key = statistic.partition("@")
+    if not separator:
         return None
     try:
         return float(key)
@@ -193,53 +249,86 @@ def key_of(statistic: str) -> float | str | None:
         return key
 
 
-def position(statistic: str) -> tuple[int, float, str]:
-    """A sort key among keys of one name: numbers by value, then rankings in order."""
-    key = key_of(statistic)
+def get_sort_key(statistic: str) -> tuple[int, float, str]:
+    """Get a key to sort statistics with the same name: numbers by value, then rankings.
+
+    Args:
+        statistic: name of a statistic, with or without a key.
+
+    Returns:
+        A tuple for sorting; rankings follow :data:`RANKING_ORDER`.
+    """
+    key = parse_key(statistic)
     if not isinstance(key, str):
         return 0, key or 0.0, ""
-    place = RANKINGS.index(key) if key in RANKINGS else len(RANKINGS)
-    return 1, place, key
+    rank = RANKING_ORDER.index(key) if key in RANKING_ORDER else len(RANKING_ORDER)
+    return 1, rank, key
 
 
-def sentence(statistic: Statistic, readings: Readings, words: Words = CLASSES) -> str:
-    """The statistic as one sentence in plain words, those of the kind of prediction."""
+def describe_statistic(
+    statistic: Statistic, readings: Readings, words: Wording = CLASS_WORDING
+) -> str:
+    """Describe a statistic in one sentence.
+
+    Args:
+        statistic: the statistic.
+        readings: readings of the tests, which contain the sentence templates.
+        words: wording for the type of prediction.
+
+    Returns:
+        The sentence.
+    """
     key = statistic.statistic.partition("@")[2]
-    said = sentence_of(statistic.test, statistic.statistic, readings)
-    return words.fill(said, mean=statistic.mean, median=statistic.median, key=key)
+    template = get_sentence(statistic.test, statistic.statistic, readings)
+    return words.fill(template, mean=statistic.mean, median=statistic.median, key=key)
 
 
 def find_statistic(
     statistics: Iterable[Statistic],
     name: str,
     *,
-    group: str = ALL_TEXTS,
+    group: str = ALL_TEXTS_GROUP,
     layer: int = 0,
     head: int = 0,
 ) -> Statistic | None:
-    """The number of a statistic that has a value.
+    """Find a statistic that has a value.
+
+    Args:
+        statistics: the statistics to search.
+        name: name of the statistic, with its key if it has one.
+        group: name of the group of texts.
+        layer: layer of the site.
+        head: head of the site.
 
     Returns:
-        None where the audit has none: the test was not run, or the class was never
-        predicted.
+        The statistic; None if the audit does not have it, because the test was not run or the
+        class was never predicted.
     """
-    for found in statistics:
-        is_here = found.place == (layer, head) and found.group == group
-        if found.n and found.statistic == name and is_here:
-            return found
+    for statistic in statistics:
+        is_match = (
+            statistic.statistic == name
+            and statistic.site == (layer, head)
+            and statistic.group == group
+        )
+        if is_match and statistic.n:
+            return statistic
     return None
 
 
-# --- rows of one site -------------------------------------------------------------------------
+# --- Rows of one site -------------------------------------------------------------------------
 
 
-def site_of_model(rows: Rows | pd.DataFrame) -> tuple[int, int] | None:
-    """Returns the layer and head that represent the model's attention.
+def find_model_site(rows: Rows | pd.DataFrame) -> tuple[int, int] | None:
+    """Find the site that represents the attention of the whole model.
 
-    All heads at once where they were tested so, else the only head; None where several
-    heads were tested one by one.
+    Args:
+        rows: rows of an audit, or a data frame in long form.
+
+    Returns:
+        Layer and head: all heads together if they were tested, otherwise the only tested head.
+        None if several heads were tested one by one.
     """
-    sites = Rows.of(rows).sites
+    sites = Rows.coerce(rows).sites
     if (-1, -1) in sites:
         return -1, -1
     heads = [site for site in sites if min(site) >= 0]
@@ -248,110 +337,156 @@ def site_of_model(rows: Rows | pd.DataFrame) -> tuple[int, int] | None:
     return heads[0]
 
 
-def predictions_of(rows: Rows | pd.DataFrame) -> Texts:
-    """What is said of the texts' predictions."""
-    return Texts.among(Rows.of(rows).select(lambda test, *_: test == PREDICTION))
-
-
-def is_right(predictions: pd.DataFrame) -> pd.Series:
-    """Share of a text's labels predicted right, in [0, 1]; NaN without labels.
+def select_predictions(rows: Rows | pd.DataFrame) -> Texts:
+    """Select the statistics that describe the predictions.
 
     Args:
-        predictions: statistics by text, of :func:`predictions_of`.
+        rows: rows of an audit, or a data frame in long form.
+
+    Returns:
+        Statistics such as ``predicted_class``, ``probability`` and ``label``.
+    """
+    return Texts.from_rows(Rows.coerce(rows).select(lambda test, *_: test == PREDICTION_TEST))
+
+
+def compute_accuracy(predictions: pd.DataFrame) -> pd.Series:
+    """Compute the share of each text's labels that are predicted correctly.
+
+    Args:
+        predictions: statistics by text, from :func:`select_predictions`.
+
+    Returns:
+        Shares in [0, 1] by id; NaN for a text without labels.
     """
     if "correct" in predictions:
         return predictions.correct
-    right = (predictions.predicted_class == predictions.label).astype(float)
-    return right.where(predictions.label >= 0)
+    is_correct = (predictions.predicted_class == predictions.label).astype(float)
+    return is_correct.where(predictions.label >= 0)
 
 
-def at_site(rows: Rows | pd.DataFrame, site: tuple[int, int]) -> Texts:
-    """What tests measured of the texts at one site."""
-    rows = Rows.of(rows)
-    return Texts.at(rows.select(lambda test, *_: test != PREDICTION), site)
+def select_site_texts(rows: Rows | pd.DataFrame, site: tuple[int, int]) -> Texts:
+    """Select the statistics that tests measured at one site.
+
+    Args:
+        rows: rows of an audit, or a data frame in long form.
+        site: layer and head.
+
+    Returns:
+        The statistics at this site.
+    """
+    rows = Rows.coerce(rows)
+    return Texts.from_site(rows.select(lambda test, *_: test != PREDICTION_TEST), site)
 
 
-# --- bins of attention weights ----------------------------------------------------------------
+# --- Bins of attention weights ----------------------------------------------------------------
 
 
 ATTENTION_BINS = (0.0, 0.25, 0.5, 0.75, 1.0)
-"""Of the largest weight, as Jain & Wallace 2019, Figure 6."""
+"""Edges of the bins of the largest weight of a text, as in Jain & Wallace 2019, Figure 6."""
 N_GAP_BINS = 10
-BY_ROUNDING = 1e-9
-"""Differences of outputs up to this one may come from rounding."""
+"""Number of equal bins of the difference between two weights."""
+ROUNDING_TOLERANCE = 1e-9
+"""Largest difference of two outputs that can be caused by rounding."""
 
 
-def bin_names() -> list[str]:
-    """Names of the bins as intervals; the last one includes a weight of exactly 1."""
+def list_bin_names() -> list[str]:
+    """List the names of the bins of attention weights, which are intervals.
+
+    Returns:
+        Names such as "[0.00, 0.25)". The last bin includes a weight of exactly 1.
+    """
     pairs = itertools.pairwise(ATTENTION_BINS)
     names = [f"[{low:.2f}, {high:.2f})" for low, high in pairs]
     names[-1] = f"{names[-1][:-1]}]"
     return names
 
 
-def attention_bin(max_attention: np.ndarray | pd.Series) -> pd.Categorical:
-    """The name of the bin of every text's largest weight; none without a weight."""
+def assign_attention_bins(max_attention: np.ndarray | pd.Series) -> pd.Categorical:
+    """Assign each text to a bin by its largest attention weight.
+
+    Args:
+        max_attention: largest weight of each text, [texts]; NaN for a text without a weight.
+
+    Returns:
+        Names of the bins, [texts]; missing for texts without a weight.
+    """
     weights = np.asarray(max_attention, dtype=np.float64)
-    number = np.digitize(weights, ATTENTION_BINS[1:-1]).astype(np.int8)
-    number[np.isnan(weights)] = -1
-    return pd.Categorical.from_codes(number, bin_names())
+    bin_indices = np.digitize(weights, ATTENTION_BINS[1:-1]).astype(np.int8)
+    bin_indices[np.isnan(weights)] = -1
+    return pd.Categorical.from_codes(bin_indices, list_bin_names())
 
 
-QUARTERS = (0.25, 0.5, 0.75)
+QUARTILES = (0.25, 0.5, 0.75)
+"""Levels of the quartiles."""
 
 
-def quantiles(values: np.ndarray | pd.Series, shares: Sequence[float] = QUARTERS) -> list[float]:
-    """Quantiles of the values that there are; NaN without any."""
-    own = np.asarray(values, dtype=np.float64)
-    own = own[~np.isnan(own)]
-    if not len(own):
-        return [float("nan")] * len(shares)
-    return np.quantile(own, shares, overwrite_input=True).tolist()
+def compute_quantiles(
+    values: np.ndarray | pd.Series, levels: Sequence[float] = QUARTILES
+) -> list[float]:
+    """Compute quantiles of the defined values.
+
+    Args:
+        values: the values; NaN is ignored.
+        levels: levels of the quantiles, in [0, 1].
+
+    Returns:
+        One quantile per level; NaN if no value is defined.
+    """
+    defined_values = np.asarray(values, dtype=np.float64)
+    defined_values = defined_values[~np.isnan(defined_values)]
+    if not len(defined_values):
+        return [float("nan")] * len(levels)
+    return np.quantile(defined_values, levels, overwrite_input=True).tolist()
 
 
 @dataclass(frozen=True)
 class GapBin:
-    """Texts whose largest weight exceeds the other erased one by about as much.
+    """Texts with a similar gap Δα between the two erased weights.
 
     Attributes:
-        name: the interval of Δα.
-        middle: of it.
-        n: texts.
-        median, quartiles: of ΔJS, in nats.
-        negative: the share of texts in which the smaller weight moved the output more.
+        name: interval of Δα.
+        center: center of this interval.
+        n: number of texts.
+        median: median of ΔJS, in nats.
+        quartiles: lower and upper quartile of ΔJS, in nats.
+        negative_share: share of the texts in which erasing the smaller weight changes the output
+            more than erasing the larger one.
     """
 
     name: str
-    middle: float
+    center: float
     n: int
     median: float
     quartiles: tuple[float, float]
-    negative: float
+    negative_share: float
 
 
-def js_by_gap(delta_attention: np.ndarray, delta_js: np.ndarray) -> Iterator[GapBin]:
-    """ΔJS in tenths of Δα that some text is in (Serrano & Smith 2019, Section 4.2).
+def bin_js_by_gap(delta_attention: np.ndarray, delta_js: np.ndarray) -> Iterator[GapBin]:
+    """Group ΔJS by Δα in bins of width 0.1 (Serrano & Smith 2019, Section 4.2).
 
     Args:
-        delta_attention: how much larger the largest weight is than the other one, [texts].
-        delta_js: how much farther the output moves without it. Texts without a value of
-            either are left out.
+        delta_attention: Δα, the largest weight minus the other erased weight, [texts].
+        delta_js: ΔJS, the output change without the largest weight minus the output change
+            without the other one, [texts]. Texts without either value are ignored.
+
+    Yields:
+        The bins that contain texts.
     """
-    number = np.floor(np.asarray(delta_attention) * N_GAP_BINS + BY_ROUNDING)
-    number = number.clip(0, N_GAP_BINS - 1)
+    bin_indices = np.floor(np.asarray(delta_attention) * N_GAP_BINS + ROUNDING_TOLERANCE)
+    bin_indices = bin_indices.clip(0, N_GAP_BINS - 1)
     delta_js = np.asarray(delta_js)
-    for k in range(N_GAP_BINS):
-        texts = delta_js[(number == k) & ~np.isnan(delta_js)]
-        if not len(texts):
+    for index in range(N_GAP_BINS):
+        bin_values = delta_js[(bin_indices == index) & ~np.isnan(delta_js)]
+        if not len(bin_values):
             continue
-        low, high = k / N_GAP_BINS, (k + 1) / N_GAP_BINS
-        end = "]" if k == N_GAP_BINS - 1 else ")"
-        first, median, third = quantiles(texts)
+        low, high = index / N_GAP_BINS, (index + 1) / N_GAP_BINS
+        bracket = "]" if index == N_GAP_BINS - 1 else ")"
+        first_quartile, median, third_quartile = compute_quantiles(bin_values)
         yield GapBin(
-            f"[{low:.1f}, {high:.1f}{end}",
-            (k + 0.5) / N_GAP_BINS,
-            len(texts),
+            f"[{low:.1f}, {high:.1f}{bracket}",
+            (index + 0.5) / N_GAP_BINS,
+            len(bin_values),
             median,
-            (first, third),
-            float((texts < -BY_ROUNDING).mean()),
+            (first_quartile, third_quartile),
+            float((bin_values < -ROUNDING_TOLERANCE).mean()),
         )

@@ -1,6 +1,7 @@
-"""The verdict: all rules, their findings, and how findings combine into one answer.
+"""The verdict: all rules, their findings, and how findings combine to one answer.
 
-The rules about attention are in ``questions.py``. The documentation prints the table.
+The rules about attention are in :mod:`~hf_attnprobe.statistics.questions`. The tables in
+``docs/verdicts.md`` are written from the rules.
 """
 
 import math
@@ -15,185 +16,199 @@ from hf_attnprobe.statistics.grades import (
     MIN_TEXTS,
     Answer,
     Rule,
-    either,
-    grade_between,
-    of_statistic,
-    possible_answers,
+    grade_range,
+    join_answers,
+    list_possible_answers,
+    make_statistic_measure,
 )
 from hf_attnprobe.statistics.questions import (
-    EVERY_QUESTION,
-    OF_ANSWERS,
-    QUESTIONS,
-    Measured,
+    ALL_QUESTIONS,
+    ANSWER_QUESTIONS,
+    CLASSIFIER_QUESTIONS,
+    Measurement,
     Question,
 )
 
 
-ELSEWHERE = Rule(
+ELSEWHERE_RULE = Rule(
     "Elsewhere",
-    "Can a model be trained that classifies as well and attends elsewhere?",
-    "JSD of an adversary's attention to the base's minus that of the farthest other "
+    "Can a trained model classify as well and attend to other words?",
+    "JSD of an adversary's attention to the base model's attention, minus that of the farthest other "
     "seed, paired by text; a yes needs that no F1 is lost",
     partly=0.0,
     yes=0.0,
-    source="Wiegreffe & Pinter 2019, Section 3.3: what is no farther than another "
-    "seed is no counter-example",
-    if_yes="a trained model classifies as well and attends elsewhere",
-    if_no="no trained model both classifies as well and attends elsewhere",
-    if_open="whether a model that classifies as well can attend elsewhere",
+    source="Wiegreffe & Pinter 2019, Section 3.3: an adversary that is no farther than another seed "
+    "is no counter-example",
+    if_yes="a trained model classifies as well and attends to other words",
+    if_no="no trained model both classifies as well and attends to other words",
+    if_open="it is open whether a model that classifies as well can attend to other words",
 )
-"""Of retraining, where other seeds were trained."""
+"""Rule about trained adversaries if other seeds of the base model were trained."""
 RULES: dict[str, Rule] = {
     "accuracy": Rule(
         "Accuracy",
         "Is the model better than guessing?",
-        "its accuracy on these texts minus that of always saying the most frequent "
-        "class, paired by text; of numbers R²",
+        "accuracy of the model on these texts, minus that of always predicting the most frequent "
+        "class, paired by text; R² for predicted numbers",
         partly=0.0,
         yes=0.0,
-        source="a model at chance has no predictions to explain",
-        done="The model's predictions are compared with the labels, and with always giving the "
-        "same answer. Where the model is no better, "
-        "there are no predictions worth an explanation.",
-        scale="accuracy above that of always saying the same",
-        if_yes="the model is better than always saying the same",
-        if_no="the model is not better than always saying the same",
+        source="a model that is no better than guessing has no predictions to explain",
+        procedure="The predictions of the model are compared with the labels, and with always "
+        "predicting the same answer. If the model is no better, there are no predictions that are "
+        "worth explaining.",
+        scale="accuracy above that of always predicting the same answer",
+        if_yes="the model is better than always predicting the same answer",
+        if_no="the model is not better than always predicting the same answer",
         yardsticks={
-            "majority": "always saying the most frequent answer is right in",
-            "top_probability": "mean probability of what is predicted",
+            "majority": "accuracy of always predicting the most frequent answer",
+            "top_probability": "mean probability of the predicted answer",
             "calibration_error": "calibration error",
             "mean_absolute_error": "mean absolute error",
-            "mean_absolute_error_of_mean": "the same of always saying the mean",
+            "mean_absolute_error_of_mean": "mean absolute error of always predicting the mean",
         },
-        compared=(
-            of_statistic("share of a text's labels that are right", "right"),
-            of_statistic("error of the predicted number (less is better)", "error"),
+        compared_measures=(
+            make_statistic_measure(
+                "share of a text's labels that are predicted correctly", "right"
+            ),
+            make_statistic_measure("error of the predicted number (less is better)", "error"),
         ),
     ),
     "own": Rule(
         "Own answer",
-        "Does the model itself say the answer?",
-        "share of texts in which greedy decoding says the answer that is explained; what follows "
-        "is of these texts",
+        "Does the model itself generate the explained answer?",
+        "share of texts in which greedy decoding generates the explained answer; all other results "
+        "are about these texts",
         partly=0.5,
         yes=0.9,
-        source="what a model does not say its attention need not explain; the shares are our choice; "
-        "where it says all answers itself none is left out: yes, whatever the interval",
-        done="The answer that is explained is compared with the model's own, token by token. All "
-        "that follows speaks of the texts in which they are the same.",
-        scale="share of texts in which the model says the answer itself",
-        if_yes="the answers are the model's own",
-        if_no="the model says other answers than those that are explained",
-        compared=(of_statistic("share of texts with the model's own answer", "answer_is_greedy"),),
+        source="attention need not explain an answer that the model does not give; the two shares "
+        "are our choice; if the model generates all answers itself, none is left out and the answer "
+        "is yes, regardless of the interval",
+        procedure="The explained answer is compared with the answer that the model generates, token "
+        "by token. All other results are about the texts in which they are equal.",
+        scale="share of texts in which the model generates the explained answer",
+        if_yes="the explained answers are the model's own",
+        if_no="the model generates other answers than the explained ones",
+        compared_measures=(
+            make_statistic_measure(
+                "share of texts with the model's own answer", "answer_is_greedy"
+            ),
+        ),
     ),
     "passage": Rule(
         "Passage",
         "Does the answer depend on the passage?",
         "log-probability of the answer with the passage minus that without it, in nats, mean over "
-        "texts (contextual gain); in place of accuracy, of language models",
+        "texts (contextual gain); it replaces accuracy for language models",
         partly=0.0,
         yes=0.0,
-        source="what the answer does not depend on cannot explain it",
-        done="All units of the passage are deleted. Where the answer is no less likely then, there "
-        "is nothing in the passage that attention to it could explain.",
-        scale="nats that the answer gains by the passage",
+        source="a passage on which the answer does not depend cannot explain it",
+        procedure="All units of the passage are deleted. If the answer is then no less probable, "
+        "there is nothing in the passage that attention could explain.",
+        scale="nats that the answer gains from the passage",
         if_yes="the answer depends on the passage",
-        if_no="the answer is as likely without the passage",
-        compared=(of_statistic("nats that the answer gains by the passage", "contextual_gain"),),
+        if_no="the answer is as probable without the passage",
+        compared_measures=(
+            make_statistic_measure(
+                "nats that the answer gains from the passage", "contextual_gain"
+            ),
+        ),
     ),
-    **EVERY_QUESTION,
+    **ALL_QUESTIONS,
     "need": Rule(
         "Need",
         "Is attention needed for the score?",
-        "mean F1 of the trainings with attention (base and other seeds) minus that of "
-        "one with uniform attention; the interval covers texts and seeds",
+        "mean F1 of the trainings with attention (base model and other seeds), minus that of a "
+        "training with uniform attention; the interval is over texts and seeds",
         partly=0.02,
         yes=0.02,
-        source="Wiegreffe & Pinter 2019, Section 3.2; .02 of F1 is our choice; the "
-        "interval of one more training from the spread of the seeds (Student's t)",
+        source="Wiegreffe & Pinter 2019, Section 3.2; .02 of F1 is our choice; the interval for one "
+        "more training follows from the spread of the seeds (Student's t)",
         if_yes="attention is needed for the score",
         if_no="attention is not needed for the score",
-        if_open="whether attention is needed for the score",
+        if_open="it is open whether attention is needed for the score",
     ),
     "loss": Rule(
         "Loss",
         "Does the trained model classify worse?",
-        "score of the reference minus that of the trained model, paired by text: F1 of "
-        "an adversary, accuracy of a deceiving model",
+        "score of the reference model minus that of the trained model, paired by text: F1 for an "
+        "adversary, accuracy for a deceptive model",
         partly=0.02,
         yes=0.02,
-        source="Wiegreffe & Pinter 2019, Section 4, and Pruthi et al. 2020 ask for no "
-        "loss; .02 is our choice",
-        if_yes="the score is not kept",
-        if_no="the score is kept",
-        if_open="the score is not told to be kept or lost",
+        source="Wiegreffe & Pinter 2019, Section 4, and Pruthi et al. 2020 require that nothing is "
+        "lost; .02 is our choice",
+        if_yes="the trained model classifies worse",
+        if_no="the trained model classifies as well",
+        if_open="it is open whether the trained model classifies worse",
     ),
-    "elsewhere": ELSEWHERE,
+    "elsewhere": ELSEWHERE_RULE,
     "elsewhere_without_seeds": replace(
-        ELSEWHERE,
-        question="The same, where no other seeds were trained.",
-        measure="JSD of an adversary's attention to the base's; a yes needs that no F1 is lost",
+        ELSEWHERE_RULE,
+        question="Can a trained model classify as well and attend to other words? (If no other seeds "
+        "were trained.)",
+        measure="JSD of an adversary's attention to the base model's attention; a yes needs that no "
+        "F1 is lost",
         partly=0.4,
         yes=0.4,
         source="Wiegreffe & Pinter 2019, Table 4",
     ),
     "transfer": Rule(
         "Transfer",
-        "Do the base's weights serve a model without context better than its own?",
-        "F1 of a model without context guided by the base's weights minus that of one "
-        "with attention of its own; the interval covers texts and seeds",
+        "Do the base model's weights help a model without context more than its own weights?",
+        "F1 of a model without context that uses the base model's weights, minus that of a model "
+        "that learns its own attention; the interval is over texts and seeds",
         partly=0.0,
         yes=0.0,
-        source="Wiegreffe & Pinter 2019, Section 3.4; as if that model varied with its "
-        "seed as the base does",
+        source="Wiegreffe & Pinter 2019, Section 3.4; assumes that this model varies with its seed as "
+        "much as the base model does",
         if_yes="its weights help a simpler model",
         if_no="its weights do not help a simpler model",
-        if_open="whether its weights help a simpler model",
+        if_open="it is open whether its weights help a simpler model",
     ),
     "use": Rule(
         "Use",
         "Does the model use the impermissible tokens?",
-        "total variation of the output when they are deleted minus that when as many "
-        "other tokens are, per text",
+        "total variation of the output when they are deleted, minus that when as many other tokens "
+        "are deleted, per text",
         partly=0.05,
         yes=0.05,
-        source="the control is ours, Pruthi et al. 2020 have none; .05 of probability "
-        "is our choice",
+        source="Pruthi et al. 2020 do not measure this control; .05 of probability is our choice",
         if_yes="the model uses the impermissible tokens",
         if_no="the model hardly uses the impermissible tokens",
-        if_open="the model may or may not use the impermissible tokens",
+        if_open="it is open whether the model uses the impermissible tokens",
     ),
     "hiding": Rule(
         "Hiding",
-        "Has attention to the impermissible tokens gone?",
-        "half of the attention mass on them before minus the mass after, per text",
+        "Has the attention to the impermissible tokens disappeared?",
+        "half of the attention on them before the training minus the attention on them after it, per "
+        "text",
         partly=0.0,
         yes=0.0,
-        source="Pruthi et al. 2020; half of the mass is our choice",
+        source="Pruthi et al. 2020; half of the attention is our choice",
         if_yes="attention does not show the impermissible tokens",
         if_no="attention still shows the impermissible tokens",
-        if_open="attention may or may not show the impermissible tokens",
+        if_open="it is open whether attention shows the impermissible tokens",
     ),
 }
-"""By key, in the order in which they are reported: of audits, of retraining, of deception."""
+"""Rules by key, in the order of reports: rules of audits, of retraining and of deception."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One question with its answer.
+    """The answer to one question.
 
     Attributes:
         rule: key of the rule.
         answer: yes, partly, no or cannot say.
-        sentence: the answer in words, with number, interval and yardsticks.
-        value: the number that was graded.
-        ci95: its 95% interval.
-        n: texts.
-        yardsticks: the numbers it is to be seen beside, by name.
-        is_upper_bound: whether the number is only known not to be larger.
-        is_nothing: of an effect, whether even the worst shuffle surely does nothing.
-        open_because: what keeps a "cannot say" open where more texts would not help.
-        partly, yes: the thresholds it was graded by; None of a rule's own.
+        sentence: the answer in words, with the number, its interval and the yardsticks.
+        value: the graded number.
+        ci95: 95% interval of the number.
+        n: number of texts.
+        yardsticks: numbers that are printed for comparison, by name.
+        is_upper_bound: whether ``value`` is only an upper bound of the number.
+        has_no_effect: for an effect, whether even the worst shuffle certainly changes nothing.
+        open_reason: reason why a "cannot say" stays open even with more texts.
+        partly: threshold of "partly" that was used; None for the threshold of the rule.
+        yes: threshold of "yes" that was used; None for the threshold of the rule.
 
     Raises:
         AttnProbeError: there is no such rule.
@@ -207,8 +222,8 @@ class Finding:
     n: int
     yardsticks: dict[str, float] = field(default_factory=dict)
     is_upper_bound: bool = False
-    is_nothing: bool = False
-    open_because: str = ""
+    has_no_effect: bool = field(default=False, metadata={"written_as": "is_nothing"})
+    open_reason: str = field(default="", metadata={"written_as": "open_because"})
     partly: float | None = None
     yes: float | None = None
 
@@ -219,8 +234,8 @@ class Finding:
             )
 
     @property
-    def graded_by(self) -> Rule:
-        """The rule, with the thresholds that graded this finding."""
+    def rule_with_thresholds(self) -> Rule:
+        """The rule, with the thresholds that were used for this finding."""
         rule = RULES[self.rule]
         if self.partly is None or self.yes is None:
             return rule
@@ -228,309 +243,402 @@ class Finding:
 
     @property
     def name(self) -> str:
-        """The rule's name."""
+        """Name of the rule."""
         return RULES[self.rule].name
 
     @property
-    def said(self) -> str:
-        """The sentence without name and answer."""
+    def explanation(self) -> str:
+        """Sentence of the finding without the name of the rule and the answer."""
         return self.sentence.partition(". ")[2]
 
     @property
     def role(self) -> str:
-        """What it is in the verdict; a gate where it is not about attention."""
-        asked = EVERY_QUESTION.get(self.rule)
-        return "gate" if asked is None else asked.role
+        """Role in the verdict; "gate" if the rule is not about attention."""
+        question = ALL_QUESTIONS.get(self.rule)
+        return "gate" if question is None else question.role
 
     @property
     def is_about_attention(self) -> bool:
-        """Whether it is about attention; accuracy says only whether there is a verdict."""
-        return self.rule in EVERY_QUESTION
+        """Whether the rule is about attention, and not about the quality of the predictions."""
+        return self.rule in ALL_QUESTIONS
 
     @property
     def estimate(self) -> Estimate:
-        """The number that was graded."""
+        """The graded number with its interval."""
         return Estimate(self.value, self.ci95, self.n)
 
     @property
     def number(self) -> str:
-        """The graded number with its interval, two digits; empty without a number."""
+        """The graded number and its interval as text with two digits; empty without a number."""
         if self.value != self.value:
             return ""
-        return markdown.interval(self.value, self.ci95, digits=2)
+        return markdown.format_interval(self.value, self.ci95, digits=2)
 
 
-def with_thresholds(given: Sequence[str]) -> dict[str, Rule]:
-    """The rules, some with thresholds of a user's own.
+def apply_thresholds(texts: Sequence[str]) -> dict[str, Rule]:
+    """Apply user-defined thresholds to the rules.
 
-    Thresholds of faithfulness are those of its parts too, unless these have their own.
+    Thresholds of faithfulness also apply to its parts, except for parts with their own thresholds.
 
     Args:
-        given: such as "faithfulness=.4,.65" (partly and yes from), or "effect=.1".
+        texts: thresholds such as "faithfulness=.4,.65" (partly from, yes from) or "effect=.1".
+
+    Returns:
+        All rules by key.
 
     Raises:
-        AttnProbeError: an unknown question, or no such numbers.
+        AttnProbeError: a question does not exist, or its thresholds are not valid.
     """
     rules = dict(RULES)
-    for text in sorted(given, key=lambda text: not text.startswith("faithfulness=")):
-        name, _, numbers = text.partition("=")
+    # Faithfulness comes first, so that the thresholds of a part overwrite it.
+    for text in sorted(texts, key=lambda text: not text.startswith("faithfulness=")):
+        key, _, numbers = text.partition("=")
         try:
-            values = [float(number) for number in numbers.split(",")]
+            thresholds = [float(number) for number in numbers.split(",")]
         except ValueError:
-            values = []
-        rule = EVERY_QUESTION.get(name)
-        in_order = values == sorted(values) and all(map(math.isfinite, values))
-        if (
-            rule is None
-            or not 1 <= len(values) <= (1 if rule.partly == rule.yes else 2)
-            or not in_order
-        ):
+            thresholds = []
+        question = ALL_QUESTIONS.get(key)
+        is_ascending = thresholds == sorted(thresholds)
+        is_valid = bool(thresholds) and is_ascending and all(map(math.isfinite, thresholds))
+        if question is not None:
+            max_thresholds = 1 if question.partly == question.yes else 2
+            is_valid = is_valid and len(thresholds) <= max_thresholds
+        if question is None or not is_valid:
             raise AttnProbeError(
-                "expected thresholds such as faithfulness=.4,.65 (partly and yes from) or "
-                f"effect=.1, of {', '.join(EVERY_QUESTION)}, got {text!r}; change --thresholds"
+                f"--thresholds: expected one of {', '.join(ALL_QUESTIONS)} with ascending numbers, "
+                "such as faithfulness=.4,.65 (partly from, yes from) or effect=.1 (yes from), got "
+                f"{text!r}"
             )
-        same = [name]
-        if rule.role == "score":
-            same += [key for key, asked in EVERY_QUESTION.items() if asked.role == "part"]
-        for key in same:
-            rules[key] = replace(rules[key], partly=values[0], yes=values[-1])
+        keys = [key]
+        if question.role == "score":
+            keys += [name for name, part in ALL_QUESTIONS.items() if part.role == "part"]
+        for rule_key in keys:
+            rules[rule_key] = replace(rules[rule_key], partly=thresholds[0], yes=thresholds[-1])
     return rules
 
 
-def answered(key: str, rule: Rule, measured: Measured, least: int = MIN_TEXTS) -> Finding:
-    """Grades what a question measured and words the finding.
+def grade_measurement(
+    key: str, rule: Rule, measurement: Measurement, min_texts: int = MIN_TEXTS
+) -> Finding:
+    """Grade the measurement of a question and make the finding.
 
     Args:
-        key: of the rule.
-        rule: by which it is graded, perhaps with thresholds of a user's own.
-        measured: by the rule's question.
-        least: texts below which nothing is said.
+        key: key of the rule.
+        rule: the rule, possibly with user-defined thresholds.
+        measurement: the measured number.
+        min_texts: smallest number of texts for an answer.
+
+    Returns:
+        The finding.
     """
-    number = measured.graded
-    lowest = number if measured.at_least is None else measured.at_least
-    answer = grade_between(lowest, number, rule, least)
-    possible = possible_answers(lowest, number, rule, least)
-    found = finding(key, rule, answer, measured.said, number, measured.yardsticks, possible)
+    estimate = measurement.estimate
+    lowest = estimate if measurement.lower_estimate is None else measurement.lower_estimate
+    answer = grade_range(lowest, estimate, rule, min_texts)
+    possible_answers = list_possible_answers(lowest, estimate, rule, min_texts)
+    finding = make_finding(
+        key,
+        rule,
+        answer,
+        measurement.sentences,
+        estimate,
+        measurement.yardsticks,
+        possible_answers,
+    )
     return replace(
-        found,
-        is_upper_bound=measured.is_upper_bound,
-        is_nothing=measured.is_nothing,
-        open_because=measured.open_because if answer == Answer.CANNOT_SAY else "",
+        finding,
+        is_upper_bound=measurement.is_upper_bound,
+        has_no_effect=measurement.has_no_effect,
+        open_reason=measurement.open_reason if answer == Answer.CANNOT_SAY else "",
     )
 
 
-def finding(
+def make_finding(
     key: str,
     rule: Rule,
     answer: Answer,
-    said: str,
-    number: Estimate,
+    explanation: str,
+    estimate: Estimate,
     yardsticks: Mapping[str, float | None],
-    possible: Sequence[Answer] = (),
+    possible_answers: Sequence[Answer] = (),
 ) -> Finding:
-    """A finding whose sentence begins with its answer, as in "Erasure: cannot say (partly or yes)."
+    """Make a finding whose sentence begins with its answer.
 
     Args:
-        said: what was measured, in sentences.
-        possible: the answers that are open.
+        key: key of the rule.
+        rule: the rule, possibly with user-defined thresholds.
+        answer: the answer.
+        explanation: description of the result in sentences.
+        estimate: the graded number.
+        yardsticks: numbers that are printed for comparison; None and NaN are dropped.
+        possible_answers: answers that are not excluded.
+
+    Returns:
+        A finding with a sentence such as "Erasure: cannot say (partly or yes). On the scale …".
     """
-    is_open = answer == Answer.CANNOT_SAY and len(possible) > 1
-    between = f" ({either(possible)})" if is_open else ""
-    has_own_thresholds = rule != RULES[key]
+    has_alternatives = answer == Answer.CANNOT_SAY and len(possible_answers) > 1
+    alternatives = f" ({join_answers(possible_answers)})" if has_alternatives else ""
+    has_user_thresholds = rule != RULES[key]
     return Finding(
         rule=key,
         answer=answer,
-        sentence=f"{rule.name}: {answer}{between}. {said}",
-        value=number.value,
-        ci95=number.ci95,
-        n=number.n or 0,
-        yardsticks={n: v for n, v in yardsticks.items() if v is not None and v == v},
-        partly=rule.partly if has_own_thresholds else None,
-        yes=rule.yes if has_own_thresholds else None,
+        sentence=f"{rule.name}: {answer}{alternatives}. {explanation}",
+        value=estimate.value,
+        ci95=estimate.ci95,
+        n=estimate.n or 0,
+        yardsticks={
+            name: value
+            for name, value in yardsticks.items()
+            if value is not None and value == value
+        },
+        partly=rule.partly if has_user_thresholds else None,
+        yes=rule.yes if has_user_thresholds else None,
     )
 
 
-# --- the verdict ---------------------------------------------------------------------------------
+# --- The verdict ---------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What is asked of one kind of model, and when there is nothing to explain.
+class QuestionSet:
+    """The questions for one type of model, and the condition under which they make sense.
 
     Attributes:
-        questions: by key.
-        gate: the rule whose yes is needed.
-        closed: what is so where the gate does not say yes, and why that ends it.
-        least_texts: below which nothing is said.
+        questions: questions by key.
+        gate: key of the rule that must be answered yes.
+        closed_texts: description of the situation if the gate is not answered yes, and the reason
+            why there is no verdict then.
+        min_texts: smallest number of texts for an answer.
     """
 
     questions: Mapping[str, Question]
     gate: str
-    closed: tuple[str, str]
-    least_texts: int = MIN_TEXTS
+    closed_texts: tuple[str, str]
+    min_texts: int = MIN_TEXTS
 
-    def of(self, role: str) -> list[str]:
-        """The keys of the questions with a role."""
-        return [key for key, asked in self.questions.items() if asked.role == role]
+    def list_keys(self, role: str) -> list[str]:
+        """List the keys of the questions with a role.
+
+        Args:
+            role: a role, see :class:`~hf_attnprobe.statistics.questions.Question`.
+
+        Returns:
+            The keys.
+        """
+        return [key for key, question in self.questions.items() if question.role == role]
 
 
-CLASSIFIERS = Asked(
-    QUESTIONS,
+CLASSIFIER_SET = QuestionSet(
+    CLASSIFIER_QUESTIONS,
     "accuracy",
     (
-        "the model is not shown to be better than guessing",
-        "there are no predictions worth an explanation",
+        "it is not certain that the model is better than guessing",
+        "there are no predictions that are worth explaining",
     ),
 )
-ANSWERS = Asked(
-    OF_ANSWERS,
+"""Questions about classifiers."""
+ANSWER_SET = QuestionSet(
+    ANSWER_QUESTIONS,
     "passage",
     (
-        "the answer is not shown to depend on the passage",
-        "what the answer does not depend on cannot explain it",
+        "it is not certain that the answer depends on the passage",
+        "a passage on which the answer does not depend cannot explain it",
     ),
     MIN_PROMPTS,
 )
+"""Questions about language models that answer from a passage."""
 
 
-def by_rule(findings: Iterable[Finding]) -> dict[str, Finding]:
-    """Returns findings by the keys of their rules."""
-    return {f.rule: f for f in findings}
+def index_by_rule(findings: Iterable[Finding]) -> dict[str, Finding]:
+    """Index findings by the keys of their rules.
+
+    Args:
+        findings: the findings.
+
+    Returns:
+        Findings by key.
+    """
+    return {finding.rule: finding for finding in findings}
 
 
-def asked_by(rules: Iterable[str]) -> Asked:
-    """What is asked where findings are about these rules: of answers where the passage is."""
-    about = set(rules)
-    only_of_answers = {ANSWERS.gate, *OF_ANSWERS} - QUESTIONS.keys()
-    return ANSWERS if about & only_of_answers else CLASSIFIERS
+def choose_question_set(rules: Iterable[str]) -> QuestionSet:
+    """Choose the set of questions to which findings belong.
+
+    Args:
+        rules: keys of the rules of all findings.
+
+    Returns:
+        The questions about language models if one of the rules is only about these; otherwise
+        the questions about classifiers.
+    """
+    answer_only_rules = {ANSWER_SET.gate, *ANSWER_QUESTIONS} - CLASSIFIER_QUESTIONS.keys()
+    return ANSWER_SET if set(rules) & answer_only_rules else CLASSIFIER_SET
 
 
-def names_of(rules: Iterable[str]) -> str:
-    """The names of rules in a sentence, as in "erasure, removal"."""
+def join_rule_names(rules: Iterable[str]) -> str:
+    """Join the names of rules for a sentence.
+
+    Args:
+        rules: keys of rules.
+
+    Returns:
+        A list such as "erasure, removal".
+    """
     return ", ".join(RULES[rule].name.lower() for rule in rules)
 
 
-def steps_of(asked: Asked) -> tuple[tuple[str, str, str], ...]:
-    """How a verdict is reached, the first that fits: what is so, the answer, and why."""
-    closed, why_closed = asked.closed
+def list_verdict_steps(question_set: QuestionSet) -> tuple[tuple[str, str, str], ...]:
+    """List the steps from findings to the verdict; the first step that applies decides.
+
+    Args:
+        question_set: questions for a type of model.
+
+    Returns:
+        Condition, verdict and reason of each step.
+    """
+    closed_condition, closed_reason = question_set.closed_texts
+    effects = " or ".join(join_rule_names([key]) for key in question_set.list_keys("effect"))
     score = "faithfulness"
     return (
-        (closed, Answer.CANNOT_SAY, why_closed),
+        (closed_condition, Answer.CANNOT_SAY, closed_reason),
         (
-            "even the worst shuffle of the weights surely does nothing to the output",
+            "even the worst shuffle of the weights certainly does not change the output",
             Answer.NO,
-            "what has no effect explains nothing, however well it ranks the tokens",
+            "attention without an effect explains nothing, however well it ranks the tokens",
         ),
         (
-            f"{' or '.join(names_of([key]) for key in asked.of('effect'))} says no",
+            f"the answer to {effects} is no",
             Answer.NO,
-            "it may rank the tokens well, but it is not what decides",
+            "attention may rank the tokens well, but it does not decide the output",
         ),
         (
-            f"{score} says no",
+            f"the answer to {score} is no",
             Answer.NO,
-            "its order is hardly better than a random one",
+            "the order of attention is hardly better than a random one",
         ),
         (
-            f"{score} or an effect was not asked, or an effect is open",
+            f"{score} or an effect was not measured, or an effect is open",
             Answer.CANNOT_SAY,
-            "an answer needs both",
+            "a verdict needs both",
         ),
         (
-            "else",
-            f"as {score} says: yes, partly or cannot say",
+            "otherwise",
+            f"the answer to {score}: yes, partly or cannot say",
             "its interval and thresholds",
         ),
     )
 
 
-MAY_I = "May I show this to users?"
-MAY = {
-    Answer.YES: "Yes, with a note: in a single text it may be otherwise.",
-    Answer.PARTLY: "Only with a warning: what is highlighted is some of what decides.",
-    Answer.CANNOT_SAY: "Not yet: this audit cannot tell.",
+DISPLAY_QUESTION = "May I show this to users?"
+"""Question of a reader who wants to display attention in an application."""
+DISPLAY_ADVICE = {
+    Answer.YES: "Yes, but with a note that a single text may differ.",
+    Answer.PARTLY: "Only with a warning: the highlighted words are some of those that decide.",
+    Answer.CANNOT_SAY: "Not yet: this audit does not have an answer.",
     Answer.NO: "No.",
 }
-"""The better the earlier."""
+"""Answer to this question by verdict, from the best to the worst verdict."""
 
 
 @dataclass(frozen=True)
 class Conclusion:
-    """The verdict and what it rests on.
+    """The verdict and its basis.
 
     Attributes:
-        answer: to whether attention explains the predictions.
-        why: the reason, where it is not the score alone; else empty.
-        score: faithfulness; None where it was not asked.
-        asked: of what kind of model it is.
-        gate: whether there is anything to explain; None where that was not asked.
-        missing: keys of the questions without which there is no answer, that were not asked.
+        answer: answer to whether attention explains the predictions.
+        why: reason, if the verdict does not follow from faithfulness alone; otherwise empty.
+        score: finding about faithfulness; None if it was not measured.
+        question_set: questions for this type of model.
+        gate: finding about whether there is anything to explain; None if it was not measured.
+        missing: keys of the questions that were not measured, but are needed for a verdict.
     """
 
     answer: Answer
     why: str = ""
     score: Finding | None = None
-    asked: Asked = CLASSIFIERS
+    question_set: QuestionSet = CLASSIFIER_SET
     gate: Finding | None = None
     missing: Sequence[str] = ()
 
     @property
     def is_closed(self) -> bool:
-        """Whether the gate ends it."""
-        return self.why == self.asked.closed[0]
+        """Whether there is no verdict because of the gate."""
+        return self.why == self.question_set.closed_texts[0]
 
 
 def conclude(findings: Sequence[Finding]) -> Conclusion:
-    """The verdict from the findings, by :func:`steps_of`."""
-    found = by_rule(findings)
-    asked = asked_by(found)
-    score = next((f for f in findings if f.role == "score"), None)
-    effects = [f for f in findings if f.role == "effect"]
-    gate = found.get(asked.gate)
-    needed = (*asked.of("score"), *asked.of("effect"))
-    missing = [key for key in needed if key not in found]
-    answer, why = _decided(asked, gate, effects, score, missing)
-    return Conclusion(answer, why, score, asked, gate, missing)
+    """Combine findings to the verdict by the steps of :func:`list_verdict_steps`.
+
+    Args:
+        findings: findings of an audit.
+
+    Returns:
+        The verdict.
+    """
+    indexed_findings = index_by_rule(findings)
+    question_set = choose_question_set(indexed_findings)
+    score = next((finding for finding in findings if finding.role == "score"), None)
+    effects = [finding for finding in findings if finding.role == "effect"]
+    gate = indexed_findings.get(question_set.gate)
+    needed_keys = (*question_set.list_keys("score"), *question_set.list_keys("effect"))
+    missing_keys = [key for key in needed_keys if key not in indexed_findings]
+    answer, why = _decide(question_set, gate, effects, score, missing_keys)
+    return Conclusion(answer, why, score, question_set, gate, missing_keys)
 
 
-def too_few(n: int, least: int) -> str:
-    """Returns why so few texts have no answer, with a place for what they are."""
-    return f"only {n} of the {least} {{texts}} that are needed"
+def explain_too_few_texts(n: int, min_texts: int) -> str:
+    """Explain that there are too few texts for an answer.
+
+    Args:
+        n: number of texts.
+        min_texts: smallest number of texts for an answer.
+
+    Returns:
+        A clause with the placeholder ``{texts}``.
+    """
+    return f"there are only {n} of the {min_texts} required {{texts}}"
 
 
-def also_needs(missing: Sequence[str]) -> str:
-    """Returns that questions were not asked without which there is no answer."""
-    return f"an answer also needs {names_of(missing)}"
+def explain_missing_questions(missing: Sequence[str]) -> str:
+    """Explain that some questions needed for a verdict were not measured.
+
+    Args:
+        missing: keys of the missing questions.
+
+    Returns:
+        A clause.
+    """
+    return f"a verdict also needs {join_rule_names(missing)}"
 
 
-def _decided(
-    asked: Asked,
+def _decide(
+    question_set: QuestionSet,
     gate: Finding | None,
     effects: Sequence[Finding],
     score: Finding | None,
     missing: Sequence[str],
 ) -> tuple[Answer, str]:
-    """The answer, and the reason where it is not the score alone."""
-    counted = [f.n for f in (*effects, score) if f is not None]
-    if not counted and gate is not None:
-        counted = [gate.n]
-    if 0 < max(counted, default=0) < asked.least_texts:
-        return Answer.CANNOT_SAY, too_few(max(counted), asked.least_texts)
+    """Decide the verdict, with the reason if it does not follow from faithfulness alone."""
+    text_counts = [finding.n for finding in (*effects, score) if finding is not None]
+    if not text_counts and gate is not None:
+        text_counts = [gate.n]
+    n_texts = max(text_counts, default=0)
+    if 0 < n_texts < question_set.min_texts:
+        return Answer.CANNOT_SAY, explain_too_few_texts(n_texts, question_set.min_texts)
     if gate is not None and gate.n and gate.answer != Answer.YES:
-        return Answer.CANNOT_SAY, asked.closed[0]
-    if any(f.is_nothing for f in effects):
+        return Answer.CANNOT_SAY, question_set.closed_texts[0]
+    if any(effect.has_no_effect for effect in effects):
         return (
             Answer.NO,
-            "even the worst shuffle of attention surely does nothing to the output",
+            "even the worst shuffle of attention certainly does not change the output",
         )
-    without = [f.rule for f in effects if f.answer == Answer.NO]
-    if without:
-        return Answer.NO, RULES[without[0]].if_no
+    negative_effects = [effect.rule for effect in effects if effect.answer == Answer.NO]
+    if negative_effects:
+        return Answer.NO, RULES[negative_effects[0]].if_no
     if score is not None and score.answer == Answer.NO:
         return Answer.NO, ""
     if score is None or missing:
-        return Answer.CANNOT_SAY, also_needs(missing)
-    cannot_say = [f.rule for f in effects if f.answer == Answer.CANNOT_SAY]
-    if cannot_say:
-        return Answer.CANNOT_SAY, f"{names_of(cannot_say)} cannot say"
+        return Answer.CANNOT_SAY, explain_missing_questions(missing)
+    open_effects = [effect.rule for effect in effects if effect.answer == Answer.CANNOT_SAY]
+    if open_effects:
+        return Answer.CANNOT_SAY, f"the answer to {join_rule_names(open_effects)} is open"
     return score.answer, ""

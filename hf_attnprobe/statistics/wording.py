@@ -1,8 +1,9 @@
-"""The words that depend on the kind of prediction, in one place.
+"""Words in reports that depend on the type of prediction.
 
-Readings, findings and tables have places such as ``{unit}``, which are filled from here.
-A sentence about a number speaks of standard deviations, not of probability; one about
-several labels says that a change is the mean over labels.
+Sentence templates of readings, findings and tables contain placeholders such as ``{unit}``, which
+are filled from a :class:`Wording`. For example, a report about predicted numbers has standard
+deviations instead of probabilities, and a report about several labels states that changes are
+averaged over the labels.
 """
 
 from collections.abc import Mapping
@@ -10,85 +11,106 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 
-OF_PROBABILITY = "of probability"
+PROBABILITY_AMOUNT = "of probability"
+"""Unit that follows a change of a probability, as in ".20 of probability"."""
 
 
 @dataclass(frozen=True)
-class Words:
-    """The words for one kind of prediction.
+class Wording:
+    """Words for one type of prediction, each a possible value of a template's placeholder.
 
     Attributes:
-        kind: of prediction, as ``functional/predictions.py`` names it.
-        predicts: what is predicted, after "Predicts"; empty where it is not known.
-        meaning: what a change, a flip and a loss are here; empty where it is plain.
-        said: what the model says of a text, as a subject.
-        decision: what may flip.
-        unit: behind the number of a change of the output.
-        distance: what such a change is, in brackets.
-        measured: the same with its range or unit.
-        moves: what a shuffle moves, with its range or unit.
-        within: the ε of uniqueness, with its unit.
-        amount: behind a number of what is explained.
-        aside: what that is a mean of, or where it points.
-        lost: a title for how much of it is lost.
-        likely: what the top probability is of.
-        units: what attention weighs.
-        texts: what is audited.
+        kind: type of prediction, as in :class:`~hf_attnprobe.functional.predictions.Prediction`.
+        predicts: the predicted quantity, as the object of "predicts"; empty if unknown.
+        meaning: sentences that define changes, flips and losses; empty if no explanation is
+            needed.
+        prediction: the explained prediction, as the subject of a sentence.
+        decision: the decision that can flip.
+        unit: unit that follows a change of the output, as in "0.20 of 1".
+        distance: name of the measure of such changes.
+        distance_with_range: name of this measure with its range or unit.
+        changed_quantity: the quantity that a shuffle changes, with its range or unit.
+        epsilon_text: the ε of the uniqueness question with its unit.
+        amount: unit that follows a change of the explained quantity.
+        aside: addition to such a change, such as what it is averaged over.
+        loss_title: title of an axis with the loss of the explained quantity.
+        top_probability_name: name of the probability of the predicted outcome.
+        units: the units to which the model attends.
+        texts: the audited inputs.
     """
 
     kind: str = "classes"
     predicts: str = ""
     meaning: str = ""
-    said: str = "the predicted class"
+    prediction: str = "the predicted class"
     decision: str = "the decision"
     unit: str = "of 1"
     distance: str = "total variation"
-    measured: str = "total variation distance, 0 to 1"
-    moves: str = "output or log-odds, 0 to 1"
-    within: str = ".01"
-    amount: str = OF_PROBABILITY
+    distance_with_range: str = "total variation distance, 0 to 1"
+    changed_quantity: str = "output or log-odds, 0 to 1"
+    epsilon_text: str = ".01"
+    amount: str = PROBABILITY_AMOUNT
     aside: str = ""
-    lost: str = "probability lost"
-    likely: str = "top probability"
+    loss_title: str = "probability lost"
+    top_probability_name: str = "top probability"
     units: str = "words"
     texts: str = "texts"
 
-    def fill(self, text: str, **more: Any) -> str:
-        """A text with its places filled."""
-        return text.format(**asdict(self), **more)
+    def fill(self, template: str, **values: Any) -> str:
+        """Fill the placeholders of a template.
 
-    def counted(self, n: int) -> str:
-        """A number of texts: "1 text", "1,200 texts"."""
-        return f"{n:,} {self.texts.removesuffix('s') if n == 1 else self.texts}"
+        Args:
+            template: text with placeholders, which are names of the attributes of this class or
+                of ``values``.
+            values: values of additional placeholders.
+
+        Returns:
+            The text.
+        """
+        return template.format(**asdict(self), **values)
+
+    def format_text_count(self, n: int) -> str:
+        """Format a number of texts, such as "1 text" or "1,200 texts".
+
+        Args:
+            n: number of texts.
+
+        Returns:
+            Number and noun.
+        """
+        noun = self.texts.removesuffix("s") if n == 1 else self.texts
+        return f"{n:,} {noun}"
 
     @property
     def is_number(self) -> bool:
+        """Whether a number is predicted."""
         return self.kind == "number"
 
     @property
     def standard_amount(self) -> str:
-        """Behind a number of what is explained at the standard temperature."""
+        """Unit that follows a change of the explained quantity at the standard temperature."""
         if self.is_number:
             return "standard deviations of the predictions"
         return f"{self.amount} at the standard temperature"
 
     @property
     def has_parts(self) -> bool:
-        """Whether a text's accuracy is a mean over parts, and no 0 or 1."""
-        return self.kind in PARTS
+        """Whether the accuracy of a text is a mean over several parts."""
+        return self.kind in PART_WORDINGS
 
 
-CLASSES = Words()
-PARTS = {
+CLASS_WORDING = Wording()
+"""Wording for models that predict one of several classes."""
+PART_WORDINGS = {
     "labels": (
         "labels",
         "the decision on a label",
-        "the decision on some label",
+        "the decision on any label",
     ),
     "tags": (
-        "words that are read",
+        "the tagged words",
         "the predicted tag",
-        "the tag of some word",
+        "the tag of any word",
     ),
     "span": (
         "start and end",
@@ -98,87 +120,94 @@ PARTS = {
     "words": (
         "masked words",
         "the predicted word",
-        "the likeliest masked word",
+        "the most probable word at any mask",
     ),
     "answer": (
         "the answer's tokens",
         "the answer",
-        "a token of the answer",
+        "any token of the answer",
     ),
 }
-"""By kind: what the parts are, what is said of one, what may flip."""
+"""For types of predictions with several parts: the parts, the prediction, and what can flip."""
 
 
-LOWER_BOUND = "; a lower bound, since unlikely tokens are counted together"
+LOWER_BOUND_NOTE = "; a lower bound, because unlikely tokens are combined into one"
+"""Addition to the distance of a language model, whose vocabulary is too large to be compared."""
 
 
-def words_of(prediction: Mapping[str, Any] | None, *, unit: str = "") -> Words:
-    """The words of a prediction.
+def build_wording(prediction: Mapping[str, Any] | None, *, unit: str = "") -> Wording:
+    """Build the wording for a prediction.
 
     Args:
-        prediction: the fields of a ``Prediction``; None where it is not known.
-        unit: of a number's changes, in words; by default by its size.
+        prediction: fields of a :class:`~hf_attnprobe.functional.predictions.Prediction`; None if
+            unknown.
+        unit: unit of the changes of a predicted number, such as "standard deviations"; by
+            default, the size of the unit is printed.
+
+    Returns:
+        The wording.
     """
     if prediction is None:
-        return CLASSES
+        return CLASS_WORDING
     kind, name = prediction["kind"], prediction["name"]
     if kind == "number":
-        return _of_number(prediction, unit)
+        return _build_number_wording(prediction, unit)
     if kind == "choice":
-        return Words(
+        return Wording(
             kind,
             name,
-            "The chosen text is explained, the others are held.",
-            said="the chosen text",
+            "The chosen text is explained, and the other candidates stay fixed.",
+            prediction="the chosen text",
             decision="the choice",
-            moves="the output, 0 to 1",
+            changed_quantity="the output, 0 to 1",
         )
-    if kind not in PARTS:
-        return Words(kind, name)
-    parts, said, decision = PARTS[kind]
+    if kind not in PART_WORDINGS:
+        return Wording(kind, name)
+    parts, prediction_name, decision = PART_WORDINGS[kind]
     aside = f" (mean over {parts})"
     is_answer = kind == "answer"
-    bound = LOWER_BOUND if is_answer else ""
-    return Words(
+    bound = LOWER_BOUND_NOTE if is_answer else ""
+    return Wording(
         kind,
         name,
-        f"Changes, losses and probabilities are means over {parts}; a text flips where "
-        f"{decision} does.",
-        said=said,
+        f"Changes, losses and probabilities are means over {parts}. A text flips if {decision} "
+        "changes.",
+        prediction=prediction_name,
         decision=decision,
         distance=f"total variation, averaged over {parts}{bound}",
-        measured=f"total variation distance, 0 to 1, averaged over {parts}{bound}",
-        moves=Words.moves if is_answer else "the output, 0 to 1",
+        distance_with_range=f"total variation distance, 0 to 1, averaged over {parts}{bound}",
+        changed_quantity=Wording.changed_quantity if is_answer else "the output, 0 to 1",
         aside=aside,
-        likely=f"top probability{aside}",
-        texts="prompts" if is_answer else Words.texts,
+        top_probability_name=f"top probability{aside}",
+        texts="prompts" if is_answer else Wording.texts,
     )
 
 
-def _of_number(prediction: Mapping[str, Any], unit: str) -> Words:
+def _build_number_wording(prediction: Mapping[str, Any], unit: str) -> Wording:
+    """Build the wording for a predicted number, or for several numbers."""
     scale, origin = prediction["scale"], prediction["origin"]
-    one = f" (one is {scale:.3g})" if unit else ""
+    unit_size = f" (one is {scale:.3g})" if unit else ""
     unit = unit or f"units of {scale:.3g}"
-    several = " (mean over the numbers)" if prediction["n_parts"] != 1 else ""
-    flips = "No threshold was given, so nothing can flip."
+    mean_note = " (mean over the numbers)" if prediction["n_parts"] != 1 else ""
+    flips = "There is no threshold, so nothing can flip."
     decision = "the decision"
     if prediction["decides"]:
         decision = f"the decision (above {origin:g} or not)"
-        flips = f"A text flips where {decision} does."
-    return Words(
+        flips = f"A text flips if {decision} changes."
+    return Wording(
         "number",
         prediction["name"],
-        f"Changes of it are in {unit}{one}{several}, with no upper limit. "
-        f"{flips} What is explained is how far the number is from {origin:g}, on its own "
-        f"side; a loss is a move towards {origin:g} or past it.",
-        said="the predicted number",
+        f"Changes of the number are in {unit}{unit_size}{mean_note} and have no upper limit. "
+        f"{flips} The explained quantity is the distance of the number from {origin:g}. A loss is "
+        f"a change towards {origin:g}, or beyond it.",
+        prediction="the predicted number",
         decision=decision,
         unit=unit,
-        distance=f"change of the number{several}",
-        measured=f"change of the number in {unit}{several}",
-        moves=f"the output, {unit}",
-        within=f".01 {unit}",
+        distance=f"change of the number{mean_note}",
+        distance_with_range=f"change of the number in {unit}{mean_note}",
+        changed_quantity=f"the output, {unit}",
+        epsilon_text=f".01 {unit}",
         amount=unit,
-        aside=f", towards {origin:g} or past it{several}",
-        lost=f"number's move towards {origin:g}, in {unit},",
+        aside=f", towards {origin:g} or beyond it{mean_note}",
+        loss_title=f"change of the number towards {origin:g}, in {unit},",
     )

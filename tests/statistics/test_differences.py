@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from hf_attnprobe import audit
 from hf_attnprobe.reports.report import read_audit
-from hf_attnprobe.statistics.differences import compare_rankings, holm, sign_flip_p_values
+from hf_attnprobe.statistics.differences import compare_rankings, correct_by_holm, compute_sign_flip_p_values
 from tests.helpers.synthetic_rows import rows_of_texts
 
 
@@ -52,7 +52,7 @@ def test_with_few_texts_all_signs_are_tried_as_scipy_does():
     every = {"permutation_type": "samples", "n_resamples": np.inf, "vectorized": True}
     for n in (2, 5, 9, 13):  # rounded: with ties
         differences = np.round(np.random.default_rng(n).normal(0.3, 1, (n, 2)), 1)
-        for k, p in enumerate(sign_flip_p_values(differences)):
+        for k, p in enumerate(compute_sign_flip_p_values(differences)):
             theirs = scipy.stats.permutation_test((differences[:, k],), np.sum, **every)
             # scipy doubles the smaller tail, which for a symmetric null distribution is the share of larger magnitude
             assert p == pytest.approx(theirs.pvalue)
@@ -62,20 +62,20 @@ def test_with_many_texts_the_signs_are_drawn_and_agree_with_scipys():
     differences = np.random.default_rng(0).normal(0.12, 1, (200, 1))
     drawn = {"permutation_type": "samples", "n_resamples": 50_000, "vectorized": True, "rng": 1}
     theirs = scipy.stats.permutation_test((differences[:, 0],), np.mean, **drawn)
-    ours = sign_flip_p_values(differences)[0]
+    ours = compute_sign_flip_p_values(differences)[0]
     assert ours == pytest.approx(theirs.pvalue, abs=5 * math.sqrt(ours / 9_999))
-    assert ours == sign_flip_p_values(differences)[0] != sign_flip_p_values(differences, seed=1)[0]
+    assert ours == compute_sign_flip_p_values(differences)[0] != compute_sign_flip_p_values(differences, seed=1)[0]
 
 
 def test_texts_without_a_value_count_in_nothing():
     differences = np.random.default_rng(0).normal(0.5, 1, (11, 1))
     gaps = np.insert(differences, [3, 7], np.nan, axis=0)
-    assert sign_flip_p_values(gaps) == pytest.approx(sign_flip_p_values(differences))
+    assert compute_sign_flip_p_values(gaps) == pytest.approx(compute_sign_flip_p_values(differences))
 
 
 def test_no_difference_has_p_one_and_a_clear_one_the_smallest():
-    assert sign_flip_p_values(np.zeros((50, 1)))[0] == 1
-    assert sign_flip_p_values(np.full((50, 1), 0.1))[0] == pytest.approx(1 / 10_000)
+    assert compute_sign_flip_p_values(np.zeros((50, 1)))[0] == 1
+    assert compute_sign_flip_p_values(np.full((50, 1), 0.1))[0] == pytest.approx(1 / 10_000)
 
 
 # --- Holm ---------------------------------------------------------------------------------------------------------
@@ -89,7 +89,7 @@ def test_holm_rejects_as_the_procedure_step_by_step_does(p_values):
             smallest = min(left, key=lambda k: p_values[k])
             rejected[smallest] = True
             left.remove(smallest)
-        assert [p <= level for p in holm(p_values)] == rejected
+        assert [p <= level for p in correct_by_holm(p_values)] == rejected
 
 
 # --- from rows ----------------------------------------------------------------------------------------------------
@@ -173,7 +173,7 @@ def test_p_values_are_corrected_within_each_test():
     for test, n in (("erasure", 1 + 2 + 2), ("input_erasure", 2)):
         of_test = [c for c in comparisons if c.test == test]
         assert len(of_test) == n
-        assert [c.adjusted_p_value for c in of_test] == holm([c.p_value for c in of_test])
+        assert [c.adjusted_p_value for c in of_test] == correct_by_holm([c.p_value for c in of_test])
 
 
 def test_against_one_ranking_or_every_pair():

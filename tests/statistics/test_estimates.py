@@ -5,12 +5,12 @@ import pytest
 import scipy.stats
 
 from hf_attnprobe.statistics.estimates import (
-    difference_interval,
-    interval_of,
-    mean_estimate,
-    mean_estimates,
-    mean_interval,
-    moments,
+    compute_difference_interval,
+    compute_interval_from_moments,
+    estimate_mean,
+    estimate_means,
+    compute_mean_interval,
+    compute_moments,
 )
 
 
@@ -22,9 +22,9 @@ def symmetric(n, seed=0):
 def test_without_skewness_it_is_students_t():
     values = symmetric(40)
     expected = scipy.stats.ttest_1samp(values[:, 0], 0).confidence_interval()
-    assert mean_interval(values)[:, 0] == pytest.approx(tuple(expected))
+    assert compute_mean_interval(values)[:, 0] == pytest.approx(tuple(expected))
     other = symmetric(90, seed=1) * 2
-    found = difference_interval(moments(values), moments(other))[:, 0]
+    found = compute_difference_interval(compute_moments(values), compute_moments(other))[:, 0]
     of_scipy = scipy.stats.ttest_ind(values[:, 0], other[:, 0], equal_var=False)
     assert found == pytest.approx(tuple(of_scipy.confidence_interval()))
 
@@ -33,7 +33,7 @@ def test_the_ends_solve_halls_cubic():
     values = np.random.default_rng(0).lognormal(size=60)
     skewness = scipy.stats.skew(values) / np.sqrt(60)
     error = scipy.stats.sem(values)
-    for end, step in zip(mean_interval(values[:, None])[:, 0], (1, -1), strict=True):
+    for end, step in zip(compute_mean_interval(values[:, None])[:, 0], (1, -1), strict=True):
         t = (values.mean() - end) / error
         bent = t + skewness * t**2 / 3 + skewness**2 * t**3 / 27 + skewness / 6
         assert bent == pytest.approx(step * scipy.stats.t.ppf(0.975, 59))
@@ -42,37 +42,37 @@ def test_the_ends_solve_halls_cubic():
 def test_it_stays_within_the_texts():
     values = np.zeros((30, 1))
     values[0] = 1
-    (low,), (high,) = mean_interval(values)
+    (low,), (high,) = compute_mean_interval(values)
     assert low == 0 and 0.1 < high < 1
     for n in (1, 2, 3):
         few = np.arange(n, dtype=float)[:, None]
-        assert mean_interval(few)[:, 0].tolist() == [0, n - 1]
-    assert mean_interval(np.full((9, 1), 0.1))[:, 0].tolist() == [0.1, 0.1]
-    assert np.isnan(mean_interval(np.full((4, 2), np.nan))).all()
+        assert compute_mean_interval(few)[:, 0].tolist() == [0, n - 1]
+    assert compute_mean_interval(np.full((9, 1), 0.1))[:, 0].tolist() == [0.1, 0.1]
+    assert np.isnan(compute_mean_interval(np.full((4, 2), np.nan))).all()
 
 
 def test_texts_without_a_value_and_the_order_of_texts_do_not_matter():
     rng = np.random.default_rng(2)
     values = rng.exponential(size=(40, 3))
     padded = np.concatenate([values, np.full((5, 3), np.nan)])
-    expected = mean_interval(values)
-    np.testing.assert_allclose(mean_interval(padded), expected, rtol=1e-12)
+    expected = compute_mean_interval(values)
+    np.testing.assert_allclose(compute_mean_interval(padded), expected, rtol=1e-12)
     shuffled = rng.permutation(padded)
-    np.testing.assert_allclose(mean_interval(shuffled), expected, rtol=1e-12)
-    alone = mean_estimate(values[:, 1])
-    assert mean_estimates(values)[1].ci95 == pytest.approx(alone.ci95, rel=1e-12)
+    np.testing.assert_allclose(compute_mean_interval(shuffled), expected, rtol=1e-12)
+    alone = estimate_mean(values[:, 1])
+    assert estimate_means(values)[1].ci95 == pytest.approx(alone.ci95, rel=1e-12)
 
 
 @pytest.mark.parametrize("scale", [1e-90, 1e-9, 1e9, 1e99])
 def test_the_unit_does_not_matter(scale):
     values = np.random.default_rng(3).exponential(size=(40, 1))
     np.testing.assert_allclose(
-        mean_interval(values * scale), mean_interval(values) * scale, rtol=1e-9
+        compute_mean_interval(values * scale), compute_mean_interval(values) * scale, rtol=1e-9
     )
 
 
 def test_more_at_once_are_wider():
-    of = moments(np.random.default_rng(4).exponential(size=(40, 2)))
-    low, high = interval_of(of)
-    wider = interval_of(of, critical=3.0)
+    of = compute_moments(np.random.default_rng(4).exponential(size=(40, 2)))
+    low, high = compute_interval_from_moments(of)
+    wider = compute_interval_from_moments(of, critical_value=3.0)
     assert (wider[0] < low).all() and (wider[1] > high).all()

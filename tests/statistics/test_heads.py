@@ -8,24 +8,24 @@ from hypothesis import strategies as st
 
 from hf_attnprobe import Report
 from hf_attnprobe.data.examples import DatasetName
-from hf_attnprobe.documents.markdown import blocks
-from hf_attnprobe.faithfulness.registry import readings
-from hf_attnprobe.reports.audit_document import heads_section
-from hf_attnprobe.reports.first_screen import first_screen
-from hf_attnprobe.reports.head_tables import head_table, which_heads
-from hf_attnprobe.statistics.estimates import Estimate, simultaneous_interval
-from hf_attnprobe.statistics.grades import GRADES, Answer
-from hf_attnprobe.statistics.heads import judged, possible_verdicts
-from hf_attnprobe.statistics.questions import Measured
+from hf_attnprobe.documents.markdown import render_markdown_blocks
+from hf_attnprobe.faithfulness.registry import load_readings
+from hf_attnprobe.reports.audit_document import build_heads_section
+from hf_attnprobe.reports.first_screen import build_first_screen
+from hf_attnprobe.reports.head_tables import build_head_table, describe_important_heads
+from hf_attnprobe.statistics.estimates import Estimate, compute_simultaneous_interval
+from hf_attnprobe.statistics.grades import ORDERED_ANSWERS, Answer
+from hf_attnprobe.statistics.heads import evaluate_heads, list_possible_verdicts
+from hf_attnprobe.statistics.questions import Measurement
 from hf_attnprobe.statistics.rows import Rows
 from hf_attnprobe.statistics.summary import summarize
-from hf_attnprobe.statistics.verdicts import answered, conclude, with_thresholds
+from hf_attnprobe.statistics.verdicts import grade_measurement, conclude, apply_thresholds
 from tests.helpers import recompute
 from tests.helpers.synthetic_rows import judged_rows
 
 
 ASKED = ("effect=.1", "faithfulness=.4,.7")
-RULES = with_thresholds(ASKED)
+RULES = apply_thresholds(ASKED)
 
 
 # --- the rule ------------------------------------------------------------------------------------
@@ -42,11 +42,11 @@ def estimates(draw):
 @given(estimates(), estimates())
 def test_a_head_is_judged_as_the_whole_model_is(effect, score):
     asked = {"effect": effect, "faithfulness": score}
-    findings = [answered(key, RULES[key], Measured(e, "", {})) for key, e in asked.items()]
-    possible = possible_verdicts(effect, score, RULES)
+    findings = [grade_measurement(key, RULES[key], Measurement(e, "", {})) for key, e in asked.items()]
+    possible = list_possible_verdicts(effect, score, RULES)
     whole = conclude(findings).answer
     assert whole == (possible[0] if len(possible) == 1 else Answer.CANNOT_SAY)
-    assert list(possible) == [grade for grade in GRADES if grade in possible]
+    assert list(possible) == [grade for grade in ORDERED_ANSWERS if grade in possible]
 
 
 # --- the numbers ---------------------------------------------------------------------------------
@@ -56,7 +56,7 @@ def jackknifed(rows, layer, head):
     """Pseudo-values of faithfulness from means without each text, in plain pandas."""
     own = recompute.wide(rows[rows.test == "scale"], layer, head)
     whole = recompute.Placed(own, recompute.asked_parts(own))
-    others = [whole.place(own.drop(index=k)) for k in own.index]
+    others = [whole.site(own.drop(index=k)) for k in own.index]
     return [len(own) * whole.value - (len(own) - 1) * other for other in others]
 
 
@@ -66,8 +66,8 @@ def test_intervals_of_heads_are_those_of_the_jackknife_of_all_at_once():
         [judged_rows(p, 0.1, s, 40) for p, s in zip(places, (0.2, 0.5, 0.7, 0.9), strict=True)]
     )
     groups = [judged_rows(p, 0.3, 0.6, 40) for p in ((0, -1), (-1, -1))]
-    found = {j.place: j for j in judged(pd.concat([rows, *groups]), RULES)}
-    expected = simultaneous_interval(np.column_stack([jackknifed(rows, *p) for p in places]))
+    found = {j.site: j for j in evaluate_heads(pd.concat([rows, *groups]), RULES)}
+    expected = compute_simultaneous_interval(np.column_stack([jackknifed(rows, *p) for p in places]))
     ours = np.array([found[place].faithfulness.ci95 for place in places]).T
     np.testing.assert_allclose(ours, expected.clip(max=1), rtol=1e-9)
     assert [found[p].faithfulness.value for p in places] == pytest.approx([0.2, 0.5, 0.7, 0.9])
@@ -79,7 +79,7 @@ def test_intervals_of_heads_are_those_of_the_jackknife_of_all_at_once():
 def test_faithfulness_is_of_the_texts_that_are_explained():
     rows = judged_rows((0, 0), 0.3, 0.5)
     right = rows[(rows.statistic == "importance@attention") & (rows.value == 1)]
-    (head,) = judged(rows, RULES, explained=right.example_id.to_numpy())
+    (head,) = evaluate_heads(rows, RULES, explained_ids=right.example_id.to_numpy())
     assert head.faithfulness.value == pytest.approx(1) and head.faithfulness.n == 40
     assert head.effect.value == pytest.approx(0.3) and head.effect.n == 80
 
@@ -90,8 +90,8 @@ def test_faithfulness_is_of_the_texts_that_are_explained():
 def report_of(rows, **provenance):
     asked = {"model": "m", "dataset": "d", "thresholds": ASKED}
     told = {"classes": ["a", "b"], "asked_for": asked, **provenance}
-    statistics = summarize(rows, ["a", "b"], readings())
-    return Report("m", DatasetName("d", "test"), 80, 0, statistics, told, rows=Rows.of(rows))
+    statistics = summarize(rows, ["a", "b"], load_readings())
+    return Report("m", DatasetName("d", "test"), 80, 0, statistics, told, rows=Rows.coerce(rows))
 
 
 def known(n=80):
@@ -110,38 +110,38 @@ def rows_of_72_heads():
 
 def test_only_the_head_that_decides_is_named(rows):
     report = report_of(rows)
-    assert [j.place for j in report.judged if j.is_named] == [(5, 9)]
-    assert which_heads(report) == (
+    assert [j.site for j in report.head_evaluations if j.is_surely_faithful] == [(5, 9)]
+    assert describe_important_heads(report) == (
         "2 of 72 heads move the output surely by 0.10 or more when shuffled alone; of these "
         "surely faithful (0.40 or more): layer 5 head 9 (0.90)."
     )
-    table = {row[0]: row for row in head_table(report).rows}
+    table = {row[0]: row for row in build_head_table(report).rows}
     assert list(table)[:2] == ["5.9", "3.3"] and len(table) == 40
     assert [table[head][1] for head in ("5.9", "3.3")] == ["yes", "no"]
-    for shown in (first_screen(report), [heads_section(report)]):
-        assert which_heads(report) in "\n".join(blocks(shown))
+    for shown in (build_first_screen(report), [build_heads_section(report)]):
+        assert describe_important_heads(report) in "\n".join(render_markdown_blocks(shown))
 
 
 def test_thresholds_are_those_that_the_audit_was_asked_for(rows):
     asked = {"thresholds": ["effect=.3", "faithfulness=.95"]}
     report = report_of(rows, asked_for=asked)
-    assert [j.place for j in report.judged if j.is_named] == []
-    assert which_heads(report).startswith("2 of 72 heads move the output surely by 0.30 or more")
+    assert [j.site for j in report.head_evaluations if j.is_surely_faithful] == []
+    assert describe_important_heads(report).startswith("2 of 72 heads move the output surely by 0.30 or more")
 
 
 def test_few_texts_name_no_head():
     report = report_of(known(29))
-    assert {j.answer for j in report.judged} == {"cannot say"}
+    assert {j.answer for j in report.head_evaluations} == {"cannot say"}
     said = "Of 72 heads 72 were shuffled, on fewer than 30 texts; none surely moves the output, "
-    assert which_heads(report) == f"{said}layer 3 head 3 moves it most, by 0.50."
+    assert describe_important_heads(report) == f"{said}layer 3 head 3 moves it most, by 0.50."
 
 
 def test_what_was_not_measured_is_said(rows):
-    only_moved = which_heads(report_of(rows[rows.test == "permutation"]))
+    only_moved = describe_important_heads(report_of(rows[rows.test == "permutation"]))
     assert only_moved.endswith("; their faithfulness was not measured (test scale).")
-    only_placed = which_heads(report_of(rows[rows.test == "scale"]))
+    only_placed = describe_important_heads(report_of(rows[rows.test == "scale"]))
     assert only_placed.endswith("was not measured (test permutation).")
     zeroed = rows[rows.statistic == "standard_tvd"].assign(
         test="head_ablation", statistic="zero_tvd"
     )
-    assert which_heads(report_of(zeroed)) == ""
+    assert describe_important_heads(report_of(zeroed)) == ""

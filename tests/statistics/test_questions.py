@@ -7,21 +7,21 @@ import pandas as pd
 import pytest
 from scipy.stats import beta
 
-from hf_attnprobe.data.examples import dataset_name
-from hf_attnprobe.plots.shown_text import ShownText
-from hf_attnprobe.reports.first_screen import found_by_attention, what_to_do, why
+from hf_attnprobe.data.examples import get_dataset_name
+from hf_attnprobe.plots.highlighted_text import HighlightedText
+from hf_attnprobe.reports.first_screen import describe_source_hits, recommend_next_step, explain_verdict
 from hf_attnprobe.reports.report import Report
-from hf_attnprobe.reports.verdict import findings, meaning
-from hf_attnprobe.statistics.evidence import evidence_of
+from hf_attnprobe.reports.verdict import compute_findings, describe_finding
+from hf_attnprobe.statistics.evidence import build_evidence
 from hf_attnprobe.statistics.grades import Answer
 from hf_attnprobe.statistics.rows import Texts
-from hf_attnprobe.statistics.scale import PARTS_OF_ANSWERS, placed, with_commonest_place
+from hf_attnprobe.statistics.scale import ANSWER_PARTS, compute_faithfulness, add_commonest_position
 from hf_attnprobe.statistics.verdicts import conclude
-from hf_attnprobe.statistics.wording import words_of
+from hf_attnprobe.statistics.wording import build_wording
 
 
 N_UNITS = 8
-ANSWERS = words_of({"kind": "answer", "name": "the tokens of the answer"})
+ANSWERS = build_wording({"kind": "answer", "name": "the tokens of the answer"})
 
 
 def rows_of(n, *, finds=1.0, places=None, own=1.0, path=0.9, moved=0.4, seed=0, **others):
@@ -69,7 +69,7 @@ def rows_of(n, *, finds=1.0, places=None, own=1.0, path=0.9, moved=0.4, seed=0, 
 
 
 def found_in(rows):
-    return {f.rule: f for f in findings(rows, (), words=ANSWERS)}
+    return {f.rule: f for f in compute_findings(rows, (), words=ANSWERS)}
 
 
 def test_attention_that_always_finds_the_source_is_told_so_from_ten_prompts_on():
@@ -77,7 +77,7 @@ def test_attention_that_always_finds_the_source_is_told_so_from_ten_prompts_on()
         found = found_in(rows_of(n))
         assert conclude([*found.values()]).answer == answer, n
         assert found["faithfulness"].value > 0.9
-    said = meaning(found_in(rows_of(9))["faithfulness"], ANSWERS)
+    said = describe_finding(found_in(rows_of(9))["faithfulness"], ANSWERS)
     assert said == "only 9 of the 10 prompts that are needed"
 
 
@@ -116,24 +116,24 @@ def test_the_headline_counts_prompts_beside_chance_length_and_the_best_place():
     def hits(name):
         return rows[rows.statistic == f"source_found@{name}"].value.to_numpy()[own].sum()
 
-    found = SimpleNamespace(findings=findings(rows, (), words=ANSWERS), words=ANSWERS)
+    found = SimpleNamespace(findings=compute_findings(rows, (), words=ANSWERS), words=ANSWERS)
     assert hits("last") > max(hits("chance"), hits("length"), hits("first"))
-    assert found_by_attention(found) == (
+    assert describe_source_hits(found) == (
         f"In {hits('attention'):.0f} of {own.sum()} prompts attention is highest on the word that "
         f"the answer rests on. Guessing would hit about {hits('chance'):.0f}, the longest word "
         f"{hits('length'):.0f}, the last one {hits('last'):.0f}."
     )
-    assert found_by_attention(SimpleNamespace(findings=[], words=ANSWERS)) is None
+    assert describe_source_hits(SimpleNamespace(findings=[], words=ANSWERS)) is None
 
 
 @pytest.mark.parametrize("known", [None, True])
 def test_right_answers_are_counted_where_they_are_known(known):
-    found = findings(rows_of(20), (), words=ANSWERS)
+    found = compute_findings(rows_of(20), (), words=ANSWERS)
     assert found[0].rule == "own" and found[0].answer == Answer.YES  # of 20 none is left out
-    shown = ShownText(0, ("a",), "A", None, None, known, {"attention": (1.0,)})
+    shown = HighlightedText(0, ("a",), "A", None, None, known, {"attention": (1.0,)})
     asked = {"asked_for": {"model": "m", "dataset": "qa"}, "tests": []}
     facts = {"prediction": {"kind": "answer", "name": "it"}, **asked}
-    data = dataset_name("qa", "test")
+    data = get_dataset_name("qa", "test")
     told = str(Report("m", data, 20, 0, (), facts, examples=(shown,), findings=found))
     of_right = "which are right is not known" if known is None else "1 of 1 right"
     assert f"the answers are its own{'; ' if known is None else ', '}{of_right}" in " ".join(
@@ -143,13 +143,13 @@ def test_right_answers_are_counted_where_they_are_known(known):
 
 @pytest.mark.parametrize("n_own", [0, 4])
 def test_too_few_answers_of_its_own_say_nothing(n_own):
-    found = findings(rows_of(40, own=n_own / 40), (), words=ANSWERS)
+    found = compute_findings(rows_of(40, own=n_own / 40), (), words=ANSWERS)
     assert conclude(found).answer == Answer.CANNOT_SAY
     assert next(f for f in found if f.rule == "own").answer == Answer.NO
     report = SimpleNamespace(findings=found, words=ANSWERS, provenance={})
-    says_none = why(report).startswith("The model itself says none of the 40 answers")
+    says_none = explain_verdict(report).startswith("The model itself says none of the 40 answers")
     assert says_none == (n_own == 0)
-    assert says_none == (what_to_do(report) is None)  # leaving answers out is said there
+    assert says_none == (recommend_next_step(report) is None)  # leaving answers out is said there
 
 
 def test_the_mediated_share_is_a_ratio_of_sums():
@@ -172,8 +172,8 @@ def test_the_commonest_place_is_that_of_the_other_texts():
     draw = np.random.default_rng(3)
     places = draw.integers(0, 4, 25).astype(float)
     places[[2, 9]] = np.nan
-    texts = Texts.of_frame(pd.DataFrame({"source_place": places}))
-    found = with_commonest_place(texts).values("source_found@place")
+    texts = Texts.from_frame(pd.DataFrame({"source_place": places}))
+    found = add_commonest_position(texts).get_values("source_found@place")
     for k, place in enumerate(places):
         others = [p for i, p in enumerate(places) if i != k and p == p]
         counts = {p: others.count(p) for p in others}
@@ -186,12 +186,12 @@ def test_the_commonest_place_is_that_of_the_other_texts():
 
 def test_faithfulness_is_the_mean_of_its_parts_and_no_narrower_than_an_exact_share():
     rows = rows_of(20, finds=1.0)
-    evidence = evidence_of(rows, words=ANSWERS)
-    found = placed(evidence.texts, parts=PARTS_OF_ANSWERS)
+    evidence = build_evidence(rows, words=ANSWERS)
+    found = compute_faithfulness(evidence.texts, parts=ANSWER_PARTS)
     assert [*found.parts] == ["order", "drop", "source"]
     assert found.score.value == pytest.approx(np.mean([p.value for p in found.parts.values()]))
     base = max(
-        evidence.mean(f"source_found@{n}").value for n in ("first", "last", "chance", "place")
+        evidence.estimate_mean(f"source_found@{n}").value for n in ("first", "last", "chance", "place")
     )
     low = beta.ppf(0.025, 20, 1)  # 20 of 20, Clopper and Pearson
     assert found.parts["source"].ci95[0] == pytest.approx((low - base) / (1 - base))

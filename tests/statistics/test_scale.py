@@ -12,17 +12,17 @@ from hf_attnprobe.statistics.scale import (
     IMPORTANCE,
     MASS,
     REMOVAL,
-    contributions,
-    part_of,
-    placed,
-    said_by_default,
+    compute_contributions,
+    estimate_part,
+    compute_faithfulness,
+    find_default_classes,
 )
 from tests.helpers import recompute
 
 
 def texts_of(columns):
     """Texts with these statistics, each [texts]."""
-    return Texts.of_frame(pd.DataFrame(columns))
+    return Texts.from_frame(pd.DataFrame(columns))
 
 
 def measured(n=60, seed=0, unreached=0.0):
@@ -61,12 +61,12 @@ def by_hand(columns, wanted):
 def test_faithfulness_is_the_mean_of_its_parts_and_its_jackknife_leaves_each_text_out(n, seed, un):
     columns = measured(n, seed, un)
     everyone = np.arange(n)
-    found = placed(texts_of(columns))
+    found = compute_faithfulness(texts_of(columns))
     whole = by_hand(columns, everyone >= 0)
     assert found.score.value == pytest.approx(whole, abs=1e-9)
     without = np.array([by_hand(columns, everyone != k) for k in everyone])
     expected = n * whole - (n - 1) * without
-    np.testing.assert_allclose(contributions(texts_of(columns)), expected, atol=1e-7)
+    np.testing.assert_allclose(compute_contributions(texts_of(columns)), expected, atol=1e-7)
     assert found.score.n == n
 
 
@@ -79,7 +79,7 @@ def test_each_part_is_of_the_texts_that_have_it():
                 columns[name] = np.where(gone, np.nan, columns[name])
         if part == "fraction_to_lose_lead":
             columns["lead_is_lost"] = np.where(gone, np.nan, columns["lead_is_lost"])
-    found = placed(texts_of(columns))
+    found = compute_faithfulness(texts_of(columns))
     assert found.score.value == pytest.approx(by_hand(columns, np.full(80, True)), abs=1e-9)
     assert found.parts["mass"].n == np.isfinite(columns["mass@attention"]).sum()
 
@@ -94,31 +94,31 @@ def test_a_part_of_few_texts_is_not_counted_beside_parts_of_many():
             for name, values in columns.items()
         }
         texts = texts_of(few)
-        found = placed(texts)
+        found = compute_faithfulness(texts)
         assert list(found.parts) == [part.key for part in counted]
-        assert found.score == placed(texts, parts=counted).score
-        assert np.isclose(contributions(texts).mean(), contributions(texts, parts=counted).mean())
+        assert found.score == compute_faithfulness(texts, parts=counted).score
+        assert np.isclose(compute_contributions(texts).mean(), compute_contributions(texts, parts=counted).mean())
     all_few = {name: values[:9] for name, values in columns.items()}
-    assert list(placed(texts_of(all_few)).parts) == ["importance", "erasure", "removal", "mass"]
+    assert list(compute_faithfulness(texts_of(all_few)).parts) == ["importance", "erasure", "removal", "mass"]
 
 
 def test_two_parts_are_needed_and_what_was_not_asked_is_left_out():
     columns = measured()
     one = {name: values for name, values in columns.items() if name.startswith("importance")}
-    assert placed(texts_of(one)).score.n == 0
-    assert set(placed(texts_of(one)).parts) == {"importance"}
+    assert compute_faithfulness(texts_of(one)).score.n == 0
+    assert set(compute_faithfulness(texts_of(one)).parts) == {"importance"}
     two = {name: v for name, v in columns.items() if name.startswith(("importance", "mass"))}
-    parts = [part_of(texts_of(columns), part).value for part in (IMPORTANCE, MASS)]
-    assert placed(texts_of(two)).score.value == pytest.approx(np.mean(parts))
+    parts = [estimate_part(texts_of(columns), part).value for part in (IMPORTANCE, MASS)]
+    assert compute_faithfulness(texts_of(two)).score.value == pytest.approx(np.mean(parts))
 
 
 def test_the_parts_of_another_ranking_are_read_by_its_name():
     columns = measured()
     others = {name.replace("@attention", "@product"): v for name, v in columns.items()}
     both = texts_of(columns | others | {"removal@product": columns["removal@random"]})
-    assert part_of(both, REMOVAL, "product").value == pytest.approx(0, abs=1e-12)
-    assert part_of(both, MASS, "product") == part_of(both, MASS)
-    assert part_of(both, MASS, "rollout").n == 0
+    assert estimate_part(both, REMOVAL, "product").value == pytest.approx(0, abs=1e-12)
+    assert estimate_part(both, MASS, "product") == estimate_part(both, MASS)
+    assert estimate_part(both, MASS, "rollout").n == 0
 
 
 def default_and_other(largest_of_default):
@@ -137,18 +137,18 @@ def default_and_other(largest_of_default):
 
 
 def test_a_class_in_which_nothing_matters_is_said_by_default():
-    assert said_by_default(*default_and_other(0.02)) == ["other"]
+    assert find_default_classes(*default_and_other(0.02)) == ["other"]
 
 
 def test_a_class_with_tokens_that_matter_is_not_said_by_default_however_badly_it_is_shown():
-    assert said_by_default(*default_and_other(0.4)) == []
+    assert find_default_classes(*default_and_other(0.4)) == []
 
 
 def test_classes_of_few_texts_or_all_classes_are_not_said_by_default():
     texts, classes = default_and_other(0.02)
-    assert said_by_default(texts, {"other": classes["other"]} | {"one": classes["positive"]}) == [
+    assert find_default_classes(texts, {"other": classes["other"]} | {"one": classes["positive"]}) == [
         "other"
     ]
     few = np.zeros(120, dtype=bool)
     few[115:] = True
-    assert said_by_default(texts, {"few": few, "rest": ~few}) == []
+    assert find_default_classes(texts, {"few": few, "rest": ~few}) == []

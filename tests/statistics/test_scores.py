@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import mannwhitneyu
 
-from hf_attnprobe.statistics.scores import compare_scores, find_score, metrics
+from hf_attnprobe.statistics.scores import compare_scores, find_score, compute_metrics
 
 
 LABELS = np.array([0, 0, 1, 1, 1, 0])
@@ -17,18 +17,18 @@ def binary(p):
 
 def test_metrics_on_a_hand_computed_case():
     # Predicted 0 1 1 1 0 0: two hits, one false alarm, one miss. Pairs (negative, positive) in order: 8 of 9.
-    found = metrics(LABELS, binary([0.1, 0.6, 0.7, 0.9, 0.4, 0.2]))
+    found = compute_metrics(LABELS, binary([0.1, 0.6, 0.7, 0.9, 0.4, 0.2]))
     assert found == pytest.approx({"f1": 2 * 2 / (3 + 3), "accuracy": 4 / 6, "roc_auc": 8 / 9})
 
 
 def test_f1_of_three_classes_is_the_mean_over_them():
     labels, predicted = np.array([0, 0, 1, 2]), np.array([0, 1, 1, 0])
-    found = metrics(labels, np.eye(3)[predicted])
+    found = compute_metrics(labels, np.eye(3)[predicted])
     assert found == pytest.approx({"f1": (1 / 2 + 2 / 3 + 0) / 3, "accuracy": 2 / 4})
 
 
 def test_a_model_that_predicts_no_positive_has_f1_zero_and_one_class_no_auc():
-    found = metrics(np.zeros(3, dtype=int), binary([0.1, 0.2, 0.3]))
+    found = compute_metrics(np.zeros(3, dtype=int), binary([0.1, 0.2, 0.3]))
     assert found["f1"] == 0 and found["accuracy"] == 1 and np.isnan(found["roc_auc"])
 
 
@@ -37,7 +37,7 @@ def test_a_model_that_predicts_no_positive_has_f1_zero_and_one_class_no_auc():
     [([0.1, 0.4, 0.35, 0.8], [0, 0, 1, 1], 0.75), ([0.9, 0.9], [0, 1], 0.5), ([0.9], [1], np.nan)],
 )
 def test_area_under_the_curve_by_hand(p, labels, expected):
-    found = metrics(np.array(labels), binary(p))["roc_auc"]
+    found = compute_metrics(np.array(labels), binary(p))["roc_auc"]
     assert found == pytest.approx(expected, nan_ok=True)
 
 
@@ -90,7 +90,7 @@ def test_resampled_scores_are_those_of_the_resampled_texts():
     )
     counts = np.random.default_rng(5).multinomial(30, np.full(30, 1 / 30), 1000)
     f1 = [
-        metrics(labels[rows], binary(p[rows]))["f1"]
+        compute_metrics(labels[rows], binary(p[rows]))["f1"]
         for rows in (np.repeat(np.arange(30), row) for row in counts)
     ]
     assert value == pytest.approx(tuple(np.percentile(f1, [2.5, 97.5])))

@@ -5,10 +5,10 @@ import pytest
 import scipy.stats
 
 from hf_attnprobe.statistics.estimates import (
-    ONE_COLUMN,
-    critical_value,
-    mean_interval,
-    simultaneous_interval,
+    SINGLE_CRITICAL_VALUE,
+    estimate_critical_value,
+    compute_mean_interval,
+    compute_simultaneous_interval,
 )
 
 
@@ -16,8 +16,8 @@ from hf_attnprobe.statistics.estimates import (
 def test_they_contain_each_ones_own(n_columns):
     rng = np.random.default_rng(n_columns)
     values = rng.lognormal(size=(50, n_columns))
-    low, high = simultaneous_interval(values)
-    alone = mean_interval(values)
+    low, high = compute_simultaneous_interval(values)
+    alone = compute_mean_interval(values)
     assert (low <= alone[0]).all() and (high >= alone[1]).all()
     if n_columns == 1:
         np.testing.assert_allclose(np.stack([low, high]), alone)
@@ -27,11 +27,11 @@ def test_the_critical_value_lies_between_one_column_and_independent_ones():
     rng = np.random.default_rng(0)
     n = 2000
     alone = rng.standard_normal((n, 1))
-    same = critical_value(np.repeat(alone, 20, axis=1))
-    apart = critical_value(rng.standard_normal((n, 20)))
+    same = estimate_critical_value(np.repeat(alone, 20, axis=1))
+    apart = estimate_critical_value(rng.standard_normal((n, 20)))
     shared = alone + rng.standard_normal((n, 20))
-    some = critical_value(shared)
-    assert critical_value(5 + 3 * shared) == pytest.approx(some)  # of no place and no unit
+    some = estimate_critical_value(shared)
+    assert estimate_critical_value(5 + 3 * shared) == pytest.approx(some)  # of no place and no unit
     sidak = scipy.stats.norm.ppf((1 + 0.95 ** (1 / 20)) / 2)
     assert same == pytest.approx(1.96, abs=0.15) and apart == pytest.approx(sidak, abs=0.1)
     assert same < some < apart <= sidak
@@ -43,10 +43,10 @@ def test_texts_without_a_value_are_left_out_of_their_column_alone():
     values[::2, 1] = np.nan
     values[:, 2] = np.nan
     values[0, 2] = 1.0
-    critical = critical_value(values)
-    low, high = simultaneous_interval(values)
+    critical = estimate_critical_value(values)
+    low, high = compute_simultaneous_interval(values)
     for k, kept in ((0, values[:, 0]), (1, values[1::2, 1])):
-        expected = mean_interval(kept[:, None], critical=critical)[:, 0]
+        expected = compute_mean_interval(kept[:, None], critical_value=critical)[:, 0]
         assert (low[k], high[k]) == pytest.approx(tuple(expected))
     assert np.isnan([low[2], high[2]]).all()  # one text has no interval
 
@@ -56,15 +56,15 @@ def test_columns_without_variation():
     varying = rng.standard_normal((100, 5))
     constant = np.column_stack([np.full(100, 0.1), np.zeros(100), np.ones(100)])
     values = np.hstack([varying, constant])
-    low, high = simultaneous_interval(values)
-    np.testing.assert_array_equal(np.stack([low, high])[:, :5], simultaneous_interval(varying))
+    low, high = compute_simultaneous_interval(values)
+    np.testing.assert_array_equal(np.stack([low, high])[:, :5], compute_simultaneous_interval(varying))
     assert low[5] == high[5] == pytest.approx(0.1)
     # All texts agree: a share is still not known to a point.
     assert low[6] == 0 and high[6] > 0.03 and high[7] == 1 and low[7] < 0.97
-    assert simultaneous_interval(constant[:, :1]).shape == (2, 1)
-    assert np.isnan(simultaneous_interval(np.full((5, 2), np.nan))).all()
-    assert np.isnan(simultaneous_interval(np.empty((0, 2)))).all()
-    assert simultaneous_interval(np.empty((5, 0))).shape == (2, 0)
+    assert compute_simultaneous_interval(constant[:, :1]).shape == (2, 1)
+    assert np.isnan(compute_simultaneous_interval(np.full((5, 2), np.nan))).all()
+    assert np.isnan(compute_simultaneous_interval(np.empty((0, 2)))).all()
+    assert compute_simultaneous_interval(np.empty((5, 0))).shape == (2, 0)
 
 
 @pytest.mark.parametrize(("hits", "n"), [(0, 249), (1, 249), (100, 200), (30, 30)])
@@ -73,20 +73,20 @@ def test_a_share_has_the_interval_of_scipy(hits, n):
     column = (np.arange(n) < hits).astype(float)[:, None]
     others = np.random.default_rng(6).standard_normal((n, 20))
     for columns, critical in (
-        (column, ONE_COLUMN),
-        (np.hstack([column, others]), critical_value(np.hstack([column, others]))),
+        (column, SINGLE_CRITICAL_VALUE),
+        (np.hstack([column, others]), estimate_critical_value(np.hstack([column, others]))),
     ):
         level = 2 * scipy.stats.norm.cdf(critical) - 1
         expected = scipy.stats.binomtest(hits, n).proportion_ci(level, method="exact")
-        assert simultaneous_interval(columns)[:, 0] == pytest.approx(
+        assert compute_simultaneous_interval(columns)[:, 0] == pytest.approx(
             (expected.low, expected.high), abs=1e-6
         )
 
 
 def test_the_same_seed_gives_the_same_interval_and_the_order_of_heads_no_other():
     values = np.random.default_rng(5).lognormal(size=(60, 12))
-    found = simultaneous_interval(values, seed=3)
-    np.testing.assert_array_equal(found, simultaneous_interval(values, seed=3))
+    found = compute_simultaneous_interval(values, seed=3)
+    np.testing.assert_array_equal(found, compute_simultaneous_interval(values, seed=3))
     np.testing.assert_allclose(
-        found[:, ::-1], simultaneous_interval(values[:, ::-1], seed=3), rtol=1e-9
+        found[:, ::-1], compute_simultaneous_interval(values[:, ::-1], seed=3), rtol=1e-9
     )

@@ -7,23 +7,23 @@ import pandas as pd
 import pytest
 
 from hf_attnprobe.data.examples import DatasetName
-from hf_attnprobe.faithfulness.registry import readings
-from hf_attnprobe.reports.report import Report, from_json
-from hf_attnprobe.reports.result import extras_to_json, to_json
+from hf_attnprobe.faithfulness.registry import load_readings
+from hf_attnprobe.reports.report import Report, parse_report
+from hf_attnprobe.reports.result import convert_extras_to_json, convert_report_to_json
 from hf_attnprobe.statistics.rows import Rows
 from hf_attnprobe.statistics.summary import (
     Statistic,
     find_statistic,
-    key_of,
-    position,
-    sentence,
+    parse_key,
+    get_sort_key,
+    describe_statistic,
     summarize,
 )
 from tests.helpers.synthetic_rows import rows_of_texts
 
 
 DATA = DatasetName("d", "test")
-READINGS = readings()
+READINGS = load_readings()
 TOLD = {"asked_for": {"model": "m", "dataset": "d"}}
 
 
@@ -67,23 +67,23 @@ def report_of(rows, statistics=None, **more):
     if statistics is None:
         statistics = summarize(rows, ["neg", "pos"], READINGS)
     n = rows.example_id.nunique()
-    return Report("m", DATA, n, 0, statistics, TOLD, rows=Rows.of(rows), **more)
+    return Report("m", DATA, n, 0, statistics, TOLD, rows=Rows.coerce(rows), **more)
 
 
 def test_readings_name_the_numbers():
     statistics = summarize(rows(), ["a", "b"], READINGS)
-    assert sentence(find_statistic(statistics, "epsilon_max_jsd@0.05"), READINGS).startswith(
+    assert describe_statistic(find_statistic(statistics, "epsilon_max_jsd@0.05"), READINGS).startswith(
         "the farthest attention found that keeps the output within 0.05"
     )
-    assert f"{find_statistic(statistics, 'median_tvd').mean:.2f}" in sentence(
+    assert f"{find_statistic(statistics, 'median_tvd').mean:.2f}" in describe_statistic(
         find_statistic(statistics, "median_tvd"), READINGS
     )
 
 
 def test_report_survives_json_and_renders():
     report = report_of(rows(20, 20))
-    again = from_json(to_json(report) | extras_to_json(report))
-    assert to_json(again) == to_json(report)
+    again = parse_report(convert_report_to_json(report) | convert_extras_to_json(report))
+    assert convert_report_to_json(again) == convert_report_to_json(report)
     text, markdown = report.to_text(verbose=True), report.to_markdown()
     assert "undefined" in text and "nan" not in text
     assert "whose largest weight is in [0.75, 1.00]" in markdown and "[0.75, 1.00)" not in markdown
@@ -109,10 +109,10 @@ def report(audited):
 
 def test_keys_are_numbers_or_words_and_each_kind_has_its_order():
     names = ("median_tvd", "a@0.05", "a@1e-3", "a@random")
-    assert [key_of(name) for name in names] == [None, 0.05, 0.001, "random"]
+    assert [parse_key(name) for name in names] == [None, 0.05, 0.001, "random"]
     names = ["f@zebra", "f@product", "f@0.5", "f@random", "f@aardvark", "f@0.05", "f@attention"]
     ordered = ["f@0.05", "f@0.5", "f@random", "f@attention", "f@product", "f@aardvark", "f@zebra"]
-    assert sorted(names, key=position) == ordered
+    assert sorted(names, key=get_sort_key) == ordered
 
 
 def test_every_comparison_of_rankings_is_a_line_of_its_test(report):
@@ -126,7 +126,7 @@ def test_every_comparison_of_rankings_is_a_line_of_its_test(report):
         assert float(p.lstrip("< ")) == pytest.approx(c.adjusted_p_value, abs=1e-3)
     n_tests = len({c.test for c in report.comparisons})
     assert markdown.count("corrected by Holm over the") == n_tests == 2
-    again = from_json(to_json(report) | extras_to_json(report))
+    again = parse_report(convert_report_to_json(report) | convert_extras_to_json(report))
     assert again.comparisons == report.comparisons
     again = dataclasses.replace(again, rows=report.rows, examples=report.examples)
     assert again.to_text(verbose=True) == report.to_text(verbose=True)
