@@ -1,7 +1,7 @@
-"""The verb ``demo``: the main job on data whose answer is known.
+"""The command ``attnprobe demo``: train and audit a model on data whose explanation is known.
 
-What computes is imported when it is needed. It trains, audits, and says whether attention finds
-the words that decide a text's label.
+Every generated text has known words that decide its label, so the demonstration can report whether
+attention finds them. Slow imports happen inside the functions.
 """
 
 import shutil
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 from hf_attnprobe.audits.api import audit
 from hf_attnprobe.audits.options import AuditOptions
 from hf_attnprobe.core.distributed import check_one_process
-from hf_attnprobe.core.options import LARGEST_SEED, Options, option, public_function
+from hf_attnprobe.core.options import MAX_SEED, Options, option, public_function
 from hf_attnprobe.storage.folders import alone_in, write_json
 from hf_attnprobe.training.options import TrainingOptions
 
@@ -22,41 +22,49 @@ if TYPE_CHECKING:
 
     from hf_attnprobe.reports.report import Report
 
-MARK = "demo.json"  # says that everything in a folder is a demo's
+
+MARKER_FILE = "demo.json"
+"""File that marks a folder whose contents belong to a demonstration and may be replaced."""
+
 N_QUESTIONS = 60
-TEMPLATE = "{context}\n\n{question}"
-WIDTH = 64  # of word vectors and encoder
+"""Number of questions that the language model answers."""
+
+PROMPT_TEMPLATE = "{context}\n\n{question}"
+"""Prompt of the language model."""
+
+LAYER_WIDTH = 64
+"""Size of the classifier's embeddings and of its encoder."""
 
 
 @dataclass(frozen=True)
 class DemoOptions(Options):
-    """The classifier of :func:`hf_attnprobe.demonstration`, and how much it is trained."""
+    """Options of :func:`demo`: the classifier and its training."""
 
     encoder: Literal["bilstm", "bigru", "orthogonal_lstm", "cnn", "mlp", "none"] = option(
         "bilstm", "encoder of the classifier"
     )
     n_examples: int = option(
         3000,
-        "generated texts; two thirds train, a sixth is audited",
+        "generated texts: two thirds for training, a sixth for the audit",
         at_least=1,
         at_most=10_000_000,
     )
     language_model: bool = option(
         False,
-        "train a small decoder that answers from passages, in place of the classifier; of the "
-        "other options it uses the seed alone",
+        "train a small decoder that answers questions about passages, instead of the classifier; "
+        "only --seed applies to it",
     )
-    epochs: int = option(6, "epochs of the training", at_least=1, at_most=100_000)
-    seed: int = option(0, "seed of everything random", at_least=0, at_most=LARGEST_SEED)
+    epochs: int = option(6, "training epochs", at_least=1, at_most=100_000)
+    seed: int = option(0, "seed of all random numbers", at_least=0, at_most=MAX_SEED)
 
 
-FOUND = {
+RATIONALE_STATISTICS = {
     "attention": "token_f1@attention",
     "gradient × input": "token_f1@input_gradient",
-    "leaving out": "token_f1@leave_one_out",
+    "leave-one-out": "token_f1@leave_one_out",
     "chance": "rationale_size",
 }
-"""Statistics of the test plausibility, by what is ranked."""
+"""Statistic that measures how well each ranking finds the deciding words."""
 
 
 @public_function
@@ -66,30 +74,34 @@ def demo(
     options: DemoOptions = DemoOptions(),
     progress: bool = True,
 ) -> "tuple[Report, dict[str, float]]":
-    """Trains an attention classifier on generated reviews and audits it.
+    """Train an attention classifier on generated reviews and audit it.
+
+    Example::
+
+        report, metrics = demo("my-demo", options=DemoOptions(encoder="cnn"))
 
     Args:
-        output_dir: the model goes to ``model`` in it, its texts to ``data``, the audit to
-            ``audit``. Those of an earlier demo are replaced.
-        options: the classifier, and how much data.
-        progress: show bars on stderr.
+        output_dir: folder for the subfolders ``model``, ``data`` and ``audit``. The results of an
+            earlier demonstration are replaced.
+        options: the classifier, its training, and the amount of data.
+        progress: show progress bars on stderr.
 
     Returns:
-        report: of the audit.
-        metrics: scores of the model in [0, 1], by name.
+        report: report of the audit.
+        metrics: metrics of the classifier on the test texts, in [0, 1], by name.
 
     Raises:
-        AttnProbeError: too few examples, or a folder with other files.
+        AttnProbeError: If there are too few examples, or the folder contains other files.
     """
-    from hf_attnprobe.data.synthetic import rationale_dataset
+    from hf_attnprobe.data.synthetic import make_rationale_dataset
 
     check_one_process("demo")
-    data = rationale_dataset(options.n_examples, seed=options.seed)
-    with alone_in(output_dir, MARK) as folder:
-        write_json(folder / MARK, asdict(options))
-        # The audit of an earlier demo's model.
+    data = make_rationale_dataset(options.n_examples, seed=options.seed)
+    with alone_in(output_dir, MARKER_FILE) as folder:
+        write_json(folder / MARKER_FILE, asdict(options))
+        # An audit of an earlier demonstration belongs to another model.
         shutil.rmtree(folder / "audit", ignore_errors=True)
-        metrics = _trained(data, folder, options, progress)
+        metrics = _train_model(data, folder, options, progress)
         data.save_to_disk(folder / "data")
         report = audit(
             folder / "model",
@@ -107,34 +119,38 @@ def demo_language_model(
     seed: int = 0,
     progress: bool = True,
 ) -> "Report":
-    """Trains a small decoder to answer from passages and audits it.
+    """Train a small decoder to answer questions about passages, and audit it.
 
-    What every answer rests on is known: one record of the passage, see
+    Each answer is known to depend on one record of its passage, see
     :mod:`hf_attnprobe.data.synthetic`.
 
     Args:
-        output_dir, progress: as for :func:`demo`.
-        seed: of weights, passages and questions.
+        output_dir: folder for the model, the questions and the audit.
+        seed: seed of weights, passages and questions.
+        progress: show progress bars on stderr.
 
     Returns:
         The report of the audit.
+
+    Raises:
+        AttnProbeError: If the folder contains other files.
     """
     import datasets
 
     from hf_attnprobe.data.specs import Answers
-    from hf_attnprobe.data.synthetic import record_questions
+    from hf_attnprobe.data.synthetic import generate_record_questions
     from hf_attnprobe.training.decoder import train_decoder
 
     check_one_process("demo")
-    asked = datasets.Dataset.from_list([*record_questions(N_QUESTIONS, seed=seed)])
-    with alone_in(output_dir, MARK) as folder:
-        write_json(folder / MARK, {"language_model": True, "seed": seed})
+    questions = datasets.Dataset.from_list([*generate_record_questions(N_QUESTIONS, seed=seed)])
+    with alone_in(output_dir, MARKER_FILE) as folder:
+        write_json(folder / MARKER_FILE, {"language_model": True, "seed": seed})
         shutil.rmtree(folder / "audit", ignore_errors=True)
         train_decoder(folder / "model", seed=seed, progress=progress)
-        asked.to_json(folder / "questions.jsonl")
+        questions.to_json(folder / "questions.jsonl")
         return audit(
             folder / "model",
-            Answers(folder / "questions.jsonl", units="passage", template=TEMPLATE),
+            Answers(folder / "questions.jsonl", units="passage", template=PROMPT_TEMPLATE),
             ["default", "head_roles", "head_ablation"],
             options=AuditOptions(seed=seed, heads=["all"]),
             output_dir=folder / "audit",
@@ -142,18 +158,18 @@ def demo_language_model(
         )
 
 
-def _trained(
+def _train_model(
     data: "datasets.DatasetDict",
     folder: Path,
     options: DemoOptions,
     progress: bool,
 ) -> dict[str, float]:
-    """Trains the demo's classifier into ``model`` of its folder; its scores."""
+    """Train the classifier, save it in the subfolder ``model``, and return its metrics."""
     from hf_attnprobe.models.attention_classifier import AttentionClassifierConfig
     from hf_attnprobe.training.classifier import train_classifier
 
     config = AttentionClassifierConfig(
-        encoder=options.encoder, embedding_size=WIDTH, encoder_size=WIDTH
+        encoder=options.encoder, embedding_size=LAYER_WIDTH, encoder_size=LAYER_WIDTH
     )
     _, _, metrics = train_classifier(
         config,
@@ -167,12 +183,21 @@ def _trained(
     return metrics
 
 
-def rationale_line(report: "Report") -> str:
-    """Says how well rankings find the words that are known to decide, on one line."""
-    from hf_attnprobe.reports.first_screen import whole
+def format_rationale_line(report: "Report") -> str:
+    """Return a line on how well each ranking finds the words that are known to decide.
 
-    found = {name: whole(report, statistic) for name, statistic in FOUND.items()}
+    Args:
+        report: report of the demonstration's audit.
+    """
+    from hf_attnprobe.reports.first_screen import find_model_statistic
+
+    statistics = {
+        name: find_model_statistic(report, statistic)
+        for name, statistic in RATIONALE_STATISTICS.items()
+    }
     shares = " · ".join(
-        f"{name} {share.mean:.0%}" for name, share in found.items() if share is not None
+        f"{name} {statistic.mean:.0%}"
+        for name, statistic in statistics.items()
+        if statistic is not None
     )
-    return f"deciding words, of as many ranked first: {shares} ({report.n} texts)"
+    return f"deciding words among as many top-ranked words: {shares} ({report.n} texts)"

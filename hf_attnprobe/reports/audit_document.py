@@ -1,4 +1,7 @@
-"""An audit as a document; the terminal shows its first screen. Pure."""
+"""Document of an audit's report: the first screen, example texts, questions, heads and settings.
+
+Start reading at :func:`build_audit_document`.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -6,72 +9,77 @@ from pathlib import Path
 from typing import Any
 
 from hf_attnprobe.core import formatting as markdown
-from hf_attnprobe.core.serialization import read_packaged
+from hf_attnprobe.core.serialization import read_package_yaml
 from hf_attnprobe.documents.blocks import (
-    Answered,
+    AnswerBlock,
     Block,
     Code,
+    CodeBlock,
+    Collapsible,
+    DefinitionList,
     Document,
-    Facts,
-    Folded,
-    Listing,
+    ExampleTexts,
+    InlineText,
     Note,
     Section,
     Strong,
     Table,
-    Texts,
-    glossary,
+    build_glossary,
 )
-from hf_attnprobe.documents.blocks import (
-    Words as Said,
-)
-from hf_attnprobe.faithfulness.registry import tests
+from hf_attnprobe.faithfulness.registry import load_tests
 from hf_attnprobe.plots.chart import Chart
-from hf_attnprobe.plots.shown_text import FIRST, ShownText
+from hf_attnprobe.plots.highlighted_text import REASON_ORDER, HighlightedText
 from hf_attnprobe.protocol import AnswersFromPassage
-from hf_attnprobe.reports.charts import audit_charts
+from hf_attnprobe.reports.charts import build_audit_charts
 from hf_attnprobe.reports.first_screen import (
-    first_screen,
-    line_of,
-    rankings,
-    whole,
+    build_first_screen,
+    build_number_line,
+    build_rankings_table,
+    find_model_statistic,
 )
 from hf_attnprobe.reports.head_tables import (
-    HOW_TO_READ,
-    has_several,
-    head_maps,
-    head_table,
-    heads_of,
-    part_section,
-    prune_table,
-    prune_title,
-    tested_heads,
-    which_heads,
+    HEAD_TABLE_NOTE,
+    build_head_maps,
+    build_head_table,
+    build_parts_section,
+    build_prune_table,
+    describe_important_heads,
+    format_prune_title,
+    has_several_heads,
+    list_heads,
+    list_tested_heads,
 )
-from hf_attnprobe.reports.number_tables import JUDGED, judged, numbers_section
-from hf_attnprobe.reports.result import AuditResult, to_json
+from hf_attnprobe.reports.number_tables import (
+    USER_SCORES_KEY,
+    build_numbers_section,
+    build_user_scores_blocks,
+)
+from hf_attnprobe.reports.result import AuditResult, convert_report_to_json
 from hf_attnprobe.reports.verdict import (
     QUESTION,
-    least_texts,
-    may_be_shown,
-    sentence,
-    what_is_missing,
-    zero_ablation_only,
+    advise_on_display,
+    describe_zero_ablation_limit,
+    explain_open_answer,
+    format_sentence,
+    get_min_texts,
 )
-from hf_attnprobe.statistics.calibration_table import known_truth, nearest_sentence
-from hf_attnprobe.statistics.estimates import MIN_SHOWN
-from hf_attnprobe.statistics.heads import EVERYWHERE, Place
-from hf_attnprobe.statistics.questions import EVERY_QUESTION
-from hf_attnprobe.statistics.summary import site_of_model
+from hf_attnprobe.statistics.calibration_table import (
+    describe_nearest_kinds,
+    load_calibration_table,
+)
+from hf_attnprobe.statistics.estimates import MIN_DISPLAYED_TEXTS
+from hf_attnprobe.statistics.heads import ALL_ATTENTION_SITE, LayerHead
+from hf_attnprobe.statistics.questions import ALL_QUESTIONS
+from hf_attnprobe.statistics.summary import find_model_site
 from hf_attnprobe.statistics.verdicts import (
-    ANSWERS,
-    MAY_I,
+    ANSWER_SET,
+    DISPLAY_QUESTION,
     RULES,
     Finding,
-    asked_by,
-    by_rule,
+    choose_question_set,
+    index_by_rule,
 )
-from hf_attnprobe.statistics.wording import Words
+from hf_attnprobe.statistics.wording import Wording
 from hf_attnprobe.storage.provenance import (
     flat,
     in_words,
@@ -80,388 +88,463 @@ from hf_attnprobe.storage.provenance import (
 )
 
 
-GLOSSARY: Mapping[str, str] = read_packaged(
+GLOSSARY: Mapping[str, str] = read_package_yaml(
     Path(__file__).with_name("glossary.yaml"), Mapping[str, str]
 )
-"""What the words of a report mean, for who has read none of the papers."""
+"""Explanations of the technical terms in reports, for readers who do not know the papers."""
 
-MOST_EMBEDDED = 60
-"""Statistics that the data of a page has at most."""
+MAX_EMBEDDED_STATISTICS = 60
+"""Number of statistics above which a page does not embed them as JSON."""
+
+N_VISIBLE_TEXTS = 3
+"""Number of example texts that a page shows at once; it collapses the others."""
+
+MAX_LISTED_CLASSES = 6
+"""Number of classes above which a report states only how many there are."""
 
 
-def document_of(report: AuditResult) -> Document:
-    """An audit as a document, for every output format.
+def build_audit_document(report: AuditResult) -> Document:
+    """Build the document of an audit's report.
 
     Args:
-        report: with its rows; without them there are no charts and no intervals of heads.
+        report: the result, with its rows; without rows there are no charts and no intervals for
+            single heads.
     """
-    words, shown = report.words, _on_page(report.examples)
-    attention = attention_line(report) or "not known"
-    sections = [
+    words, displayed_texts = report.words, _select_displayed_texts(report.examples)
+    attention = describe_attention_site(report) or "unknown"
+    text_blocks: list[Block] = []
+    if displayed_texts:
+        text_blocks = [
+            ExampleTexts(displayed_texts[:N_VISIBLE_TEXTS]),
+            Note(f"Attention: {attention}"),
+        ]
+    open_sections = [
+        Section(_format_texts_title(displayed_texts, words), text_blocks, id="texts"),
         Section(
-            _texts_title(shown, words),
-            [Texts(shown[:N_FIRST]), Note(f"Attention: {attention}")] if shown else [],
-            id="texts",
+            DISPLAY_QUESTION,
+            [" ".join(advise_on_display(report.findings, words))],
         ),
         Section(
-            MAY_I,
-            [" ".join(may_be_shown(report.findings, words))],
+            "User-provided scores",
+            build_user_scores_blocks(report),
+            id="user-scores",
+            in_short_report=True,
         ),
-        Section("The given scores", judged(report), id="given", brief=True),
         Section(
             "Other rankings of the same texts",
-            [rankings(report)],
+            [build_rankings_table(report)],
             id="rankings",
         ),
-        heads_section(report),
-        part_section(report.statistics),
+        build_heads_section(report),
+        build_parts_section(report.statistics),
     ]
-    folded = [
-        questions(report),
-        Section(f"More {words.texts}", [Texts(shown[N_FIRST:])], id="more-texts"),
-        audited(report),
-        not_tested(report),
-        origin(report),
-        numbers_section(report),
+    collapsed_sections = [
+        build_questions_section(report),
+        Section(
+            f"More {words.texts}",
+            [ExampleTexts(displayed_texts[N_VISIBLE_TEXTS:])],
+            id="more-texts",
+        ),
+        build_subject_section(report),
+        build_limitations_section(report),
+        build_provenance_section(report),
+        build_numbers_section(report),
     ]
-    meanings = glossary([*sections, *folded], GLOSSARY)
+    meanings = build_glossary([*open_sections, *collapsed_sections], GLOSSARY)
     return Document(
         f"Does attention explain {report.model}?",
-        first_screen(report),
+        build_first_screen(report),
         [
-            *sections,
-            *(replace(part, folded=True) for part in [*folded, meanings]),
+            *open_sections,
+            *(replace(section, is_collapsed=True) for section in [*collapsed_sections, meanings]),
         ],
-        data=page_data(report),
+        data=select_page_data(report),
         heading=QUESTION,
     )
 
 
-N_FIRST = 3
-"""Texts that are seen at once: one where attention is right, one where not, a wrong prediction."""
+def _format_texts_title(displayed_texts: Sequence[HighlightedText], words: Wording) -> str:
+    """Return the heading of the example texts, such as "Three texts"."""
+    texts = words.texts
+    singular = texts.removesuffix("s")
+    titles = (texts, f"one {singular}", f"two {texts}", f"three {texts}")
+    return titles[len(displayed_texts[:N_VISIBLE_TEXTS])].capitalize()
 
 
-def _texts_title(shown: Sequence[ShownText], words: Words) -> str:
-    """Returns how many texts are seen at once, as a heading."""
-    texts, n_seen = words.texts, len(shown[:N_FIRST])
-    one = texts.removesuffix("s")
-    counted = (texts, f"one {one}", f"two {texts}", f"three {texts}")
-    return counted[n_seen].capitalize()
+def select_page_data(report: AuditResult) -> dict[str, Any]:
+    """Return the results for programs, small enough to be embedded in a page.
 
+    If there are many statistics, they are omitted, and ``left_out`` names the lists that only
+    ``summary.json`` contains.
 
-def page_data(report: AuditResult) -> dict[str, Any]:
-    """The report for machines, short enough for a page.
-
-    Of many statistics it has none; ``left_out`` names the lists that ``summary.json`` has.
+    Args:
+        report: the result.
     """
-    data = to_json(report)
-    if len(report.statistics) <= MOST_EMBEDDED:
+    data = convert_report_to_json(report)
+    if len(report.statistics) <= MAX_EMBEDDED_STATISTICS:
         return data
-    cut: dict[str, list] = {"statistics": [], "comparisons": []}
-    return {**data, **cut, "left_out": list(cut)}
+    omitted: dict[str, list] = {"statistics": [], "comparisons": []}
+    return {**data, **omitted, "left_out": list(omitted)}
 
 
-def predicts_note(report: AuditResult) -> list[str]:
-    """What the model predicts, and what a change, a flip and a loss of it mean."""
+def describe_prediction(report: AuditResult) -> list[str]:
+    """Return a note on the predictions and on what a change, a flip and a loss of them mean.
+
+    Args:
+        report: the result.
+    """
     words = report.words
     if not words.predicts:
         return []
     return [f"Predicts {words.predicts}. {words.meaning}".rstrip()]
 
 
-def units_note(report: AuditResult) -> list[str]:
-    """What texts and units are, unless they are texts of tokens."""
+def describe_units(report: AuditResult) -> list[str]:
+    """Return notes on texts and units, if they are not simply texts of tokens.
+
+    Args:
+        report: the result.
+    """
     notes = []
     columns = report.provenance.get("text_columns", "")
     if columns not in ("", "text", "sentence"):
-        notes.append(f"Columns read as texts: {columns}.")
+        notes.append(f"Columns that contain the texts: {columns}.")
     if report.provenance.get("attended") == "text":
         notes.append(
-            "This model attends to the first text of each pair; the second is its query, "
-            "which is neither explained, left out nor erased."
+            "This model attends to the first text of each pair. The second text is its query, which "
+            "is neither explained, left out nor erased."
         )
     segment = report.provenance.get("segment")
     if segment is not None:
-        first = segment == "text"
-        explained, held = ("first", "second") if first else ("second", "first")
+        explained, fixed = ("first", "second") if segment == "text" else ("second", "first")
         notes.append(
-            f"Importances, leaving out and erasure are about the {explained} text of each "
-            f"pair; the {held} stays as it is. Edits of attention reach both."
+            f"Importance, leave-one-out and erasure concern the {explained} text of each pair; the "
+            f"{fixed} text stays unchanged. Edits of attention concern both texts."
         )
     units = report.provenance.get("units")
     if units is not None:
         notes.append(
-            f"This model's attention weighs {units}: where tokens are spoken of, these are meant."
+            f"This model's attention weighs {units}; they take the role of tokens in this report."
         )
     return notes
 
 
-def target_note(report: AuditResult) -> list[str]:
-    """The explained class, if it is not the predicted one."""
-    targets: dict[str, list[str]] = {}
+def describe_targets(report: AuditResult) -> list[str]:
+    """Return notes on the explained class, if it is not the predicted class.
+
+    Args:
+        report: the result.
+    """
+    tests_by_target: dict[str, list[str]] = {}
     for test, options in report.provenance.get("options", {}).items():
         if options.get("target") is not None:
-            targets.setdefault(str(options["target"]), []).append(test)
+            tests_by_target.setdefault(str(options["target"]), []).append(test)
     return [
-        f"{', '.join(tests)}: these tests explain why a text is decided for the class {target} or "
-        f'not. There, "the predicted class" is the side that the text is on ({target}, or all '
-        "other classes together), and a decision flips where it changes sides."
-        for target, tests in targets.items()
+        f"{', '.join(tests)}: these tests explain the decision for or against the class {target}. "
+        f'There, "the predicted class" is the side of the text ({target}, or all other classes '
+        "together), and a decision flips if the text changes sides."
+        for target, tests in tests_by_target.items()
     ]
 
 
-def attention_line(report: AuditResult) -> str:
-    """Which attention is meant, and its share on tokens not shown; empty if unknown."""
-    which = report.provenance.get("attention")
-    if not which:
+def describe_attention_site(report: AuditResult) -> str:
+    """Return which attention the report displays, and its share on tokens that are not displayed.
+
+    Args:
+        report: the result.
+
+    Returns:
+        The description; empty if unknown.
+    """
+    description = report.provenance.get("attention")
+    if not description:
         return ""
-    sink, passage = (whole(report, name) for name in ("sink_share", "passage_share"))
+    sink = find_model_statistic(report, "sink_share")
+    passage = find_model_statistic(report, "passage_share")
     if sink and passage:
-        on_units = f"{passage.mean:.0%} of it on the passage, which is shown"
-        return f"{which}; {on_units}, {sink.mean:.0%} on the sink"
-    special = whole(report, "special_attention")
+        return (
+            f"{description}; {passage.mean:.0%} of it is on the passage, which is displayed, "
+            f"{sink.mean:.0%} on the sink"
+        )
+    special = find_model_statistic(report, "special_attention")
     if special is None or special.mean < 0.005:
-        return which
-    held = " and the text that is held" if report.provenance.get("segment") else ""
-    return f"{which}; {special.mean:.0%} of it on special tokens{held}, not shown"
+        return description
+    fixed_text = " and the fixed text" if report.provenance.get("segment") else ""
+    return (
+        f"{description}; {special.mean:.0%} of it is on special tokens{fixed_text}, "
+        "which are not displayed"
+    )
 
 
-# --- what was audited -------------------------------------------------------------------------
+# --- the audited model and texts --------------------------------------------------------------
 
 
-def audited(report: AuditResult) -> Section:
-    """Returns model, texts and seed, and what must be known of them."""
+def build_subject_section(report: AuditResult) -> Section:
+    """Build the section about the audited model, texts and attention.
+
+    Args:
+        report: the result.
+    """
     provenance = report.provenance
-    stands_by_texts = bool(_on_page(report.examples))
-    known: dict[str, Said | list[Said] | None] = {
+    has_displayed_texts = bool(_select_displayed_texts(report.examples))
+    definitions: dict[str, InlineText | list[InlineText] | None] = {
         "model": Code(report.model),
         "texts": (
             f"{report.n:,} of ",
             Code(str(report.dataset)),
-            _left_out(provenance),
+            _describe_skipped_texts(provenance),
         ),
-        "predicts": " ".join(predicts_note(report)).removeprefix("Predicts ") or None,
-        "classes": classes_note(report),
-        "attention": None if stands_by_texts else attention_line(report) or None,
-        "attention tested": _tested(report),
-        "how often it errs": _calibrated(report),
+        "predicts": " ".join(describe_prediction(report)).removeprefix("Predicts ") or None,
+        "classes": describe_classes(report),
+        "attention": None if has_displayed_texts else describe_attention_site(report) or None,
+        "attention tested": _describe_tested_attention(report),
+        "error rate": _describe_calibration(report),
         "seed": str(report.seed),
     }
-    notes = [*units_note(report), *target_note(report), *report.notes]
-    return Section("What was audited", [Facts(known), notes], id="audited")
+    notes = [*describe_units(report), *describe_targets(report), *report.notes]
+    return Section("What was audited", [DefinitionList(definitions), notes], id="audited")
 
 
-def _left_out(provenance: Mapping) -> str:
-    """What happened to texts that are too long or empty."""
-    asides = []
+def _describe_skipped_texts(provenance: Mapping) -> str:
+    """Return how many texts were truncated or skipped, in brackets."""
+    notes = []
     if provenance.get("truncated"):
-        asides.append(f"{provenance['truncated']} cut to the model's length")
+        notes.append(f"{provenance['truncated']} truncated to the model's maximum length")
     if provenance.get("skipped_empty"):
-        asides.append(f"{provenance['skipped_empty']} empty left out")
-    return f" ({', '.join(asides)})" if asides else ""
+        notes.append(f"{provenance['skipped_empty']} empty ones skipped")
+    return f" ({', '.join(notes)})" if notes else ""
 
 
-def _calibrated(report: AuditResult) -> str | None:
-    """How often such a verdict is wrong on models of known truth, and which are most like it.
+def _describe_calibration(report: AuditResult) -> str | None:
+    """Return how often such verdicts are wrong for models with a known answer.
 
-    None of language models, and of a verdict by somebody's own thresholds.
+    None for language models and for a user's own thresholds, which were not calibrated.
     """
-    asked = asked_by(by_rule(report.findings))
-    about = [f for f in report.findings if f.is_about_attention and f.rule != "uniqueness"]
-    has_own = any(f.partly is not None for f in report.findings)
-    if asked is ANSWERS or has_own or not about:
+    question_set = choose_question_set(index_by_rule(report.findings))
+    findings = [f for f in report.findings if f.is_about_attention and f.rule != "uniqueness"]
+    has_user_thresholds = any(f.partly is not None for f in report.findings)
+    if question_set is ANSWER_SET or has_user_thresholds or not findings:
         return None
-    place = {f.rule: f.value for f in about if f.value == f.value}
-    return f"{known_truth().sentence} {nearest_sentence(place)}"
+    numbers = {f.rule: f.value for f in findings if f.value == f.value}
+    return f"{load_calibration_table().sentence} {describe_nearest_kinds(numbers)}"
 
 
-def _tested(report: AuditResult) -> str:
-    """The attention that the answer is about."""
-    places = {s.place for s in report.statistics}
-    n_all = len(heads_of(report.statistics))
-    n_heads = len(tested_heads(report.statistics))
-    one_by_one = f"{n_heads} heads one by one" if n_heads != 1 else "one head"
-    if n_heads < n_all:
-        one_by_one = (
-            f"{n_heads} of {n_all} heads one by one; all {n_all} were screened by a quick estimate"
+def _describe_tested_attention(report: AuditResult) -> str:
+    """Return which attention was tested: all heads together, or single heads."""
+    sites = {s.site for s in report.statistics}
+    n_heads = len(list_heads(report.statistics))
+    n_tested = len(list_tested_heads(report.statistics))
+    single_heads = f"{n_tested} heads one by one" if n_tested != 1 else "one head"
+    if n_tested < n_heads:
+        single_heads = (
+            f"{n_tested} of {n_heads} heads one by one; all {n_heads} were screened with a quick "
+            "estimate"
         )
-    if (-1, -1) not in places:
-        return one_by_one
-    together = "all heads at once, which the answers are about"
-    return f"{together}; {one_by_one}" if n_heads else together
+    if ALL_ATTENTION_SITE not in sites:
+        return single_heads
+    all_heads = "all heads together, to which the answers refer"
+    return f"{all_heads}; {single_heads}" if n_tested else all_heads
 
 
-def classes_note(report: AuditResult) -> str | None:
-    """The classes, and the number of texts predicted each, if known."""
-    classes = [str(c) for c in report.provenance.get("classes", [])]
+def describe_classes(report: AuditResult) -> str | None:
+    """Return the classes, with the number of texts predicted as each; None if unknown.
+
+    Args:
+        report: the result.
+    """
+    classes = [str(name) for name in report.provenance.get("classes", [])]
     if not classes:
         return None
-    counts = {c: max((s.n for s in report.statistics if s.group == c), default=0) for c in classes}
-    if len(classes) > MOST:
+    n_predicted = {
+        name: max((s.n for s in report.statistics if s.group == name), default=0)
+        for name in classes
+    }
+    if len(classes) > MAX_LISTED_CLASSES:
         return f"{len(classes)} classes"
-    if not any(counts.values()):
+    if not any(n_predicted.values()):
         return ", ".join(classes)
-    return ", ".join(f"{c} ({n:,} texts predicted so)" for c, n in counts.items())
+    return ", ".join(f"{name} (predicted for {n:,} texts)" for name, n in n_predicted.items())
 
 
 # --- the questions ----------------------------------------------------------------------------
 
 
-def card(finding: Finding, words: Words, *said: str | None) -> Answered:
-    """A question with its answer, its number on a line, and its yardsticks.
+def build_question_block(finding: Finding, words: Wording, *notes: str | None) -> AnswerBlock:
+    """Build the block of a question: its answer, its number on a line, and how it is graded.
 
-    Of fewer texts than have a number it says that they are too few.
+    If there are too few texts to display a number, the block states this instead.
 
     Args:
-        finding: the answer.
-        words: of the kind of prediction.
-        said: more sentences behind that of the finding.
+        finding: the finding.
+        words: wording for the type of prediction.
+        notes: further sentences below the explanation; None is skipped.
     """
-    rule = finding.graded_by
-    found, yardsticks = finding.said, _beside(finding)
-    if 0 < finding.n < MIN_SHOWN:
-        found, yardsticks = sentence(what_is_missing(finding, words)), []
-    return Answered(
+    rule = finding.rule_with_thresholds
+    explanation, yardsticks = finding.explanation, _list_yardsticks(finding)
+    if 0 < finding.n < MIN_DISPLAYED_TEXTS:
+        explanation, yardsticks = format_sentence(explain_open_answer(finding, words)), []
+    return AnswerBlock(
         f"{rule.name}: {rule.question}",
         str(finding.answer),
-        found,
+        explanation,
         [
-            Note(words.fill(rule.done)),
-            *said,
-            line_of(finding),
-            Folded(
-                "yardsticks and how it is graded",
-                [yardsticks, *_rule(finding, words)],
+            Note(words.fill(rule.procedure)),
+            *notes,
+            build_number_line(finding),
+            Collapsible(
+                "reference values and grading",
+                [yardsticks, *_describe_rule(finding, words)],
             ),
         ],
     )
 
 
-def _beside(finding: Finding) -> list[Said]:
-    known = RULES[finding.rule].yardsticks
+def _list_yardsticks(finding: Finding) -> list[InlineText]:
+    """Return the numbers with which a finding is compared, each with its description."""
+    descriptions = RULES[finding.rule].yardsticks
     return [
-        f"{known.get(name, name.replace('_', ' '))}: {markdown.number(value, digits=2)}"
+        f"{descriptions.get(name, name.replace('_', ' '))}: {markdown.format_number(value, digits=2)}"
         for name, value in finding.yardsticks.items()
     ]
 
 
-def _rule(finding: Finding, words: Words) -> list[str]:
-    rule, least = finding.graded_by, least_texts(words)
+def _describe_rule(finding: Finding, words: Wording) -> list[str]:
+    """Return how a question is measured and graded, and the source of the rule."""
+    rule = finding.rule_with_thresholds
     return [
         f"Measured: {rule.measure}.",
-        f"Graded: {rule.graded}; a 95% interval that crosses a threshold, or fewer than "
-        f"{least} {words.texts}, cannot say.",
+        f'Graded: {rule.threshold_text}; "cannot say" if a threshold lies in the 95% interval, or '
+        f"with fewer than {get_min_texts(words)} {words.texts}.",
         f"Source: {rule.source}.",
     ]
 
 
-def questions(report: AuditResult) -> Section:
-    """Returns a card for each question, followed by its charts."""
-    charts = charts_of_audit(report)
-    parts: list[Block] = []
-    shown: set[str] = set()
+def build_questions_section(report: AuditResult) -> Section:
+    """Build the section with a block for each question, followed by its charts.
+
+    Args:
+        report: the result.
+    """
+    charts = select_audit_charts(report)
+    blocks: list[Block] = []
+    displayed_keys: set[str] = set()
     for finding in report.findings:
-        asked = EVERY_QUESTION.get(finding.rule)
-        own = () if asked is None else asked.charts
-        parts += [
-            card(finding, report.words),
-            *(c for c in charts if c.key in own),
-        ]
-        shown |= {*own}
-    parts += [c for c in charts if c.key not in shown]
-    return Section("The questions, one by one", parts, id="questions")
+        question = ALL_QUESTIONS.get(finding.rule)
+        chart_keys = () if question is None else question.charts
+        blocks.append(build_question_block(finding, report.words))
+        blocks += [chart for chart in charts if chart.key in chart_keys]
+        displayed_keys |= {*chart_keys}
+    blocks += [chart for chart in charts if chart.key not in displayed_keys]
+    return Section("The questions, one by one", blocks, id="questions")
 
 
-def charts_of_audit(report: AuditResult, site: Place | None = None) -> tuple[Chart, ...]:
-    """Charts of the attention that the answers are about, or of that at a site."""
-    place = site or (site_of_model(report.rows) if len(report.rows) else None)
-    if place is None:
+def select_audit_charts(report: AuditResult, site: LayerHead | None = None) -> tuple[Chart, ...]:
+    """Build the charts of one attention site.
+
+    Args:
+        report: the result.
+        site: layer and head; by default the attention to which the answers refer.
+    """
+    chart_site = site or (find_model_site(report.rows) if len(report.rows) else None)
+    if chart_site is None:
         return ()
-    return audit_charts(
+    return build_audit_charts(
         report.rows,
         report.provenance.get("classes", ()),
-        site=place,
+        site=chart_site,
         words=report.words,
     )
-
-
-MOST = 6
 
 
 # --- heads ------------------------------------------------------------------------------------
 
 
-def heads_section(report: AuditResult) -> Section | None:
-    """Single heads and groups; None of one head, or where all attention alone was tested."""
-    places = {(s.layer, s.head) for s in report.statistics}
-    if places == {EVERYWHERE} or not has_several(report.statistics):
+def build_heads_section(report: AuditResult) -> Section | None:
+    """Build the section about single heads and groups of heads; None if there is only one site.
+
+    Args:
+        report: the result.
+    """
+    sites = {s.site for s in report.statistics}
+    if sites == {ALL_ATTENTION_SITE} or not has_several_heads(report.statistics):
         return None
-    answer, curve = which_heads(report), report.prune
+    summary, curve = describe_important_heads(report), report.prune
+    prune_block = None
+    if curve is not None:
+        prune_block = Collapsible(
+            format_prune_title(curve), [build_prune_table(curve, report.words)]
+        )
     return Section(
-        "Which heads count",
+        "Which heads matter",
         [
-            Strong(answer) if answer else None,
-            *head_maps(report.judged, report.rules),
-            Folded(
-                "Heads and groups of heads, all numbers",
-                [HOW_TO_READ, head_table(report)],
+            Strong(summary) if summary else None,
+            *build_head_maps(report.head_evaluations, report.rules),
+            Collapsible(
+                "All numbers of heads and groups of heads",
+                [HEAD_TABLE_NOTE, build_head_table(report)],
             ),
-            None
-            if curve is None
-            else Folded(prune_title(curve), [prune_table(curve, report.words)]),
+            prune_block,
         ],
         id="heads",
     )
 
 
-# --- limits, and where it comes from -----------------------------------------------------------
+# --- limitations and provenance -----------------------------------------------------------------
 
 
-def _on_page(examples: Sequence[ShownText]) -> list[ShownText]:
-    """Returns the texts that were chosen for a reason, those of the first screen first."""
-    chosen = [text for text in examples if text.why]
-    return sorted(chosen, key=lambda text: (*FIRST, text.why).index(text.why))
+def _select_displayed_texts(examples: Sequence[HighlightedText]) -> list[HighlightedText]:
+    """Return the texts that were chosen for a reason, in the order of the reasons."""
+    chosen_texts = [text for text in examples if text.why]
+    return sorted(chosen_texts, key=lambda text: (*REASON_ORDER, text.why).index(text.why))
 
 
-LIMITS = (
-    "Everything here is a mean over these texts. For a single text the opposite may be true.",
-    "The model was trained once. Another seed may attend differently.",
-    "Intervals are over texts; they say nothing about other kinds of texts.",
-    "Edited attention and texts with tokens taken out are not what the model was trained on.",
-    "A yes means that a test found no disagreement of this size. It is no proof that "
-    "people draw the right conclusions from a heat map.",
+LIMITATIONS = (
+    "All results are means over these texts. For a single text the opposite may be true.",
+    "The model was trained once. Another seed may lead to different attention.",
+    "Confidence intervals cover the choice of texts. They do not extend to other types of texts.",
+    "The model was trained neither with edited attention nor on texts with missing tokens.",
+    "A yes means that a test found no disagreement of this size. It does not prove that people "
+    "draw the right conclusions from a heat map.",
 )
+"""Limitations of every audit."""
 
 
-def not_tested(report: AuditResult) -> Section:
-    """Questions without an answer, tests that did not run, and limits."""
-    asked = by_rule(report.findings)
-    unasked = [
+def build_limitations_section(report: AuditResult) -> Section:
+    """Build the section about unanswered questions, tests that did not run, and limitations.
+
+    Args:
+        report: the result.
+    """
+    findings = index_by_rule(report.findings)
+    unanswered = [
         f"{RULES[rule].name}: {RULES[rule].question} No test of this audit answers this."
-        for rule in asked_by(asked).questions
-        if rule not in asked
+        for rule in choose_question_set(findings).questions
+        if rule not in findings
     ]
-    left_out = report.provenance.get("left_out", {})
-    known = {*report.provenance.get("tests", []), *left_out}
-    answers = report.words.kind == "answer"
-    others = [
+    skipped = report.provenance.get("left_out", {})
+    mentioned_tests = {*report.provenance.get("tests", []), *skipped}
+    explains_answers = report.words.kind == "answer"
+    other_tests = [
         name
-        for name, test in tests().items()
-        if name not in known and (answers or AnswersFromPassage not in test.needs)
+        for name, test in load_tests().items()
+        if name not in mentioned_tests
+        and (explains_answers or AnswersFromPassage not in test.needs)
     ]
-    not_run = [f"{_test(name)} was left out: {why}" for name, why in left_out.items()]
-    not_run += [f"not asked for: {_test(name)}" for name in others]
-    ablated = zero_ablation_only(report.statistics)
-    share = report.provenance.get("unknown_tokens")
-    unknown = f"{share or 0:.1%} of the tokens are unknown to the model's tokenizer."
-    limits = [*LIMITS, unknown if share else "", ablated or ""]
+    not_run = [f"{_describe_test(name)} was skipped: {reason}" for name, reason in skipped.items()]
+    not_run += [f"not requested: {_describe_test(name)}" for name in other_tests]
+    zero_ablation_limit = describe_zero_ablation_limit(report.statistics)
+    unknown_share = report.provenance.get("unknown_tokens")
+    unknown_note = ""
+    if unknown_share:
+        unknown_note = f"{unknown_share:.1%} of the tokens are unknown to the model's tokenizer."
+    limitations = [*LIMITATIONS, unknown_note, zero_ablation_limit or ""]
     return Section(
-        "What was not tested, and limits",
+        "What was not tested, and limitations",
         [
-            [*unasked, *not_run],
+            [*unanswered, *not_run],
             Section(
-                "Limits",
-                [[*filter(None, limits)]],
+                "Limitations",
+                [[*filter(None, limitations)]],
                 id="what-tests-cannot-tell",
             ),
         ],
@@ -469,52 +552,63 @@ def not_tested(report: AuditResult) -> Section:
     )
 
 
-def _test(name: str) -> str:
-    """A test with what it does, where it is installed and says so."""
-    known = tests().get(name)
-    return f"{name} ({known.does})" if known is not None and known.does else name
+def _describe_test(name: str) -> str:
+    """Return the name of a test, with its summary if the test is installed."""
+    test = load_tests().get(name)
+    return f"{name} ({test.summary})" if test is not None and test.summary else name
 
 
-OF_PYTHON = (
-    "Model or data were objects in Python, so no command repeats this by itself; with "
-    "their names in place of the words in quotes it would be:"
+NOT_REPEATABLE_NOTE = (
+    "The model or the data were Python objects, so no command repeats this audit. With their names "
+    "instead of the words in quotes, the command would be:"
 )
+"""Note above the command if it cannot be run as it is."""
 
-INSTALLED = "hf_attnprobe is installed from a clone of it by "
-ROWS = (
-    " there. The numbers lie beside report.html in the audit's folder: a row for each text "
-    "and statistic in rows/, the means in summary.json."
+INSTALLATION_NOTE = "To install hf_attnprobe from a clone of its repository, run "
+"""Beginning of the note on the installation, before the command."""
+
+ROW_FILES_NOTE = (
+    " there. The numbers are stored next to report.html in the audit's folder: rows/ contains one "
+    "row for each text and statistic, summary.json contains the means."
 )
+"""End of the note on the installation, with the location of the numbers."""
 
+REPEATABLE_NOTE = "The same command gives the same numbers"
+"""Beginning of the note on reproducibility."""
 
-SAME = "The same command gives the same numbers"
-SAME_TEXTS = (
-    "The same command reaches more or fewer texts in its --time from run to run; each text that "
-    "it reaches gets the same numbers"
+REPEATABLE_WITHIN_TIME_NOTE = (
+    "With --time, the same command may reach more or fewer texts. Each text that it reaches gets "
+    "the same numbers"
 )
+"""Beginning of the note on reproducibility of an audit with a time limit."""
 
 
-def origin(report: AuditResult) -> Section:
-    """The command, versions, fingerprints, and every setting."""
-    said = report.provenance
-    settings = [*flat(said)]
-    known = {
-        "model": said.get("model_fingerprint"),
-        "data": said.get("data_fingerprint"),
-        **said.get("versions", {}),
+def build_provenance_section(report: AuditResult) -> Section:
+    """Build the section with the command, versions, fingerprints and all settings.
+
+    Args:
+        report: the result.
+    """
+    provenance = report.provenance
+    fingerprints = {
+        "model": provenance.get("model_fingerprint"),
+        "data": provenance.get("data_fingerprint"),
+        **provenance.get("versions", {}),
     }
-    made_with = {name: value for name, value in known.items() if value}
+    recorded_fingerprints = {name: value for name, value in fingerprints.items() if value}
+    command = "evaluate-scores" if USER_SCORES_KEY in provenance else "audit"
+    note = REPEATABLE_WITHIN_TIME_NOTE if "stopping" in provenance else REPEATABLE_NOTE
     return Section(
-        "How to repeat it, and where the numbers come from",
+        "How to repeat this audit",
         [
-            None if is_repeatable(said) else OF_PYTHON,
-            Listing(repeating("judge" if JUDGED in said else "audit", said)),
-            f"{SAME if 'stopping' not in said else SAME_TEXTS} with the same versions and fingerprints: "
-            f"{in_words(made_with) or 'none are recorded'}.",
-            (INSTALLED, Code("pip install ."), ROWS),
-            Folded(
-                "Every setting",
-                [Table(["setting", "value"], settings, sortable=False)],
+            None if is_repeatable(provenance) else NOT_REPEATABLE_NOTE,
+            CodeBlock(repeating(command, provenance)),
+            f"{note} with the same versions and fingerprints: "
+            f"{in_words(recorded_fingerprints) or 'none are recorded'}.",
+            (INSTALLATION_NOTE, Code("pip install ."), ROW_FILES_NOTE),
+            Collapsible(
+                "All settings",
+                [Table(["setting", "value"], [*flat(provenance)], sortable=False)],
             ),
         ],
         id="origin",

@@ -1,6 +1,6 @@
-"""Charts of one audit, in the order of the questions. Pure.
+"""Charts of an audit, in the order of the questions that they illustrate.
 
-Each follows a figure of a paper and says in one sentence what is to be seen.
+Every chart follows a figure of a paper and states its finding in words.
 """
 
 import math
@@ -14,34 +14,41 @@ import pandas as pd
 
 from hf_attnprobe.core import formatting as markdown
 from hf_attnprobe.plots.chart import Chart, Reference, Series
-from hf_attnprobe.statistics.estimates import MIN_SHOWN, Estimate
+from hf_attnprobe.statistics.estimates import MIN_DISPLAYED_TEXTS, Estimate
 from hf_attnprobe.statistics.evidence import Evidence
-from hf_attnprobe.statistics.questions import EVERY_QUESTION
+from hf_attnprobe.statistics.questions import ALL_QUESTIONS
 from hf_attnprobe.statistics.rows import Rows, Texts
-from hf_attnprobe.statistics.sampling import sample
+from hf_attnprobe.statistics.sampling import draw_sample
 from hf_attnprobe.statistics.summary import (
-    BY_ROUNDING,
-    at_site,
-    attention_bin,
-    bin_names,
-    js_by_gap,
-    position,
-    predictions_of,
-    quantiles,
+    ROUNDING_TOLERANCE,
+    assign_attention_bins,
+    bin_js_by_gap,
+    compute_quantiles,
+    get_sort_key,
+    list_bin_names,
+    select_predictions,
+    select_site_texts,
 )
-from hf_attnprobe.statistics.wording import CLASSES, Words
+from hf_attnprobe.statistics.wording import CLASS_WORDING, Wording
 
 
-MOST_CLASSES = 4
-"""Series of predicted classes that can be told apart; more are not divided."""
-EXACT = "exact"
-NO_ENDS = (float("nan"), float("nan"))
+MAX_CLASS_SERIES = 4
+"""Maximum number of predicted classes with series of their own; more are not distinguishable."""
+
+EXACT_DISTANCE = "exact"
+"""Description of distances that are exact for all texts."""
+
+NO_INTERVAL = (float("nan"), float("nan"))
+"""Ends of the error bar of a value without an interval."""
 
 
-class Group(NamedTuple):
-    """Texts that are drawn together: their name in legends, their class, their numbers.
+class TextGroup(NamedTuple):
+    """Texts that share a series in the charts.
 
-    Without a class they are all texts.
+    Attributes:
+        name: name in legends.
+        number: index of their predicted class; None if the group contains all texts.
+        evidence: their statistics.
     """
 
     name: str
@@ -50,114 +57,137 @@ class Group(NamedTuple):
 
     @property
     def values(self) -> Texts:
-        """Their statistics, read by name."""
+        """Statistics of the texts by name."""
         return self.evidence.texts
 
 
 @dataclass(frozen=True)
 class SiteEvidence(Evidence):
-    """The numbers of one site, and of its groups of texts.
+    """Statistics of all texts at one site, also grouped by predicted class.
 
     Attributes:
-        groups: by predicted class, where there are few of them; else all texts.
+        groups: one group for each predicted class if there are few; else one group of all texts.
     """
 
-    groups: tuple[Group, ...] = ()
+    groups: tuple[TextGroup, ...] = ()
 
     @property
     def values(self) -> Texts:
-        """Statistics by text, read by name; only such as have values."""
+        """Statistics of the texts by name; only those that have values."""
         return self.texts
 
     def __contains__(self, name: str) -> bool:
         return name in self.texts
 
-    def rankings(self, family: str) -> dict[str, str]:
-        """Statistics ``family@ranking`` that have values, by ranking, in table order.
+    def list_rankings(self, family: str) -> dict[str, str]:
+        """Return the statistics ``family@ranking`` that have values, by ranking.
 
-        Single random orders are left out, their mean ``random`` stands for them.
+        Single random orders are omitted, because ``random`` is their mean.
+
+        Args:
+            family: name of the statistic, without ranking.
         """
-        names = [n for n in self.texts if n.startswith(f"{family}@")]
-        keys = {n.partition("@")[2]: n for n in sorted(names, key=position)}
-        return {k: n for k, n in keys.items() if not k.startswith("random_")}
+        names = [name for name in self.texts if name.startswith(f"{family}@")]
+        by_ranking = {name.partition("@")[2]: name for name in sorted(names, key=get_sort_key)}
+        return {key: name for key, name in by_ranking.items() if not key.startswith("random_")}
 
 
-def evidence_at(
+def build_site_evidence(
     rows: Rows | pd.DataFrame,
     classes: Sequence[str],
     *,
     site: tuple[int, int],
-    words: Words,
+    words: Wording,
 ) -> SiteEvidence:
-    """The statistics at a site, from the rows.
+    """Collect the statistics of one site from the rows of an audit.
 
     Args:
-        rows: of an audit.
-        classes: their names.
-        site: layer and head, see :func:`~hf_attnprobe.statistics.summary.site_of_model`.
-        words: of the kind of prediction.
+        rows: rows of an audit.
+        classes: names of the classes.
+        site: layer and head, see :func:`~hf_attnprobe.statistics.summary.find_model_site`.
+        words: wording for the type of prediction.
     """
-    texts = at_site(rows, site).known(MIN_SHOWN)
-    everything = Evidence(texts, words=words)
-    predictions = predictions_of(rows)
-    groups = tuple(_classes(everything, predictions, classes))
-    groups = groups or (Group("all texts", None, everything),)
-    return SiteEvidence(**vars(everything), groups=groups)
+    texts = select_site_texts(rows, site).select_covered_statistics(MIN_DISPLAYED_TEXTS)
+    all_texts = Evidence(texts, words=words)
+    groups = tuple(_split_by_prediction(all_texts, select_predictions(rows), classes))
+    groups = groups or (TextGroup("all texts", None, all_texts),)
+    return SiteEvidence(**vars(all_texts), groups=groups)
 
 
-def _classes(everything: Evidence, predictions: Texts, classes: Sequence[str]) -> Iterator[Group]:
-    """The predicted classes, if they are known and few."""
-    number = predictions.of(everything.texts.index).values("predicted_class")
-    found = sorted(int(k) for k in pd.unique(number) if k == k)
-    if 2 <= len(found) <= MOST_CLASSES and found[0] >= 0 and found[-1] < len(classes):
-        for k in found:
-            members = number == k
-            if members.sum() >= MIN_SHOWN:
-                yield Group(f"predicted {classes[k]}", k, everything.where(members))
+def _split_by_prediction(
+    evidence: Evidence, predictions: Texts, classes: Sequence[str]
+) -> Iterator[TextGroup]:
+    """Yield a group for each predicted class, if the classes are known and few."""
+    predicted = predictions.align_to(evidence.texts.index).get_values("predicted_class")
+    indices = sorted(int(k) for k in pd.unique(predicted) if k == k)
+    if not 2 <= len(indices) <= MAX_CLASS_SERIES:
+        return
+    if indices[0] < 0 or indices[-1] >= len(classes):
+        return
+    for k in indices:
+        is_member = predicted == k
+        if is_member.sum() >= MIN_DISPLAYED_TEXTS:
+            yield TextGroup(f"predicted {classes[k]}", k, evidence.select_texts(is_member))
 
 
-def kind_of_distance(evidence: SiteEvidence) -> str:
-    """Whether the distances are exact, a lower bound, or mixed."""
-    exact = evidence.mean("epsilon_max_jsd_exact")
-    if not exact.n or exact.value == 0:
+def describe_distance_type(evidence: SiteEvidence) -> str:
+    """Return whether the distances are exact, lower bounds that a search found, or both.
+
+    Args:
+        evidence: statistics of one site.
+    """
+    exact_share = evidence.estimate_mean("epsilon_max_jsd_exact")
+    if not exact_share.n or exact_share.value == 0:
         return "found"
-    if exact.value == 1:
-        return EXACT
-    return f"exact in {exact.value:.0%}, else found"
+    if exact_share.value == 1:
+        return EXACT_DISTANCE
+    return f"exact in {exact_share.value:.0%}, else found"
 
 
-def said(estimate: Estimate) -> str:
-    """A number with its interval, for a sentence."""
-    return markdown.interval(estimate.value, estimate.ci95, digits=2)
+def format_estimate(estimate: Estimate) -> str:
+    """Return a number with its interval, for a sentence.
+
+    Args:
+        estimate: the number.
+    """
+    return markdown.format_interval(estimate.value, estimate.ci95, digits=2)
 
 
-def series_of_means(means: Mapping[str, Estimate]) -> Series:
-    """Means over the texts with the ends of their intervals, by place."""
+def build_mean_series(means: Mapping[str, Estimate]) -> Series:
+    """Build a series of means over texts with their intervals.
+
+    Args:
+        means: the mean of each category.
+    """
     estimates = means.values()
-    ends = [estimate.ci95 or NO_ENDS for estimate in estimates]
-    low, high = zip(*ends, strict=True)
+    intervals = [estimate.ci95 or NO_INTERVAL for estimate in estimates]
+    low, high = zip(*intervals, strict=True)
     values = tuple(estimate.value for estimate in estimates)
     sizes = tuple(estimate.n or 0 for estimate in estimates)
     return Series("mean over texts", tuple(means), values, low, high, sizes)
 
 
-def series_of_medians(name: str, texts: Iterable[tuple[str, np.ndarray]]) -> Series:
-    """Medians with the ends of the middle half of the texts; NaN without texts.
+def build_median_series(name: str, values: Iterable[tuple[str, np.ndarray]]) -> Series:
+    """Build a series of medians with quartiles; NaN for categories without texts.
 
     Args:
-        texts: places with their values, one after the other.
+        name: name of the series.
+        values: pairs of a category and its values, [texts].
     """
-    found = [(place, *quantiles(values), int((~np.isnan(values)).sum())) for place, values in texts]
-    x, low, middle, high, sizes = zip(*found, strict=True)
-    return Series(name, x, middle, low, high, sizes)
+    points = [
+        (category, *compute_quantiles(texts), int((~np.isnan(texts)).sum()))
+        for category, texts in values
+    ]
+    x, low, medians, high, sizes = zip(*points, strict=True)
+    return Series(name, x, medians, low, high, sizes)
 
 
-RANKING_NAMES = {
+RANKING_LABELS = {
     "random": "random order",
     "attention": "attention",
     "gradient": "gradient of attention",
     "product": "attention × gradient",
-    "leave_one_out": "leaving out",
+    "leave_one_out": "leave-one-out",
     "input_gradient": "gradient × input",
     "margin": "margins",
     "effective_attention": "effective attention",
@@ -168,78 +198,92 @@ RANKING_NAMES = {
     "last_layer": "last layer's attention",
     "rollout": "attention rollout",
 }
+"""Label of each known ranking in charts."""
 
 
-def ranking_name(key: str) -> str:
-    """Name of a ranking in charts.
+def get_ranking_label(key: str) -> str:
+    """Return the label of a ranking in charts.
 
-    >>> ranking_name("leave_one_out"), ranking_name("my_ranking")
-    ('leaving out', 'my ranking')
+    >>> get_ranking_label("leave_one_out"), get_ranking_label("my_ranking")
+    ('leave-one-out', 'my ranking')
+
+    Args:
+        key: key of the ranking.
     """
-    return RANKING_NAMES.get(key, key.replace("_", " "))
+    return RANKING_LABELS.get(key, key.replace("_", " "))
 
 
-def audit_charts(
+def build_audit_charts(
     rows: Rows | pd.DataFrame,
     classes: Sequence[str],
     *,
     site: tuple[int, int],
-    words: Words = CLASSES,
+    words: Wording = CLASS_WORDING,
 ) -> tuple[Chart, ...]:
-    """The charts of one audit at one site.
+    """Build the charts of an audit at one site.
 
     Args:
-        rows: of the audit.
+        rows: rows of the audit.
         classes: names of the classes.
-        site: layer and head, see :func:`~hf_attnprobe.statistics.summary.site_of_model`.
-        words: of the kind of prediction.
+        site: layer and head, see :func:`~hf_attnprobe.statistics.summary.find_model_site`.
+        words: wording for the type of prediction.
     """
     if not len(rows):
         return ()
-    return charts_of(evidence_at(rows, classes, site=site, words=words))
+    return build_charts(build_site_evidence(rows, classes, site=site, words=words))
 
 
-def charts_of(evidence: SiteEvidence) -> tuple[Chart, ...]:
-    """All charts of the given evidence."""
-    smallest = next(iter(shown_epsilons(evidence)), "")
-    compared, suffices, plausible = (by_ranking(evidence, r) for r in RANKED)
-    found = (
-        tau_histogram(evidence, "leave_one_out"),
-        tau_histogram(evidence, "gradient"),
-        js_against_attention(evidence),
-        fraction_to_flip(evidence),
-        compared,
-        suffices,
-        permutation_by_max_attention(evidence),
-        adversarial_distance(evidence),
-        distance_by_max_attention(evidence, smallest),
-        plausible,
+def build_charts(evidence: SiteEvidence) -> tuple[Chart, ...]:
+    """Build all charts for which there are statistics.
+
+    Args:
+        evidence: statistics of one site.
+    """
+    smallest_epsilon = next(iter(select_epsilons(evidence)), "")
+    comprehensiveness, sufficiency, plausibility = (
+        build_ranking_chart(evidence, spec) for spec in RANKING_CHARTS
     )
-    return tuple(map(_named, filter(None, found)))
+    charts = (
+        build_tau_histogram(evidence, "leave_one_out"),
+        build_tau_histogram(evidence, "gradient"),
+        build_erasure_chart(evidence),
+        build_flip_chart(evidence),
+        comprehensiveness,
+        sufficiency,
+        build_permutation_chart(evidence),
+        build_distance_chart(evidence),
+        build_distance_by_weight_chart(evidence, smallest_epsilon),
+        plausibility,
+    )
+    return tuple(_prefix_question_name(chart) for chart in charts if chart)
 
 
-def _named(chart: Chart) -> Chart:
-    """Returns a chart whose title begins with the name of its question."""
+def _prefix_question_name(chart: Chart) -> Chart:
+    """Return the chart with a title that begins with the name of its question."""
     title = f"{chart.title[:1].lower()}{chart.title[1:]}"
-    for asked in EVERY_QUESTION.values():
-        if chart.key in asked.charts:
-            return replace(chart, title=f"{asked.name}: {title}")
+    for question in ALL_QUESTIONS.values():
+        if chart.key in question.charts:
+            return replace(chart, title=f"{question.name}: {title}")
     return chart
 
 
-# --- does attention rank the tokens as importance does? histograms of τ ---------------
+# --- rank correlation of attention with importance ------------------------------------
 
 
 BIN_WIDTH = 0.1
-EDGES = np.linspace(-1, 1, 21).round(10)
-TAUS = {
+"""Width of a histogram's bins of Kendall's τ."""
+
+BIN_EDGES = np.linspace(-1, 1, 21).round(10)
+"""Edges of a histogram's bins of Kendall's τ."""
+
+TAU_CHARTS = {
     "leave_one_out": Chart(
         "tau_leave_one_out",
-        "Rank correlation of attention with leaving tokens out",
+        "Rank correlation of attention with leave-one-out",
         (),
         "Jain & Wallace 2019, Table 2 (drawn as in Figure 2)",
         "histogram",
-        "Kendall τ with leaving tokens out",
+        "Kendall τ with leave-one-out",
         "share of texts",
         (),
         x_range=(-1.0, 1.0),
@@ -258,287 +302,344 @@ TAUS = {
         bin_width=BIN_WIDTH,
     ),
 }
+"""Histogram of τ for each measure of importance, without its values."""
 
 
-def tau_histogram(evidence: SiteEvidence, measure: str) -> Chart | None:
-    """Kendall τ-b of attention with a measure of importance, by predicted class.
+def build_tau_histogram(evidence: SiteEvidence, measure: str) -> Chart | None:
+    """Build the histogram of Kendall's τ-b between attention and a measure of importance.
 
     Args:
-        evidence: of one site.
+        evidence: statistics of one site.
         measure: ``leave_one_out`` or ``gradient``.
 
     Returns:
-        None without such values.
+        The chart, or None without such values.
     """
     column = f"attention_{measure}_tau"
     if column not in evidence:
         return None
-    groups = [g for g in evidence.groups if len(g.values.known_values(column))]
+    groups = [group for group in evidence.groups if len(group.values.get_defined_values(column))]
     return replace(
-        TAUS[measure],
-        sentences=_tau_sentences(evidence, groups, measure),
-        series=tuple(_histogram(group, column) for group in groups),
+        TAU_CHARTS[measure],
+        sentences=_describe_taus(evidence, groups, measure),
+        series=tuple(_build_histogram_series(group, column) for group in groups),
         references=(Reference("chance", 0.0, "x"),),
     )
 
 
-def _histogram(group: Group, column: str) -> Series:
-    taus = group.values.known_values(column)
-    counts, _ = np.histogram(taus, EDGES)
+def _build_histogram_series(group: TextGroup, column: str) -> Series:
+    """Return the share of a group's texts in each bin of τ."""
+    taus = group.values.get_defined_values(column)
+    counts, _ = np.histogram(taus, BIN_EDGES)
     shares = counts / len(taus)
-    places = tuple(EDGES[:-1].tolist())
-    return Series(group.name, places, tuple(shares.tolist()), n=tuple(counts.tolist()))
+    lower_edges = tuple(BIN_EDGES[:-1].tolist())
+    return Series(group.name, lower_edges, tuple(shares.tolist()), n=tuple(counts.tolist()))
 
 
-def _tau_sentences(evidence: SiteEvidence, groups: list[Group], measure: str) -> tuple[str, ...]:
-    column, significant = (
-        f"attention_{measure}_tau",
-        f"attention_{measure}_significant",
-    )
-    parts = []
+def _describe_taus(
+    evidence: SiteEvidence, groups: list[TextGroup], measure: str
+) -> tuple[str, ...]:
+    """Return sentences on the mean τ of each group, chance, and texts without τ."""
+    column = f"attention_{measure}_tau"
+    clauses = []
     for group in groups:
-        tau = group.evidence.mean(column)
-        share = group.evidence.mean(significant)
-        sure = f", {share.value:.0%} of them significant" if share.n else ""
-        parts.append(f"{said(tau)} for {group.name} ({tau.n} texts{sure})")
-    n_undefined = len(evidence.values) - len(evidence.values.known_values(column))
-    left_out: tuple[str, ...] = ()
+        tau = group.evidence.estimate_mean(column)
+        significant = group.evidence.estimate_mean(f"attention_{measure}_significant")
+        significance = f", {significant.value:.0%} of them significant" if significant.n else ""
+        clauses.append(f"{format_estimate(tau)} for {group.name} ({tau.n} texts{significance})")
+    n_undefined = len(evidence.values) - len(evidence.values.get_defined_values(column))
+    undefined: tuple[str, ...] = ()
     if n_undefined:
         texts = "text has" if n_undefined == 1 else "texts have"
-        left_out = (f"{n_undefined} {texts} no τ: not reached, or nothing to rank.",)
-    by_chance = evidence.mean("significant_by_chance")
-    chance = "0 is chance and 1 the same order"
-    if by_chance.n:
-        chance += f"; unrelated orders agree significantly in {by_chance.value:.1%} of texts"
-    return f"Mean τ is {', '.join(parts)}.", f"{chance}.", *left_out
+        undefined = (f"{n_undefined} {texts} no τ: not reached yet, or nothing to rank.",)
+    explanation = "0 is chance and 1 the same order"
+    chance_rate = evidence.estimate_mean("significant_by_chance")
+    if chance_rate.n:
+        explanation += f"; unrelated orders agree significantly in {chance_rate.value:.1%} of texts"
+    return f"Mean τ is {', '.join(clauses)}.", f"{explanation}.", *undefined
 
 
-# --- how far the output, or attention, moves, by the largest attention weight ---------
+# --- change of the output, or of attention, by the largest attention weight -----------
 
 
-BARS = "middle half of the texts"
-X_LABEL = "largest attention weight of the text"
+ERROR_BARS = "middle half of the texts"
+"""Meaning of error bars around medians."""
 
+MAX_WEIGHT_LABEL = "largest attention weight of the text"
+"""Label of the axis with the largest attention weight."""
 
-PERMUTATION = Chart(
+PERMUTATION_CHART = Chart(
     "permutation_by_max_attention",
     "Output change when the weights are shuffled over the tokens",
     (),
     "Jain & Wallace 2019, Figure 6",
     "dots",
-    X_LABEL,
+    MAX_WEIGHT_LABEL,
     "output change, median over shuffles",
     (),
-    bars=BARS,
+    bars=ERROR_BARS,
     y_range=(0.0, 1.0),
 )
-BY_MAX_ATTENTION = Chart(
+"""Chart of the effect of shuffling, without its values."""
+
+DISTANCE_BY_WEIGHT_CHART = Chart(
     "adversarial_by_max_attention",
-    "How far attention can be moved with the output within",
+    "How far attention can be changed while the output stays within",
     (),
     "Jain & Wallace 2019, Figure 8",
     "dots",
-    X_LABEL,
+    MAX_WEIGHT_LABEL,
     "ε-max JSD",
     (),
-    bars=BARS,
+    bars=ERROR_BARS,
     y_range=(0.0, 0.7),
 )
+"""Chart of the largest distance of attention by the largest weight, without its values."""
 
 
-def permutation_by_max_attention(evidence: SiteEvidence) -> Chart | None:
-    """Median change of the output under shuffles, in four bins; None without values."""
+def build_permutation_chart(evidence: SiteEvidence) -> Chart | None:
+    """Build the chart of the median output change under shuffles, in bins of the largest weight.
+
+    Args:
+        evidence: statistics of one site.
+
+    Returns:
+        The chart, or None without such values.
+    """
     if not {"median_tvd", "max_attention"} <= set(evidence.values):
         return None
     words = evidence.words
     return replace(
-        PERMUTATION,
-        sentences=_sentences_by_bin(
+        PERMUTATION_CHART,
+        sentences=_describe_bins(
             evidence,
             "median_tvd",
-            "Shuffling which token gets which weight moves the output by",
-            "0 says that it does not matter which token got which weight.",
+            "Shuffling the weights changes the output by",
+            "0 means that it does not matter which token has which weight.",
         ),
-        y_label=f"{PERMUTATION.y_label} ({words.measured})",
-        series=tuple(_by_bin(evidence, "median_tvd")),
-        y_range=None if words.is_number else PERMUTATION.y_range,
+        y_label=f"{PERMUTATION_CHART.y_label} ({words.changed_quantity})",
+        series=tuple(_build_bin_series(evidence, "median_tvd")),
+        y_range=None if words.is_number else PERMUTATION_CHART.y_range,
     )
 
 
-def distance_by_max_attention(evidence: SiteEvidence, epsilon: str) -> Chart | None:
-    """How far attention can be moved within ε, in four bins; None without values."""
+def build_distance_by_weight_chart(evidence: SiteEvidence, epsilon: str) -> Chart | None:
+    """Build the chart of the largest distance of attention within ε, in bins of the largest weight.
+
+    Args:
+        evidence: statistics of one site.
+        epsilon: the allowed change of the output, as in the names of statistics.
+
+    Returns:
+        The chart, or None without such values.
+    """
     column = f"epsilon_max_jsd@{epsilon}"
     if column not in evidence or "max_attention" not in evidence:
         return None
     references: tuple[Reference, ...] = ()
-    yardstick = ""
+    explanation = ""
     if "largest_jsd" in evidence:
-        ceiling = _median(evidence, "largest_jsd")
-        references = (Reference("median of the farthest attention of all", ceiling),)
-        yardstick = (
-            f"The nearer to {ceiling:.2f}, the median of the farthest attention of all, "
-            "the less the output pins the weights down."
+        ceiling = _compute_median(evidence, "largest_jsd")
+        references = (Reference("median of the most distant attention", ceiling),)
+        explanation = (
+            f"The closer to {ceiling:.2f}, the median for the most distant attention of all, the "
+            "less the output determines the weights."
         )
+    bound = "" if describe_distance_type(evidence) == EXACT_DISTANCE else "at least "
     return replace(
-        BY_MAX_ATTENTION,
-        title=f"{BY_MAX_ATTENTION.title} {epsilon}",
-        sentences=_sentences_by_bin(
+        DISTANCE_BY_WEIGHT_CHART,
+        title=f"{DISTANCE_BY_WEIGHT_CHART.title} {epsilon}",
+        sentences=_describe_bins(
             evidence,
             column,
-            f"With the output within {epsilon} attention can be moved by a JSD of",
-            yardstick,
-            least="" if kind_of_distance(evidence) == EXACT else "at least ",
+            f"With the output within {epsilon}, attention can be changed by a JSD of",
+            explanation,
+            bound=bound,
         ),
-        y_label=f"{BY_MAX_ATTENTION.y_label} (ε = {epsilon}), nats",
-        series=tuple(_by_bin(evidence, column)),
+        y_label=f"{DISTANCE_BY_WEIGHT_CHART.y_label} (ε = {epsilon}), nats",
+        series=tuple(_build_bin_series(evidence, column)),
         references=references,
     )
 
 
-def _in_bins(texts: Texts, column: str) -> dict[str, np.ndarray]:
-    """A column's values by the bin of the largest weight, in the order of the bins."""
-    bins = attention_bin(texts.values("max_attention"))
-    values = texts.values(column)
+def _group_by_max_weight(texts: Texts, column: str) -> dict[str, np.ndarray]:
+    """Return a column's values for each bin of the largest attention weight."""
+    bins = assign_attention_bins(texts.get_values("max_attention"))
+    values = texts.get_values(column)
     is_known = ~np.isnan(values)
-    return {name: values[is_known & (bins == name)] for name in bin_names()}
+    return {name: values[is_known & (bins == name)] for name in list_bin_names()}
 
 
-def _by_bin(evidence: SiteEvidence, column: str) -> list[Series]:
+def _build_bin_series(evidence: SiteEvidence, column: str) -> list[Series]:
+    """Return a series of medians by bin for each group of texts."""
     return [
-        series_of_medians(group.name, _in_bins(group.values, column).items())
+        build_median_series(group.name, _group_by_max_weight(group.values, column).items())
         for group in evidence.groups
         if len(group.values)
     ]
 
 
-def _sentences_by_bin(
+def _describe_bins(
     evidence: SiteEvidence,
     column: str,
-    begin: str,
-    yardstick: str,
+    beginning: str,
+    explanation: str,
     *,
-    least: str = "",
+    bound: str = "",
 ) -> tuple[str, ...]:
-    """The median of the lowest and of the highest bin that has texts."""
-    bins = _in_bins(evidence.values, column)
-    held = [name for name, texts in bins.items() if len(texts)]
-    said = " and ".join(
-        f"{least}{np.median(bins[name]):.2f} in the {_texts(len(bins[name]))} whose "
+    """Return sentences on the medians of the lowest and of the highest bin with texts."""
+    bins = _group_by_max_weight(evidence.values, column)
+    filled_bins = [name for name, values in bins.items() if len(values)]
+    clauses = [
+        f"{bound}{np.median(bins[name]):.2f} in the {_format_text_count(len(bins[name]))} whose "
         f"largest weight is in {name}"
-        for name in dict.fromkeys([*held[:1], *held[-1:]])
-    )
-    return (
-        f"{begin} {said} (medians over texts).",
-        *([yardstick] if yardstick else []),
-    )
+        for name in dict.fromkeys([*filled_bins[:1], *filled_bins[-1:]])
+    ]
+    sentences = [f"{beginning} {' and '.join(clauses)} (medians over texts)."]
+    if explanation:
+        sentences.append(explanation)
+    return tuple(sentences)
 
 
-def _texts(n: int) -> str:
-    return "one text" if n == 1 else f"{n} texts"
+def _format_text_count(n_texts: int) -> str:
+    """Return a number of texts in words, such as "one text" or "12 texts"."""
+    return "one text" if n_texts == 1 else f"{n_texts} texts"
 
 
-# --- could attention have looked elsewhere? distances beside their ceiling ------------
+# --- distances of other attention with the same output --------------------------------
 
 
 LN_2 = math.log(2)
-GRID = np.append(np.arange(0, 0.69, 0.02).round(2), LN_2)
-ROUNDING = 1e-9  # a distance is reached up to rounding
-PAPERS_EPSILONS = (0.01, 0.05)
-MOST_EPSILONS = 3
+"""Largest Jensen-Shannon divergence, in nats."""
 
+DISTANCE_GRID = np.append(np.arange(0, 0.69, 0.02).round(2), LN_2)
+"""Distances at which the chart shows the share of texts, in nats."""
 
-DISTANCE = Chart(
+DISTANCE_TOLERANCE = 1e-9
+"""Tolerance for rounding errors when distances are compared."""
+
+PAPER_EPSILONS = (0.01, 0.05)
+"""Values of ε that the papers use."""
+
+MAX_EPSILONS = 3
+"""Maximum number of values of ε in a chart."""
+
+DISTANCE_CHART = Chart(
     "adversarial_distance",
-    "How far attention can be moved with nearly the same output",
+    "How far attention can be changed with nearly the same output",
     (),
     "Jain & Wallace 2019, Figure 7 (there as densities)",
     "curve",
     "JSD from the model's attention, nats",
-    "share of texts moved at least so far",
+    "share of texts with at least this distance",
     (),
     x_range=(0.0, LN_2),
     y_range=(0.0, 1.0),
 )
+"""Chart of the largest distances of attention, without its values."""
 
 
-def shown_epsilons(evidence: SiteEvidence) -> list[str]:
-    """The papers' ε if they were tested, else up to three others, as keys."""
-    names = [n for n in evidence.values if n.startswith("epsilon_max_jsd@")]
-    keys = sorted((n.partition("@")[2] for n in names), key=float)
-    papers = [key for key in keys if float(key) in PAPERS_EPSILONS]
-    return papers or keys[:MOST_EPSILONS]
+def select_epsilons(evidence: SiteEvidence) -> list[str]:
+    """Return the papers' values of ε if they were tested, else up to three others.
 
+    Args:
+        evidence: statistics of one site.
 
-def adversarial_distance(evidence: SiteEvidence) -> Chart | None:
-    """For each ε, the share of texts whose attention can be moved at least this far.
-
-    A line of each ε, a second one where what is found and what cannot be exceeded
-    differ, and one of the farthest attention of all.
+    Returns:
+        The values as in the names of statistics.
     """
-    epsilons = shown_epsilons(evidence)
+    names = [name for name in evidence.values if name.startswith("epsilon_max_jsd@")]
+    epsilons = sorted((name.partition("@")[2] for name in names), key=float)
+    paper_epsilons = [epsilon for epsilon in epsilons if float(epsilon) in PAPER_EPSILONS]
+    return paper_epsilons or epsilons[:MAX_EPSILONS]
+
+
+def build_distance_chart(evidence: SiteEvidence) -> Chart | None:
+    """Build the chart of the share of texts whose attention can be changed by each distance.
+
+    Each ε has a line for the distances that were found, and another one for upper bounds if these
+    differ. One line shows the most distant attention of all, whatever its output.
+
+    Args:
+        evidence: statistics of one site.
+
+    Returns:
+        The chart, or None without such values.
+    """
+    epsilons = select_epsilons(evidence)
     if not epsilons:
         return None
-    kind = kind_of_distance(evidence)
+    distance_type = describe_distance_type(evidence)
     series = []
-    for key in epsilons:
-        series.append(_reached(evidence, f"epsilon_max_jsd@{key}", f"ε = {key}, {kind}"))
-        upper = f"epsilon_max_jsd_upper@{key}"
-        if upper in evidence:
-            series.append(_reached(evidence, upper, f"ε = {key}, at most"))
+    for epsilon in epsilons:
+        name = f"ε = {epsilon}, {distance_type}"
+        series.append(_build_survival_curve(evidence, f"epsilon_max_jsd@{epsilon}", name))
+        upper_bound = f"epsilon_max_jsd_upper@{epsilon}"
+        if upper_bound in evidence:
+            name = f"ε = {epsilon}, at most"
+            series.append(_build_survival_curve(evidence, upper_bound, name))
     if "largest_jsd" in evidence:
-        series.append(_reached(evidence, "largest_jsd", "any output (ceiling)"))
+        series.append(_build_survival_curve(evidence, "largest_jsd", "any output (ceiling)"))
     return replace(
-        DISTANCE,
-        sentences=_distance_sentences(evidence, epsilons, kind),
+        DISTANCE_CHART,
+        sentences=_describe_distances(evidence, epsilons, distance_type),
         series=tuple(series),
     )
 
 
-def _reached(evidence: SiteEvidence, column: str, name: str) -> Series:
-    values = np.sort(evidence.values.known_values(column))
-    reached = len(values) - np.searchsorted(values, GRID - ROUNDING)
-    shares = reached / len(values)
-    return Series(name, tuple(GRID.tolist()), tuple(shares.tolist()))
+def _build_survival_curve(evidence: SiteEvidence, column: str, name: str) -> Series:
+    """Return the share of texts with at least each distance of the grid."""
+    values = np.sort(evidence.values.get_defined_values(column))
+    n_reaching = len(values) - np.searchsorted(values, DISTANCE_GRID - DISTANCE_TOLERANCE)
+    shares = n_reaching / len(values)
+    return Series(name, tuple(DISTANCE_GRID.tolist()), tuple(shares.tolist()))
 
 
-def _distance_sentences(evidence: SiteEvidence, epsilons: list[str], kind: str) -> tuple[str, ...]:
-    parts = []
-    for key in epsilons:
-        median = _median(evidence, f"epsilon_max_jsd@{key}")
-        least = "" if kind == EXACT else "at least "
-        parts.append(f"{least}{median:.2f} where the output may move by {key}")
-    n = len(evidence.values.known_values(f"epsilon_max_jsd@{epsilons[0]}"))
+def _describe_distances(
+    evidence: SiteEvidence, epsilons: list[str], distance_type: str
+) -> tuple[str, ...]:
+    """Return sentences on the median distances and on how exact they are."""
+    bound = "" if distance_type == EXACT_DISTANCE else "at least "
+    clauses = []
+    for epsilon in epsilons:
+        median = _compute_median(evidence, f"epsilon_max_jsd@{epsilon}")
+        clauses.append(f"{bound}{median:.2f} if the output may change by {epsilon}")
+    n_texts = len(evidence.values.get_defined_values(f"epsilon_max_jsd@{epsilons[0]}"))
     sentence = (
-        f"Median distance (JSD) over {n} texts: {', '.join(parts)} ({evidence.words.distance})"
+        f"Median distance (JSD) over {n_texts} texts: {', '.join(clauses)} "
+        f"({evidence.words.distance})"
     )
     if "largest_jsd" in evidence:
-        ceiling = _median(evidence, "largest_jsd")
-        sentence += f"; {ceiling:.2f} where it may move at will"
-    how = {
-        EXACT: "These are exact maxima.",
-        "found": "These are the farthest that were found, so lower bounds.",
-    }.get(kind, f"They are {kind}, which is a lower bound.")
+        ceiling = _compute_median(evidence, "largest_jsd")
+        sentence += f"; {ceiling:.2f} if the output may change by any amount"
+    exactness = {
+        EXACT_DISTANCE: "These are exact maxima.",
+        "found": "These are the largest distances that a search found, so lower bounds.",
+    }.get(distance_type, f"They are {distance_type}, which is a lower bound.")
     return (
         f"{sentence}.",
-        "A line near the ceiling says that the output hardly pins attention down.",
-        how,
+        "A line near the ceiling means that the output hardly determines attention.",
+        exactness,
     )
 
 
-def _median(evidence: SiteEvidence, column: str) -> float:
-    return quantiles(evidence.values.values(column), [0.5])[0]
+def _compute_median(evidence: SiteEvidence, column: str) -> float:
+    """Return the median of a statistic over texts."""
+    return compute_quantiles(evidence.values.get_values(column), [0.5])[0]
 
 
-# --- does the size of a weight say how much the output rests on it? -------------------
+# --- erasure of the largest weight ----------------------------------------------------
 
 
-MOST_POINTS = 300
-NEEDED = ("delta_attention", "delta_js")
+MAX_POINTS = 300
+"""Maximum number of single texts in a chart."""
 
+ERASURE_STATISTICS = ("delta_attention", "delta_js")
+"""Statistics that the chart of the erasure of single weights needs."""
 
-JS_AGAINST_ATTENTION = Chart(
+ERASURE_CHART = Chart(
     "js_against_attention",
-    "The largest weight erased, against another one",
+    "Erasing the largest weight compared with another one",
     (),
     "Serrano & Smith 2019, Figure 3",
     "points",
@@ -549,82 +650,103 @@ JS_AGAINST_ATTENTION = Chart(
     bars="middle half of the texts",
     x_range=(0.0, 1.0),
 )
+"""Chart of the erasure of single weights, without its values."""
 
 
-def js_against_attention(evidence: SiteEvidence) -> Chart | None:
-    """ΔJS against Δα: single texts, and the median of all; None without values."""
-    if not set(NEEDED) <= set(evidence.values):
+def build_erasure_chart(evidence: SiteEvidence) -> Chart | None:
+    """Build the chart of ΔJS against Δα, with single texts and the median of all texts.
+
+    Args:
+        evidence: statistics of one site.
+
+    Returns:
+        The chart, or None without such values.
+    """
+    if not set(ERASURE_STATISTICS) <= set(evidence.values):
         return None
-    gap, js = (evidence.values.values(name) for name in NEEDED)
-    both = ~np.isnan(gap + js)
-    if not both.any():
+    gap, js = (evidence.values.get_values(name) for name in ERASURE_STATISTICS)
+    is_known = ~np.isnan(gap + js)
+    if not is_known.any():
         return None
-    gap, js = gap[both], js[both]
-    points = _points(evidence.values.ids()[both], gap, js)
+    gap, js = gap[is_known], js[is_known]
+    points = _build_point_series(evidence.values.ids()[is_known], gap, js)
     return replace(
-        JS_AGAINST_ATTENTION,
-        sentences=_erasure_sentences(gap, js),
-        series=(points, _medians(gap, js)),
+        ERASURE_CHART,
+        sentences=_describe_erasure(gap, js),
+        series=(points, _build_binned_medians(gap, js)),
     )
 
 
-def _points(ids: np.ndarray, gap: np.ndarray, js: np.ndarray) -> Series:
-    shown = sample(range(len(ids)), ids, MOST_POINTS)
+def _build_point_series(ids: np.ndarray, gap: np.ndarray, js: np.ndarray) -> Series:
+    """Return the values of single texts, a random sample if there are many."""
+    selection = draw_sample(range(len(ids)), ids, MAX_POINTS)
     name = "texts"
-    if len(shown) < len(ids):
-        name = f"texts ({len(shown)} of {len(ids)}, drawn at random)"
-    return Series(name, tuple(gap[shown].tolist()), tuple(js[shown].tolist()))
+    if len(selection) < len(ids):
+        name = f"texts ({len(selection)} of {len(ids)}, drawn at random)"
+    return Series(name, tuple(gap[selection].tolist()), tuple(js[selection].tolist()))
 
 
-def _medians(gap: np.ndarray, js: np.ndarray) -> Series:
-    """Median in each tenth of Δα that contains texts."""
-    bins = list(js_by_gap(gap, js))
+def _build_binned_medians(gap: np.ndarray, js: np.ndarray) -> Series:
+    """Return the median for each tenth of Δα that contains texts."""
+    bins = list(bin_js_by_gap(gap, js))
     low, high = zip(*(b.quartiles for b in bins), strict=True)
     return Series(
         f"median of all {len(js)} texts, by tenths of Δα",
-        tuple(b.middle for b in bins),
+        tuple(b.center for b in bins),
         tuple(b.median for b in bins),
         low,
         high,
         tuple(b.n for b in bins),
-        joined=True,
+        is_connected=True,
     )
 
 
-def _erasure_sentences(gap: np.ndarray, js: np.ndarray) -> tuple[str, ...]:
-    negative = (js < -BY_ROUNDING).mean()
-    sentence = (
-        "Without the largest weight the output moves by a median of "
-        f"{np.median(js):.3f} nats more than without another one drawn at random "
-        f"({len(js)} texts; 0 is no difference, ln 2 = .69 the most there is); in "
-        f"{negative:.0%} of them the other one moves it more."
-    )
-    wide = js[gap >= 0.5]
-    if len(wide):
-        where = (
-            f"Where the largest weight is at least .5 larger ({len(wide)} texts) the "
-            f"median is {np.median(wide):.3f}."
+def _describe_erasure(gap: np.ndarray, js: np.ndarray) -> tuple[str, ...]:
+    """Return sentences on the median ΔJS of all texts, and of those with a large gap."""
+    negative_share = (js < -ROUNDING_TOLERANCE).mean()
+    sentences = [
+        "Without the largest weight, the output changes by a median of "
+        f"{np.median(js):.3f} nats more than without another weight drawn at random "
+        f"({len(js)} texts; 0 is no difference, ln 2 = .69 the maximum). In {negative_share:.0%} of "
+        "them, the other weight changes it more."
+    ]
+    js_with_large_gap = js[gap >= 0.5]
+    if len(js_with_large_gap):
+        sentences.append(
+            "If the largest weight is larger by at least .5 "
+            f"({len(js_with_large_gap)} texts), the median is {np.median(js_with_large_gap):.3f}."
         )
-        return sentence, where
-    return (sentence,)
+    return tuple(sentences)
 
 
-# --- how much must go before the decision flips, by ranking? --------------------------
+# --- tokens to erase before the decision flips ----------------------------------------
 
 
-SMALLEST = "minimal_fraction"
-RANKING = "in the order of a ranking"
-SMALLEST_SET, BEST_TRIED = "smallest set", "best ranking of each text"
-LEAST = {
-    SMALLEST_SET: "the least there is",
-    BEST_TRIED: "the least that was tried",
+SMALLEST_SET_STATISTIC = "minimal_fraction"
+"""Statistic with the size of the smallest set that flips the decision."""
+
+RANKING_SERIES_NAME = "in the order of a ranking"
+"""Name of the series of rankings."""
+
+SMALLEST_SET = "smallest set"
+"""Name of the exact minimum."""
+
+BEST_TRIED_RANKING = "best ranking of each text"
+"""Name of the smallest number that any tested ranking needs."""
+
+MINIMUM_SERIES_NAMES = {
+    SMALLEST_SET: "exact minimum",
+    BEST_TRIED_RANKING: "minimum of the tested rankings",
 }
-ORDERS = {"attention": "attention's order", "random": "a random order"}
-"""That a sentence names."""
-OPTIMAL = "margin"  # the order that the smallest set is read from
+"""Name of the series of minima."""
 
+DESCRIBED_ORDERS = {"attention": "attention's order", "random": "a random order"}
+"""Rankings that the description of the chart mentions."""
 
-FRACTION_TO_FLIP = Chart(
+OPTIMAL_RANKING = "margin"
+"""Ranking that gives the smallest set, which is not drawn a second time."""
+
+FLIP_CHART = Chart(
     "fraction_to_flip",
     "Tokens to erase before the decision flips",
     (),
@@ -636,116 +758,134 @@ FRACTION_TO_FLIP = Chart(
     bars="middle half of the texts",
     y_range=(0.0, 1.0),
 )
+"""Chart of the tokens to erase, without its values."""
 
 
-def fraction_to_flip(evidence: SiteEvidence) -> Chart | None:
-    """Share of the tokens erased when the decision flips, beside the smallest possible.
+def build_flip_chart(evidence: SiteEvidence) -> Chart | None:
+    """Build the chart of the share of tokens erased when the decision flips, by ranking.
 
-    All orders are on the same texts, those that some set (or some order that was tried)
-    flips; an order that never does counts as all tokens.
+    All rankings are compared on the same texts: those that some set of tokens flips or, if that is
+    unknown, those that some tested ranking flips. A ranking that never flips a text counts as
+    needing all tokens.
+
+    Args:
+        evidence: statistics of one site.
+
+    Returns:
+        The chart, or None without such values.
     """
-    orders = evidence.rankings("fraction_to_flip")
-    if not orders:
+    statistics_by_ranking = evidence.list_rankings("fraction_to_flip")
+    if not statistics_by_ranking:
         return None
-    best_name, best = _least(evidence, orders)
-    orders.pop(OPTIMAL, None)
-    shown = ((ranking_name(key), evidence.values.values(name)) for key, name in orders.items())
+    minimum_name, minimum = _compute_minimum(evidence, statistics_by_ranking)
+    statistics_by_ranking.pop(OPTIMAL_RANKING, None)
+    ranking_values = (
+        (get_ranking_label(key), evidence.values.get_values(name))
+        for key, name in statistics_by_ranking.items()
+    )
     series = [
-        series_of_medians(RANKING, shown),
-        series_of_medians(LEAST[best_name], [(best_name, best)]),
+        build_median_series(RANKING_SERIES_NAME, ranking_values),
+        build_median_series(MINIMUM_SERIES_NAMES[minimum_name], [(minimum_name, minimum)]),
     ]
     return replace(
-        FRACTION_TO_FLIP,
-        sentences=_flip_sentences(evidence, best_name, best),
+        FLIP_CHART,
+        sentences=_describe_flips(evidence, minimum_name, minimum),
         series=tuple(series),
     )
 
 
-def _least(evidence: SiteEvidence, orders: dict[str, str]) -> tuple[str, np.ndarray]:
-    """The exact minimum, or for each text the best of the rankings."""
-    if SMALLEST in evidence:
-        return SMALLEST_SET, evidence.values.values(SMALLEST)
-    tried = [name for key, name in orders.items() if key != "random"] or list(orders.values())
-    return BEST_TRIED, reduce(np.fmin, map(evidence.values.values, tried))
+def _compute_minimum(
+    evidence: SiteEvidence, statistics_by_ranking: dict[str, str]
+) -> tuple[str, np.ndarray]:
+    """Return the exact minimum of each text, or else that of the tested rankings, with its name."""
+    if SMALLEST_SET_STATISTIC in evidence:
+        return SMALLEST_SET, evidence.values.get_values(SMALLEST_SET_STATISTIC)
+    names = [name for key, name in statistics_by_ranking.items() if key != "random"]
+    names = names or list(statistics_by_ranking.values())
+    return BEST_TRIED_RANKING, reduce(np.fmin, map(evidence.values.get_values, names))
 
 
-def _flip_sentences(evidence: SiteEvidence, best_name: str, best: np.ndarray) -> tuple[str, ...]:
-    parts = []
-    for key, order in ORDERS.items():
-        mean = evidence.mean(f"fraction_to_flip@{key}")
+def _describe_flips(
+    evidence: SiteEvidence, minimum_name: str, minimum: np.ndarray
+) -> tuple[str, ...]:
+    """Return sentences on the means for attention, a random order, and the minimum."""
+    clauses = []
+    for key, order in DESCRIBED_ORDERS.items():
+        mean = evidence.estimate_mean(f"fraction_to_flip@{key}")
         if mean.n:
-            parts.append(f"{said(mean)} of the tokens in {order}")
-    n = int((~np.isnan(best)).sum())
-    tested = [evidence.mean(name).n for name in ("no_set_flips", "no_order_flips")]
-    n_texts = max(filter(None, tested), default=len(evidence.values))
-    what = "some set" if best_name == SMALLEST_SET else "some tried order"
-    never = evidence.mean("never_flips@attention")
-    failing: tuple[str, ...] = ()
-    if never.n:
-        failing = (
-            f"Attention's order never flips {never.value:.0%} of them, which counts as all tokens.",
+            clauses.append(f"{format_estimate(mean)} of the tokens in {order}")
+    n_flipped = int((~np.isnan(minimum)).sum())
+    n_tested = [evidence.estimate_mean(name).n for name in ("no_set_flips", "no_order_flips")]
+    n_texts = max(filter(None, n_tested), default=len(evidence.values))
+    cause = "some set" if minimum_name == SMALLEST_SET else "some tested order"
+    sentences = [
+        f"{evidence.words.decision.capitalize()} flips after {', '.join(clauses)}; the "
+        f"{minimum_name} needs {np.nanmean(minimum):.2f} (means over the {n_flipped} of {n_texts} "
+        f"texts that {cause} flips; the chart shows medians)."
+    ]
+    never_flips = evidence.estimate_mean("never_flips@attention")
+    if never_flips.n:
+        sentences.append(
+            f"Attention's order never flips {never_flips.value:.0%} of them, which counts as all "
+            "tokens."
         )
-    return (
-        f"{evidence.words.decision.capitalize()} flips after {', '.join(parts)}, where "
-        f"the {best_name} has {np.nanmean(best):.2f} (means over the {n} of {n_texts} texts "
-        f"that {what} flips; drawn are medians).",
-        *failing,
-    )
+    return tuple(sentences)
 
 
-# --- what rankings of the tokens are worth, beside a random one -----------------------
+# --- values of rankings compared with a random order ----------------------------------
 
 
-class Ranked(NamedTuple):
-    """A chart of what each ranking is worth; its words are filled in by the kind of prediction.
+class RankingChartSpec(NamedTuple):
+    """Description of a chart that compares rankings by one statistic.
 
     Attributes:
-        family: the statistics ``family@ranking``.
-        chart: without its numbers.
-        said: of one ranking, with its number.
-        yardstick: how it is to be read.
+        family: name of the statistics ``family@ranking``.
+        chart: the chart, without its values.
+        sentence: template of the sentence about one ranking; ``words`` is a ``Wording``.
+        explanation: how to read the numbers.
     """
 
     family: str
     chart: Chart
-    said: str
-    yardstick: str
+    sentence: str
+    explanation: str
 
 
-RANKED = (
-    Ranked(
+RANKING_CHARTS = (
+    RankingChartSpec(
         "comprehensiveness",
         Chart(
             "comprehensiveness",
-            "What is lost without the tokens that a ranking puts first",
+            "Loss without the top tokens of a ranking",
             (),
             "DeYoung et al. 2020, comprehensiveness",
             "dots",
             "ranking",
-            "{words.lost} without them",
+            "{words.loss_title} without them",
             (),
         ),
-        "Without the first tokens of {name} {words.said} loses {value} {words.amount}{words.aside}",
-        "A ranking that is no better than random says nothing of the prediction. Texts with "
-        "tokens erased are unlike those of the training.",
+        "Without the top tokens by {name}, {words.prediction} loses {value} "
+        "{words.amount}{words.aside}",
+        "A ranking that is no better than random does not explain the prediction. Texts with "
+        "erased tokens differ from those of the training.",
     ),
-    Ranked(
+    RankingChartSpec(
         "sufficiency",
         Chart(
             "sufficiency",
-            "What is lost on the first tokens of a ranking alone",
+            "Loss on the top tokens of a ranking alone",
             (),
             "DeYoung et al. 2020, sufficiency",
             "dots",
             "ranking",
-            "{words.lost} on them alone",
+            "{words.loss_title} on them alone",
             (),
         ),
-        "On the first tokens of {name} alone {words.said} loses {value} "
+        "On the top tokens by {name} alone, {words.prediction} loses {value} "
         "{words.amount}{words.aside}",
-        "Here less is better. Texts with tokens erased are unlike those of the training.",
+        "Here, lower is better. Texts with erased tokens differ from those of the training.",
     ),
-    Ranked(
+    RankingChartSpec(
         "auprc",
         Chart(
             "plausibility",
@@ -758,39 +898,60 @@ RANKED = (
             (),
             y_range=(0.0, 1.0),
         ),
-        "Against the words that people marked, the ranking of {name} has area {value} (1 is all "
-        "of them in front)",
-        "People agreeing with a ranking does not make it faithful.",
+        "Compared with the words that people marked, the ranking by {name} has area {value} (1 if "
+        "all of them come first)",
+        "Agreement with people does not make a ranking faithful.",
     ),
 )
+"""Charts that compare rankings."""
 
 
-def by_ranking(evidence: SiteEvidence, ranked: Ranked) -> Chart | None:
-    """Means with their intervals, random as a line too; None without values."""
-    found = evidence.rankings(ranked.family)
-    if not found:
+def build_ranking_chart(evidence: SiteEvidence, spec: RankingChartSpec) -> Chart | None:
+    """Build a chart of the mean of each ranking, with random as a reference line.
+
+    Args:
+        evidence: statistics of one site.
+        spec: description of the chart.
+
+    Returns:
+        The chart, or None without such values.
+    """
+    statistics_by_ranking = evidence.list_rankings(spec.family)
+    if not statistics_by_ranking:
         return None
-    means = {ranking_name(key): evidence.mean(name) for key, name in found.items()}
-    random = found.get("random")
-    references = [Reference("random order", evidence.mean(random).value)] if random else []
+    means = {
+        get_ranking_label(key): evidence.estimate_mean(name)
+        for key, name in statistics_by_ranking.items()
+    }
+    references: tuple[Reference, ...] = ()
+    if "random" in statistics_by_ranking:
+        random_mean = evidence.estimate_mean(statistics_by_ranking["random"])
+        references = (Reference("random order", random_mean.value),)
     return replace(
-        ranked.chart,
-        sentences=_ranking_sentences(evidence, found, ranked),
-        y_label=ranked.chart.y_label.format(words=evidence.words),
-        series=(series_of_means(means),),
-        references=tuple(references),
+        spec.chart,
+        sentences=_describe_ranking(evidence, statistics_by_ranking, spec),
+        y_label=spec.chart.y_label.format(words=evidence.words),
+        series=(build_mean_series(means),),
+        references=references,
     )
 
 
-def _ranking_sentences(
-    evidence: SiteEvidence, found: dict[str, str], ranked: Ranked
+def _describe_ranking(
+    evidence: SiteEvidence, statistics_by_ranking: dict[str, str], spec: RankingChartSpec
 ) -> tuple[str, ...]:
-    own = [key for key in ("attention", "mean_attention") if key in found]
-    key = [*own, *found][0]
-    mean = evidence.mean(found[key])
-    sentence = ranked.said.format(name=ranking_name(key), value=said(mean), words=evidence.words)
-    if "random" in found and key != "random":
-        random = evidence.mean(found["random"])
-        difference = evidence.beyond(found[key], found["random"])
-        sentence += f"; random has {said(random)}, a difference of {said(difference)}"
-    return f"{sentence} ({mean.n} texts).", ranked.yardstick
+    """Return sentences on the ranking by attention and its difference from a random order."""
+    preferred_keys = ["attention", "mean_attention", *statistics_by_ranking]
+    key = next(key for key in preferred_keys if key in statistics_by_ranking)
+    mean = evidence.estimate_mean(statistics_by_ranking[key])
+    sentence = spec.sentence.format(
+        name=get_ranking_label(key), value=format_estimate(mean), words=evidence.words
+    )
+    if "random" in statistics_by_ranking and key != "random":
+        random_statistic = statistics_by_ranking["random"]
+        random_mean = evidence.estimate_mean(random_statistic)
+        difference = evidence.estimate_difference(statistics_by_ranking[key], random_statistic)
+        sentence += (
+            f"; random has {format_estimate(random_mean)}, a difference of "
+            f"{format_estimate(difference)}"
+        )
+    return f"{sentence} ({mean.n} texts).", spec.explanation

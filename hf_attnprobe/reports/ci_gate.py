@@ -1,4 +1,4 @@
-"""Conditions on which an audit fails: answers and scores. Pure."""
+"""Conditions of ``--fail-on``, with which an audit fails in continuous integration."""
 
 import operator
 import re
@@ -8,80 +8,95 @@ from dataclasses import dataclass
 from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.reports.result import AuditResult
 from hf_attnprobe.statistics.grades import Answer
-from hf_attnprobe.statistics.questions import EVERY_QUESTION
-from hf_attnprobe.statistics.verdicts import by_rule
+from hf_attnprobe.statistics.questions import ALL_QUESTIONS
+from hf_attnprobe.statistics.verdicts import index_by_rule
 
 
-ANSWERS = tuple(str(answer).replace(" ", "-") for answer in Answer)
-"""The answers, each as one word."""
-SIDES: dict[str, Callable[[float, float], bool]] = {
+ANSWER_NAMES = tuple(str(answer).replace(" ", "-") for answer in Answer)
+"""Answers as one word each, for the command line."""
+
+COMPARISONS: dict[str, Callable[[float, float], bool]] = {
     "<": operator.lt,
     ">": operator.gt,
 }
-SCORE = re.compile(r"([a-z]+)\s*([<>])\s*(-?\d*\.?\d+)")
+"""Comparison for each sign in a condition."""
+
+SCORE_CONDITION = re.compile(r"([a-z]+)\s*([<>])\s*(-?\d*\.?\d+)")
+"""Pattern of a condition on a score, such as "faithfulness<.5"."""
 
 
 @dataclass(frozen=True)
-class Condition:
-    """An answer to the whole, or a score below or above a limit.
+class FailureCondition:
+    """A condition on which an audit fails: its main answer, or a score below or above a limit.
 
     Attributes:
-        said: as it was given.
-        answer: empty of a score.
-        question: key of the question whose number is compared; "accuracy" by what share is right.
-        side: "<" or ">".
-        limit: what the number is compared with.
+        text: the condition as the user wrote it.
+        answer: the answer; empty for a condition on a score.
+        question: key of the question whose number is compared. The number of "accuracy" is the
+            share of correct predictions.
+        sign: "<" or ">".
+        limit: the number to compare with.
     """
 
-    said: str
+    text: str
     answer: str = ""
     question: str = ""
-    side: str = "<"
+    sign: str = "<"
     limit: float = 0.0
 
-    def failed_by(self, report: AuditResult) -> str:
-        """Returns why a report fails, in a line; empty where it does not."""
+    def explain_failure(self, report: AuditResult) -> str:
+        """Return the reason why a report fails; empty if it does not fail.
+
+        Args:
+            report: the result.
+        """
         if self.answer:
-            given = str(report.answer)
-            is_met = given.replace(" ", "-") == self.answer
-            return f"the answer is {given}" if is_met else ""
-        found = by_rule(report.findings).get(self.question)
-        if found is None or not found.number:
+            report_answer = str(report.answer)
+            fails = report_answer.replace(" ", "-") == self.answer
+            return f"the answer is {report_answer}" if fails else ""
+        finding = index_by_rule(report.findings).get(self.question)
+        if finding is None or not finding.number:
             return f"{self.question} was not measured"
-        # of accuracy the share that is right, where it is known
-        value = found.yardsticks.get("accuracy", found.value)
-        is_met = SIDES[self.side](value, self.limit)
-        return f"{self.question} is {value:.3f}, which is {self.said}" if is_met else ""
+        # The value of the finding "accuracy" is a difference from the majority class.
+        value = finding.yardsticks.get("accuracy", finding.value)
+        fails = COMPARISONS[self.sign](value, self.limit)
+        return f"{self.question} is {value:.3f}, which is {self.text}" if fails else ""
 
 
-QUESTIONS = ("accuracy", *EVERY_QUESTION)
-"""That have a number, by key."""
+QUESTION_KEYS = ("accuracy", *ALL_QUESTIONS)
+"""Keys of the questions that have a number."""
 
 
-def conditions(given: Sequence[str]) -> list[Condition]:
-    """Returns the conditions of ``--fail-on``.
+def parse_conditions(texts: Sequence[str]) -> list[FailureCondition]:
+    """Parse the conditions of ``--fail-on``.
 
     Args:
-        given: such as "no" or "faithfulness<.5".
+        texts: conditions such as "no" or "faithfulness<.5".
 
     Raises:
-        AttnProbeError: neither an answer nor a question with a limit.
+        AttnProbeError: If a text is neither an answer nor a question with a limit.
     """
-    found = []
-    for text in given:
-        score = SCORE.fullmatch(text.strip())
-        if text in ANSWERS:
-            found.append(Condition(text, answer=text))
-        elif score is not None and score[1] in QUESTIONS:
-            found.append(Condition(text, "", score[1], score[2], float(score[3])))
+    conditions = []
+    for text in texts:
+        match = SCORE_CONDITION.fullmatch(text.strip())
+        if text in ANSWER_NAMES:
+            conditions.append(FailureCondition(text, answer=text))
+        elif match is not None and match[1] in QUESTION_KEYS:
+            conditions.append(FailureCondition(text, "", match[1], match[2], float(match[3])))
         else:
             raise AttnProbeError(
-                f"expected {', '.join(ANSWERS)}, or a score such as 'faithfulness<.5' of "
-                f"{', '.join(QUESTIONS)}, got {text!r}; change --fail-on"
+                f"--fail-on expects {', '.join(ANSWER_NAMES)}, or a score such as "
+                f"'faithfulness<.5' of {', '.join(QUESTION_KEYS)}, got {text!r}"
             )
-    return found
+    return conditions
 
 
-def failures(report: AuditResult, wanted: Sequence[Condition]) -> list[str]:
-    """Returns the reasons for which a report fails, a line each."""
-    return [reason for one in wanted if (reason := one.failed_by(report))]
+def list_failures(report: AuditResult, conditions: Sequence[FailureCondition]) -> list[str]:
+    """Return the reasons why a report fails; empty if it meets no condition.
+
+    Args:
+        report: the result.
+        conditions: the conditions.
+    """
+    reasons = [condition.explain_failure(report) for condition in conditions]
+    return [reason for reason in reasons if reason]

@@ -1,4 +1,4 @@
-"""The public function ``compare_audits``, and the document that it makes."""
+"""Comparison of several audits with the first: the public function, the result, its document."""
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,71 +10,75 @@ import pandas as pd
 
 from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.core.options import public_function
-from hf_attnprobe.core.serialization import plain
+from hf_attnprobe.core.serialization import to_plain
 from hf_attnprobe.documents.blocks import (
     Block,
     Cell,
     Document,
+    FormattedNumber,
     Link,
     Note,
-    Number,
-    Quoted,
     Section,
     Table,
-    glossary,
+    UserText,
+    build_glossary,
 )
-from hf_attnprobe.documents.formats import Documented, as_json
+from hf_attnprobe.documents.formats import DocumentedResult, format_json
 from hf_attnprobe.plots.chart import HeatMap
 from hf_attnprobe.reports.audit_document import GLOSSARY
 from hf_attnprobe.reports.head_tables import (
     EFFECT_MAP,
     EFFECT_TITLE,
-    head_map,
-    head_name,
+    build_head_map,
+    format_head,
 )
 from hf_attnprobe.reports.paired_differences import (
-    CANNOT_BE_TOLD,
+    UNDECIDED,
     ComparedQuestion,
     ComparedStatistic,
     Setting,
-    cautions,
-    differing_settings,
-    questions_of,
-    shared_texts,
-    short_names,
-    statistics_of,
+    choose_short_names,
+    compare_questions,
+    compare_statistics,
+    find_shared_texts,
+    iterate_cautions,
+    list_differing_settings,
 )
 from hf_attnprobe.reports.report import Report, read_audit
 from hf_attnprobe.statistics.differences import Difference
-from hf_attnprobe.statistics.estimates import MIN_SHOWN, Estimate
+from hf_attnprobe.statistics.estimates import MIN_DISPLAYED_TEXTS, Estimate
 from hf_attnprobe.statistics.grades import MIN_TEXTS, Answer
-from hf_attnprobe.statistics.heads import EFFECT, Place
-from hf_attnprobe.statistics.verdicts import RULES, by_rule
+from hf_attnprobe.statistics.heads import EFFECT_STATISTIC, LayerHead
+from hf_attnprobe.statistics.verdicts import RULES, index_by_rule
 
 
 SCHEMA_VERSION = 2
+"""Version of the JSON of a comparison."""
 
 
 @dataclass(frozen=True)
-class AuditComparison(Documented):
-    """Several audits and their differences from the first. ``print`` gives the text.
+class AuditComparison(DocumentedResult):
+    """Several audits and their differences from the first one.
+
+    ``print(comparison)`` prints the report. Tuples have one element per audit, unless stated
+    otherwise.
 
     Attributes:
-        names: of the audits, short and all different.
-        models: that were audited.
-        datasets: and on which texts.
-        n: texts of every audit.
-        n_shared: texts that an audit behind the first shares with the first; 0 where
-            the data are others.
-        answers: whether attention explains the predictions, by audit.
-        scores: faithfulness of each; n is 0 where it was not asked.
-        questions: in the order of the rules.
-        statistics: all that the first audit shares with another one.
-        settings: what differs in settings, model and versions.
-        cautions: what the comparison cannot say.
-        seed: of the resamples.
+        names: short names of the audits, all different.
+        models: names of the audited models.
+        datasets: names of the data sets.
+        n: number of texts.
+        n_shared: for each audit after the first, the number of texts that it shares with the first;
+            0 if the data differ.
+        answers: whether attention explains the predictions.
+        scores: faithfulness; its ``n`` is 0 if it was not measured.
+        questions: all compared questions, in the order of the rules.
+        statistics: all statistics that the first audit shares with another one.
+        settings: settings, model and versions that are not equal in all audits.
+        cautions: what the comparison cannot show.
+        seed: seed of the bootstrap.
         reports: the audits.
-        pages: addresses of the audits' own pages; none where they are not known.
+        pages: addresses of the audits' own pages; empty if unknown.
     """
 
     names: tuple[str, ...]
@@ -92,36 +96,36 @@ class AuditComparison(Documented):
     reports: tuple[Report, ...] = field(default=(), repr=False, compare=False)
     pages: tuple[str, ...] = ()
 
-    def linked(self, folders: Sequence[str | Path], start: str | Path) -> "AuditComparison":
-        """Returns the comparison with links to the audits' pages.
+    def add_page_links(self, folders: Sequence[str | Path], start: str | Path) -> "AuditComparison":
+        """Return the comparison with links to the pages of the audits.
 
         Args:
-            folders: of the audits, in their order.
-            start: the folder of the page that has the links.
+            folders: folder of each audit.
+            start: folder of the page that contains the links.
         """
         pages = (os.path.relpath(Path(folder) / "report.html", start) for folder in folders)
         return replace(self, pages=tuple(pages))
 
-    def document(self) -> Document:
-        """The comparison as a document."""
-        return _document_of(self)
+    def build_document(self) -> Document:
+        """Build the document of the comparison."""
+        return _build_document(self)
 
     def to_json(self) -> str:
-        """All of it for machines; a page is too small for that."""
-        return as_json(data_of(self))
+        """Return all results as JSON, including those that are too large for a page."""
+        return format_json(build_comparison_data(self))
 
     def summary_frame(self) -> pd.DataFrame:
-        """A row per statistic and audit behind the first, as a CSV file has them."""
+        """Return a data frame with a row for each statistic of each audit after the first."""
         rows = []
-        for s, number, difference in told_statistics(self):
+        for statistic, number, difference in iterate_compared_statistics(self):
             rows.append(
                 {
                     "first": self.names[0],
                     "audit": self.names[number],
-                    "test": s.test,
-                    "statistic": s.statistic,
-                    "layer": s.layer,
-                    "head": s.head,
+                    "test": statistic.test,
+                    "statistic": statistic.statistic,
+                    "layer": statistic.layer,
+                    "head": statistic.head,
                     "first_mean": difference.first,
                     "mean": difference.other,
                     "difference": difference.value,
@@ -131,156 +135,193 @@ class AuditComparison(Documented):
                     "simultaneous_high": difference.simultaneous[1],
                     "n": difference.n,
                     "paired": difference.paired,
-                    "can_be_told": difference.can_be_told,
+                    "can_be_told": difference.has_clear_sign,
                 }
             )
         return pd.DataFrame(rows, columns=list(rows[0]) if rows else None)
 
 
-def told_statistics(
+def iterate_compared_statistics(
     comparison: AuditComparison,
 ) -> Iterator[tuple[ComparedStatistic, int, Difference]]:
-    """Every statistic of each later audit, with its difference from the first."""
-    for s in comparison.statistics:
-        for number, difference in enumerate(s.differences, 1):
+    """Yield every statistic of each audit after the first, with its difference from the first.
+
+    Args:
+        comparison: the comparison.
+
+    Yields:
+        The statistic, the index of the audit, and the difference.
+    """
+    for statistic in comparison.statistics:
+        for number, difference in enumerate(statistic.differences, 1):
             if difference is not None:
-                yield s, number, difference
+                yield statistic, number, difference
 
 
 @public_function
 def compare_audits(folders: Sequence[str | Path], *, seed: int = 0) -> AuditComparison:
-    """Compares audits' folders with the first.
+    """Compare audits with the first one, as ``attnprobe report FOLDER FOLDER`` does.
 
-    Raises:
-        AttnProbeError: a folder without an audit, and what :func:`compare` raises.
-    """
-    return compare([read_audit(folder) for folder in folders], seed=seed)
+    Example::
 
-
-def compare(reports: Sequence[Report], *, seed: int = 0) -> AuditComparison:
-    """Compares several audits with the first.
-
-    Texts with the same id of the same data are pairs, of language models where the answer is
-    the same too. Only tests with the same options are compared.
+        comparison = compare_audits(["audit-of-base", "audit-of-finetuned"])
+        print(comparison)
 
     Args:
-        reports: at least two, with their rows.
-        seed: of the resamples.
+        folders: output folders of at least two audits.
+        seed: seed of the bootstrap.
 
     Raises:
-        AttnProbeError: fewer than two reports, or reports without rows.
+        AttnProbeError: If a folder holds no audit, or the audits cannot be compared.
+    """
+    return compare_reports([read_audit(folder) for folder in folders], seed=seed)
+
+
+def compare_reports(reports: Sequence[Report], *, seed: int = 0) -> AuditComparison:
+    """Compare the reports of several audits with the first one.
+
+    Texts with the same id from the same data are pairs; for language models, their answer must also
+    be the same. Only tests with the same options are compared.
+
+    Args:
+        reports: at least two reports with their rows.
+        seed: seed of the bootstrap.
+
+    Raises:
+        AttnProbeError: If there are fewer than two reports, or a report has no rows.
     """
     if len(reports) < 2:
         raise AttnProbeError(
-            f"expected two audits or more to compare, got {len(reports)}; give another folder"
+            f"a comparison needs at least two audits, got {len(reports)}; add another folder"
         )
     for report in reports:
         if not len(report.rows):
             raise AttnProbeError(
-                f"expected audits with their rows, that of {report.model} has none; read "
-                "it from its folder with read_audit"
+                f"the report of {report.model} has no rows to compare; read it from its folder with "
+                "read_audit"
             )
-    names = short_names(reports)
-    shared = [shared_texts(reports[0], report) for report in reports[1:]]
-    n_shared = tuple(map(len, shared))
-    questions = questions_of(reports, shared, seed)
+    names = choose_short_names(reports)
+    shared_ids = [find_shared_texts(reports[0], report) for report in reports[1:]]
+    n_shared = tuple(map(len, shared_ids))
     return AuditComparison(
         names=names,
-        models=tuple(r.model for r in reports),
-        datasets=tuple(str(r.dataset) for r in reports),
-        n=tuple(r.n for r in reports),
+        models=tuple(report.model for report in reports),
+        datasets=tuple(str(report.dataset) for report in reports),
+        n=tuple(report.n for report in reports),
         n_shared=n_shared,
-        answers=tuple(r.answer for r in reports),
-        scores=tuple(r.score for r in reports),
-        questions=questions,
-        statistics=statistics_of(reports, shared, seed),
-        settings=differing_settings(reports),
-        cautions=tuple(cautions(reports, names, n_shared)),
+        answers=tuple(report.answer for report in reports),
+        scores=tuple(report.score for report in reports),
+        questions=compare_questions(reports, shared_ids, seed),
+        statistics=compare_statistics(reports, shared_ids, seed),
+        settings=list_differing_settings(reports),
+        cautions=tuple(iterate_cautions(reports, names, n_shared)),
         seed=seed,
         reports=tuple(reports),
     )
 
 
 @public_function
-def changed_answers(comparison: AuditComparison) -> list[str]:
-    """Returns the answers that an audit has for certain otherwise than the first, a sentence each.
+def list_changed_answers(comparison: AuditComparison) -> list[str]:
+    """Return the answers that certainly differ from those of the first audit, one sentence each.
 
-    Those of questions that both audits can answer, whose numbers are told apart; an answer
-    that moves across a threshold by a difference that may be 0 is none.
+    An answer counts if both audits can answer the question and if the difference between their
+    numbers is certain. A number that crosses a threshold by a difference that may be 0 does not
+    count.
+
+    Args:
+        comparison: the comparison.
     """
-    first = comparison.names[0]
+    first_name = comparison.names[0]
     return [
         f"{RULES[question.rule].name.lower()} is {question.answer(number)} for {name}, "
-        f"{question.answer(0)} for {first}"
+        f"{question.answer(0)} for {first_name}"
         for number, name in enumerate(comparison.names[1:], 1)
         for question in comparison.questions
-        if question.changed(number)
+        if question.has_changed_answer(number)
     ]
 
 
 # --- the document ---------------------------------------------------------------------
 
 
-LEAD = (
+INTRODUCTION = (
     "Does attention explain the predictions, and does the answer differ between these "
-    "audits? Each was tested by itself; differences are of what was measured in both."
+    "audits? Each audit ran its own tests; differences are given for what all of them measured."
 )
+"""First paragraph of the document."""
 
 
-def data_of(comparison: AuditComparison) -> dict[str, Any]:
-    """The comparison for machines."""
-    told = {k: v for k, v in vars(comparison).items() if k != "reports"}
-    return plain(told) | {"schema_version": SCHEMA_VERSION}
+def build_comparison_data(comparison: AuditComparison) -> dict[str, Any]:
+    """Return the comparison as plain data, for JSON.
+
+    Args:
+        comparison: the comparison.
+    """
+    fields = {name: value for name, value in vars(comparison).items() if name != "reports"}
+    return to_plain(fields) | {"schema_version": SCHEMA_VERSION}
 
 
-def _document_of(comparison: AuditComparison) -> Document:
-    first, *others = comparison.names
-    parts = [
+def _build_document(comparison: AuditComparison) -> Document:
+    """Build the document of a comparison."""
+    first_name, *other_names = comparison.names
+    sections = [
         Section(
             "Question by question",
-            [_question(comparison, q) for q in comparison.questions],
+            [_build_question_section(comparison, question) for question in comparison.questions],
             id="questions",
         ),
         Section(
-            "What this comparison cannot say",
-            [[*comparison.cautions, reading_note(comparison)]],
+            "Limitations of this comparison",
+            [[*comparison.cautions, describe_intervals(comparison)]],
             id="cautions",
-            brief=True,
+            in_short_report=True,
         ),
-        Section("Heads", list(maps_of_differences(comparison)), id="heads"),
+        Section("Heads", list(build_difference_maps(comparison)), id="heads"),
     ]
-    lead: list[Block] = [LEAD, _audits(comparison), _overview(comparison)]
+    lead: list[Block] = [
+        INTRODUCTION,
+        _build_audits_table(comparison),
+        _build_overview_table(comparison),
+    ]
     return Document(
-        f"{', '.join(others)} beside {first}",
+        f"{', '.join(other_names)} compared with {first_name}",
         lead,
         [
-            *parts,
-            glossary([*lead, *parts], GLOSSARY),
-            _what_differs(comparison),
-            Section("How to repeat them", [HOW_TO_REPEAT], id="origin"),
+            *sections,
+            build_glossary([*lead, *sections], GLOSSARY),
+            _build_settings_section(comparison),
+            Section("How to repeat the audits", [REPETITION_NOTE], id="origin"),
         ],
         data={
-            **data_of(comparison),
+            **build_comparison_data(comparison),
             "statistics": [],
             "left_out": ["statistics"],
         },
     )
 
 
-def reading_note(comparison: AuditComparison) -> str:
-    """States how to read the intervals."""
-    n_statistics = sum(1 for _ in told_statistics(comparison))
-    n_questions = sum(d is not None for q in comparison.questions for d in q.differences)
+def describe_intervals(comparison: AuditComparison) -> str:
+    """Return how to read the intervals of a comparison.
+
+    Args:
+        comparison: the comparison.
+    """
+    n_statistics = sum(1 for _ in iterate_compared_statistics(comparison))
+    n_questions = sum(
+        difference is not None
+        for question in comparison.questions
+        for difference in question.differences
+    )
     return (
-        f"Differences are the audit's minus that of {comparison.names[0]}. Intervals hold "
-        f"at once with 95% probability: those of the questions over all {n_questions} "
-        f"differences of questions, those of the statistics over all {n_statistics} of "
-        "statistics (multiplier bootstrap over texts). Where one holds 0, or there are "
-        f"fewer than {MIN_TEXTS} texts, the audits {CANNOT_BE_TOLD} there."
+        f"Differences are the audit's number minus that of {comparison.names[0]}. Intervals hold "
+        f"simultaneously with 95% probability: those of questions for all {n_questions} differences "
+        f"of questions, those of statistics for all {n_statistics} differences of statistics "
+        "(multiplier bootstrap over texts). If an interval contains 0, or there are fewer than "
+        f"{MIN_TEXTS} texts, the audits {UNDECIDED}."
     )
 
 
-SCORES = (
+SCORE_COLUMNS = (
     "faithfulness",
     "importance",
     "erasure",
@@ -290,139 +331,158 @@ SCORES = (
     "drop",
     "source",
 )
+"""Keys of the questions whose numbers are columns of the table of audits."""
 
 
-def _audits(comparison: AuditComparison) -> Table:
-    """Returns the scores of every audit with their parts, the most faithful first."""
-    asked = [name for name in SCORES if any(_score(r, name) for r in comparison.reports)]
-    columns = [*asked, "effect"]
+def _build_audits_table(comparison: AuditComparison) -> Table:
+    """Build the table of audits with their scores, the most faithful first."""
+    measured_columns = [
+        key
+        for key in SCORE_COLUMNS
+        if any(_format_score(report, key) for report in comparison.reports)
+    ]
+    columns = [*measured_columns, "effect"]
     rows: list[list[Cell]] = []
     scores = pd.Series([score.value for score in comparison.scores])
     for k in scores.sort_values(ascending=False, kind="stable").index:
         report = comparison.reports[k]
         page = comparison.pages[k] if comparison.pages else ""
         name = Link(comparison.names[k], page) if page else comparison.names[k]
-        numbers = [_score(report, column) for column in columns]
-        rows.append([name, str(report.answer), *numbers, Quoted(report.model), report.n])
+        numbers = [_format_score(report, key) for key in columns]
+        rows.append([name, str(report.answer), *numbers, UserText(report.model), report.n])
     head = ["audit", "explains?", *columns, "model", "texts"]
     return Table(head, rows, "The audits with their scores, the most faithful first")
 
 
-def _score(report: Report, name: str) -> Number | None:
-    """Returns a question's number with its interval; None where few texts or none have it."""
-    found = by_rule(report.findings).get(name)
-    if found is None or found.n < MIN_SHOWN:
+def _format_score(report: Report, key: str) -> FormattedNumber | None:
+    """Return a question's number with its interval; None with too few texts."""
+    finding = index_by_rule(report.findings).get(key)
+    if finding is None or finding.n < MIN_DISPLAYED_TEXTS:
         return None
-    return Number(found.value, found.ci95, digits=2)
+    return FormattedNumber(finding.value, finding.ci95, digits=2)
 
 
-def _overview(comparison: AuditComparison) -> Table:
-    """Every question with all answers and the differences."""
+def _build_overview_table(comparison: AuditComparison) -> Table:
+    """Build the table of all questions with all answers and differences."""
     names = comparison.names
     rows: list[list[Cell]] = []
-    for q in comparison.questions:
-        answers = [q.answer(k) or None for k in range(len(names))]
-        rows.append([q.question, *answers, *map(_moved, q.differences)])
+    for question in comparison.questions:
+        answers = [question.answer(k) or None for k in range(len(names))]
+        differences = map(_format_difference, question.differences)
+        rows.append([question.question, *answers, *differences])
     head = [
         "question",
         *names,
-        *(f"{name} against {names[0]}" for name in names[1:]),
+        *(f"{name} compared with {names[0]}" for name in names[1:]),
     ]
     caption = (
-        "The answers side by side; “higher” and “lower” are said of the number that is named "
-        "below, on the same data over the texts in which both have it: not always what the "
-        "scores above differ by"
+        "All answers. “Higher” and “lower” refer to the number named below, on the same data and "
+        "over the texts for which both audits have it. This may differ from the difference of the "
+        "scores above"
     )
     return Table(head, rows, caption, sortable=False)
 
 
-def _moved(difference: Difference | None) -> Cell:
-    """A difference, if it can be told."""
+def _format_difference(difference: Difference | None) -> Cell:
+    """Return a difference as "higher" or "lower" with its interval, if it is certain."""
     if difference is None or not difference.n:
         return "not compared"
-    if not difference.can_be_told:
-        return CANNOT_BE_TOLD
-    side = "higher:" if difference.value > 0 else "lower:"
-    ends = difference.simultaneous
-    return Number(difference.value, ends, digits=2, sign="+", before=side)
+    if not difference.has_clear_sign:
+        return UNDECIDED
+    direction = "higher:" if difference.value > 0 else "lower:"
+    interval = difference.simultaneous
+    return FormattedNumber(difference.value, interval, digits=2, sign="+", prefix=direction)
 
 
 # --- the questions ----------------------------------------------------------------------
 
 
-def _question(comparison: AuditComparison, question: ComparedQuestion) -> Section:
-    """The answers to one question side by side."""
+def _build_question_section(comparison: AuditComparison, question: ComparedQuestion) -> Section:
+    """Build the table of all answers to one question."""
     rows: list[list[Cell]] = []
     for k, name in enumerate(comparison.names):
-        mean, found = question.means[k], question.findings[k]
-        n = None if mean is None else mean.n
-        said = None if found is None else found.sentence
-        rows.append([name, question.answer(k) or None, mean, n, said])
-    head = ["audit", "answer", "number [95%]", "texts", "in its own words"]
-    measure = f"The number: {question.measure}"
+        mean, finding = question.means[k], question.findings[k]
+        n_texts = None if mean is None else mean.n
+        sentence = None if finding is None else finding.sentence
+        rows.append([name, question.answer(k) or None, mean, n_texts, sentence])
+    head = ["audit", "answer", "number [95%]", "texts", "finding"]
+    note = f"The number: {question.measure}" if question.measure else NOT_COMPARED_NOTE
     return Section(
         question.question,
-        [
-            Note(measure if question.measure else NOT_COMPARED),
-            Table(head, rows, sortable=False),
-        ],
+        [Note(note), Table(head, rows, sortable=False)],
         id=f"question-{question.rule}",
     )
 
 
-NOT_COMPARED = "Its numbers are not compared"
+NOT_COMPARED_NOTE = "The numbers of this question are not compared"
+"""Note below a question without a common number."""
 
 
-# --- what is drawn ----------------------------------------------------------------------
+# --- maps of heads ----------------------------------------------------------------------
 
 
-def maps_of_differences(comparison: AuditComparison) -> Iterator[HeatMap]:
-    """How much farther a shuffle of each head moves the output of each later audit's model."""
-    first = comparison.names[0]
-    for number, other in enumerate(comparison.names[1:], 1):
-        found = {
-            s.place: s.differences[number - 1]
-            for s in comparison.statistics
-            if s.statistic == EFFECT and s.is_of_head
+def build_difference_maps(comparison: AuditComparison) -> Iterator[HeatMap]:
+    """Yield, for each audit after the first, a map of the differences between the heads' effects.
+
+    Args:
+        comparison: the comparison.
+    """
+    first_name = comparison.names[0]
+    for number, name in enumerate(comparison.names[1:], 1):
+        differences = {
+            statistic.site: statistic.differences[number - 1]
+            for statistic in comparison.statistics
+            if statistic.statistic == EFFECT_STATISTIC and statistic.is_single_head
         }
-        known = {place: d for place, d in found.items() if d is not None}
-        if known:
-            yield head_map(
+        known_differences = {
+            site: difference for site, difference in differences.items() if difference is not None
+        }
+        if known_differences:
+            yield build_head_map(
                 f"{EFFECT_MAP}_difference_{number + 1}",
-                f"{EFFECT_TITLE}: {other} minus {first}",
-                {p: Estimate(d.value, d.simultaneous) for p, d in known.items()},
-                finding=f"{other} minus {first}: {_heads_told(known)}",
-                value_label=f"difference of {RULES['effect'].scale_of}",
+                f"{EFFECT_TITLE}: {name} minus {first_name}",
+                {
+                    site: Estimate(difference.value, difference.simultaneous)
+                    for site, difference in known_differences.items()
+                },
+                finding=f"{name} minus {first_name}: "
+                f"{_describe_differing_heads(known_differences)}",
+                value_label=f"difference of {RULES['effect'].scale_label}",
                 centre=0.0,
             )
 
 
-def _heads_told(found: Mapping[Place, Difference]) -> str:
-    """Says which heads can be told apart, and which differs most."""
-    n_told = sum(d.can_be_told for d in found.values())
-    most = max(found, key=lambda place: abs(found[place].value))
-    largest = found[most].value
+def _describe_differing_heads(differences: Mapping[LayerHead, Difference]) -> str:
+    """Return how many heads certainly differ, and which of them differs most."""
+    n_certain = sum(difference.has_clear_sign for difference in differences.values())
+    site = max(differences, key=lambda site: abs(differences[site].value))
     return (
-        f"{n_told} of {len(found)} heads can be told apart; the largest difference is "
-        f"{largest:+.3f} at head {head_name(most)} (layer.head, from 0). Intervals hold "
-        "for all compared statistics at once."
+        f"{n_certain} of {len(differences)} heads certainly differ. The largest difference is "
+        f"{differences[site].value:+.3f}, for head {format_head(site)} (layer.head, from 0). "
+        "Intervals hold for all compared statistics simultaneously."
     )
 
 
-# --- tables -----------------------------------------------------------------------------
+# --- settings ---------------------------------------------------------------------------
 
 
-def _what_differs(comparison: AuditComparison) -> Section:
-    rows = [[s.name, *s.values] for s in comparison.settings]
-    caption = "Only what is not the same in all audits"
+def _build_settings_section(comparison: AuditComparison) -> Section:
+    """Build the table of settings that are not equal in all audits."""
+    rows = [[setting.name, *setting.values] for setting in comparison.settings]
+    caption = "Only settings that are not equal in all audits"
     table = Table(["setting", *comparison.names], rows, caption)
-    nothing = "Model, data, settings and versions are the same."
-    title = "What differs in how they were made"
-    return Section(title, [table or nothing], id="settings", brief=True)
+    no_difference = "Model, data, settings and versions are equal."
+    return Section(
+        "Differences between the settings",
+        [table or no_difference],
+        id="settings",
+        in_short_report=True,
+    )
 
 
-HOW_TO_REPEAT = (
-    "Each audit's own page says how it was made and the command that repeats it. "
-    "This page is made again from their folders with attnprobe report; every statistic of every "
-    "head, with its difference, is written by attnprobe report FOLDER FOLDER --output numbers.csv."
+REPETITION_NOTE = (
+    "The page of each audit contains the command that repeats it. attnprobe report creates this page "
+    "again from the folders of the audits. attnprobe report FOLDER FOLDER --output numbers.csv "
+    "writes every statistic of every head, with its difference."
 )
+"""How to repeat the audits and the comparison."""

@@ -1,4 +1,4 @@
-"""What an audit would have seen: the limits of detection of a spike-in of the same model."""
+"""Notes on the smallest effect that an audit would detect, from planted effects of known size."""
 
 import hashlib
 import io
@@ -12,27 +12,33 @@ from hf_attnprobe.core import formatting as markdown
 from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.core.serialization import read_json
 from hf_attnprobe.statistics.detection import (
-    Decision,
-    by_dose,
-    effect_at,
-    effects_of,
-    limit_of,
+    DetectionRule,
+    compute_dose_effects,
+    estimate_detection_limit,
+    interpolate_effect,
+    pivot_by_dose,
 )
 from hf_attnprobe.statistics.verdicts import RULES
 from hf_attnprobe.storage.folders import differing
 
 
-SPIKED, ROWS = "spike_in.json", "rows.csv"
-"""Files of a spike-in: what it is of, and head, dose, text, statistic and value."""
-AGAIN = "run attnprobe spike again, in another folder"
+SPIKE_FILE = "spike_in.json"
+"""File with the model and the fingerprints of an experiment with planted effects."""
+
+ROWS_FILE = "rows.csv"
+"""File with head, dose, text, statistic and value of such an experiment."""
+
+REPEAT_ADVICE = "run attnprobe detection-limit again with another folder"
+"""Advice in error messages about damaged files."""
 
 
-class Spiked(TypedDict):
-    """What a spike-in says of its model and of its rows.
+class DetectionLimitRecord(TypedDict):
+    """Contents of ``spike_in.json`` that are checked.
 
     Attributes:
-        fingerprints: by the name that they have in the identity of an audit.
-        rows_sha256: of the file of the rows.
+        model: name of the model.
+        fingerprints: fingerprints with the same names as in the identity of an audit.
+        rows_sha256: SHA-256 of the file with the rows.
     """
 
     model: str
@@ -40,63 +46,74 @@ class Spiked(TypedDict):
     rows_sha256: str
 
 
-EFFECT = "standard_tvd"
-"""The statistic that the rule of effect reads."""
+EFFECT_STATISTIC = "standard_tvd"
+"""Statistic that the rule "effect" grades."""
 
 
-def notes_on_limits(rows: pd.DataFrame, *, n: int, n_heads: int, seed: int) -> list[str]:
-    """What an audit of n texts would have seen, a sentence for each head with a spike.
+def describe_detection_limits(rows: pd.DataFrame, *, n: int, n_heads: int, seed: int) -> list[str]:
+    """Return the smallest detectable effect of each head that has a planted effect.
 
     Args:
-        rows: of :func:`spiked_rows`.
-        n_heads: that the audit tests.
+        rows: result of :func:`read_planted_rows`.
+        n: number of texts of the audit.
+        n_heads: number of heads that the audit tests.
+        seed: seed of the simulated audits.
+
+    Returns:
+        A sentence for each head.
     """
-    rule = Decision(RULES["effect"].yes, n_heads)
-    sizes = ((head, _limit(own, n, seed, rule)) for head, own in rows.groupby("head"))
+    rule = DetectionRule(RULES["effect"].yes, n_heads)
+    limits = {
+        head: _format_limit(head_rows, n, seed, rule) for head, head_rows in rows.groupby("head")
+    }
     return [
-        f"Limits of detection: where head {head} of a copy of this model was made to say a known "
-        f"amount, an audit of {n} texts says in 95% of draws that the head has an effect from "
-        f"{size} of the probability on. Below, it may say no."
-        for head, size in sizes
-        if size
+        f"Detection limit: effects of known size were planted in head {head} of a copy of this model. "
+        f"An audit of {n} texts finds in 95% of draws that the head has an effect if it changes "
+        f"{limit} of the probability or more. It may miss smaller effects."
+        for head, limit in limits.items()
+        if limit
     ]
 
 
-def spiked_rows(folder: str | Path, identity: Mapping[str, Any]) -> pd.DataFrame:
-    """The rows of a spike-in of this very model.
+def read_planted_rows(folder: str | Path, identity: Mapping[str, Any]) -> pd.DataFrame:
+    """Read the rows of an experiment with planted effects in the audited model.
 
     Args:
-        folder: of ``attnprobe spike``.
-        identity: of an audit, with the fingerprints of its model.
+        folder: output folder of ``attnprobe detection-limit``.
+        identity: identity of an audit, with the fingerprints of its model.
 
     Raises:
-        AttnProbeError: no spike-in there, one of another model, or other rows than it wrote.
+        AttnProbeError: If the folder holds no such experiment, or one with another model, or its
+            rows have changed.
     """
-    said = read_json(Path(folder) / SPIKED, Spiked, AGAIN)
-    other = differing(identity, said["fingerprints"])
-    if other:
+    record = read_json(Path(folder) / SPIKE_FILE, DetectionLimitRecord, REPEAT_ADVICE)
+    differences = differing(identity, record["fingerprints"])
+    if differences:
         raise AttnProbeError(
-            f"expected limits of the audited model, those in {folder} are of {said['model']} with "
-            f"another {' and '.join(other).replace('_', ' ')}; plant a spike in the model that is "
-            "audited"
+            f"the detection limits in {folder} belong to {record['model']} with another "
+            f"{' and '.join(differences).replace('_', ' ')}; measure those of the audited model"
         )
     try:
-        content = (Path(folder) / ROWS).read_bytes()
+        content = (Path(folder) / ROWS_FILE).read_bytes()
     except OSError as error:
-        raise AttnProbeError(f"cannot read the rows of the spike-in ({error}); {AGAIN}") from error
-    if hashlib.sha256(content).hexdigest() != said["rows_sha256"]:
-        raise AttnProbeError(f"{Path(folder) / ROWS} was changed since it was written; {AGAIN}")
+        raise AttnProbeError(
+            f"cannot read the rows of the detection limits ({error}); {REPEAT_ADVICE}"
+        ) from error
+    if hashlib.sha256(content).hexdigest() != record["rows_sha256"]:
+        raise AttnProbeError(
+            f"{Path(folder) / ROWS_FILE} has changed since it was written; {REPEAT_ADVICE}"
+        )
     return pd.read_csv(io.BytesIO(content), dtype={"head": str})
 
 
-def _limit(rows: pd.DataFrame, n: int, seed: int, rule: Decision) -> str:
-    """The smallest effect of a head of which the rule says yes, in words; empty without rows."""
-    values = by_dose(rows, EFFECT)
+def _format_limit(rows: pd.DataFrame, n: int, seed: int, rule: DetectionRule) -> str:
+    """Return the smallest effect of a head that is detected, in words; empty without rows."""
+    values = pivot_by_dose(rows, EFFECT_STATISTIC)
     if values.shape[1] < 2:
         return ""
-    moved, _ = effects_of(rows, 1)
-    limit = effect_at(moved, limit_of(values, n, seed, rule))
-    size = markdown.interval(limit.effect, limit.interval, digits=3)
+    effects, _ = compute_dose_effects(rows, 1)
+    limit = interpolate_effect(effects, estimate_detection_limit(values, n, seed, rule))
+    size = markdown.format_interval(limit.effect, limit.interval, digits=3)
     if limit.interval is None:
-        return f"more than {size}, the largest planted,"
+        return f"more than {size}, the largest planted effect,"
     return size

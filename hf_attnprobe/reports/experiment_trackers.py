@@ -1,4 +1,4 @@
-"""The numbers of an audit, and its page, in the tracker of experiments that has the training."""
+"""Logging of an audit's numbers and its page to TensorBoard, Weights & Biases or MLflow."""
 
 import math
 import os
@@ -8,90 +8,113 @@ from importlib import import_module
 from typing import Any
 
 from hf_attnprobe.core.errors import AttnProbeError
-from hf_attnprobe.core.options import check_known
-from hf_attnprobe.documents.formats import Documented
-from hf_attnprobe.statistics.estimates import MIN_SHOWN, Estimate
+from hf_attnprobe.core.options import check_known_names
+from hf_attnprobe.documents.formats import DocumentedResult
+from hf_attnprobe.statistics.estimates import MIN_DISPLAYED_TEXTS, Estimate
 from hf_attnprobe.statistics.verdicts import Finding
 
 
-GROUP = "attention_faithfulness/"
-PAGE = "attention_faithfulness.html"
-Numbers = Mapping[str, float]
+METRIC_PREFIX = "attention_faithfulness/"
+"""Prefix of the names of all metrics."""
+
+PAGE_FILE = "attention_faithfulness.html"
+"""Name of the logged page in MLflow."""
+
+Metrics = Mapping[str, float]
+"""Value of each metric by its name."""
+
 Tracker = str | Callable[[dict[str, float]], Any]
-"""The name of a package, or what logs a dict of numbers, as ``trainer.log`` does."""
+"""The name of a supported package, or a function that logs a dict, such as ``trainer.log``."""
 
 
-def numbers_by_name(findings: Sequence[Finding]) -> dict[str, float]:
-    """Returns the number of each question about attention with its interval and texts, by name."""
-    numbers: dict[str, float] = {}
-    for found in findings:
-        if found.is_about_attention and found.n >= MIN_SHOWN:
-            estimate = Estimate(found.value, found.ci95, found.n)
-            numbers |= with_interval(GROUP + found.rule, estimate)
-    return numbers
+def collect_metrics(findings: Sequence[Finding]) -> dict[str, float]:
+    """Return the number of each question about attention, with its interval and number of texts.
+
+    Args:
+        findings: findings of an audit.
+    """
+    metrics: dict[str, float] = {}
+    for finding in findings:
+        if finding.is_about_attention and finding.n >= MIN_DISPLAYED_TEXTS:
+            estimate = Estimate(finding.value, finding.ci95, finding.n)
+            metrics |= expand_estimate(METRIC_PREFIX + finding.rule, estimate)
+    return metrics
 
 
-def with_interval(key: str, estimate: Estimate) -> dict[str, float]:
-    """Returns a number with the ends of its interval and its texts; without undefined ones."""
+def expand_estimate(name: str, estimate: Estimate) -> dict[str, float]:
+    """Return an estimate as metrics: value, ends of the interval, and number of texts.
+
+    Args:
+        name: name of the metric.
+        estimate: the estimate; values that are not finite are omitted.
+    """
     if not estimate.n:
         return {}
     low, high = estimate.ci95 or (math.nan, math.nan)
-    found = {key: estimate.value, f"{key}_low": low, f"{key}_high": high}
-    numbers = {name: value for name, value in found.items() if math.isfinite(value)}
-    return numbers | {f"{key}_n": estimate.n}
+    metrics = {name: estimate.value, f"{name}_low": low, f"{name}_high": high}
+    finite_metrics = {key: value for key, value in metrics.items() if math.isfinite(value)}
+    return finite_metrics | {f"{name}_n": estimate.n}
 
 
-def log_to(
+def log_metrics(
     tracker: Tracker,
-    numbers: dict[str, float],
-    page: Documented,
+    metrics: dict[str, float],
+    page: DocumentedResult,
     step: int | None,
 ) -> None:
-    """Logs numbers; to a tracker by its name the page too.
+    """Log metrics; if the tracker is a package, also log the page.
+
+    Args:
+        tracker: name of a package, or a function that logs a dict.
+        metrics: the metrics.
+        page: result whose page is logged.
+        step: step of the training; None if unknown.
 
     Raises:
-        AttnProbeError: a name that is not known, or a package that is not installed.
+        AttnProbeError: If the tracker is unknown or its package is not installed.
     """
     if not isinstance(tracker, str):
-        tracker(numbers)
+        tracker(metrics)
         return
-    check_known("tracker", [tracker], TRACKERS)
+    check_known_names("tracker", [tracker], TRACKERS)
     try:
-        TRACKERS[tracker](numbers, page, step)
+        TRACKERS[tracker](metrics, page, step)
     except ModuleNotFoundError as error:
         raise AttnProbeError(
-            f"expected the package {tracker}, {error.name} is not installed; pip install {error.name}"
+            f"the tracker {tracker} needs the package {error.name}, which is not installed; run "
+            f"pip install {error.name}"
         ) from error
 
 
-def _to_tensorboard(numbers: Numbers, page: Documented, step: int | None) -> None:
-    """Logs to ``TENSORBOARD_LOGGING_DIR``, else to ``runs``; TensorBoard shows Markdown."""
+def _log_to_tensorboard(metrics: Metrics, page: DocumentedResult, step: int | None) -> None:
+    """Log to ``TENSORBOARD_LOGGING_DIR`` or ``runs``, with the report as Markdown."""
     writer = import_module("torch.utils.tensorboard").SummaryWriter
     with writer(os.getenv("TENSORBOARD_LOGGING_DIR")) as run:
-        for name, value in numbers.items():
+        for name, value in metrics.items():
             run.add_scalar(name, value, step)
-        run.add_text(f"{GROUP}report", page.to_markdown(), step)
+        run.add_text(f"{METRIC_PREFIX}report", page.to_markdown(), step)
 
 
-def _to_wandb(numbers: Numbers, page: Documented, step: int | None) -> None:
-    """Logs to the run that is open, else to one of its own in ``WANDB_PROJECT``."""
+def _log_to_wandb(metrics: Metrics, page: DocumentedResult, step: int | None) -> None:
+    """Log to the active run, or else to a new one in ``WANDB_PROJECT``."""
     wandb = import_module("wandb")
-    opened = wandb.run
-    with nullcontext(opened) if opened else wandb.init() as run:
-        run.log({**numbers, f"{GROUP}page": wandb.Html(page.to_html())}, step=step)
+    active_run = wandb.run
+    with nullcontext(active_run) if active_run else wandb.init() as run:
+        run.log({**metrics, f"{METRIC_PREFIX}page": wandb.Html(page.to_html())}, step=step)
 
 
-def _to_mlflow(numbers: Numbers, page: Documented, step: int | None) -> None:
-    """Logs to the run that is open, else to one of its own."""
+def _log_to_mlflow(metrics: Metrics, page: DocumentedResult, step: int | None) -> None:
+    """Log to the active run, or else to a new one."""
     mlflow = import_module("mlflow")
-    opened = mlflow.active_run()
-    with nullcontext(opened) if opened else mlflow.start_run():
-        mlflow.log_metrics(dict(numbers), step=step)
-        mlflow.log_text(page.to_html(), PAGE)
+    active_run = mlflow.active_run()
+    with nullcontext(active_run) if active_run else mlflow.start_run():
+        mlflow.log_metrics(dict(metrics), step=step)
+        mlflow.log_text(page.to_html(), PAGE_FILE)
 
 
 TRACKERS = {
-    "tensorboard": _to_tensorboard,
-    "wandb": _to_wandb,
-    "mlflow": _to_mlflow,
+    "tensorboard": _log_to_tensorboard,
+    "wandb": _log_to_wandb,
+    "mlflow": _log_to_mlflow,
 }
+"""Function that logs to each supported package."""

@@ -1,431 +1,505 @@
-"""The first screen of an audit: the answer, what to do about it, and its numbers. Pure."""
+"""The first screen of an audit's report: the answer, advice, and the most important numbers."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeGuard
 
-from hf_attnprobe.core.progress import in_words
-from hf_attnprobe.core.terminal import tail
+from hf_attnprobe.core.progress import format_duration
+from hf_attnprobe.core.terminal import truncate_start
 from hf_attnprobe.documents.blocks import (
-    Answered,
+    AnswerBlock,
     Block,
     Cell,
-    Listing,
-    Number,
+    CodeBlock,
+    FormattedNumber,
     NumberLine,
-    Score,
-    Scores,
+    ScoreRow,
+    ScoreTable,
     Table,
 )
-from hf_attnprobe.reports.head_tables import at_places, which_heads
+from hf_attnprobe.reports.head_tables import describe_important_heads, index_by_site
 from hf_attnprobe.reports.result import AuditResult
 from hf_attnprobe.reports.verdict import (
-    answer_sentence,
-    least_texts,
-    meaning,
-    sentence,
-    texts_in_all,
+    describe_finding,
+    format_answer_reason,
+    format_sentence,
+    get_min_texts,
+    suggest_total_texts,
 )
-from hf_attnprobe.statistics.estimates import MIN_SHOWN
+from hf_attnprobe.statistics.estimates import MIN_DISPLAYED_TEXTS
 from hf_attnprobe.statistics.grades import Answer
-from hf_attnprobe.statistics.heads import EVERYWHERE
-from hf_attnprobe.statistics.questions import EVERY_QUESTION, RANKED_BESIDE
-from hf_attnprobe.statistics.scale import placed
+from hf_attnprobe.statistics.heads import ALL_ATTENTION_SITE
+from hf_attnprobe.statistics.questions import ALL_QUESTIONS, COMPARED_RANKINGS
+from hf_attnprobe.statistics.scale import compute_faithfulness
 from hf_attnprobe.statistics.summary import Statistic
 from hf_attnprobe.statistics.verdicts import (
-    MAY,
-    MAY_I,
+    DISPLAY_ADVICE,
+    DISPLAY_QUESTION,
     Finding,
-    also_needs,
-    by_rule,
     conclude,
-    names_of,
+    explain_missing_questions,
+    index_by_rule,
+    join_rule_names,
 )
 from hf_attnprobe.storage.provenance import is_repeatable, repeating
 
 
-SCALE = "0 = {units} in random order, 1 = the best possible order"
-NOT_ASKED = (
-    "No question about the attention as a whole was asked: heads were tested one by one, "
-    "or too few tests were run."
+SCALE_DESCRIPTION = "0 = {units} in random order, 1 = the best possible order"
+"""Explanation of the scale of faithfulness and its parts."""
+
+NO_QUESTION_REASON = (
+    "No question about the attention as a whole was tested: heads were tested one by one, or too "
+    "few tests were run."
 )
-NONE_OWN = (
-    "The model itself says none of the {n} answers that were given, so nothing explains how it "
-    "says them: leave the answers out, and it gives its own."
+"""Reason for an open answer if the audit cannot answer any question about all attention."""
+
+NO_OWN_ANSWER_REASON = (
+    "The model itself generates none of the {n} provided answers, so its attention cannot explain "
+    "them. Omit the answers to audit those that the model generates."
 )
+"""Reason for an open answer if all explained answers differ from the model's own."""
 
 
-AT_FIRST = ("users", "time", "model")
-"""Sentences that a page shows beside the scale, before its texts."""
+PRIMARY_ROWS = ("users", "time", "model")
+"""Rows without a number that a page shows above the example texts."""
 
 
-def first_screen(report: AuditResult) -> list[Block]:
-    """Returns the answer with what to do about it, and a row for every question.
+def build_first_screen(report: AuditResult) -> list[Block]:
+    """Build the answer with its reason, advice on what to do next, and a row for every question.
 
-    Of fewer texts than have a number the answer alone says that they are too few.
+    If there are too few texts to display numbers, only the answer and its reason are given.
+
+    Args:
+        report: the result.
     """
-    is_few = report.n < MIN_SHOWN
-    numbers = [] if is_few else [*_on_the_scale(report)]
-    sentences = {} if is_few else _of_effects(report)
+    has_too_few_texts = report.n < MIN_DISPLAYED_TEXTS
+    number_rows = [] if has_too_few_texts else [*_build_scale_rows(report)]
+    sentences = {} if has_too_few_texts else _describe_effects(report)
     sentences |= {
-        "heads": which_heads(report),
-        "users": f"{MAY_I} {MAY[report.answer]}",
-        "time": _time(report),
-        "model": _model(report),
+        "heads": describe_important_heads(report),
+        "users": f"{DISPLAY_QUESTION} {DISPLAY_ADVICE[report.answer]}",
+        "time": _describe_time_limit(report),
+        "model": _describe_model(report),
     }
-    beside = [
-        Score(name, None, said, is_beside=name not in AT_FIRST)
-        for name, said in sentences.items()
-        if said
+    sentence_rows = [
+        ScoreRow(name, None, sentence, is_secondary=name not in PRIMARY_ROWS)
+        for name, sentence in sentences.items()
+        if sentence
     ]
-    advice = what_to_do(report)
-    run = " Run this:" if isinstance(advice, Listing) else ""
+    advice = recommend_next_step(report)
+    command_hint = " Run this command:" if isinstance(advice, CodeBlock) else ""
     return [
-        Answered("", str(report.answer), f"{why(report)}{run}"),
+        AnswerBlock("", str(report.answer), f"{explain_verdict(report)}{command_hint}"),
         advice,
-        found_by_attention(report),
-        [f"CONTRADICTION, report it: {said}" for said in report.contradictions],
-        Scores([*numbers, *beside]),
+        describe_source_hits(report),
+        [
+            f"CONTRADICTION, please report it: {contradiction}"
+            for contradiction in report.contradictions
+        ],
+        ScoreTable([*number_rows, *sentence_rows]),
     ]
 
 
-def why(report: AuditResult) -> str:
-    """Returns what the answer rests on, in a sentence."""
-    own = by_rule(report.findings).get("own")
-    if own is not None and own.value == 0:
-        return NONE_OWN.format(n=own.n)
+def explain_verdict(report: AuditResult) -> str:
+    """Return the reason for the answer as one sentence.
+
+    Args:
+        report: the result.
+    """
+    own_answers = index_by_rule(report.findings).get("own")
+    if own_answers is not None and own_answers.value == 0:
+        return NO_OWN_ANSWER_REASON.format(n=own_answers.n)
     if not any(f.is_about_attention for f in report.findings):
-        return NOT_ASKED
-    return answer_sentence(report.findings, report.words)
+        return NO_QUESTION_REASON
+    return format_answer_reason(report.findings, report.words)
 
 
-WITHOUT = {
-    "chance": "Guessing would hit about",
+UNIT_BASELINES = {
+    "chance": "Guessing would find about",
     "longest": "the longest {unit}",
     "first": "the first one",
     "last": "the last one",
-    "commonest place": "the one at the commonest place",
+    "commonest place": "the one at the most common position",
 }
-"""In words, what finds a unit without attention, in the order in which it is said."""
+"""Rules that choose a unit without attention, with their descriptions, in order of mention."""
 
 
-def found_by_attention(report: AuditResult) -> str | None:
-    """Returns in how many prompts attention finds what the answer rests on; None of other models.
+def describe_source_hits(report: AuditResult) -> str | None:
+    """Return in how many prompts attention finds the unit that the answer depends on.
 
-    Beside it chance, length, and the place that finds it oftenest where that is more.
+    The number is compared with guessing, with the longest unit, and with the best simple rule.
+
+    Args:
+        report: the result.
+
+    Returns:
+        Two sentences, or None if this was not measured.
     """
-    source = by_rule(report.findings).get("source")
-    if source is None or source.n < MIN_SHOWN:
+    source = index_by_rule(report.findings).get("source")
+    if source is None or source.n < MIN_DISPLAYED_TEXTS:
         return None
     counts = {name: share * source.n for name, share in source.yardsticks.items()}
-    oftenest = max(WITHOUT, key=counts.__getitem__)
+    best_baseline = max(UNIT_BASELINES, key=counts.__getitem__)
     unit = report.words.units.removesuffix("s")
-    beside = ", ".join(
-        f"{WITHOUT[name].format(unit=unit)} {counts[name]:.0f}"
-        for name in dict.fromkeys(["chance", "longest", oftenest])
+    baselines = ", ".join(
+        f"{UNIT_BASELINES[name].format(unit=unit)} {counts[name]:.0f}"
+        for name in dict.fromkeys(["chance", "longest", best_baseline])
     )
-    prompts = report.words.counted(source.n)
+    prompts = report.words.format_text_count(source.n)
     return (
-        f"In {counts['found']:.0f} of {prompts} attention is highest on the {unit} that the answer "
-        f"rests on. {beside}."
+        f"In {counts['found']:.0f} of {prompts}, attention is highest on the {unit} that the answer "
+        f"depends on. {baselines}."
     )
 
 
-# --- what to do about it -------------------------------------------------------------------------
+# --- advice --------------------------------------------------------------------------------------
 
 
-BETTER_MODEL = "More texts will hardly change that: train the model further, or audit a better one."
+BETTER_MODEL_ADVICE = (
+    "More texts will hardly change this: train the model further, or audit a better one."
+)
+"""Advice if the model is not better than guessing."""
 
 
-def what_to_do(report: AuditResult) -> Listing | str | None:
-    """Returns the command that would give an answer; None where there is one, or none would."""
-    concluded = conclude(report.findings)
-    if concluded.answer != Answer.CANNOT_SAY:
+def recommend_next_step(report: AuditResult) -> CodeBlock | str | None:
+    """Return the command that should settle an open answer.
+
+    Args:
+        report: the result.
+
+    Returns:
+        A command, or advice in words; None if the answer is not open or no step would settle it.
+    """
+    conclusion = conclude(report.findings)
+    if conclusion.answer != Answer.CANNOT_SAY:
         return None
-    own = by_rule(report.findings).get("own")
-    if own is not None and own.value == 0:
+    own_answers = index_by_rule(report.findings).get("own")
+    if own_answers is not None and own_answers.value == 0:
         return None
-    gate = concluded.gate
-    if concluded.is_closed and gate is not None and gate.value <= 0:
-        return BETTER_MODEL
-    if concluded.why == also_needs(concluded.missing):
-        ran = report.provenance.get("asked_for", {}).get("tests", {})
-        tests: dict[str, dict] = {EVERY_QUESTION[key].test: {} for key in concluded.missing}
-        if own is None:
-            tests = {"scale": {}, "erasure": {}, **tests}
-        return _command(report, tests={**ran, **tests})
-    return _more_texts(report)
+    gate = conclusion.gate
+    if conclusion.is_closed and gate is not None and gate.value <= 0:
+        return BETTER_MODEL_ADVICE
+    if conclusion.why == explain_missing_questions(conclusion.missing):
+        previous_tests = report.provenance.get("asked_for", {}).get("tests", {})
+        missing_tests: dict[str, dict] = {ALL_QUESTIONS[key].test: {} for key in conclusion.missing}
+        if own_answers is None:
+            missing_tests = {"scale": {}, "erasure": {}, **missing_tests}
+        return _build_command(report, tests={**previous_tests, **missing_tests})
+    return _recommend_more_texts(report)
 
 
-def _more_texts(report: AuditResult) -> Listing | str | None:
-    """Returns the command with as many texts as the open questions need."""
-    decides, least = ("score", "effect", "gate"), least_texts(report.words)
-    open_ones = [f for f in report.findings if f.role in decides and f.answer == Answer.CANNOT_SAY]
-    needed = [n for f in open_ones if (n := texts_in_all(f, least)) is not None]
-    if not needed:
+def _recommend_more_texts(report: AuditResult) -> CodeBlock | str | None:
+    """Return the command with as many texts as the open questions need."""
+    deciding_roles, min_texts = ("score", "effect", "gate"), get_min_texts(report.words)
+    open_findings = [
+        f for f in report.findings if f.role in deciding_roles and f.answer == Answer.CANNOT_SAY
+    ]
+    suggestions = [suggest_total_texts(f, min_texts) for f in open_findings]
+    n_needed = max((n for n in suggestions if n is not None), default=None)
+    if n_needed is None:
         return None
     stopping = report.provenance.get("stopping")
-    has_more = "test_limit" in report.provenance.get("asked_for", {})
+    has_unused_texts = "test_limit" in report.provenance.get("asked_for", {})
     texts = report.words.texts
-    reached = max(needed) if has_more else least
-    if stopped_early(stopping) and reached <= stopping["n_texts"]:
-        n = stopping["n_texts"]
-        done = stopping["runs_done"] / stopping["runs_of_full_audit"]
-        said = f"{GOES_ON}; {done:.1%} is done."
-        if max(needed) > n:
-            said += f" Even all {n:,} {texts} here may leave it open."
-        return said
-    if _shares(report.provenance.get("share")):
-        return "Shares are missing; attnprobe report joins them."
-    if not has_more:
-        return f"Add more {texts}: all here were used."
-    return _command(report, test_limit=max(needed), time=None)
+    n_reachable = n_needed if has_unused_texts else min_texts
+    if has_stopped_early(stopping) and n_reachable <= stopping["n_texts"]:
+        n_texts = stopping["n_texts"]
+        progress = stopping["runs_done"] / stopping["runs_of_full_audit"]
+        advice = f"{RESUME_NOTE}; {progress:.1%} is done."
+        if n_needed > n_texts:
+            advice += f" Even all {n_texts:,} {texts} of this audit may leave the answer open."
+        return advice
+    if _describe_shares(report.provenance.get("share")):
+        return "Some shares are missing; join all of them with attnprobe report."
+    if not has_unused_texts:
+        return f"Add more {texts}: this audit used all of them."
+    return _build_command(report, test_limit=n_needed, time=None)
 
 
-def _command(report: AuditResult, **changed: Any) -> Listing | str:
-    """Returns the audit's command with other arguments, where it has one."""
+def _build_command(report: AuditResult, **changes: Any) -> CodeBlock | str:
+    """Return the command of this audit with changed arguments; if it has none, the flags."""
     if is_repeatable(report.provenance):
-        return Listing(repeating("audit", report.provenance, **changed))
+        return CodeBlock(repeating("audit", report.provenance, **changes))
     values = {
-        name: " ".join(v) if isinstance(v, Mapping) else v
-        for name, v in changed.items()
-        if v is not None
+        name: " ".join(value) if isinstance(value, Mapping) else value
+        for name, value in changes.items()
+        if value is not None
     }
-    flags = " ".join(f"--{name.replace('_', '-')} {v}" for name, v in values.items())
+    flags = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in values.items())
     return f"Run the audit again with {flags}."
 
 
 # --- the numbers ---------------------------------------------------------------------------------
 
 
-def _on_the_scale(report: AuditResult) -> Iterator[Score]:
-    """Yields faithfulness, then its parts, each with its meaning."""
-    for f in report.findings:
-        if f.role not in ("score", "part"):
+def _build_scale_rows(report: AuditResult) -> Iterator[ScoreRow]:
+    """Yield a row for faithfulness and one for each of its parts, with explanations."""
+    words = report.words
+    for finding in report.findings:
+        if finding.role not in ("score", "part"):
             continue
-        is_part, line, words = f.role == "part", line_of(f), report.words
-        is_scale = line and not is_part
-        said = words.fill(SCALE) if is_scale else meaning(f, words)
-        number = Number(f.value, f.ci95, digits=2) if line else None
-        yield Score(f.name.lower(), number, said, line, is_part)
+        is_part, line = finding.role == "part", build_number_line(finding)
+        if line and not is_part:
+            meaning = words.fill(SCALE_DESCRIPTION)
+        else:
+            meaning = describe_finding(finding, words)
+        number = FormattedNumber(finding.value, finding.ci95, digits=2) if line else None
+        yield ScoreRow(finding.name.lower(), number, meaning, line, is_part)
 
 
-def line_of(finding: Finding) -> NumberLine | None:
-    """Returns the number with its interval on a line with thresholds; None without a number."""
-    if not finding.number or finding.n < MIN_SHOWN:
-        return None
-    rule = finding.graded_by
-    ends = (0.0, 1.0) if set(rule.ends.values()) >= {0.0, 1.0} else None
-    bound = finding.yardsticks.get("upper_bound")
-    marks = {
-        **rule.ends,
-        **({} if bound is None else {"certainly at least": 1 - bound}),
-    }
-    number = Number(finding.value, finding.ci95, digits=2)
-    before = "at most" if finding.is_upper_bound else ""
-    return NumberLine(number, rule.thresholds, marks, ends, before)
-
-
-def _of_effects(report: AuditResult) -> dict[str, str]:
-    """Returns what edits of attention do, a sentence each."""
-    found = by_rule(report.findings)
-    return {
-        "effect": _effect(found.get("effect"), report),
-        "path": _clause(found.get("path"), report),
-        "interchange": _interchange(report),
-        "uniqueness": _uniqueness(found.get("uniqueness"), report),
-    }
-
-
-def _clause(finding: Finding | None, report: AuditResult) -> str:
-    """Returns what a number means, with it, in a sentence."""
-    if finding is None:
-        return ""
-    known = finding.n >= MIN_SHOWN and finding.value == finding.value
-    number = f" ({finding.value:.0%})" if known else ""
-    return sentence(f"{meaning(finding, report.words)}{number}")
-
-
-FAR = 2.0
-"""Times as large as the change of the output as it is: then both are said."""
-
-
-def _effect(effect: Finding | None, report: AuditResult) -> str:
-    """Returns how far the median shuffle moves what the model says, in a sentence."""
-    if effect is None:
-        return ""
-    if effect.n < MIN_SHOWN:
-        return sentence(meaning(effect, report.words))
-    moved = f"{effect.value:.0%}"
-    raw = effect.yardsticks.get("published", effect.value)
-    if report.words.is_number:
-        moved = f"{effect.value:.2f} standard deviations of its predictions"
-    elif effect.value > FAR * raw:
-        moved = f"{raw:.0%}, were it 95% sure by {moved}"
-    flips = effect.yardsticks.get("flips")
-    is_small = effect.answer == Answer.NO and flips is not None
-    decisions = f", and {flips:.0%} of the shuffles flip its decision" if is_small else ""
-    enough = f" ({effect.graded_by.yes:.0%} or more counts)"
-    if effect.answer == Answer.CANNOT_SAY:
-        enough = " (not settled)"
-    elif report.words.is_number:
-        enough = ""
-    return f"Shuffling the weights changes what the model says by {moved}{enough}{decisions}."
-
-
-def _uniqueness(found: Finding | None, report: AuditResult) -> str:
-    """Returns how far weights can be that give nearly the same output, in a sentence."""
-    if found is None:
-        return ""
-    if found.n < MIN_SHOWN or found.answer == Answer.CANNOT_SAY:
-        return sentence(meaning(found, report.words))
-    least = "at least " if found.is_upper_bound else ""
-    output = "nearly the same output"
-    if found.answer == Answer.YES:
-        least = "over "
-        output = "another output"
-    return f"Weights {least}{1 - found.value:.0%} as far off as can be give {output}."
-
-
-def _interchange(report: AuditResult) -> str:
-    """Returns how often the decision follows an exchanged state, in a sentence."""
-    own, other = (whole(report, f"follows@{what}") for what in ("attention", "other"))
-    if own is None or other is None or min(own.n, other.n) < MIN_SHOWN:
-        return ""
-    one = report.words.units.removesuffix("s")
-    return (
-        f"Swapping the most attended {one} turns {own.mean:.0%} of predictions, another {one} "
-        f"{other.mean:.0%}."
-    )
-
-
-def whole(report: AuditResult, name: str) -> Statistic | None:
-    """Returns a statistic of the model's attention as a whole; None where there is none."""
-    known = at_places(report.statistics, name)
-    only = next(iter(known.values())) if len(known) == 1 else None
-    return known.get(EVERYWHERE, only)
-
-
-GOES_ON = "With --output-dir the same command, run again, goes on"
-
-
-def stopped_early(
-    facts: Mapping[str, Any] | None,
-) -> TypeGuard[Mapping[str, Any]]:
-    """Whether time ended an audit before it was whole; ``facts`` as below."""
-    return facts is not None and facts["runs_done"] < facts["runs_of_full_audit"]
-
-
-LEFT_OUT = "accuracy as heads are removed together, all shown texts but three"
-"""Of a report in haste, because it takes the model once more."""
-
-
-def stopping_notes(facts: Mapping[str, Any] | None) -> list[str]:
-    """What a report says of an audit with a time.
+def build_number_line(finding: Finding) -> NumberLine | None:
+    """Return a finding's number on a line with its thresholds; None if it has no number.
 
     Args:
-        facts: "stopping" of the report's provenance; None of an ordinary audit.
+        finding: the finding.
     """
-    if facts is None:
-        return []
-    done, full = facts["runs_done"], facts["runs_of_full_audit"]
-    said = (
-        f"With --time ({in_words(facts['seconds'])}), {done:,} of the {full:,} runs of a whole audit "
-        "were made (a run is one test of one head, or set of heads, on one text)"
-    )
-    if not stopped_early(facts):
-        return [f"{said}, so nothing was left out."]
-    return [
-        f"{said}. Tests saw texts drawn at random from {facts['n_texts']:,}.",
-        "Intervals are those of as many texts chosen beforehand: who goes on until an answer "
-        "pleases errs more often than they say.",
-        f"Left out for want of time: {LEFT_OUT}.",
-    ]
+    if not finding.number or finding.n < MIN_DISPLAYED_TEXTS:
+        return None
+    rule = finding.rule_with_thresholds
+    ends = (0.0, 1.0) if set(rule.scale_ends.values()) >= {0.0, 1.0} else None
+    upper_bound = finding.yardsticks.get("upper_bound")
+    references = dict(rule.scale_ends)
+    if upper_bound is not None:
+        references["certainly at least"] = 1 - upper_bound
+    number = FormattedNumber(finding.value, finding.ci95, digits=2)
+    prefix = "at most" if finding.is_upper_bound else ""
+    return NumberLine(number, rule.thresholds, references, ends, prefix)
 
 
-def _time(report: AuditResult) -> str:
-    """Returns that time ended the audit, before which questions, and on how many texts.
+def _describe_effects(report: AuditResult) -> dict[str, str]:
+    """Return a sentence about the effect of each edit of attention; empty if not tested."""
+    findings = index_by_rule(report.findings)
+    return {
+        "effect": _describe_effect(findings.get("effect"), report),
+        "path": _describe_with_number(findings.get("path"), report),
+        "interchange": _describe_interchange(report),
+        "uniqueness": _describe_uniqueness(findings.get("uniqueness"), report),
+    }
 
-    Nothing of an audit that is whole.
-    """
-    facts = report.provenance.get("stopping")
-    if not stopped_early(facts):
+
+def _describe_with_number(finding: Finding | None, report: AuditResult) -> str:
+    """Return the meaning of a finding as a sentence, with its number in brackets."""
+    if finding is None:
         return ""
-    begun = by_rule(report.findings)
-    missed = [
-        key
-        for key, asked in conclude(report.findings).asked.questions.items()
-        if key not in begun and asked.test in report.provenance["tests"]
+    has_number = finding.n >= MIN_DISPLAYED_TEXTS and finding.value == finding.value
+    number = f" ({finding.value:.0%})" if has_number else ""
+    return format_sentence(f"{describe_finding(finding, report.words)}{number}")
+
+
+LARGE_EFFECT_RATIO = 2.0
+"""Ratio of the effect at the standard temperature to the original one above which both are given."""
+
+
+def _describe_effect(effect: Finding | None, report: AuditResult) -> str:
+    """Return how much the median shuffle of the weights changes the output."""
+    if effect is None:
+        return ""
+    if effect.n < MIN_DISPLAYED_TEXTS:
+        return format_sentence(describe_finding(effect, report.words))
+    change = f"{effect.value:.0%}"
+    original_change = effect.yardsticks.get("published", effect.value)
+    if report.words.is_number:
+        change = f"{effect.value:.2f} standard deviations of its predictions"
+    elif effect.value > LARGE_EFFECT_RATIO * original_change:
+        change = f"{original_change:.0%} (by {effect.value:.0%} if the model were 95% sure)"
+    note = f" ({effect.rule_with_thresholds.yes:.0%} or more counts as an effect)"
+    if effect.answer == Answer.CANNOT_SAY:
+        note = " (not settled)"
+    elif report.words.is_number:
+        note = ""
+    flips = effect.yardsticks.get("flips")
+    flip_clause = ""
+    if effect.answer == Answer.NO and flips is not None:
+        flip_clause = f", and {flips:.0%} of the shuffles flip its decision"
+    return f"Shuffling the weights changes the model's output by {change}{note}{flip_clause}."
+
+
+def _describe_uniqueness(uniqueness: Finding | None, report: AuditResult) -> str:
+    """Return how different other weights with nearly the same output can be."""
+    if uniqueness is None:
+        return ""
+    if uniqueness.n < MIN_DISPLAYED_TEXTS or uniqueness.answer == Answer.CANNOT_SAY:
+        return format_sentence(describe_finding(uniqueness, report.words))
+    distance = 1 - uniqueness.value
+    if uniqueness.answer == Answer.YES:
+        return f"Weights over {distance:.0%} of the maximum distance away change the output."
+    bound = "at least " if uniqueness.is_upper_bound else ""
+    return (
+        f"Weights {bound}{distance:.0%} of the maximum distance away give nearly the same output."
+    )
+
+
+def _describe_interchange(report: AuditResult) -> str:
+    """Return how often the prediction follows a state that is taken from another text."""
+    attended, control = (
+        find_model_statistic(report, f"follows@{choice}") for choice in ("attention", "other")
+    )
+    if attended is None or control is None or min(attended.n, control.n) < MIN_DISPLAYED_TEXTS:
+        return ""
+    unit = report.words.units.removesuffix("s")
+    return (
+        f"Swapping the most attended {unit} flips {attended.mean:.0%} of predictions, swapping "
+        f"another {unit} flips {control.mean:.0%}."
+    )
+
+
+def find_model_statistic(report: AuditResult, name: str) -> Statistic | None:
+    """Return a statistic of the model's attention as a whole; None if it was not measured.
+
+    Args:
+        report: the result.
+        name: name of the statistic.
+    """
+    statistics = index_by_site(report.statistics, name)
+    if ALL_ATTENTION_SITE in statistics:
+        return statistics[ALL_ATTENTION_SITE]
+    return next(iter(statistics.values())) if len(statistics) == 1 else None
+
+
+RESUME_NOTE = "With --output-dir, running the same command again resumes the audit"
+"""Advice after a time limit ended an audit."""
+
+
+def has_stopped_early(
+    stopping: Mapping[str, Any] | None,
+) -> TypeGuard[Mapping[str, Any]]:
+    """Check whether a time limit ended an audit before all runs were done.
+
+    Args:
+        stopping: the entry "stopping" of the provenance; None without a time limit.
+    """
+    return stopping is not None and stopping["runs_done"] < stopping["runs_of_full_audit"]
+
+
+SKIPPED_PARTS = "accuracy after removing heads together, all but three example texts"
+"""Parts of a report that are skipped after a time limit, because they run the model again."""
+
+
+def describe_stopping(stopping: Mapping[str, Any] | None) -> list[str]:
+    """Return notes on an audit with a time limit.
+
+    Args:
+        stopping: the entry "stopping" of the provenance; None without a time limit.
+    """
+    if stopping is None:
+        return []
+    progress = (
+        f"With --time ({format_duration(stopping['seconds'])}), {stopping['runs_done']:,} of the "
+        f"{stopping['runs_of_full_audit']:,} runs of a complete audit were done (a run is one test "
+        "of one head, or set of heads, on one text)"
+    )
+    if not has_stopped_early(stopping):
+        return [f"{progress}, so the audit is complete."]
+    return [
+        f"{progress}. Each test used texts drawn at random from {stopping['n_texts']:,}.",
+        "Intervals are valid for a number of texts that was fixed in advance. Resuming until the "
+        "answer is a pleasant one makes errors more frequent than the intervals state.",
+        f"Not run within the time limit: {SKIPPED_PARTS}.",
     ]
-    before = f", before {names_of(missed)}" if missed else ""
+
+
+def _describe_time_limit(report: AuditResult) -> str:
+    """Return when the time limit ended the audit, and which questions were not reached.
+
+    Empty if the audit is complete.
+    """
+    stopping = report.provenance.get("stopping")
+    if not has_stopped_early(stopping):
+        return ""
+    answered = index_by_rule(report.findings)
+    unanswered = [
+        key
+        for key, question in conclude(report.findings).question_set.questions.items()
+        if key not in answered and question.test in report.provenance["tests"]
+    ]
+    missing = f", before {join_rule_names(unanswered)}" if unanswered else ""
     sizes = {f.n for f in report.findings if f.is_about_attention and f.n}
-    seen = ""
+    sample = ""
     if sizes:
-        ends = sorted({min(sizes), max(sizes)})
-        numbers = " to ".join(map(str, ends))
-        seen = f" Answers are of {numbers} {report.words.texts}."
-    return f"Stopped after {in_words(facts['seconds'])} (--time){before}.{seen}"
+        size_range = " to ".join(map(str, sorted({min(sizes), max(sizes)})))
+        sample = f" The answers are based on {size_range} {report.words.texts}."
+    return f"Stopped after {format_duration(stopping['seconds'])} (--time){missing}.{sample}"
 
 
-def _model(report: AuditResult) -> str:
-    """Returns which model it is, on which texts, and how good it is there."""
-    known = by_rule(f for f in report.findings if not f.is_about_attention and f.n >= MIN_SHOWN)
-    shares = _shares(report.provenance.get("share"))
-    accuracy, own = known.get("accuracy"), known.get("own")
-    n = report.n if accuracy is None else accuracy.n
-    texts = f"{report.words.counted(n)} of {report.dataset}{shares}"
-    if own is not None:
-        texts = f"{texts}; {_own(own, report)}"
+def _describe_model(report: AuditResult) -> str:
+    """Return the name of the model, the texts, and the model's accuracy on them."""
+    findings = index_by_rule(
+        f for f in report.findings if not f.is_about_attention and f.n >= MIN_DISPLAYED_TEXTS
+    )
+    shares = _describe_shares(report.provenance.get("share"))
+    accuracy, own_answers = findings.get("accuracy"), findings.get("own")
+    n_texts = report.n if accuracy is None else accuracy.n
+    texts = f"{report.words.format_text_count(n_texts)} of {report.dataset}{shares}"
+    if own_answers is not None:
+        texts = f"{texts}; {_describe_own_answers(own_answers, report)}"
     elif accuracy is not None and report.words.is_number:
         texts = f"R² {accuracy.value:.2f} on {texts}"
     elif accuracy is not None and "accuracy" in accuracy.yardsticks:
-        right, usual = (accuracy.yardsticks[name] for name in ("accuracy", "majority"))
-        shown = right if right == 1 else min(right, 0.99)  # 100% is all of them
+        share_right, majority = (accuracy.yardsticks[name] for name in ("accuracy", "majority"))
+        # Only a model that is always right is printed as 100%.
+        printed_share = share_right if share_right == 1 else min(share_right, 0.99)
         if report.words.kind == "labels":
             texts = f"the labels of {texts}"
-        texts = f"right in {shown:.0%} of {texts} (most frequent answer: {usual:.0%})"
-    return f"{tail(report.model, MOST_LETTERS)}, {texts}"
+        texts = f"right in {printed_share:.0%} of {texts} (most frequent answer: {majority:.0%})"
+    return f"{truncate_start(report.model, MAX_MODEL_NAME_LENGTH)}, {texts}"
 
 
-def _own(own: Finding, report: AuditResult) -> str:
-    """Returns how many answers the model says itself, of which the numbers are, or are right."""
-    if own.value < 1:
-        said = f"{round(own.value * own.n)} of {own.n} answers"
-        return f"it says {said} itself, and the numbers are of these"
-    known = [one.correct for one in report.examples if one.correct is not None]
-    if not known:
-        return "the answers are its own; which are right is not known"
-    return f"the answers are its own, {known.count(True)} of {len(known)} right"
+def _describe_own_answers(own_answers: Finding, report: AuditResult) -> str:
+    """Return how many answers the model itself generates, or how many of its answers are right."""
+    if own_answers.value < 1:
+        n_generated = round(own_answers.value * own_answers.n)
+        return (
+            f"the model itself generates {n_generated} of {own_answers.n} answers, and the numbers "
+            "are for these"
+        )
+    correctness = [text.correct for text in report.examples if text.correct is not None]
+    if not correctness:
+        return "the answers are its own; it is not known which are right"
+    return f"the answers are its own, {correctness.count(True)} of {len(correctness)} right"
 
 
-def _shares(said: Sequence[Any] | None) -> str:
-    """Returns how many shares of an audit were made, where some are missing.
+def _describe_shares(shares: Sequence[Any] | None) -> str:
+    """Return how many shares of an audit are included, if some are missing.
 
     Args:
-        said: number of a share and of how many, or those of several; None of a whole audit.
+        shares: number and total of one share, or a list of these; None if the audit is not split.
     """
-    shares = [] if said is None else [said] if isinstance(said[0], int) else said
-    n = max((of for _, of in shares), default=0)
-    return "" if len(shares) == n else f" ({len(shares)} of {n} shares)"
+    share_list = [] if shares is None else [shares] if isinstance(shares[0], int) else shares
+    n_shares = max((total for _, total in share_list), default=0)
+    if len(share_list) == n_shares:
+        return ""
+    return f" ({len(share_list)} of {n_shares} shares)"
 
 
-MOST_LETTERS = 40
-"""Of the name of a model on the first screen."""
+MAX_MODEL_NAME_LENGTH = 40
+"""Maximum characters of a model's name on the first screen."""
 
 
 # --- rankings on the same scale ------------------------------------------------------------------
 
 
-def rankings(report: AuditResult) -> Table | None:
-    """Returns the faithfulness of each ranking on the same texts; None with attention alone."""
+def build_rankings_table(report: AuditResult) -> Table | None:
+    """Build a table with the faithfulness of each ranking on the same texts.
+
+    Args:
+        report: the result.
+
+    Returns:
+        The table, best ranking first; None if attention is the only ranking.
+    """
     evidence = report.evidence
     if evidence is None:
         return None
-    own = evidence.explained
-    names = {"attention": "attention", **RANKED_BESIDE}
-    found = {name: placed(own.texts, name, own.parts).score for name in names}
-    known = {name: score for name, score in found.items() if (score.n or 0) >= MIN_SHOWN}
-    ordered = sorted(known, key=lambda name: -known[name].value)
+    explained = evidence.explained_evidence
+    ranking_names = {"attention": "attention", **COMPARED_RANKINGS}
+    scores = {
+        key: compute_faithfulness(explained.texts, key, explained.parts).score
+        for key in ranking_names
+    }
+    known_scores = {
+        key: score for key, score in scores.items() if (score.n or 0) >= MIN_DISPLAYED_TEXTS
+    }
     rows: list[list[Cell]] = [
-        [names[name], Number(known[name].value, known[name].ci95, digits=2)] for name in ordered
+        [ranking_names[key], FormattedNumber(score.value, score.ci95, digits=2)]
+        for key, score in sorted(known_scores.items(), key=lambda item: -item[1].value)
     ]
     return Table(["ranking", "faithfulness [95%]"], rows) if len(rows) > 1 else None

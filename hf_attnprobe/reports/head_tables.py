@@ -1,7 +1,7 @@
-"""Single heads and groups of heads: which count, in sentences, on maps and in one table. Pure.
+"""Sentences, maps and tables about single heads and groups of heads.
 
-Whoever reads a map looks for its largest number, so its intervals hold for all heads at
-once; see :mod:`hf_attnprobe.statistics.heads`.
+Readers of a map look for its largest number, so the intervals in maps hold for all heads
+simultaneously; see :mod:`hf_attnprobe.statistics.heads`.
 """
 
 import math
@@ -12,164 +12,220 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from hf_attnprobe.core import formatting as markdown
-from hf_attnprobe.documents.blocks import Cell, Number, Section, Table
+from hf_attnprobe.documents.blocks import Cell, FormattedNumber, Section, Table
 from hf_attnprobe.plots.chart import Grid, HeatMap
 from hf_attnprobe.statistics.estimates import (
     Estimate,
-    share_interval,
+    compute_share_interval,
 )
 from hf_attnprobe.statistics.grades import MIN_TEXTS, Rule
 from hf_attnprobe.statistics.heads import (
-    ALL,
-    EFFECT,
-    EVERYWHERE,
-    SET,
-    Judged,
-    Place,
-    simultaneous,
+    ALL_ATTENTION_SITE,
+    ALL_HEADS_INDEX,
+    EFFECT_STATISTIC,
+    HEAD_SET_INDEX,
+    HeadEvaluation,
+    LayerHead,
+    compute_head_intervals,
 )
-from hf_attnprobe.statistics.summary import ALL_TEXTS, Statistic
-from hf_attnprobe.statistics.wording import CLASSES, Words
+from hf_attnprobe.statistics.summary import ALL_TEXTS_GROUP, Statistic
+from hf_attnprobe.statistics.wording import CLASS_WORDING, Wording
 
 
 if TYPE_CHECKING:
     from hf_attnprobe.faithfulness.head_ablation import PruneCurve
     from hf_attnprobe.reports.result import AuditResult
 
-EDITS = {
+EDIT_NAMES = {
     "median_tvd": "shuffled",
-    "uniform_tvd": "made even",
+    "uniform_tvd": "made uniform",
     "zero_tvd": "zeroed",
-    "mean_tvd": "averaged",
+    "mean_tvd": "replaced by its mean",
     "resample_tvd": "taken from another text",
 }
-"""What is done to a head, by the statistic that says how far it moves the output as it is."""
+"""Name of the edit of a head whose effect on the output each statistic measures."""
 
 
-def head_name(place: Place) -> str:
-    """Returns a head's name in reports: layer and head, both from 0.
+def format_head(site: LayerHead) -> str:
+    """Return the short name of a head: layer and head, both counted from 0.
 
-    >>> head_name((5, 3))
+    >>> format_head((5, 3))
     '5.3'
+
+    Args:
+        site: layer and head.
     """
-    return f"{place[0]}.{place[1]}"
+    return f"{site[0]}.{site[1]}"
 
 
-def in_full(place: Place) -> str:
-    """Returns the same in words, for a sentence.
+def format_head_in_words(site: LayerHead) -> str:
+    """Return the name of a head for a sentence.
 
-    >>> in_full((5, 3))
+    >>> format_head_in_words((5, 3))
     'layer 5 head 3'
+
+    Args:
+        site: layer and head.
     """
-    return f"layer {place[0]} head {place[1]}"
+    return f"layer {site[0]} head {site[1]}"
 
 
-def at_places(statistics: Sequence[Statistic], name: str) -> dict[Place, Statistic]:
-    """A statistic over all texts by (layer, head), including groups of heads."""
-    return {s.place: s for s in statistics if s.statistic == name and s.group == ALL_TEXTS and s.n}
+def index_by_site(statistics: Sequence[Statistic], name: str) -> dict[LayerHead, Statistic]:
+    """Return a statistic over all texts for each site, including groups of heads.
+
+    Args:
+        statistics: statistics of an audit.
+        name: name of the statistic.
+    """
+    return {
+        s.site: s for s in statistics if s.statistic == name and s.group == ALL_TEXTS_GROUP and s.n
+    }
 
 
-def by_head(statistics: Sequence[Statistic], name: str) -> dict[Place, float]:
-    """Mean of a statistic over all texts by (layer, head), without groups."""
-    found = at_places(statistics, name)
-    return {place: s.mean for place, s in found.items() if s.is_of_head}
+def get_head_means(statistics: Sequence[Statistic], name: str) -> dict[LayerHead, float]:
+    """Return the mean of a statistic over all texts for each single head.
+
+    Args:
+        statistics: statistics of an audit.
+        name: name of the statistic.
+    """
+    by_site = index_by_site(statistics, name)
+    return {site: s.mean for site, s in by_site.items() if s.is_single_head}
 
 
-def heads_of(statistics: Iterable[Statistic]) -> set[Place]:
-    """Single heads that have a statistic, including those only screened."""
-    return {s.place for s in statistics if s.is_of_head}
+def list_heads(statistics: Iterable[Statistic]) -> set[LayerHead]:
+    """Return the single heads with any statistic, including those that were only screened.
+
+    Args:
+        statistics: statistics of an audit.
+    """
+    return {s.site for s in statistics if s.is_single_head}
 
 
-def tested_heads(statistics: Iterable[Statistic]) -> set[Place]:
-    """Heads tested one by one, not only screened."""
-    return heads_of(s for s in statistics if s.test != "screen")
+def list_tested_heads(statistics: Iterable[Statistic]) -> set[LayerHead]:
+    """Return the heads that were tested one by one, without those that were only screened.
+
+    Args:
+        statistics: statistics of an audit.
+    """
+    return list_heads(s for s in statistics if s.test != "screen")
 
 
-def has_several(statistics: Sequence[Statistic]) -> bool:
-    """Whether the model has several heads, tested one by one or as groups."""
+def has_several_heads(statistics: Sequence[Statistic]) -> bool:
+    """Check whether several heads were tested, one by one or as a group.
+
+    Args:
+        statistics: statistics of an audit.
+    """
     has_group = any(s.head < 0 and s.n for s in statistics)
-    return has_group or len(heads_of(statistics)) > 1
+    return has_group or len(list_heads(statistics)) > 1
 
 
-# --- which heads count ------------------------------------------------------------------------------
+# --- a summary in words -----------------------------------------------------------------------------
 
-MOST_NAMED = 5
+MAX_NAMED_HEADS = 5
+"""Maximum number of faithful heads that a sentence names."""
 
 
-def which_heads(report: "AuditResult") -> str:
-    """Returns which heads move the output, and which of these are faithful; "" without heads."""
-    heads = [each for each in report.judged if each.is_head]
+def describe_important_heads(report: "AuditResult") -> str:
+    """Return which heads change the output, and which of them are faithful.
+
+    Args:
+        report: the result.
+
+    Returns:
+        A sentence; empty if fewer than two heads were tested.
+    """
+    heads = [evaluation for evaluation in report.head_evaluations if evaluation.is_head]
     if len(heads) < 2:
         return ""
-    effect, faithfulness = report.rules["effect"], report.rules["faithfulness"]
-    moving = [each for each in heads if is_surely(each.effect, effect)]
-    said = _moving(heads, len(moving), effect)
-    if moving:
-        said += f"; {_faithful(heads, faithfulness)}"
-    return f"{said}.{_untested(report, len(heads))}"
+    effect_rule, faithfulness_rule = report.rules["effect"], report.rules["faithfulness"]
+    n_effective = sum(surely_reaches_threshold(head.effect, effect_rule) for head in heads)
+    sentence = _describe_effective_heads(heads, n_effective, effect_rule)
+    if n_effective:
+        sentence += f"; {_describe_faithful_heads(heads, faithfulness_rule)}"
+    return f"{sentence}.{_describe_untested_heads(report, len(heads))}"
 
 
-def _moving(heads: Sequence[Judged], n_sure: int, rule: Rule) -> str:
-    """Returns how many heads surely move the output, and which moves it most where none does."""
-    measured = [each for each in heads if each.effect.n]
-    if not measured:
-        return "How far single heads move the output was not measured (test permutation)"
-    moves = f"the output surely by {rule.yes:.2f} or more when shuffled alone"
-    if n_sure:
-        verb = "moves" if n_sure == 1 else "move"
-        return f"{n_sure} of {len(measured)} heads {verb} {moves}"
-    most = max(measured, key=lambda each: each.effect.value)
-    number = markdown.interval(most.effect.value, most.effect.ci95, digits=2)
-    foremost = f"{in_full(most.place)} moves it most, by {number}"
-    if most.effect.ci95 is None:
+def _describe_effective_heads(heads: Sequence[HeadEvaluation], n_effective: int, rule: Rule) -> str:
+    """Return how many heads certainly change the output; if none does, the one with most effect."""
+    measured_heads = [head for head in heads if head.effect.n]
+    if not measured_heads:
+        return "The effect of single heads on the output was not measured (test permutation)"
+    effect = f"the output by {rule.yes:.2f} or more when shuffled alone"
+    if n_effective:
+        verb = "changes" if n_effective == 1 else "change"
+        return f"{n_effective} of {len(measured_heads)} heads certainly {verb} {effect}"
+    most_effective = max(measured_heads, key=lambda head: head.effect.value)
+    number = markdown.format_interval(
+        most_effective.effect.value, most_effective.effect.ci95, digits=2
+    )
+    largest = f"{format_head_in_words(most_effective.site)} changes it most, by {number}"
+    if most_effective.effect.ci95 is None:
         return (
-            f"Of {len(heads)} heads {len(measured)} were shuffled, on fewer than {MIN_TEXTS} "
-            f"texts; none surely moves the output, {foremost}"
+            f"{len(measured_heads)} of {len(heads)} heads were shuffled, on fewer than {MIN_TEXTS} "
+            f"texts; none certainly changes the output, {largest}"
         )
-    return f"None of {len(measured)} heads moves {moves}; {foremost}"
+    return f"None of {len(measured_heads)} heads certainly changes {effect}; {largest}"
 
 
-def _faithful(heads: Sequence[Judged], rule: Rule) -> str:
-    """Returns how many of the heads that move the output are surely faithful, and which."""
-    if not any(each.faithfulness.n for each in heads):
+def _describe_faithful_heads(heads: Sequence[HeadEvaluation], rule: Rule) -> str:
+    """Return how many of the heads with an effect are certainly faithful, and which."""
+    if not any(head.faithfulness.n for head in heads):
         return "their faithfulness was not measured (test scale)"
-    named = sorted((h for h in heads if h.is_named), key=lambda h: -h.faithfulness.value)
-    if not named:
-        return f"none of these is surely faithful ({rule.partly:.2f} or more)"
-    told = [f"{in_full(h.place)} ({h.faithfulness.value:.2f})" for h in named[:MOST_NAMED]]
-    more = f" and {len(named) - MOST_NAMED} more" if len(named) > MOST_NAMED else ""
-    faithful = f"of these surely faithful ({rule.partly:.2f} or more)"
-    return f"{faithful}: {', '.join(told)}{more}"
+    faithful_heads = [head for head in heads if head.is_surely_faithful]
+    faithful_heads.sort(key=lambda head: -head.faithfulness.value)
+    if not faithful_heads:
+        return f"none of these is certainly faithful ({rule.partly:.2f} or more)"
+    names = [
+        f"{format_head_in_words(head.site)} ({head.faithfulness.value:.2f})"
+        for head in faithful_heads[:MAX_NAMED_HEADS]
+    ]
+    n_unnamed = len(faithful_heads) - MAX_NAMED_HEADS
+    suffix = f" and {n_unnamed} more" if n_unnamed > 0 else ""
+    return f"certainly faithful ({rule.partly:.2f} or more) among these: {', '.join(names)}{suffix}"
 
 
-def is_surely(estimate: Estimate, rule: Rule) -> bool:
-    """Returns whether the whole interval reaches the lowest threshold."""
+def surely_reaches_threshold(estimate: Estimate, rule: Rule) -> bool:
+    """Check whether the whole interval lies at or above the lowest threshold.
+
+    Args:
+        estimate: the number with its interval.
+        rule: rule with the thresholds.
+    """
     return estimate.ci95 is not None and estimate.ci95[0] >= rule.partly
 
 
-def _untested(report: "AuditResult", n_tested: int) -> str:
-    """Returns that only some heads were tested."""
-    n = len(heads_of(report.statistics))
-    if n <= n_tested:
+def _describe_untested_heads(report: "AuditResult", n_tested: int) -> str:
+    """Return how many heads were tested, if not all of them."""
+    n_heads = len(list_heads(report.statistics))
+    if n_heads <= n_tested:
         return ""
-    return f" Only {n_tested} of {n} heads were tested one by one."
+    return f" Only {n_tested} of {n_heads} heads were tested one by one."
 
 
-# --- maps: faithfulness and effect, layers down and heads across ---------------------------
+# --- maps: layers as rows and heads as columns --------------------------------------------
 
 
-FAITHFULNESS_MAP, EFFECT_MAP = "heads_faithfulness", f"heads_{EFFECT}"
+FAITHFULNESS_MAP = "heads_faithfulness"
+"""Key of the map of faithfulness."""
+
+EFFECT_MAP = f"heads_{EFFECT_STATISTIC}"
+"""Key of the map of effects."""
+
 EFFECT_TITLE = "Effect of shuffling one head's attention"
+"""Title of the map of effects."""
 
 
-class MapOfHeads(NamedTuple):
-    """What a map of heads is of.
+class HeadMapSpec(NamedTuple):
+    """Description of a map of heads.
 
     Attributes:
-        rule: of the number, and the name of the number among those of a head.
-        key, title: of the map.
-        aside: what the number does not say by itself.
-        centre: the value in the middle of two colours; None for one colour.
+        rule: key of the rule that grades the number; also its field in the evaluation of a head.
+        key: key of the map.
+        title: title of the map.
+        aside: caution on reading the number.
+        centre: value between two colours; None uses one colour.
     """
 
     rule: str
@@ -179,79 +235,93 @@ class MapOfHeads(NamedTuple):
     centre: float | None = None
 
 
-MAPS = (
-    MapOfHeads(
+HEAD_MAP_SPECS = (
+    HeadMapSpec(
         "faithfulness",
         FAITHFULNESS_MAP,
         "Faithfulness of single heads",
-        "A head that moves nothing explains nothing, however faithful.",
+        "A head without any effect explains nothing, even if it is faithful.",
         centre=0.0,
     ),
-    MapOfHeads(
+    HeadMapSpec(
         "effect",
         EFFECT_MAP,
         EFFECT_TITLE,
-        "Single heads may move little because others make up for them.",
+        "Single heads may have little effect because other heads compensate for them.",
     ),
 )
+"""Maps of a report."""
 
 
-def head_maps(judged: Sequence[Judged], rules: Mapping[str, Rule]) -> tuple[HeatMap, ...]:
-    """Returns a map of faithfulness and one of the effect, each where two heads have it.
+def build_head_maps(
+    evaluations: Sequence[HeadEvaluation], rules: Mapping[str, Rule]
+) -> tuple[HeatMap, ...]:
+    """Build a map of faithfulness and one of effects, each if at least two heads have the number.
 
     Args:
-        judged: heads and groups of an audit.
-        rules: of effect and faithfulness.
+        evaluations: evaluations of the heads and groups of an audit.
+        rules: the rules of an audit, by key.
     """
-    heads = [each for each in judged if each.is_head]
+    heads = [evaluation for evaluation in evaluations if evaluation.is_head]
     maps = []
-    for of in MAPS:
-        rule = rules[of.rule]
-        numbers = {each.place: getattr(each, of.rule) for each in heads}
-        found = {place: number for place, number in numbers.items() if number.n}
-        if len(found) > 1:
-            drawn = head_map(
-                of.key,
-                of.title,
+    for spec in HEAD_MAP_SPECS:
+        rule = rules[spec.rule]
+        numbers = {head.site: getattr(head, spec.rule) for head in heads}
+        measured_numbers = {site: number for site, number in numbers.items() if number.n}
+        if len(measured_numbers) > 1:
+            heat_map = build_head_map(
+                spec.key,
+                spec.title,
                 numbers,
-                f"{_finding(found)} {of.aside}",
-                rule.scale_of,
-                of.centre,
+                f"{_describe_largest_head(measured_numbers)} {spec.aside}",
+                rule.scale_label,
+                spec.centre,
                 rule.partly,
             )
-            maps.append(drawn)
+            maps.append(heat_map)
     return tuple(maps)
 
 
-def head_map(
+def build_head_map(
     key: str,
     title: str,
-    found: Mapping[Place, Estimate],
+    numbers: Mapping[LayerHead, Estimate],
     finding: str,
     value_label: str,
     centre: float | None = None,
     threshold: float | None = None,
 ) -> HeatMap:
-    """Returns the map of one number; heads without it are empty cells."""
-    layers, heads = (range(1 + max(side)) for side in zip(*found, strict=True))
-    nothing = math.nan, math.nan
-    unknown = Estimate(math.nan, nothing)
-    cells = [[found.get((k, h), unknown) for h in heads] for k in layers]
+    """Build the map of one number; cells of heads without it are empty.
 
-    def grid(part_of: Callable[[Estimate], float]) -> Grid:
-        return tuple(tuple(map(part_of, row)) for row in cells)
+    Args:
+        key: key of the map.
+        title: title of the map.
+        numbers: the number of each head.
+        finding: what the map shows, in words.
+        value_label: meaning of the numbers, with their unit.
+        centre: value between two colours; None uses one colour.
+        threshold: heads whose interval lies at or above it are marked.
+    """
+    layers, heads = (range(1 + max(indices)) for indices in zip(*numbers, strict=True))
+    no_interval = math.nan, math.nan
+    missing = Estimate(math.nan, no_interval)
+    cells = [[numbers.get((layer, head), missing) for head in heads] for layer in layers]
 
-    has_ends = any(estimate.ci95 for estimate in found.values())
-    low = grid(lambda estimate: (estimate.ci95 or nothing)[0])
-    high = grid(lambda estimate: (estimate.ci95 or nothing)[1])
+    def build_grid(get_value: Callable[[Estimate], float]) -> Grid:
+        """Return one value for each cell."""
+        return tuple(tuple(map(get_value, row)) for row in cells)
+
+    has_intervals = any(estimate.ci95 for estimate in numbers.values())
+    low = build_grid(lambda estimate: (estimate.ci95 or no_interval)[0])
+    high = build_grid(lambda estimate: (estimate.ci95 or no_interval)[1])
     return HeatMap(
         key=key,
         title=title,
         finding=finding,
         source="",
-        values=grid(lambda estimate: estimate.value),
-        low=low if has_ends else (),
-        high=high if has_ends else (),
+        values=build_grid(lambda estimate: estimate.value),
+        low=low if has_intervals else (),
+        high=high if has_intervals else (),
         value_label=value_label,
         layers=tuple(layers),
         heads=tuple(heads),
@@ -260,207 +330,255 @@ def head_map(
     )
 
 
-def _finding(found: Mapping[Place, Estimate]) -> str:
-    """Returns which head is foremost, and of what the intervals hold."""
-    most = max(found, key=lambda place: found[place].value)
-    value, ends = found[most].value, found[most].ci95
-    number = markdown.interval(value, ends, digits=2)
-    said = f"The foremost is {head_name(most)} (layer.head, from 0) with {number}."
-    if ends is None:
-        return f"{said} Too few texts for intervals, so nothing is sure."
-    return f"{said} 95% intervals hold for all heads at once."
+def _describe_largest_head(numbers: Mapping[LayerHead, Estimate]) -> str:
+    """Return the head with the largest number, and what the intervals of a map mean."""
+    site = max(numbers, key=lambda site: numbers[site].value)
+    value, interval = numbers[site].value, numbers[site].ci95
+    number = markdown.format_interval(value, interval, digits=2)
+    sentence = f"The largest value is {number}, for head {format_head(site)} (layer.head, from 0)."
+    if interval is None:
+        return f"{sentence} There are too few texts for intervals, so nothing is certain."
+    return f"{sentence} 95% intervals hold for all heads simultaneously."
 
 
-# --- parts of a prediction, and names of places -------------------------------------------
+# --- parts of a prediction, and names of sites --------------------------------------------
 
 
-BY_PART = {
-    "median_tvd_of": "shuffled: moves by",
-    "uniform_tvd_of": "uniform: moves by",
+PART_COLUMNS = {
+    "median_tvd_of": "change when shuffled",
+    "uniform_tvd_of": "change when made uniform",
 }
-MOST_PARTS = 20
+"""Column title for each statistic that is measured for single parts of a prediction."""
+
+MAX_LISTED_PARTS = 20
+"""Maximum number of parts of a prediction in a table."""
 
 
-def part_section(statistics: Sequence[Statistic]) -> Section:
-    """How each part of a prediction moves with all attention; of 20 parts at most."""
-    several = has_several(statistics)
-    of_all = [s for s in statistics if s.n and (s.place == EVERYWHERE or not several)]
+def build_parts_section(statistics: Sequence[Statistic]) -> Section:
+    """Build a table of how much each part of a prediction changes when all attention is edited.
+
+    Args:
+        statistics: statistics of an audit.
+
+    Returns:
+        The section, with the parts that change most first; empty if predictions have no parts.
+    """
+    has_many_heads = has_several_heads(statistics)
     columns: dict[str, dict[str, Statistic]] = {}
-    for s in of_all:
+    for s in statistics:
+        is_all_attention = s.site == ALL_ATTENTION_SITE or not has_many_heads
         family, _, part = s.statistic.partition("@")
-        if family in BY_PART and s.group == ALL_TEXTS:
+        if s.n and is_all_attention and family in PART_COLUMNS and s.group == ALL_TEXTS_GROUP:
             columns.setdefault(family, {})[part] = s
     parts = list(dict.fromkeys(chain.from_iterable(columns.values())))
-    parts.sort(key=lambda part: -max(v[part].mean for v in columns.values()))
-    rows = [[part, *(v.get(part) for v in columns.values())] for part in parts[:MOST_PARTS]]
-    n_left = len(parts) - len(rows)
-    left = f" {n_left} more are in summary.json." if n_left else ""
-    note = f"Total variation distance of each alone, 0 to 1; the most first.{left}"
-    title = "All attention edited: what is said of each part"
-    table = Table(["of", *(BY_PART[family] for family in columns)], rows)
+    parts.sort(key=lambda part: -max(column[part].mean for column in columns.values()))
+    rows = [
+        [part, *(column.get(part) for column in columns.values())]
+        for part in parts[:MAX_LISTED_PARTS]
+    ]
+    n_omitted = len(parts) - len(rows)
+    omission = f" summary.json has {n_omitted} more." if n_omitted else ""
+    note = (
+        "Total variation distance of each part, from 0 to 1; the parts that change most come "
+        f"first.{omission}"
+    )
+    title = "Change of each part of the prediction when all attention is edited"
+    table = Table(["part", *(PART_COLUMNS[family] for family in columns)], rows)
     return Section(title, [table, note] if rows else [])
 
 
-def place_name(place: Place, head_sets: Sequence[str]) -> str:
-    """``layer.head``, or the name of a group of heads.
+def format_site(site: LayerHead, head_sets: Sequence[str]) -> str:
+    """Return the name of a head or a group of heads.
 
-    >>> place_name((3, 9), []), place_name((3, -1), []), place_name((-1, -1), [])
+    >>> format_site((3, 9), []), format_site((3, -1), []), format_site((-1, -1), [])
     ('3.9', 'layer 3', 'all attention')
-    >>> place_name((-2, 0), ["5.0+5.3"])
+    >>> format_site((-2, 0), ["5.0+5.3"])
     'heads 5.0+5.3'
+
+    Args:
+        site: layer and head, or the indices of a group.
+        head_sets: names of the tested sets of heads.
     """
-    layer, head = place
-    if min(place) >= 0:
-        return head_name(place)
-    if place == EVERYWHERE:
+    layer, head = site
+    if min(site) >= 0:
+        return format_head(site)
+    if site == ALL_ATTENTION_SITE:
         return "all attention"
-    if layer == SET:
+    if layer == HEAD_SET_INDEX:
         return f"heads {head_sets[head]}" if head < len(head_sets) else f"set {head}"
     return f"layer {layer}"
 
 
-def order_of(place: Place) -> tuple[int, Place]:
-    """All attention first, then layers, sets."""
-    layer, _ = place
-    return (0 if layer == ALL else 1 if layer >= 0 else 2), place
+def get_site_order(site: LayerHead) -> tuple[int, LayerHead]:
+    """Return a sort key that puts all attention first, then layers, then sets of heads.
 
-
-# --- heads and groups by effect and faithfulness --------------------------------------------
-
-
-HOW_TO_READ = (
-    "A head is named layer.head, both from 0. Effect: how far shuffling its weights moves the "
-    "output, the median shuffle and the worst; faithfulness: its order's place between a random "
-    "one (0) and the best (1), the mean of its parts. The answer is as of all attention, by both "
-    "numbers. Intervals of single heads hold for all heads at once (simultaneous, 95%), so the "
-    "foremost may be looked for; those of groups hold for each group by itself. The heads of a "
-    "group are shuffled together. The more heads are edited, the less is the model inside what "
-    "it was trained on. Roles (previous token, induction, …) are attention, 0 to 1: where a head "
-    "looks says nothing of what it causes."
-)
-MOST_HEADS = 40
-"""Rows of single heads in a table; the maps have all."""
-
-
-def head_table(report: "AuditResult") -> Table:
-    """Returns heads and groups in rows: effect, faithfulness, its parts, other edits, roles.
-
-    Groups come first, then the named heads, then those that move the output most.
+    Args:
+        site: layer and head, or the indices of a group.
     """
-    # with torch, which charts alone do not need
+    layer, _ = site
+    if layer == ALL_HEADS_INDEX:
+        return 0, site
+    return (1 if layer >= 0 else 2), site
+
+
+# --- table of heads and groups ----------------------------------------------------------------
+
+
+HEAD_TABLE_NOTE = (
+    "Heads are named layer.head, both counted from 0. Effect: how far shuffling the head's weights "
+    "changes the output, for the median and for the worst shuffle. Faithfulness: the head's position "
+    "on the scale from a random order of the tokens (0) to the best order (1), the mean of its parts. "
+    "The answer follows from both numbers, as for all attention. Intervals of single heads hold for "
+    "all heads simultaneously (95%), so you may look for the largest one; the interval of a group "
+    "holds for this group only. The heads of a group are shuffled together. The more heads are "
+    "edited, the further the model is from the conditions of its training. Roles (previous token, "
+    "induction, …) are shares of attention, from 0 to 1. They show which tokens a head attends to, "
+    "not its influence on the prediction."
+)
+"""Explanation of the table of heads."""
+
+MAX_LISTED_HEADS = 40
+"""Maximum number of single heads in the table; maps show all heads."""
+
+
+def build_head_table(report: "AuditResult") -> Table:
+    """Build the table of heads and groups: effect, faithfulness and its parts, edits, roles.
+
+    Groups come first, then the certainly faithful heads, then those with the largest effect.
+
+    Args:
+        report: the result.
+    """
+    # This import loads torch, which drawing charts alone does not need.
     from hf_attnprobe.faithfulness.head_roles import ROLES
 
-    judged = {each.place: each for each in report.judged}
-    looks = {role.replace("_", " "): at_places(report.statistics, role) for role in ROLES}
-    zeroed = at_places(report.statistics, "zero_tvd")
-    every: dict[str, Mapping[Place, Cell]] = {
-        **_judged_columns(report.judged),
-        **_edited_columns(report),
-        **looks,
+    evaluations = {evaluation.site: evaluation for evaluation in report.head_evaluations}
+    role_columns = {
+        role.replace("_", " "): index_by_site(report.statistics, role) for role in ROLES
     }
-    columns = {name: cells for name, cells in every.items() if any(cells.values())}
-    places = {place for cells in columns.values() for place in cells}
-    groups = sorted((place for place in places if min(place) < 0), key=order_of)
-    heads = sorted(place for place in places if min(place) >= 0)
-    heads.sort(key=lambda place: _rank(judged.get(place), zeroed.get(place)))
-    sets = report.provenance.get("head_sets") or []
+    zeroed = index_by_site(report.statistics, "zero_tvd")
+    all_columns: dict[str, Mapping[LayerHead, Cell]] = {
+        **_build_evaluation_columns(report.head_evaluations),
+        **_build_edit_columns(report),
+        **role_columns,
+    }
+    columns = {name: cells for name, cells in all_columns.items() if any(cells.values())}
+    sites = {site for cells in columns.values() for site in cells}
+    groups = sorted((site for site in sites if min(site) < 0), key=get_site_order)
+    heads = sorted(site for site in sites if min(site) >= 0)
+    heads.sort(key=lambda site: _get_head_order(evaluations.get(site), zeroed.get(site)))
+    head_sets = report.provenance.get("head_sets") or []
     rows = [
-        [
-            place_name(place, sets),
-            *(cells.get(place) for cells in columns.values()),
-        ]
-        for place in [*groups, *heads[:MOST_HEADS]]
+        [format_site(site, head_sets), *(cells.get(site) for cells in columns.values())]
+        for site in [*groups, *heads[:MAX_LISTED_HEADS]]
     ]
-    left_out = f"{MOST_HEADS} of {len(heads)} heads; " if len(heads) > MOST_HEADS else ""
-    caption = f"{left_out}means over texts [95% interval]; all numbers: attnprobe report FOLDER --output numbers.csv"
+    selection = ""
+    if len(heads) > MAX_LISTED_HEADS:
+        selection = f"{MAX_LISTED_HEADS} of {len(heads)} heads; "
+    caption = (
+        f"{selection}means over texts [95% interval]; for all numbers, run "
+        "attnprobe report FOLDER --output numbers.csv"
+    )
     return Table(["head", *columns], rows, caption)
 
 
-def _judged_columns(
-    judged: Sequence[Judged],
-) -> dict[str, dict[Place, Cell]]:
-    """Returns the cells of what is judged, by column and place."""
-    is_placed = any(each.faithfulness.n for each in judged)
-    columns: dict[str, dict[Place, Cell]] = {}
-    for each in judged:
-        numbers = {
-            "effect": each.effect,
-            "worst shuffle": each.worst,
-            "faithfulness": each.faithfulness,
+def _build_evaluation_columns(
+    evaluations: Sequence[HeadEvaluation],
+) -> dict[str, dict[LayerHead, Cell]]:
+    """Return the cells for answer, effect and faithfulness, by column and site."""
+    has_faithfulness = any(evaluation.faithfulness.n for evaluation in evaluations)
+    columns: dict[str, dict[LayerHead, Cell]] = {}
+    for evaluation in evaluations:
+        cells: dict[str, Cell] = {
+            "answer": evaluation.answer if has_faithfulness else None,
+            "effect": _format_estimate(evaluation.effect),
+            "worst shuffle": _format_estimate(evaluation.worst_effect),
+            "faithfulness": _format_estimate(evaluation.faithfulness),
         }
-        parts = {key: Number(part.value, digits=2) for key, part in each.parts.items()}
-        cells = {
-            "answer": each.answer if is_placed else None,
-            **{name: _two_digits(number) for name, number in numbers.items()},
-            **parts,
-        }
+        for key, part in evaluation.parts.items():
+            cells[key] = FormattedNumber(part.value, digits=2)
         for name, cell in cells.items():
-            columns.setdefault(name, {})[each.place] = cell
-    columns["texts"] = {each.place: each.n for each in judged}
+            columns.setdefault(name, {})[evaluation.site] = cell
+    columns["texts"] = {evaluation.site: evaluation.n for evaluation in evaluations}
     return columns
 
 
-def _edited_columns(report: "AuditResult") -> dict[str, dict[Place, Cell]]:
-    """Returns how far other edits move the output as it is, by what is done and place.
+def _build_edit_columns(report: "AuditResult") -> dict[str, dict[LayerHead, Cell]]:
+    """Return the cells for other edits than shuffling, by edit and site.
 
-    Heads that are zeroed have intervals that hold for all of them at once.
+    Zeroed heads have intervals, which hold for all heads simultaneously.
     """
-    ends = simultaneous(report.rows.of_heads("zero_tvd"))
-    columns: dict[str, dict[Place, Cell]] = {}
-    for name, done in EDITS.items():
-        if name != "median_tvd":
-            found = at_places(report.statistics, name)
-            known = ends if name == "zero_tvd" else {}
-            columns[done] = {p: Number(s.mean, known.get(p), digits=2) for p, s in found.items()}
+    zeroing_intervals = compute_head_intervals(report.rows.to_head_frame("zero_tvd"))
+    columns: dict[str, dict[LayerHead, Cell]] = {}
+    for statistic_name, edit_name in EDIT_NAMES.items():
+        if statistic_name == "median_tvd":
+            continue
+        intervals = zeroing_intervals if statistic_name == "zero_tvd" else {}
+        columns[edit_name] = {
+            site: FormattedNumber(s.mean, intervals.get(site), digits=2)
+            for site, s in index_by_site(report.statistics, statistic_name).items()
+        }
     return columns
 
 
-def _two_digits(estimate: Estimate) -> Number | None:
+def _format_estimate(estimate: Estimate) -> FormattedNumber | None:
+    """Return an estimate with two digits; None if it was not measured."""
     if not estimate.n:
         return None
-    return Number(estimate.value, estimate.ci95, digits=2)
+    return FormattedNumber(estimate.value, estimate.ci95, digits=2)
 
 
-def _rank(head: Judged | None, zeroed: Statistic | None) -> tuple[bool, float]:
-    """Returns a sort key: named heads first, then those that move the output most."""
+def _get_head_order(head: HeadEvaluation | None, zeroed: Statistic | None) -> tuple[bool, float]:
+    """Return a sort key: certainly faithful heads first, then those with the largest effect."""
     if head is not None and head.effect.n:
-        return not head.is_named, -head.effect.value
+        return not head.is_surely_faithful, -head.effect.value
     return True, 0.0 if zeroed is None else -zeroed.mean
 
 
-# --- heads removed one after the other --------------------------------------------------
+# --- removal of heads ---------------------------------------------------------------------
 
 
-def prune_table(curve: "PruneCurve", words: Words = CLASSES) -> Table:
-    """Accuracy by the number of heads removed.
+def build_prune_table(curve: "PruneCurve", words: Wording = CLASS_WORDING) -> Table:
+    """Build a table of the accuracy by the number of removed heads.
 
-    Where a text has several labels, accuracy is a mean of shares and has no interval of
-    a share of texts.
+    If texts have several labels, accuracy is a mean of shares, so it gets no binomial interval.
+
+    Args:
+        curve: accuracy and agreement for each number of removed heads.
+        words: wording for the type of prediction.
     """
-    rows: list[list[Cell]] = [
-        [
-            n,
-            _share(kept, curve.n_texts),
-            Number(right) if words.has_parts else _share(right, curve.n_labelled),
-        ]
-        for n, kept, right in zip(curve.n_removed, curve.agreement, curve.accuracy, strict=True)
-    ]
-    accuracy = f"accuracy{words.aside if words.has_parts else ''}"
-    return Table(["heads removed", "predictions kept", accuracy], rows, sortable=False)
+    rows: list[list[Cell]] = []
+    for n_removed, agreement, accuracy in zip(
+        curve.n_removed, curve.agreement, curve.accuracy, strict=True
+    ):
+        if words.has_parts:
+            accuracy_cell = FormattedNumber(accuracy)
+        else:
+            accuracy_cell = _format_share(accuracy, curve.n_labelled)
+        rows.append([n_removed, _format_share(agreement, curve.n_texts), accuracy_cell])
+    accuracy_title = f"accuracy{words.aside if words.has_parts else ''}"
+    return Table(["heads removed", "predictions kept", accuracy_title], rows, sortable=False)
 
 
-def prune_title(curve: "PruneCurve") -> str:
-    """What the table of the prune curve is of."""
+def format_prune_title(curve: "PruneCurve") -> str:
+    """Return the title of the table of removed heads.
+
+    Args:
+        curve: accuracy and agreement for each number of removed heads.
+    """
     title = "heads zero-ablated together, the least important (zero_tvd) first"
     if curve.crossed:
-        title += f"; {curve.n_texts} texts, crossed: each half's order comes from the other half"
+        title += (
+            f"; {curve.n_texts} texts, cross-validated: the order for each half comes from the "
+            "other half"
+        )
     return title
 
 
-def _share(share: float, n_texts: int) -> Number:
-    """A share of texts with its interval; without, if no text counts."""
+def _format_share(share: float, n_texts: int) -> FormattedNumber:
+    """Return a share of texts with its binomial interval; without interval if there are no texts."""
     if not n_texts:
-        return Number(share)
-    hits = np.array(round(share * n_texts))
-    low, high = share_interval(hits, np.array(n_texts)).tolist()
-    return Number(share, (low, high))
+        return FormattedNumber(share)
+    n_hits = np.array(round(share * n_texts))
+    low, high = compute_share_interval(n_hits, np.array(n_texts)).tolist()
+    return FormattedNumber(share, (low, high))

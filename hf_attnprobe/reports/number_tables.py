@@ -1,151 +1,181 @@
-"""Tables of an audit's numbers: rankings, comparisons, all statistics, published values."""
+"""Tables of an audit's numbers: comparisons of rankings, user-provided scores, all statistics."""
 
 from collections.abc import Sequence
 
 from hf_attnprobe.documents.blocks import (
     Block,
     Cell,
-    Figures,
-    Folded,
+    Collapsible,
+    FormattedNumber,
     Note,
-    Number,
+    NumericText,
     Section,
     Table,
 )
 from hf_attnprobe.faithfulness.adversarial import EPSILONS
-from hf_attnprobe.faithfulness.input_erasure import CAUTION
-from hf_attnprobe.faithfulness.registry import readings
+from hf_attnprobe.faithfulness.input_erasure import ERASURE_CAUTION
+from hf_attnprobe.faithfulness.registry import load_readings
 from hf_attnprobe.reports.head_tables import (
-    BY_PART,
-    has_several,
-    place_name,
+    PART_COLUMNS,
+    format_site,
+    has_several_heads,
 )
 from hf_attnprobe.reports.result import AuditResult
-from hf_attnprobe.reports.verdict import least_texts
+from hf_attnprobe.reports.verdict import get_min_texts
 from hf_attnprobe.statistics.differences import Comparison
-from hf_attnprobe.statistics.estimates import MIN_SHOWN
-from hf_attnprobe.statistics.heads import EVERYWHERE
+from hf_attnprobe.statistics.estimates import MIN_DISPLAYED_TEXTS
+from hf_attnprobe.statistics.heads import ALL_ATTENTION_SITE
 from hf_attnprobe.statistics.summary import (
-    ALL_TEXTS,
+    ALL_TEXTS_GROUP,
     Statistic,
-    key_of,
-    sentence,
+    describe_statistic,
+    parse_key,
 )
 
 
-# --- What erasing by one ranking or another did --------------------------------------------------
-# Pure: statistics, rows and comparisons in, lines out.
+# --- comparisons of rankings ----------------------------------------------------------------------
 
-SIGNIFICANT = 0.05  # after correction
-COMPARED = (
-    "Each line compares the same texts. p is two-sided: of means, a sign-flip "
-    "permutation test; of flips, McNemar's exact test; of which ranking needs fewer "
-    "removals, an exact sign test. Intervals are over texts. Texts where "
-    "one side is undefined are dropped and counted. The last column is corrected by "
-    "Holm over the {n} comparisons of this test."
+SIGNIFICANCE_LEVEL = 0.05
+"""Largest corrected p-value that counts as a clear difference."""
+
+COMPARISON_NOTE = (
+    "Each line compares two rankings on the same texts. All p-values are two-sided: means are "
+    "compared with a sign-flip permutation test, flips with McNemar's exact test, and which ranking "
+    "needs fewer removals with an exact sign test. Intervals are over texts. Texts without a value "
+    "for one of the rankings are dropped and counted. The last column is Holm-corrected for the {n} "
+    "comparisons of this test."
 )
-OF_ERASURE = (
-    "Rankings are compared on the texts that can be flipped, those that some set of "
-    "tokens flips or, where that is not known, some of the tried orders. There a ranking "
-    "that never flips the decision counts as all tokens, and in the sign test as more."
+"""Explanation of every table of comparisons."""
+
+ERASURE_COMPARISON_NOTE = (
+    "Rankings are compared on the texts whose decision can be flipped: those that some set of tokens "
+    "flips or, if that is unknown, those that some tested order flips. If a ranking never flips the "
+    "decision of such a text, it counts as needing all tokens, and in the sign test as needing more."
 )
-BEYOND = {
+"""Further explanation of the comparisons of the test "erasure"."""
+
+TEST_LIMITATIONS = {
     "erasure": (
-        "Where an order flips a decision only when nearly all of the attention is gone "
-        "(probability_mass_removed), the decision rests on the rest, renormalised, which the "
-        "model never saw in training. With a linear read-out of two classes attention × "
-        "gradient is, up to the bias, proportional to the exact margins of the tokens "
-        "(product_margin_tau near 1), so nearly the best ranking by construction: that it needs "
-        "fewer removals than attention, as in Serrano & Smith's experiment, restates the "
-        "read-out's algebra and does not tell which tokens the encoder used."
+        "If an order flips a decision only when nearly all of the attention is erased "
+        "(probability_mass_removed), the decision depends on the renormalised rest, which the model "
+        "never saw in training. With a linear read-out of two classes, attention × gradient is, up "
+        "to the bias, proportional to the exact margins of the tokens (product_margin_tau near 1), so "
+        "it is nearly the best ranking by construction. If it needs fewer removals than attention, as "
+        "in Serrano & Smith's experiment, this restates the algebra of the read-out. It does not show "
+        "which tokens the encoder used."
     ),
-    "input_erasure": CAUTION,
+    "input_erasure": ERASURE_CAUTION,
     "plausibility": (
-        "Plausibility is agreement with what people marked. It says nothing about "
-        "faithfulness: a ranking that pleases people need not be what the model went by, and "
-        "one that does not may be."
+        "Plausibility is the agreement with words that people marked. It is independent of "
+        "faithfulness: a plausible ranking may differ from what the model used, and an implausible "
+        "one may agree with it."
     ),
 }
-"""By test, what its numbers do not say."""
+"""Limitations of the numbers of some tests."""
 
 
-def comparisons(compared: Sequence[Comparison]) -> list[Block]:
-    """Rankings compared on the same texts, by test: a table, and how it was made.
+def build_comparison_blocks(comparisons: Sequence[Comparison]) -> list[Block]:
+    """Build a table for each test that compares rankings on the same texts.
 
-    Comparisons of fewer texts than have a number are left out.
+    Comparisons with too few texts are omitted.
+
+    Args:
+        comparisons: the comparisons of an audit.
     """
     blocks: list[Block] = []
-    for test in dict.fromkeys(c.test for c in compared):
-        of_test = [c for c in compared if c.test == test]
-        rows = [_comparison_row(c) for c in of_test if c.n >= MIN_SHOWN]
+    for test in dict.fromkeys(c.test for c in comparisons):
+        test_comparisons = [c for c in comparisons if c.test == test]
+        rows = [_build_comparison_row(c) for c in test_comparisons if c.n >= MIN_DISPLAYED_TEXTS]
         if not rows:
             continue
         title = (
             f"{test}: rankings compared on the same texts (first − second; "
-            f"clear at corrected p ≤ {SIGNIFICANT})"
+            f"clear if the corrected p ≤ {SIGNIFICANCE_LEVEL})"
         )
-        notes = [COMPARED.format(n=len(of_test))]
+        notes = [COMPARISON_NOTE.format(n=len(test_comparisons))]
         if test == "erasure":
-            notes.append(OF_ERASURE)
-        blocks.append(Folded(title, [Table(COMPARED_HEAD, rows), *notes]))
+            notes.append(ERASURE_COMPARISON_NOTE)
+        blocks.append(Collapsible(title, [Table(COMPARISON_COLUMNS, rows), *notes]))
     return blocks
 
 
-# --- scores that somebody gave the units, as one more ranking ------------------------------------
+# --- user-provided scores -------------------------------------------------------------------------
 
-JUDGED = "scores_fingerprint"
-"""In the provenance of an audit of given scores."""
-LESS_IS_BETTER = ("sufficiency", "fraction_to_flip", "regret", "tokens_to_flip")
-CHANCE = "given_moved"
-OF_GIVEN = (
-    "Given scores beside the same scores at other tokens of each text (chance) and beside "
-    "attention, paired by text; better and worse at p ≤ .05, corrected by Holm within a test. Of "
-    f"{', '.join(LESS_IS_BETTER)} less is better."
+USER_SCORES_KEY = "scores_fingerprint"
+"""Key in the provenance of an audit that evaluates user-provided scores."""
+
+LOWER_IS_BETTER = ("sufficiency", "fraction_to_flip", "regret", "tokens_to_flip")
+"""Statistics for which a lower value means a better ranking."""
+
+CHANCE_RANKING = "given_moved"
+"""Key of the ranking by the same scores at other tokens of each text."""
+
+USER_SCORES_NOTE = (
+    "Each measure of the user-provided scores is compared with the same scores at other tokens of "
+    "each text (chance) and with attention, paired by text. Better and worse mean p ≤ .05, "
+    "Holm-corrected within a test. Lower is better for "
+    f"{', '.join(LOWER_IS_BETTER)}."
 )
+"""Explanation of the table of user-provided scores."""
 
 
-def judged(report: AuditResult) -> list[Block]:
-    """How the given scores compare with chance and with attention, by every measure."""
-    found: dict[tuple[str, str], dict[str, Comparison]] = {}
-    for c in report.comparisons if JUDGED in report.provenance else ():
+def build_user_scores_blocks(report: AuditResult) -> list[Block]:
+    """Build a table that compares user-provided scores with chance and with attention.
+
+    Args:
+        report: the result.
+
+    Returns:
+        The table with its explanation; empty if the audit evaluates no user-provided scores.
+    """
+    comparisons: dict[tuple[str, str], dict[str, Comparison]] = {}
+    for c in report.comparisons if USER_SCORES_KEY in report.provenance else ():
         if c.first == "given" and c.method == "permutation":
-            found.setdefault((c.test, c.statistic), {})[c.second] = c
-    if not found:
+            comparisons.setdefault((c.test, c.statistic), {})[c.second] = c
+    if not comparisons:
         return []
-    means = {(s.test, s.statistic): s for s in reversed(report.statistics) if s.group == ALL_TEXTS}
+    # In reverse order, so that the first statistic with a name is the one that is kept.
+    statistics = {
+        (s.test, s.statistic): s for s in reversed(report.statistics) if s.group == ALL_TEXTS_GROUP
+    }
     rows: list[list[Cell]] = []
-    least = least_texts(report.words)
-    for (test, statistic), beside in found.items():
-        attention = beside.get("attention") or beside.get("mean_attention")
-        own = means.get((test, f"{statistic}@given"))
-        mean = None if own is None else Number(own.mean, own.ci95, digits=2)
-        sides = [_judged_beside(c, least) for c in (beside.get(CHANCE), attention)]
-        rows.append([f"{test}: {statistic}", mean, *sides])
+    min_texts = get_min_texts(report.words)
+    for (test, statistic), by_ranking in comparisons.items():
+        user_scores = statistics.get((test, f"{statistic}@given"))
+        mean = None
+        if user_scores is not None:
+            mean = FormattedNumber(user_scores.mean, user_scores.ci95, digits=2)
+        attention = by_ranking.get("attention") or by_ranking.get("mean_attention")
+        rows.append(
+            [
+                f"{test}: {statistic}",
+                mean,
+                _format_comparison(by_ranking.get(CHANCE_RANKING), min_texts),
+                _format_comparison(attention, min_texts),
+            ]
+        )
     head = [
-        "given scores by",
+        "measure",
         "mean [95%]",
         "minus chance [95%]",
         "minus attention [95%]",
     ]
-    return [Table(head, rows, sortable=False), Note(OF_GIVEN)]
+    return [Table(head, rows, sortable=False), Note(USER_SCORES_NOTE)]
 
 
-def _judged_beside(c: Comparison | None, least: int) -> Cell:
-    if c is None:
+def _format_comparison(comparison: Comparison | None, min_texts: int) -> Cell:
+    """Return the difference with "better", "worse" or "cannot say"; None without comparison."""
+    if comparison is None:
         return None
-    is_better = (c.value < 0) == (c.statistic in LESS_IS_BETTER)
-    said = "better" if is_better else "worse"
-    told = c.adjusted_p_value <= SIGNIFICANT and c.n >= least
-    return Number(
-        c.value,
-        c.ci95,
-        sign="+",
-        digits=2,
-        after=said if told else "cannot say",
-    )
+    is_better = (comparison.value < 0) == (comparison.statistic in LOWER_IS_BETTER)
+    is_clear = comparison.adjusted_p_value <= SIGNIFICANCE_LEVEL and comparison.n >= min_texts
+    answer = "cannot say"
+    if is_clear:
+        answer = "better" if is_better else "worse"
+    return FormattedNumber(comparison.value, comparison.ci95, sign="+", digits=2, suffix=answer)
 
 
-COMPARED_HEAD = (
+COMPARISON_COLUMNS = (
     "statistic",
     "first",
     "second",
@@ -156,52 +186,67 @@ COMPARED_HEAD = (
     "p",
     "p corrected",
 )
+"""Titles of the columns of a table of comparisons."""
 
 
-def _comparison_row(c: Comparison) -> list[Cell]:
-    sides = None if c.n_first is None else Figures(f"{c.n_first} : {c.n_second}")
-    difference = Number(c.value, c.ci95, sign="+")
-    ps = [Figures("< .001" if p < 0.001 else f"{p:.3f}") for p in (c.p_value, c.adjusted_p_value)]
+def _build_comparison_row(comparison: Comparison) -> list[Cell]:
+    """Return the cells of a comparison."""
+    counts = None
+    if comparison.n_first is not None:
+        counts = NumericText(f"{comparison.n_first} : {comparison.n_second}")
+    p_values = [
+        NumericText("< .001" if p < 0.001 else f"{p:.3f}")
+        for p in (comparison.p_value, comparison.adjusted_p_value)
+    ]
     return [
-        c.statistic,
-        c.first,
-        c.second,
-        difference,
-        sides,
-        c.n,
-        c.dropped,
-        *ps,
+        comparison.statistic,
+        comparison.first,
+        comparison.second,
+        FormattedNumber(comparison.value, comparison.ci95, sign="+"),
+        counts,
+        comparison.n,
+        comparison.dropped,
+        *p_values,
     ]
 
 
 # --- all statistics ----------------------------------------------------------------------------
 
 
-MOST_ROWS = 150
-"""A report with more statistics leaves some of them to the files beside it."""
+MAX_LISTED_STATISTICS = 150
+"""Maximum number of statistics in a report; the others are only in its files."""
 
 
-def numbers_section(report: AuditResult) -> Section:
-    """Every statistic, and comparisons."""
-    shown, left = shown_statistics(report)
-    ran = dict.fromkeys(s.test for s in report.statistics)
-    notes = [f"{test}: {BEYOND[test]}" for test in ran if test in BEYOND]
+def build_numbers_section(report: AuditResult) -> Section:
+    """Build the section with all statistics and comparisons.
+
+    Args:
+        report: the result.
+    """
+    listed_statistics, omission_note = select_listed_statistics(report)
+    tests = dict.fromkeys(s.test for s in report.statistics)
+    limitations = [
+        f"{test}: {TEST_LIMITATIONS[test]}" for test in tests if test in TEST_LIMITATIONS
+    ]
     return Section(
         "All numbers",
         [
-            Folded("What each number says", [_in_words(report, shown)]),
-            Folded(
-                f"All statistics with their intervals: {len(shown):,}",
-                [left, _statistics(report, shown)],
+            Collapsible(
+                "Meaning of each number", [_describe_statistics(report, listed_statistics)]
             ),
-            Folded("What numbers of some tests do not say", [notes]),
-            *comparisons(report.comparisons),
+            Collapsible(
+                f"All statistics with their intervals: {len(listed_statistics):,}",
+                [omission_note, _build_statistics_table(report, listed_statistics)],
+            ),
+            Collapsible("Limitations of some tests", [limitations]),
+            *build_comparison_blocks(report.comparisons),
         ],
         id="numbers",
     )
 
 
-def _statistics(report: AuditResult, shown: Sequence[Statistic]) -> Table:
+def _build_statistics_table(report: AuditResult, statistics: Sequence[Statistic]) -> Table:
+    """Return a table with a row for each statistic."""
     head = [
         "statistic",
         "texts predicted",
@@ -210,78 +255,97 @@ def _statistics(report: AuditResult, shown: Sequence[Statistic]) -> Table:
         "std",
         "texts",
     ]
-    head += ["undefined"] if any(s.undefined for s in shown) else []
-    several, sets = (
-        has_several(report.statistics),
-        report.provenance.get("head_sets") or [],
-    )
+    has_undefined = any(s.undefined for s in statistics)
+    if has_undefined:
+        head.append("undefined")
+    names_sites = has_several_heads(report.statistics)
+    head_sets = report.provenance.get("head_sets") or []
     rows = []
-    for s in shown:
-        where = f" ({place_name(s.place, sets)})" if several else ""
-        numbers: list[Cell] = [Number(s.mean, s.ci95), s.median, s.std]
-        known = numbers if s.n >= MIN_SHOWN else [None] * len(numbers)
-        row: list[Cell] = [f"{s.statistic}{where}", s.group, *known, s.n]
-        row += [s.undefined] if "undefined" in head else []
+    for s in statistics:
+        site = f" ({format_site(s.site, head_sets)})" if names_sites else ""
+        numbers: list[Cell] = [FormattedNumber(s.mean, s.ci95), s.median, s.std]
+        if s.n < MIN_DISPLAYED_TEXTS:
+            numbers = [None] * len(numbers)
+        row: list[Cell] = [f"{s.statistic}{site}", s.group, *numbers, s.n]
+        if has_undefined:
+            row.append(s.undefined)
         rows.append(row)
     return Table(head, rows, "statistics over texts")
 
 
-def shown_statistics(report: AuditResult) -> tuple[list[Statistic], str]:
-    """The statistics of the table, and a sentence about those that are not in it.
+def select_listed_statistics(report: AuditResult) -> tuple[list[Statistic], str]:
+    """Select the statistics that a report lists.
 
-    Of models with several heads the numbers of single heads and layers are in the table
-    of heads, those of the parts of a prediction in one of their own.
+    If there are too many, statistics of single heads, of single classes, and p-values are omitted,
+    in this order. Other tables contain the numbers of single heads and of parts of a prediction.
+
+    Args:
+        report: the result.
+
+    Returns:
+        statistics: the selected statistics.
+        note: a sentence about omitted statistics; empty if there are none.
     """
-    shown = [
+    statistics = [
         s
         for s in report.statistics
-        if (s.group == "all" or not is_of_ranking(s))
-        and s.statistic.partition("@")[0] not in BY_PART
+        if (s.group == ALL_TEXTS_GROUP or not is_ranking_statistic(s))
+        and s.statistic.partition("@")[0] not in PART_COLUMNS
     ]
-    several = has_several(report.statistics)
-    for is_kept in (
-        lambda s: s.place == EVERYWHERE or not several,
-        lambda s: s.group == ALL_TEXTS or has_line(s.statistic),
-        lambda s: s.group == ALL_TEXTS,
-        lambda s: s.n and has_line(s.statistic),
+    has_many_heads = has_several_heads(report.statistics)
+    for is_selected in (
+        lambda s: s.site == ALL_ATTENTION_SITE or not has_many_heads,
+        lambda s: s.group == ALL_TEXTS_GROUP or is_described(s.statistic),
+        lambda s: s.group == ALL_TEXTS_GROUP,
+        lambda s: s.n and is_described(s.statistic),
     ):
-        if len(shown) > MOST_ROWS:
-            shown = [s for s in shown if is_kept(s)]
-    shown = shown[:MOST_ROWS]
-    n_left = len(report.statistics) - len(shown)
-    if not n_left:
-        return shown, ""
-    return shown, (
-        f"{n_left:,} of {len(report.statistics):,} statistics are not in this table: of "
-        "single heads and layers, single classes or parts, or p-values. All are written "
-        "by attnprobe report FOLDER --output numbers.csv, where FOLDER is the audit's "
-        "output folder."
+        if len(statistics) > MAX_LISTED_STATISTICS:
+            statistics = [s for s in statistics if is_selected(s)]
+    statistics = statistics[:MAX_LISTED_STATISTICS]
+    n_omitted = len(report.statistics) - len(statistics)
+    if not n_omitted:
+        return statistics, ""
+    return statistics, (
+        f"This table omits {n_omitted:,} of {len(report.statistics):,} statistics: those of single "
+        "heads and layers, of single classes or parts, and p-values. To get all of them, run "
+        "attnprobe report FOLDER --output numbers.csv with the audit's output folder."
     )
 
 
-def _in_words(report: AuditResult, shown: Sequence[Statistic]) -> list[str]:
-    known = readings()
+def _describe_statistics(report: AuditResult, statistics: Sequence[Statistic]) -> list[str]:
+    """Return a sentence for each statistic of all texts that has a description."""
+    readings = load_readings()
+    names_sites = has_several_heads(report.statistics)
     return [
-        f"{s.statistic}: {sentence(s, known, report.words)}."
-        for s in shown
-        if s.group == "all"
-        and s.n >= MIN_SHOWN
-        and has_line(s.statistic)
-        and s.statistic.partition("@")[0] in known.get(s.test, {})
-        and (not has_several(report.statistics) or s.place == (-1, -1))
+        f"{s.statistic}: {describe_statistic(s, readings, report.words)}."
+        for s in statistics
+        if s.group == ALL_TEXTS_GROUP
+        and s.n >= MIN_DISPLAYED_TEXTS
+        and is_described(s.statistic)
+        and s.statistic.partition("@")[0] in readings.get(s.test, {})
+        and (not names_sites or s.site == ALL_ATTENTION_SITE)
     ]
 
 
-# --- which statistics are told ---------------------------------------------------------------------
+# --- selection of statistics ----------------------------------------------------------------------
 
 
-def is_of_ranking(s: Statistic) -> bool:
-    """Whether it is of one ranking, ``name@ranking``."""
-    return isinstance(key_of(s.statistic), str)
+def is_ranking_statistic(s: Statistic) -> bool:
+    """Check whether a statistic belongs to one ranking, as in ``name@ranking``.
+
+    Args:
+        s: the statistic.
+    """
+    return isinstance(parse_key(s.statistic), str)
 
 
-def has_line(statistic: str) -> bool:
-    """Not p-values; of the frontier the papers' two ε; of the rankings attention."""
+def is_described(statistic: str) -> bool:
+    """Check whether reports describe a statistic in words.
+
+    They do not describe p-values, rankings other than attention, and ε other than the papers'.
+
+    Args:
+        statistic: name of the statistic.
+    """
     name = statistic.partition("@")[0]
-    shown = (None, "attention", *EPSILONS)
-    return not name.endswith("_p_value") and key_of(statistic) in shown
+    return not name.endswith("_p_value") and parse_key(statistic) in (None, "attention", *EPSILONS)

@@ -1,8 +1,8 @@
-"""Differences between audits: settings, answers, and every number, text by text.
+"""Differences between audits: their settings, their answers, and every statistic, text by text.
 
-The first audit is what the others are compared with. Texts with the same id of the same data
-are pairs, of language models where prompt, units and answer are the same too; only tests with
-the same options are compared. Pure.
+All audits are compared with the first one. Texts with the same id from the same data are pairs; for
+language models, prompt, units and answer must also be equal. Only tests with the same options are
+compared.
 """
 
 import re
@@ -16,44 +16,48 @@ import pandas as pd
 
 from hf_attnprobe.core import formatting as markdown
 from hf_attnprobe.reports.result import AuditResult
-from hf_attnprobe.statistics.differences import Difference, Sides, changes
-from hf_attnprobe.statistics.estimates import Estimate, Key, mean_estimate
+from hf_attnprobe.statistics.differences import Difference, ModelPair, compare_model_pairs
+from hf_attnprobe.statistics.estimates import Estimate, StatisticKey, estimate_mean
 from hf_attnprobe.statistics.evidence import Evidence
 from hf_attnprobe.statistics.grades import Answer, Measure
-from hf_attnprobe.statistics.questions import EVERY_QUESTION
-from hf_attnprobe.statistics.rows import PREDICTION, Rows, Texts
+from hf_attnprobe.statistics.questions import ALL_QUESTIONS
+from hf_attnprobe.statistics.rows import PREDICTION_TEST, Rows, Texts
 from hf_attnprobe.statistics.summary import (
-    ALL_TEXTS,
-    is_right,
-    predictions_of,
-    site_of_model,
+    ALL_TEXTS_GROUP,
+    compute_accuracy,
+    find_model_site,
+    select_predictions,
 )
 from hf_attnprobe.statistics.verdicts import (
     RULES,
     Finding,
-    asked_by,
-    by_rule,
+    choose_question_set,
+    index_by_rule,
 )
 from hf_attnprobe.storage.provenance import flat, in_words
 
 
-Place = tuple[str, str, int, int]
+SiteKey = tuple[str, str, int, int]
 """Test, statistic, layer and head."""
-NOT_COMPARED = r"_p_value|@random_\d|^unit_"
-"""Statistics whose differences say nothing: p-values, single random orders."""
-CANNOT_BE_TOLD = "cannot be told apart"
+
+SKIPPED_STATISTICS = r"_p_value|@random_\d|^unit_"
+"""Pattern of statistics whose differences mean nothing: p-values, single random orders, units."""
+
+UNDECIDED = "cannot be told apart"
+"""Text printed instead of a difference that may be 0."""
 
 
 @dataclass(frozen=True)
 class ComparedQuestion:
-    """One question and every audit's answer.
+    """One question with the answer of every audit.
 
     Attributes:
         rule: key of the rule.
-        findings: of every audit; None where it was not asked.
-        measure: the number whose differences are taken, in words; empty without any.
-        means: each audit's own number, as it was graded; None without one.
-        differences: of every audit behind the first to the first; None without both.
+        findings: finding of each audit; None if it did not ask the question.
+        measure: description of the number whose differences are taken; empty if there is none.
+        means: graded number of each audit; None if it has none.
+        differences: difference of each audit after the first from the first; None if one of them
+            has no number.
     """
 
     rule: str
@@ -64,37 +68,45 @@ class ComparedQuestion:
 
     @property
     def question(self) -> str:
-        """What is asked."""
+        """The question in words."""
         return RULES[self.rule].question
 
     def answer(self, number: int) -> str:
-        """An audit's answer; empty if there is none."""
-        found = self.findings[number]
-        return "" if found is None else str(found.answer)
+        """Return the answer of an audit; empty if there is none.
 
-    def changed(self, number: int) -> bool:
-        """Whether an audit's answer differs from the first's, and the difference is told from
-        0.
+        Args:
+            number: index of the audit.
+        """
+        finding = self.findings[number]
+        return "" if finding is None else str(finding.answer)
 
-        Not where one of both cannot say.
+    def has_changed_answer(self, number: int) -> bool:
+        """Check whether an audit's answer certainly differs from that of the first audit.
+
+        This requires that both audits can answer the question and that their difference is certain.
+
+        Args:
+            number: index of the audit, at least 1.
         """
         difference = self.differences[number - 1]
-        if difference is None or not difference.can_be_told:
+        if difference is None or not difference.has_clear_sign:
             return False
-        first, other = self.answer(0), self.answer(number)
-        is_open = any(not a or Answer.CANNOT_SAY in a for a in (first, other))
-        return not is_open and first != other
+        answers = self.answer(0), self.answer(number)
+        if any(not answer or Answer.CANNOT_SAY in answer for answer in answers):
+            return False
+        return answers[0] != answers[1]
 
 
 @dataclass(frozen=True)
-class ComparedStatistic(Key):
-    """One statistic at one place, over all texts.
+class ComparedStatistic(StatisticKey):
+    """One statistic at one site, over all texts.
 
     Attributes:
-        test, statistic, layer, head, group: see :class:`~hf_attnprobe.statistics.estimates.Key`.
-        means: of every audit over its own texts.
-        differences: of every audit behind the first to the first; None where that has
-            no such statistic that may be compared.
+        test, statistic, layer, head, group: see
+            :class:`~hf_attnprobe.statistics.estimates.StatisticKey`.
+        means: mean of each audit over its own texts.
+        differences: difference of each audit after the first from the first; None if the statistic
+            cannot be compared.
     """
 
     means: tuple[Estimate | None, ...]
@@ -106,8 +118,8 @@ class Setting:
     """A setting that is not equal in all audits.
 
     Attributes:
-        name: of the setting, in words.
-        values: of every audit, in words.
+        name: name of the setting, in words.
+        values: value in each audit, in words.
     """
 
     name: str
@@ -117,9 +129,10 @@ class Setting:
 # --- names and settings --------------------------------------------------------------
 
 
-OPTIONS = "options: "
-"""Begins the name of an option of a test."""
-MEANING = {
+OPTION_PREFIX = "options: "
+"""Prefix of the names of settings that are options of a test."""
+
+MEANING_SETTINGS = {
     "level": "level",
     "segment": "segment",
     "units": "units",
@@ -130,361 +143,439 @@ MEANING = {
     "unit of number": "unit of number",
     "rows": "answers: rows",
 }
-"""Settings that say what is explained, by what they are: of others only accuracy is compared."""
-UNSAID = (None, "", "none", "default")
+"""Settings that define what is explained. If they differ, only accuracy is compared."""
+
+UNSET_VALUES = (None, "", "none", "default")
+"""Values that mean that a setting was not specified."""
 
 
-def short_names(reports: Sequence[AuditResult]) -> tuple[str, ...]:
-    """A short name for each, all different, of what tells them apart.
+def choose_short_names(reports: Sequence[AuditResult]) -> tuple[str, ...]:
+    """Return a short, unique name for each audit, built from what distinguishes the audits.
 
-    The end of the model's path; where models do not differ the data set, the precision,
-    the weights, the seed or what else does; a number besides where nothing does.
+    The name is the end of the model's path. If this is not unique, the data set, precision,
+    weights, seed or fingerprint is added, and finally a number.
+
+    Args:
+        reports: the audits.
     """
-    parts = [
-        _tails([r.model for r in reports]),
-        _tails([str(r.dataset) for r in reports]),
-        [in_words(r.provenance.get("dtype")) for r in reports],
-        [str((r.provenance.get("origin") or {}).get("weights", "as saved")) for r in reports],
-        [f"seed {r.seed}" for r in reports],
-        [str(r.provenance.get("model_fingerprint", ""))[:6] for r in reports],
+    name_parts = [
+        _shorten_paths([report.model for report in reports]),
+        _shorten_paths([str(report.dataset) for report in reports]),
+        [in_words(report.provenance.get("dtype")) for report in reports],
+        [
+            str((report.provenance.get("origin") or {}).get("weights", "as saved"))
+            for report in reports
+        ],
+        [f"seed {report.seed}" for report in reports],
+        [str(report.provenance.get("model_fingerprint", ""))[:6] for report in reports],
     ]
-    names = parts[0]
-    for part in parts[1:]:
+    names = name_parts[0]
+    for suffixes in name_parts[1:]:
         if len(set(names)) == len(names):
             break
-        if len(set(zip(names, part, strict=True))) > len(set(names)):
-            names = [f"{name}, {said}" for name, said in zip(names, part, strict=True)]
+        if len(set(zip(names, suffixes, strict=True))) > len(set(names)):
+            names = [f"{name}, {suffix}" for name, suffix in zip(names, suffixes, strict=True)]
     return tuple(
         f"{name} ({number})" if names.count(name) > 1 else name
         for number, name in enumerate(names, 1)
     )
 
 
-def _tails(paths: Sequence[str]) -> list[str]:
-    """The ends of paths, as long as it takes to tell different ones apart."""
-    wanted = len(set(paths))
-    longest = max(len(PurePath(path).parts) for path in paths)
-    for length in range(1, longest + 1):
+def _shorten_paths(paths: Sequence[str]) -> list[str]:
+    """Return the ends of paths, just long enough to distinguish different paths."""
+    n_different = len(set(paths))
+    max_length = max(len(PurePath(path).parts) for path in paths)
+    for length in range(1, max_length + 1):
         ends = ["/".join(PurePath(path).parts[-length:]) for path in paths]
-        if len(set(ends)) == wanted:
+        if len(set(ends)) == n_different:
             return ends
     return list(paths)
 
 
-def differing_settings(reports: Sequence[AuditResult]) -> tuple[Setting, ...]:
-    """Data, settings and versions that are not equal in all audits.
+def list_differing_settings(reports: Sequence[AuditResult]) -> tuple[Setting, ...]:
+    """Return data, settings and versions that are not equal in all audits.
 
-    Options of tests that an audit did not run, or does not know, are left out.
+    Options of tests that some audit did not run are omitted.
+
+    Args:
+        reports: the audits.
     """
-    every = [dict(flat(_all_of(report))) for report in reports]
-    names = dict.fromkeys(name for settings in every for name in settings)
-    found = []
+    all_settings = [dict(flat(_collect_settings(report))) for report in reports]
+    names = dict.fromkeys(name for settings in all_settings for name in settings)
+    differing_settings = []
     for name in names:
-        values = tuple(settings.get(name, markdown.MISSING) for settings in every)
-        if len(set(values)) > 1 and not (name.startswith(OPTIONS) and markdown.MISSING in values):
-            found.append(Setting(name, values))
-    return tuple(found)
+        values = tuple(settings.get(name, markdown.MISSING) for settings in all_settings)
+        is_unknown_option = name.startswith(OPTION_PREFIX) and markdown.MISSING in values
+        if len(set(values)) > 1 and not is_unknown_option:
+            differing_settings.append(Setting(name, values))
+    return tuple(differing_settings)
 
 
-def _all_of(report: AuditResult) -> dict:
-    """What may differ; of the prediction what it is, not its parts one by one."""
+def _collect_settings(report: AuditResult) -> dict:
+    """Return everything that may differ between audits; only the name of the prediction."""
     prediction = report.provenance.get("prediction")
-    kept = {k: v for k, v in report.provenance.items() if k != "prediction"}
+    settings = {key: value for key, value in report.provenance.items() if key != "prediction"}
     if isinstance(prediction, Mapping):
-        kept["predicts"] = prediction.get("name")
+        settings["predicts"] = prediction.get("name")
     return {
         "model": report.model,
         "dataset": str(report.dataset),
         "texts": report.n,
         "seed": report.seed,
-        **kept,
+        **settings,
     }
 
 
-def other_meaning(first: AuditResult, other: AuditResult) -> list[str]:
-    """Settings that make two audits explain different things; none if they do not."""
-    ours, theirs = (
-        {name: value for name, value in flat(report.provenance) if value not in UNSAID}
+def list_incompatible_settings(first: AuditResult, other: AuditResult) -> list[str]:
+    """Return the settings because of which two audits explain different quantities.
+
+    Args:
+        first: an audit.
+        other: another audit.
+    """
+    first_settings, other_settings = (
+        {name: value for name, value in flat(report.provenance) if value not in UNSET_VALUES}
         for report in (first, other)
     )
-    return [name for name, setting in MEANING.items() if ours.get(setting) != theirs.get(setting)]
+    return [
+        name
+        for name, setting in MEANING_SETTINGS.items()
+        if first_settings.get(setting) != other_settings.get(setting)
+    ]
 
 
-def comparable_tests(
+def split_tests_by_options(
     first: AuditResult, other: AuditResult
 ) -> tuple[list[str], list[str], list[str]]:
-    """Tests of both with the same options; those with others; those of one audit only."""
-    ours, theirs = first.provenance["tests"], other.provenance["tests"]
-    own, others = first.provenance["options"], other.provenance["options"]
-    both = [test for test in ours if test in theirs]
-    same = [test for test in both if own.get(test) == others.get(test)]
-    otherwise = [test for test in both if test not in same]
-    every = dict.fromkeys([*ours, *theirs])
-    alone = [test for test in every if test not in both]
-    return same, otherwise, alone
+    """Divide the tests of two audits by whether they can be compared.
+
+    Args:
+        first: an audit.
+        other: another audit.
+
+    Returns:
+        comparable: tests of both audits with the same options.
+        incomparable: tests of both audits with different options.
+        unshared: tests of only one audit.
+    """
+    first_tests, other_tests = first.provenance["tests"], other.provenance["tests"]
+    first_options, other_options = first.provenance["options"], other.provenance["options"]
+    shared = [test for test in first_tests if test in other_tests]
+    comparable = [test for test in shared if first_options.get(test) == other_options.get(test)]
+    incomparable = [test for test in shared if test not in comparable]
+    all_tests = dict.fromkeys([*first_tests, *other_tests])
+    unshared = [test for test in all_tests if test not in shared]
+    return comparable, incomparable, unshared
 
 
-def cautions(
+def iterate_cautions(
     reports: Sequence[AuditResult],
     names: Sequence[str],
     n_shared: Sequence[int],
 ) -> Iterator[str]:
-    """What the differences cannot show, and what was not compared."""
+    """Yield sentences on what the differences cannot show and on what was not compared.
+
+    Args:
+        reports: the audits.
+        names: their short names.
+        n_shared: for each audit after the first, the number of texts shared with the first.
+    """
     first = reports[0]
-    prints = {r.provenance.get("model_fingerprint", r.model) for r in reports}
-    if len(prints) > 1:
+    fingerprints = {report.provenance.get("model_fingerprint", report.model) for report in reports}
+    if len(fingerprints) > 1:
         yield (
-            "Each name stands for one trained model. A difference is of these models "
-            "and not of their kinds: another seed of the training may move a number by "
-            "more, and no interval over texts shows that."
+            "Each name refers to one trained model. A difference holds for these models, not for "
+            "their architectures: another seed of the training may change a number by more, and "
+            "intervals over texts do not show this."
         )
-    for name, report, n in zip(names[1:], reports[1:], n_shared, strict=True):
-        between = f"{name} and {names[0]}"
-        if not n:
+    for name, report, n_texts in zip(names[1:], reports[1:], n_shared, strict=True):
+        both_names = f"{name} and {names[0]}"
+        max_texts = max(report.n, first.n)
+        if not n_texts:
             yield (
-                f"{between} were tested on other texts, or explain other answers, so no text is "
-                "a pair: the intervals are of two independent samples, and what differs may be "
-                "the texts and not the models."
+                f"{both_names} were tested on different texts, or explain different answers, so there "
+                "are no pairs of texts. The intervals are those of two independent samples, and a "
+                "difference may come from the texts instead of the models."
             )
-        elif n < max(report.n, first.n):
+        elif n_texts < max_texts:
             yield (
-                f"{between} share {n} of {max(report.n, first.n)} texts; differences are "
-                "over those alone, means over all of each."
+                f"{both_names} share {n_texts} of {max_texts} texts. Differences are computed from "
+                "these texts only, means from all texts of each audit."
             )
-        wrong = other_meaning(first, report)
-        if wrong:
+        incompatible_settings = list_incompatible_settings(first, report)
+        if incompatible_settings:
             yield (
-                f"{between} do not explain the same thing (other {', '.join(wrong)}), so "
-                "nothing but accuracy is compared."
+                f"{both_names} do not explain the same quantity (different "
+                f"{', '.join(incompatible_settings)}), so only accuracy is compared."
             )
             continue
-        _, others, alone = comparable_tests(first, report)
-        if others:
-            yield f"Not compared of {between}, for other options: {', '.join(others)}."
-        if alone:
-            yield f"In only one of {between}, so not compared: {', '.join(alone)}."
-    if len(prints) > 1 and any(head > 0 for r in reports for _, head in r.rows.sites):
+        _, incomparable, unshared = split_tests_by_options(first, report)
+        if incomparable:
+            yield (
+                f"Not compared between {both_names} because the options differ: "
+                f"{', '.join(incomparable)}."
+            )
+        if unshared:
+            yield f"Not compared because only one of {both_names} ran it: {', '.join(unshared)}."
+    has_several_heads = any(head > 0 for report in reports for _, head in report.rows.sites)
+    if len(fingerprints) > 1 and has_several_heads:
         yield (
-            "Heads are compared by their numbers. Head 3 of one model is head 3 of "
-            "another only where one was trained from the other."
+            "Heads are compared by their numbers. Head 3 of one model corresponds to head 3 of "
+            "another model only if one was trained from the other."
         )
-    if len({r.seed for r in reports}) > 1:
-        yield "The audits drew their shuffles with other seeds, which adds noise."
+    if len({report.seed for report in reports}) > 1:
+        yield "The audits used different seeds for their shuffles, which adds noise."
 
 
-def shared_texts(first: AuditResult, other: AuditResult) -> np.ndarray:
-    """Ids of the texts that are the same in both; none if the data differ."""
-    ours, theirs = (r.provenance.get("data_fingerprint") for r in (first, other))
-    if ours is None or ours != theirs:
+def find_shared_texts(first: AuditResult, other: AuditResult) -> np.ndarray:
+    """Return the ids of the texts that are equal in both audits; none if the data differ.
+
+    Args:
+        first: an audit.
+        other: another audit.
+
+    Returns:
+        The ids, int64 [texts].
+    """
+    first_data, other_data = (
+        report.provenance.get("data_fingerprint") for report in (first, other)
+    )
+    if first_data is None or first_data != other_data:
         return np.empty(0, np.int64)
-    both = first.rows.index.intersection(other.rows.index)
-    own, others = (predictions_of(r.rows).of(both).values("identity") for r in (first, other))
-    is_same = (own == others) | (np.isnan(own) & np.isnan(others))
-    return both[is_same].to_numpy()
+    shared_ids = first.rows.index.intersection(other.rows.index)
+    first_identity, other_identity = (
+        select_predictions(report.rows).align_to(shared_ids).get_values("identity")
+        for report in (first, other)
+    )
+    is_equal = first_identity == other_identity
+    is_unknown = np.isnan(first_identity) & np.isnan(other_identity)
+    return shared_ids[is_equal | is_unknown].to_numpy()
 
 
-def _sides(first: pd.DataFrame, other: pd.DataFrame, shared: np.ndarray) -> Sides:
-    """Numbers of two audits; those of the shared texts alone, where there are any."""
-    if len(shared):
-        first, other = (side[side.index.isin(shared)] for side in (first, other))
-    return Sides(first, other, len(shared) > 0)
+def _build_pair(first: pd.DataFrame, other: pd.DataFrame, shared_ids: np.ndarray) -> ModelPair:
+    """Return the values of two audits, restricted to the shared texts if there are any."""
+    if len(shared_ids):
+        first, other = (frame[frame.index.isin(shared_ids)] for frame in (first, other))
+    return ModelPair(first, other, len(shared_ids) > 0)
 
 
-# --- the number behind each question --------------------------------------------------
+# --- the number of each question ------------------------------------------------------
 
 
-def evidence_in(report: AuditResult) -> Evidence:
-    """What an audit says of its predictions and of its attention as a whole, text by text."""
-    right = _right(predictions_of(report.rows).frame())
-    found = report.evidence
-    if found is None:
-        return Evidence(Texts.of_frame(right))
-    measured = found.texts.frame()
-    beside = right.reindex(measured.index)
-    return replace(found, texts=Texts.of_frame(beside.join(measured)))
+def collect_evidence(report: AuditResult) -> Evidence:
+    """Return an audit's statistics of predictions and of its attention as a whole, by text.
+
+    Args:
+        report: the audit.
+    """
+    correctness = _compute_correctness(select_predictions(report.rows).to_frame())
+    evidence = report.evidence
+    if evidence is None:
+        return Evidence(Texts.from_frame(correctness))
+    statistics = evidence.texts.to_frame()
+    joined = correctness.reindex(statistics.index).join(statistics)
+    return replace(evidence, texts=Texts.from_frame(joined))
 
 
-def _right(predictions: pd.DataFrame) -> pd.DataFrame:
-    """1 for every right prediction, of numbers the error; NaN without a label."""
+def _compute_correctness(predictions: pd.DataFrame) -> pd.DataFrame:
+    """Return 1 for right predictions, or the error of predicted numbers; NaN without a label."""
     if "labelled_value" in predictions:
         error = (predictions.value - predictions.labelled_value).abs()
         return pd.DataFrame({"error": error})
-    return pd.DataFrame({"right": is_right(predictions)})
+    return pd.DataFrame({"right": compute_accuracy(predictions)})
 
 
 @dataclass(frozen=True, eq=False)
-class Numbers:
-    """One measure of every audit.
+class MeasuredValues:
+    """The values of one measure in every audit.
 
     Attributes:
-        words: what it is.
-        by_text: of every audit; None of one without it.
+        description: description of the measure.
+        values_by_audit: value of each text for each audit; None if the audit lacks the measure.
     """
 
-    words: str
-    by_text: list[pd.Series | None]
+    description: str
+    values_by_audit: list[pd.Series | None]
 
     @property
     def n_known(self) -> int:
-        """Number of audits that have it."""
-        return sum(number is not None for number in self.by_text)
+        """Number of audits that have the measure."""
+        return sum(values is not None for values in self.values_by_audit)
 
 
 # --- the questions ------------------------------------------------------------------
 
 
-def questions_of(
+def compare_questions(
     reports: Sequence[AuditResult],
-    shared: Sequence[np.ndarray],
+    shared_ids: Sequence[np.ndarray],
     seed: int,
 ) -> tuple[ComparedQuestion, ...]:
-    """All questions, with intervals simultaneous over questions and audits.
+    """Compare all questions, with intervals that are simultaneous over questions and audits.
 
     Args:
-        reports: with their rows.
-        shared: ids of the texts that each audit behind the first shares with it.
-        seed: of the resamples.
+        reports: the audits, with their rows.
+        shared_ids: for each audit after the first, the ids of the texts shared with the first.
+        seed: seed of the bootstrap.
     """
-    chosen = _chosen(reports)
-    measured = [
-        pd.DataFrame(
-            {
-                rule: numbers.by_text[k]
-                for rule, numbers in chosen.items()
-                if numbers.by_text[k] is not None
-            }
-        )
-        for k in range(len(reports))
-    ]
-    sides = []
-    for other, ids in zip(measured[1:], shared, strict=True):
-        both = [rule for rule in measured[0] if rule in other]
-        sides.append(_sides(measured[0][both], other[both], ids))
-    found_changes = _by_column(sides, seed)
-    found = [by_rule(report.findings) for report in reports]
-    asked = {rule for of_audit in found for rule in of_audit}
-    of_kind = asked_by(asked)
-    compared = asked | (chosen.keys() & {of_kind.gate, *of_kind.questions})
-    nothing = Numbers("", [None] * len(reports))
+    measures = _choose_measures(reports)
+    frames = []
+    for k in range(len(reports)):
+        columns = {rule: measure.values_by_audit[k] for rule, measure in measures.items()}
+        known_columns = {rule: values for rule, values in columns.items() if values is not None}
+        frames.append(pd.DataFrame(known_columns))
+    pairs = []
+    for frame, ids in zip(frames[1:], shared_ids, strict=True):
+        rules = [rule for rule in frames[0] if rule in frame]
+        pairs.append(_build_pair(frames[0][rules], frame[rules], ids))
+    differences_by_audit = _compute_differences(pairs, seed)
+    findings_by_audit = [index_by_rule(report.findings) for report in reports]
+    answered_rules = {rule for findings in findings_by_audit for rule in findings}
+    question_set = choose_question_set(answered_rules)
+    measured_rules = measures.keys() & {question_set.gate, *question_set.questions}
+    no_measure = MeasuredValues("", [None] * len(reports))
     questions = []
-    for rule in (rule for rule in RULES if rule in compared):
-        numbers = chosen.get(rule, nothing)
-        findings = tuple(of_audit.get(rule) for of_audit in found)
+    for rule in RULES:
+        if rule not in answered_rules | measured_rules:
+            continue
+        measure = measures.get(rule, no_measure)
+        findings = tuple(audit_findings.get(rule) for audit_findings in findings_by_audit)
         question = ComparedQuestion(
             rule=rule,
             findings=findings,
-            measure=numbers.words,
-            means=tuple(map(_own_number, findings, numbers.by_text)),
-            differences=tuple(changed.get(rule) for changed in found_changes),
+            measure=measure.description,
+            means=tuple(map(_get_graded_number, findings, measure.values_by_audit)),
+            differences=tuple(differences.get(rule) for differences in differences_by_audit),
         )
         questions.append(question)
     return tuple(questions)
 
 
-def _own_number(found: Finding | None, by_text: pd.Series | None) -> Estimate | None:
-    """An audit's number: of a place on the scale the graded one, else the mean over texts."""
-    if by_text is None:
+def _get_graded_number(finding: Finding | None, values: pd.Series | None) -> Estimate | None:
+    """Return an audit's number: the graded one for faithfulness and its parts, else the mean."""
+    if values is None:
         return None
-    if found is not None and found.role in ("score", "part"):
-        return found.estimate
-    return mean_estimate(by_text.to_numpy())
+    if finding is not None and finding.role in ("score", "part"):
+        return finding.estimate
+    return estimate_mean(values.to_numpy())
 
 
-def _chosen(reports: Sequence[AuditResult]) -> dict[str, Numbers]:
-    """For each rule, the measure that most audits have (at least two); ties go to the first.
+def _choose_measures(reports: Sequence[AuditResult]) -> dict[str, MeasuredValues]:
+    """Return, for each rule, the measure that most audits have, and at least two of them.
 
-    Without the numbers that mean another thing than the first audit's.
+    Among equally frequent measures, the first is chosen. Values are excluded if their meaning
+    differs from that in the first audit.
     """
-    audits = [evidence_in(report) for report in reports]
-    same = [_comparable(reports[0], report) for report in reports[1:]]
-    chosen: dict[str, Numbers] = {}
-    for rule, record in RULES.items():
-        asked = EVERY_QUESTION.get(rule)  # accuracy needs no test
-        kept = [True, *(asked is None or asked.test in tests for tests in same)]
-        for measure in record.compared:
-            numbers = _measured(measure, audits, kept)
-            best = chosen[rule].n_known if rule in chosen else 1
-            if numbers.n_known > best:
-                chosen[rule] = numbers
-    return chosen
+    audits = [collect_evidence(report) for report in reports]
+    comparable_tests = [_list_comparable_tests(reports[0], report) for report in reports[1:]]
+    chosen_measures: dict[str, MeasuredValues] = {}
+    for key, rule in RULES.items():
+        question = ALL_QUESTIONS.get(key)
+        # Accuracy is no question about attention and can be compared without any test.
+        is_comparable = [
+            True,
+            *(question is None or question.test in tests for tests in comparable_tests),
+        ]
+        for measure in rule.compared_measures:
+            candidate = _measure_audits(measure, audits, is_comparable)
+            n_required = chosen_measures[key].n_known if key in chosen_measures else 1
+            if candidate.n_known > n_required:
+                chosen_measures[key] = candidate
+    return chosen_measures
 
 
-def _measured(measure: Measure, audits: Sequence[Evidence], kept: Sequence[bool]) -> Numbers:
-    """A measure of every audit of which it is kept."""
-    by_text: list[pd.Series | None] = []
-    for each, is_kept in zip(audits, kept, strict=True):
-        told = each.explained if measure.is_of_explained else each
-        by_text.append(measure.of(told.texts) if is_kept else None)
-    return Numbers(measure.words, by_text)
+def _measure_audits(
+    measure: Measure, audits: Sequence[Evidence], is_comparable: Sequence[bool]
+) -> MeasuredValues:
+    """Compute a measure for all comparable audits."""
+    values_by_audit: list[pd.Series | None] = []
+    for audit, include in zip(audits, is_comparable, strict=True):
+        evidence = audit.explained_evidence if measure.excludes_default_classes else audit
+        values_by_audit.append(measure.compute(evidence.texts) if include else None)
+    return MeasuredValues(measure.description, values_by_audit)
 
 
-def _comparable(first: AuditResult, other: AuditResult) -> list[str]:
-    """Tests of both with the same options; none where they explain different things."""
-    return [] if other_meaning(first, other) else comparable_tests(first, other)[0]
+def _list_comparable_tests(first: AuditResult, other: AuditResult) -> list[str]:
+    """Return the tests of both audits with the same options, if they explain the same quantity."""
+    if list_incompatible_settings(first, other):
+        return []
+    comparable, _, _ = split_tests_by_options(first, other)
+    return comparable
 
 
-def _by_column(sides: Sequence[Sides], seed: int) -> list[dict[Any, Difference]]:
-    """Differences of each pair by column, with simultaneous intervals."""
+def _compute_differences(pairs: Sequence[ModelPair], seed: int) -> list[dict[Any, Difference]]:
+    """Return the differences of each pair by column, with simultaneous intervals."""
     return [
-        dict(zip(both.first, changed, strict=True))
-        for both, changed in zip(sides, changes(sides, seed=seed), strict=True)
+        dict(zip(pair.first, differences, strict=True))
+        for pair, differences in zip(pairs, compare_model_pairs(pairs, seed=seed), strict=True)
     ]
 
 
 # --- all statistics -----------------------------------------------------------------
 
 
-def statistics_of(
-    reports: Sequence[AuditResult], shared: Sequence[np.ndarray], seed: int
+def compare_statistics(
+    reports: Sequence[AuditResult], shared_ids: Sequence[np.ndarray], seed: int
 ) -> tuple[ComparedStatistic, ...]:
-    """Every statistic of the first, with intervals simultaneous over all of them."""
-    first = reports[0]
-    sides = []
-    for report, ids in zip(reports[1:], shared, strict=True):
-        same = _comparable(first, report)
-        ours, theirs = (_columns(r.rows, same, to=first) for r in (first, report))
-        columns = ours.columns.intersection(theirs.columns).sort_values()
-        sides.append(_sides(ours[columns], theirs[columns], ids))
-    by_place = _by_column(sides, seed)
-    means = [_means(report, to=first) for report in reports]
-    found = []
-    for place in means[0]:
-        changed = tuple(of_audit.get(place) for of_audit in by_place)
-        if any(changed):
-            mean = tuple(of_audit.get(place) for of_audit in means)
-            found.append(ComparedStatistic(*place, ALL_TEXTS, mean, changed))
-    return tuple(found)
+    """Compare every statistic of the first audit, with intervals simultaneous over all of them.
 
-
-def _columns(rows: Rows, tests: Sequence[str], *, to: AuditResult) -> pd.DataFrame:
-    """Texts by test, statistic, layer and head, at the first audit's place.
-
-    Where the attention as a whole is a head of one model and a group of heads of the
-    other, only that is compared.
+    Args:
+        reports: the audits, with their rows.
+        shared_ids: for each audit after the first, the ids of the texts shared with the first.
+        seed: seed of the bootstrap.
     """
-    ours, theirs = site_of_model(to.rows), site_of_model(rows)
-    elsewhere = ours is not None and theirs is not None and ours != theirs
+    first = reports[0]
+    pairs = []
+    for report, ids in zip(reports[1:], shared_ids, strict=True):
+        tests = _list_comparable_tests(first, report)
+        first_frame = _select_columns(first.rows, tests, first=first)
+        other_frame = _select_columns(report.rows, tests, first=first)
+        columns = first_frame.columns.intersection(other_frame.columns).sort_values()
+        pairs.append(_build_pair(first_frame[columns], other_frame[columns], ids))
+    differences_by_audit = _compute_differences(pairs, seed)
+    means_by_audit = [_collect_means(report, first=first) for report in reports]
+    statistics = []
+    for key in means_by_audit[0]:
+        differences = tuple(by_key.get(key) for by_key in differences_by_audit)
+        if any(differences):
+            means = tuple(by_key.get(key) for by_key in means_by_audit)
+            statistics.append(ComparedStatistic(*key, ALL_TEXTS_GROUP, means, differences))
+    return tuple(statistics)
+
+
+def _select_columns(rows: Rows, tests: Sequence[str], *, first: AuditResult) -> pd.DataFrame:
+    """Return values by text and by test, statistic, layer and head, with the first audit's sites.
+
+    If attention as a whole is a single head in one model and a group of heads in the other, only
+    these two sites are compared, under the name of the first one.
+    """
+    first_site, site = find_model_site(first.rows), find_model_site(rows)
+    has_other_site = first_site is not None and site is not None and first_site != site
 
     def is_compared(test: str, statistic: str, layer: int, head: int) -> bool:
-        if test not in tests or test == PREDICTION or re.search(NOT_COMPARED, statistic):
+        """Check whether a column is compared."""
+        if test not in tests or test == PREDICTION_TEST or re.search(SKIPPED_STATISTICS, statistic):
             return False
-        return not elsewhere or (layer, head) == theirs
+        return not has_other_site or (layer, head) == site
 
-    wide = rows.select(is_compared).measured().wide()
-    columns = [(*c[:2], *ours) if elsewhere and ours else c for c in wide.columns]
-    return wide.set_axis(pd.Index(columns, tupleize_cols=False), axis=1)
+    frame = rows.select(is_compared).drop_unmeasured_texts().to_wide_frame()
+    columns = [
+        (*column[:2], *first_site) if has_other_site and first_site else column
+        for column in frame.columns
+    ]
+    return frame.set_axis(pd.Index(columns, tupleize_cols=False), axis=1)
 
 
-def _means(report: AuditResult, *, to: AuditResult) -> dict[Place, Estimate]:
-    """Of all texts, by the first audit's places."""
-    ours, theirs = site_of_model(to.rows), site_of_model(report.rows)
+def _collect_means(report: AuditResult, *, first: AuditResult) -> dict[SiteKey, Estimate]:
+    """Return the means over all texts, with the first audit's sites as in `_select_columns`."""
+    first_site, model_site = find_model_site(first.rows), find_model_site(report.rows)
     means = {}
     for s in report.statistics:
-        site = s.place
-        if ours is not None and theirs is not None and ours != theirs:
-            if site != theirs:
+        site = s.site
+        if first_site is not None and model_site is not None and first_site != model_site:
+            if site != model_site:
                 continue
-            site = ours
-        if s.group == "all":
+            site = first_site
+        if s.group == ALL_TEXTS_GROUP:
             means[s.test, s.statistic, *site] = Estimate(s.mean, s.ci95, s.n)
     return means

@@ -1,4 +1,4 @@
-"""The public class ``Report``: what an audit found, and how it is shown."""
+"""The public class ``Report``, and functions that read, assemble and join reports."""
 
 import dataclasses
 from collections import Counter
@@ -12,43 +12,43 @@ import pandas as pd
 from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.core.options import public_function
 from hf_attnprobe.core.serialization import read_json
-from hf_attnprobe.core.terminal import tail
+from hf_attnprobe.core.terminal import truncate_start
 from hf_attnprobe.documents.blocks import Document
-from hf_attnprobe.documents.formats import Documented, as_json, csv_of
-from hf_attnprobe.faithfulness.registry import readings
+from hf_attnprobe.documents.formats import DocumentedResult, format_csv, format_json
+from hf_attnprobe.faithfulness.registry import load_readings
 from hf_attnprobe.plots.chart import Chart, HeatMap
-from hf_attnprobe.plots.shown_text import ShownText
-from hf_attnprobe.reports.audit_document import charts_of_audit, document_of
-from hf_attnprobe.reports.experiment_trackers import Tracker, log_to, numbers_by_name
-from hf_attnprobe.reports.first_screen import stopping_notes
-from hf_attnprobe.reports.head_tables import head_maps
-from hf_attnprobe.reports.number_tables import JUDGED
+from hf_attnprobe.plots.highlighted_text import HighlightedText
+from hf_attnprobe.reports.audit_document import build_audit_document, select_audit_charts
+from hf_attnprobe.reports.experiment_trackers import Tracker, collect_metrics, log_metrics
+from hf_attnprobe.reports.first_screen import describe_stopping
+from hf_attnprobe.reports.head_tables import build_head_maps
+from hf_attnprobe.reports.number_tables import USER_SCORES_KEY
 from hf_attnprobe.reports.result import (
     AuditResult,
     check_schema,
-    fields_from_json,
-    to_json,
+    convert_report_to_json,
+    parse_report_fields,
 )
-from hf_attnprobe.reports.verdict import findings
-from hf_attnprobe.statistics.checks import contradictions
+from hf_attnprobe.reports.verdict import compute_findings
+from hf_attnprobe.statistics.checks import find_contradictions
 from hf_attnprobe.statistics.differences import compare_rankings
 from hf_attnprobe.statistics.estimates import MANY_TEXTS
 from hf_attnprobe.statistics.rows import (
-    COLUMNS,
-    PREDICTION,
-    STOPPING,
+    COLUMN_FIELDS,
+    PREDICTION_TEST,
+    STOPPING_KEY,
     Rows,
-    rows_that_count,
+    select_counted_rows,
 )
-from hf_attnprobe.statistics.summary import Statistic, site_of_model, summarize
-from hf_attnprobe.statistics.wording import words_of
+from hf_attnprobe.statistics.summary import Statistic, find_model_site, summarize
+from hf_attnprobe.statistics.wording import build_wording
 from hf_attnprobe.storage.folders import differing, write_atomically
 from hf_attnprobe.storage.provenance import read_summary, read_texts
 from hf_attnprobe.storage.rows import (
-    parts_in,
+    collect_rows,
+    list_parts,
+    load_rows,
     read_part,
-    rows_in,
-    rows_of_parts,
 )
 
 
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-OF_TEXTS = (
+SUMMARY_COLUMNS = (
     "group",
     "mean",
     "ci_low",
@@ -66,42 +66,47 @@ OF_TEXTS = (
     "n",
     "undefined",
 )
-"""Columns of a statistic over texts, behind those of its place."""
+"""Columns of the summary of a statistic, after those that identify it."""
 
 
-class Report(AuditResult, Documented):
-    """The report of an audit. ``print(report)`` gives the verdict and a line per question.
+class Report(AuditResult, DocumentedResult):
+    """The report of an audit.
 
-    A notebook shows it as a page; ``to_text(verbose=True)`` and ``to_markdown()`` have
-    all numbers, ``summary_frame()``, ``wide_frame()`` and ``to_pandas()`` give them as
-    data frames.
+    ``print(report)`` prints the verdict and one line per question; notebooks display a page.
+    ``to_text(verbose=True)`` and ``to_markdown()`` contain all numbers, and ``summary_frame()``,
+    ``wide_frame()`` and ``to_pandas()`` return them as data frames.
     """
 
     def __repr__(self) -> str:
-        model, data = tail(self.model, 40), tail(str(self.dataset), 40)
+        model, data = truncate_start(self.model, 40), truncate_start(str(self.dataset), 40)
         return f"<Report: {model} on {data}, {self.n} texts, answer: {self.answer}>"
 
     @classmethod
     def load(cls, folder: str | Path) -> "Report":
-        """The report of an audit's folder, with its rows.
+        """Read the report of an audit from its folder, with its rows.
+
+        Args:
+            folder: output folder of the audit.
 
         Raises:
-            AttnProbeError: no finished audit there, or one of another version.
+            AttnProbeError: If the folder holds no finished audit, or one of another version.
         """
         return read_audit(folder)
 
-    def document(self) -> Document:
-        """The report as a document."""
-        return document_of(self)
+    def build_document(self) -> Document:
+        """Build the document of the report."""
+        return build_audit_document(self)
 
     def charts(self, *, site: tuple[int, int] | None = None) -> tuple[Chart | HeatMap, ...]:
-        """All charts as data, in the order of the questions.
+        """Return all charts as data, in the order of the questions.
 
         Args:
-            site: layer and head; by default what stands for the model's attention.
+            site: layer and head; by default the attention to which the answers refer.
         """
-        own = charts_of_audit(self, site)
-        return (*own, *head_maps(self.judged, self.rules))
+        return (
+            *select_audit_charts(self, site),
+            *build_head_maps(self.head_evaluations, self.rules),
+        )
 
     def plot(
         self,
@@ -110,240 +115,310 @@ class Report(AuditResult, Documented):
         *,
         site: tuple[int, int] | None = None,
     ) -> "Axes":
-        """Draws a figure with matplotlib, which a notebook shows as the last line of a cell.
+        """Draw a chart with matplotlib; notebooks display it.
+
+        Example::
+
+            report.plot("tau_gradient").figure.savefig("tau.pdf")
 
         Args:
-            kind: key of one of :meth:`charts`; by default the first.
-            ax: where it is drawn; by default a figure of its own, which is ``plot().figure``.
-            site: layer and head; by default what stands for the model's attention.
+            kind: key of one of the :meth:`charts`; by default the first one.
+            ax: axes to draw on; by default those of a new figure, ``plot().figure``.
+            site: layer and head; by default the attention to which the answers refer.
 
         Raises:
-            AttnProbeError: nothing to draw, or no such figure.
+            AttnProbeError: If there are no charts, or none with this key.
         """
-        from hf_attnprobe.plots.matplotlib_backend import (
-            draw_one,
-        )  # matplotlib is slow to import
+        # Matplotlib is slow to import.
+        from hf_attnprobe.plots.matplotlib_backend import draw_by_key
 
-        return draw_one(self.charts(site=site), kind, ax)
+        return draw_by_key(self.charts(site=site), kind, ax)
 
     def to_pandas(self) -> pd.DataFrame:
-        """The rows: test, statistic, example_id, layer, head, value."""
-        return self.rows.long()
+        """Return the rows, with columns test, statistic, example_id, layer, head and value."""
+        return self.rows.to_long_frame()
 
     def wide_frame(self) -> pd.DataFrame:
-        """A text per row, a statistic per column; NaN where a text has no value.
+        """Return a data frame with a row per text and a column per statistic.
 
         Returns:
-            The index is ``example_id``. A column is called as its statistic, and
-            ``test.statistic`` where several tests have one of that name. Where several
-            heads or groups were tested, columns have the levels statistic, layer and head;
-            what is no statistic of attention, such as ``predicted_class``, has empty ones.
+            The data frame, indexed by ``example_id``; NaN if a text has no value. Columns are named
+            after their statistics, or ``test.statistic`` if several tests have a statistic with this
+            name. If several heads or groups were tested, columns have the levels statistic, layer
+            and head; layer and head are empty for numbers that do not depend on attention, such as
+            ``predicted_class``.
         """
-        columns, wide = self.rows.columns, self.rows.wide()
-        n_tests = Counter(name for _, name in {c[:2] for c in columns})
+        columns, frame = self.rows.columns, self.rows.to_wide_frame()
+        n_tests = Counter(name for _, name in {column[:2] for column in columns})
         names = [f"{c[0]}.{c[1]}" if n_tests[c[1]] > 1 else c[1] for c in columns]
         if len(self.rows.sites) <= 1:
-            return wide.set_axis(pd.Index(names, name="statistic"), axis=1)
-        places = [("", "") if c[0] == PREDICTION else c[2:] for c in columns]
-        levels = [(name, *place) for name, place in zip(names, places, strict=True)]
+            return frame.set_axis(pd.Index(names, name="statistic"), axis=1)
+        sites = [("", "") if c[0] == PREDICTION_TEST else c[2:] for c in columns]
+        levels = [(name, *site) for name, site in zip(names, sites, strict=True)]
         index = pd.MultiIndex.from_tuples(levels, names=["statistic", "layer", "head"])
-        return wide.set_axis(index, axis=1)
+        return frame.set_axis(index, axis=1)
 
     def sentences(self) -> pd.DataFrame:
-        """Of a language model: a unit of a passage per row.
+        """Return a data frame with a row per unit of a passage, for audits of language models.
 
         Returns:
-            ``example_id``, ``unit`` (its number, from 1), ``text``; ``attention``,
-            ``knockout`` and ``leave_one_out`` (nats that the answer loses without it), and
-            ``matters``, whether that is more than noise. Of up to 1,000 prompts.
+            Columns ``example_id``, ``unit`` (number of the unit, from 1), ``text``, ``attention``,
+            ``knockout``, ``leave_one_out`` (loss of log-probability of the answer without the unit,
+            in nats) and ``matters`` (whether this loss is more than noise), for up to 1,000 prompts.
         """
         rows = [
-            {"example_id": one.example_id, "unit": k + 1, **unit}
-            | {"matters": None if one.matters is None else k in one.matters}
-            for one in self.examples
-            for k, unit in enumerate(one.units)
+            {"example_id": text.example_id, "unit": k + 1, **unit}
+            | {"matters": None if text.matters is None else k in text.matters}
+            for text in self.examples
+            for k, unit in enumerate(text.units)
         ]
         return pd.DataFrame(rows)
 
     def summary_frame(self, statistics: Collection[str] | None = None) -> pd.DataFrame:
-        """A statistic per row, over all texts and by predicted class.
+        """Return a data frame with a row per statistic, over all texts and by predicted class.
 
         Args:
-            statistics: names to keep, such as "median_tvd"; None keeps all.
+            statistics: names of the statistics to include, such as "median_tvd"; None includes all.
 
         Returns:
-            Columns test, statistic, layer, head, group, mean, ci_low, ci_high, median, std,
-            n, undefined.
+            Columns test, statistic, layer, head, group, mean, ci_low, ci_high, median, std, n and
+            undefined.
         """
-        rows = [s.row() for s in self.statistics if statistics is None or s.statistic in statistics]
-        return pd.DataFrame(rows, columns=[*COLUMNS, *OF_TEXTS])
+        rows = [
+            s.to_table_row()
+            for s in self.statistics
+            if statistics is None or s.statistic in statistics
+        ]
+        return pd.DataFrame(rows, columns=[*COLUMN_FIELDS, *SUMMARY_COLUMNS])
 
     def to_csv(self, path: str | Path) -> None:
-        """Writes :meth:`summary_frame` to a file."""
-        write_atomically(Path(path), csv_of(self.summary_frame()))
+        """Write :meth:`summary_frame` to a CSV file.
+
+        Args:
+            path: the file; an existing one is replaced.
+        """
+        write_atomically(Path(path), format_csv(self.summary_frame()))
 
     def to_json(self) -> str:
-        """All of it for machines; a page is too small for that."""
-        return as_json(to_json(self))
+        """Return all results as JSON, including those that are too large for a page."""
+        return format_json(convert_report_to_json(self))
 
     def log_to(self, tracker: Tracker, *, step: int | None = None) -> None:
-        """Logs every question's number with its interval, and the page, to a tracker.
+        """Log the number of every question with its interval, and the page, to a tracker.
+
+        Example::
 
             report.log_to("wandb")
             report.log_to(trainer.log)
 
         Args:
-            tracker: "tensorboard", "wandb" or "mlflow", whose open run is used, else one of its
-                own; or any function of a dict of numbers, which gets no page.
-            step: of the training, where the model was then.
+            tracker: "tensorboard", "wandb" or "mlflow"; their active run is used, or else a new one.
+                Alternatively a function that logs a dict of numbers, which gets no page.
+            step: step of the training at which the model was audited.
 
         Raises:
-            AttnProbeError: a name that is not known, or a package that is not installed.
+            AttnProbeError: If the tracker is unknown or its package is not installed.
         """
-        log_to(tracker, numbers_by_name(self.findings), self, step)
+        log_metrics(tracker, collect_metrics(self.findings), self, step)
 
 
-MANY = (
-    f"Many texts: with more than {MANY_TEXTS:,} nothing is resampled. P-values of paired tests, "
-    "the interval of R² and intervals that hold for many heads at once are those of normal means."
+MANY_TEXTS_NOTE = (
+    f"Normal approximations: with more than {MANY_TEXTS:,} texts, nothing is resampled. P-values of "
+    "paired tests, the interval of R², and simultaneous intervals of many heads assume normal means."
 )
+"""Note in reports on many texts."""
 
 
-def report_from(rows: Rows, *, notes: Sequence[str] = (), **facts: Any) -> Report:
-    """Makes a report of rows, wherever they are stored, and of what they do not say.
+def assemble_report(rows: Rows, *, notes: Sequence[str] = (), **facts: Any) -> Report:
+    """Compute a report from rows and from facts that the rows do not contain.
 
     Args:
-        rows: of the audit, those that count; see :func:`rows_told`.
-        notes: sentences that belong beside the findings.
-        facts: other fields of :class:`AuditResult`: model, dataset, provenance and so on.
+        rows: rows of the audit, as selected by :func:`select_reported_rows`.
+        notes: sentences to be printed with the findings.
+        facts: other fields of :class:`AuditResult`, such as model, dataset and provenance.
     """
-    bare = Report(statistics=(), rows=rows, **facts)
-    provenance = bare.provenance
+    report = Report(statistics=(), rows=rows, **facts)
+    provenance = report.provenance
     classes = provenance["classes"]
-    words = words_of(provenance["prediction"], unit=provenance.get("unit_of_number", ""))
-    stopped = provenance.get(STOPPING)
-    statistics = summarize(rows, classes, readings())
-    if stopped is not None:
-        statistics = without_those_not_run(statistics, rows)
-    against: dict[str, Any] = {}
-    if JUDGED in provenance:  # scores that somebody gave
-        against = {"against": "given", "site": site_of_model(rows)}
-    many = [MANY] if len(rows) > MANY_TEXTS else []
+    words = build_wording(provenance["prediction"], unit=provenance.get("unit_of_number", ""))
+    stopping = provenance.get(STOPPING_KEY)
+    statistics = summarize(rows, classes, load_readings())
+    if stopping is not None:
+        statistics = correct_undefined_counts(statistics, rows)
+    comparison_options: dict[str, Any] = {}
+    if USER_SCORES_KEY in provenance:
+        comparison_options = {"against": "given", "site": find_model_site(rows)}
+    size_notes = [MANY_TEXTS_NOTE] if len(rows) > MANY_TEXTS else []
     return dataclasses.replace(
-        bare,
+        report,
         statistics=statistics,
-        comparisons=compare_rankings(rows, seed=bare.seed, **against),
-        findings=findings(rows, classes, seed=bare.seed, words=words, rules=bare.rules),
-        contradictions=tuple(contradictions(rows, readings(), of_number=words.is_number)),
-        notes=(*stopping_notes(stopped), *notes, *many),
+        comparisons=compare_rankings(rows, seed=report.seed, **comparison_options),
+        findings=compute_findings(rows, classes, seed=report.seed, words=words, rules=report.rules),
+        contradictions=tuple(find_contradictions(rows, load_readings(), is_number=words.is_number)),
+        notes=(*describe_stopping(stopping), *notes, *size_notes),
     )
 
 
-def without_those_not_run(statistics: Sequence[Statistic], rows: Rows) -> tuple[Statistic, ...]:
-    """The same; texts that a head was not run on are not counted as undefined."""
-    tested = rows.of_tests()
-    n = {c: int(np.isnan(tested.read(c)[tested.is_there(c)]).sum()) for c in tested.columns}
+def correct_undefined_counts(statistics: Sequence[Statistic], rows: Rows) -> tuple[Statistic, ...]:
+    """Return the statistics without counting texts as undefined on which the test did not run.
+
+    Args:
+        statistics: statistics of an audit that ended early.
+        rows: its rows.
+    """
+    tested = rows.select_test_columns()
+    n_undefined = {
+        column: int(np.isnan(tested.read_column(column)[tested.read_mask(column)]).sum())
+        for column in tested.columns
+    }
     return tuple(
-        dataclasses.replace(s, undefined=min(s.undefined, n.get(s.column, 0))) for s in statistics
+        dataclasses.replace(s, undefined=min(s.undefined, n_undefined.get(s.column, 0)))
+        for s in statistics
     )
 
 
-def rows_told(held: Rows, provenance: Mapping[str, Any], ids: Sequence[int]) -> Rows:
-    """Returns the rows of a report's texts and tests that count; its folder may hold more."""
-    counted = rows_that_count(held, provenance.get(STOPPING), ids)
-    told = {*provenance["tests"], PREDICTION}
-    return counted.select(lambda test, *_: test in told).of_texts(ids)
+def select_reported_rows(
+    stored_rows: Rows, provenance: Mapping[str, Any], ids: Sequence[int]
+) -> Rows:
+    """Select the rows of a report; the folder of its audit may contain more.
+
+    Args:
+        stored_rows: all rows in the folder.
+        provenance: provenance of the report.
+        ids: ids of the report's texts.
+    """
+    counted_rows = select_counted_rows(stored_rows, provenance.get(STOPPING_KEY), ids)
+    tests = {*provenance["tests"], PREDICTION_TEST}
+    return counted_rows.select(lambda test, *_: test in tests).select_ids(ids)
 
 
 @public_function
 def read_audit(folder: str | Path) -> Report:
-    """The report of an audit's folder, with its rows."""
-    report = read_summary(folder, _parsed, kind="an audit", verb="the audit", check=check_schema)
-    shown, ids = read_texts(Path(folder)), report.example_ids
-    # The folder may hold texts and tests that no summary has been made of yet.
+    """Read the report of an audit from its folder, with its rows.
+
+    Example::
+
+        report = read_audit("my-audit")
+
+    Args:
+        folder: output folder of the audit.
+
+    Raises:
+        AttnProbeError: If the folder holds no finished audit, or one of another version.
+    """
+    report = read_summary(
+        folder, _parse_summary, kind="an audit", verb="the audit", check=check_schema
+    )
+    examples, ids = read_texts(Path(folder)), report.example_ids
+    # The folder may contain texts and tests of an unfinished run, which have no summary yet.
     return dataclasses.replace(
         report,
-        rows=rows_told(rows_in(Path(folder) / "rows"), report.provenance, ids),
-        examples=tuple(text for text in shown if text.example_id in ids),
+        rows=select_reported_rows(load_rows(Path(folder) / "rows"), report.provenance, ids),
+        examples=tuple(text for text in examples if text.example_id in ids),
     )
 
 
-def check_once(folders: Sequence[str | Path]) -> None:
-    """Raises AttnProbeError where a folder is named twice."""
-    places = [Path(folder).resolve() for folder in folders]
-    for place, folder in zip(places, folders, strict=True):
-        if places.count(place) > 1:
-            raise AttnProbeError(f"expected every audit once, got {folder} twice; leave one out")
+def check_distinct_folders(folders: Sequence[str | Path]) -> None:
+    """Raise an error if a folder is given twice.
+
+    Args:
+        folders: folders of audits.
+
+    Raises:
+        AttnProbeError: If two of them are the same folder.
+    """
+    resolved_folders = [Path(folder).resolve() for folder in folders]
+    for resolved, folder in zip(resolved_folders, folders, strict=True):
+        if resolved_folders.count(resolved) > 1:
+            raise AttnProbeError(f"the audit {folder} is given twice; give each folder once")
 
 
-def _parsed(data: Mapping) -> Report:
-    """The report without its rows."""
-    report = from_json(data)
-    _ = (
-        report.words,
-        report.provenance["tests"],
-    )  # else first asked for where they are shown
+def _parse_summary(data: Mapping) -> Report:
+    """Return the report of a summary, without its rows."""
+    report = parse_report(data)
+    # Reading these fields now reports a damaged file at once, instead of when it is displayed.
+    _ = report.words, report.provenance["tests"]
     return report
 
 
-def from_json(data: Mapping) -> Report:
-    """The inverse of ``to_json`` and ``extras_to_json``, without the rows."""
-    return Report(**fields_from_json(data))
+def parse_report(data: Mapping) -> Report:
+    """Parse the JSON of ``convert_report_to_json`` and ``convert_extras_to_json``; the report has no rows.
+
+    Args:
+        data: the parsed JSON.
+    """
+    return Report(**parse_report_fields(data))
 
 
-def place_line(folder: str | Path | None) -> str:
-    """Names the page of an audit, or says how to keep one."""
+def format_page_line(folder: str | Path | None) -> str:
+    """Return the line of the terminal output that names the page of an audit.
+
+    Args:
+        folder: output folder of the audit; None if nothing was saved.
+    """
     if folder is None:
-        return "  page          nothing was kept; --output-dir DIR keeps page and rows"
+        return "  page          not saved; --output-dir DIR saves the page and the rows"
     return f"  page          {Path(folder) / 'report.html'}    more: --verbose"
 
 
-# --- an audit shared out: each process takes the texts of one share --------------------
-# A share is an audit of its own, with its own folder, lock and rows, and goes on when it is run
-# again. The same texts have the same numbers whoever runs them, since all randomness is by seed
-# and id.
+# --- audits split into shares ----------------------------------------------------------
+# Each process audits the texts of one share. A share is an audit with its own folder, lock and
+# rows, and it resumes when it is run again. All randomness depends on the seed and the id of the
+# text, so each text gets the same numbers on every machine.
 #
 #     for k in 0 1 2 3; do attnprobe audit … --share $k/4 --output-dir job & done
 #     attnprobe report job/share-*
 
 
-SUMMED = ("truncated", "skipped_empty")
-"""Counts in the provenance, of the texts of a share alone."""
+SUMMED_COUNTS = ("truncated", "skipped_empty")
+"""Counts in the provenance that refer to the texts of one share."""
 
 
 def is_share(folder: Path) -> bool:
-    """Whether a folder holds a share of an audit."""
+    """Check whether a folder holds a share of an audit.
+
+    Args:
+        folder: the folder.
+    """
     return folder.name.startswith("share-") and (folder / "audit.json").is_file()
 
 
 @public_function
-def joined_report(folders: Sequence[str | Path]) -> Report:
-    """The report of some shares of one audit, or of all.
+def join_shares(folders: Sequence[str | Path]) -> Report:
+    """Join some or all shares of one audit into one report.
+
+    Example::
+
+        report = join_shares(["job/share-0-of-2", "job/share-1-of-2"])
+
+    Args:
+        folders: output folders of the shares.
 
     Raises:
-        AttnProbeError: a folder without a finished share, or shares of different audits.
+        AttnProbeError: If a folder holds no finished share, or the shares belong to different
+            audits.
     """
-    places = [Path(folder) for folder in folders]
-    shares = [read_audit(place) for place in places]
-    _check_one_audit(places)
-    first = shares[0]
-    provenance = _joined(shares)
-    wanted = {*provenance["tests"], PREDICTION}
-    rows = rows_of_parts(read_part(part) for place in places for part in parts_in(place / "rows"))
-    return report_from(
-        rows.select(lambda test, *_: test in wanted),
-        model=first.model,
-        dataset=first.dataset,
+    paths = [Path(folder) for folder in folders]
+    shares = [read_audit(path) for path in paths]
+    _check_same_audit(paths)
+    provenance = _join_provenance(shares)
+    tests = {*provenance["tests"], PREDICTION_TEST}
+    parts = (part for path in paths for part in list_parts(path / "rows"))
+    rows = collect_rows(read_part(part) for part in parts)
+    return assemble_report(
+        rows.select(lambda test, *_: test in tests),
+        model=shares[0].model,
+        dataset=shares[0].dataset,
         n=sum(share.n for share in shares),
-        seed=first.seed,
+        seed=shares[0].seed,
         provenance=provenance,
-        notes=_progress(shares),
-        examples=tuple(_prompts(shares)),
+        notes=_describe_progress(shares),
+        examples=tuple(_collect_prompts(shares)),
     )
 
 
-def _prompts(shares: Sequence[Report]) -> Iterator[ShownText]:
-    """Yields a language model's prompts, all of which a share keeps with their scores."""
+def _collect_prompts(shares: Sequence[Report]) -> Iterator[HighlightedText]:
+    """Yield the prompts of all shares; only language models store all of them with scores."""
     for share in shares:
         for text in share.examples:
             why = f"{text.why} in its share" if text.why else ""
@@ -351,48 +426,58 @@ def _prompts(shares: Sequence[Report]) -> Iterator[ShownText]:
                 yield dataclasses.replace(text, why=why)
 
 
-def _check_one_audit(places: Sequence[Path]) -> None:
-    marks = [
-        read_json(place / "audit.json", dict[str, Any], "run the share again") for place in places
+def _check_same_audit(folders: Sequence[Path]) -> None:
+    """Raise an error if the shares belong to different audits."""
+    identities = [
+        read_json(folder / "audit.json", dict[str, Any], "run the share again")
+        for folder in folders
     ]
-    for mark in marks:
-        mark.pop("scores_fingerprint", None)  # of a share's own texts
-    for place, mark in zip(places, marks, strict=True):
-        wrong = differing(mark, marks[0])
-        if wrong:
+    for identity in identities:
+        # User-provided scores differ between shares, because each share has its own texts.
+        identity.pop(USER_SCORES_KEY, None)
+    for folder, identity in zip(folders, identities, strict=True):
+        differences = differing(identity, identities[0])
+        if differences:
             raise AttnProbeError(
-                f"expected shares of one audit, {place} differs from {places[0]} in "
-                f"{', '.join(wrong)}; join those of one audit"
+                f"{folder} and {folders[0]} are not shares of one audit, because they differ in "
+                f"{', '.join(differences)}; join shares of the same audit"
             )
 
 
-def _joined(shares: Sequence[Report]) -> dict[str, Any]:
-    """The provenance of all; what is counted in a share is added up."""
-    known = [share.provenance for share in shares]
-    total = {name: sum(one[name] for one in known) for name in SUMMED}
-    n = sum(share.n for share in shares)
-    unknown = sum(share.n * share.provenance["unknown_tokens"] for share in shares) / n
-    asked = {k: v for k, v in known[0]["asked_for"].items() if k != "share"}
-    said = [one["share"] for one in known]
+def _join_provenance(shares: Sequence[Report]) -> dict[str, Any]:
+    """Return the provenance of joined shares, with the sums of their counts."""
+    provenances = [share.provenance for share in shares]
+    counts = {name: sum(provenance[name] for provenance in provenances) for name in SUMMED_COUNTS}
+    n_texts = sum(share.n for share in shares)
+    n_unknown = sum(share.n * share.provenance["unknown_tokens"] for share in shares)
+    arguments = {
+        name: value for name, value in provenances[0]["asked_for"].items() if name != "share"
+    }
     return {
-        **known[0],
-        **total,
-        "unknown_tokens": unknown,
-        "asked_for": asked,
-        "share": said,
+        **provenances[0],
+        **counts,
+        "unknown_tokens": n_unknown / n_texts,
+        "asked_for": arguments,
+        "share": [provenance["share"] for provenance in provenances],
     }
 
 
-def _progress(shares: Sequence[Report]) -> list[str]:
-    """How much of the audit this is."""
-    held = Counter(tuple(share.provenance["share"]) for share in shares)
-    of = {n for _, n in held}
-    if len(of) > 1 or max(held.values()) > 1:
-        raise AttnProbeError("expected every share once, and all of as many")
-    (n,) = of
-    if len(held) == n:
+def _describe_progress(shares: Sequence[Report]) -> list[str]:
+    """Return a note on how many shares are joined; empty if they are all.
+
+    Raises:
+        AttnProbeError: If a share is given twice, or the shares are of different sizes.
+    """
+    counts = Counter(tuple(share.provenance["share"]) for share in shares)
+    totals = {total for _, total in counts}
+    if len(totals) > 1 or max(counts.values()) > 1:
+        raise AttnProbeError(
+            "each share must be given once, and all of them must have the same total K/N"
+        )
+    (n_shares,) = totals
+    if len(counts) == n_shares:
         return []
     return [
-        f"Progress: {len(held)} of {n} shares. They are by a hash of ids, so these texts are a "
-        "random part of all, and the intervals are of that part."
+        f"Progress: {len(counts)} of {n_shares} shares. Shares are formed by hashes of the texts' "
+        "ids, so these texts are a random sample of all texts, and the intervals refer to them."
     ]

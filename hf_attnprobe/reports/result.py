@@ -1,7 +1,7 @@
-"""Results of an audit as data; to JSON and back.
+"""The results of an audit as data, and their conversion to JSON and back.
 
-Whatever shows an audit (terminal, Markdown, page) takes an :class:`AuditResult`;
-:class:`hf_attnprobe.reports.report.Report` is one that knows how it is shown.
+All functions that describe an audit take an :class:`AuditResult`. The subclass
+:class:`hf_attnprobe.reports.report.Report` adds the output formats.
 """
 
 from collections.abc import Mapping
@@ -10,57 +10,57 @@ from functools import cached_property
 from typing import Any
 
 from hf_attnprobe.core.errors import AttnProbeError
-from hf_attnprobe.core.serialization import from_plain, plain, stored_fields
+from hf_attnprobe.core.serialization import parse_fields, parse_plain, to_plain
 from hf_attnprobe.data.examples import DatasetName
 from hf_attnprobe.faithfulness.head_ablation import PruneCurve
-from hf_attnprobe.plots.shown_text import ShownText
+from hf_attnprobe.plots.highlighted_text import HighlightedText
 from hf_attnprobe.reports.verdict import (
     QUESTION,
-    conclusion,
-    conclusion_sentence,
+    compute_answer,
+    format_conclusion,
 )
 from hf_attnprobe.statistics.differences import Comparison
 from hf_attnprobe.statistics.estimates import Estimate
-from hf_attnprobe.statistics.evidence import Evidence, evidence_of
+from hf_attnprobe.statistics.evidence import Evidence, build_evidence
 from hf_attnprobe.statistics.grades import Answer, Rule
-from hf_attnprobe.statistics.heads import Judged, judged
-from hf_attnprobe.statistics.rows import Rows, nothing
-from hf_attnprobe.statistics.scale import NOTHING, PARTS
+from hf_attnprobe.statistics.heads import HeadEvaluation, evaluate_heads
+from hf_attnprobe.statistics.rows import Rows, make_empty_rows
+from hf_attnprobe.statistics.scale import CLASSIFIER_PARTS, NO_ESTIMATE
 from hf_attnprobe.statistics.summary import Statistic
 from hf_attnprobe.statistics.verdicts import (
     Finding,
-    by_rule,
+    apply_thresholds,
     conclude,
-    with_thresholds,
+    index_by_rule,
 )
-from hf_attnprobe.statistics.wording import Words, words_of
+from hf_attnprobe.statistics.wording import Wording, build_wording
 from hf_attnprobe.storage.provenance import Provenance
 
 
 SCHEMA_VERSION = "2"
-"""Of what :func:`to_json` gives: a key that goes or means another thing makes a new one."""
+"""Version of the JSON of a report; it changes if a key is removed or changes its meaning."""
 
 
 @dataclass(frozen=True)
 class AuditResult:
-    """What an audit found, without a word on how it is shown.
+    """The results of an audit, independent of output formats.
 
     Attributes:
         model: folder, Hub id, or class of the model.
-        dataset: the texts' data set and split.
-        n: texts.
-        seed: of the audit.
-        statistics: over all texts and by predicted class.
+        dataset: data set and split of the texts.
+        n: number of texts.
+        seed: seed of the audit.
+        statistics: statistics over all texts and by predicted class.
         provenance: settings, versions and fingerprints.
-        examples: a few texts with scores of their tokens; in ``texts.json``.
-        prune: accuracy by the number of heads zero-ablated together.
-        comparisons: paired tests of rankings.
-        findings: every question with its answer.
-        contradictions: what the mathematics forbids and the rows say; none without a
-            mistake in the program.
-        notes: sentences that belong beside the findings.
-        example_ids: of the texts.
-        rows: one value per test, statistic, text, layer and head; read when asked for.
+        examples: example texts with scores of their tokens, stored in ``texts.json``.
+        prune: accuracy by the number of heads that are zero-ablated together.
+        comparisons: paired tests that compare rankings.
+        findings: the answer to every question.
+        contradictions: mathematically impossible values in the rows, which show a bug in this
+            package; normally empty.
+        notes: sentences to be printed with the findings.
+        example_ids: ids of the texts.
+        rows: one value per test, statistic, text, layer and head; they are read on first use.
     """
 
     model: str
@@ -69,80 +69,87 @@ class AuditResult:
     seed: int
     statistics: tuple[Statistic, ...]
     provenance: dict
-    examples: tuple[ShownText, ...] = ()
+    examples: tuple[HighlightedText, ...] = ()
     prune: PruneCurve | None = None
     comparisons: tuple[Comparison, ...] = ()
     findings: tuple[Finding, ...] = ()
     contradictions: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     example_ids: tuple[int, ...] = field(default=(), repr=False)
-    rows: Rows = field(default_factory=nothing, repr=False, compare=False)
+    rows: Rows = field(default_factory=make_empty_rows, repr=False, compare=False)
 
     @property
-    def words(self) -> Words:
-        """How sentences speak of what the model predicts."""
+    def words(self) -> Wording:
+        """Wording for this type of prediction."""
         unit = self.provenance.get("unit_of_number", "")
-        words = words_of(self.provenance.get("prediction"), unit=unit)
+        words = build_wording(self.provenance.get("prediction"), unit=unit)
         units = self.provenance.get("units", words.units)
         return replace(words, units=units.partition(" ")[0])
 
     @property
     def predicts(self) -> str:
-        """What the model predicts, in words."""
+        """Description of the predictions."""
         return self.words.predicts
 
     @property
     def answer(self) -> Answer:
         """Whether attention explains the predictions."""
-        return conclusion(self.findings)
+        return compute_answer(self.findings)
 
     @property
     def score(self) -> Estimate:
-        """Faithfulness: 0 a random order of the tokens, 1 the best; n is 0 where not asked."""
+        """Faithfulness, from 0 (random order of the tokens) to 1 (best order).
+
+        Its ``n`` is 0 if faithfulness was not measured.
+        """
         score = conclude(self.findings).score
-        return NOTHING if score is None else score.estimate
+        return NO_ESTIMATE if score is None else score.estimate
 
     @property
     def accuracy(self) -> dict | None:
-        """How good the model is on the texts, as JSON has it; None where they have no labels."""
-        found = by_rule(self.findings).get("accuracy")
-        if found is None or not found.n:
+        """Accuracy of the model on the texts, as in the JSON; None without labels."""
+        finding = index_by_rule(self.findings).get("accuracy")
+        if finding is None or not finding.n:
             return None
-        graded = "r_squared" if self.words.is_number else "beyond_majority"
+        graded_number = "r_squared" if self.words.is_number else "beyond_majority"
         return {
-            "answer": str(found.answer),
-            **plain(found.yardsticks),
-            graded: plain(found.value),
-            f"{graded}_ci95": plain(found.ci95),
-            "n": found.n,
+            "answer": str(finding.answer),
+            **to_plain(finding.yardsticks),
+            graded_number: to_plain(finding.value),
+            f"{graded_number}_ci95": to_plain(finding.ci95),
+            "n": finding.n,
         }
 
     @cached_property
     def rules(self) -> dict[str, Rule]:
-        """The rules, with the thresholds that the audit was asked for."""
-        return with_thresholds(self.provenance.get("asked_for", {}).get("thresholds", ()))
+        """The rules by key, with the user's thresholds if there are any."""
+        return apply_thresholds(self.provenance.get("asked_for", {}).get("thresholds", ()))
 
     @cached_property
     def evidence(self) -> Evidence | None:
-        """What the rows say of the attention that the answers are about; None without any."""
+        """Statistics of the attention to which the answers refer; None if there are none."""
         classes = self.provenance.get("classes", ())
-        return evidence_of(self.rows, classes, words=self.words)
+        return build_evidence(self.rows, classes, words=self.words)
 
     @cached_property
-    def judged(self) -> list[Judged]:
-        """Single heads and groups of heads by effect and faithfulness; none without rows.
+    def head_evaluations(self) -> list[HeadEvaluation]:
+        """Effect and faithfulness of single heads and groups of heads; empty without rows.
 
-        Of language models by effect alone: what they answer is asked of all attention.
+        Language models get effects only, because their other questions concern all attention.
         """
-        explained = None
-        if self.evidence is not None and self.evidence.by_default:
-            explained = self.evidence.explained.texts.ids()
-        parts = () if self.words.kind == "answer" else PARTS
-        return judged(self.rows, self.rules, parts=parts, explained=explained)
+        explained_ids = None
+        if self.evidence is not None and self.evidence.default_classes:
+            explained_ids = self.evidence.explained_evidence.texts.ids()
+        parts = () if self.words.kind == "answer" else CLASSIFIER_PARTS
+        return evaluate_heads(self.rows, self.rules, parts=parts, explained_ids=explained_ids)
 
 
-def to_json(report: AuditResult) -> dict:
-    """Plain data, as ``audit --json`` prints it; NaN becomes None."""
+def convert_report_to_json(report: AuditResult) -> dict:
+    """Return the results as plain data, as printed by ``audit --json``; NaN becomes None.
+
+    Args:
+        report: the result.
+    """
     return {
         "schema_version": SCHEMA_VERSION,
         "model": report.model,
@@ -151,70 +158,80 @@ def to_json(report: AuditResult) -> dict:
         "seed": report.seed,
         "predicts": report.predicts,
         "answer": str(report.answer),
-        "score": _score_to_json(report),
-        "verdict": _verdict_to_json(report),
+        "score": _convert_score(report),
+        "verdict": _convert_verdict(report),
         "accuracy": report.accuracy,
-        "findings": plain(report.findings),
-        "statistics": plain(report.statistics),
+        "findings": to_plain(report.findings),
+        "statistics": to_plain(report.statistics),
         "contradictions": list(report.contradictions),
         "notes": list(report.notes),
-        "comparisons": plain(report.comparisons),
+        "comparisons": to_plain(report.comparisons),
         "provenance": report.provenance,
     }
 
 
-def _score_to_json(report: AuditResult) -> dict | None:
-    """Faithfulness with its interval and its parts; None where it was not asked."""
+def _convert_score(report: AuditResult) -> dict | None:
+    """Return faithfulness with its interval and its parts; None if it was not measured."""
     score = conclude(report.findings).score
     if score is None:
         return None
-    parts = {f.rule: plain(f.estimate) for f in report.findings if f.role == "part"}
-    return {**plain(score.estimate), "parts": parts}
+    parts = {f.rule: to_plain(f.estimate) for f in report.findings if f.role == "part"}
+    return {**to_plain(score.estimate), "parts": parts}
 
 
-def _verdict_to_json(report: AuditResult) -> dict:
-    """The answer, its reason, and the answer and sentence of every finding."""
+def _convert_verdict(report: AuditResult) -> dict:
+    """Return the answer, its reason, and the answer and sentence of every finding."""
     keys = ("rule", "answer", "sentence")
-    found = [{key: getattr(f, key) for key in keys} for f in report.findings]
-    concluded = conclude(report.findings)
+    findings = [{key: getattr(finding, key) for key in keys} for finding in report.findings]
+    conclusion = conclude(report.findings)
     return {
         "question": QUESTION,
-        "answer": str(concluded.answer),
-        "sentence": conclusion_sentence(report.findings, report.words),
-        "why": concluded.why,
-        "findings": plain(found),
+        "answer": str(conclusion.answer),
+        "sentence": format_conclusion(report.findings, report.words),
+        "why": conclusion.why,
+        "findings": to_plain(findings),
     }
 
 
 def check_schema(data: Mapping, where: str) -> None:
-    """Checks that this version can read what an audit wrote.
+    """Check that this version of the package can read a summary.
+
+    Args:
+        data: the parsed JSON of the summary.
+        where: its file, for the error message.
 
     Raises:
-        AttnProbeError: another version wrote it.
+        AttnProbeError: If another version of the package wrote it.
     """
     version = data.get("schema_version")
     if version != SCHEMA_VERSION:
         raise AttnProbeError(
-            f"expected a summary of schema version {SCHEMA_VERSION}, {where} is of version "
-            f"{version}; read it with the hf_attnprobe that wrote it, or run the audit again"
+            f"{where} has schema version {version}, but this version of hf_attnprobe reads version "
+            f"{SCHEMA_VERSION}; read it with the version that wrote it, or run the audit again"
         )
 
 
-def extras_to_json(report: AuditResult) -> dict:
-    """What the summary has beside :func:`to_json`: prune curve, ids."""
+def convert_extras_to_json(report: AuditResult) -> dict:
+    """Return the entries of ``summary.json`` that :func:`convert_report_to_json` does not contain.
+
+    Args:
+        report: the result.
+    """
     return {
-        "prune": plain(report.prune),
+        "prune": to_plain(report.prune),
         "example_ids": list(report.example_ids),
     }
 
 
-def fields_from_json(data: Mapping) -> dict[str, Any]:
-    """The fields of a result, from :func:`to_json` and :func:`extras_to_json`.
+def parse_report_fields(data: Mapping) -> dict[str, Any]:
+    """Parse the fields of a result, other than rows and example texts.
 
-    All but the rows and the shown texts.
+    Args:
+        data: the JSON of :func:`convert_report_to_json` and :func:`convert_extras_to_json`.
 
     Raises:
-        KeyError, AttnProbeError: it is not what those wrote.
+        KeyError: If an entry is missing.
+        AttnProbeError: If an entry has a wrong type.
     """
-    from_plain(Provenance, data["provenance"], "provenance")
-    return stored_fields(AuditResult, data, "examples", "rows")
+    parse_plain(Provenance, data["provenance"], "provenance")
+    return parse_fields(AuditResult, data, "examples", "rows")

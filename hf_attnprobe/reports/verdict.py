@@ -1,8 +1,8 @@
-"""What an audit says: every question of ``RULES`` with its answer. Pure: rows in.
+"""Findings of an audit, and sentences about them.
 
-An answer is about the model's attention as a whole: of a model with one head that head,
-of one with many all heads at once, where they were edited together. Rules, thresholds
-and their sources, and how the answers make a verdict, are in ``statistics/verdicts.py``.
+A finding answers one question about the model's attention as a whole: the attention of its only
+head, or of all heads edited together. The rules, their thresholds and sources, and the way in which
+findings lead to a verdict are defined in :mod:`hf_attnprobe.statistics.verdicts`.
 """
 
 import math
@@ -13,362 +13,456 @@ import numpy as np
 import pandas as pd
 
 from hf_attnprobe.statistics.estimates import (
-    MIN_SHOWN,
+    MIN_DISPLAYED_TEXTS,
     Estimate,
-    share_interval,
+    compute_share_interval,
 )
-from hf_attnprobe.statistics.evidence import Evidence, evidence_of
+from hf_attnprobe.statistics.evidence import Evidence, build_evidence
 from hf_attnprobe.statistics.grades import (
     MIN_PROMPTS,
     MIN_TEXTS,
     Answer,
     Rule,
-    either,
     grade,
-    possible_answers,
+    join_answers,
+    list_possible_answers,
 )
-from hf_attnprobe.statistics.questions import EVERY_QUESTION
+from hf_attnprobe.statistics.questions import ALL_QUESTIONS
 from hf_attnprobe.statistics.rows import Rows, Texts
 from hf_attnprobe.statistics.scores import (
     NumberQuality,
     Quality,
-    number_quality,
-    quality,
+    measure_number_quality,
+    measure_quality,
 )
 from hf_attnprobe.statistics.summary import (
     Statistic,
-    predictions_of,
+    select_predictions,
 )
 from hf_attnprobe.statistics.verdicts import (
-    ANSWERS,
-    CLASSIFIERS,
-    MAY,
+    ANSWER_SET,
+    CLASSIFIER_SET,
+    DISPLAY_ADVICE,
     RULES,
-    Asked,
     Finding,
-    answered,
-    by_rule,
+    QuestionSet,
     conclude,
-    finding,
-    too_few,
+    explain_too_few_texts,
+    grade_measurement,
+    index_by_rule,
+    make_finding,
 )
-from hf_attnprobe.statistics.wording import CLASSES, Words
+from hf_attnprobe.statistics.wording import CLASS_WORDING, Wording
 
 
 QUESTION = "Does attention explain these predictions?"
+"""The question that an audit answers, as the main heading of its report."""
 
 
-def findings(
+def compute_findings(
     rows: Rows | pd.DataFrame,
     label_names: Sequence[str],
     *,
     seed: int = 0,
-    words: Words = CLASSES,
+    words: Wording = CLASS_WORDING,
     rules: Mapping[str, Rule] = RULES,
 ) -> tuple[Finding, ...]:
-    """The questions that the rows answer, in the order of the rules.
+    """Compute a finding for every question that the rows answer.
 
     Args:
-        rows: of the audit.
+        rows: rows of an audit.
         label_names: names of the classes.
-        seed: of the resamples behind R².
-        words: of the kind of prediction.
-        rules: by which the questions about attention are graded.
+        seed: seed of the bootstrap for the interval of R².
+        words: wording for the type of prediction.
+        rules: rules that grade the questions about attention.
+
+    Returns:
+        The findings in the order of the rules.
     """
-    evidence = evidence_of(rows, label_names, words=words)
-    predictions = predictions_of(rows)
-    return findings_from(evidence, predictions, words=words, seed=seed, rules=rules)
-
-
-def findings_from(
-    evidence: Evidence | None,
-    predictions: Texts,
-    *,
-    words: Words = CLASSES,
-    seed: int = 0,
-    rules: Mapping[str, Rule] = RULES,
-) -> tuple[Finding, ...]:
-    """As :func:`findings`, of evidence at hand.
-
-    Args:
-        predictions: of :func:`~hf_attnprobe.statistics.summary.predictions_of`.
-    """
-    asked = ANSWERS if words.kind == "answer" else CLASSIFIERS
-    if asked is ANSWERS:
-        before = [own_answers(evidence), passage(evidence)]
-    else:
-        before = [accuracy(predictions, words, seed)]
-    if evidence is None:
-        return tuple(before)
-    return (*before, *findings_about_attention(evidence, rules, asked))
-
-
-def findings_about_attention(
-    evidence: Evidence,
-    rules: Mapping[str, Rule] = RULES,
-    asked: Asked = CLASSIFIERS,
-) -> Iterator[Finding]:
-    """A finding for each question that the evidence has the numbers of.
-
-    Args:
-        evidence: of all texts.
-        rules: by which they are graded.
-        asked: the questions.
-    """
-    for key in asked.questions:
-        rule = rules[key]
-        measured = EVERY_QUESTION[key].measured(evidence, rule)
-        if measured is not None:
-            yield answered(key, rule, measured, asked.least_texts)
-
-
-def conclusion(found: Sequence[Finding]) -> Answer:
-    """The answer to whether attention explains the predictions.
-
-    "cannot say" of a model that is not shown to be better than the majority: there is
-    nothing worth an explanation. Accuracy is no evidence for attention otherwise.
-    """
-    return conclude(found).answer
-
-
-def conclusion_sentence(found: Sequence[Finding], words: Words = CLASSES) -> str | None:
-    """The question and its answer, with what it rests on; None without evidence."""
-    if not any(f.is_about_attention for f in found):
-        return None
-    concluded = conclude(found)
-    score = concluded.score
-    number = "" if score is None else f" ({score.name.lower()} {score.number})"
-    answer = str(concluded.answer).capitalize()
-    return f"{QUESTION} {answer}. {answer_sentence(found, words).rstrip('.')}{number}."
-
-
-def zero_ablation_only(statistics: Sequence[Statistic]) -> str | None:
-    """A note for models whose heads support zero ablation only."""
-    names = {s.statistic for s in statistics if s.is_of_head}
-    if "zero_tvd" not in names or "mean_tvd" in names:
-        return None
-    return (
-        "Ablation: heads could only be zero-ablated, not replaced: of this kind of "
-        "model the output of a single head cannot be set to its mean or to that of "
-        "another text, so the effects of zero ablation may exceed what the heads "
-        "carry."
+    evidence = build_evidence(rows, label_names, words=words)
+    predictions = select_predictions(rows)
+    return compute_findings_from_evidence(
+        evidence, predictions, words=words, seed=seed, rules=rules
     )
 
 
-# --- accuracy: without it there is nothing to explain --------------------------------
+def compute_findings_from_evidence(
+    evidence: Evidence | None,
+    predictions: Texts,
+    *,
+    words: Wording = CLASS_WORDING,
+    seed: int = 0,
+    rules: Mapping[str, Rule] = RULES,
+) -> tuple[Finding, ...]:
+    """Compute the findings from evidence that was already extracted from rows.
 
-ALWAYS_SAYING = {
-    "labels": "always saying each label's more frequent side",
-    "tags": "always saying the most frequent tag",
-    "choice": "always choosing the most frequent place",
+    Args:
+        evidence: statistics of the attention as a whole; None if there are none.
+        predictions: result of :func:`~hf_attnprobe.statistics.summary.select_predictions`.
+        words: wording for the type of prediction.
+        seed: seed of the bootstrap for the interval of R².
+        rules: rules that grade the questions about attention.
+    """
+    question_set = ANSWER_SET if words.kind == "answer" else CLASSIFIER_SET
+    if question_set is ANSWER_SET:
+        preconditions = [compute_own_answer_finding(evidence), compute_passage_finding(evidence)]
+    else:
+        preconditions = [compute_accuracy_finding(predictions, words, seed)]
+    if evidence is None:
+        return tuple(preconditions)
+    return (*preconditions, *iterate_attention_findings(evidence, rules, question_set))
+
+
+def iterate_attention_findings(
+    evidence: Evidence,
+    rules: Mapping[str, Rule] = RULES,
+    question_set: QuestionSet = CLASSIFIER_SET,
+) -> Iterator[Finding]:
+    """Yield a finding for each question about attention that the evidence can answer.
+
+    Args:
+        evidence: statistics of all texts.
+        rules: rules that grade the questions.
+        question_set: the questions for this type of model.
+    """
+    for key in question_set.questions:
+        rule = rules[key]
+        measurement = ALL_QUESTIONS[key].measure_function(evidence, rule)
+        if measurement is not None:
+            yield grade_measurement(key, rule, measurement, question_set.min_texts)
+
+
+def compute_answer(findings: Sequence[Finding]) -> Answer:
+    """Return whether attention explains the predictions.
+
+    The answer is "cannot say" if the model is not shown to be better than the majority class,
+    because its predictions are then not worth an explanation. Accuracy has no other influence.
+
+    Args:
+        findings: findings of an audit.
+    """
+    return conclude(findings).answer
+
+
+def format_conclusion(findings: Sequence[Finding], words: Wording = CLASS_WORDING) -> str | None:
+    """Return the main question with its answer and the reason; None without evidence.
+
+    Args:
+        findings: findings of an audit.
+        words: wording for the type of prediction.
+    """
+    if not any(f.is_about_attention for f in findings):
+        return None
+    conclusion = conclude(findings)
+    score = conclusion.score
+    number = "" if score is None else f" ({score.name.lower()} {score.number})"
+    answer = str(conclusion.answer).capitalize()
+    return f"{QUESTION} {answer}. {format_answer_reason(findings, words).rstrip('.')}{number}."
+
+
+def describe_zero_ablation_limit(statistics: Sequence[Statistic]) -> str | None:
+    """Return a caution for models whose heads could only be zero-ablated; None for others.
+
+    Args:
+        statistics: statistics of an audit.
+    """
+    names = {s.statistic for s in statistics if s.is_single_head}
+    if "zero_tvd" not in names or "mean_tvd" in names:
+        return None
+    return (
+        "Ablation: the heads of this type of model could only be zero-ablated. The output of a "
+        "single head cannot be replaced by its mean or by its output for another text, so zero "
+        "ablation may overestimate what the heads contribute."
+    )
+
+
+# --- accuracy: a precondition for any explanation -------------------------------------
+
+MAJORITY_DESCRIPTIONS = {
+    "labels": "always predicting each label's more frequent value",
+    "tags": "always predicting the most frequent tag",
+    "choice": "always choosing the most frequent position",
 }
-RIGHT_SHARE = {
-    "labels": "The model decides {share} of the labels of a text rightly",
-    "tags": "The model gives {share} of the labelled words of a text their tag",
+"""Description of the majority baseline for each type of prediction, other than classes."""
+
+ACCURACY_TEMPLATES = {
+    "labels": "The model predicts {share} of the labels of a text correctly",
+    "tags": "The model tags {share} of the labelled words of a text correctly",
     "span": "The model finds {share} of the starts and ends of the answers",
-    "words": "The model's likeliest word is the masked one in {share} of the masks",
+    "words": "The model's most likely word is the masked one for {share} of the masks",
 }
-ALL_RIGHT = {
+"""Sentence about the accuracy for each type of prediction that consists of several parts."""
+
+ALL_CORRECT_TEMPLATES = {
     "labels": "all of them in {share} of the texts",
     "tags": "all of them in {share} of the texts",
     "span": "both in {share} of the texts (exact match)",
 }
+"""Clause about the share of texts of which all parts are right."""
 
 
-def accuracy(predictions: Texts, words: Words, seed: int = 0) -> Finding:
-    """Whether there is anything to explain.
+def compute_accuracy_finding(predictions: Texts, words: Wording, seed: int = 0) -> Finding:
+    """Compute whether the model is better than a constant prediction.
 
     Args:
-        predictions: of :func:`~hf_attnprobe.statistics.summary.predictions_of`.
-        words: of the kind of prediction.
-        seed: of the resamples behind R².
+        predictions: result of :func:`~hf_attnprobe.statistics.summary.select_predictions`.
+        words: wording for the type of prediction.
+        seed: seed of the bootstrap for the interval of R².
     """
-    found = quality(predictions)
+    quality = measure_quality(predictions)
     if not words.is_number:
-        return graded_accuracy(found, words)
-    numbers = number_quality(predictions, seed=seed)
-    return no_accuracy() if numbers is None else _numbers(numbers, found)
+        return grade_class_quality(quality, words)
+    number_quality = measure_number_quality(predictions, seed=seed)
+    if number_quality is None:
+        return make_open_accuracy_finding()
+    return _grade_number_quality(number_quality, quality)
 
 
-def no_accuracy(why: str = "the texts have no labels", rest: str = "") -> Finding:
-    """That there is nothing to grade, and why.
+def make_open_accuracy_finding(
+    reason: str = "the texts have no labels", details: str = ""
+) -> Finding:
+    """Make a finding that accuracy cannot be graded.
 
     Args:
-        why: a clause.
-        rest: what else is known, in sentences.
+        reason: why it cannot be graded, as a clause.
+        details: further sentences.
     """
-    said = f"{why[0].upper()}{why[1:]}.{f' {rest}' if rest else ''}"
-    nothing = Estimate(float("nan"), None, 0)
-    found = _accuracy(Answer.CANNOT_SAY, said, nothing, {})
-    return replace(found, open_because=why)
+    sentence = f"{reason[0].upper()}{reason[1:]}.{f' {details}' if details else ''}"
+    finding = _make_accuracy_finding(Answer.CANNOT_SAY, sentence, NOT_MEASURED, {})
+    return replace(finding, open_reason=reason)
 
 
-def _accuracy(
+def _make_accuracy_finding(
     answer: Answer,
-    said: str,
+    sentence: str,
     number: Estimate,
     yardsticks: Mapping[str, float | None],
 ) -> Finding:
-    return finding("accuracy", RULES["accuracy"], answer, said, number, yardsticks)
+    """Make a finding of the rule "accuracy"."""
+    return make_finding("accuracy", RULES["accuracy"], answer, sentence, number, yardsticks)
 
 
 NOT_MEASURED = Estimate(float("nan"), None, 0)
+"""The number of a finding without any text."""
 
 
-def own_answers(evidence: Evidence | None) -> Finding:
-    """Whether the answers are the model's own: what follows is of those that are."""
-    share = None if evidence is None else evidence.own_answers
+def compute_own_answer_finding(evidence: Evidence | None) -> Finding:
+    """Compute whether the explained answers are those that the model itself generates.
+
+    Args:
+        evidence: statistics of all prompts; None if there are none.
+    """
+    share = None if evidence is None else evidence.greedy_share
     rule = RULES["own"]
     if share is None:
-        said = "Whether the model says the answers itself was not measured (test sources)."
-        return finding("own", rule, Answer.CANNOT_SAY, said, NOT_MEASURED, {})
-    said = (
-        f"The model itself says the answer in {share.said} of {share.n} prompts (greedy "
-        "decoding). What follows is of these."
+        sentence = "This audit did not check whether the model itself generates the answers (test sources)."
+        return make_finding("own", rule, Answer.CANNOT_SAY, sentence, NOT_MEASURED, {})
+    sentence = (
+        f"The model itself generates the answer in {share.interval_text} of {share.n} prompts "
+        "(greedy decoding). All other results are for these prompts."
     )
     answer = grade(share, rule, MIN_PROMPTS)
     if share.value == 1 and (share.n or 0) >= MIN_PROMPTS:
-        answer = Answer.YES  # of these prompts, and none is left out
-    return finding("own", rule, answer, said, share, {})
+        # No prompt is excluded, so the other results hold for all of them.
+        answer = Answer.YES
+    return make_finding("own", rule, answer, sentence, share, {})
 
 
-def passage(evidence: Evidence | None) -> Finding:
-    """Whether the passage matters to the answer: the gate of language models."""
-    gain = NOT_MEASURED if evidence is None else evidence.mean("contextual_gain")
-    rule = RULES["passage"]
-    if not gain.n:
-        said = "No text was measured of which the model says the answer itself (test sources)."
-        return finding("passage", rule, Answer.CANNOT_SAY, said, gain, {})
-    answer = grade(gain, rule, MIN_PROMPTS)
-    how = _so(answer, gain, "it depends on the passage", "it does not", MIN_PROMPTS)
-    said = f"With the passage the answer's log-probability is higher by {gain.said} nats, {how}."
-    return finding("passage", rule, answer, said, gain, {})
-
-
-def _numbers(found: NumberQuality, sides: Quality) -> Finding:
-    """Numbers against saying their mean; with a threshold their sides as well."""
-    beyond = found.r_squared
-    if beyond.value != beyond.value:
-        return no_accuracy(f"all {found.n_labelled} labels are equal, so R² is not defined")
-    answer = grade(beyond, RULES["accuracy"])
-    how = _so(answer, beyond, "the model is better", "the model is not better")
-    said = (
-        f"The predicted number is off by "
-        f"{found.error.said} on average over {found.n_labelled} texts, always saying "
-        f"the labels' mean is off by {found.error_of_mean.said} (mean absolute error, in the "
-        f"labels' own unit). R² is {beyond.said} (saying the mean has 0), {how}."
-    )
-    yardsticks = {
-        "mean_absolute_error": found.error.value,
-        "mean_absolute_error_of_mean": found.error_of_mean.value,
-    }
-    if sides.accuracy is not None and sides.beyond_majority is not None:
-        said += (
-            f" The side of the threshold is right in {sides.accuracy.said} of "
-            f"{sides.n_labelled} texts; always saying the more frequent one is right in "
-            f"{sides.majority:.2f}. The difference is {sides.beyond_majority.said}."
-        )
-    return _accuracy(answer, said, beyond, yardsticks)
-
-
-def graded_accuracy(found: Quality, words: Words) -> Finding:
-    """Of decisions against the most frequent one."""
-    rule, sure = RULES["accuracy"], found.top_probability
-    certainty = f"Its mean {words.likely} is {sure.said}"
-    why = "The nearer this is to 1, the less a small change shows in the output."
-    if found.accuracy is None:
-        return no_accuracy(rest=f"{certainty}. {why}")
-    if found.beyond_majority is None:
-        right = _right(found, words)
-        nothing = "and nothing is known here that it could be compared with"
-        return no_accuracy(f"{right[0].lower()}{right[1:]}, {nothing}", f"{certainty}. {why}")
-    beyond = found.beyond_majority
-    answer = grade(beyond, rule)
-    how = _so(answer, beyond, "the model is better", "the model is not better")
-    usual = ALWAYS_SAYING.get(words.kind, "always saying the most frequent class")
-    calibration = ""
-    if found.calibration_error is not None:
-        calibration = f" Its calibration error is {found.calibration_error:.2f}."
-    said = (
-        f"{_right(found, words)}; {usual} is right in {found.majority:.2f}. The difference is "
-        f"{beyond.said}, {how}.{calibration} {certainty}. {why}"
-    )
-    yardsticks = {
-        "accuracy": found.accuracy.value,
-        "majority": found.majority,
-        "top_probability": sure.value,
-        "calibration_error": found.calibration_error,
-    }
-    return _accuracy(answer, said, beyond, yardsticks)
-
-
-def _so(answer: Answer, number: Estimate, yes: str, no: str, least: int = MIN_TEXTS) -> str:
-    """What follows from a number that is above 0, is not, or cannot be told from it."""
-    if answer == Answer.CANNOT_SAY:
-        if (number.n or 0) < least:
-            return f"too few texts to say ({least} are needed)"
-        return "which cannot be told from 0"
-    return f"so {yes if answer == Answer.YES else no}"
-
-
-def _right(found: Quality, words: Words) -> str:
-    """How often the model is right, without a full stop."""
-    assert found.accuracy is not None  # there are labels
-    n = found.n_labelled
-    if not found.has_parts:
-        return f"The model is right in {found.accuracy.said} of {n} texts"
-    pattern = RIGHT_SHARE.get(words.kind, "The model is right in {share} of its parts")
-    said = pattern.format(share=found.accuracy.said)
-    if found.all_met is not None and words.kind in ALL_RIGHT:
-        said += f", {ALL_RIGHT[words.kind].format(share=found.all_met.said)}"
-    return f"{said} (mean over {n} texts)"
-
-
-# --- what the numbers mean, in words -------------------------------------------------------------
-
-
-WORSE = "worse than a random order of the {units}"
-
-
-def meaning(finding: Finding, words: Words = CLASSES, *, counted: bool = False) -> str:
-    """Returns what a number means, as a clause.
-
-    Words have the thresholds of ``RULES``, whatever thresholds graded the finding.
+def compute_passage_finding(evidence: Evidence | None) -> Finding:
+    """Compute whether the answer depends on the passage, a precondition for language models.
 
     Args:
-        counted: see :func:`what_is_missing`; the answer alone says it.
+        evidence: statistics of all prompts; None if there are none.
     """
-    ends = finding.ci95
-    finding = _graded_as_usual(finding, least_texts(words))
+    gain = NOT_MEASURED if evidence is None else evidence.estimate_mean("contextual_gain")
+    rule = RULES["passage"]
+    if not gain.n:
+        sentence = (
+            "No measured prompt has an answer that the model itself generates (test sources)."
+        )
+        return make_finding("passage", rule, Answer.CANNOT_SAY, sentence, gain, {})
+    answer = grade(gain, rule, MIN_PROMPTS)
+    consequence = _format_consequence(
+        answer, gain, "it depends on the passage", "it does not depend on it", MIN_PROMPTS
+    )
+    sentence = (
+        "With the passage, the answer's log-probability is higher by "
+        f"{gain.interval_text} nats, {consequence}."
+    )
+    return make_finding("passage", rule, answer, sentence, gain, {})
+
+
+def _grade_number_quality(numbers: NumberQuality, sides: Quality) -> Finding:
+    """Grade predicted numbers, and the sides of their threshold if they have one."""
+    r_squared = numbers.r_squared
+    if r_squared.value != r_squared.value:
+        return make_open_accuracy_finding(
+            f"all {numbers.n_labelled} labels are equal, so R² is not defined"
+        )
+    answer = grade(r_squared, RULES["accuracy"])
+    consequence = _format_consequence(
+        answer, r_squared, "the model is better", "the model is not better"
+    )
+    sentence = (
+        f"The predicted number is off by {numbers.error.interval_text} on average over "
+        f"{numbers.n_labelled} texts. Always predicting the mean of the labels is off by "
+        f"{numbers.error_of_mean.interval_text} (mean absolute error, in the labels' own unit). "
+        f"R² is {r_squared.interval_text} (0 for predicting the mean), {consequence}."
+    )
+    yardsticks = {
+        "mean_absolute_error": numbers.error.value,
+        "mean_absolute_error_of_mean": numbers.error_of_mean.value,
+    }
+    if sides.accuracy is not None and sides.beyond_majority is not None:
+        sentence += (
+            f" The side of the threshold is right in {sides.accuracy.interval_text} of "
+            f"{sides.n_labelled} texts; always predicting the more frequent side is right in "
+            f"{sides.majority:.2f}. The difference is {sides.beyond_majority.interval_text}."
+        )
+    return _make_accuracy_finding(answer, sentence, r_squared, yardsticks)
+
+
+def grade_class_quality(quality: Quality, words: Wording) -> Finding:
+    """Grade predicted classes by comparing them with the majority class.
+
+    Args:
+        quality: accuracy and related numbers.
+        words: wording for the type of prediction.
+    """
+    rule, top_probability = RULES["accuracy"], quality.top_probability
+    certainty = f"Its mean {words.top_probability_name} is {top_probability.interval_text}"
+    explanation = (
+        "The closer this is to 1, the less a small change of the model shows in its output."
+    )
+    if quality.accuracy is None:
+        return make_open_accuracy_finding(details=f"{certainty}. {explanation}")
+    if quality.beyond_majority is None:
+        accuracy = _format_accuracy(quality, words)
+        reason = f"{accuracy[0].lower()}{accuracy[1:]}, but there is no baseline to compare with"
+        return make_open_accuracy_finding(reason, f"{certainty}. {explanation}")
+    difference = quality.beyond_majority
+    answer = grade(difference, rule)
+    consequence = _format_consequence(
+        answer, difference, "the model is better", "the model is not better"
+    )
+    majority = MAJORITY_DESCRIPTIONS.get(words.kind, "always predicting the most frequent class")
+    calibration = ""
+    if quality.calibration_error is not None:
+        calibration = f" Its calibration error is {quality.calibration_error:.2f}."
+    sentence = (
+        f"{_format_accuracy(quality, words)}; {majority} is right in {quality.majority:.2f}. The "
+        f"difference is {difference.interval_text}, {consequence}.{calibration} {certainty}. "
+        f"{explanation}"
+    )
+    yardsticks = {
+        "accuracy": quality.accuracy.value,
+        "majority": quality.majority,
+        "top_probability": top_probability.value,
+        "calibration_error": quality.calibration_error,
+    }
+    return _make_accuracy_finding(answer, sentence, difference, yardsticks)
+
+
+def _format_consequence(
+    answer: Answer, number: Estimate, if_positive: str, if_not: str, min_texts: int = MIN_TEXTS
+) -> str:
+    """Return what follows from a number that may or may not be above 0, as a clause."""
+    if answer == Answer.CANNOT_SAY:
+        if (number.n or 0) < min_texts:
+            return f"but there are too few texts to decide ({min_texts} are needed)"
+        return "which cannot be distinguished from 0"
+    return f"so {if_positive if answer == Answer.YES else if_not}"
+
+
+def _format_accuracy(quality: Quality, words: Wording) -> str:
+    """Return how often the model is right, without a full stop."""
+    # Callers check that the texts have labels.
+    assert quality.accuracy is not None
+    n_texts = quality.n_labelled
+    if not quality.has_parts:
+        return f"The model is right in {quality.accuracy.interval_text} of {n_texts} texts"
+    template = ACCURACY_TEMPLATES.get(words.kind, "The model is right in {share} of its parts")
+    clause = template.format(share=quality.accuracy.interval_text)
+    if quality.all_met is not None and words.kind in ALL_CORRECT_TEMPLATES:
+        all_correct = ALL_CORRECT_TEMPLATES[words.kind].format(share=quality.all_met.interval_text)
+        clause += f", {all_correct}"
+    return f"{clause} (mean over {n_texts} texts)"
+
+
+# --- explanations of findings -----------------------------------------------------------
+
+
+WORSE_THAN_RANDOM = "worse than a random order of the {units}"
+"""Explanation of a faithfulness that is certainly below 0."""
+
+OPEN_QUESTIONS = {
+    "importance": "{units} with more attention matter more when left out",
+    "erasure": "the largest attention weights decide the prediction",
+    "removal": "the most attended {units} decide the prediction",
+    "mass": "attention is proportional to how much the {units} matter",
+    "order": "{units} with more attention cost the answer more when deleted",
+    "drop": "the most attended {units} decide the answer",
+    "source": "the most attended of the {units} is the one that the answer depends on",
+    "path": "blocking attention to {units} costs as much as deleting them",
+    "effect": "it matters which of the {units} has which weight",
+    "uniqueness": "very different weights would change the output",
+}
+"""What a question measures, as a clause after "whether", by the key of its rule."""
+
+
+def describe_finding(
+    finding: Finding, words: Wording = CLASS_WORDING, *, counts_missing_texts: bool = False
+) -> str:
+    """Return the meaning of a finding's number as a clause.
+
+    The clause refers to the thresholds of ``RULES``, even if a user's thresholds graded the finding.
+    An open question is stated together with the answers that remain possible.
+
+    Args:
+        finding: the finding.
+        words: wording for the type of prediction.
+        counts_missing_texts: for the main answer: return only the reason why it is open, and how
+            many more texts should settle it.
+    """
+    interval = finding.ci95
+    finding = _grade_with_default_thresholds(finding, get_min_texts(words))
     if finding.answer == Answer.CANNOT_SAY:
-        return what_is_missing(finding, words, counted=counted)
+        reason = explain_open_answer(finding, words, counts_missing_texts=counts_missing_texts)
+        if counts_missing_texts or finding.rule not in OPEN_QUESTIONS:
+            return reason
+        return f"cannot say whether {words.fill(OPEN_QUESTIONS[finding.rule])}: {reason}"
     rule = RULES[finding.rule]
-    if "random order" in rule.ends and ends is not None and ends[1] < 0:
-        return words.fill(WORSE)
+    if "random order" in rule.scale_ends and interval is not None and interval[1] < 0:
+        return words.fill(WORSE_THAN_RANDOM)
     little = "little" if finding.value > 0 else "no"
-    return words.fill(rule.in_short(finding.answer), little=little)
+    return words.fill(rule.get_clause(finding.answer), little=little)
 
 
-def least_texts(words: Words) -> int:
-    """Returns how many texts an answer needs of this kind of prediction."""
-    return (ANSWERS if words.kind == "answer" else CLASSIFIERS).least_texts
+def get_min_texts(words: Wording) -> int:
+    """Return the number of texts below which every answer is "cannot say".
+
+    Args:
+        words: wording for the type of prediction.
+    """
+    return (ANSWER_SET if words.kind == "answer" else CLASSIFIER_SET).min_texts
 
 
-def _graded_as_usual(finding: Finding, least: int) -> Finding:
-    """Returns a finding by the thresholds of ``RULES``."""
+def _grade_with_default_thresholds(finding: Finding, min_texts: int) -> Finding:
+    """Return the finding as graded by the thresholds of ``RULES``."""
     if finding.partly is None:
         return finding
-    answer = grade(finding.estimate, RULES[finding.rule], least)
-    is_known = answer == Answer.NO or not finding.is_upper_bound
-    usual = answer if is_known else Answer.CANNOT_SAY
-    return replace(finding, answer=usual, partly=None, yes=None)
+    answer = grade(finding.estimate, RULES[finding.rule], min_texts)
+    is_certain = answer == Answer.NO or not finding.is_upper_bound
+    default_answer = answer if is_certain else Answer.CANNOT_SAY
+    return replace(finding, answer=default_answer, partly=None, yes=None)
 
 
-TOO_CLOSE = "too close to guessing to tell: more {texts} are needed"
+TOO_CLOSE_TO_GUESSING = "too close to guessing to tell: more {texts} are needed"
+"""Reason for an open answer if the model is better than guessing, but not certainly."""
 
 
-def _is_close(gate: Finding | None) -> bool:
-    """Whether an accuracy is above guessing, and more texts would tell it from that."""
+def _is_close_to_guessing(gate: Finding | None) -> bool:
+    """Check whether accuracy is above guessing, so that more texts may confirm it."""
     return (
         gate is not None
         and gate.rule == "accuracy"
@@ -377,181 +471,239 @@ def _is_close(gate: Finding | None) -> bool:
     )
 
 
-def answer_sentence(found: Sequence[Finding], words: Words = CLASSES) -> str:
-    """Returns what the verdict rests on, in one sentence."""
-    concluded = conclude(found)
-    score, gate = concluded.score, concluded.gate
-    if concluded.is_closed and _is_close(gate):
-        return sentence(words.fill(TOO_CLOSE))
-    if concluded.why or score is None:
-        return sentence(words.fill(concluded.why))
+def format_answer_reason(findings: Sequence[Finding], words: Wording = CLASS_WORDING) -> str:
+    """Return the reason for the main answer as one sentence.
+
+    Args:
+        findings: findings of an audit.
+        words: wording for the type of prediction.
+    """
+    conclusion = conclude(findings)
+    score, gate = conclusion.score, conclusion.gate
+    if conclusion.is_closed and _is_close_to_guessing(gate):
+        return format_sentence(words.fill(TOO_CLOSE_TO_GUESSING))
+    if conclusion.why or score is None:
+        return format_sentence(words.fill(conclusion.why))
     if score.partly is not None and score.answer != Answer.CANNOT_SAY:
-        return f"By thresholds of your own: {score.graded_by.graded}."
-    return sentence(meaning(score, words, counted=True))
+        return f"With your own thresholds: {score.rule_with_thresholds.threshold_text}."
+    return format_sentence(describe_finding(score, words, counts_missing_texts=True))
 
 
-def sentence(clause: str) -> str:
-    """Returns a clause with a capital and a full stop; nothing of nothing.
+def format_sentence(clause: str) -> str:
+    """Return a clause with a capital letter and a full stop; an empty clause stays empty.
 
-    >>> sentence("it is so")
+    >>> format_sentence("it is so")
     'It is so.'
+
+    Args:
+        clause: the clause.
     """
     return f"{clause[:1].upper()}{clause[1:].rstrip('.')}." if clause else ""
 
 
-# --- may it be shown? ----------------------------------------------------------------------------
+# --- advice on displaying attention -------------------------------------------------------
 
 
-CAUTIONS = {
-    Answer.YES: "This holds on average over texts like these and for this one training.",
-    Answer.PARTLY: "In some texts none of the highlighted {units} decides.",
-    Answer.NO: "A heat map of it would tell users something about the prediction that is not so.",
+DISPLAY_CAUTIONS = {
+    Answer.YES: "This holds on average, for texts like these and for this training run.",
+    Answer.PARTLY: "In some texts, none of the highlighted {units} decides the prediction.",
+    Answer.NO: "A heat map of it would mislead users about the predictions.",
     Answer.CANNOT_SAY: "An open answer does not mean that attention is wrong.",
 }
+"""Caution about displaying attention to users, for each answer."""
 
 
-def may_be_shown(found: Sequence[Finding], words: Words = CLASSES) -> list[str]:
-    """Returns whether the attention may be shown to users, in at most four sentences."""
-    answer = conclude(found).answer
-    importance = by_rule(found).get("importance")
-    hits = [] if importance is None else _hits(importance)
-    said = [MAY[answer], _answers_in_words(found), *hits, CAUTIONS[answer]]
-    return [words.fill(one) for one in said if one]
+def advise_on_display(findings: Sequence[Finding], words: Wording = CLASS_WORDING) -> list[str]:
+    """Return at most four sentences on whether the attention may be displayed to users.
+
+    Args:
+        findings: findings of an audit.
+        words: wording for the type of prediction.
+    """
+    answer = conclude(findings).answer
+    importance = index_by_rule(findings).get("importance")
+    precision = [] if importance is None else _describe_precision(importance)
+    sentences = [
+        DISPLAY_ADVICE[answer],
+        _list_answers(findings),
+        *precision,
+        DISPLAY_CAUTIONS[answer],
+    ]
+    return [words.fill(sentence) for sentence in sentences if sentence]
 
 
-def _answers_in_words(found: Sequence[Finding]) -> str:
-    """Returns which questions that decide say yes, partly, no, and cannot say."""
-    said = []
+def _list_answers(findings: Sequence[Finding]) -> str:
+    """Return the deciding questions grouped by their answers."""
+    clauses = []
     for answer in (Answer.YES, Answer.PARTLY, Answer.NO, Answer.CANNOT_SAY):
-        own = [f for f in found if f.role in ("part", "effect") and f.answer == answer]
-        if own:
-            said.append(f"{_listed([f.name.lower() for f in own])}: {answer}")
-    return sentence("; ".join(said))
+        names = [
+            f.name.lower() for f in findings if f.role in ("part", "effect") and f.answer == answer
+        ]
+        if names:
+            clauses.append(f"{_join_names(names)}: {answer}")
+    return format_sentence("; ".join(clauses))
 
 
-def _listed(names: Sequence[str]) -> str:
-    """Returns names in a sentence.
+def _join_names(names: Sequence[str]) -> str:
+    """Return names as an enumeration.
 
-    >>> _listed(["erasure", "removal", "mass"])
+    >>> _join_names(["erasure", "removal", "mass"])
     'erasure, removal and mass'
     """
-    *first, last = names
-    return f"{', '.join(first)} and {last}" if first else last
+    *first_names, last_name = names
+    return f"{', '.join(first_names)} and {last_name}" if first_names else last_name
 
 
-def _hits(importance: Finding) -> list[str]:
-    """Returns how many of the units that matter attention names; nothing where unknown."""
+def _describe_precision(importance: Finding) -> list[str]:
+    """Return how many of the important units are among the most attended; empty if unknown."""
     share = importance.yardsticks.get("precision")
-    if share is None or importance.n < MIN_SHOWN:
+    if share is None or importance.n < MIN_DISPLAYED_TEXTS:
         return []
     return [
-        f"Of the {{units}} that hold half of what matters in a text, {share:.0%} are among the "
-        "most attended."
+        f"Among the {{units}} that make up half of the importance in a text, {share:.0%} are "
+        "among the most attended."
     ]
 
 
-# --- what would change the verdict ---------------------------------------------------------------
+# --- open answers -------------------------------------------------------------------------
 
 
-MOST_TEXTS = 10_000
-"""Where it would take more, the mean is too near to the threshold to tell."""
+MAX_SUGGESTED_TEXTS = 10_000
+"""Number of additional texts above which the mean is too close to a threshold to decide."""
 
 
-def texts_needed(value: float, ci95: tuple[float, float], n: int, threshold: float) -> float:
-    """Returns how many texts would make an interval end at a threshold, if the mean stayed.
+def compute_texts_needed(
+    value: float, ci95: tuple[float, float], n_texts: int, threshold: float
+) -> float:
+    """Return the number of texts whose interval would end at a threshold if the mean stayed equal.
 
-    n · (half width / distance)², since an interval narrows with √n; the half is the one
-    on the side of the threshold. Infinite where the mean is the threshold.
+    Intervals narrow with √n, so this is n · (half width / distance)², with the half of the interval
+    on the side of the threshold. The result is infinite if the mean equals the threshold.
 
-    >>> texts_needed(0.5, (0.3, 0.7), 100, 0.4)
+    >>> compute_texts_needed(0.5, (0.3, 0.7), 100, 0.4)
     400.0
+
+    Args:
+        value: the mean.
+        ci95: its 95% confidence interval.
+        n_texts: current number of texts.
+        threshold: the threshold.
     """
     distance = abs(value - threshold)
-    half = value - ci95[0] if threshold < value else ci95[1] - value
-    return round(n * (half / distance) ** 2, 6) if distance else math.inf
+    half_width = value - ci95[0] if threshold < value else ci95[1] - value
+    if not distance:
+        return math.inf
+    return round(n_texts * (half_width / distance) ** 2, 6)
 
 
-def texts_in_all(finding: Finding, least: int = MIN_TEXTS) -> int | None:
-    """Returns how many texts would give an answer; None where no number of them would.
+def suggest_total_texts(finding: Finding, min_texts: int = MIN_TEXTS) -> int | None:
+    """Return the total number of texts that should settle an open question.
 
     Args:
-        least: texts below which nothing is said.
+        finding: the open finding.
+        min_texts: number of texts below which every answer is "cannot say".
+
+    Returns:
+        The number of texts, or None if more texts would not settle the question.
     """
-    if finding.open_because or not finding.n:
+    if finding.open_reason or not finding.n:
         return None
-    more = more_texts(finding) if finding.n >= MIN_SHOWN else None
-    if more is None or more > MOST_TEXTS:
-        return least if finding.n < least else None
-    return max(least, finding.n + _rounded(more))
+    additional = None
+    if finding.n >= MIN_DISPLAYED_TEXTS:
+        additional = compute_additional_texts(finding)
+    if additional is None or additional > MAX_SUGGESTED_TEXTS:
+        return min_texts if finding.n < min_texts else None
+    return max(min_texts, finding.n + _round_up(additional))
 
 
-def what_is_missing(finding: Finding, words: Words = CLASSES, *, counted: bool = True) -> str:
-    """Returns what an open question needs for an answer, as a clause.
+def explain_open_answer(
+    finding: Finding, words: Wording = CLASS_WORDING, *, counts_missing_texts: bool = True
+) -> str:
+    """Return what an open question needs for an answer, as a clause.
 
     Args:
-        counted: whether it says how many more texts should tell.
+        finding: the open finding.
+        words: wording for the type of prediction.
+        counts_missing_texts: mention how many more texts should settle the question.
     """
-    least, texts = least_texts(words), words.texts
-    if 0 < finding.n < least:
-        return words.fill(too_few(finding.n, least))
-    if finding.open_because:
-        return f"more {texts} will not settle it: {finding.open_because.rstrip('.')}"
-    enough = texts_in_all(finding, least)
+    min_texts, texts = get_min_texts(words), words.texts
+    if 0 < finding.n < min_texts:
+        return words.fill(explain_too_few_texts(finding.n, min_texts))
+    if finding.open_reason:
+        return f"more {texts} will not settle it: {finding.open_reason.rstrip('.')}"
+    n_suggested = suggest_total_texts(finding, min_texts)
     if finding.ci95 is None:
-        return "labels, or something to compare with, are missing"
-    possible = possible_answers(finding.estimate, finding.estimate, finding.graded_by, least)
-    if len(possible) < 2:
-        return "the bounds that are known leave it open"
-    between = f"either {either(possible)}"
-    if len(possible) > 2:
-        between = "anything from no to yes"
-    if not counted:
-        return between
-    if enough is None:
-        return f"{between}: too near to a threshold for more {texts} to tell"
-    return f"{between}: about {enough - finding.n:,} more {texts} should tell which"
+        return "there are no labels, or there is nothing to compare with"
+    possible_answers = list_possible_answers(
+        finding.estimate, finding.estimate, finding.rule_with_thresholds, min_texts
+    )
+    if len(possible_answers) < 2:
+        return "the known bounds leave it open"
+    alternatives = f"either {join_answers(possible_answers)}"
+    if len(possible_answers) > 2:
+        alternatives = "anything from no to yes"
+    if not counts_missing_texts:
+        return alternatives
+    if n_suggested is None:
+        return f"{alternatives}: too close to a threshold for more {texts} to decide"
+    return f"{alternatives}: about {n_suggested - finding.n:,} more {texts} should settle it"
 
 
-def more_texts(finding: Finding) -> float | None:
-    """Returns how many more texts would take every threshold out of the interval.
+def compute_additional_texts(finding: Finding) -> float | None:
+    """Return how many more texts would exclude all thresholds from the interval.
 
-    If the mean stayed, since an interval narrows with √n; infinite where the mean is a
-    threshold, None where no threshold is in the interval.
+    This assumes that the mean stays equal and that the interval narrows with √n.
+
+    Args:
+        finding: the open finding.
+
+    Returns:
+        The number of texts; infinite if the mean equals a threshold, None if the interval contains
+        no threshold.
     """
     if finding.ci95 is None:
         return None
     low, high = finding.ci95
-    crossed = [t for t in set(finding.graded_by.thresholds.values()) if low <= t <= high]
-    if not crossed:
+    thresholds = set(finding.rule_with_thresholds.thresholds.values())
+    crossed_thresholds = [t for t in thresholds if low <= t <= high]
+    if not crossed_thresholds:
         return None
-    needed = max(texts_needed(finding.value, finding.ci95, finding.n, t) for t in crossed)
-    if math.isinf(needed):
-        return needed
-    return max(math.floor(needed) + 1 - finding.n, 1)  # at exactly so many an end is the threshold
+    n_needed = max(
+        compute_texts_needed(finding.value, finding.ci95, finding.n, threshold)
+        for threshold in crossed_thresholds
+    )
+    if math.isinf(n_needed):
+        return n_needed
+    # With exactly `n_needed` texts, one end of the interval would equal the threshold.
+    return max(math.floor(n_needed) + 1 - finding.n, 1)
 
 
-def foreseen(n: int, are_prompts: bool) -> str:
-    """Says what so many texts can answer, before they run; nothing of enough texts.
+def warn_about_precision(n_texts: int, are_prompts: bool) -> str:
+    """Return a warning about what so few texts can answer, before an audit runs.
 
     Args:
-        are_prompts: whether a language model answers them; of these a share is told less exactly.
+        n_texts: number of texts.
+        are_prompts: whether a language model answers them; their results are less precise.
+
+    Returns:
+        The warning; empty if there are enough texts.
     """
     if not are_prompts:
-        few = too_few(n, MIN_TEXTS) if n < MIN_TEXTS else ""
-        return CLASSES.fill(few)
-    if n < MIN_PROMPTS:
+        warning = explain_too_few_texts(n_texts, MIN_TEXTS) if n_texts < MIN_TEXTS else ""
+        return CLASS_WORDING.fill(warning)
+    if n_texts < MIN_PROMPTS:
         return (
-            f"fewer than {MIN_PROMPTS} prompts answer no question; page and report.examples show "
-            "what each answer rests on"
+            f"fewer than {MIN_PROMPTS} prompts cannot answer any question; the page and "
+            "report.examples show what each answer depends on"
         )
-    low, high = share_interval(np.array(n / 2), np.array(n))
+    low, high = compute_share_interval(np.array(n_texts / 2), np.array(n_texts))
     return (
-        f"{n} prompts tell a share to ±{(high - low) / 2:.2f} or better: of what lies nearer to a "
-        "threshold they cannot say (±0.10 takes about 100 prompts)"
+        f"{n_texts} prompts measure a proportion to within ±{(high - low) / 2:.2f} or better; "
+        "a question whose value is closer to a threshold stays open (±0.10 takes about 100 prompts)"
     )
 
 
-def _rounded(count: float) -> int:
-    """Returns two digits, rounded up: an estimate has no more."""
+def _round_up(count: float) -> int:
+    """Return a count rounded up to two significant digits, the precision of an estimate."""
     step = 10 ** max(len(str(math.ceil(count))) - 2, 0)
     return math.ceil(count / step) * step
