@@ -1,4 +1,8 @@
-"""What the tests measure of one text: scores of its tokens, its prediction in words."""
+"""Computes the scores of one text's units, and describes its prediction and label in words.
+
+The scores come from the same functions as the statistics of the tests. Every text runs alone, so
+that its scores do not depend on other texts.
+"""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -44,26 +48,46 @@ from hf_attnprobe.protocol import (
 
 
 TextPair = tuple[str, str | None]
-"""A text, and of a pair the second one."""
+"""A text and the second text of a pair; None for single texts."""
+
+
+# --- Units in words ------------------------------------------------------------------------------
 
 
 def list_unit_positions(batch: Batch) -> list[list[int]]:
-    """The positions of the tokens of every unit of one text that is explained: word or sentence."""
-    places = batch.content_mask[0].nonzero().flatten().tolist()
-    units = batch.inputs.get("units")
-    if units is None:
-        return [[place] for place in places]
-    found: dict[int, list[int]] = {place: [] for place in places}
-    for position, unit in enumerate(units[0].tolist()):
-        if unit in found:
-            found[unit].append(position)
-    return [found[place] or [place] for place in places]
+    """List the token positions of every explained unit of a text.
+
+    Args:
+        batch: Batch of a single text.
+
+    Returns:
+        For each unit (a token, a word or a sentence), the positions of its tokens.
+    """
+    positions = batch.content_mask[0].nonzero().flatten().tolist()
+    unit_of_token = batch.inputs.get("units")
+    if unit_of_token is None:
+        return [[position] for position in positions]
+    # The model stores a unit at the position of its first token.
+    tokens_by_unit: dict[int, list[int]] = {position: [] for position in positions}
+    for position, unit in enumerate(unit_of_token[0].tolist()):
+        if unit in tokens_by_unit:
+            tokens_by_unit[unit].append(position)
+    return [tokens_by_unit[position] or [position] for position in positions]
 
 
 def strip_span(string: str, start: int, end: int) -> tuple[int, int]:
-    """A span without the white space around it."""
-    own = string[start:end]
-    return start + len(own) - len(own.lstrip()), start + len(own.rstrip())
+    """Return a span of a string without the white space at its ends.
+
+    Args:
+        string: The string.
+        start: First position of the span.
+        end: End of the span, exclusive.
+
+    Returns:
+        Start and end of the shorter span.
+    """
+    part = string[start:end]
+    return start + len(part) - len(part.lstrip()), start + len(part.rstrip())
 
 
 def render_units(
@@ -72,24 +96,30 @@ def render_units(
     units: Sequence[Sequence[int]],
     strings: TextPair,
 ) -> tuple[tuple[str, ...], tuple[int, ...]]:
-    """Returns the units as a reader expects them, and which follow without a space.
+    """Render units as readable strings.
+
+    If possible, the units are cut out of the original text. Otherwise they are put together from
+    the tokens.
 
     Args:
-        ids: of all tokens of the text.
-        units: of :func:`list_unit_positions`.
-        strings: what was tokenized.
+        tokenizer: Tokenizer of the model.
+        ids: Token ids of the whole text.
+        units: Token positions of every unit, see :func:`list_unit_positions`.
+        strings: The original text.
+
+    Returns:
+        The units, and the indices of those that follow the previous one without a space.
     """
-    found = _cut_units_from_text(tokenizer, ids, units, strings)
-    if found is not None:
-        return found
-    pieces = tokenizer.convert_ids_to_tokens(list(ids))
+    rendered_units = _cut_units_from_text(tokenizer, ids, units, strings)
+    if rendered_units is not None:
+        return rendered_units
+    tokens = tokenizer.convert_ids_to_tokens(list(ids))
     if all(len(unit) == 1 for unit in units):
-        of_units = [pieces[place] for (place,) in units]
-        return split_tokenizer_markers(of_units)
+        return split_tokenizer_markers([tokens[position] for (position,) in units])
     words = []
     for unit in units:
-        shown, glued = split_tokenizer_markers([pieces[place] for place in unit])
-        spaced = [part if k in glued else f" {part}" for k, part in enumerate(shown)]
+        pieces, glued = split_tokenizer_markers([tokens[position] for position in unit])
+        spaced = [piece if index in glued else f" {piece}" for index, piece in enumerate(pieces)]
         words.append("".join(spaced).strip())
     return tuple(words), ()
 
@@ -101,7 +131,7 @@ def _cut_units_from_text(
     units: Sequence[Sequence[int]],
     strings: TextPair,
 ) -> tuple[tuple[str, ...], tuple[int, ...]] | None:
-    """The units cut out of the text itself; None where the tokens' places are not known."""
+    """Cut units out of the original text; None if the positions of the tokens are unknown."""
     if not tokenizer.is_fast:
         return None
     encoded = tokenizer(
@@ -113,39 +143,37 @@ def _cut_units_from_text(
     if list(encoded["input_ids"]) != list(ids):
         return None
     segments, offsets = encoded.sequence_ids(0), encoded["offset_mapping"]
-    shown: list[str] = []
-    places: list[tuple[int, int, int]] = []  # segment, start, end
+    unit_strings: list[str] = []
+    # Segment, start and end of every unit.
+    spans: list[tuple[int, int, int]] = []
     for unit in units:
         segment = segments[unit[0]]
         start, end = offsets[unit[0]][0], offsets[unit[-1]][1]
         if segment is None or end <= start:
             return None
         string = strings[segment] or ""
-        first, last = strip_span(string, start, end)
-        if places and places[-1][0] == segment:
-            # Bytes of one character share a place.
-            first = max(first, min(places[-1][2], end))
-        last = max(first, last)
-        shown.append(string[first:last] or "…")
-        places.append((segment, first, last))
+        stripped_start, stripped_end = strip_span(string, start, end)
+        if spans and spans[-1][0] == segment:
+            # Tokens that are bytes of the same character have the same span.
+            stripped_start = max(stripped_start, min(spans[-1][2], end))
+        stripped_end = max(stripped_start, stripped_end)
+        unit_strings.append(string[stripped_start:stripped_end] or "…")
+        spans.append((segment, stripped_start, stripped_end))
     glued = [
-        k
-        for k, (before, own) in enumerate(pairwise(places), 1)
-        if before[0] == own[0] and own[1] <= before[2]
+        index
+        for index, (previous, current) in enumerate(pairwise(spans), 1)
+        if previous[0] == current[0] and current[1] <= previous[2]
     ]
-    return tuple(shown), tuple(glued)
-
-
-# --- A prompt, its units, and what stands around them --------------------------------------------
+    return tuple(unit_strings), tuple(glued)
 
 
 class PromptParts(NamedTuple):
-    """A prompt as a reader expects it.
+    """A prompt, split into its units and the text around them.
 
     Attributes:
-        units: of the passage, without white space around them.
-        glued: numbers of units that follow the one before without any.
-        around: what stands before each unit, and behind the last one.
+        units: Units of the passage, without white space at their ends.
+        glued: Indices of units that follow the previous one without white space.
+        around: Text before each unit, and the text after the last unit.
     """
 
     units: tuple[str, ...]
@@ -154,30 +182,32 @@ class PromptParts(NamedTuple):
 
 
 def split_prompt(row: Mapping[str, Any]) -> PromptParts:
-    """The prompt of a language model, without its answer.
+    """Split the prompt of a language model, without its answer, into units.
 
     Args:
-        row: of :func:`~hf_attnprobe.inference.answers.prepare_prompts`.
+        row: A row of :func:`~hf_attnprobe.inference.answers.prepare_prompts`.
+
+    Returns:
+        The units and the text around them.
     """
     text, spans = row["text"], row["units"]
     units = [text[start:end] for start, end in spans]
-    # What stands before, between and behind the units.
     around = []
-    last = 0
+    previous_end = 0
     for start, end in spans:
-        around.append(text[last:start])
-        last = end
-    around.append(text[last:])
+        around.append(text[previous_end:start])
+        previous_end = end
+    around.append(text[previous_end:])
     glued = [
-        k
-        for k, (before, own) in enumerate(pairwise(units), 1)
-        if not (around[k] or before[-1:].isspace() or own[:1].isspace())
+        index
+        for index, (previous, current) in enumerate(pairwise(units), 1)
+        if not (around[index] or previous[-1:].isspace() or current[:1].isspace())
     ]
-    bare = tuple(unit.strip() or "…" for unit in units)
-    return PromptParts(bare, tuple(glued), tuple(around))
+    stripped_units = tuple(unit.strip() or "…" for unit in units)
+    return PromptParts(stripped_units, tuple(glued), tuple(around))
 
 
-# --- What a model predicts of a text, and what its label says, in words --------------------------
+# --- Predictions and labels in words -------------------------------------------------------------
 
 
 def describe_prediction(
@@ -186,22 +216,26 @@ def describe_prediction(
     batch: Batch,
     tokenizer: PreTrainedTokenizerBase,
 ) -> tuple[str, float | None]:
-    """Returns what is predicted of a batch of one text, and its probability.
-
-    Of several parts it is the mean of their probabilities, of a number there is none.
+    """Describe the prediction for a text.
 
     Args:
-        probs: [1, entries].
+        prediction: Description of what the model predicts.
+        probs: Probabilities, `[1, entries]`.
+        batch: Batch of a single text.
+        tokenizer: Tokenizer of the model.
+
+    Returns:
+        The prediction in words and its probability. The probability is the mean over the parts of
+        the prediction, and None for a number.
     """
     if prediction.is_number:
         return _format_numbers(prediction.decode_number(probs)[0]), None
     parts = prediction.group_by_part(probs)[0]
-    present = parts.sum(-1) > 0
-    decided = prediction.decide(probs)[0].masked_fill(~present, -1)
-    decisions = _describe_decisions(prediction, decided, batch, tokenizer)
-    total = parts.amax(-1).sum()
-    probability = total / present.sum()
-    return decisions, float(probability)
+    is_present = parts.sum(-1) > 0
+    decisions = prediction.decide(probs)[0].masked_fill(~is_present, -1)
+    description = _describe_decisions(prediction, decisions, batch, tokenizer)
+    probability = parts.amax(-1).sum() / is_present.sum()
+    return description, float(probability)
 
 
 def describe_label(
@@ -210,95 +244,110 @@ def describe_label(
     batch: Batch,
     tokenizer: PreTrainedTokenizerBase,
 ) -> tuple[str | None, bool | None]:
-    """The label of a batch of one text, and whether it is what is predicted.
+    """Describe the label of a text, and compare it with the prediction.
 
-    None without a label, or where a number makes no decision.
+    Args:
+        prediction: Description of what the model predicts.
+        probs: Probabilities, `[1, entries]`.
+        batch: Batch of a single text.
+        tokenizer: Tokenizer of the model.
+
+    Returns:
+        The label in words, and whether the prediction is right. Both are None without a label; the
+        second is None if the model predicts a number without a decision.
     """
-    labels = batch.labels
-    if labels is None:
+    if batch.labels is None:
         return None, None
-    own = labels[0].flatten()
+    labels = batch.labels[0].flatten()
     if prediction.is_number:
-        if bool(own.isnan().any()):
+        if bool(labels.isnan().any()):
             return None, None
-        words = _format_numbers(own)
-    elif not (own >= 0).any():
+        description = _format_numbers(labels)
+    elif not (labels >= 0).any():
         return None, None
     else:
-        words = _describe_decisions(prediction, own.long(), batch, tokenizer)
+        description = _describe_decisions(prediction, labels.long(), batch, tokenizer)
     if not prediction.decides:
-        return words, None
-    share = float(prediction.compute_accuracy(probs, labels)[0])
-    return words, None if share != share else share == 1
+        return description, None
+    accuracy = float(prediction.compute_accuracy(probs, batch.labels)[0])
+    is_unknown = accuracy != accuracy
+    return description, None if is_unknown else accuracy == 1
 
 
 def _format_numbers(values: Tensor) -> str:
+    """Format numbers with four significant digits, separated by commas."""
     return ", ".join(f"{value:.4g}" for value in values.tolist())
 
 
 def _describe_decisions(
     prediction: Prediction,
-    decided: Tensor,
+    decisions: Tensor,
     batch: Batch,
     tokenizer: PreTrainedTokenizerBase,
 ) -> str:
-    """Decisions int [parts], −1 where there is none, in words."""
-    numbers, kind = decided.tolist(), prediction.kind
+    """Describe the decisions of a model about a text.
+
+    Args:
+        prediction: Description of what the model predicts.
+        decisions: Index of the outcome of every part, int `[parts]`; −1 for no decision.
+        batch: Batch of a single text.
+        tokenizer: Tokenizer of the model.
+
+    Returns:
+        The decisions in words.
+    """
+    indices, kind = decisions.tolist(), prediction.kind
     if kind == "labels":
-        held = [n for n, k in zip(prediction.parts, numbers, strict=True) if k == 1]
-        return ", ".join(held) or "none of the labels"
+        names = [name for name, index in zip(prediction.parts, indices, strict=True) if index == 1]
+        return ", ".join(names) or "none of the labels"
     if kind == "tags":
-        counted = Counter(prediction.outcomes[k] for k in numbers if k >= 0)
-        return ", ".join(f"{name} × {n}" for name, n in counted.most_common())
+        counts = Counter(prediction.outcomes[index] for index in indices if index >= 0)
+        return ", ".join(f"{name} × {count}" for name, count in counts.most_common())
     if kind == "span":
-        return _extract_answer(numbers, batch, tokenizer)
+        return _extract_answer(indices, batch, tokenizer)
     if kind == "words":
-        return _decode_masked_words(numbers, batch, tokenizer)
+        return _decode_masked_words(indices, batch, tokenizer)
     if kind == "choice":
-        return f"choice {numbers[0] + 1}"
-    names = prediction.outcomes
-    return names[numbers[0]] if numbers[0] < len(names) else str(numbers[0])
+        return f"choice {indices[0] + 1}"
+    classes = prediction.outcomes
+    return classes[indices[0]] if indices[0] < len(classes) else str(indices[0])
 
 
-def _extract_answer(places: list[int], batch: Batch, tokenizer: PreTrainedTokenizerBase) -> str:
-    """The text between start and end."""
-    start, end = places[:2]
+def _extract_answer(span: list[int], batch: Batch, tokenizer: PreTrainedTokenizerBase) -> str:
+    """Decode the tokens from the start to the end of an answer span, both included."""
+    start, end = span[:2]
     ids = batch.inputs["input_ids"][0]
     if not 0 <= start <= end < len(ids):
         return "no answer"
     return str(tokenizer.decode(ids[start : end + 1]))
 
 
-def _decode_masked_words(
-    numbers: list[int], batch: Batch, tokenizer: PreTrainedTokenizerBase
-) -> str:
-    """Returns the words under the masks, by their places among the likeliest."""
-    kept = batch.inputs.get("kept", torch.empty(1, len(numbers), 0))[0]
+def _decode_masked_words(ranks: list[int], batch: Batch, tokenizer: PreTrainedTokenizerBase) -> str:
+    """Decode the words at the masks, given as ranks among the most likely tokens."""
+    likely_tokens = batch.inputs.get("kept", torch.empty(1, len(ranks), 0))[0]
     words = []
-    for row, number in zip(kept.tolist(), numbers, strict=False):
-        if 0 <= number < len(row):
-            word = str(tokenizer.decode([row[number]]))
-            words.append(word.strip())
+    for token_ids, rank in zip(likely_tokens.tolist(), ranks, strict=False):
+        if 0 <= rank < len(token_ids):
+            words.append(str(tokenizer.decode([token_ids[rank]])).strip())
         else:
             words.append("another word")
     return ", ".join(words)
 
 
-# --- The scores of a text's tokens, from the same functions that the tests use -------------------
-# A text is run alone, so that its numbers depend on no other one.
+# --- Scores of the units of a text ---------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Explainer:
-    """What is shown of texts.
+    """Computes the scores of texts for display.
 
     Attributes:
-        model: behind the protocol.
-        tokenizer: of the model.
-        site: the attention that is shown.
-        attention_of: which attention it is, in words.
-        target: the class that is explained; None: of each text the predicted one.
-        has_importances: whether units are left out, and gradients taken.
+        model: The model.
+        tokenizer: Tokenizer of the model.
+        site: Site whose attention is displayed.
+        attention_of: Description of this attention, such as "the mean of all 72 heads".
+        target: Class that is explained; None for the predicted class of each text.
+        has_importances: Whether leave-one-out and gradients are computed in addition to attention.
     """
 
     model: AttentionModelBase
@@ -309,100 +358,111 @@ class Explainer:
     has_importances: bool = True
 
     def explain(self, text: Text, row: Mapping[str, Any]) -> HighlightedText:
-        """One text with the scores of its tokens.
+        """Compute the scores of a text's units.
 
         Args:
-            text: as it was tokenized for the model.
-            row: of the data, from which it was tokenized.
+            text: The text as tokens.
+            row: The row of the data from which the text was encoded.
+
+        Returns:
+            The text with its prediction and scores.
         """
         batch = collate(self.model, [text], self.tokenizer.pad_token_id or 0)
         observation = self.model.observe(batch).with_target(self.target)
         if self.model.lacks(AnswersFromPassage) is None:
-            return self._answered(observation, text, row)
-        second = row.get("text_pair")
+            return self._explain_answer(observation, text, row)
+        second_text = row.get("text_pair")
         if "chosen" in batch.inputs:
-            second = row["choices"][int(batch.inputs["chosen"].flatten()[0])]
-        probs = observation.probs
+            second_text = row["choices"][int(batch.inputs["chosen"].flatten()[0])]
         ids = batch.inputs["input_ids"][0].tolist()
         units = list_unit_positions(batch)
-        strings = row["text"], second
-        tokens, glued = render_units(self.tokenizer, ids, units, strings)
-        about = self.model.prediction
-        said, probability = describe_prediction(about, probs, batch, self.tokenizer)
-        label, correct = describe_label(about, probs, batch, self.tokenizer)
+        tokens, glued = render_units(self.tokenizer, ids, units, (row["text"], second_text))
+        prediction, probs = self.model.prediction, observation.probs
+        predicted, probability = describe_prediction(prediction, probs, batch, self.tokenizer)
+        label, is_correct = describe_label(prediction, probs, batch, self.tokenizer)
         scores = {"attention": observation.read(self.site)}
-        scores |= self._importances(observation)
-        content, unknown = batch.content_mask[0], self.tokenizer.unk_token_id
+        scores |= self._compute_importances(observation)
+        is_content, unknown_id = batch.content_mask[0], self.tokenizer.unk_token_id
         segments = []
         if batch.segments is not None:
-            segments = batch.segments[0][content].tolist()
+            segments = batch.segments[0][is_content].tolist()
+        unknown_units = [
+            index
+            for index, unit in enumerate(units)
+            if all(ids[position] == unknown_id for position in unit)
+        ]
         return HighlightedText(
             example_id=batch.example_ids[0],
             tokens=tokens,
-            predicted=said,
+            predicted=predicted,
             probability=probability,
             label=label,
-            correct=correct,
-            scores={name: _to_floats(v[0][content]) for name, v in scores.items()},
+            correct=is_correct,
+            scores={name: _to_floats(values[0][is_content]) for name, values in scores.items()},
             segments=tuple(segments),
             glued=glued,
-            unknown=tuple(
-                k for k, unit in enumerate(units) if all(ids[place] == unknown for place in unit)
-            ),
+            unknown=tuple(unknown_units),
             attention_of=self.attention_of,
-            speaks_for=self._speaks_for(observation),
+            speaks_for=self._name_explained_class(observation),
         )
 
-    def _answered(
+    def _explain_answer(
         self, observation: Observation, text: Text, row: Mapping[str, Any]
     ) -> HighlightedText:
-        """A prompt with the scores of its units, as a language model answered it."""
+        """Compute the scores of the units of a prompt, for the answer of a language model."""
         model, batch = self.model.require(AnswersFromPassage), observation.batch
-        content, weights = batch.content_mask[0], observation.read(self.site)[0]
-        without = compute_answer_losses(
-            observation, model.compute_probs_without_passage(observation)[None]
-        )
+        is_unit, weights = batch.content_mask[0], observation.read(self.site)[0]
+        probs_without_passage = model.compute_probs_without_passage(observation)
+        passage_gain = compute_answer_losses(observation, probs_without_passage[None])
         scores = {"attention": weights}
-        matters = None
-        if self._uses(EditableInputs):
+        units_that_matter = None
+        if self._can_compute(EditableInputs):
             scores["knockout"] = measure_knockouts(observation, self.site, RENORMALISED)[0][0]
             scores["leave_one_out"] = measure_deletion_effects(observation)[0]
             contrast = measure_contrast_effects(observation)[0]
             if not contrast.isnan().any():
                 scores["contrast"] = contrast
             if self.model.lacks(KeptPositions) is None:
-                matters = find_units_that_matter(observation, Knockout().least_effect)[0][content]
-        numbers = {
-            SINK_SHARE_LABEL: float(weights[-1]),
-            PASSAGE_SHARE_LABEL: float(weights[content].sum()),
-            PASSAGE_GAIN_LABEL: float(without),
-        }
+                least_effect = Knockout().least_effect
+                matters = find_units_that_matter(observation, least_effect)[0][is_unit]
+                units_that_matter = tuple(matters.nonzero()[:, 0].tolist())
         return replace(
             self.describe_answer(text, row),
-            scores={name: _to_floats(values[content]) for name, values in scores.items()},
-            numbers=numbers,
-            matters=None if matters is None else tuple(matters.nonzero()[:, 0].tolist()),
+            scores={name: _to_floats(values[is_unit]) for name, values in scores.items()},
+            numbers={
+                SINK_SHARE_LABEL: float(weights[-1]),
+                PASSAGE_SHARE_LABEL: float(weights[is_unit].sum()),
+                PASSAGE_GAIN_LABEL: float(passage_gain),
+            },
+            matters=units_that_matter,
             is_greedy=bool(model.is_greedy(observation)[0]),
         )
 
     def describe_answer(self, text: Text, row: Mapping[str, Any]) -> HighlightedText:
-        """A prompt and its answer in words, without a score; arguments as :meth:`explain`."""
+        """Describe a prompt and its answer in words, without scores.
+
+        Args:
+            text: The prompt and the answer as tokens.
+            row: The row of the data from which the text was encoded.
+
+        Returns:
+            The prompt with its answer.
+        """
         prompt = split_prompt(row)
-        answer = [*compress(text.inputs["input_ids"], text.inputs["labelled"])]
-        decoded = self.tokenizer.decode(answer, clean_up_tokenization_spaces=False)
-        said, expected = str(decoded).strip(), row.get("expected")
-        is_right = None
-        if expected is not None:
-            is_right = expected.lower() in said.lower()
-        if row.get("is_cut") and len(answer) == sum(row["labelled"]):
-            said = f"{said} …"
+        answer_ids = [*compress(text.inputs["input_ids"], text.inputs["labelled"])]
+        answer = str(self.tokenizer.decode(answer_ids, clean_up_tokenization_spaces=False)).strip()
+        expected = row.get("expected")
+        is_correct = None if expected is None else expected.lower() in answer.lower()
+        is_whole_answer = len(answer_ids) == sum(row["labelled"])
+        if row.get("is_cut") and is_whole_answer:
+            answer = f"{answer} …"
         return HighlightedText(
             example_id=text.example_id,
             tokens=prompt.units,
-            predicted=said,
+            predicted=answer,
             probability=None,
             label=expected,
-            correct=is_right,
+            correct=is_correct,
             scores={},
             glued=prompt.glued,
             attention_of=self.attention_of,
@@ -411,61 +471,76 @@ class Explainer:
             unit=self.model.unit,
         )
 
-    def _importances(self, observation: Observation) -> dict[str, Tensor]:
-        """Gradient × input, and what leaving a token out changes; both signed.
+    def _compute_importances(self, observation: Observation) -> dict[str, Tensor]:
+        """Compute signed gradient × input and leave-one-out, each `[batch, keys]`.
 
-        Their sizes are those that ``correlation`` ranks.
+        The test ``correlation`` ranks units by their absolute values.
         """
-        found: dict[str, Tensor] = {}
+        importances: dict[str, Tensor] = {}
         entries = observation.get_target_classes(None)
         if self.model.prediction.is_number:
-            entries = entries - entries % 2  # + is a larger number
-        if self._uses(Differentiable):
+            # A positive score of a number always stands for a larger number.
+            entries = entries - entries % 2
+        if self._can_compute(Differentiable):
             model = self.model.require(Differentiable, self.site)
-            found["gradient"] = model.compute_gradient_times_input(observation, entries)
-        if self._uses(EditableInputs):
-            size = observation.compute_leave_one_out_importance()
-            found["leave_one_out"] = size * _compute_signs(observation, entries)
-        return found
+            importances["gradient"] = model.compute_gradient_times_input(observation, entries)
+        if self._can_compute(EditableInputs):
+            output_change = observation.compute_leave_one_out_importance()
+            importances["leave_one_out"] = output_change * _compute_signs(observation, entries)
+        return importances
 
-    def _uses(self, capability: type) -> bool:
-        """Whether importances are asked for, and the model can do what they need."""
+    def _can_compute(self, capability: type) -> bool:
+        """Return whether importances are requested and the model has a capability for them."""
         return self.has_importances and self.model.lacks(capability, self.site) is None
 
-    def _speaks_for(self, observation: Observation) -> str:
+    def _name_explained_class(self, observation: Observation) -> str:
+        """Return the name of the outcome that positive scores support."""
         if self.model.prediction.is_number:
             return "a larger number"
-        if observation.explained_class is None:
+        explained_class = observation.explained_class
+        if explained_class is None:
             return ""
         names = self.model.prediction.target_names
-        known = observation.explained_class < len(names)
-        return names[observation.explained_class] if known else str(observation.explained_class)
+        has_name = explained_class < len(names)
+        return names[explained_class] if has_name else str(explained_class)
 
 
 def _compute_signs(observation: Observation, entries: Tensor) -> Tensor:
-    """Returns 1 where the entries' sum is less without a unit, else −1: [batch, keys]."""
-    probs = observation.probs
-    without = observation.leave_one_out
-    flat = entries.reshape(len(probs), -1)
-    total = torch.zeros_like(probs).scatter(-1, flat, 1.0)
-    is_large = (probs * total).sum(-1) > 0.5
+    """Compute whether each unit supports the target outcomes.
+
+    Args:
+        observation: Observation of a batch.
+        entries: Indices of the target outcomes, int `[batch]` or `[batch, parts]`.
+
+    Returns:
+        1 if the probability of the targets falls when the unit is removed, else −1,
+        `[batch, keys]`.
+    """
+    probs, probs_without_unit = observation.probs, observation.leave_one_out
+    is_target = torch.zeros_like(probs).scatter(-1, entries.reshape(len(probs), -1), 1.0)
+    # Both probabilities are shifted alike, which keeps the digits of differences near 1.
+    is_large = (probs * is_target).sum(-1) > 0.5
     before = compute_shifted_probability(probs, entries, is_large)[:, None]
-    each = entries[:, None]
+    entries_by_unit = entries[:, None]
     if entries.dim() == 1:
-        each = each.expand(without.shape[:2])
-    after = compute_shifted_probability(without, each, is_large[:, None])
-    speaks_for_less = after > before
-    return torch.where(speaks_for_less, -1.0, 1.0).to(probs)
+        entries_by_unit = entries_by_unit.expand(probs_without_unit.shape[:2])
+    after = compute_shifted_probability(probs_without_unit, entries_by_unit, is_large[:, None])
+    return torch.where(after > before, -1.0, 1.0).to(probs)
 
 
 def _to_floats(values: Tensor) -> tuple[float, ...]:
+    """Convert a tensor `[n]` to a tuple of n floats."""
     return tuple(values.detach().double().tolist())
 
 
 def choose_model_attention(model: AttentionModelBase) -> tuple[Site, str]:
-    """The attention that stands for a model, and which it is in words.
+    """Choose the attention that represents a model: the only head, or the mean over all heads.
 
-    The only head, or the mean of all of them.
+    Args:
+        model: The model.
+
+    Returns:
+        The site, and its description; the description is empty if there is only one head.
     """
     sites = model.sites()
     if len(sites) == 1:

@@ -1,8 +1,8 @@
-"""Scores that somebody else gave the tokens of texts, read and put at the model's units.
+"""Reads scores of another explainer, and assigns them to the units of the texts.
 
-A unit is what the model's tests explain: a token, a word of several pieces, or of a passage a
-sentence. Scores are given for every unit, for every token of the encoded text, for spans of
-characters, or of a passage for words that are quoted.
+A unit is whatever the tests explain: a token, a word of several tokens, or a sentence of a passage.
+Scores can be given for units, for the tokens of the encoded text, for spans of characters, or for
+quotations from a passage.
 """
 
 import math
@@ -26,21 +26,31 @@ from hf_attnprobe.protocol import AttentionModelBase
 
 
 WORD_START_MARKS = "Ġ▁ "
-"""What tokenizers write in front of a token that begins a word."""
+"""Characters with which tokenizers mark a token at the start of a word."""
+LIBRARY_ATTRIBUTES = (
+    ("word_attributions", "raw_input_ids"),  # captum
+    ("attributions", "elements"),  # interpreto
+    ("source_attributions", "source"),  # inseq
+    ("values", "data"),  # SHAP
+)
+"""Attributes with the scores and the tokens of a text, in the result objects of libraries."""
 
 
 @dataclass(frozen=True)
 class UserScores:
-    """The scores of one text.
+    """Scores of one text.
 
     Attributes:
-        values: in the order of the text.
-        spans: start and end of what each is of, in characters; None: of units, or of tokens.
-        tokens: what each is of, as its author's tokenizer writes it; None where not said.
-        sources: the words of the passage that each is of; units without any have 0.
+        values: The scores in the order of the text.
+        spans: Start and end, in characters, of the part of the text that each score belongs to;
+            None for scores of units or tokens.
+        tokens: Token that each score belongs to, as the tokenizer of the explainer writes it; None
+            if unknown.
+        sources: Quotation from the passage that each score belongs to; None for other scores. Units
+            that are not quoted have the score 0.
 
     Raises:
-        AttnProbeError: other numbers of spans, tokens or sources than of scores.
+        AttnProbeError: If the numbers of scores and of spans, tokens or sources differ.
     """
 
     values: Sequence[float]
@@ -49,54 +59,81 @@ class UserScores:
     sources: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
-        n = len(self.values)
+        n_scores = len(self.values)
         for name in ("spans", "tokens", "sources"):
-            given = getattr(self, name)
-            if given is not None and len(given) != n:
+            items = getattr(self, name)
+            if items is not None and len(items) != n_scores:
                 raise AttnProbeError(
-                    f"expected as many {name} as scores of a text, {n}, got {len(given)}"
+                    f"expected as many {name} as scores of a text, {n_scores}, got {len(items)}"
                 )
 
 
-# --- reading ----------------------------------------------------------------------------------
+# --- Reading scores ------------------------------------------------------------------------------
 
 
-def read_scores(given: Any, ids: Sequence[int]) -> dict[int, UserScores]:
-    """Scores by the id of their text.
+def read_scores(scores: Any, ids: Sequence[int]) -> dict[int, UserScores]:
+    """Read the scores of texts.
 
     Args:
-        given: a file (csv, tsv, json, jsonl, parquet) with a row per score, or a row per text with lists; a
-            mapping by id; or one object per text in their order: numbers, or what captum
+        scores: One of:
+
+            - a file (csv, tsv, json, jsonl, parquet) with one row per score, or with one row per
+              text that contains lists;
+            - a mapping from ids to the scores of a text;
+            - one object per text, in the order of the texts.
+
+            The scores of a text are a sequence of numbers, or the result of captum
             (``VisualizationDataRecord``), SHAP (``Explanation``), inseq
-            (``FeatureAttributionOutput``) or interpreto (``AttributionOutput``) return, or a
-            table with the columns Score and Source, as ContextCite's.
-        ids: of the texts in their order.
+            (``FeatureAttributionOutput``) or interpreto (``AttributionOutput``), or a table with
+            the columns Score and Source, such as that of ContextCite.
+        ids: Ids of the texts in their order.
+
+    Returns:
+        The scores by the id of the text.
 
     Raises:
-        AttnProbeError: a file that cannot be read, or another number of objects than texts.
+        AttnProbeError: If a file cannot be read, or if the number of objects is not that of the
+            texts.
     """
-    if isinstance(given, str | Path):
-        return _read_score_file(Path(given))
-    if isinstance(given, Mapping):
-        return {_parse_id(k): parse_scores(one, k) for k, one in given.items()}
+    if isinstance(scores, str | Path):
+        return _read_score_file(Path(scores))
+    if isinstance(scores, Mapping):
+        return {
+            _parse_id(example_id): parse_scores(text_scores, example_id)
+            for example_id, text_scores in scores.items()
+        }
     try:
-        several = [*getattr(given, "sequence_attributions", given)]
+        # The result of inseq holds one object per text in an attribute.
+        all_scores = [*getattr(scores, "sequence_attributions", scores)]
     except TypeError as error:
         raise AttnProbeError(
             "expected scores as a file, as a mapping by id or as a list with those of each text, "
-            f"got {type(given).__name__}"
+            f"got {type(scores).__name__}"
         ) from error
-    if len(several) != len(ids):
+    if len(all_scores) != len(ids):
         raise AttnProbeError(
-            f"expected scores of {len(ids)} texts, got those of {len(several)}; give them in "
+            f"expected scores of {len(ids)} texts, got those of {len(all_scores)}; give them in "
             "the order of the texts, or by id"
         )
-    return {k: parse_scores(one, k) for k, one in zip(ids, several, strict=True)}
+    return {
+        example_id: parse_scores(text_scores, example_id)
+        for example_id, text_scores in zip(ids, all_scores, strict=True)
+    }
 
 
 @dataclass(frozen=True)
 class ScoreRow:
-    """A row of a file of scores: of a unit, of a span of characters, or lists of a whole text."""
+    """A row of a file of scores: a single score, or lists with all scores of a text.
+
+    Attributes:
+        id: Id of the text.
+        score: Score, or list of scores.
+        unit: Index of the unit that each score belongs to.
+        start: Start, in characters, of the span that each score belongs to.
+        end: End of this span, exclusive.
+        token: Token that each score belongs to.
+        source: Quotation that each score belongs to.
+    """
 
     id: int
     score: float | tuple[float, ...]
@@ -108,193 +145,217 @@ class ScoreRow:
 
 
 SCORE_COLUMNS = [field.name for field in fields(ScoreRow)]
+"""Columns of a file of scores."""
 
 
 def _parse_id(value: Any) -> int:
-    """The id of a text, a whole number or its digits."""
+    """Parse the id of a text: a whole number, or a string of digits."""
     if not isinstance(value, int | np.integer | str) or not str(value).isdecimal():
-        raise AttnProbeError(f"expected whole numbers as id of texts with scores, got {value!r}")
+        raise AttnProbeError(f"expected whole numbers as ids of texts with scores, got {value!r}")
     return int(value)
 
 
 def _read_score_file(file: Path) -> dict[int, UserScores]:
-    """The scores in a file, by the id of their text."""
+    """Read a file of scores, and return the scores by the id of the text."""
     if not is_data_file(file):
         raise AttnProbeError(f"expected scores in a file {' or '.join(FILE_FORMATS)}, got {file}")
     try:
         table = read_data_file(file, string_columns=["token", "source"])
     except (OSError, ValueError) as error:
-        raise AttnProbeError(f"cannot read the scores in {file} ({error}); mend them") from error
-    known = [name for name in SCORE_COLUMNS if name in table.column_names]
-    if not {"id", "score"} <= {*known}:
+        raise AttnProbeError(f"cannot read the scores in {file} ({error}); correct them") from error
+    columns = [name for name in SCORE_COLUMNS if name in table.column_names]
+    if not {"id", "score"} <= {*columns}:
         raise AttnProbeError(
-            "expected the columns id and score, and unit, or start and end of a span of "
-            "characters, or source, words of the passage; token besides; "
+            "expected the columns id and score, with either unit, or start and end of a span of "
+            "characters, or source (a quotation from the passage), and optionally token; but "
             f"{file} has {', '.join(table.column_names)}; rename them"
         )
-    of_texts: dict[int, list[ScoreRow]] = {}
-    for number, values in enumerate(table.select_columns(known).to_list()):
-        there = {name: value for name, value in values.items() if value is not None}
-        row = parse_plain(ScoreRow, there, f"mend row {number} of {file}")
-        of_texts.setdefault(row.id, []).append(row)
-    return {k: _merge_rows(k, rows) for k, rows in of_texts.items()}
+    rows_by_id: dict[int, list[ScoreRow]] = {}
+    for row_index, cells in enumerate(table.select_columns(columns).to_list()):
+        values = {name: value for name, value in cells.items() if value is not None}
+        row = parse_plain(ScoreRow, values, f"correct row {row_index} of {file}")
+        rows_by_id.setdefault(row.id, []).append(row)
+    return {example_id: _merge_rows(example_id, rows) for example_id, rows in rows_by_id.items()}
 
 
 def _merge_rows(example_id: int, rows: Sequence[ScoreRow]) -> UserScores:
-    """The scores of one text, each in a row of its own or all in the lists of one."""
-    cells = {name: pd.Series([getattr(row, name) for row in rows]) for name in SCORE_COLUMNS[1:]}
-    each = {n: one.explode(ignore_index=True) for n, one in cells.items()}
-    table = pd.DataFrame(each, dtype=object)
-    table = table.dropna(axis="columns", how="all")
+    """Merge the rows of one text, which hold one score each or all scores as lists."""
+    columns = {}
+    for name in SCORE_COLUMNS[1:]:
+        cells = pd.Series([getattr(row, name) for row in rows])
+        columns[name] = cells.explode(ignore_index=True)
+    table = pd.DataFrame(columns, dtype=object).dropna(axis="columns", how="all")
     if "score" not in table:
         raise _make_score_error(example_id, "numbers", "none")
     for name in table.columns.drop("score", errors="ignore"):
         if table[name].isna().any():
-            n = table[name].count()
-            raise _make_score_error(example_id, f"a {name} for each score", f"{n} for {len(table)}")
+            n_values = table[name].count()
+            raise _make_score_error(
+                example_id, f"a {name} for each score", f"{n_values} for {len(table)}"
+            )
     if "unit" in table:
         table = table.sort_values("unit", kind="stable")
         if [*table.unit] != [*range(len(table))]:
             raise _make_score_error(
                 example_id,
-                "units numbered from 0, each once (a score of 0 for one not chosen)",
+                "every unit once, numbered from 0 (use the score 0 for units without a score)",
                 f"{[*table.unit][:5]}…",
             )
     spans = None
     if "unit" not in table and {"start", "end"} <= {*table}:
         spans = [*zip(table.start, table.end, strict=True)]
-    words = ([*table[n]] if n in table else None for n in ("token", "source"))
-    return UserScores([*table.score], spans, *words)
+    tokens = [*table.token] if "token" in table else None
+    sources = [*table.source] if "source" in table else None
+    return UserScores([*table.score], spans, tokens, sources)
 
 
-def parse_scores(one: Any, example_id: Any) -> UserScores:
-    """The scores of one text in numbers, or in the object of a library.
+def parse_scores(scores: Any, example_id: Any) -> UserScores:
+    """Parse the scores of one text.
+
+    Args:
+        scores: A sequence of numbers, or an object of a library; see :func:`read_scores`.
+        example_id: Id of the text, for error messages.
+
+    Returns:
+        The scores.
 
     Raises:
-        AttnProbeError: other than one number for each token.
+        AttnProbeError: If there is not exactly one number for each token.
     """
-    if isinstance(one, UserScores):
-        return one
-    table = getattr(one, "data", one)  # of a table with colours
+    if isinstance(scores, UserScores):
+        return scores
+    # A table with colours, as pandas displays it, keeps the plain table in an attribute.
+    table = getattr(scores, "data", scores)
     if isinstance(table, pd.DataFrame) and {"Score", "Source"} <= {*table}:
         return UserScores([*table.Score], sources=[*table.Source])
-    values, tokens = one, None
-    for scores, words in LIBRARY_ATTRIBUTES:
-        found = getattr(one, scores, None)
-        if found is not None and not callable(found) and hasattr(one, words):
-            values, tokens = found, getattr(one, words)
+    values, tokens = scores, None
+    for score_attribute, token_attribute in LIBRARY_ATTRIBUTES:
+        library_scores = getattr(scores, score_attribute, None)
+        is_value = library_scores is not None and not callable(library_scores)
+        if is_value and hasattr(scores, token_attribute):
+            values, tokens = library_scores, getattr(scores, token_attribute)
             break
-    if hasattr(values, "detach"):
-        values = values.detach().cpu()
-        values = values if values.is_complex() else values.double()
-    try:
-        array = np.asarray(values)
-    except ValueError as error:  # of lists of several lengths
-        raise _make_score_error(
-            example_id, "a score for each token", "lists of several lengths"
-        ) from error
-    if array.dtype.kind not in "fiu":
-        raise _make_score_error(
-            example_id,
-            "a list of numbers",
-            f"{type(one).__name__} of {array.dtype}",
-        )
-    if array.ndim == 2 and 1 in array.shape:
-        array = array.reshape(-1)
-    if array.ndim != 1:
-        shape = " × ".join(map(str, array.shape))
-        raise _make_score_error(
-            example_id,
-            "a score for each token",
-            f"{shape}; choose one class, and one step",
-        )
+    array = _convert_to_vector(values, type(scores).__name__, example_id)
     if tokens is not None:
         tokens = [str(getattr(token, "token", token)) for token in tokens]
     return UserScores(array.tolist(), None, tokens)
 
 
-LIBRARY_ATTRIBUTES = (
-    ("word_attributions", "raw_input_ids"),  # captum
-    ("attributions", "elements"),  # interpreto
-    ("source_attributions", "source"),  # inseq
-    ("values", "data"),  # SHAP
-)
-"""Where libraries keep scores and tokens of a text."""
+def _convert_to_vector(values: Any, type_name: str, example_id: Any) -> np.ndarray:
+    """Convert numbers, or a tensor with a single dimension larger than 1, to a vector.
+
+    Args:
+        values: The numbers.
+        type_name: Type of the object that contains them, for error messages.
+        example_id: Id of the text, for error messages.
+
+    Returns:
+        The numbers, `[n]`.
+    """
+    if hasattr(values, "detach"):
+        values = values.detach().cpu()
+        # NumPy has no bfloat16, and complex numbers are refused below.
+        values = values if values.is_complex() else values.double()
+    try:
+        array = np.asarray(values)
+    except ValueError as error:
+        raise _make_score_error(
+            example_id, "a score for each token", "lists of several lengths"
+        ) from error
+    if array.dtype.kind not in "fiu":
+        raise _make_score_error(example_id, "a list of numbers", f"{type_name} of {array.dtype}")
+    if array.ndim == 2 and 1 in array.shape:
+        array = array.reshape(-1)
+    if array.ndim != 1:
+        shape = " × ".join(map(str, array.shape))
+        raise _make_score_error(
+            example_id, "a score for each token", f"{shape}; choose one class, and one step"
+        )
+    return array
 
 
 def _make_score_error(example_id: Any, expected: str, got: str) -> AttnProbeError:
+    """Make the error for unsuitable scores of a text."""
     return AttnProbeError(f"scores of text {example_id}: expected {expected}, got {got}")
 
 
-# --- putting them at the units ------------------------------------------------------------------
+# --- Assigning scores to units -------------------------------------------------------------------
 
 
 def attach_scores(
     texts: Sequence[Text],
-    given: Mapping[int, UserScores],
+    scores_by_id: Mapping[int, UserScores],
     adapter: AttentionModelBase,
     tokenizer: PreTrainedTokenizerBase,
-    strings: Mapping[int, str],
+    string_by_id: Mapping[int, str],
 ) -> list[Text]:
-    """The texts with a score at the first token of each unit.
+    """Attach a score to the first token of every unit of the texts.
 
     Args:
-        strings: the texts in characters, by id.
+        texts: The texts as tokens.
+        scores_by_id: User-provided scores, by the id of the text.
+        adapter: The audited model.
+        tokenizer: Tokenizer of the model.
+        string_by_id: The original texts, by their ids.
+
+    Returns:
+        The texts with their scores.
 
     Raises:
-        AttnProbeError: a text without scores, of other length or tokens, or with a score that
-            is no number.
+        AttnProbeError: If a text has no scores, if a score is not finite, or if the scores do not
+            fit the units of their text.
     """
-    missing = [text.example_id for text in texts if text.example_id not in given]
+    missing = [text.example_id for text in texts if text.example_id not in scores_by_id]
     if missing:
         raise AttnProbeError(
-            f"expected scores of all {len(texts)} texts, {len(missing)} have none, such as "
-            f"text {missing[0]}; give them, or name fewer texts by --test-limit"
+            f"expected scores of all {len(texts)} texts, but {len(missing)} have none, such as "
+            f"text {missing[0]}; provide them, or audit fewer texts with --test-limit"
         )
-    aligned = []
+    texts_with_scores = []
     for text in texts:
-        scores = given[text.example_id]
-        for place, value in enumerate(scores.values):
+        scores = scores_by_id[text.example_id]
+        for index, value in enumerate(scores.values):
             if not math.isfinite(value):
-                raise _make_score_error(text.example_id, "numbers", f"{value} at place {place}")
+                raise _make_score_error(text.example_id, "numbers", f"{value} at position {index}")
         units = _list_unit_tokens(text, adapter, tokenizer)
         if scores.sources is not None:
-            values = _sum_quoted_scores(text, scores, units, tokenizer)
+            unit_scores = _sum_quoted_scores(text, scores, units, tokenizer)
         elif scores.spans is None:
-            written = tokenizer.convert_ids_to_tokens(text.inputs["input_ids"])
-            values = _sum_token_scores(text, scores, units, written)
+            model_tokens = tokenizer.convert_ids_to_tokens(text.inputs["input_ids"])
+            unit_scores = _sum_token_scores(text, scores, units, model_tokens)
         else:
-            string = strings.get(text.example_id, "")
-            values = _sum_span_scores(
-                text,
-                scores,
-                _find_unit_spans(text, units, tokenizer, string),
-                string,
-            )
-        by_token = [0.0] * text.n_tokens
-        for unit, value in zip(units, values, strict=True):
-            by_token[unit[0]] = value
-        aligned.append(replace(text, scores=by_token))
-    return aligned
+            string = string_by_id.get(text.example_id, "")
+            unit_spans = _find_unit_spans(text, units, tokenizer, string)
+            unit_scores = _sum_span_scores(text, scores, unit_spans, string)
+        token_scores = [0.0] * text.n_tokens
+        for unit, unit_score in zip(units, unit_scores, strict=True):
+            token_scores[unit[0]] = unit_score
+        texts_with_scores.append(replace(text, scores=token_scores))
+    return texts_with_scores
 
 
 def _list_unit_tokens(
     text: Text, adapter: AttentionModelBase, tokenizer: PreTrainedTokenizerBase
 ) -> list[list[int]]:
-    """The tokens of every unit that is explained, in order."""
+    """List the token positions of every explained unit, in the order of the text."""
     batch = collate(adapter, [text], tokenizer.pad_token_id or 0)
-    if "unit_ids" in text.inputs:  # of a passage: a key is a unit
-        unit_of = text.inputs["unit_ids"]
+    # In a passage, the keys of the model are units instead of tokens.
+    if "unit_ids" in text.inputs:
+        unit_of_token = text.inputs["unit_ids"]
     elif batch.content_mask.shape[1] != text.n_tokens:
         raise AttnProbeError(
-            "expected a model that attends to the tokens of one text, to judge scores of tokens"
+            "scores of tokens can be evaluated only for a model that attends to the tokens of one "
+            "text"
         )
     elif "units" in batch.inputs:
-        unit_of = batch.inputs["units"][0].tolist()
+        unit_of_token = batch.inputs["units"][0].tolist()
     else:
-        unit_of = [*range(text.n_tokens)]
-    explained = batch.content_mask[0].nonzero()[:, 0].tolist()
-    return [[k for k, unit in enumerate(unit_of) if unit == number] for number in explained]
+        unit_of_token = [*range(text.n_tokens)]
+    explained_units = batch.content_mask[0].nonzero()[:, 0].tolist()
+    return [
+        [position for position, unit in enumerate(unit_of_token) if unit == explained_unit]
+        for explained_unit in explained_units
+    ]
 
 
 def _find_unit_spans(
@@ -303,11 +364,12 @@ def _find_unit_spans(
     tokenizer: PreTrainedTokenizerBase,
     string: str,
 ) -> list[tuple[int, int]]:
-    """Where every unit starts and ends."""
-    if {"segment_ids", "unit_ids"} & {*text.inputs} or not tokenizer.is_fast:
+    """Find the start and end of every unit in characters."""
+    has_several_parts = bool({"segment_ids", "unit_ids"} & {*text.inputs})
+    if has_several_parts or not tokenizer.is_fast:
         raise AttnProbeError(
-            "expected scores by unit, or of a passage by source, the words themselves: spans of "
-            "characters are of single texts, whose tokens a fast tokenizer places"
+            "scores of spans of characters need single texts and a fast tokenizer; give scores by "
+            "unit, or for a passage by source (quotations)"
         )
     offsets = tokenizer(string, return_offsets_mapping=True, verbose=False)["offset_mapping"]
     return [strip_span(string, offsets[unit[0]][0], offsets[unit[-1]][1]) for unit in units]
@@ -317,36 +379,63 @@ def _sum_token_scores(
     text: Text,
     scores: UserScores,
     units: Sequence[Sequence[int]],
-    written: Sequence[str],
+    model_tokens: Sequence[str],
 ) -> list[float]:
-    """A score for each unit; those of the pieces of a word are added up.
+    """Sum the scores of the tokens of every unit.
+
+    The number of scores decides whether they belong to all tokens of the text, to the tokens of
+    units, or to units.
 
     Args:
-        written: every token of the text.
+        text: The text as tokens.
+        scores: The scores.
+        units: Token positions of every unit.
+        model_tokens: All tokens of the text, as the model's tokenizer writes them.
+
+    Returns:
+        One score per unit.
     """
-    pieces = [[place] for unit in units for place in unit]
-    known: dict[int, Sequence[Sequence[int]]]
-    known = {
-        text.n_tokens: [[k] for k in range(text.n_tokens)],
-        len(pieces): pieces,
+    unit_tokens = [[position] for unit in units for position in unit]
+    all_tokens = [[position] for position in range(text.n_tokens)]
+    # If two of the lengths are equal, the later entry replaces the earlier one.
+    scored_parts_by_length: dict[int, Sequence[Sequence[int]]] = {
+        text.n_tokens: all_tokens,
+        len(unit_tokens): unit_tokens,
     }
-    known[len(units)] = units
-    if len(scores.values) not in known:
-        lengths = " or ".join(map(str, sorted(known)))
+    scored_parts_by_length[len(units)] = units
+    if len(scores.values) not in scored_parts_by_length:
+        lengths = " or ".join(map(str, sorted(scored_parts_by_length)))
         raise _make_score_error(text.example_id, f"{lengths} of them", f"{len(scores.values)}")
-    places = known[len(scores.values)]
-    named = [] if scores.tokens is None else zip(places, scores.tokens, strict=True)
-    for tokens, token in named:
-        own = [written[k] for k in tokens]
-        special = text.inputs.get("special_tokens_mask")
-        if not (special and special[tokens[0]]) and _remove_marks([token]) != _remove_marks(own):
+    scored_parts = scored_parts_by_length[len(scores.values)]
+    if scores.tokens is not None:
+        _check_tokens(text, scored_parts, scores.tokens, model_tokens)
+    score_by_first_token = {
+        positions[0]: value for positions, value in zip(scored_parts, scores.values, strict=True)
+    }
+    return [sum(score_by_first_token.get(token, 0.0) for token in unit) for unit in units]
+
+
+def _check_tokens(
+    text: Text,
+    scored_parts: Sequence[Sequence[int]],
+    user_tokens: Sequence[str],
+    model_tokens: Sequence[str],
+) -> None:
+    """Raise AttnProbeError if the tokens of the scores are not those of the model."""
+    special_mask = text.inputs.get("special_tokens_mask")
+    for positions, user_token in zip(scored_parts, user_tokens, strict=True):
+        if special_mask and special_mask[positions[0]]:
+            continue
+        part_tokens = [model_tokens[position] for position in positions]
+        if _remove_marks([user_token]) != _remove_marks(part_tokens):
             raise _make_score_error(
-                text.example_id,
-                f"those of the token {''.join(own)!r}",
-                repr(token),
+                text.example_id, f"those of the token {''.join(part_tokens)!r}", repr(user_token)
             )
-    at = {tokens[0]: value for tokens, value in zip(places, scores.values, strict=True)}
-    return [sum(at.get(token, 0.0) for token in unit) for unit in units]
+
+
+def _remove_marks(tokens: Iterable[str]) -> str:
+    """Join tokens without the marks of their tokenizer, in lower case."""
+    return "".join(token.removeprefix("##").strip(WORD_START_MARKS) for token in tokens).casefold()
 
 
 def _sum_quoted_scores(
@@ -355,61 +444,77 @@ def _sum_quoted_scores(
     units: Sequence[Sequence[int]],
     tokenizer: PreTrainedTokenizerBase,
 ) -> list[float]:
-    """The sum of the scores of what is quoted of each unit, or of what it is a part of."""
-    ids, found = text.inputs["input_ids"], [0.0] * len(units)
-    said = (tokenizer.decode([ids[k] for k in unit]) for unit in units)
-    written = [str(words).strip() for words in said]
+    """Sum the scores of the quotations that are part of each unit, or that contain it.
+
+    Args:
+        text: The text as tokens.
+        scores: The scores with their quotations.
+        units: Token positions of every unit.
+        tokenizer: Tokenizer of the model.
+
+    Returns:
+        One score per unit.
+    """
+    ids = text.inputs["input_ids"]
+    unit_strings = [
+        str(tokenizer.decode([ids[position] for position in unit])).strip() for unit in units
+    ]
+    unit_scores = [0.0] * len(units)
     for source, value in zip(scores.sources or (), scores.values, strict=True):
-        quoted = source.strip()
-        meant = [k for k, u in enumerate(written) if quoted in u or u in quoted]
-        if not quoted or not meant:
-            raise _make_score_error(text.example_id, "words of its passage", repr(quoted))
-        for k in meant:
-            found[k] += value
-    return found
-
-
-def _remove_marks(tokens: Iterable[str]) -> str:
-    """Tokens without what their tokenizer marks them with."""
-    return "".join(token.removeprefix("##").strip(WORD_START_MARKS) for token in tokens).casefold()
+        quotation = source.strip()
+        quoted_units = [
+            index
+            for index, unit_string in enumerate(unit_strings)
+            if quotation in unit_string or unit_string in quotation
+        ]
+        if not quotation or not quoted_units:
+            raise _make_score_error(text.example_id, "words of its passage", repr(quotation))
+        for index in quoted_units:
+            unit_scores[index] += value
+    return unit_scores
 
 
 def _sum_span_scores(
     text: Text,
     scores: UserScores,
-    units: Sequence[tuple[int, int]],
+    unit_spans: Sequence[tuple[int, int]],
     string: str,
 ) -> list[float]:
-    """The sum of the scores of spans inside a unit, or the score of the span around it.
+    """Sum the scores of the spans inside each unit, or take the score of the span around it.
 
     Args:
-        units: where each starts and ends, in characters.
+        text: The text as tokens.
+        scores: The scores with their spans.
+        unit_spans: Start and end of every unit in characters.
+        string: The original text.
+
+    Returns:
+        One score per unit.
     """
-    given = scores.spans or ()
-    ends = [0, *chain.from_iterable(sorted(given)), len(string)]
-    if ends != sorted(ends) or any(first == last for first, last in given):
-        wanted = f"spans of its {len(string)} characters, none over another"
-        raise _make_score_error(text.example_id, wanted, f"{[*given][:5]}…")
-    spans = [strip_span(string, *span) for span in given]
-    found = []
-    for start, end in units:
-        said = f"{string[start:end]!r}, characters {start} to {end}"
-        inside = []
-        for (first, last), value in zip(spans, scores.values, strict=True):
-            if last <= start or end <= first:
+    raw_spans = scores.spans or ()
+    boundaries = [0, *chain.from_iterable(sorted(raw_spans)), len(string)]
+    if boundaries != sorted(boundaries) or any(start == end for start, end in raw_spans):
+        raise _make_score_error(
+            text.example_id,
+            f"spans of its {len(string)} characters that are not empty and do not overlap",
+            f"{[*raw_spans][:5]}…",
+        )
+    spans = [strip_span(string, *span) for span in raw_spans]
+    unit_scores = []
+    for unit_start, unit_end in unit_spans:
+        unit_name = f"{string[unit_start:unit_end]!r}, characters {unit_start} to {unit_end}"
+        overlapping_scores = []
+        for (start, end), value in zip(spans, scores.values, strict=True):
+            if end <= unit_start or unit_end <= start:
                 continue
-            is_around, is_inside = (
-                first <= start and end <= last,
-                start <= first and last <= end,
-            )
-            if not (is_around or is_inside):
+            contains_unit = start <= unit_start and unit_end <= end
+            is_inside_unit = unit_start <= start and end <= unit_end
+            if not (contains_unit or is_inside_unit):
                 raise _make_score_error(
-                    text.example_id,
-                    f"spans that do not cut {said}",
-                    f"{first} to {last}",
+                    text.example_id, f"spans that do not cut {unit_name}", f"{start} to {end}"
                 )
-            inside.append(value)
-        if not inside:
-            raise _make_score_error(text.example_id, f"a span of {said}", "none")
-        found.append(sum(inside))
-    return found
+            overlapping_scores.append(value)
+        if not overlapping_scores:
+            raise _make_score_error(text.example_id, f"a span of {unit_name}", "none")
+        unit_scores.append(sum(overlapping_scores))
+    return unit_scores

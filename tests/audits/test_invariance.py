@@ -10,7 +10,7 @@ import torch
 
 from hf_attnprobe import audit
 from hf_attnprobe.cli import main
-from hf_attnprobe.statistics.summary import PREDICTION
+from hf_attnprobe.statistics.summary import PREDICTION_TEST
 from hf_attnprobe.storage.rows import read_rows
 from tests.helpers import tiny_models
 from tests.helpers.audit_by_name import audit_by_name
@@ -116,7 +116,7 @@ def test_tests_added_later(rows_of, usual, examples, tmp_path):
     assert_same(found, usual)
     assert_same(read_rows(tmp_path / "rows"), found)
     only = rows_of(examples, tests=["correlation"], output_dir=tmp_path)
-    assert parts(tmp_path) == after and set(only.test) == {"correlation", PREDICTION}
+    assert parts(tmp_path) == after and set(only.test) == {"correlation", PREDICTION_TEST}
 
 
 def test_texts_added_later(rows_of, usual, examples, tmp_path):

@@ -9,7 +9,7 @@ import torch
 
 from hf_attnprobe import AttnProbeError, AuditOptions, Data, Permutation, audit
 from hf_attnprobe.audits import runner as sweeps
-from hf_attnprobe.core.hardware import PeakMemory, in_halves, is_out_of_memory
+from hf_attnprobe.core.hardware import PeakMemory, is_out_of_memory, run_with_halving
 from hf_attnprobe.storage.rows import read_rows
 from tests.helpers.compare_rows import by_place
 
@@ -62,7 +62,7 @@ def test_a_text_that_does_not_fit_by_itself_is_one_line(checkpoint, reviews_fold
     run = run_python("-c", SMALL, checkpoint, reviews_folder, 150_000_000, 100_000)
     assert run.code == 1
     last = run.err.strip().splitlines()[-1]
-    assert "AttnProbeError: expected memory for text" in last and "it ran out" in last
+    assert "AttnProbeError: memory ran out for text" in last
 
 
 ROOM = 100  # padded tokens that a made-up device holds
@@ -145,7 +145,7 @@ def test_other_errors_are_not_taken_for_it():
         raise RuntimeError("shapes cannot be multiplied")
 
     with pytest.raises(RuntimeError, match="multiplied"):
-        list(in_halves([1, 2], fails))
+        list(run_with_halving([1, 2], fails))
 
 
 def test_the_peak_counts_what_is_alive_at_once():
@@ -162,11 +162,11 @@ def test_the_peak_counts_what_is_alive_at_once():
 def test_of_a_long_search_the_first_operations_are_counted():
     ran = []
     with PeakMemory() as memory:
-        with memory.of(10):
+        with memory.limit_operations(10):
             for k in range(100):
                 torch.zeros(10 + k)
                 ran.append(k)
         torch.zeros(100)
     assert len(ran) == 10 and memory.peak == 400  # and afterwards everything counts again
-    with PeakMemory(), memory.of(5), pytest.raises(RuntimeError, match="of its own"):
+    with PeakMemory(), memory.limit_operations(5), pytest.raises(RuntimeError, match="of its own"):
         raise RuntimeError("of its own")

@@ -259,11 +259,11 @@ def no_span(k, values, text):
     ("change", "message"),
     [
         (longer, r"scores of text 7: expected \d+.* of them, got \d+$"),
-        (not_a_number, r"scores of text 7: expected numbers, got nan at place \d+$"),
+        (not_a_number, r"scores of text 7: expected numbers, got nan at position \d+$"),
         (other_tokens, r"scores of text 7: expected those of the token '\w+', got 'other'$"),
         (cut_spans, r"scores of text 7: expected spans that do not cut '\w+', .* got 1 to \d+$"),
         (no_span, r"scores of text 7: expected a span of '\w+', characters .*, got none$"),
-        (lambda *_: None, r"expected scores of all 60 texts, 1 have none, such as text 7; "),
+        (lambda *_: None, r"expected scores of all 60 texts, but 1 have none, such as text 7; "),
     ],
 )
 def test_what_does_not_fit_is_said_in_a_line_with_the_text(drawn, change, message):
@@ -311,8 +311,8 @@ def test_a_file_that_is_none_is_said(drawn, tmp_path, name, content, message):
     [
         ({5: [1.0, 2.0j]}, "expected a list of numbers"),
         ({5: torch.tensor([1.0, 2.0j])}, "expected a list of numbers"),
-        ({0.5: [1.0]}, "expected whole numbers as id"),
-        ({"a": [1.0]}, "expected whole numbers as id"),
+        ({0.5: [1.0]}, "expected whole numbers as ids"),
+        ({"a": [1.0]}, "expected whole numbers as ids"),
         ({5: 3.0}, "expected a score for each token"),
         ({5: "abc"}, "expected a list of numbers"),
         ({5: [None, None]}, "expected a list of numbers"),
@@ -482,7 +482,7 @@ def test_scores_that_do_not_fit_a_passage_are_said_in_a_line():
         ({0: [1.0] * 4, 1: [1.0, float("nan"), 2.0]}, "scores of text 1: expected numbers"),
         (
             {0: [1.0] * 4, 7: [1.0] * 3},
-            "expected scores of all 2 texts, 1 have none, such as text 1",
+            "expected scores of all 2 texts, but 1 have none, such as text 1",
         ),
         ({k: UserScores([1.0], [(0, 1)]) for k in (0, 1)}, "expected scores by unit"),
         (

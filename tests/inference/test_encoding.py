@@ -16,12 +16,12 @@ from transformers import (
     pipeline,
 )
 
-from hf_attnprobe import AttnProbeError, AuditOptions, audit, load_examples, metric_path, wrap
+from hf_attnprobe import AttnProbeError, AuditOptions, audit, load_examples, get_metric_path, wrap
 from hf_attnprobe.adapters.pretrained import PretrainedModelInfo
 from hf_attnprobe.data.examples import compute_dataset_fingerprint
 from hf_attnprobe.inference.batching import collate
 from hf_attnprobe.inference.encoding import tokenize
-from hf_attnprobe.integrations.publishing import ReadAudit, as_told
+from hf_attnprobe.integrations.publishing import LoadedAudit, summarize_audit
 from tests.helpers import tiny_models
 from tests.helpers.error_messages import refused
 
@@ -238,7 +238,7 @@ def test_an_audit_of_a_segment_is_another_audit_and_says_which(tmp_path):
         return audited(pair, rows, ["correlation", "input_erasure"], folder, segment=segment)
 
     whole, second = run(None), run("text_pair", folder=tmp_path / "out")
-    card = as_told(ReadAudit(tmp_path / "out", replace(second, examples=())), "me/pairs")
+    card = summarize_audit(LoadedAudit(tmp_path / "out", replace(second, examples=())), "me/pairs")
     assert card.has_pairs  # where no text is shown
     said, of_pairs = (" ".join(r.to_text(verbose=True).split()) for r in (second, whole))
     assert "second text of each pair" in said and "second text of each pair" not in of_pairs
@@ -254,7 +254,7 @@ def test_an_audit_of_a_segment_is_another_audit_and_says_which(tmp_path):
 
 def test_the_metric_takes_pairs_and_says_what_the_audit_says():
     model, tokenizer = make_model("bert"), make_tokenizer("bert")
-    metric = evaluate.load(metric_path())
+    metric = evaluate.load(get_metric_path())
     options = {"single_heads": False, "prune": False, "segment": "text"}
     rows = ROWS[:2]
     given = [{"text": r["premise"], "text_pair": r["hypothesis"]} for r in rows]
