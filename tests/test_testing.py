@@ -26,7 +26,7 @@ def test_transformers_keep_the_protocol(family):
     for dtype, given in ((None, None), (torch.float64, words)):
         if IN_ONE.get(family, dtype) is not dtype:
             continue
-        adapter = wrap(adapter_families.shared(family), dtype=dtype)
+        adapter = wrap(adapter_families.get_shared_model(family), dtype=dtype)
         batch = adapter_families.prepare(adapter, words=given)
         check_adapter(adapter, batch)
         adapter.self_check(batch)
@@ -44,7 +44,7 @@ def test_classifiers_keep_the_protocol(encoder, num_labels):
 
 def broken(method, change):
     """An adapter of a GPT-2 in float64 whose method answers something else."""
-    adapter = wrap(adapter_families.shared("gpt2"), dtype=torch.float64)
+    adapter = wrap(adapter_families.get_shared_model("gpt2"), dtype=torch.float64)
     original = getattr(adapter, method)
     setattr(adapter, method, lambda *a, **k: change(original(*a, **k), *a, **k))
     return adapter
@@ -84,24 +84,24 @@ def of_the_batch(observation, batch):
 
 
 BUGS = [
-    ("sites", lambda sites: [*sites, Site(7, 0)], "sites.. names layer 7 of 3"),
-    ("get_visible_keys", lambda seen, *_: seen.float(), "layer 0: visible is not bool"),
-    ("select_row", lambda row, *_: row[:, 1:], "a reading of layer 0"),
+    ("sites", lambda sites: [*sites, Site(7, 0)], "sites.. contains layer 7, but there are 3"),
+    ("get_visible_keys", lambda seen, *_: seen.float(), "layer 0: visible keys are not bool"),
+    ("select_row", lambda row, *_: row[:, 1:], "a row of layer 0"),
     ("compute_gradient_times_input", lambda slope, *_: 0 * slope, "gradient × input is 0 at every token"),
-    ("compute_attention_gradient", negated, "layer 0: attention_gradient is not that of an edit"),
-    ("compute_leave_one_out", lambda p, *_: p.roll(1, dims=1), "leave_one_out to be erase_inputs of one"),
-    ("erase_inputs", lambda probs, *_, **__: probs.flip(-1), "where nothing is erased"),
+    ("compute_attention_gradient", negated, "layer 0: compute_attention_gradient differs from"),
+    ("compute_leave_one_out", lambda p, *_: p.roll(1, dims=1), "compute_leave_one_out to equal erase_inputs of"),
+    ("erase_inputs", lambda probs, *_, **__: probs.flip(-1), "if nothing is erased"),
     ("replay_outputs", lambda probs, *_: probs.flip(-1), "outputs of Site.*head=0"),
-    ("replay_masked", lambda probs, *_: probs.flip(0), "masked attention of layer 0 to be an edit"),
+    ("replay_masked", lambda probs, *_: probs.flip(0), "masked attention of layer 0 to equal an edit"),
     ("list_layers_below", lambda layers, layer: [], "list_layers_below"),
     ("compute_block_output", lambda output, *_: output[:1], "block outputs of layer 0"),
     ("compute_head_values", transposed, "head values of layer 0"),
-    ("observe", unmasked, "attention exactly 0 where nothing is visible"),
+    ("observe", unmasked, "attention exactly 0 at keys that are not visible"),
     ("observe", noisy, "probabilities to sum to 1|passes over the same batch differ"),
     ("observe", scaled, "rows of attention in layer 0 to sum to 1"),
-    ("observe", of_the_batch, "the attention put back|the same probabilities of text 0 alone"),
+    ("observe", of_the_batch, "with unchanged attention|the same probabilities of text 0 alone"),
     ("replay", deaf, "layer 0: an edit does not reach the output"),
-    ("replay", lambda probs, *_: probs.roll(1, dims=0), "the attention put back in layer 0"),
+    ("replay", lambda probs, *_: probs.roll(1, dims=0), "with unchanged attention in layer 0"),
     ("replay", lambda probs, *_: probs[0], "replayed probabilities of layer 0"),
 ]
 
@@ -109,7 +109,7 @@ BUGS = [
 @pytest.mark.parametrize(("method", "change", "message"), BUGS)
 def test_a_bug_is_found(method, change, message):
     adapter = broken(method, change)
-    batch = adapter_families.prepare(wrap(adapter_families.shared("gpt2")))
+    batch = adapter_families.prepare(wrap(adapter_families.get_shared_model("gpt2")))
     with refuses(f"check_adapter: .*{message}".replace("|", "|check_adapter: .*")):
         check_adapter(adapter, batch)
 
@@ -136,6 +136,6 @@ def test_a_readout_that_is_not_linear_is_found():
 
 
 def test_one_text_is_not_enough():
-    adapter = wrap(adapter_families.shared("bert"))
+    adapter = wrap(adapter_families.get_shared_model("bert"))
     with pytest.raises(AttnProbeError, match="a batch of two or more texts"):
         check_adapter(adapter, adapter_families.prepare(adapter, adapter_families.TEXTS[:1]))

@@ -3,7 +3,7 @@
 import pytest
 
 from hf_attnprobe.adapters.transformer.adapter import TransformerAdapter
-from tests.helpers.adapter_families import SOME, prepare, shared
+from tests.helpers.adapter_families import SOME, prepare, get_shared_model
 
 
 @pytest.fixture(params=SOME)
@@ -13,7 +13,7 @@ def family(request):
 
 @pytest.fixture
 def adapter(family):
-    return TransformerAdapter(shared(family))
+    return TransformerAdapter(get_shared_model(family))
 
 
 @pytest.fixture

@@ -29,9 +29,9 @@ SHORT = {
     "JambaForCausalLM": (WORKS, ""),  # a hybrid
     "RobertaForCausalLM": (WORKS, ""),  # positions begin behind the padding token's id
     "MambaForCausalLM": (REFUSED, "found none in MambaForCausalLM"),
-    "XLNetLMHeadModel": (REFUSED, "see no later ones"),
-    "ProphetNetForCausalLM": (REFUSED, "where the answer's last token is read too"),
-    "GotOcr2ForConditionalGeneration": (REFUSED, "reads images too"),
+    "XLNetLMHeadModel": (REFUSED, "see no later tokens"),
+    "ProphetNetForCausalLM": (REFUSED, "also reads the answer's last token"),
+    "GotOcr2ForConditionalGeneration": (REFUSED, "also reads images"),
 }
 FEW = SHORT.keys() - {
     "GptOssForSequenceClassification",

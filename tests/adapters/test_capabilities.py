@@ -22,7 +22,7 @@ from hf_attnprobe.protocol import (
 )
 from hf_attnprobe.testing import CHECKS
 from tests.helpers import tiny_models
-from tests.helpers.adapter_families import make, prepare, shared
+from tests.helpers.adapter_families import make, prepare, get_shared_model
 
 
 ALL = CHECKS.keys()
@@ -47,20 +47,20 @@ def test_an_attention_classifier_has_one_layer(options):
 
 @pytest.mark.parametrize("family", ["bert", "llama", "falcon"])
 def test_a_transformer_has_no_linear_readout(family):
-    model = wrap(shared(family))
+    model = wrap(get_shared_model(family))
     assert lacking(model) == lacking(model, Site(1)) == {LinearReadout}
     observation = model.observe(prepare(model))
     assert observation.token_logits is None
 
 
 def test_images_have_no_editable_inputs():
-    model = wrap(shared("vit"))
+    model = wrap(get_shared_model("vit"))
     assert lacking(model) == {LinearReadout, EditableInputs}
     assert "got images" in model.lacks(EditableInputs)
 
 
 def test_where_two_stacks_meet_there_is_no_stack():
-    model = wrap(shared("bart"))
+    model = wrap(get_shared_model("bart"))
     stacked = [not model.lacks(Stack, Site(layer)) for layer in range(6)]
     assert stacked == [True, True, False, False, False, False]
     with pytest.raises(AttnProbeError, match=r"single stack of layers up to cross\.0, which"):
@@ -68,13 +68,13 @@ def test_where_two_stacks_meet_there_is_no_stack():
 
 
 def test_what_a_model_is_called_and_counts():
-    model = wrap(shared("roberta"))
+    model = wrap(get_shared_model("roberta"))
     assert (model.unit, model.n_embeddings) == ("word", 60)
     assert model.label_names == ["LABEL_0", "LABEL_1", "LABEL_2"]
-    assert wrap(shared("roberta"), level="token").unit == "token"
+    assert wrap(get_shared_model("roberta"), level="token").unit == "token"
     sentences = classifier(hierarchical=True, sep_token_id=4)
     assert (sentences.unit, sentences.separator_ids) == ("sentence", {4})
-    assert wrap(shared("vit")).n_embeddings is None
+    assert wrap(get_shared_model("vit")).n_embeddings is None
     single = make("bert")
     assert wrap(single).compute_fingerprint() == wrap(single, dtype=torch.float64).compute_fingerprint()
 
@@ -121,9 +121,9 @@ def test_adapters_are_registered_by_class_and_by_model_type(monkeypatch):
     assert type(adapter) is PlainAdapter and adapter.mask_id == 3
     assert wrap(adapter) is adapter
     register_adapter("bert", lambda model: PlainAdapter(model))
-    assert type(wrap(shared("bert"))) is PlainAdapter
-    assert type(wrap(shared("gpt2"))) is TransformerAdapter
-    with pytest.raises(AttnProbeError, match="expected a model type or a class"):
+    assert type(wrap(get_shared_model("bert"))) is PlainAdapter
+    assert type(wrap(get_shared_model("gpt2"))) is TransformerAdapter
+    with pytest.raises(AttnProbeError, match="expected a model type or a model class"):
         register_adapter(3, PlainAdapter)
 
 

@@ -11,7 +11,7 @@ from hf_attnprobe.adapters import wrap
 from hf_attnprobe.adapters.transformer.adapter import TransformerAdapter
 from hf_attnprobe.core.errors import AttnProbeError
 from tests.helpers import adapter_families, tiny_models
-from tests.helpers.adapter_families import SOME_TEXT, TEXTS, WORDS, make, observed, prepare, shared
+from tests.helpers.adapter_families import SOME_TEXT, TEXTS, WORDS, make, observe_texts, prepare, get_shared_model
 
 
 MASK = 7
@@ -44,7 +44,7 @@ def edited(ids, gone, by):
 @pytest.mark.parametrize("family", SOME_TEXT)
 def test_erasure_is_an_edited_token_list(family, by):
     """Words go with all their pieces where they are known."""
-    adapter = TransformerAdapter(shared(family), mask_id=MASK)
+    adapter = TransformerAdapter(get_shared_model(family), mask_id=MASK)
     adapter.tokens_per_pass = 30
     tokens = [range(len(text)) for text in TEXTS]
     for words, units in ((None, tokens), *([(WORDS, WORDS)] if family == "bert" else [])):
@@ -62,7 +62,7 @@ def test_erasure_is_an_edited_token_list(family, by):
 
 
 def test_equal_sets_are_run_once_and_nothing_erased_not_at_all(monkeypatch):
-    adapter, observation = observed(make("bert"))
+    adapter, observation = observe_texts(make("bert"))
     erased, rows = random_sets(observation.batch.content_mask), []
     logits = adapter.compute_logits
 
@@ -84,7 +84,7 @@ def test_equal_sets_are_run_once_and_nothing_erased_not_at_all(monkeypatch):
 
 
 def test_special_tokens_and_padding_cannot_be_erased():
-    adapter, observation = observed(shared("bert"))
+    adapter, observation = observe_texts(get_shared_model("bert"))
     content = observation.batch.content_mask
     everything = torch.ones(1, *content.shape, dtype=torch.bool)
     found, expected = (adapter.erase_inputs(observation, x) for x in (everything, content[None]))
@@ -105,7 +105,7 @@ def test_a_text_of_which_nothing_is_left_answers_as_a_whole():
     ("by", "message"), [("mask", "use the operator deletion"), ("noise", "deletion, mask, got 'noise'")]
 )
 def test_operators_that_cannot_be(by, message):
-    adapter, observation = observed(shared("bert"))
+    adapter, observation = observe_texts(get_shared_model("bert"))
     with pytest.raises(AttnProbeError, match=message):
         adapter.erase_inputs(observation, observation.batch.content_mask[None], operator=by)
 

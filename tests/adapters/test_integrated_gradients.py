@@ -12,7 +12,7 @@ from hf_attnprobe.faithfulness.attribution_agreement import attribution_agreemen
 from hf_attnprobe.faithfulness.options import AttributionAgreement
 from hf_attnprobe.protocol import Site
 from tests.helpers import tiny_models
-from tests.helpers.adapter_families import observed, shared
+from tests.helpers.adapter_families import observe_texts, get_shared_model
 
 
 IDS = torch.tensor([[2, 5, 6, 7, 8, 9, 3], [2, 9, 5, 3, 0, 0, 0], [2, 7, 7, 10, 11, 3, 0]])
@@ -106,7 +106,7 @@ def change_of_output(adapter, observation, target):
 
 @pytest.mark.parametrize("family", ["bert", "roberta", "gpt2", "bart", "vit"])
 def test_of_a_transformer_they_add_up_to_the_change_of_the_output(family):
-    adapter, observation = observed(shared(family), dtype=torch.float64)
+    adapter, observation = observe_texts(get_shared_model(family), dtype=torch.float64)
     target = observation.get_target_classes(None)
     found = adapter.compute_integrated_gradients(observation, target, 60)
     assert not found[~observation.batch.mask].any()
@@ -117,7 +117,7 @@ def test_of_a_transformer_they_add_up_to_the_change_of_the_output(family):
 
 def test_where_a_norm_stretches_tiny_embeddings_the_gap_is_said():
     """DeBERTa without position embeddings jumps at embeddings of 0: no sum of gradients contains the jump."""
-    adapter, observation = observed(shared("deberta"), dtype=torch.float64)
+    adapter, observation = observe_texts(get_shared_model("deberta"), dtype=torch.float64)
     target = observation.get_target_classes(None)
     summed = adapter.compute_integrated_gradients(observation, target, 50).sum(-1)
     expected = (summed - change_of_output(adapter, observation, target)).abs()
@@ -129,8 +129,8 @@ def test_where_a_norm_stretches_tiny_embeddings_the_gap_is_said():
 
 
 def test_of_a_bert_they_are_the_path_integral():
-    model = copy.deepcopy(shared("bert")).double()
-    adapter, observation = observed(model, level="token")
+    model = copy.deepcopy(get_shared_model("bert")).double()
+    adapter, observation = observe_texts(model, level="token")
     inputs = observation.batch.inputs
     target = observation.get_target_classes(None)
 

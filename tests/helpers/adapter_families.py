@@ -44,8 +44,8 @@ FAMILIES = {
     "bart": ("Bart", {"decoder_start_token_id": 2}),
     "vit": ("ViT", {"image_size": 8}),
 }
-TYPES = {"deberta_v2": "deberta-v2"}
-LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+MODEL_TYPES = {"deberta_v2": "deberta-v2"}
+LAYER_COUNT_FIELDS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 TEXT_FAMILIES = [name for name in FAMILIES if name != "vit"]
 FEW = ("bert", "gpt2", "deberta_v2", "modernbert", "llama", "xlnet", "t5", "vit")
 """Of every form of attention one: tables, one way, by distance, windows, groups, two streams, two stacks, images."""
@@ -59,10 +59,10 @@ WORDS = ([-1, 0, 1, 1, 2, 3, 3, 3, -1], [-1, 0, 0, 1, -1], [-1, 0, 1, 2, 3, 4, -
 def make(family, *, head=None, num_labels=3, attn_implementation=None, **options):
     """A model in eval mode, for what its head predicts, and in the implementation that Transformers chooses for it."""
     name, fields = FAMILIES[family]
-    small = tiny_config(TYPES.get(family, family)).to_dict()
-    deep = {field: 3 for field in LAYERS if field in small and family not in ("t5", "bart")}
+    small = tiny_config(MODEL_TYPES.get(family, family)).to_dict()
+    deep = {field: 3 for field in LAYER_COUNT_FIELDS if field in small and family not in ("t5", "bart")}
     given = deep | fields | {"num_labels": num_labels} | options
-    config = tiny_config(TYPES.get(family, family), **given)
+    config = tiny_config(MODEL_TYPES.get(family, family), **given)
     torch.manual_seed(0)
     usual = "ForImageClassification" if family == "vit" else "ForSequenceClassification"
     kind = getattr(transformers, name + (head or usual))
@@ -75,7 +75,7 @@ def make(family, *, head=None, num_labels=3, attn_implementation=None, **options
 
 
 @functools.cache
-def shared(family: str):
+def get_shared_model(family: str):
     """The same, made once; do not change it."""
     return make(family)
 
@@ -106,7 +106,7 @@ def prepare(adapter, texts=TEXTS, words=None):
     return adapter.prepare(encode(adapter.model, texts, words), tuple(range(len(texts))))
 
 
-def observed(model, texts=TEXTS, words=None, **options):
+def observe_texts(model, texts=TEXTS, words=None, **options):
     """An adapter of a Transformer and what it sees of the texts."""
     adapter = TransformerAdapter(model, **options)
     return adapter, adapter.observe(prepare(adapter, texts, words))

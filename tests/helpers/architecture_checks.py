@@ -18,14 +18,14 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from hf_attnprobe import AttnProbeError, AuditOptions, audit
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.adapters.transformer.adapter import TransformerAdapter
-from hf_attnprobe.adapters.transformer.replay import least_attended
+from hf_attnprobe.adapters.transformer.replay import put_weight_on_least_attended
 from hf_attnprobe.faithfulness.options import Permutation
 from hf_attnprobe.protocol import Batch, Observation
 from tests.helpers.transformer_families import BEGIN, END, MASK, N_WORDS, PAD, UNKNOWN, tiny_model
 
 
 WORKS, REFUSED, ABSENT, WRONG = "works", "refused", "not buildable here", "wrong"
-CLOSE = 5e-5
+TOLERANCE = 5e-5
 """Of probabilities and attention in float32."""
 
 LENGTHS = (7, 3, 5, 4)
@@ -42,7 +42,7 @@ class Outcome(NamedTuple):
     Attributes:
         name: of the class.
         result: works, refused, not buildable here or wrong.
-        said: the reason, where it does not work.
+        reason: the reason, where it does not work.
         layers: such as "2 × 4 heads".
         compared: whether its attention was held against ``output_attentions``.
         left_out: tests that the default audit left out.
@@ -50,13 +50,13 @@ class Outcome(NamedTuple):
 
     name: str
     result: str
-    said: str = ""
+    reason: str = ""
     layers: str = ""
     compared: str = ""
     left_out: tuple[str, ...] = ()
 
 
-class Wrong(AssertionError):
+class CheckFailedError(AssertionError):
     """A number that is not what it should be."""
 
 
@@ -83,7 +83,7 @@ def tiny_tokenizer() -> PreTrainedTokenizerFast:
 assert (PAD, UNKNOWN, MASK) == (0, 3, 4)
 
 
-def outcome_of(class_name: str, model_type: str) -> Outcome:
+def examine_class(class_name: str, model_type: str) -> Outcome:
     """Builds a tiny model of a class, and puts it through everything."""
     with _quiet():
         try:
@@ -179,14 +179,14 @@ def _check_edits(adapter: Any, observation: Observation) -> None:
         name = adapter.layer_names[layer]
         same = adapter.replay(observation, {layer: attention[None]})[0]
         _close(f"the identity edit of {name}", same, observation.probs)
-        visible = adapter.visible(observation, layer)
-        edits = [least_attended(attention, visible)]
+        visible = adapter.get_visible_keys(observation, layer)
+        edits = [put_weight_on_least_attended(attention, visible)]
         drawn = torch.rand(attention.shape, generator=generator, dtype=attention.dtype)
         drawn = drawn.masked_fill(~visible[:, None], 0)
         edits.append(drawn / drawn.sum(-1, keepdim=True).clamp_min(1e-9))
         replayed = adapter.replay(observation, {layer: torch.stack(edits)})
         if not (replayed - observation.probs).abs().max() > 1e-9:
-            raise Wrong(f"edits of {name} do not arrive")
+            raise CheckFailedError(f"edits of {name} do not arrive")
         for edit, found in zip(edits, replayed, strict=True):
             expected = _rerun(adapter, observation, layer, edit)
             _close(f"a replay of {name}", found, expected)
@@ -198,21 +198,21 @@ def _rerun(adapter: Any, observation: Observation, layer: int, edit: torch.Tenso
     def edited(n: int, weights: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         return edit.reshape(weights.shape) if n == layer else weights
 
-    return adapter.logits(observation.batch.inputs, edited).softmax(-1)
+    return adapter.compute_logits(observation.batch.inputs, edited).softmax(-1)
 
 
 def _check_probes(adapter: Any, observation: Observation) -> None:
     """Importances are numbers, and leave-one-out is the shorter text."""
-    _finite("gradient × input", observation.gradient_importance())
+    _finite("gradient × input", observation.compute_gradient_importance())
     if _is_image(adapter.model):
         return
-    _finite("leave-one-out", observation.leave_one_out_importance())
+    _finite("leave-one-out", observation.compute_leave_one_out_importance())
     inputs = _inputs(adapter.model, [0], adapter.pads_left)
     kept = torch.arange(inputs["input_ids"].shape[1]) != 3
     shorter = {name: value[:, kept] for name, value in inputs.items()}
     expected = adapter.observe(adapter.prepare(shorter, (0,))).probs[0]
     alone = adapter.observe(_batch(adapter, [0]))
-    _close("leave-one-out", adapter.leave_one_out(alone)[0, 3], expected)
+    _close("leave-one-out", adapter.compute_leave_one_out(alone)[0, 3], expected)
 
 
 def _check_padding(adapter: Any, together: Observation) -> None:
@@ -245,7 +245,7 @@ def _check_attention(class_name: str, model_type: str) -> str:
         return "given out in another form"
     mask = batch.mask
     has_sink = any(name.endswith("sinks") for name, _ in model.named_parameters())
-    are_scores = any(float(a.max()) > 1 + CLOSE for a in given)  # SqueezeBERT's
+    are_scores = any(float(a.max()) > 1 + TOLERANCE for a in given)  # SqueezeBERT's
     for expected, captured in zip(given, found, strict=True):
         if are_scores:
             expected = expected.softmax(-1)
@@ -274,18 +274,18 @@ def _given(result: Any) -> list[torch.Tensor]:
 
 def _close(what: str, found: torch.Tensor, expected: torch.Tensor) -> None:
     error = float((found - expected).abs().max())
-    if not error <= CLOSE:
-        raise Wrong(f"{what}: off by {error:.1e}")
+    if not error <= TOLERANCE:
+        raise CheckFailedError(f"{what}: off by {error:.1e}")
 
 
 def _finite(what: str, values: torch.Tensor) -> None:
     if not values.isfinite().all():
-        raise Wrong(f"{what}: not finite")
+        raise CheckFailedError(f"{what}: not finite")
 
 
 def _one_line(error: AttnProbeError) -> str:
     if "\n" in str(error):
-        raise Wrong(f"an error of several lines: {error}") from error
+        raise CheckFailedError(f"an error of several lines: {error}") from error
     # How much differs from processor to processor; that it does is the reason.
     return re.sub(r" by \d\.\de-\d\d ", " ", str(error))
 

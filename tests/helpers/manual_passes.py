@@ -25,7 +25,7 @@ Edit = Callable[[int, Tensor], Tensor]
 """(layer, weights [heads, tokens, keys]) -> weights."""
 
 
-class Asked(NamedTuple):
+class PromptTokens(NamedTuple):
     """A prompt with its answer, as tokens.
 
     Attributes:
@@ -69,7 +69,7 @@ class Asked(NamedTuple):
         }
 
 
-def asked(
+def create_prompt(
     *,
     n_units: int = 3,
     length: int = 3,
@@ -77,7 +77,7 @@ def asked(
     behind: int = 3,
     n_answer: int = 2,
     seed: int = 7,
-) -> Asked:
+) -> PromptTokens:
     """A prompt of random words: template, units with a word between them, question, answer."""
     generator = torch.Generator().manual_seed(seed)
     units = [
@@ -88,11 +88,11 @@ def asked(
     ids = torch.randint(5, N_WORDS, (1, n_tokens), generator=generator)
     if before:
         ids[0, 0] = BEGIN
-    return Asked(ids, units, n_answer)
+    return PromptTokens(ids, units, n_answer)
 
 
 @contextmanager
-def softmax_edited(edit: Edit, n_tokens: int) -> Iterator[None]:
+def edit_softmax(edit: Edit, n_tokens: int) -> Iterator[None]:
     """Changes what attention's softmax returns, layers counted by its calls."""
     real, layers = F.softmax, iter(range(1000))
 
@@ -111,14 +111,14 @@ def softmax_edited(edit: Edit, n_tokens: int) -> Iterator[None]:
 
 
 @torch.no_grad()
-def answer_probs(model: PreTrainedModel, asked: Asked, edit: Edit | None = None) -> Tensor:
+def compute_answer_probs(model: PreTrainedModel, asked: PromptTokens, edit: Edit | None = None) -> Tensor:
     """Probabilities [answer tokens, words] of a full pass with edited attention."""
-    with softmax_edited(edit or (lambda layer, weights: weights), asked.ids.shape[1] - 1):
+    with edit_softmax(edit or (lambda layer, weights: weights), asked.ids.shape[1] - 1):
         logits = model(asked.ids[:, :-1], use_cache=False).logits[0]
     return logits[-asked.n_answer :].double().softmax(-1)
 
 
-def with_totals(weights: Tensor, asked: Asked, new: Tensor) -> Tensor:
+def rescale_columns(weights: Tensor, asked: PromptTokens, new: Tensor) -> Tensor:
     """Weights [heads, tokens, keys] whose rows behind the passage have totals ``new``.
 
     Shape: new [heads, rows, columns]; cell by cell.
@@ -138,7 +138,7 @@ def with_totals(weights: Tensor, asked: Asked, new: Tensor) -> Tensor:
     return weights
 
 
-def totals(weights: Tensor, asked: Asked) -> Tensor:
+def sum_by_column(weights: Tensor, asked: PromptTokens) -> Tensor:
     """[heads, tokens, keys] -> [heads, rows, columns] of the rows behind the passage."""
     n_keys, columns = asked.ids.shape[1] - 1, asked.columns
     if weights.shape[-1] > n_keys:
@@ -147,7 +147,7 @@ def totals(weights: Tensor, asked: Asked) -> Tensor:
     return torch.stack([rows[..., keys].sum(-1) for keys in columns], -1)
 
 
-def knocked_out(weights: Tensor, asked: Asked, unit: int, operator: str) -> Tensor:
+def apply_knockout(weights: Tensor, asked: PromptTokens, unit: int, operator: str) -> Tensor:
     """Weights [heads, tokens, keys] whose rows behind the passage do not look at a unit."""
     n_keys = asked.ids.shape[1] - 1
     gone = [key for key in asked.units[unit] if key != 0 or asked.units[unit] == [0]]
@@ -164,16 +164,16 @@ def knocked_out(weights: Tensor, asked: Asked, unit: int, operator: str) -> Tens
     return weights
 
 
-def named_probs(adapter: LanguageModelAdapter, probs: Tensor, n_answer: int) -> Tensor:
+def get_named_probs(adapter: LanguageModelAdapter, probs: Tensor, n_answer: int) -> Tensor:
     """The adapter's probabilities of the words it names, [answer tokens, words]."""
     return probs.unflatten(-1, (n_answer, -1))[..., :-2] * n_answer
 
 
-CLOSE = 1e-5
+TOLERANCE = 1e-5
 """Of probabilities in float32."""
 
 
-def outcome_of(name: str, model_type: str) -> list[str]:
+def examine_class(name: str, model_type: str) -> list[str]:
     """What became of one class: the result, why not, layers × heads, the rows that run."""
     try:
         model = tiny_language_model(name, model_type)
@@ -182,7 +182,7 @@ def outcome_of(name: str, model_type: str) -> list[str]:
         return ["not buildable here", f"{type(error).__name__}: {reason}", "", ""]
     try:
         adapter = wrap(model)
-        prompt = asked()
+        prompt = create_prompt()
         observation = adapter.observe(adapter.prepare(prompt.inputs(), (0,)))
         adapter.self_check(observation.batch)
     except AttnProbeError as error:
@@ -192,14 +192,14 @@ def outcome_of(name: str, model_type: str) -> list[str]:
         eager = tiny_language_model(name, model_type, attn_implementation="eager")
     except ValueError:  # of families with one implementation
         eager = model
-    found = errors(adapter, eager, prompt)
-    wrong = [f"{name} by {error:.0e}" for name, error in found.items() if not error <= CLOSE]
+    found = measure_errors(adapter, eager, prompt)
+    wrong = [f"{name} by {error:.0e}" for name, error in found.items() if not error <= TOLERANCE]
     shape = f"{len(adapter.layers)} × {max(adapter.n_heads)}"
-    rows = "behind the passage" if observation.state.cut else "all"
+    rows = "behind the passage" if observation.state.first_run_row else "all"
     return ["wrong" if wrong else "works", ", ".join(wrong), shape, rows]
 
 
-def errors(adapter: LanguageModelAdapter, model: PreTrainedModel, asked: Asked) -> dict[str, float]:
+def measure_errors(adapter: LanguageModelAdapter, model: PreTrainedModel, asked: PromptTokens) -> dict[str, float]:
     """The largest difference to full passes, by what was edited.
 
     Args:
@@ -213,7 +213,7 @@ def errors(adapter: LanguageModelAdapter, model: PreTrainedModel, asked: Asked) 
     found: dict[str, float] = {}
 
     def compare(name: str, probs: Tensor, expected: Tensor) -> None:
-        named = named_probs(adapter, probs, asked.n_answer)
+        named = get_named_probs(adapter, probs, asked.n_answer)
         error = float((named - expected.gather(-1, kept)).abs().max())
         found[name] = max(found.get(name, 0.0), error)
 
@@ -223,10 +223,10 @@ def errors(adapter: LanguageModelAdapter, model: PreTrainedModel, asked: Asked) 
         weights[layer] = by_hand.clone()
         return by_hand
 
-    compare("native", observation.probs[0], answer_probs(model, asked, note))
+    compare("native", observation.probs[0], compute_answer_probs(model, asked, note))
     layers = range(len(adapter.layers))
     read = [
-        float((totals(weights[n], asked) - observation.attention[n][0]).abs().max()) for n in layers
+        float((sum_by_column(weights[n], asked) - observation.attention[n][0]).abs().max()) for n in layers
     ]
     found["attention"] = max(read)
     generator = torch.Generator().manual_seed(3)
@@ -245,7 +245,7 @@ def errors(adapter: LanguageModelAdapter, model: PreTrainedModel, asked: Asked) 
         for copy in range(2):
             wanted = {n: edits[n][copy, 0] for n in chosen}
             change = partial(_replaced, asked, wanted)
-            compare("edits", after[copy, 0], answer_probs(model, asked, change))
+            compare("edits", after[copy, 0], compute_answer_probs(model, asked, change))
     unit = 0 if [0] in asked.units else len(asked.units) - 1
     kept_units = torch.ones(1, 1, 1, 1, len(asked.units) + 2)
     kept_units[..., unit] = 0
@@ -254,30 +254,30 @@ def errors(adapter: LanguageModelAdapter, model: PreTrainedModel, asked: Asked) 
             observation, dict.fromkeys(layers, kept_units), operator=operator
         )
         knock = partial(_knocked, asked, unit, operator)
-        compare(f"knockout {operator}", after[0, 0], answer_probs(model, asked, knock))
-    without = adapter.leave_one_out(observation)
+        compare(f"knockout {operator}", after[0, 0], compute_answer_probs(model, asked, knock))
+    without = adapter.compute_leave_one_out(observation)
     for number, gone in enumerate(asked.units):
         left = [place for place in range(asked.ids.shape[1]) if place not in gone]
         shorter = asked._replace(ids=asked.ids[:, left])
-        compare("deletion", without[0, number], answer_probs(model, shorter))
+        compare("deletion", without[0, number], compute_answer_probs(model, shorter))
         if adapter.keeps_positions:
             erased = torch.zeros_like(batch.content_mask)[None]
             erased[..., number] = True
-            after = adapter.erase_inputs(observation, erased, by="gap")
-            compare("gap", after[0, 0], probs_at(model, shorter, left))
+            after = adapter.erase_inputs(observation, erased, operator="gap")
+            compare("gap", after[0, 0], compute_probs_at_positions(model, shorter, left))
     return found
 
 
-def _replaced(asked: Asked, wanted: dict[int, Tensor], layer: int, weights: Tensor) -> Tensor:
-    return with_totals(weights, asked, wanted[layer]) if layer in wanted else weights
+def _replaced(asked: PromptTokens, wanted: dict[int, Tensor], layer: int, weights: Tensor) -> Tensor:
+    return rescale_columns(weights, asked, wanted[layer]) if layer in wanted else weights
 
 
-def _knocked(asked: Asked, unit: int, operator: str, layer: int, weights: Tensor) -> Tensor:
-    return knocked_out(weights, asked, unit, operator)
+def _knocked(asked: PromptTokens, unit: int, operator: str, layer: int, weights: Tensor) -> Tensor:
+    return apply_knockout(weights, asked, unit, operator)
 
 
 @torch.no_grad()
-def probs_at(model: PreTrainedModel, shorter: Asked, places: list[int]) -> Tensor:
+def compute_probs_at_positions(model: PreTrainedModel, shorter: PromptTokens, places: list[int]) -> Tensor:
     """Probabilities [answer tokens, words] where tokens have other positions."""
     ids = shorter.ids[:, :-1]
     positions = torch.tensor([places[:-1]])

@@ -39,7 +39,7 @@ def make(encoder="bilstm", attention="additive", num_labels=3, answers=None, **f
     return model
 
 
-def batch_of(pairs=PAIRS, n_keys=None):
+def make_batch(pairs=PAIRS, n_keys=None):
     """Pairs of lists of ids as the tokenizer writes them, padded."""
     rows, types = [], []
     for first, second in pairs:
@@ -52,7 +52,7 @@ def batch_of(pairs=PAIRS, n_keys=None):
     return {"input_ids": ids, "token_type_ids": kinds, "attention_mask": (ids != 0).long()}
 
 
-class ByHand:
+class ManualPairClassifier:
     """φ and Dec in NumPy, from the weights of a model.
 
     Shapes: a text's vectors [tokens, embedding], its states [tokens, hidden].

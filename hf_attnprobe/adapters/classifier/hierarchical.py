@@ -70,7 +70,7 @@ class HierarchicalAdapter(ClassifierAdapter):
         sentence = is_first.cumsum(-1) - 1
         units = sentence.where(batch.mask, -1)
         sentences = find_sentences(batch.mask)
-        mask = sentences.mask()
+        mask = sentences.build_mask()
         inputs = {**batch.inputs, "units": units}
         return replace(batch, inputs=inputs, mask=mask, content_mask=mask)
 

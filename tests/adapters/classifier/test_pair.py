@@ -21,7 +21,7 @@ from hf_attnprobe.protocol import (
 )
 from hf_attnprobe.testing import check_adapter
 from tests.helpers.error_messages import refuses
-from tests.helpers.pair_models import PAIRS, ByHand, batch_of, make
+from tests.helpers.pair_models import PAIRS, ManualPairClassifier, make_batch, make
 
 
 ANSWERS = [5, 6, 7]
@@ -36,7 +36,7 @@ KINDS = [
 
 def observe(model, pairs=PAIRS, n_keys=None, **options):
     adapter = wrap(model, **options)
-    batch = adapter.prepare(batch_of(pairs, n_keys), tuple(range(len(pairs))))
+    batch = adapter.prepare(make_batch(pairs, n_keys), tuple(range(len(pairs))))
     return adapter, adapter.observe(batch)
 
 
@@ -60,7 +60,7 @@ def test_observation_is_the_papers_computation(kind):
     model = make(kind[0], kind[1], answers=kind[2])
     _, observation = observe(model)
     for row, pair in enumerate(PAIRS):
-        probs, weights = ByHand(model).run(*pair)
+        probs, weights = ManualPairClassifier(model).run(*pair)
         np.testing.assert_allclose(observation.probs[row].numpy(), probs, atol=1e-10)
         content = observation.batch.content_mask[row]
         found = observation.read(Site())[row]
@@ -72,7 +72,7 @@ def test_observation_is_the_papers_computation(kind):
 def test_leave_one_out_by_hand(kind):
     """The first text is encoded again; the question and the candidates of the whole stay."""
     model = make(kind[0], kind[1], answers=kind[2])
-    hand, (_, observation) = ByHand(model), observe(model)
+    hand, (_, observation) = ManualPairClassifier(model), observe(model)
     for row, (first, second) in enumerate(PAIRS):
         candidates = hand.candidates(first)
         for place in range(len(first)):
@@ -84,7 +84,7 @@ def test_leave_one_out_by_hand(kind):
 
 def test_masked_tokens_by_hand():
     model = make(answers=ANSWERS)
-    hand, (adapter, observation) = ByHand(model), observe(model, mask_id=1)
+    hand, (adapter, observation) = ManualPairClassifier(model), observe(model, mask_id=1)
     erased = torch.zeros(1, *observation.batch.mask.shape, dtype=torch.bool)
     erased[0, :, 1] = True
     found = adapter.erase_inputs(observation, erased, operator="mask")[0]
@@ -96,7 +96,7 @@ def test_masked_tokens_by_hand():
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_permuted_attention_by_hand(kind):
     model = make(kind[0], kind[1], answers=kind[2])
-    hand, (adapter, observation) = ByHand(model), observe(model)
+    hand, (adapter, observation) = ManualPairClassifier(model), observe(model)
     shuffle = observation.draw_permutations(0, 3, seed=0)
     moved = observation.attention[0].expand(3, -1, -1, -1, -1)
     moved = moved.gather(-1, shuffle[:, :, None])
@@ -112,7 +112,7 @@ def test_permuted_attention_by_hand(kind):
 def test_gradient_is_a_finite_difference_by_hand(kind):
     """Of the first text's words, with attention and question held."""
     model = make(kind[0], kind[1], answers=kind[2])
-    hand, (adapter, observation) = ByHand(model), observe(model)
+    hand, (adapter, observation) = ManualPairClassifier(model), observe(model)
     target, step = torch.tensor([1, 1, 0, 2]), 1e-6
     ours = adapter.compute_gradient_times_input(observation, target)
     for row, (first, second) in enumerate(PAIRS):
@@ -136,7 +136,7 @@ def test_integrated_gradients_add_up_to_what_the_first_text_changes(kind):
     """By hand: p of the pair less p with all word vectors of the first text 0, the question and the candidates held."""
     model = make(kind[0], kind[1], answers=kind[2])
     adapter, observation = observe(model)
-    target, hand = observation.get_target_classes(None), ByHand(model)
+    target, hand = observation.get_target_classes(None), ManualPairClassifier(model)
     found, changes = adapter.compute_integrated_gradients(observation, target, 60), []
     for row, (first, second) in enumerate(PAIRS):
         q = hand.question(second)
@@ -150,7 +150,7 @@ def test_integrated_gradients_add_up_to_what_the_first_text_changes(kind):
 
 
 def test_inputs_that_are_no_pairs():
-    adapter, batch = wrap(make()), batch_of()
+    adapter, batch = wrap(make()), make_batch()
     kinds = batch["token_type_ids"]
     for inputs, message in (
         (batch | {"token_type_ids": 0 * kinds}, "no second one"),

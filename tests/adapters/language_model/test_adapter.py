@@ -17,7 +17,7 @@ from hf_attnprobe.functional.divergence import compute_shifted_probability
 from hf_attnprobe.protocol import ALL, KNOCKOUTS, Site
 from hf_attnprobe.storage.rows import collect_statistics
 from tests.helpers import transformer_families
-from tests.helpers.manual_passes import answer_probs, asked, errors, named_probs, softmax_edited
+from tests.helpers.manual_passes import compute_answer_probs, create_prompt, measure_errors, get_named_probs, edit_softmax
 from tests.helpers.transformer_families import tiny_config, tiny_model
 
 
@@ -54,7 +54,7 @@ def decoder(name="LlamaForCausalLM", **options):
 
 
 def observed(adapter, prompt=None, **inputs):
-    batch = adapter.prepare((prompt or asked()).inputs(**inputs), (0,))
+    batch = adapter.prepare((prompt or create_prompt()).inputs(**inputs), (0,))
     return adapter.observe(batch)
 
 
@@ -71,13 +71,13 @@ def observation(adapter):
 @pytest.mark.parametrize("name", FAMILIES)
 def test_everything_equals_full_passes_by_hand(name):
     adapter = wrap(decoder(name))
-    found = errors(adapter, decoder(name, attn_implementation="eager"), asked())
+    found = measure_errors(adapter, decoder(name, attn_implementation="eager"), create_prompt())
     assert found.pop("identity") == 0 and max(found.values()) < 1e-5, found
-    assert observed(adapter).state.first_run_row == (0 if name in WITHOUT_CACHE else asked().first_row)
+    assert observed(adapter).state.first_run_row == (0 if name in WITHOUT_CACHE else create_prompt().first_row)
 
 
 def test_windows_are_shorter_than_the_prompt():
-    observation = observed(wrap(decoder("MistralForCausalLM")), asked(behind=6))
+    observation = observed(wrap(decoder("MistralForCausalLM")), create_prompt(behind=6))
     assert observation.model.get_visible_keys(observation, 0)[0, 0].any()
     assert decoder("MistralForCausalLM").config.sliding_window == WINDOW
     assert not observation.model.get_visible_keys(observation, 0)[0, -1].any()
@@ -87,21 +87,21 @@ def test_windows_are_shorter_than_the_prompt():
 @pytest.mark.parametrize(
     ("prompt", "dtype", "tolerance"),
     [
-        (asked(behind=0), torch.float32, 1e-5),  # the last unit's last row predicts the answer
-        (asked(before=0, n_units=2), torch.float32, 1e-5),  # a unit begins with the sink
-        (asked(n_units=1, length=1, behind=1, n_answer=1), torch.float32, 1e-5),
-        (asked(n_units=6, length=1), torch.float32, 1e-5),
-        (asked(before=0, n_units=4, length=1), torch.float32, 1e-5),  # the sink is the first unit
-        (asked(), torch.bfloat16, 0.03),
+        (create_prompt(behind=0), torch.float32, 1e-5),  # the last unit's last row predicts the answer
+        (create_prompt(before=0, n_units=2), torch.float32, 1e-5),  # a unit begins with the sink
+        (create_prompt(n_units=1, length=1, behind=1, n_answer=1), torch.float32, 1e-5),
+        (create_prompt(n_units=6, length=1), torch.float32, 1e-5),
+        (create_prompt(before=0, n_units=4, length=1), torch.float32, 1e-5),  # the sink is the first unit
+        (create_prompt(), torch.bfloat16, 0.03),
     ],
 )
 def test_other_prompts_equal_full_passes_by_hand(prompt, dtype, tolerance):
     model, eager = (decoder(**kind).to(dtype) for kind in ({}, {"attn_implementation": "eager"}))
-    found = errors(wrap(model), eager, prompt)
+    found = measure_errors(wrap(model), eager, prompt)
     assert found.pop("identity") == 0 and max(found.values()) < tolerance, found
 
 
-@pytest.mark.parametrize("prompt", [asked(before=0, n_units=1), asked(n_units=2, behind=0)])
+@pytest.mark.parametrize("prompt", [create_prompt(before=0, n_units=1), create_prompt(n_units=2, behind=0)])
 def test_a_unit_of_the_first_token_alone_has_a_column(prompt):
     prompt = prompt._replace(units=[[0], *prompt.units[1:]])
     batch = wrap(decoder()).prepare(prompt.inputs(), (0,))
@@ -110,7 +110,7 @@ def test_a_unit_of_the_first_token_alone_has_a_column(prompt):
 
 @pytest.mark.parametrize("rows", ["behind", "answer", "all"])
 def test_rows(rows):
-    prompt = asked()
+    prompt = create_prompt()
     adapter = wrap(decoder(), rows=rows)
     observation = observed(adapter, prompt)
     n_tokens = prompt.ids.shape[1] - 1
@@ -184,7 +184,7 @@ def test_on_a_gpu_few_tokens_run_in_one_pass(adapter, observation, monkeypatch):
     assert all(adapter._can_join([first], one) for one in others)
 
 
-UNLIKE = [asked(), asked(behind=6, seed=8), asked(n_units=5, n_answer=1, seed=9), asked(before=0)]
+UNLIKE = [create_prompt(), create_prompt(behind=6, seed=8), create_prompt(n_units=5, n_answer=1, seed=9), create_prompt(before=0)]
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -235,7 +235,7 @@ def test_copies_share_the_weights_of_the_words(adapter, observation):
 
 def test_outputs_of_heads_are_what_the_projection_reads(adapter, observation):
     """Replaced by hand in front of the output projection, at the rows behind."""
-    model, prompt, width = decoder(), asked(), 8
+    model, prompt, width = decoder(), create_prompt(), 8
     new = torch.randn(2, 1, observation.attention[0].shape[2], width)
     found = adapter.replay_outputs(observation, Site(1, 2), new)
     for copy in range(2):
@@ -246,14 +246,14 @@ def test_outputs_of_heads_are_what_the_projection_reads(adapter, observation):
             return (hidden,)
 
         with model.model.layers[1].self_attn.o_proj.register_forward_pre_hook(replace):
-            expected = answer_probs(model, prompt)
-        named = named_probs(adapter, found[copy, 0], prompt.n_answer)
+            expected = compute_answer_probs(model, prompt)
+        named = get_named_probs(adapter, found[copy, 0], prompt.n_answer)
         kept = observation.batch.inputs["kept"][0]
         assert named.allclose(expected.gather(-1, kept), atol=1e-6)
 
 
 def test_an_ablated_head_is_a_mean_over_other_prompts(adapter, observation):
-    prompts = [asked(), asked(behind=6, seed=8), asked(n_answer=1, seed=9)]
+    prompts = [create_prompt(), create_prompt(behind=6, seed=8), create_prompt(n_answer=1, seed=9)]
     batches = [adapter.prepare(p.inputs(), (n,)) for n, p in enumerate(prompts)]
     adapter.set_reference(*batches)
     reference = adapter.reference
@@ -277,7 +277,7 @@ def test_heads_that_share_keys(adapter):
 
 
 def test_attention_by_token_is_that_of_the_eager_model(adapter, observation):
-    prompt = asked()
+    prompt = create_prompt()
     with torch.no_grad():
         eager = decoder(attn_implementation="eager")
         expected = eager(prompt.ids[:, :-1], output_attentions=True).attentions
@@ -305,11 +305,11 @@ def test_the_slope_of_attention_is_that_of_a_small_change(adapter, observation):
 
 def test_gradient_times_input_holds_attention(adapter, observation):
     """Against one backward pass of the eager model whose softmax is cut off by hand."""
-    prompt, target = asked(), observation.get_target_classes(None)
+    prompt, target = create_prompt(), observation.get_target_classes(None)
     model = decoder(attn_implementation="eager")
     ids = prompt.ids[:, :-1]
     embedded = model.get_input_embeddings()(ids).detach().requires_grad_()
-    with softmax_edited(lambda layer, weights: weights.detach(), ids.shape[1]):
+    with edit_softmax(lambda layer, weights: weights.detach(), ids.shape[1]):
         logits = model(inputs_embeds=embedded, use_cache=False).logits[0, -prompt.n_answer :]
     said = observation.batch.inputs["kept"][0].gather(1, (target % 60).t())[:, 0]
     chosen = logits.double().softmax(-1)[range(prompt.n_answer), said].sum() / prompt.n_answer
@@ -320,9 +320,9 @@ def test_gradient_times_input_holds_attention(adapter, observation):
 
 
 def test_the_answer_is_read_from_the_same_vector(adapter):
-    prompt, other = asked(), 11
+    prompt, other = create_prompt(), 11
     observation = observed(adapter, prompt, other=other)
-    expected = answer_probs(decoder(attn_implementation="eager"), prompt)
+    expected = compute_answer_probs(decoder(attn_implementation="eager"), prompt)
     said = expected.gather(1, prompt.ids[0, -2:, None])[:, 0]
     log_prob = adapter.compute_log_prob(observation, observation.probs).item()
     assert log_prob == pytest.approx(said.log().sum().item(), abs=1e-5)
@@ -335,14 +335,14 @@ def test_the_answer_is_read_from_the_same_vector(adapter):
     assert copies.shape == (3, 1)
     assert adapter.count_unit_tokens(observation).tolist() == [[3, 3, 3, 0, 0]]
     without = prompt._replace(ids=prompt.ids[:, [0, 1, 5, 9, *range(13, prompt.ids.shape[1])]])
-    named = named_probs(adapter, adapter.compute_probs_without_passage(observation)[0], 2)
-    wanted = answer_probs(decoder(attn_implementation="eager"), without)
+    named = get_named_probs(adapter, adapter.compute_probs_without_passage(observation)[0], 2)
+    wanted = compute_answer_probs(decoder(attn_implementation="eager"), without)
     assert named.allclose(wanted.gather(1, kept), atol=1e-6)
 
 
 @pytest.mark.parametrize("use_cache", [True, False])
 def test_what_is_generated_is_greedy(adapter, use_cache):
-    prompt, model = asked(), decoder()
+    prompt, model = create_prompt(), decoder()
     asking = prompt.ids[:, :-2]
     options = {"max_new_tokens": 2, "min_new_tokens": 2, "do_sample": False, "use_cache": use_cache}
     said = model.generate(asking, attention_mask=torch.ones_like(asking), **options)
@@ -400,7 +400,7 @@ BAD = {
 
 @pytest.mark.parametrize("message", BAD)
 def test_bad_prompts(message, adapter):
-    inputs = {name: value.clone() for name, value in asked().inputs().items()}
+    inputs = {name: value.clone() for name, value in create_prompt().inputs().items()}
     BAD[message](inputs)
     with pytest.raises(AttnProbeError, match=message):
         adapter.prepare(inputs, (0,))

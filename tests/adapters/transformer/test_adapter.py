@@ -20,9 +20,9 @@ from tests.helpers.adapter_families import (
     WORDS,
     encode,
     make,
-    observed,
+    observe_texts,
     prepare,
-    shared,
+    get_shared_model,
 )
 from tests.helpers.error_messages import refuses
 
@@ -72,7 +72,7 @@ def rows_of(mask, attention):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_captured_attention_is_the_eager_models(family):
     eager = make(family, attn_implementation="eager")
-    default, exact = TransformerAdapter(shared(family)), TransformerAdapter(eager)
+    default, exact = TransformerAdapter(get_shared_model(family)), TransformerAdapter(eager)
     batch = prepare(exact)
     known = inspect.signature(eager.forward).parameters
     given = encode(eager) | {"use_cache": False}
@@ -93,10 +93,10 @@ def test_captured_attention_is_the_eager_models(family):
 
 
 def test_layers_are_numbered_by_call_and_named_apart():
-    assert TransformerAdapter(shared("albert")).layer_names == ["layer.0", "layer.1", "layer.2"]
+    assert TransformerAdapter(get_shared_model("albert")).layer_names == ["layer.0", "layer.1", "layer.2"]
     names = ["encoder.0", "encoder.1", "decoder.0", "cross.0", "decoder.1", "cross.1"]
-    assert TransformerAdapter(shared("bart")).layer_names == names
-    adapter = TransformerAdapter(shared("t5"))
+    assert TransformerAdapter(get_shared_model("bart")).layer_names == names
+    adapter = TransformerAdapter(get_shared_model("t5"))
     assert adapter.layer_names == names and len(adapter.sites()) == 6 * 4
     assert adapter.layers[3].module.endswith("decoder.block.0.layer.1.EncDecAttention")
 
@@ -126,7 +126,7 @@ def test_replay_is_a_rerun_with_the_edit(adapter, observation):
     "family", tiny_models.daily(sorted(FAMILIES.keys() - WITHOUT_VMAP - {"xlnet"}), FEW)
 )  # of which batch is not the first axis
 def test_repeating_the_batch_gives_the_same(family):
-    adapter, repeating = (TransformerAdapter(shared(family)) for _ in range(2))
+    adapter, repeating = (TransformerAdapter(get_shared_model(family)) for _ in range(2))
     observation, repeating.supports_vmap = adapter.observe(prepare(adapter)), False
     for layer in range(len(adapter.layers)):
         edits = random_attention(adapter, observation, layer)
@@ -137,7 +137,7 @@ def test_repeating_the_batch_gives_the_same(family):
 
 
 def test_an_error_in_a_replay_is_raised_and_changes_no_mode(monkeypatch):
-    adapter, observation = observed(shared("bert"))
+    adapter, observation = observe_texts(get_shared_model("bert"))
     edits = {1: observation.attention[1][None]}
 
     def fail(*arguments):
@@ -154,7 +154,7 @@ def test_an_error_in_a_replay_is_raised_and_changes_no_mode(monkeypatch):
 @pytest.mark.parametrize("supports_vmap", [True, False])
 @pytest.mark.parametrize(("is_short", "expected"), [(False, [1, 2]), (True, [2])])
 def test_nothing_below_the_edit_is_computed(supports_vmap, is_short, expected):
-    adapter = TransformerAdapter(shared("bert"))
+    adapter = TransformerAdapter(get_shared_model("bert"))
     observation, calls = adapter.observe(prepare(adapter)), []
     adapter.supports_vmap = supports_vmap
     if not is_short:
@@ -179,8 +179,8 @@ def central_difference(f, step):
 
 
 def test_gradients_reach_the_edit_and_match_finite_differences(family):
-    adapter, observation = observed(
-        shared(family), [TEXTS[0], [3, *range(21, 28), 2]], dtype=torch.float64
+    adapter, observation = observe_texts(
+        get_shared_model(family), [TEXTS[0], [3, *range(21, 28), 2]], dtype=torch.float64
     )
     target = observation.get_target_classes(None)
     slopes = adapter.compute_attention_gradient(observation, target)
@@ -207,7 +207,7 @@ def test_gradients_reach_the_edit_and_match_finite_differences(family):
     "family", ["bert", "albert", "deberta", "xlnet", "gpt2", "falcon", "bart", "vit"]
 )
 def test_gradient_times_input_matches_finite_differences(family):
-    adapter, observation = observed(shared(family), dtype=torch.float64)
+    adapter, observation = observe_texts(get_shared_model(family), dtype=torch.float64)
     batch, target = observation.batch, observation.get_target_classes(None)
     found = adapter.compute_gradient_times_input(observation, target)
     assert not adapter.compute_gradient_times_input(observation, target)[~batch.mask].any()
@@ -251,7 +251,7 @@ def test_gradient_is_taken_behind_a_norm_that_would_make_it_vanish(adapter, obse
 
 
 def test_words_are_explained_as_one():
-    model = shared("bert")
+    model = get_shared_model("bert")
     words, tokens = TransformerAdapter(model), TransformerAdapter(model, level="token")
     batch = prepare(words, words=WORDS)
     assert batch.content_mask.int().tolist() == [
@@ -280,14 +280,14 @@ def test_the_row_of_the_prediction_is_read():
     row = torch.arange(3)
     last = {"gpt2": n - 1, "llama": n - 1, "xlnet": torch.tensor([8, 8, 8])}
     for family, places in ({"bert": n * 0} | last).items():
-        adapter, observation = observed(shared(family))
+        adapter, observation = observe_texts(get_shared_model(family))
         assert torch.equal(observation.read(Site(1, 3)), observation.attention[1][row, 3, places])
     assert torch.equal(observation.read(Site(1, 3, query=2)), observation.attention[1][:, 3, 2])
-    adapter = TransformerAdapter(shared("modernbert"))  # its configuration says mean
+    adapter = TransformerAdapter(get_shared_model("modernbert"))  # its configuration says mean
     observation = adapter.observe(prepare(adapter))
     expected = torch.stack([observation.attention[0][i, 1, : n[i]].mean(0) for i in range(3)])
     torch.testing.assert_close(observation.read(Site(0, 1)), expected)
-    adapter, observation = observed(shared("gpt2"), readout="first")
+    adapter, observation = observe_texts(get_shared_model("gpt2"), readout="first")
     assert torch.equal(observation.read(Site(0, 1)), observation.attention[0][:, 1, 0])
 
 
@@ -304,7 +304,7 @@ def test_encoder_decoders_are_read_where_their_classifier_looks(adapter, observa
 
 
 def test_images_have_patches_for_content():
-    adapter, observation = observed(shared("vit"))
+    adapter, observation = observe_texts(get_shared_model("vit"))
     assert observation.batch.content_mask.tolist() == [[False, True, True, True, True]] * 3
     assert adapter.compute_gradient_times_input(observation, observation.get_target_classes(None))[:, 0].abs().max() == 0
     with pytest.raises(AttnProbeError, match="got images"):
@@ -344,10 +344,10 @@ def test_another_dtype_is_a_copy():
 
 @pytest.mark.parametrize("family", ["bert", "llama", "deberta_v2", "t5"])
 def test_half_precision_stays(family):
-    adapter, observation = observed(make(family).bfloat16())
+    adapter, observation = observe_texts(make(family).bfloat16())
     assert {a.dtype for a in observation.attention} == {torch.float32}
     assert observation.probs.dtype == torch.float32
-    full = TransformerAdapter(shared(family))
+    full = TransformerAdapter(get_shared_model(family))
     expected = full.observe(prepare(full)).probs
     torch.testing.assert_close(observation.probs, expected, atol=0.05, rtol=0)
     adapter.self_check(observation.batch)
@@ -366,7 +366,7 @@ def test_weights_trained_after_wrapping_count():
 
 
 def test_self_check_names_the_layer_whose_edit_does_not_arrive(monkeypatch):
-    adapter = TransformerAdapter(shared("bert"))
+    adapter = TransformerAdapter(get_shared_model("bert"))
     replay = adapter.replay_logits
 
     def deaf(observation, attention):
@@ -404,11 +404,11 @@ def test_self_check_holds_where_attention_is_uniform_already():
 )
 def test_models_that_cannot_be_audited(kind, message):
     with refuses(message):
-        wrap(kind(shared("bert").config))
+        wrap(kind(get_shared_model("bert").config))
 
 
 def test_sites_that_do_not_exist():
-    adapter, observation = observed(shared("bert"))
+    adapter, observation = observe_texts(get_shared_model("bert"))
     with pytest.raises(AttnProbeError, match="expected a layer from 0 to 2, got 3"):
         observation.read(Site(3))
     with pytest.raises(AttnProbeError, match="expected a head from 0 to 3 in layer 1, got 4"):
@@ -427,7 +427,7 @@ def test_batches_that_cannot_be_audited():
         adapter.prepare(inputs | {"input_ids": inputs["input_ids"] + 64}, (0, 1, 2))
     with pytest.raises(AttnProbeError, match="expected special_tokens_mask in a batch"):
         adapter.prepare({k: v for k, v in inputs.items() if k != "special_tokens_mask"}, (0, 1, 2))
-    xlnet = TransformerAdapter(shared("xlnet"))
+    xlnet = TransformerAdapter(get_shared_model("xlnet"))
     with pytest.raises(AttnProbeError, match="expected padding on the left"):
         xlnet.prepare(inputs, (0, 1, 2))
     with pytest.raises(AttnProbeError, match="expected word_ids in a batch, got none"):
@@ -446,7 +446,7 @@ def test_batches_that_cannot_be_audited():
 @pytest.mark.parametrize("options", [{"level": "sentence"}, {"readout": "middle"}])
 def test_options_that_do_not_exist(options):
     with pytest.raises(AttnProbeError, match=r"expected .* to be one of"):
-        TransformerAdapter(shared("bert"), **options)
+        TransformerAdapter(get_shared_model("bert"), **options)
 
 
 # A pretrained model

@@ -10,7 +10,7 @@ from hf_attnprobe.adapters.transformer.replay import compute_outputs_and_values,
 from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.protocol import ALL, HeadOutputs
 from tests.adapters.transformer.test_adapter import state_of
-from tests.helpers.adapter_families import make, observed, prepare, shared
+from tests.helpers.adapter_families import make, observe_texts, prepare, get_shared_model
 
 
 PROJECTIONS = {
@@ -112,12 +112,12 @@ def test_projections_are_slices_of_the_weights(family, adapter):
 
 
 def test_projections_of_t5_and_xlnet():
-    t5 = TransformerAdapter(shared("t5"))
+    t5 = TransformerAdapter(get_shared_model("t5"))
     for layer, projection in zip(t5.layers, t5.get_output_projections(), strict=True):
         assert torch.equal(
             projection.flatten(0, 1), t5.model.get_submodule(layer.module).o.weight.T
         )
-    xlnet = TransformerAdapter(shared("xlnet"))
+    xlnet = TransformerAdapter(get_shared_model("xlnet"))
     o = xlnet.model.transformer.layer[1].rel_attn.o  # [hidden, heads, width]
     assert torch.equal(xlnet.get_output_projections()[1], o.permute(1, 2, 0))
 
@@ -131,7 +131,7 @@ def test_a_model_without_lists_of_layers_has_no_block_outputs():
 
 
 def test_grouped_queries_of_a_single_token():
-    adapter, observation = observed(shared("llama"), [[11]])
+    adapter, observation = observe_texts(get_shared_model("llama"), [[11]])
     values = adapter.compute_head_values(observation)
     found = adapter.replay_outputs(observation, Site(1, 3), values[1][None, :, 3])
     torch.testing.assert_close(found[0], observation.probs)

@@ -8,7 +8,7 @@ import torch
 from hf_attnprobe.adapters.transformer.partial_replay import PartialReplay
 from hf_attnprobe.adapters.transformer.replay import prepare_partial_replay
 from tests.adapters.transformer.test_adapter import random_attention, rerun
-from tests.helpers.adapter_families import TEXTS, make, observed, prepare, shared
+from tests.helpers.adapter_families import TEXTS, make, observe_texts, prepare, get_shared_model
 
 
 SHORT = """
@@ -30,7 +30,7 @@ def close(found, expected):
 @pytest.mark.parametrize("family", SHORT.split())
 def test_families_that_are_replayed_partially(family):
     """As whole passes give, and read where the family's classifier reads."""
-    adapter, observation = observed(shared(family))
+    adapter, observation = observe_texts(get_shared_model(family))
     partial_replay = prepare_partial_replay(adapter, observation)
     assert partial_replay is not None
     causal = ["gpt2", "gpt_neo", "gpt_neox", "llama", "qwen2", "mistral", "gemma2", "falcon", "opt"]
@@ -38,7 +38,7 @@ def test_families_that_are_replayed_partially(family):
         assert partial_replay.readout_rows is None
     else:
         assert partial_replay.readout_rows.tolist() == (LAST if family in causal else [[0]] * 3)
-    whole, _ = observed(shared(family))
+    whole, _ = observe_texts(get_shared_model(family))
     whole.sublayers = None
     for layer, rows in itertools.product(range(len(adapter.layers)), (slice(None), slice(2))):
         edited = observation.attention[layer].repeat(3, 1, 1, 1, 1)
@@ -49,7 +49,7 @@ def test_families_that_are_replayed_partially(family):
 
 @pytest.mark.parametrize("family", WHOLE)
 def test_families_of_another_form_are_replayed_as_a_whole(family):
-    adapter, observation = observed(shared(family))
+    adapter, observation = observe_texts(get_shared_model(family))
     assert adapter.sublayers is None and prepare_partial_replay(adapter, observation) is None
 
 
@@ -59,7 +59,7 @@ def test_a_block_that_mixes_rows_is_not_cut():
     model.bert.encoder.layer[2].intermediate.register_forward_pre_hook(
         lambda module, args: args[0] + 0.5 * args[0].roll(1, 1)
     )
-    adapter, observation = observed(model)
+    adapter, observation = observe_texts(model)
     assert prepare_partial_replay(adapter, observation) is None
     edited = shuffled(observation, 2)
     found = adapter.replay(observation, {2: edited})
@@ -67,7 +67,7 @@ def test_a_block_that_mixes_rows_is_not_cut():
 
 
 def test_the_self_check_gives_up_partial_replays_that_are_wrong(monkeypatch):
-    adapter, observation = observed(shared("bert"))
+    adapter, observation = observe_texts(get_shared_model("bert"))
     assert adapter.sublayers is not None
     replay = PartialReplay.replay
     monkeypatch.setattr(PartialReplay, "replay", lambda *args: replay(*args) * 1.01)
@@ -81,13 +81,13 @@ def test_the_self_check_gives_up_partial_replays_that_are_wrong(monkeypatch):
 def test_a_classifier_that_reads_more_than_one_row_gets_all():
     model = make("bert")
     model.bert.pooler.register_forward_pre_hook(lambda module, args: args[0] + args[0][:, 1:2])
-    adapter, observation = observed(model)
+    adapter, observation = observe_texts(model)
     assert prepare_partial_replay(adapter, observation).readout_rows is None
 
 
 @pytest.mark.parametrize("family", ["bert", "llama"])
 def test_batch_padding_and_parts_change_nothing(family):
-    adapter, observation = observed(shared(family))
+    adapter, observation = observe_texts(get_shared_model(family))
     for layer in range(len(adapter.layers)):
         edited = shuffled(observation, layer)
         found = adapter.replay(observation, {layer: edited})
@@ -101,7 +101,7 @@ def test_batch_padding_and_parts_change_nothing(family):
 
 
 def test_only_the_row_that_is_read_goes_through_the_last_block():
-    adapter, observation = observed(shared("bert"))
+    adapter, observation = observe_texts(get_shared_model("bert"))
     edits = [shuffled(observation, layer) for layer in range(3)]
     adapter.replay(observation, {2: edits[2]})  # what is tried once is tried here
     rows = dict.fromkeys(range(3), 0)
