@@ -1,8 +1,8 @@
 """Faithfulness tests: one module per test, with its paper, measure and interpretation.
 
-A test is a function of an observation, a site and options that returns one number per text for
-each of its statistics. The module, the function and the name on the command line are the same,
-for example ``erasure`` in ``erasure.py``.
+A test is a function of an observation, a site and options that returns one number per text for each
+of its statistics. The module, the function and the name on the command line are the same, for
+example ``erasure`` in ``erasure.py``.
 
 - ``registry.py`` is the place to start: it describes a test (:class:`FaithfulnessTest`), registers
   new ones (:func:`register_test`) and loads all of them (:func:`load_tests`).

@@ -8,8 +8,8 @@ Question
 Measure
     ε-max JSD: the largest Jensen-Shannon divergence (nats, at most ln 2) from the model's attention
     among all attention distributions that change the output by at most ε (total variation
-    distance). For a head with several queries and for groups of heads, it is the mean over the
-    query rows that can influence the output; only these rows are moved.
+    distance). For a head with several queries and for head groups, it is the mean over the query
+    rows that can influence the output; only these rows are moved.
 
 Exact
     For a linear read-out of two classes, by enumerating vertices (``functional/linear.py``).
@@ -48,7 +48,7 @@ import torch
 from torch import Tensor
 
 from hf_attnprobe.core.errors import AttnProbeError
-from hf_attnprobe.core.readings import TestReadings, share
+from hf_attnprobe.core.readings import TestReadings, make_share_reading
 from hf_attnprobe.faithfulness.options import Adversarial
 from hf_attnprobe.faithfulness.registry import register_test
 from hf_attnprobe.functional.divergence import jsd, largest_jsd, tvd
@@ -85,7 +85,7 @@ PAPER_EPSILON = 0.01
 PAPER_STEPS = 500
 """Number of steps of the paper's search."""
 NOISE_STREAM = 1
-"""Random number stream of the starting points of the search."""
+"""Random number stream for the starting points of the search."""
 SMALLEST_START_WEIGHT = 1e-4
 """Smallest attention weight at the start of a search, because a weight of 0 has no logarithm."""
 SMALLEST_MASS = 1e-30
@@ -103,15 +103,15 @@ READINGS: TestReadings = {
     "epsilon_max_jsd_upper": (
         "no attention that changes the output by at most {key} has a divergence above {mean:.2f}"
     ),
-    "epsilon_max_jsd_exact": share(
+    "epsilon_max_jsd_exact": make_share_reading(
         "the most distant attention is known exactly in {mean:.0%} of texts; in the other texts "
         "it is the most distant attention found"
     ),
-    "share_of_largest": share(
+    "share_of_largest": make_share_reading(
         "this is at least {mean:.0%} of the largest possible divergence (ε = {key}; mean over "
         "texts)"
     ),
-    "share_of_largest_upper": share(
+    "share_of_largest_upper": make_share_reading(
         "this is at most {mean:.0%} of the largest possible divergence (ε = {key}; mean over texts)"
     ),
     "largest_jsd": (
@@ -123,7 +123,7 @@ READINGS: TestReadings = {
 
 @dataclass(frozen=True)
 class AdversarialResult:
-    """Statistics of the test ``adversarial``: tensors ``[batch]``, or mappings to them by ε.
+    """Statistics from the test ``adversarial``: tensors ``[batch]``, or mappings to them by ε.
 
     Attributes:
         epsilon_max_jsd: Divergence that some attention within ε attains, in [0, ln 2] nats.
@@ -135,7 +135,7 @@ class AdversarialResult:
         share_of_largest: ``epsilon_max_jsd`` as a share of ``largest_jsd``; NaN if that is 0.
         share_of_largest_upper: ``epsilon_max_jsd_upper`` as a share of ``largest_jsd``.
         attention: Most distant attention found within ε, ``[batch, queries, keys]``, to be
-            displayed next to the original. Empty for groups of heads.
+            displayed next to the original. Empty for head groups.
     """
 
     epsilon_max_jsd: dict[float, Tensor]
@@ -188,10 +188,10 @@ def adversarial(
     The paper's search has 5 random starts and 500 steps of Adam with ε = .01.
 
     Args:
-        observation: Model output for a batch of texts.
-        site: Head or group of heads whose attention is moved.
+        observation: Observed batch.
+        site: Head or head group whose attention is moved.
         options: Method, allowed output changes, and length of the search.
-        seed: Seed of the random starts.
+        seed: Seed for the random starts.
 
     Returns:
         Statistics per text.
@@ -225,7 +225,7 @@ class SearchSettings(NamedTuple):
     Attributes:
         n_starts: Number of random starting points.
         n_steps: Number of steps from each starting point.
-        seed: Seed of the starting points.
+        seed: Seed for the starting points.
     """
 
     n_starts: int
@@ -253,7 +253,7 @@ def has_one_row(observation: Observation, site: Site) -> bool:
     """Return whether the model has a single head with a single query.
 
     Args:
-        observation: Model output for a batch of texts.
+        observation: Observed batch.
         site: Head.
     """
     is_only_head = len(observation.model.sites()) == 1
@@ -267,7 +267,7 @@ def get_single_row(observation: Observation, site: Site) -> tuple[Tensor, Tensor
     """Return the attention of a model with a single query, and the keys that it can attend to.
 
     Args:
-        observation: Model output for a batch of texts.
+        observation: Observed batch.
         site: Head.
 
     Returns:
@@ -296,8 +296,8 @@ def find_counted_rows(observation: Observation, layer: int, query: int | None) -
     """Return the query rows that are moved and averaged over.
 
     Args:
-        observation: Model output for a batch of texts.
-        layer: Layer of the attention.
+        observation: Observed batch.
+        layer: Attention layer.
         query: Single query row to be moved. None moves all rows that can influence the output.
 
     Returns:
@@ -337,7 +337,7 @@ class FarthestSearch:
         counted: Rows that are moved and averaged over, bool ``[batch, rows]``.
         largest: Divergence of the most distant attention whatever the output, ``[batch]``.
         jsd: Divergence of the most distant attention found, ``[batch]`` by ε.
-        attention: This attention, ``[batch, rows, keys]`` by ε. Empty for groups of heads.
+        attention: This attention, ``[batch, rows, keys]`` by ε. Empty for head groups.
     """
 
     def __init__(self, observation: Observation, site: Site, epsilons: Sequence[float]) -> None:
@@ -504,7 +504,7 @@ def find_exact(
     """Find the exact maximum for a linear read-out of two classes, by enumerating vertices.
 
     Args:
-        observation: Model output for a batch of texts.
+        observation: Observed batch.
         site: Head.
         token_logits: Logits u_t of each token, ``[batch, keys, 2]``.
         epsilons: Allowed output changes.
@@ -534,7 +534,7 @@ def find_bounds(
     """Find lower and upper bounds for a linear read-out of more than two classes.
 
     Args:
-        observation: Model output for a batch of texts.
+        observation: Observed batch.
         site: Head.
         token_logits: Logits u_t of each token, ``[batch, keys, classes]``.
         epsilons: Allowed output changes.
@@ -570,11 +570,11 @@ def search_linear(
     """Find a lower bound for a linear read-out, by the paper's search from random starts.
 
     Args:
-        observation: Model output for a batch of texts.
+        observation: Observed batch.
         site: Head.
         token_logits: Logits u_t of each token, ``[batch, keys, classes]``.
         epsilons: Allowed output changes.
-        settings: Settings of the search.
+        settings: Search settings.
 
     Returns:
         Statistics per text.
@@ -602,10 +602,10 @@ def search_model(
     the paper's search, and a head with a single query by attention on one or two tokens.
 
     Args:
-        observation: Model output for a batch of texts.
-        site: Head or group of heads.
+        observation: Observed batch.
+        site: Head or head group.
         epsilons: Allowed output changes.
-        settings: Settings of the search.
+        settings: Search settings.
 
     Returns:
         Statistics per text.
@@ -648,7 +648,7 @@ def _search_single_row(
     Args:
         farthest: Search of a model with a single query row, to which candidates are added.
         most_distant: Most distant attention of all to first order, ``[batch, 1, keys]``.
-        settings: Settings of the search.
+        settings: Search settings.
     """
     attention, visible = farthest.original[:, 0], farthest.visible[:, 0]
     probs = farthest.observation.probs

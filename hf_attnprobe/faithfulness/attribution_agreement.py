@@ -85,19 +85,19 @@ READINGS = {
 
 @dataclass(frozen=True)
 class AttributionAgreementResult:
-    """Statistics of the test ``attribution_agreement``, tensors ``[batch]``.
+    """Statistics from the test ``attribution_agreement``, tensors ``[batch]``.
 
     Correlations are in [−1, 1] and divergences in [0, ln 2] nats. Both are NaN if one of the
-    compared quantities is 0 everywhere; correlations are also NaN in texts of one token and for
+    compared quantities is 0 everywhere; correlations are also NaN in one-token texts and for
     constant shares. In texts of two tokens, a correlation is −1 or 1.
 
     Attributes:
-        attention_gradient_pearson: Correlation of attention and |gradient × input|.
-        attention_gradient_jsd: Divergence of attention and |gradient × input|.
-        attention_integrated_pearson: Correlation of attention and |integrated gradients|.
-        attention_integrated_jsd: Divergence of attention and |integrated gradients|.
-        gradient_integrated_pearson: Correlation of the two attributions.
-        gradient_integrated_jsd: Divergence of the two attributions.
+        attention_gradient_pearson: Correlation between attention and |gradient × input|.
+        attention_gradient_jsd: Divergence between attention and |gradient × input|.
+        attention_integrated_pearson: Correlation between attention and |integrated gradients|.
+        attention_integrated_jsd: Divergence between attention and |integrated gradients|.
+        gradient_integrated_pearson: Correlation between the two attributions.
+        gradient_integrated_jsd: Divergence between the two attributions.
         integrated_gap: |Σ integrated gradients − (p(text) − p(embeddings of 0))| over all tokens,
             including special tokens. None if the attention is held.
     """
@@ -128,8 +128,8 @@ def attribution_agreement(
     """Compare the shares of attention, gradients and integrated gradients over the tokens.
 
     Args:
-        observation: Model output for a batch of texts.
-        site: Head or group of heads.
+        observation: Observed batch.
+        site: Head or head group.
         options: Explained class and integration.
         seed: Unused, because the test is deterministic.
 
@@ -161,7 +161,7 @@ def compute_integrated_gradients(
     """Return the integrated gradients of the explained class's probability.
 
     Args:
-        observation: Model output for a batch of texts.
+        observation: Observed batch.
         options: Number of integration points, and whether gradients flow through the attention.
 
     Returns:

@@ -17,8 +17,8 @@ Variants
     uses its absolute value, as in the paper's code.
 
 Interpretation
-    1: all states point in the same direction. 0: they are spread around the origin. A text of one
-    token has 1.
+    1: all states point in the same direction. 0: they are spread around the origin. A one-token
+    text has 1.
 """
 
 from dataclasses import dataclass
@@ -33,7 +33,9 @@ from hf_attnprobe.protocol import HeadValues, Observation, Site
 
 
 READINGS = {
-    "conicity": "the states that attention averages have a mean cosine of {mean:.2f} with their mean",
+    "conicity": (
+        "the states that attention averages have a mean cosine of {mean:.2f} with their mean"
+    ),
     "absolute_conicity": (
         "the absolute cosine of these states with their mean is {mean:.2f} on average"
     ),
@@ -42,7 +44,7 @@ READINGS = {
 
 @dataclass(frozen=True)
 class ConicityResult:
-    """Statistics of the test ``conicity``, tensors ``[batch]``.
+    """Statistics from the test ``conicity``, tensors ``[batch]``.
 
     Attributes:
         conicity: Mean cosine with the mean state, in [−1, 1].
@@ -66,10 +68,10 @@ def conicity(
     *,
     seed: int = 0,
 ) -> ConicityResult:
-    """Compute the conicity of the states that the attention of a head averages.
+    """Compute the conicity of the states that a head's attention averages.
 
     Args:
-        observation: Model output for a batch of texts.
+        observation: Observed batch.
         site: Head.
         options: Unused, because the test has no options.
         seed: Unused, because the test is deterministic.

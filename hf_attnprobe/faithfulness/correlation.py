@@ -11,17 +11,17 @@ Measure
     from the input.
 
 Weighted agreement
-    Gini correlation of attention with (b): each pair of tokens is weighted by the difference of
-    their effects (see ``functional/rank.py``). If one token decides, the order of the others is
-    noise and has no weight. Precision: the share of the tokens that together carry half of the
-    importance that is among equally many tokens with the most attention.
+    Gini correlation between attention and (b): each pair of tokens is weighted by their difference
+    in effect (see ``functional/rank.py``). If one token decides, the order of the others is noise
+    and has no weight. Precision: the share of the tokens that together carry half of the importance
+    that is among equally many tokens with the most attention.
 
 Top-k sets
-    Share of the k tokens that one ranking puts first that the other puts first too, and Kendall's
-    τ on the union of both sets, 1 − 2K / pairs, with the distance K of Fagin et al. 2003 for
-    p = ½. The chance level of the overlap in a text of T tokens is k / T. Both are NaN in texts of
-    at most k tokens. Tokens that tie for rank k are drawn at random for the overlap, which is
-    averaged over all draws; for τ all of them belong to the set.
+    Share of the k tokens that one ranking puts first that the other puts first too, and Kendall's τ
+    on the union of both sets, 1 − 2K / pairs, with the distance K of Fagin et al. 2003 for p = ½.
+    The chance level of the overlap in a text with T tokens is k / T. Both are NaN in texts with at
+    most k tokens. Tokens that tie for rank k are drawn at random for the overlap, which is averaged
+    over all draws; for τ all of them belong to the set.
 
 Baseline
     τ-b of (a) with (b), which is the agreement of two measures of importance that do not use
@@ -32,7 +32,7 @@ Interpretation
     1 is the same order, 0 are unrelated orders, −1 is the reverse order. An agreement is
     significant if τ > 0 and its two-sided p ≤ .05. The paper also counts τ < 0. An undefined τ is
     not significant. ``significant_by_chance`` is the probability that a random order is
-    significant: 0 in texts of up to 4 tokens, 2.5% in long texts.
+    significant: 0 in texts with up to 4 tokens, 2.5% in long texts.
 
 Ties
     Values that differ only by rounding are ties. The rounding error of attention and gradients is
@@ -49,7 +49,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hf_attnprobe.core.readings import TestReadings, share
+from hf_attnprobe.core.readings import TestReadings, make_share_reading
 from hf_attnprobe.faithfulness.options import Correlation
 from hf_attnprobe.faithfulness.registry import register_test
 from hf_attnprobe.functional.divergence import compute_shifted_probability
@@ -91,22 +91,22 @@ READINGS: TestReadings = {
         "attention and gradients rank the tokens with a rank correlation of {mean:.2f} (1 is the "
         "same order)"
     ),
-    "attention_gradient_significant": share(
+    "attention_gradient_significant": make_share_reading(
         "attention and gradients agree significantly (p ≤ .05, τ > 0) in {mean:.0%} of texts"
     ),
     "attention_leave_one_out_tau": (
         "attention and leave-one-out rank the tokens with a rank correlation of {mean:.2f}"
     ),
-    "attention_leave_one_out_significant": share(
+    "attention_leave_one_out_significant": make_share_reading(
         "attention and leave-one-out agree significantly (p ≤ .05, τ > 0) in {mean:.0%} of texts"
     ),
     "gradient_leave_one_out_tau": (
         "gradients and leave-one-out, the baseline, have a rank correlation of {mean:.2f}"
     ),
-    "gradient_leave_one_out_significant": share(
+    "gradient_leave_one_out_significant": make_share_reading(
         "gradients and leave-one-out agree significantly (p ≤ .05, τ > 0) in {mean:.0%} of texts"
     ),
-    "significant_by_chance": share(
+    "significant_by_chance": make_share_reading(
         "unrelated orders would agree significantly in {mean:.1%} of texts (never in texts of 4 "
         "tokens or fewer)"
     ),
@@ -133,19 +133,19 @@ READINGS: TestReadings = {
         "{mean:.2f} of the tokens that carry half of the leave-one-out importance are among "
         "equally many tokens with the most attention"
     ),
-    "attention_gradient_top_overlap": share(
+    "attention_gradient_top_overlap": make_share_reading(
         "{mean:.0%} of the {key} tokens with the most attention are among the {key} with the "
         "largest gradients (mean over texts of more tokens)"
     ),
-    "attention_leave_one_out_top_overlap": share(
+    "attention_leave_one_out_top_overlap": make_share_reading(
         "{mean:.0%} of the {key} tokens with the most attention are among the {key} most "
         "important tokens by leave-one-out (mean over texts of more tokens)"
     ),
-    "gradient_leave_one_out_top_overlap": share(
+    "gradient_leave_one_out_top_overlap": make_share_reading(
         "{mean:.0%} of the {key} tokens with the largest gradients are among the {key} most "
         "important tokens by leave-one-out (mean over texts of more tokens)"
     ),
-    "top_overlap_by_chance": share(
+    "top_overlap_by_chance": make_share_reading(
         "unrelated orders share {mean:.0%} of their first {key} tokens (mean over texts of more "
         "tokens)"
     ),
@@ -166,13 +166,13 @@ READINGS: TestReadings = {
 
 @dataclass(frozen=True)
 class CorrelationResult:
-    """Statistics of the test ``correlation``: tensors ``[batch]``, or mappings to them by k.
+    """Statistics from the test ``correlation``: tensors ``[batch]``, or mappings to them by k.
 
     In the names, a pair such as ``attention_gradient`` stands for the two compared rankings.
 
     Attributes:
         attention_gradient_tau: Kendall's τ-b in [−1, 1]. This and the other τ-b and p-values are
-            NaN in texts of one token and for constant rankings.
+            NaN in one-token texts and for constant rankings.
         attention_gradient_p_value: Two-sided p-value of τ-b.
         attention_gradient_significant: 1 if p ≤ .05 and τ > 0, else 0.
         attention_leave_one_out_tau: Kendall's τ-b.
@@ -190,7 +190,7 @@ class CorrelationResult:
         attention_leave_one_out_precision: Precision in [0, 1]. NaN if all tokens are equally
             important.
         attention_gradient_top_overlap: Overlap of the top-k sets in [0, 1], by k. This and the
-            following are NaN in texts of k tokens or fewer.
+            following are NaN in texts with k tokens or fewer.
         attention_leave_one_out_top_overlap: Overlap of the top-k sets.
         gradient_leave_one_out_top_overlap: Overlap of the top-k sets.
         top_overlap_by_chance: Expected overlap of unrelated top-k sets, k / T.
@@ -238,12 +238,12 @@ def correlation(
 ) -> CorrelationResult:
     """Compute the rank correlations of attention, gradients and leave-one-out.
 
-    Importance is absolute: tokens that lower the probability of the class count as much as tokens
-    that raise it.
+    Importance is absolute: tokens that lower the class's probability count as much as tokens that
+    raise it.
 
     Args:
-        observation: Model output for a batch of texts.
-        site: Head or group of heads whose attention is ranked.
+        observation: Observed batch.
+        site: Head or head group whose attention is ranked.
         options: Explained class and sizes of the top-k sets.
         seed: Unused, because the test is deterministic.
 
@@ -287,7 +287,7 @@ def _compare_weighted(ranks: Tensor, importance: Tensor, content: Tensor) -> tup
     Args:
         ranks: Ranks by attention, gradients and leave-one-out, ``[batch, 3, keys]``.
         importance: Leave-one-out importance ``[batch, keys]``.
-        content: Boolean mask ``[batch, keys]`` of the units.
+        content: Boolean unit mask ``[batch, keys]``.
     """
     attention_ranks = ranks[:, 0]
     is_constant = ranks[:, 2].masked_fill(~content, 0).amax(-1) == 0
@@ -305,7 +305,7 @@ def _compare_tops(ranks: Tensor, content: Tensor, tops: Sequence[int]) -> dict[s
 
     Args:
         ranks: Ranks by attention, gradients and leave-one-out, ``[batch, 3, keys]``.
-        content: Boolean mask ``[batch, keys]`` of the units.
+        content: Boolean unit mask ``[batch, keys]``.
         tops: Sizes k of the top-k sets.
 
     Returns:
@@ -336,10 +336,10 @@ def rank_with_ties(values: Tensor, content: Tensor, scale: Tensor | float = 0.0)
 
     Args:
         values: Values ``[..., keys]``.
-        content: Boolean mask ``[..., keys]`` of the ranked values.
-        scale: Size of the numbers whose difference the values are, ``[..., 1]``. The rounding
-            error of a difference depends on these numbers. With 0, the error is proportional to
-            each value.
+        content: Boolean mask ``[..., keys]`` for the ranked values.
+        scale: Size of the numbers whose difference the values are, ``[..., 1]``. The rounding error
+            of a difference depends on these numbers. With 0, the error is proportional to each
+            value.
 
     Returns:
         Dense ranks ``[..., keys]``.
@@ -354,7 +354,7 @@ def rank_by_leave_one_out(observation: Observation) -> Tensor:
     Two equal neighbouring tokens tie, because the text without either of them is the same.
 
     Args:
-        observation: Model output for a batch of texts.
+        observation: Observed batch.
     """
     importance = observation.compute_leave_one_out_importance()
     scale = _get_leave_one_out_scale(observation)

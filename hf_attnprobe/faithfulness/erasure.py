@@ -11,14 +11,14 @@ Measure
     Single weights: how much further the output moves (Jensen-Shannon divergence, nats) without the
     largest weight than without a randomly drawn one, and which of the two flips the decision.
 
-    Sets of weights: weights are erased in the order of a ranking until the decision flips. The test
-    reports the share of the text's tokens that have been erased by then, and their attention.
+    Sets of weights: weights are erased in ranking order until the decision flips. The test reports
+    the share of the text's tokens that have been erased by then, and their attention.
 
 Compared rankings
     Attention, random orders, the gradient with respect to the weights, attention × gradient,
     leave-one-out, and gradient × input. Single Transformer heads also have effective attention and
-    norm-based attention. Layers and the group of all heads have attention rollout, and the latter
-    has the attention of the last layer.
+    norm-based attention. Layers and all heads together also have attention rollout, and all heads
+    together have the attention of the last layer.
 
 Margin
     After the tokens on which a decision depends have been erased, noise in the other tokens
@@ -50,7 +50,7 @@ Interpretation
 
 Transformers
     In a head, a unit is erased in every query row. Rankings by the attention therefore use all rows
-    that can influence the output. Special tokens keep their weights. In a group of heads, a unit is
+    that can influence the output. Special tokens keep their weights. In a head group, a unit is
     erased in all heads at once. The smallest set is not known; ``greedy_bound_size``, the smallest
     number that any order needs, is an upper bound of its size.
 """
@@ -63,7 +63,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hf_attnprobe.core.readings import TestReadings, share
+from hf_attnprobe.core.readings import TestReadings, make_share_reading
 from hf_attnprobe.faithfulness.options import Erasure
 from hf_attnprobe.faithfulness.rankings import (
     GROUP_RANKINGS,
@@ -134,38 +134,48 @@ READINGS: TestReadings = {
         "by {mean:.3f} nats more than erasing a random other weight"
     ),
     "delta_attention": "the largest weight exceeds the random other weight by {mean:.2f}",
-    "top_moves_most": share(
+    "top_moves_most": make_share_reading(
         "in {mean:.0%} of texts no other single weight moves the output more than the largest"
     ),
-    "top_flips": share("erasing the largest weight flips {decision} in {mean:.1%} of texts"),
-    "random_flips": share("erasing a random other weight flips {decision} in {mean:.1%} of texts"),
-    "only_top_flips": share(
+    "top_flips": make_share_reading(
+        "erasing the largest weight flips {decision} in {mean:.1%} of texts"
+    ),
+    "random_flips": make_share_reading(
+        "erasing a random other weight flips {decision} in {mean:.1%} of texts"
+    ),
+    "only_top_flips": make_share_reading(
         "in {mean:.1%} of texts the largest weight flips {decision} and the random other weight "
         "does not"
     ),
-    "only_random_flips": share(
+    "only_random_flips": make_share_reading(
         "in {mean:.1%} of texts the random other weight flips {decision} and the largest weight "
         "does not"
     ),
-    "both_flip": share("in {mean:.1%} of texts either of the two weights flips {decision}"),
-    "neither_flips": share("in {mean:.1%} of texts neither of the two weights flips {decision}"),
-    "fraction_to_flip": share(
+    "both_flip": make_share_reading(
+        "in {mean:.1%} of texts either of the two weights flips {decision}"
+    ),
+    "neither_flips": make_share_reading(
+        "in {mean:.1%} of texts neither of the two weights flips {decision}"
+    ),
+    "fraction_to_flip": make_share_reading(
         "in the order of {key}, {decision} flips when {mean:.0%} of the tokens have been erased "
         "(texts that can be flipped; an order that never flips counts as all tokens)"
     ),
-    "never_flips": share(
+    "never_flips": make_share_reading(
         "in {mean:.0%} of the texts that can be flipped, the order of {key} never flips {decision}"
     ),
     "probability_mass_removed": (
         "in the order of {key}, {median:.0%} of the attention has been erased when {decision} "
         "flips (median; an order that never flips counts as all tokens)"
     ),
-    "minimal_fraction": share(
+    "minimal_fraction": make_share_reading(
         "the smallest set that flips {decision} contains {mean:.0%} of the tokens"
     ),
     "minimal_size": "the smallest set that flips {decision} has {median:g} tokens (median)",
-    "no_set_flips": share("in {mean:.0%} of texts no set of tokens flips {decision}"),
-    "no_order_flips": share("in {mean:.0%} of texts none of the tested orders flips {decision}"),
+    "no_set_flips": make_share_reading("in {mean:.0%} of texts no set of tokens flips {decision}"),
+    "no_order_flips": make_share_reading(
+        "in {mean:.0%} of texts none of the tested orders flips {decision}"
+    ),
     "regret": (
         "the order of {key} erases {mean:.1f} tokens more than necessary to flip {decision} (an "
         "order that never flips counts as all tokens)"
@@ -183,7 +193,7 @@ READINGS: TestReadings = {
         "have been erased (texts in which some order achieves this; an order that does not counts "
         "as all tokens)"
     ),
-    "lead_is_lost": share(
+    "lead_is_lost": make_share_reading(
         "in {mean:.0%} of texts some order of erasing weights removes nine tenths of the margin"
     ),
     "product_margin_tau": (
@@ -198,13 +208,13 @@ READINGS: TestReadings = {
 
 @dataclass(frozen=True)
 class ErasureResult:
-    """Statistics of the test ``erasure``: tensors ``[batch]``, or mappings to them by ranking.
+    """Statistics from the test ``erasure``: tensors ``[batch]``, or mappings to them by ranking.
 
-    All values are NaN in texts of one token. Statistics by ranking are also NaN in texts that
-    cannot be flipped. In all other texts, an order that never flips the decision counts as all
-    tokens. The ranking ``random`` is the mean over all random orders, and ``random_1`` is the first
-    of them. Statistics about the smallest set are None or empty if the read-out is not linear, or
-    if a target is one of more than two classes; statistics about tested orders are None or empty
+    All values are NaN in one-token texts. Statistics by ranking are also NaN in texts that cannot
+    be flipped. In all other texts, an order that never flips the decision counts as all tokens. The
+    ranking ``random`` is the mean over all random orders, and ``random_1`` is the first of them.
+    Statistics about the smallest set are None or empty if the read-out is not linear, or if a
+    target is one of more than two classes; statistics about tested orders are None or empty
     otherwise.
 
     Attributes:
@@ -236,10 +246,10 @@ class ErasureResult:
         lead_is_lost: 1 if some order removes nine tenths of the margin, else 0.
         regret: Number of tokens that the order erases in addition to the smallest set.
         way_to_best: (random − order) / (random − smallest set), with the numbers of erased tokens;
-            at most 1, negative if the order is worse than a random one. NaN if a random order
-            needs no more tokens than the smallest set.
+            at most 1, negative if the order is worse than a random one. NaN if a random order needs
+            no more tokens than the smallest set.
         way_to_best_tried: ``way_to_best`` with the best tested order instead of the smallest set.
-        product_margin_tau: Kendall's τ-b of attention × gradient and the exact token margins.
+        product_margin_tau: Kendall's τ-b between attention × gradient and the exact token margins.
         greedy_bound_size: Number of tokens that the best tested order erases.
     """
 
@@ -287,11 +297,11 @@ def erasure(
     """Erase single weights at a site, and then all weights in the order of each ranking.
 
     Args:
-        observation: Model output for a batch of texts.
-        site: Head or group of heads whose weights are erased.
+        observation: Observed batch.
+        site: Head or head group whose weights are erased.
         options: Erasure rules and compared orders. Without ``renormalise``, the output also moves
             because the sum of the weights shrinks.
-        seed: Seed of the random orders and of the random other weight.
+        seed: Seed for the random orders and the random other weight.
 
     Returns:
         Statistics per text.
@@ -384,12 +394,12 @@ def compute_rankings(observation: Observation, site: Site, seed: int = 0) -> dic
     """Return all available rankings by which weights are erased.
 
     Args:
-        observation: Model output for a batch of texts.
-        site: Head or group of heads.
-        seed: Seed of the shuffled user-provided scores.
+        observation: Observed batch.
+        site: Head or head group.
+        seed: Seed for the shuffled user-provided scores.
 
     Returns:
-        Dense ranks ``[batch, keys]`` by name of the ranking. The largest rank is erased first.
+        Dense ranks ``[batch, keys]`` by ranking name. The largest rank is erased first.
     """
     names: tuple[str, ...] = (*ERASURE_RANKINGS, *USER_SCORE_RANKINGS)
     if observation.token_logits is None:
@@ -408,14 +418,14 @@ def build_removal_orders(
     n_random: int,
     seed: int,
 ) -> Tensor:
-    """Return the orders of removal: the random orders first, then those of the rankings.
+    """Return the removal orders: the random orders first, then those of the rankings.
 
     Args:
-        observation: Model output for a batch of texts.
-        content: Boolean mask ``[batch, keys]`` of the units.
+        observation: Observed batch.
+        content: Boolean unit mask ``[batch, keys]``.
         ranks_by_name: Ranks ``[batch, keys]`` of each ranking.
         n_random: Number of random orders.
-        seed: Seed of the random orders.
+        seed: Seed for the random orders.
 
     Returns:
         Keys in the order of their removal, int64 ``[orders, batch, keys]``.
@@ -437,7 +447,7 @@ def _group_by_ranking(
 
     Args:
         values: One row for each order of :func:`build_removal_orders`.
-        names: "random", followed by the names of the rankings.
+        names: "random", followed by the ranking names.
         n_random: Number of random orders.
         each_random: Whether to return the values of each random order too.
     """
@@ -533,7 +543,7 @@ def _compute_exact_statistics(
     Args:
         smallest_set: Smallest set of weights that flips the decision, with the token margins.
         product_ranks: Ranks ``[batch, keys]`` by attention × gradient.
-        content: Boolean mask ``[batch, keys]`` of the units.
+        content: Boolean unit mask ``[batch, keys]``.
     """
     margin_ranks = rank_scores("margin", smallest_set.token_margins, content)
     return {
@@ -559,9 +569,9 @@ def _measure_margin_loss(
     """Return the share of the tokens that are erased when nine tenths of the margin are lost.
 
     Args:
-        observation: Model output for a batch of texts.
-        attention: Attention of the site, ``[batch, keys]``.
-        order: Orders of removal, ``[orders, batch, keys]``.
+        observation: Observed batch.
+        attention: Site attention, ``[batch, keys]``.
+        order: Removal orders, ``[orders, batch, keys]``.
         margin_removals: Removals until the margin is lost, ``[orders, batch]``, if they were
             counted by running the model. None for linear read-outs, for which they are computed.
         group_by_ranking: Function that splits values by order into values by ranking.
@@ -632,8 +642,8 @@ def predict_without_weights(
     erased in all heads at once.
 
     Args:
-        observation: Model output for a batch of texts.
-        site: Head or group of heads.
+        observation: Observed batch.
+        site: Head or head group.
         is_erased: Units whose weights are erased, bool ``[copies, batch, keys]``.
         renormalise: Whether the remaining weights are divided by their sum.
         all_zero: Whether to return the output without any attention if no weight remains. The
@@ -671,7 +681,7 @@ def _replay_without_weights(
 # --- Erasure of a single weight (Serrano & Smith 2019, Section 4.2) --------------------------
 
 COMPARISON_STREAM = 3
-"""Random number stream of the other weight that is compared with the largest weight."""
+"""Random number stream for the other weight that is compared with the largest weight."""
 
 
 def draw_other_positions(
@@ -686,10 +696,10 @@ def draw_other_positions(
 
     Args:
         top: Most attended position of each text, int64 ``[batch]``.
-        content: Boolean mask ``[batch, keys]`` of the units.
-        draw: "uniform" draws from all positions except ``top``. "released" draws from all
-            positions except the first, like the paper's released code, and can return ``top``.
-        seed: Seed of the draw.
+        content: Boolean unit mask ``[batch, keys]``.
+        draw: "uniform" draws from all positions except ``top``. "released" draws from all positions
+            except the first, like the paper's released code, and can return ``top``.
+        seed: Seed for the draw.
         example_ids: Ids of the texts.
 
     Returns:
@@ -718,15 +728,15 @@ def measure_single_weight(
     """Compare the erasure of the largest weight with the erasure of another weight.
 
     Args:
-        observation: Model output for a batch of texts.
-        site: Head or group of heads.
+        observation: Observed batch.
+        site: Head or head group.
         renormalise: Whether the remaining weights are divided by their sum.
         draw: How to draw the other weight, see :func:`draw_other_positions`.
         all_zero: Whether to use the output without any attention if no weight remains.
-        seed: Seed of the draw.
+        seed: Seed for the draw.
 
     Returns:
-        Statistics ``[batch]`` by name; NaN for texts of one token.
+        Statistics ``[batch]`` by name; NaN for one-token texts.
     """
     attention = compute_site_attention(observation, site)
     content = observation.batch.content_mask
@@ -769,7 +779,7 @@ def _compare_js(observation: Observation, probs: Tensor) -> Tensor:
     """Return the difference of the output changes by the top weight and by the other weight.
 
     Args:
-        observation: Model output for a batch of texts.
+        observation: Observed batch.
         probs: Probabilities without the top weight and without the other weight,
             ``[2, batch, classes]``.
 
@@ -787,7 +797,7 @@ def _detect_flips(observation: Observation, probs: Tensor) -> dict[str, Tensor]:
     """Return which of the two erasures flip the decision, ``[batch]`` by statistic.
 
     Args:
-        observation: Model output for a batch of texts.
+        observation: Observed batch.
         probs: Probabilities without the top weight and without the other weight,
             ``[2, batch, classes]``. Statistics are NaN in texts with NaN probabilities.
     """
@@ -821,10 +831,10 @@ def _compare_with_all_weights(
     """Compare the erasure of the largest weight with the erasure of each other weight.
 
     Args:
-        observation: Model output for a batch of texts.
+        observation: Observed batch.
         logits: Logits without each weight, ``[batch, keys, classes]``.
         top: Position of the largest weight, int64 ``[batch]``.
-        content: Boolean mask ``[batch, keys]`` of the units.
+        content: Boolean unit mask ``[batch, keys]``.
 
     Returns:
         The statistics ``delta_js_expected`` and ``top_moves_most``, ``[batch]``.

@@ -8,8 +8,8 @@ Question
 Measure
     Kendall's τ-b between a map and leave-one-out, as in ``correlation``.
 
-    - Maps of a head: raw attention, attention × gradient, effective attention (Brunner et al. 2020),
-      and norm-based attention (Kobayashi et al. 2020).
+    - Maps of a head: raw attention, attention × gradient, effective attention (Brunner et al.
+      2020), and norm-based attention (Kobayashi et al. 2020).
     - Maps of a layer: mean attention, rollout up to the layer and (on request) attention flow
       (Abnar & Zuidema 2020), norm-based attention, and value zeroing with its rollout (Mohebbi et
       al. 2023).
@@ -89,9 +89,9 @@ READINGS = {
 
 @dataclass(frozen=True)
 class ExplanationsResult:
-    """Statistics of the test ``explanations``, tensors ``[batch]``.
+    """Statistics from the test ``explanations``, tensors ``[batch]``.
 
-    All are Kendall's τ-b with leave-one-out in [−1, 1], NaN in texts of one token and for constant
+    All are Kendall's τ-b with leave-one-out in [−1, 1], NaN in one-token texts and for constant
     maps. They are None for the other kind of site (head or layer), and if the model lacks a
     capability that the map needs.
 
@@ -102,7 +102,7 @@ class ExplanationsResult:
         norm_based_tau: Norms of the weighted values of a head.
         mean_attention_tau: Mean attention of a layer's heads.
         rollout_tau: Attention rollout up to a layer.
-        flow_tau: Attention flow up to a layer, on request. NaN in texts of more than
+        flow_tau: Attention flow up to a layer, on request. NaN in texts with more than
             ``flow_positions`` positions.
         layer_norm_based_tau: Norms of the weighted values of a layer.
         value_zeroing_tau: Value zeroing of a layer.
@@ -156,10 +156,10 @@ def explanations(
     *,
     seed: int = 0,
 ) -> ExplanationsResult:
-    """Compute the rank correlation of every map of a head or a layer with leave-one-out.
+    """Compute the rank correlation between every map of a head or a layer and leave-one-out.
 
     Args:
-        observation: Model output for a batch of texts.
+        observation: Observed batch.
         site: Head, or whole layer.
         options: Explained class and limit of attention flow.
         seed: Unused, because the test is deterministic.
@@ -192,7 +192,7 @@ def _compute_flow_tau(
     options: Explanations,
     leave_one_out_ranks: Tensor,
 ) -> Tensor:
-    """Return Kendall's τ-b of attention flow with leave-one-out, ``[batch]``."""
+    """Return Kendall's τ-b between attention flow and leave-one-out, ``[batch]``."""
     content = observation.batch.content_mask
     flows = compute_flow_to_tokens(observation, site, options.flow_positions)
     is_too_long = flows.isnan().any(-1)

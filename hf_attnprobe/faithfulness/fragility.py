@@ -24,7 +24,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hf_attnprobe.core.readings import TestReadings, share
+from hf_attnprobe.core.readings import TestReadings, make_share_reading
 from hf_attnprobe.faithfulness.options import Fragility
 from hf_attnprobe.faithfulness.registry import register_test
 from hf_attnprobe.functional.intervention import make_uniform, permute, replace_head
@@ -32,26 +32,30 @@ from hf_attnprobe.protocol import Decisions, Observation, Site
 
 
 READINGS: TestReadings = {
-    "trained_share": share(
+    "trained_share": make_share_reading(
         "with its trained attention the model predicts class {key} in {mean:.0%} of texts"
     ),
-    "uniform_share": share(
+    "uniform_share": make_share_reading(
         "with uniform attention the model predicts class {key} in {mean:.0%} of texts"
     ),
-    "permuted_share": share(
+    "permuted_share": make_share_reading(
         "with permuted attention the model predicts class {key} in {mean:.0%} of draws"
     ),
-    "trained_correct": share(
+    "trained_correct": make_share_reading(
         "with its trained attention the model is right in {mean:.1%} of texts"
     ),
-    "uniform_correct": share("with uniform attention the model is right in {mean:.1%} of texts"),
-    "permuted_correct": share("with permuted attention the model is right in {mean:.1%} of draws"),
+    "uniform_correct": make_share_reading(
+        "with uniform attention the model is right in {mean:.1%} of texts"
+    ),
+    "permuted_correct": make_share_reading(
+        "with permuted attention the model is right in {mean:.1%} of draws"
+    ),
 }
 
 
 @dataclass(frozen=True)
 class FragilityResult:
-    """Statistics of the test ``fragility``: tensors ``[batch]``, or mappings to them by class.
+    """Statistics from the test ``fragility``: tensors ``[batch]``, or mappings to them by class.
 
     Attributes:
         trained_share: 1 if the class is predicted with the trained attention, else 0.
@@ -91,10 +95,10 @@ def fragility(
     ``uniform_attention``.
 
     Args:
-        observation: Model output for a batch of texts.
+        observation: Observed batch.
         site: Head.
         options: Number of permutations.
-        seed: Seed of the permutations.
+        seed: Seed for the permutations.
 
     Returns:
         Statistics per text.
@@ -123,7 +127,7 @@ def _compute_class_shares(observation: Observation, probs: Tensor) -> dict[int, 
     """Return the share of the copies that predict each class; empty if classes have no names.
 
     Args:
-        observation: Model output for a batch of texts.
+        observation: Observed batch.
         probs: Probabilities ``[copies, batch, entries]``.
 
     Returns:

@@ -33,7 +33,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hf_attnprobe.core.readings import TestReadings, share
+from hf_attnprobe.core.readings import TestReadings, make_share_reading
 from hf_attnprobe.faithfulness.options import NoOptions
 from hf_attnprobe.faithfulness.registry import register_test
 from hf_attnprobe.functional.divergence import tvd
@@ -50,21 +50,23 @@ from hf_attnprobe.protocol import (
 
 
 ABLATION_DONOR_STREAM = 2
-"""Random number stream of the texts from which head outputs are taken."""
+"""Random number stream for the texts from which head outputs are taken."""
 READINGS: TestReadings = {
     "zero_tvd": "zeroing the head's output moves the model's output by {mean:.2f} {unit}",
-    "zero_flip": share("zeroing the head's output flips {decision} in {mean:.0%} of texts"),
+    "zero_flip": make_share_reading(
+        "zeroing the head's output flips {decision} in {mean:.0%} of texts"
+    ),
     "mean_tvd": (
         "replacing the head's output with its mean moves the model's output by {mean:.2f} {unit}"
     ),
-    "mean_flip": share(
+    "mean_flip": make_share_reading(
         "replacing the head's output with its mean flips {decision} in {mean:.0%} of texts"
     ),
     "resample_tvd": (
         "replacing the head's output with that on another text moves the model's output by "
         "{mean:.2f} {unit}"
     ),
-    "resample_flip": share(
+    "resample_flip": make_share_reading(
         "replacing the head's output with that on another text flips {decision} in {mean:.0%} of "
         "texts"
     ),
@@ -73,10 +75,10 @@ READINGS: TestReadings = {
 
 @dataclass(frozen=True)
 class HeadAblationResult:
-    """Statistics of the test ``head_ablation``, tensors ``[batch]``.
+    """Statistics from the test ``head_ablation``, tensors ``[batch]``.
 
-    Mean and resample ablation are None for attention classifiers, for groups of heads, without a
-    sample of texts, and for architectures whose head outputs cannot be replaced.
+    Mean and resample ablation are None for attention classifiers, for head groups, without a sample
+    of texts, and for architectures whose head outputs cannot be replaced.
 
     Attributes:
         zero_tvd: Output change in [0, 1] if the head's output is zeroed.
@@ -110,13 +112,13 @@ def head_ablation(
     *,
     seed: int = 0,
 ) -> HeadAblationResult:
-    """Replace the output of a head, or zero the outputs of a group of heads.
+    """Replace the output of a head, or zero the outputs of a head group.
 
     Args:
-        observation: Model output for a batch of texts.
-        site: Head or group of heads. With ``site.query``, only the output at this query changes.
+        observation: Observed batch.
+        site: Head or head group. With ``site.query``, only the output at this query changes.
         options: Unused, because the test has no options.
-        seed: Seed of the choice of the texts from which head outputs are taken.
+        seed: Seed for the choice between texts from which head outputs are taken.
 
     Returns:
         Statistics per text.
@@ -269,8 +271,8 @@ def measure_prune_curve(
 
     Args:
         model: Model to be pruned.
-        parts: Texts, and the heads in the order of their removal, see
-            :func:`sort_sites_by_effect`. Labels of 0 or more count for the accuracy.
+        parts: Texts, and the heads in the order of their removal, see :func:`sort_sites_by_effect`.
+            Labels of 0 or more count for the accuracy.
         n_removed: Numbers of heads at which to measure.
 
     Returns:
@@ -320,7 +322,7 @@ def predict_without_heads(
 
     Args:
         model: Model to be pruned.
-        observation: Model output for a batch of texts.
+        observation: Observed batch.
         removed_heads: Sets of heads.
 
     Returns:

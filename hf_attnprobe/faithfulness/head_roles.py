@@ -28,7 +28,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hf_attnprobe.core.readings import TestReadings, share
+from hf_attnprobe.core.readings import TestReadings, make_share_reading
 from hf_attnprobe.faithfulness.options import NoOptions
 from hf_attnprobe.faithfulness.registry import register_test
 from hf_attnprobe.protocol import AnswersFromPassage, Observation, Site
@@ -41,18 +41,18 @@ READINGS: TestReadings = {
         "the head gives {mean:.2f} of its attention to the tokens after earlier copies of a token"
     ),
     "first_token": "the head gives {mean:.2f} of its attention to the first token",
-    "retrieval": share(
+    "retrieval": make_share_reading(
         "for {mean:.0%} of the answer's tokens, the head attends most to the same token in the "
         "passage"
     ),
 }
 ROLES = tuple(READINGS)
-"""Names of the patterns."""
+"""Names of the attention patterns for which heads are scored."""
 
 
 @dataclass(frozen=True)
 class HeadRolesResult:
-    """Statistics of the test ``head_roles``, tensors ``[batch]`` in [0, 1].
+    """Statistics from the test ``head_roles``, tensors ``[batch]`` in [0, 1].
 
     They are NaN if no query row has such a token.
 
@@ -90,7 +90,7 @@ def head_roles(
     All heads are scored in a single forward pass, whose result is cached.
 
     Args:
-        observation: Model output for a single prompt.
+        observation: Observation for a single prompt.
         site: Head.
         options: Unused, because the test has no options.
         seed: Unused, because the test is deterministic.

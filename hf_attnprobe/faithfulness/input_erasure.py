@@ -3,11 +3,11 @@
 Comprehensiveness and sufficiency, DeYoung et al. 2020 (ERASER).
 
 Question
-    Does the probability of the predicted class fall without the most attended tokens, and do these
+    Does the predicted class's probability fall without the most attended tokens, and do these
     tokens alone preserve it?
 
 Measure
-    p is the probability of the predicted class, and the model is run again on the changed text::
+    p is the predicted class's probability, and the model is run again on the changed text::
 
         comprehensiveness = p(text) − p(text without its top tokens)
         sufficiency       = p(text) − p(top tokens only)
@@ -19,23 +19,22 @@ Measure
 Normalised scores, on request
     NAOPC (Edin et al. 2025) is the mean over every step 1, ..., T, normalised to the range between
     the smallest and the largest mean that any order of the text's tokens reaches with this model.
-    Tokens are removed in the order of the ranking for comprehensiveness and in reverse for
-    sufficiency. The range is exact for texts of up to 8 tokens and found by a beam search
-    otherwise.
+    Tokens are removed in ranking order for comprehensiveness and in reverse for sufficiency. The
+    range is exact for texts with up to 8 tokens and found by a beam search otherwise.
 
 Tokens to flip, on request
     Share of the text's tokens that have been removed when the decision first flips. Tokens are
-    removed in the order of the ranking until one is left. All rankings are compared on the texts
-    that one of them flips; a ranking that never flips such a text counts as all tokens.
+    removed in ranking order until one is left. All rankings are compared on the texts that one of
+    them flips; a ranking that never flips such a text counts as all tokens.
 
 Explained class
     With a target class, the decision is for or against this class, and p is the probability of the
     side of the text: of the class, or of all other classes together.
 
 Compared rankings
-    Attention, attention × gradient, |gradient × input|, leave-one-out, and a random ranking. A layer
-    has mean attention, rollout up to the layer, norm-based attention, and value zeroing with its
-    rollout. The group of all heads has mean attention, the mean of the last layer, and rollout up
+    Attention, attention × gradient, |gradient × input|, leave-one-out, and a random ranking. A
+    layer has mean attention, rollout up to the layer, norm-based attention, and value zeroing with
+    its rollout. All heads together have mean attention, the mean of the last layer, and rollout up
     to it. A set of heads has its mean attention.
 
 Interpretation
@@ -53,7 +52,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hf_attnprobe.core.readings import TestReadings, share
+from hf_attnprobe.core.readings import TestReadings, make_share_reading
 from hf_attnprobe.faithfulness.options import InputErasure
 from hf_attnprobe.faithfulness.rankings import (
     compute_ranking,
@@ -78,7 +77,7 @@ from hf_attnprobe.protocol import (
 
 
 HEAD_RANKINGS = ("attention", "product")
-"""Rankings by the attention of a single head."""
+"""Rankings by a single head's attention."""
 MAX_FLAGS_PER_PASS = 1 << 22
 """Largest number of mask entries (copies × texts × positions) that are passed to the model at
 once."""
@@ -103,7 +102,7 @@ READINGS: TestReadings = {
         f"with only the tokens that {{key}} ranks first (the others {OPERATOR_NOTE}), {{prediction}} "
         "loses {mean:.3f} {amount}{aside} (mean of the top 1 to 50%)"
     ),
-    "erased_share": share(
+    "erased_share": make_share_reading(
         "comprehensiveness removes {mean:.0%} of a text's tokens on average, and sufficiency all "
         "other tokens"
     ),
@@ -115,16 +114,16 @@ READINGS: TestReadings = {
         f"removing tokens ({OPERATOR_NOTE}) in the reverse order of {{key}} scores {{mean:.2f}} on "
         "the scale from the order with the smallest loss (0) to the one with the largest (1)"
     ),
-    "tokens_to_flip": share(
+    "tokens_to_flip": make_share_reading(
         f"{{mean:.0%}} of the tokens have been removed ({OPERATOR_NOTE}) in the order of {{key}} "
         "when the decision flips (mean over texts that some order flips; an order that never flips "
         "counts as all tokens)"
     ),
-    "tokens_never_flip": share(
+    "tokens_never_flip": make_share_reading(
         "in {mean:.0%} of the texts that some order flips, removing tokens in the order of {key} "
         "never flips the decision"
     ),
-    "no_tokens_flip": share(
+    "no_tokens_flip": make_share_reading(
         "in {mean:.0%} of texts no tested order of removing tokens flips the decision"
     ),
 }
@@ -140,13 +139,13 @@ def _check_erasable(preview: AuditPreview, options: InputErasure) -> None:
 
 @dataclass(frozen=True)
 class InputErasureResult:
-    """Statistics of the test ``input_erasure``: tensors ``[batch]``, or mappings by ranking.
+    """Statistics from the test ``input_erasure``: tensors ``[batch]``, or mappings by ranking.
 
     Statistics on request are None if they were not requested.
 
     Attributes:
-        comprehensiveness: Loss of probability without the top tokens, in [−1, 1].
-        sufficiency: Loss of probability with the top tokens only, in [−1, 1].
+        comprehensiveness: Probability loss without the top tokens, in [−1, 1].
+        sufficiency: Probability loss with the top tokens only, in [−1, 1].
         erased_share: Mean share of a text's tokens that comprehensiveness removes, the same for all
             rankings.
         naopc_comprehensiveness: Normalised score in [0, 1], on request. NaN if all orders lose
@@ -154,11 +153,11 @@ class InputErasureResult:
         naopc_sufficiency: Normalised score in [0, 1], on request. NaN if all orders lose equally
             much.
         tokens_to_flip: Share of the tokens that are removed when the decision flips, in (0, 1], on
-            request. NaN in texts of one token and in texts that no order flips.
-        tokens_never_flip: 1 if the ranking never flips the decision, else 0, on request. NaN in
-            the same texts.
-        no_tokens_flip: 1 if no ranking flips the decision, else 0, on request. NaN in texts of one
-            token.
+            request. NaN in one-token texts and in texts that no order flips.
+        tokens_never_flip: 1 if the ranking never flips the decision, else 0, on request. NaN in the
+            same texts.
+        no_tokens_flip: 1 if no ranking flips the decision, else 0, on request. NaN in one-token
+            texts.
     """
 
     comprehensiveness: Mapping[str, Tensor]
@@ -188,10 +187,10 @@ def input_erasure(
     """Compute comprehensiveness and sufficiency of attention and of other rankings.
 
     Args:
-        observation: Model output for a batch of texts.
-        site: Head or group of heads whose attention is ranked.
+        observation: Observed batch.
+        site: Head or head group whose attention is ranked.
         options: Explained class, removal operator and requested statistics.
-        seed: Seed of the random ranking.
+        seed: Seed for the random ranking.
 
     Returns:
         Statistics per text and ranking.
@@ -240,14 +239,14 @@ def input_erasure(
 
 
 def rank_by_site(observation: Observation, site: Site) -> dict[str, Tensor]:
-    """Return the ranks of the units by the attention of a head or a group of heads.
+    """Return the unit ranks by a head's attention or a head group.
 
     Args:
-        observation: Model output for a batch of texts.
-        site: Head or group of heads.
+        observation: Observed batch.
+        site: Head or head group.
 
     Returns:
-        Dense ranks ``[batch, keys]`` by name of the ranking.
+        Dense ranks ``[batch, keys]`` by ranking name.
     """
     if not site.is_group:
         return {
@@ -264,8 +263,8 @@ def mark_top_units(observation: Observation, turns: Tensor) -> Tensor:
     """Return masks of the first 1, 5, 10, 20 and 50% of the units of each ranking.
 
     Args:
-        observation: Model output for a batch of texts.
-        turns: Turn at which each unit is removed, counted from 0, int ``[rankings, batch, keys]``.
+        observation: Observed batch.
+        turns: Turn in which each unit is removed, counted from 0, int ``[rankings, batch, keys]``.
 
     Returns:
         Masks, bool ``[5, rankings, batch, keys]``.
@@ -279,9 +278,9 @@ def _measure_tops(observation: Observation, operator: str, turns: Tensor) -> Ten
     """Return comprehensiveness and sufficiency, ``[2, rankings, batch]``.
 
     Args:
-        observation: Model output for a batch of texts.
+        observation: Observed batch.
         operator: "deletion" or "mask".
-        turns: Turn at which each unit is removed, ``[rankings, batch, keys]``.
+        turns: Turn in which each unit is removed, ``[rankings, batch, keys]``.
     """
     content = observation.batch.content_mask
     top_units = mark_top_units(observation, turns)
@@ -295,12 +294,12 @@ def _measure_chains(observation: Observation, operator: str, turns: Tensor) -> T
     """Return the mean loss over all steps, for each ranking and for its reverse order.
 
     Args:
-        observation: Model output for a batch of texts.
+        observation: Observed batch.
         operator: "deletion" or "mask".
-        turns: Turn at which each unit is removed, ``[rankings, batch, keys]``.
+        turns: Turn in which each unit is removed, ``[rankings, batch, keys]``.
 
     Returns:
-        AOPC ``[2, rankings, batch]``: in the order of the ranking, and in reverse.
+        AOPC ``[2, rankings, batch]``: in ranking order, and in reverse.
     """
     content = observation.batch.content_mask
     n_units = content.sum(-1)
@@ -322,13 +321,13 @@ def _measure_chains(observation: Observation, operator: str, turns: Tensor) -> T
 def _compute_area_bounds(
     observation: Observation, operator: str, beam_width: int, ranking_scores: Tensor
 ) -> Tensor:
-    """Return the lowest and the highest AOPC over all orders of a text's units, ``[2, batch]``.
+    """Return the lowest and the highest AOPC over all unit orders, ``[2, batch]``.
 
     They are exact for short texts. In longer texts, they are the most extreme AOPC that the beam
     search or a tested ranking reaches.
 
     Args:
-        observation: Model output for a batch of texts.
+        observation: Observed batch.
         operator: "deletion" or "mask".
         beam_width: Width of the beam search.
         ranking_scores: AOPC ``[2, rankings, batch]`` of the rankings that do not depend on the
@@ -360,10 +359,10 @@ def _measure_flips(
     """Return the statistics about the number of removed tokens at which the decision flips.
 
     Args:
-        observation: Model output for a batch of texts.
+        observation: Observed batch.
         options: Options of the test.
-        names: Names of the rankings.
-        turns: Turn at which each unit is removed, ``[rankings, batch, keys]``.
+        names: Ranking names.
+        turns: Turn in which each unit is removed, ``[rankings, batch, keys]``.
     """
     content = observation.batch.content_mask
     n_units = content.sum(-1)
@@ -392,7 +391,7 @@ def predict_without_units(observation: Observation, operator: str, removed: Tens
     The model is run on a few copies of the batch at a time.
 
     Args:
-        observation: Model output for a batch of texts.
+        observation: Observed batch.
         operator: "deletion", "mask", or "gap" for language models: units are deleted, and the
             remaining tokens keep their positions.
         removed: Units to be removed, bool ``[copies, batch, keys]``.
@@ -409,10 +408,10 @@ def predict_without_units(observation: Observation, operator: str, removed: Tens
 
 
 def _measure_losses(observation: Observation, operator: str, removed: Tensor) -> Tensor:
-    """Return the loss of probability if units are removed.
+    """Return the probability loss if units are removed.
 
     Args:
-        observation: Model output for a batch of texts.
+        observation: Observed batch.
         operator: "deletion" or "mask".
         removed: Units to be removed, bool ``[copies, batch, keys]``.
 
@@ -429,7 +428,7 @@ def compute_losses(observation: Observation, probs: Tensor) -> Tensor:
     predicted.
 
     Args:
-        observation: Model output for the original texts.
+        observation: Observation for the original texts.
         probs: Probabilities for changed texts, ``[copies, batch, classes]``.
 
     Returns:

@@ -12,8 +12,8 @@ Measure
 
 Compared positions
     The positions that other rankings put first, and control positions (``other``, their mean).
-    Models with a linear read-out use all other positions of a text as controls, other models use
-    a random sample of them.
+    Models with a linear read-out use all other positions of a text as controls, other models use a
+    random sample of them.
 
 Interpretation
     ``follows`` of attention near 1 and of the controls near 0: the decision comes from the most
@@ -25,8 +25,8 @@ Interpretation
 Details
     The donor is drawn by the seed and the id of the text from a fixed sample of texts, which the
     model reads once. The state of a Transformer head is the value vector, and it is replaced in
-    every query row; a group of heads exchanges the value vectors of all its heads. The state of a
-    word with several tokens is the mean over the tokens. Information about the word in other layers
+    every query row; a head group exchanges the value vectors of all its heads. The state of a word
+    with several tokens is the mean over the tokens. Information about the word in other layers
     stays in the text.
 """
 
@@ -37,7 +37,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from hf_attnprobe.core.readings import TestReadings, share
+from hf_attnprobe.core.readings import TestReadings, make_share_reading
 from hf_attnprobe.faithfulness.options import Interchange
 from hf_attnprobe.faithfulness.rankings import compute_ranking
 from hf_attnprobe.faithfulness.registry import register_test
@@ -57,9 +57,9 @@ from hf_attnprobe.protocol import (
 
 
 INTERCHANGE_DONOR_STREAM = 6
-"""Random number stream of the choice of donors."""
+"""Random number stream for the choice of donors."""
 READINGS: TestReadings = {
-    "follows": share(
+    "follows": make_share_reading(
         "exchanging a state for the most attended one of a text with another predicted class turns "
         "{decision} into that of the other text in {mean:.0%} of texts (position: {key})"
     ),
@@ -72,12 +72,12 @@ READINGS: TestReadings = {
 
 @dataclass(frozen=True)
 class InterchangeResult:
-    """Statistics of the test ``interchange``: mappings from positions to tensors ``[batch]``.
+    """Statistics from the test ``interchange``: mappings from positions to tensors ``[batch]``.
 
     The positions are named by the rankings that put them first; ``other`` is the mean over the
     control positions. Values are NaN in texts without a unit and if the sample has no donor with
-    another predicted class; ``other`` is also NaN in texts of one unit. The mappings are empty if
-    the audit has no sample of donors.
+    another predicted class; ``other`` is also NaN in one-unit texts. The mappings are empty if the
+    audit has no sample of donors.
 
     Attributes:
         follows: 1 if the decision becomes the donor's, else 0.
@@ -106,10 +106,10 @@ def interchange(
     """Exchange one state of every text, at the top positions of rankings and at controls.
 
     Args:
-        observation: Model output for a batch of texts.
-        site: Head or group of heads whose states are exchanged.
+        observation: Observed batch.
+        site: Head or head group whose states are exchanged.
         options: Number of control positions.
-        seed: Seed of the choice of donors and control positions, and of ties for the top position.
+        seed: Seed for donors, control positions, and ties for the top position.
 
     Returns:
         Statistics per text and position.
@@ -155,8 +155,8 @@ def collect_donors(
     Args:
         model: Model that reads the texts.
         batches: Sample of texts.
-        sites: Heads and groups of heads whose states are collected.
-        seed: Seed of the choice among equally attended positions.
+        sites: Heads and head groups whose states are collected.
+        seed: Seed for the choice among equally attended positions.
 
     Returns:
         Decisions of all texts, and their most attended states by site.
@@ -231,10 +231,10 @@ def _draw_other_units(
     """Draw units without replacement from all units of a text except one.
 
     Args:
-        observation: Model output for a batch of texts.
+        observation: Observed batch.
         excluded_unit: Unit of each text that is not drawn, int64 ``[batch]``.
         n_units: Number of units per text. None draws all.
-        seed: Seed of the draw.
+        seed: Seed for the draw.
 
     Returns:
         Units, int64 ``[units, batch]``. Texts with fewer units are filled up with −1.

@@ -14,9 +14,9 @@ Measure
     stored.
 
 Operators
-    Redistribution of the blocked attention: to all other tokens in proportion ("renormalised", like
-    masked attention scores), on request to none ("none") or to the attention sink ("sink"). If the
-    results differ much, they reflect the operator more than the unit.
+    Redistribution rule for the blocked attention: to all other tokens in proportion
+    ("renormalised", like masked attention scores), on request to none ("none") or to the attention
+    sink ("sink"). If the results differ much, they reflect the operator more than the unit.
 
 Mediated share
     Σ loss by knockout / Σ loss by deletion, with both sums over the units that matter in all texts.
@@ -28,8 +28,8 @@ Mediated share
 Units that matter
     The loss by deleting a unit must be at least ``least_effect`` nats, at least a tenth of the
     largest loss in the passage, and larger than its noise. The noise is the difference between the
-    losses by deletion with the gap closed and with the positions of the remaining tokens kept.
-    Smaller losses cannot be distinguished from the effect of shifted positions.
+    losses by deletion with the gap closed and with the remaining tokens' positions kept. Smaller
+    losses cannot be distinguished from the effect of shifted positions.
 
 Interpretation
     The rank statistics compare attention with knockout, as ``sources`` compares it with deletion.
@@ -41,7 +41,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hf_attnprobe.core.readings import TestReadings, share
+from hf_attnprobe.core.readings import TestReadings, make_share_reading
 from hf_attnprobe.faithfulness.correlation import rank_with_ties
 from hf_attnprobe.faithfulness.options import Knockout
 from hf_attnprobe.faithfulness.passage_units import (
@@ -86,11 +86,11 @@ READINGS: TestReadings = {
         "blocking attention to one unit moves the output by at most {mean:.2f} {unit} ({key} "
         "weights; a lower bound)"
     ),
-    "knockout_found": share(
+    "knockout_found": make_share_reading(
         "the unit with the most attention is the one whose knockout costs most in {mean:.0%} of "
         "texts ({key} weights)"
     ),
-    "knockout_finds_source": share(
+    "knockout_finds_source": make_share_reading(
         "the unit whose knockout costs most is the one whose deletion costs most in {mean:.0%} of "
         "texts ({key} weights)"
     ),
@@ -105,7 +105,7 @@ READINGS: TestReadings = {
     "lost_by_knockout": "blocking attention to the units that matter costs {mean:.2f} nats",
     "lost_by_deletion": "deleting the units that matter costs {mean:.2f} nats",
     "unit_knockout": "blocking attention to unit {key} costs the answer {mean:.2f} nats",
-    "unit_matters": share(
+    "unit_matters": make_share_reading(
         "deleting unit {key} costs the answer more than noise in {mean:.0%} of texts"
     ),
     "units_that_matter": "deleting costs the answer more than noise for {mean:.1f} units",
@@ -114,29 +114,28 @@ READINGS: TestReadings = {
 
 @dataclass(frozen=True)
 class KnockoutResult:
-    """Statistics of the test ``knockout``: tensors ``[batch]``, or mappings to them.
+    """Statistics from the test ``knockout``: tensors ``[batch]``, or mappings to them.
 
-    Those in :data:`OPERATOR_STATISTICS` are mappings by operator. Rank statistics are NaN in passages of one unit and if
-    no knockout or no deletion costs anything.
+    Those in :data:`OPERATOR_STATISTICS` are mappings by operator. Rank statistics are NaN in
+    one-unit passages and if no knockout or no deletion costs anything.
 
     Attributes:
         largest_knockout: Largest loss by knockout of a unit, in nats.
         largest_knockout_tvd: Largest output change by knockout of a unit, in [0, 1].
-        knockout_found: Whether attention ranks the unit with the largest loss by knockout first,
-            in [0, 1] (ties are averaged).
+        knockout_found: Whether attention ranks the unit with the largest loss by knockout first, in
+            [0, 1] (ties are averaged).
         knockout_finds_source: Whether the units with the largest losses by knockout and by deletion
             are the same, in [0, 1].
-        knockout_agreement: Gini correlation of attention with the losses by knockout, in [−1, 1].
-            NaN in passages of 4 units or fewer.
-        knockout_tau: Kendall's τ-b of attention and knockout, in [−1, 1]. NaN in passages of 4
-            units or fewer.
+        knockout_agreement: Gini correlation between attention and the losses by knockout, in [−1,
+            1]. NaN in passages with 4 units or fewer.
+        knockout_tau: Kendall's τ-b between attention and knockout, in [−1, 1]. NaN in passages with
+            4 units or fewer.
         lost_by_knockout: Sum of the losses by knockout over the units that matter, in nats; 0 if
             none matters.
         lost_by_deletion: Sum of the losses by deletion over the units that matter, in nats.
         units_that_matter: Number of units that matter.
-        unit_knockout: Loss by knockout by the number of the unit, for the group of all heads only.
-        unit_matters: 1 if the unit matters, by the number of the unit, for the group of all heads
-            only.
+        unit_knockout: Loss by knockout by the unit number, for all heads together only.
+        unit_matters: 1 if the unit matters, by the unit number, for all heads together only.
     """
 
     largest_knockout: Mapping[str, Tensor]
@@ -171,8 +170,8 @@ def knockout(
     """Block the attention to each unit and compare the losses with those by deletion.
 
     Args:
-        observation: Model output for a batch of prompts.
-        site: Head or group of heads in which the attention is blocked.
+        observation: Observed batch.
+        site: Head or head group in which the attention is blocked.
         options: Operators, and threshold of the units that matter.
         seed: Unused, because the test is deterministic.
 

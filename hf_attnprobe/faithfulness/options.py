@@ -42,7 +42,7 @@ class TargetOptions(Options):
 
 @dataclass(frozen=True)
 class Correlation(TargetOptions):
-    """Options of the test ``correlation``: explained class and sizes of the compared top-k sets."""
+    """Options for the test ``correlation``: explained class and sizes of the compared top-k sets."""
 
     tops: Sequence[int] = option(
         (3,),
@@ -54,7 +54,7 @@ class Correlation(TargetOptions):
 
 @dataclass(frozen=True)
 class Scale(TargetOptions):
-    """Options of the test ``scale``: explained class and search for the best removal order."""
+    """Options for the test ``scale``: explained class and search for the best removal order."""
 
     exact_units: int = option(
         8,
@@ -76,7 +76,7 @@ class Scale(TargetOptions):
 
 @dataclass(frozen=True)
 class Permutation(Options):
-    """Options of the test ``permutation``: number of shuffles."""
+    """Options for the test ``permutation``: number of shuffles."""
 
     n_permutations: int = option(
         100, "random shuffles of the attention per text", at_least=1, at_most=100_000
@@ -85,7 +85,7 @@ class Permutation(Options):
 
 @dataclass(frozen=True)
 class Adversarial(Options):
-    """Options of the test ``adversarial``: search method and allowed output change."""
+    """Options for the test ``adversarial``: search method and allowed output change."""
 
     method: Literal["auto", "exact", "search"] = option(
         "auto",
@@ -114,7 +114,7 @@ class Adversarial(Options):
 
 @dataclass(frozen=True)
 class Erasure(TargetOptions):
-    """Options of the test ``erasure``: how weights are erased and which orders are compared."""
+    """Options for the test ``erasure``: how weights are erased and which orders are compared."""
 
     renormalise: bool = option(True, "divide the remaining weights by their sum after an erasure")
     draw: Literal["uniform", "released"] = option(
@@ -144,7 +144,7 @@ class Erasure(TargetOptions):
 
 @dataclass(frozen=True)
 class InputErasure(TargetOptions):
-    """Options of the test ``input_erasure``: removal operator and optional statistics."""
+    """Options for the test ``input_erasure``: removal operator and optional statistics."""
 
     by: Literal["deletion", "mask"] = option(
         "deletion",
@@ -175,7 +175,7 @@ class InputErasure(TargetOptions):
 
 @dataclass(frozen=True)
 class Interchange(Options):
-    """Options of the test ``interchange``: number of control positions."""
+    """Options for the test ``interchange``: number of control positions."""
 
     n_others: int = option(
         8,
@@ -188,7 +188,7 @@ class Interchange(Options):
 
 @dataclass(frozen=True)
 class Explanations(TargetOptions):
-    """Options of the test ``explanations``: explained class and limit of attention flow."""
+    """Options for the test ``explanations``: explained class and limit of attention flow."""
 
     flow_positions: int = option(
         0,
@@ -201,12 +201,12 @@ class Explanations(TargetOptions):
 
 @dataclass(frozen=True)
 class Screen(TargetOptions):
-    """Options of the test ``screen``: explained class."""
+    """Options for the test ``screen``: explained class."""
 
 
 @dataclass(frozen=True)
 class Plausibility(Options):
-    """Options of the test ``plausibility``: additional rankings."""
+    """Options for the test ``plausibility``: additional rankings."""
 
     integrated_gradients: bool = option(
         False, "also compare |integrated gradients| with the rationales"
@@ -215,7 +215,7 @@ class Plausibility(Options):
 
 @dataclass(frozen=True)
 class Fragility(Options):
-    """Options of the test ``fragility``: number of permutations."""
+    """Options for the test ``fragility``: number of permutations."""
 
     n_draws: int = option(
         10, "random permutations of the attention per text", at_least=1, at_most=10_000
@@ -224,12 +224,12 @@ class Fragility(Options):
 
 @dataclass(frozen=True)
 class SingleToken(TargetOptions):
-    """Options of the test ``single_token``: explained class."""
+    """Options for the test ``single_token``: explained class."""
 
 
 @dataclass(frozen=True)
 class AttributionAgreement(TargetOptions):
-    """Options of the test ``attribution_agreement``: explained class and integration."""
+    """Options for the test ``attribution_agreement``: explained class and integration."""
 
     n_steps: int = option(
         50,
@@ -246,7 +246,7 @@ class AttributionAgreement(TargetOptions):
 
 @dataclass(frozen=True)
 class Shapley(TargetOptions):
-    """Options of the test ``shapley``: removal operator and treatment of long texts."""
+    """Options for the test ``shapley``: removal operator and treatment of long texts."""
 
     by: Literal["deletion", "mask", "attention"] = option(
         "deletion",
@@ -275,7 +275,7 @@ class Shapley(TargetOptions):
 
 @dataclass(frozen=True)
 class Sources(Options):
-    """Options of the test ``sources``: deletion of all sets and of random halves."""
+    """Options for the test ``sources``: deletion of all sets and of random halves."""
 
     exact_units: int = option(
         0,
@@ -302,7 +302,7 @@ class Sources(Options):
 
 @dataclass(frozen=True)
 class Knockout(Options):
-    """Options of the test ``knockout``: redistribution of weights and threshold of effects."""
+    """Options for the test ``knockout``: redistribution of weights and threshold of effects."""
 
     operators: Sequence[Literal["none", "renormalised", "sink"]] = option(
         ("renormalised",),

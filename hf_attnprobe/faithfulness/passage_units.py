@@ -4,7 +4,7 @@ All losses are log p(answer) − log p(answer | without the unit), in nats, and 
 are cached, so that all tests share one computation per prompt.
 
 A knockout takes about the same time for any length of the passage, whereas the time of a deletion
-grows with the length. In passages of more than :data:`MAX_DELETED_UNITS` units, all units are
+grows with the length. In passages with more than :data:`MAX_DELETED_UNITS` units, all units are
 knocked out, but only the most important ones are deleted. The loss of the other deletions counts as
 0.
 """
@@ -26,7 +26,7 @@ from hf_attnprobe.protocol import (
 
 
 ALL_HEADS = Site(ALL, ALL)
-"""Group of all heads of the model."""
+"""Site that stands for all heads of the model."""
 RENORMALISED = "renormalised"
 """Knockout operator that is compared with deletion. Both give the attention of the removed unit to
 all remaining tokens."""
@@ -43,8 +43,8 @@ def covers_all_heads(observation: Observation, site: Site) -> bool:
     """Return whether a site contains all heads of the model.
 
     Args:
-        observation: Model output for a batch of prompts.
-        site: Head or group of heads.
+        observation: Observed batch.
+        site: Head or head group.
     """
     heads_by_layer = observation.model.get_heads_by_layer(site)
     return sum(map(len, heads_by_layer.values())) == len(observation.model.sites())
@@ -54,17 +54,17 @@ def compute_log_prob(observation: Observation) -> Tensor:
     """Return the log-probability of the answer given the whole prompt, ``[batch]``.
 
     Args:
-        observation: Model output for a batch of prompts.
+        observation: Observed batch.
     """
     model = observation.model.require(AnswersFromPassage)
     return model.compute_log_prob(observation, observation.probs)
 
 
 def compute_answer_losses(observation: Observation, probs: Tensor) -> Tensor:
-    """Return the loss of the answer's log-probability in nats.
+    """Return how much the answer's log-probability falls, in nats.
 
     Args:
-        observation: Model output for the original prompts.
+        observation: Observation for the original prompts.
         probs: Probabilities for changed prompts, ``[..., batch, entries]``.
 
     Returns:
@@ -77,13 +77,13 @@ def compute_answer_losses(observation: Observation, probs: Tensor) -> Tensor:
 def measure_losses_without(
     observation: Observation, sets: Tensor, *, operator: str = "deletion"
 ) -> Tensor:
-    """Return the loss of the answer without sets of units.
+    """Return the answer's loss without unit sets.
 
     Args:
-        observation: Model output for a batch of prompts.
+        observation: Observed batch.
         sets: Sets of deleted units, bool ``[sets, batch, keys]``.
-        operator: "deletion" closes the gap that a deleted unit leaves. "gap" keeps the positions of
-            the remaining tokens.
+        operator: "deletion" closes the gap that a deleted unit leaves. "gap" keeps the remaining
+            tokens' positions.
 
     Returns:
         Losses ``[sets, batch]`` in nats.
@@ -96,10 +96,10 @@ def measure_losses_without(
 
 
 def measure_deletion_effects(observation: Observation) -> Tensor:
-    """Return the loss of the answer without each unit.
+    """Return the answer's loss without each unit.
 
     Args:
-        observation: Model output for a batch of prompts.
+        observation: Observed batch.
 
     Returns:
         Losses ``[batch, keys]`` in nats; 0 outside the passage and for units that are not deleted.
@@ -116,7 +116,7 @@ def measure_contrast_effects(observation: Observation) -> Tensor:
     """Return the loss of the margin between the answer and an alternative without each unit.
 
     Args:
-        observation: Model output for a batch of prompts with an alternative answer.
+        observation: Observed batch with an alternative answer.
 
     Returns:
         Losses ``[batch, keys]`` in nats; 0 outside the passage, NaN in prompts without an
@@ -139,7 +139,7 @@ def select_deleted_units(observation: Observation) -> Tensor:
     losses by knockout.
 
     Args:
-        observation: Model output for a batch of prompts.
+        observation: Observed batch.
     """
     content = observation.batch.content_mask
     if int(content.sum(-1).max()) <= MAX_DELETED_UNITS:
@@ -165,10 +165,10 @@ def find_units_that_matter(observation: Observation, least_effect: float) -> Ten
     """Return the units whose deletion costs more than its noise, bool ``[batch, keys]``.
 
     The noise is the influence of the deletion method: the absolute difference between the losses by
-    deletion with the gap closed and with the positions of the remaining tokens kept.
+    deletion with the gap closed and with the remaining tokens' positions kept.
 
     Args:
-        observation: Model output for a batch of prompts.
+        observation: Observed batch.
         least_effect: Smallest loss in nats of a unit that matters. The loss must also be at least a
             tenth of the largest loss in the passage.
     """
@@ -191,7 +191,7 @@ def _measure_single_units(units: Tensor, measure_losses: Callable[[Tensor], Tens
 
     Args:
         units: Units to be measured, bool ``[batch, keys]``.
-        measure_losses: Function from sets of units, bool ``[sets, batch, keys]``, to losses
+        measure_losses: Function from unit sets, bool ``[sets, batch, keys]``, to losses
             ``[sets, batch]``.
 
     Returns:
@@ -212,9 +212,9 @@ def measure_knockouts(observation: Observation, site: Site, operator: str) -> tu
     """Return the loss and the output change if the attention to each unit is blocked.
 
     Args:
-        observation: Model output for a batch of prompts.
-        site: Head or group of heads in which the attention is blocked.
-        operator: Redistribution of the blocked attention, one of
+        observation: Observed batch.
+        site: Head or head group in which the attention is blocked.
+        operator: Redistribution rule for the blocked attention, one of
             :data:`~hf_attnprobe.protocol.KNOCKOUTS`.
 
     Returns:
@@ -249,10 +249,10 @@ def _predict_knocked_out(
     The attention is blocked in every query row, or in the row of ``site.query``.
 
     Args:
-        observation: Model output for a batch of prompts.
-        site: Head or group of heads.
+        observation: Observed batch.
+        site: Head or head group.
         blocked: Units to which attention is blocked, bool ``[copies, batch, keys]``.
-        operator: Redistribution of the blocked attention.
+        operator: Redistribution rule for the blocked attention.
     """
     model = observation.model.require(AnswersFromPassage)
     attention_masks = {}

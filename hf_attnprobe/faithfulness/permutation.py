@@ -6,8 +6,8 @@ Question
     Does the output change if the attention weights of a text are shuffled over its tokens?
 
 Measure
-    Median, over 100 random shuffles, of the output change (total variation distance). The
-    encoder's states stay as they are.
+    Median, over 100 random shuffles, of the output change (total variation distance). The encoder's
+    states stay as they are.
 
 Standard temperature
     The same at the standard temperature, at which the median margin of the predicted class is 3
@@ -19,8 +19,8 @@ Exact statistics
     them flips the decision, and the mean and the variance of the logit over all of them.
 
 Groups
-    The heads of a layer, or of all layers, are shuffled at once. The heads of a layer share a
-    shuffle, which is also the one that its single heads get. Each layer has its own shuffle.
+    The heads of a layer, or of all layers, are shuffled at once. A layer's heads share a shuffle,
+    which is also the one that its single heads get. Each layer has its own shuffle.
 
 Interpretation
     0: the assignment of weights to tokens does not matter. 1: it determines the output.
@@ -33,7 +33,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from hf_attnprobe.core.readings import TestReadings, share
+from hf_attnprobe.core.readings import TestReadings, make_share_reading
 from hf_attnprobe.faithfulness.options import Permutation
 from hf_attnprobe.faithfulness.registry import register_test
 from hf_attnprobe.functional.divergence import tvd
@@ -60,10 +60,10 @@ READINGS: TestReadings = {
         "the most damaging shuffle moves the output by {mean:.2f} {unit} at the standard "
         "temperature"
     ),
-    "flips_drawn": share("{mean:.0%} of the random shuffles flip {decision}"),
+    "flips_drawn": make_share_reading("{mean:.0%} of the random shuffles flip {decision}"),
     "median_tvd_of": "shuffling attention moves the prediction of {key} by {mean:.2f} of 1",
     "max_tvd": ("the most damaging of all possible shuffles moves the output by {mean:.2f} {unit}"),
-    "flip_possible": share(
+    "flip_possible": make_share_reading(
         "in {mean:.0%} of texts some shuffle of the attention weights flips {decision}"
     ),
     "logit_mean": (
@@ -76,15 +76,15 @@ READINGS: TestReadings = {
 
 @dataclass(frozen=True)
 class PermutationResult:
-    """Statistics of the test ``permutation``, tensors ``[batch]``.
+    """Statistics from the test ``permutation``, tensors ``[batch]``.
 
     Exact statistics are None if the read-out is not linear.
 
     Attributes:
-        max_attention: Largest attention weight. For a group of heads, the largest weight of the
-            heads' mean. Reports group texts by it, as the paper does.
-        special_attention: Share of the attention on tokens that are not explained: [CLS], [SEP],
-            and a second text that is not part of the explanation.
+        max_attention: Largest attention weight. For a head group, the largest weight of the heads'
+            mean. Reports group texts by it, as the paper does.
+        special_attention: Attention share on tokens that are not explained: [CLS], [SEP], and a
+            second text that is not part of the explanation.
         median_tvd: Median output change over the random shuffles.
         standard_tvd: Median output change at the standard temperature.
         largest_standard_tvd: Largest output change at the standard temperature: over all possible
@@ -131,10 +131,10 @@ def permutation(
     The weights of every query are permuted over its visible keys.
 
     Args:
-        observation: Model output for a batch of texts.
-        site: Head or group of heads whose attention is permuted.
+        observation: Observed batch.
+        site: Head or head group whose attention is permuted.
         options: Number of random shuffles.
-        seed: Seed of the shuffles.
+        seed: Seed for the shuffles.
 
     Returns:
         Statistics per text.
@@ -193,14 +193,14 @@ def _shuffle_layer(
     layer: int,
     attention: Tensor,
 ) -> Tensor:
-    """Return shuffled copies of the attention of a layer.
+    """Return shuffled copies of a layer's attention.
 
     Args:
-        observation: Model output for a batch of texts.
-        site: Head or group of heads.
+        observation: Observed batch.
+        site: Head or head group.
         copies: Numbers of the shuffles.
-        seed: Seed of the shuffles.
-        layer: Layer of the attention.
+        seed: Seed for the shuffles.
+        layer: Attention layer.
         attention: Attention ``[batch, heads, queries, keys]``.
 
     Returns:
@@ -240,7 +240,7 @@ def _compute_exact_statistics(
 
     Args:
         token_logits: Logits of each token alone, ``[batch, keys, classes]``.
-        observation: Model output for a batch of texts.
+        observation: Observed batch.
         site: Head.
     """
     attention, mask = observation.read(site), observation.batch.mask

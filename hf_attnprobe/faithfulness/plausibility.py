@@ -34,7 +34,7 @@ import torch
 from torch import Tensor
 
 from hf_attnprobe.core.errors import AttnProbeError
-from hf_attnprobe.core.readings import TestReadings, share
+from hf_attnprobe.core.readings import TestReadings, make_share_reading
 from hf_attnprobe.faithfulness.options import Plausibility
 from hf_attnprobe.faithfulness.rankings import (
     compute_ranking,
@@ -71,11 +71,11 @@ READINGS: TestReadings = {
         "the average precision of {key} against the words that people marked is {mean:.2f} (1 if "
         "all of them rank first)"
     ),
-    "token_f1": share(
+    "token_f1": make_share_reading(
         "{mean:.0%} of the words that people marked are among equally many words that {key} ranks "
         "first"
     ),
-    "iou_precision": share(
+    "iou_precision": make_share_reading(
         "{mean:.0%} of the spans that {key} ranks first match a span that people marked"
     ),
     "iou_recall": (
@@ -85,10 +85,10 @@ READINGS: TestReadings = {
         "the spans that {key} ranks first match the marked spans with an F1 of {mean:.2f} (mean of "
         "the texts' F1; ERASER uses the F1 of mean precision and mean recall)"
     ),
-    "attention_on_rationale": share(
+    "attention_on_rationale": make_share_reading(
         "the words that people marked receive {mean:.0%} of the attention on the explained words"
     ),
-    "rationale_size": share(
+    "rationale_size": make_share_reading(
         "the marked words are {mean:.0%} of the explained words, which is the share that uniform "
         "attention would give them"
     ),
@@ -97,7 +97,7 @@ READINGS: TestReadings = {
 
 @dataclass(frozen=True)
 class PlausibilityResult:
-    """Statistics of the test ``plausibility``: tensors ``[batch]``, or mappings by ranking.
+    """Statistics from the test ``plausibility``: tensors ``[batch]``, or mappings by ranking.
 
     All are in [0, 1], except that recall and F1 of spans can exceed 1. They are NaN in texts of
     which no unit or every unit is marked.
@@ -109,8 +109,7 @@ class PlausibilityResult:
         iou_precision: Precision over spans.
         iou_recall: Recall over spans.
         iou_f1: F1 over spans.
-        attention_on_rationale: Share of the attention on marked units. NaN also if no unit has
-            attention.
+        attention_on_rationale: Attention share on marked units. NaN also if no unit has attention.
         rationale_size: Share of the units that are marked.
     """
 
@@ -154,10 +153,10 @@ def plausibility(
     """Score attention and other rankings against the human rationales of the batch.
 
     Args:
-        observation: Model output for a batch of texts with rationales.
+        observation: Observed batch with rationales.
         site: Head whose attention is ranked.
         options: Additional rankings.
-        seed: Seed of the random ranking.
+        seed: Seed for the random ranking.
 
     Returns:
         Statistics per text and ranking.

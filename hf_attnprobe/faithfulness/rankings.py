@@ -5,8 +5,8 @@ Every ranking has a name, which is also used in stored rows:
 - ``attention``: attention at the site.
 - ``gradient``: gradient of the explained class's probability p with respect to the attention,
   signed. ``product``: attention × this gradient (Serrano & Smith 2019, Section 4).
-- ``effective_attention``, ``norm_based``: attention of a single Transformer head, corrected for
-  its values, see the test ``explanations``.
+- ``effective_attention``, ``norm_based``: attention of a single Transformer head, corrected for its
+  values, see the test ``explanations``.
 - ``rollout``, ``last_layer``: attention of a whole layer or of all heads.
 - ``input_gradient``: |gradient × input|.
 - ``leave_one_out``: total variation distance between the outputs with and without the unit.
@@ -61,8 +61,8 @@ def compute_attention_flow(maps: Sequence[np.ndarray], source: int) -> np.ndarra
     The capacity of an edge is ½ attention + ½ identity, as in Abnar & Zuidema 2020.
 
     Args:
-        maps: Attention of each layer ``[positions, positions]``, lowest layer first. Rows sum to
-            1, or to 0 for positions that attend to nothing.
+        maps: Attention of each layer ``[positions, positions]``, lowest layer first. Rows sum to 1,
+            or to 0 for positions that attend to nothing.
         source: Position above the last layer from which the flow starts.
 
     Returns:
@@ -94,10 +94,10 @@ def compute_flow_to_tokens(observation: Observation, site: Site, longest: int) -
     attention is by :meth:`AttentionModel.select_row`.
 
     Args:
-        observation: Model output for a batch of texts.
+        observation: Observed batch.
         site: Layer above which the flow starts.
-        longest: Longest text, in positions, for which the flow is computed. The time grows with
-            the cube of the length.
+        longest: Longest text, in positions, for which the flow is computed. The time grows with the
+            cube of the length.
 
     Returns:
         Flows float64 ``[batch, keys]``, NaN in longer texts.
@@ -146,8 +146,8 @@ class AttentionMap:
     Attributes:
         function: Function ``(observation, site) -> [batch, queries, keys]``.
         needs: Capabilities that the model must have.
-        is_difference: Whether the values are differences of larger numbers. The rounding error of
-            a difference depends on these numbers and not on the value itself.
+        is_difference: Whether the values are differences of larger numbers. The rounding error of a
+            difference depends on these numbers and not on the value itself.
     """
 
     function: Callable[[Observation, Site], Tensor]
@@ -167,7 +167,7 @@ class AttentionMap:
         """Return the absolute values of the map in the prediction's query row.
 
         Args:
-            observation: Model output for a batch of texts.
+            observation: Observed batch.
             site: Head or layer.
 
         Returns:
@@ -178,10 +178,10 @@ class AttentionMap:
 
 
 def get_raw_attention(observation: Observation, site: Site) -> Tensor:
-    """Return the attention of a head, ``[batch, queries, keys]``.
+    """Return a head's attention, ``[batch, queries, keys]``.
 
     Args:
-        observation: Model output for a batch of texts.
+        observation: Observed batch.
         site: Single head.
     """
     return observation.attention[site.layer][:, site.head]
@@ -191,7 +191,7 @@ def get_attention_gradient(observation: Observation, site: Site) -> Tensor:
     """Return the gradient of the explained probability with respect to a head's attention.
 
     Args:
-        observation: Model output for a batch of texts.
+        observation: Observed batch.
         site: Single head.
 
     Returns:
@@ -204,7 +204,7 @@ def compute_attention_times_gradient(observation: Observation, site: Site) -> Te
     """Return attention × gradient of a head, ``[batch, queries, keys]``.
 
     Args:
-        observation: Model output for a batch of texts.
+        observation: Observed batch.
         site: Single head.
     """
     attention = get_raw_attention(observation, site)
@@ -218,7 +218,7 @@ def compute_effective_attention(observation: Observation, site: Site) -> Tensor:
     This is the component of the attention that changes the head's output.
 
     Args:
-        observation: Model output for a batch of texts.
+        observation: Observed batch.
         site: Single head.
     """
     values = observation.head_values[site.layer][:, site.head]
@@ -230,7 +230,7 @@ def compute_norm_based(observation: Observation, site: Site) -> Tensor:
     """Return the norms of a head's weighted values (Kobayashi et al. 2020).
 
     Args:
-        observation: Model output for a batch of texts.
+        observation: Observed batch.
         site: Single head.
 
     Returns:
@@ -249,7 +249,7 @@ def compute_mean_attention(observation: Observation, site: Site) -> Tensor:
     """Return the mean attention of a layer's heads, ``[batch, queries, keys]``.
 
     Args:
-        observation: Model output for a batch of texts.
+        observation: Observed batch.
         site: Layer.
     """
     return observation.attention[site.layer].mean(1)
@@ -259,7 +259,7 @@ def compute_rollout(observation: Observation, site: Site) -> Tensor:
     """Return the attention rollout from the input to a layer (Abnar & Zuidema 2020).
 
     Args:
-        observation: Model output for a batch of texts.
+        observation: Observed batch.
         site: Layer.
 
     Returns:
@@ -274,7 +274,7 @@ def compute_layer_norm_based(observation: Observation, site: Site) -> Tensor:
     """Return the norms of the weighted values of all heads of a layer (Kobayashi et al. 2020).
 
     Args:
-        observation: Model output for a batch of texts.
+        observation: Observed batch.
         site: Layer.
 
     Returns:
@@ -291,7 +291,7 @@ def compute_value_zeroing(observation: Observation, site: Site) -> Tensor:
     """Return the change of a layer's output when each value is zeroed (Mohebbi et al. 2023).
 
     Args:
-        observation: Model output for a batch of texts.
+        observation: Observed batch.
         site: Layer.
 
     Returns:
@@ -325,7 +325,7 @@ def compute_value_zeroing_rollout(observation: Observation, site: Site) -> Tenso
     """Return the rollout of value zeroing from the input to a layer (Mohebbi et al. 2023).
 
     Args:
-        observation: Model output for a batch of texts.
+        observation: Observed batch.
         site: Layer.
 
     Returns:
@@ -358,16 +358,16 @@ LAYER_MAPS = {
 
 
 def read_group_maps(observation: Observation, site: Site) -> dict[str, Tensor]:
-    """Return the importance of each unit according to the maps of a group of heads.
+    """Return the importance of each unit according to the maps of a head group.
 
     Args:
-        observation: Model output for a batch of texts.
-        site: Group of heads.
+        observation: Observed batch.
+        site: Head group.
 
     Returns:
         Values ``[batch, keys]`` by name. A layer has all of :data:`LAYER_MAPS` that the model
-        supports. The group of all heads has the mean over all heads, the mean over the heads of
-        the last layer, and attention rollout. A set of heads has their mean.
+        supports. All heads together have the mean over all heads, the mean over the heads of the
+        last layer, and attention rollout. A set of heads has their mean.
     """
     if site.layer >= 0:
         return _read_layer_maps(observation, site)
@@ -415,7 +415,7 @@ TEXT_RANKINGS = ("input_gradient", "leave_one_out", "random")
 USER_SCORE_RANKINGS = ("given", "given_moved")
 """Ranking by user-provided scores, and the same scores at random units as its baseline."""
 GROUP_RANKINGS = {"rollout": "rollout", "last_layer": "mean_attention"}
-"""Entry of :data:`LAYER_MAPS` for each ranking that exists for groups of heads only."""
+"""Entry of :data:`LAYER_MAPS` for each ranking that exists for head groups only."""
 REQUIRED_CAPABILITIES = {
     "gradient": Differentiable,
     "product": Differentiable,
@@ -424,9 +424,9 @@ REQUIRED_CAPABILITIES = {
 }
 """Capability that the model needs for a ranking."""
 RANDOM_STREAM = 4
-"""Random number stream of the random ranking."""
+"""Random number stream for the random ranking."""
 SHUFFLED_SCORES_STREAM = 5
-"""Random number stream of the assignment of user-provided scores to random units."""
+"""Random number stream for the assignment of user-provided scores to random units."""
 
 QueryRows = Literal["read", "reaching"]
 """Query rows of a map that determine a ranking. "read": the row from which the prediction is read,
@@ -442,22 +442,22 @@ def compute_ranking(
     seed: int = 0,
     rows: QueryRows = "read",
 ) -> Tensor:
-    """Return the dense ranks of the units of each text in a ranking.
+    """Return the dense unit ranks of each text in a ranking.
 
     Values that differ only by rounding share a rank. Gradients are signed: units that support the
     decision are important. If a class is explained, the decision is for or against this class.
 
     Args:
-        observation: Model output for a batch of texts.
-        site: Head or group of heads.
+        observation: Observed batch.
+        site: Head or head group.
         name: Entry of :data:`SITE_RANKINGS`, :data:`GROUP_RANKINGS`, :data:`TEXT_RANKINGS` or
             :data:`USER_SCORE_RANKINGS` that is available, see :func:`is_ranking_available`.
-        seed: Seed of the random ranking and of the shuffled user-provided scores.
+        seed: Seed for the random ranking and the shuffled user-provided scores.
         rows: Query rows to be used, see :data:`QueryRows`.
 
     Returns:
-        Ranks ``[batch, keys]``, larger for more important units. Only entries in
-        ``content_mask`` are meaningful.
+        Ranks ``[batch, keys]``, larger for more important units. Only entries in ``content_mask``
+        are meaningful.
     """
     content = observation.batch.content_mask
     if name not in (*TEXT_RANKINGS, *USER_SCORE_RANKINGS):
@@ -481,10 +481,10 @@ def compute_importance(
     """Return the values by which :func:`compute_ranking` orders the units.
 
     Args:
-        observation: Model output for a batch of texts.
-        site: Head or group of heads.
-        name: Name of the ranking, see :func:`compute_ranking`.
-        seed: Seed of the random ranking and of the shuffled user-provided scores.
+        observation: Observed batch.
+        site: Head or head group.
+        name: Ranking name, see :func:`compute_ranking`.
+        seed: Seed for the random ranking and the shuffled user-provided scores.
         rows: Query rows to be used, see :data:`QueryRows`.
 
     Returns:
@@ -501,9 +501,9 @@ def is_ranking_available(observation: Observation, site: Site, name: str) -> boo
     """Return whether a ranking is defined for a site and supported by the model and the data.
 
     Args:
-        observation: Model output for a batch of texts.
-        site: Head or group of heads.
-        name: Name of the ranking.
+        observation: Observed batch.
+        site: Head or head group.
+        name: Ranking name.
     """
     model = observation.model
     if name in USER_SCORE_RANKINGS:
@@ -517,7 +517,7 @@ def is_ranking_available(observation: Observation, site: Site, name: str) -> boo
 
 
 def _is_group_ranking_available(model: AttentionModelBase, site: Site, name: str) -> bool:
-    """Return whether a ranking for groups of heads is defined for this group."""
+    """Return whether a ranking for head groups is defined for this group."""
     if not site.is_group or site.layer == HEAD_SET:
         return False
     layers = model.get_heads_by_layer(site)
@@ -533,8 +533,8 @@ def compute_site_attention(observation: Observation, site: Site) -> Tensor:
     output.
 
     Args:
-        observation: Model output for a batch of texts.
-        site: Head or group of heads.
+        observation: Observed batch.
+        site: Head or head group.
 
     Returns:
         Attention ``[batch, keys]``.
@@ -601,12 +601,12 @@ def _reduce_to_row(
 
 
 def _get_attention(observation: Observation, layer: int) -> Tensor:
-    """Return the attention of a layer."""
+    """Return a layer's attention."""
     return observation.attention[layer]
 
 
 def _get_attention_gradient(observation: Observation, layer: int) -> Tensor:
-    """Return the gradient with respect to the attention of a layer."""
+    """Return the gradient with respect to a layer's attention."""
     return observation.attention_gradient[layer]
 
 
@@ -638,9 +638,9 @@ def read_user_scores(observation: Observation, name: str, seed: int) -> Tensor:
     """Return the user-provided scores of a batch, in place or assigned to random units.
 
     Args:
-        observation: Model output for a batch of texts that has scores.
+        observation: Observed batch with scores.
         name: "given" for the scores in place, "given_moved" for the scores at random units.
-        seed: Seed of the random assignment.
+        seed: Seed for the random assignment.
 
     Returns:
         Scores ``[batch, keys]``.
@@ -676,7 +676,7 @@ def list_text_rankings(observation: Observation) -> tuple[str, ...]:
     """Return the names of the available rankings that do not depend on the site.
 
     Args:
-        observation: Model output for a batch of texts.
+        observation: Observed batch.
     """
     has_scores = observation.batch.scores is not None
     return (*TEXT_RANKINGS, *USER_SCORE_RANKINGS) if has_scores else TEXT_RANKINGS
@@ -689,10 +689,10 @@ def rank_scores(name: str, values: Tensor, content: Tensor) -> Tensor:
     error of signed values is proportional to the largest value of the text.
 
     Args:
-        name: Name of the ranking, which determines the rounding error. Values of
-            ``leave_one_out`` are ranks already and are returned unchanged.
+        name: Ranking name, which determines the rounding error. Values of ``leave_one_out`` are
+            ranks already and are returned unchanged.
         values: Values ``[batch, keys]``.
-        content: Boolean mask ``[batch, keys]`` of the units.
+        content: Boolean unit mask ``[batch, keys]``.
 
     Returns:
         Dense ranks ``[batch, keys]``.
@@ -724,8 +724,8 @@ def count_removals_until(
         detect_events: Function from sets of removed units, bool ``[copies, batch, keys]``, to
             whether each event happens, bool ``[events, copies, batch]``.
         n_events: Number of events that ``detect_events`` distinguishes.
-        turns: Turn at which each unit is removed, counted from 0, int ``[orders, batch, keys]``.
-        content: Boolean mask ``[batch, keys]`` of the units.
+        turns: Turn in which each unit is removed, counted from 0, int ``[orders, batch, keys]``.
+        content: Boolean unit mask ``[batch, keys]``.
         counts: Number of units that are removed after each step, int ``[steps, batch]``.
 
     Returns:

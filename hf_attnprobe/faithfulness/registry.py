@@ -8,9 +8,8 @@ Each test module registers its function, and installed packages can add tests::
     ) -> MyResult: ...
 
 The name of the function is the name of the test, and the annotation of ``options`` is the class of
-its options. The command line, studies, the metric and reports read everything else from the
-record. A package announces the module of its test as an entry point in the group
-``hf_attnprobe.tests``.
+its options. The command line, studies, the metric and reports read everything else from the record.
+A package announces the module of its test as an entry point in the group ``hf_attnprobe.tests``.
 """
 
 import dataclasses
@@ -21,7 +20,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Literal, TypeVar, get_type_hints
 
 from hf_attnprobe.core.errors import AttnProbeError
-from hf_attnprobe.core.options import DEFAULT, Asked, Options, options_by_test
+from hf_attnprobe.core.options import DEFAULT_TESTS, Options, TestSelection, parse_test_selection
 from hf_attnprobe.core.readings import TestReadings
 from hf_attnprobe.faithfulness.options import (
     ENTRY_POINT_GROUP,
@@ -74,8 +73,8 @@ class FaithfulnessTest:
         answer_options: Options for a default audit of a language model, or None if such an audit
             does not run the test.
         sites: Function that maps the audited heads to the sites of this test.
-        groups: Whether the test can edit a group of heads at once, such as a layer or all heads,
-            see :attr:`~hf_attnprobe.protocol.Site.is_group`.
+        groups: Whether the test can edit a head group at once, such as a layer or all heads, see
+            :attr:`~hf_attnprobe.protocol.Site.is_group`.
         uses_reference: Whether the test needs the head outputs of a sample of texts.
         uses_donors: Whether the test needs the most attended states of a sample of texts.
         check: Function that raises AttnProbeError if the options do not fit the model or the data.
@@ -110,7 +109,7 @@ class FaithfulnessTest:
 
         Args:
             model: Model to be tested.
-            site: Head or group of heads to be tested.
+            site: Head or head group to be tested.
         """
         for need in self.needs:
             alternatives = need if isinstance(need, tuple) else (need,)
@@ -149,7 +148,7 @@ def register_test(*, readings: TestReadings, **record: Any) -> Callable[[F], F]:
             function.__name__, function, options_class, readings=readings, **record
         )
         hides_built_in = test.name in TEST_NAMES and function.__module__ != f"{PACKAGE}.{test.name}"
-        if hides_built_in or test.name in (*_registered, DEFAULT):
+        if hides_built_in or test.name in (*_registered, DEFAULT_TESTS):
             raise AttnProbeError(
                 f"a test named {test.name!r} exists already; rename "
                 f"the function {function.__module__}.{test.name}"
@@ -203,11 +202,11 @@ def _load_entry_point(entry_point: EntryPoint) -> None:
         ) from error
 
 
-def resolve_tests(requested: Asked | None, *, answers: bool = False) -> dict[str, Options]:
+def resolve_tests(requested: TestSelection | None, *, answers: bool = False) -> dict[str, Options]:
     """Return the options of the requested tests by name, in the order of the request.
 
     Args:
-        requested: Tests in any form that :func:`~hf_attnprobe.core.options.options_by_test`
+        requested: Tests in any form that :func:`~hf_attnprobe.core.options.parse_test_selection`
             accepts. None means "default".
         answers: Whether the tests will run on a language model.
 
@@ -220,13 +219,15 @@ def resolve_tests(requested: Asked | None, *, answers: bool = False) -> dict[str
     """
     tests = load_tests()
     option_classes = {name: test.options for name, test in tests.items()}
-    option_classes[DEFAULT] = NoOptions
-    requested_options = options_by_test(DEFAULT if requested is None else requested, option_classes)
+    option_classes[DEFAULT_TESTS] = NoOptions
+    requested_options = parse_test_selection(
+        DEFAULT_TESTS if requested is None else requested, option_classes
+    )
     resolved: dict[str, Options] = {}
     for name, options in requested_options.items():
         if options:
             resolved[name] = options
-        elif name == DEFAULT:
+        elif name == DEFAULT_TESTS:
             resolved[name] = NoOptions()
         else:
             resolved[name] = tests[name].default_options(answers=answers)

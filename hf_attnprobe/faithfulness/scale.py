@@ -1,19 +1,19 @@
 """Position of a ranking on the scale between a random order of the tokens (0) and the best one (1).
 
 The faithfulness number of a report is the mean of four parts. This module measures three of them
-for every text: importance, removal and mass. The fourth, erasure, removes attention weights
-instead of tokens and is measured in ``faithfulness/erasure.py``. ``statistics/scale.py`` converts
-the means over texts to positions on the scale and averages the parts.
+for every text: importance, removal and mass. The fourth, erasure, removes attention weights instead
+of tokens and is measured in ``faithfulness/erasure.py``. ``statistics/scale.py`` converts the means
+over texts to positions on the scale and averages the parts.
 
 Question
     Does this attention identify the tokens on which this prediction of this model depends?
 
 Notation
     A text has tokens 1, ..., T. The ranking to be tested gives token i the score a_i, for example
-    its attention. p(S) is the probability of the explained class for the text without the tokens
-    in S, and the loss of removing S is d(S) = p({}) - p(S). The loss of a single token is
-    d_i = d({i}) (leave-one-out). If the user chooses a class that the model did not predict for
-    this text, all losses change sign.
+    its attention. p(S) is the explained class's probability for the text without the tokens in S,
+    and the loss of removing S is d(S) = p({}) - p(S). The loss of a single token is d_i = d({i})
+    (leave-one-out). If the user chooses a class that the model did not predict for this text, all
+    losses change sign.
 
 Standard temperature
     All probabilities are computed after the logits have been multiplied by one factor per model.
@@ -22,15 +22,15 @@ Standard temperature
     trained to be. Code: ``Observation.apply_standard_temperature``.
 
 Importance
-    Gini correlation of the ranking with the effect of leaving each token out::
+    Gini correlation between the ranking and the effect of leaving each token out::
 
         importance = sum_{i<j} (|d_i| - |d_j|) * sign(a_i - a_j) / sum_{i<j} | |d_i| - |d_j| |
 
     It is 1 for the best order and 0 on average for a random order. It is Kendall's tau with each
-    pair of tokens weighted by the difference of their effects, so that the order of tokens without
-    effect does not count. Jain & Wallace 2019, Section 4.1, compare attention with leave-one-out
-    by the unweighted tau; the weighted form is due to Schechtman & Yitzhaki 1987.
-    Code: :func:`measure_importance`.
+    pair of tokens weighted by their difference in effect, so that the order of tokens without
+    effect does not count. Jain & Wallace 2019, Section 4.1, compare attention with leave-one-out by
+    the unweighted tau; the weighted form is due to Schechtman & Yitzhaki 1987. Code:
+    :func:`measure_importance`.
 
 Removal
     Mean loss without the k tokens that the ranking puts first::
@@ -38,9 +38,9 @@ Removal
         removal = mean of d(top-k tokens) for k = 1, 5, 10, 20 and 50% of T, rounded up
 
     This is the comprehensiveness of DeYoung et al. 2020, Section 4. Its position on the scale is
-    (removal - random) / (best - random), as in the normalisation by Edin et al. 2025. ``random``
-    is the removal of a random order. ``best`` is the largest removal among all rankings, the
-    leave-one-out order, a greedy order, and, for texts of up to ``exact_units`` units, all T!
+    (removal - random) / (best - random), as in the normalisation by Edin et al. 2025. ``random`` is
+    the removal of a random order. ``best`` is the largest removal among all rankings, the
+    leave-one-out order, a greedy order, and, for texts with up to ``exact_units`` units, all T!
     orders. Code: :func:`measure_removal`, :func:`_find_greedy_turns`, :func:`_measure_every_set`.
 
 Mass
@@ -50,11 +50,11 @@ Mass
         alpha_i = max(a_i, 0) / sum_j max(a_j, 0)
         w_i = max(v_i, 0) / sum_j max(v_j, 0)
 
-    v_i is the Shapley value of token i in texts of up to ``exact_units`` units, and d_i in longer
+    v_i is the Shapley value of token i in texts with up to ``exact_units`` units, and d_i in longer
     texts. The baseline ``mass_by_chance`` is the mean overlap over all assignments of the same
-    scores to the tokens, and the position on the scale is (mass - chance) / (1 - chance).
-    Mass is needed in addition to importance because an order alone cannot tell whether attention
-    highlights ten tokens although only one of them matters. Code: :func:`measure_mass`.
+    scores to the tokens, and the position on the scale is (mass - chance) / (1 - chance). Mass is
+    needed in addition to importance because an order alone cannot tell whether attention highlights
+    ten tokens although only one of them matters. Code: :func:`measure_mass`.
 
 Interpretation
     1 is the best that any explanation of this prediction could reach, 0 is a random order, and
@@ -95,14 +95,14 @@ from hf_attnprobe.protocol import EditableInputs, Observation, Site
 
 
 SCALED_HEAD_RANKINGS = ("attention",)
-"""Rankings by the attention of a single head of a model with several heads."""
+"""Rankings by a single head's attention of a model with several heads."""
 SCALED_GROUP_RANKINGS = ("attention", "gradient", "product", *GROUP_RANKINGS)
-"""Rankings by the attention of a group of heads, or of a model with a single head."""
+"""Rankings by a head's attention group, or of a model with a single head."""
 RANKINGS_WITHOUT_MASS = ("random", "leave_one_out")
 """Rankings for which mass is not measured. A random order has no scores, and leave-one-out is the
 reference with which the scores are compared."""
-SMALLEST_LOSS = 1e-6
-"""Largest change of a probability, at the standard temperature, that may be due to rounding."""
+LOSS_TOLERANCE = 1e-6
+"""Change of a probability, at the standard temperature, up to which a loss counts as rounding."""
 
 READINGS: TestReadings = {
     "importance": (
@@ -126,18 +126,18 @@ READINGS: TestReadings = {
 
 @dataclass(frozen=True)
 class ScaleResult:
-    """Statistics of the test ``scale``: tensors ``[batch]``, or mappings to them by ranking.
+    """Statistics from the test ``scale``: tensors ``[batch]``, or mappings to them by ranking.
 
     All values are NaN in texts without a token.
 
     Attributes:
-        importance: Gini correlation with the leave-one-out effects, in [-1, 1]. NaN if no token
-            has an effect.
+        importance: Gini correlation with the leave-one-out effects, in [-1, 1]. NaN if no token has
+            an effect.
         mass: Overlap with the effects, in [0, 1]. NaN if no token has an effect.
         mass_by_chance: Mean overlap over all assignments of the scores to the tokens, in [0, 1].
-        removal: Mean loss of probability without the top tokens, in [-1, 1]. It includes the
-            entries ``random`` and ``best``; ``best`` is never smaller than any other entry.
-        largest_loss: Loss of probability without the most important token, in [-1, 1].
+        removal: Mean probability loss without the top tokens, in [-1, 1]. It includes the entries
+            ``random`` and ``best``; ``best`` is never smaller than any other entry.
+        largest_loss: Probability loss without the most important token, in [-1, 1].
     """
 
     importance: Mapping[str, Tensor]
@@ -163,10 +163,10 @@ def scale(
     """Measure importance, removal and mass of all rankings at the standard temperature.
 
     Args:
-        observation: Model output for a batch of texts.
-        site: Head or group of heads whose attention is ranked.
+        observation: Observed batch.
+        site: Head or head group whose attention is ranked.
         options: Explained class and search for the best order.
-        seed: Seed of the random ranking.
+        seed: Seed for the random ranking.
 
     Returns:
         Statistics per text and ranking.
@@ -174,7 +174,7 @@ def scale(
     observation = observation.with_target(options.target)
     content = observation.batch.content_mask
     losses = compute_leave_one_out_losses(observation)
-    has_effect = losses.abs().masked_fill(~content, 0).amax(-1) > SMALLEST_LOSS
+    has_effect = losses.abs().masked_fill(~content, 0).amax(-1) > LOSS_TOLERANCE
     largest_loss = losses.masked_fill(~content, -torch.inf).amax(-1)
     largest_removal, token_values = _measure_every_set(observation, losses, options.exact_units)
 
@@ -204,13 +204,13 @@ def scale(
 
 
 def list_rankings(observation: Observation, site: Site) -> tuple[str, ...]:
-    """Return the names of the rankings whose position on the scale is measured at a site.
+    """Return the ranking names whose position on the scale is measured at a site.
 
     A single head among several is represented by its attention only.
 
     Args:
-        observation: Model output for a batch of texts.
-        site: Head or group of heads.
+        observation: Observed batch.
+        site: Head or head group.
     """
     has_all_attention = site.is_group or len(observation.model.sites()) == 1
     site_rankings = SCALED_GROUP_RANKINGS if has_all_attention else SCALED_HEAD_RANKINGS
@@ -222,11 +222,11 @@ def compute_leave_one_out_losses(observation: Observation) -> Tensor:
     """Return the loss d_i of leaving out each token, at the standard temperature.
 
     Args:
-        observation: Model output for a batch of texts.
+        observation: Observed batch.
 
     Returns:
-        Signed losses of probability ``[batch, keys]``; positive if the token supports the
-        explained class.
+        Signed losses of probability ``[batch, keys]``; positive if the token supports the explained
+        class.
     """
 
     def compute() -> Tensor:
@@ -237,14 +237,14 @@ def compute_leave_one_out_losses(observation: Observation) -> Tensor:
 
 
 def measure_importance(losses: Tensor, ranks: Tensor, content: Tensor) -> Tensor:
-    """Return the Gini correlation of a ranking with the effect of leaving each token out.
+    """Return the Gini correlation between a ranking and the effect of leaving each token out.
 
     The formula is sum_{i<j} (|d_i| - |d_j|) * sign(r_i - r_j) / sum_{i<j} | |d_i| - |d_j| |.
 
     Args:
         losses: Leave-one-out losses d ``[batch, keys]``. Their sign is ignored.
         ranks: Ranks r of the tokens ``[batch, keys]``, larger for more important tokens.
-        content: Boolean mask ``[batch, keys]`` of the explained tokens.
+        content: Boolean mask ``[batch, keys]`` for the explained tokens.
 
     Returns:
         Correlations ``[batch]`` in [-1, 1].
@@ -256,11 +256,11 @@ def measure_mass(scores: Tensor, token_values: Tensor, content: Tensor) -> tuple
     """Return the overlap sum_i min(alpha_i, w_i) of scores and effects, and its chance level.
 
     Args:
-        scores: Scores a of a ranking ``[batch, keys]``, such as attention weights. Negative
-            scores count as 0.
+        scores: Scores a of a ranking ``[batch, keys]``, such as attention weights. Negative scores
+            count as 0.
         token_values: Effects v of the tokens ``[batch, keys]``: Shapley values or leave-one-out
             losses. Negative effects count as 0.
-        content: Boolean mask ``[batch, keys]`` of the explained tokens.
+        content: Boolean mask ``[batch, keys]`` for the explained tokens.
 
     Returns:
         Overlap and mean overlap over all assignments of the scores to the tokens, each ``[batch]``
@@ -277,12 +277,11 @@ def measure_removal(observation: Observation, turns: Tensor) -> Tensor:
     """Return the mean loss without the first 1, 5, 10, 20 and 50% of the tokens.
 
     Args:
-        observation: Model output for a batch of texts.
-        turns: Turn at which each token is removed, counted from 0, int
-            ``[rankings, batch, keys]``.
+        observation: Observed batch.
+        turns: Turn in which each token is removed, counted from 0, int ``[rankings, batch, keys]``.
 
     Returns:
-        Losses of probability at the standard temperature, ``[rankings, batch]``.
+        Probability losses at the standard temperature, ``[rankings, batch]``.
     """
     removed = mark_top_units(observation, turns)
     probs = predict_without_units(observation, "deletion", removed.flatten(0, 1))
@@ -300,7 +299,7 @@ def _measure_removals(
     """Return the removal ``[batch]`` of every ranking and of the best known order.
 
     Args:
-        observation: Model output for a batch of texts.
+        observation: Observed batch.
         ranks_by_name: Dense ranks ``[batch, keys]`` of each ranking.
         losses: Leave-one-out losses ``[batch, keys]``.
         largest_removal: Largest removal over all orders of a short text, ``[batch]``; -inf for
@@ -321,12 +320,12 @@ def _measure_removals(
 def _find_greedy_turns(observation: Observation, losses: Tensor, greedy_units: int) -> Tensor:
     """Return the turns of tokens if the most important remaining token is removed at each step.
 
-    In texts of more than ``greedy_units`` units, and in texts that are short enough for exact
+    In texts with more than ``greedy_units`` units, and in texts that are short enough for exact
     bounds, the tokens are ordered by their leave-one-out losses instead. Only the first half of a
     text is searched, because :func:`measure_removal` never removes more.
 
     Args:
-        observation: Model output for a batch of texts.
+        observation: Observed batch.
         losses: Leave-one-out losses ``[batch, keys]``.
         greedy_units: Longest text, in units, for which a greedy order is searched.
 
@@ -363,12 +362,12 @@ def _measure_every_set(
 ) -> tuple[Tensor, Tensor]:
     """Return the largest removal over all orders, and the value of each token.
 
-    Both are computed from the losses of all sets of tokens in texts of at most ``exact_units``
-    units. In longer texts the largest removal is -inf (unknown), and the values of the tokens are
-    their leave-one-out losses.
+    Both are computed from the losses of all token sets in texts with at most ``exact_units`` units.
+    In longer texts the largest removal is -inf (unknown), and the values of the tokens are their
+    leave-one-out losses.
 
     Args:
-        observation: Model output for a batch of texts.
+        observation: Observed batch.
         losses: Leave-one-out losses ``[batch, keys]``.
         exact_units: Longest text, in units, of which all sets are removed.
 
@@ -406,7 +405,7 @@ def _compute_step_weights(n_units: Tensor) -> Tensor:
     """Return the share of the five removal steps that remove exactly 0, 1, ..., T units.
 
     Args:
-        n_units: Number of units of each text, int ``[batch]``.
+        n_units: Unit count for each text, int ``[batch]``.
 
     Returns:
         Shares ``[units + 1, batch]``, which sum to 1 over the first dimension.

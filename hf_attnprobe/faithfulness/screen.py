@@ -38,7 +38,7 @@ READINGS = {
 
 @dataclass(frozen=True)
 class ScreenResult:
-    """Statistics of the test ``screen``, non-negative tensors ``[batch]``.
+    """Statistics from the test ``screen``, non-negative tensors ``[batch]``.
 
     They are estimates of probability changes and can exceed 1.
 
@@ -69,7 +69,7 @@ def screen(
     All heads share one backward pass, which is cached.
 
     Args:
-        observation: Model output for a batch of texts.
+        observation: Observed batch.
         site: Head.
         options: Explained class.
         seed: Unused, because the test is deterministic.

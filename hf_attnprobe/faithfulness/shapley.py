@@ -1,29 +1,29 @@
-"""Test ``shapley``: does attention rank tokens by their value over all sets of tokens?
+"""Test ``shapley``: does attention rank tokens by their value over all token sets?
 
 Shapley 1953; limits of rankings: Edin et al. 2025; interactions: Grabisch & Roubens 1999.
 
 Question
     Leave-one-out misses evidence that two tokens carry only together, or that each of them carries
-    alone. Do tokens with more attention matter more over all sets of tokens?
+    alone. Do tokens with more attention matter more over all token sets?
 
 Measure
     All sets of a text's units are removed once (4,096 sets of 12 units): deleted, masked, or with
     their attention weights set to 0. The outputs determine exactly
 
-    - Shapley values: the mean loss when a unit is removed, over all orders of removal;
+    - Shapley values: the mean loss when a unit is removed, over all removal orders;
     - the area under the removal curve of every ranking, and its limits over all orders (NAOPC);
     - the interaction of each pair of units;
     - the smallest set without which the decision flips, and the smallest set that preserves it
       alone.
 
 Longer texts
-    Shapley values are means over random orders of removal, with 95% confidence intervals, and
+    Shapley values are means over random removal orders, with 95% confidence intervals, and
     statistics that need all sets are NaN. Alternatively, neighbouring units are joined to phrases
     that are removed as a whole. A phrase gets the rank of its highest-ranked unit.
 
 Compared rankings
-    Attention, attention × gradient, |gradient × input|, leave-one-out, and a random ranking. Groups
-    of heads have the maps of ``input_erasure``.
+    Attention, attention × gradient, |gradient × input|, leave-one-out, and a random ranking. Head
+    groups have the maps of ``input_erasure``.
 
 Explained class
     As in ``input_erasure``. Values are signed: units that support the side of the text have the
@@ -43,7 +43,7 @@ import torch
 from scipy.special import stdtrit
 from torch import Tensor
 
-from hf_attnprobe.core.readings import TestReadings, share
+from hf_attnprobe.core.readings import TestReadings, make_share_reading
 from hf_attnprobe.faithfulness.erasure import predict_without_weights
 from hf_attnprobe.faithfulness.input_erasure import (
     compute_losses,
@@ -121,7 +121,9 @@ READINGS: TestReadings = {
         "in the order of {key}, {decision} flips when {mean:.1f} units have been removed (texts "
         "that some set flips; an order that never flips counts as all units)"
     ),
-    "no_necessary_set": share("in {mean:.0%} of texts no set of units flips {decision}"),
+    "no_necessary_set": make_share_reading(
+        "in {mean:.0%} of texts no set of units flips {decision}"
+    ),
     "sufficient_units": (
         "in the order of {key}, the first {mean:.1f} units alone preserve {decision}"
     ),
@@ -129,24 +131,24 @@ READINGS: TestReadings = {
         "Shapley values from random orders are accurate to ±{mean:.3f} (half of the 95% confidence "
         "interval, mean over the units of longer texts)"
     ),
-    "is_exact": share("in {mean:.0%} of texts all sets of units were removed"),
+    "is_exact": make_share_reading("in {mean:.0%} of texts all sets of units were removed"),
 }
 
 
 @dataclass(frozen=True)
 class ShapleyResult:
-    """Statistics of the test ``shapley``: tensors ``[batch]``, or mappings to them by ranking.
+    """Statistics from the test ``shapley``: tensors ``[batch]``, or mappings to them by ranking.
 
-    Statistics that need all sets of units are NaN in texts of which only random orders were
-    removed. Losses are differences of probabilities, in [−1, 1].
+    Statistics that need all unit sets are NaN in texts of which only random orders were removed.
+    Losses are differences of probabilities, in [−1, 1].
 
     Attributes:
-        shapley_tau: Kendall's τ-b with the Shapley values in [−1, 1]. NaN in texts of one unit.
-        shapley_agreement: Gini correlation with the Shapley values in [−1, 1]. NaN in texts of one
-            unit.
+        shapley_tau: Kendall's τ-b with the Shapley values in [−1, 1]. NaN in one-unit texts.
+        shapley_agreement: Gini correlation with the Shapley values in [−1, 1]. NaN in one-unit
+            texts.
         shapley_precision: Precision in [0, 1] against the units that carry half of the positive
             Shapley values. NaN if no value is positive.
-        comprehensiveness: Mean loss over all steps, in the order of the ranking.
+        comprehensiveness: Mean loss over all steps, in ranking order.
         sufficiency: Mean loss over all steps, in the reverse order.
         naopc_comprehensiveness: ``comprehensiveness`` between ``lowest_area`` (0) and
             ``highest_area`` (1).
@@ -154,16 +156,16 @@ class ShapleyResult:
         lowest_area: Smallest mean loss over all orders.
         highest_area: Largest mean loss over all orders.
         largest_value: Largest absolute Shapley value.
-        largest_interaction: Largest absolute interaction of two units. NaN in texts of one unit.
+        largest_interaction: Largest absolute interaction of two units. NaN in one-unit texts.
         half_width: Half of the width of the 95% confidence interval of a Shapley value, mean over
             the units. NaN in texts with exact values.
-        is_exact: 1 if all sets of units were removed, else 0.
+        is_exact: 1 if all unit sets were removed, else 0.
         necessary_units: Number of units that are removed when the decision flips; ``smallest`` is
-            the size of the smallest set. NaN if no set flips the decision. Empty for models that
-            make no decisions, like the other statistics about decisions.
-        no_necessary_set: 1 if no set of units flips the decision, else 0.
+            the smallest set's size. NaN if no set flips the decision. Empty for models that make no
+            decisions, like the other statistics about decisions.
+        no_necessary_set: 1 if no unit set flips the decision, else 0.
         sufficient_units: Number of top units that preserve the decision alone; ``smallest`` is the
-            size of the smallest set. 0 if the decision is the same without any unit.
+            smallest set's size. 0 if the decision is the same without any unit.
     """
 
     shapley_tau: Mapping[str, Tensor]
@@ -209,10 +211,10 @@ def shapley(
     """Compare rankings with exact Shapley values and with the limits over all orders.
 
     Args:
-        observation: Model output for a batch of texts.
-        site: Head or group of heads whose attention is ranked.
+        observation: Observed batch.
+        site: Head or head group whose attention is ranked.
         options: Explained class, removal operator, and treatment of long texts.
-        seed: Seed of the random ranking and of the random orders.
+        seed: Seed for the random ranking and the random orders.
 
     Returns:
         Statistics per text.
@@ -252,11 +254,11 @@ def shapley(
 class _RemovalGame:
     """Cooperative game in which the units of a text are the players.
 
-    The value of a set of units is the loss of the prediction when the set is removed. Neighbouring
+    The value of a unit set is the loss of the prediction when the set is removed. Neighbouring
     tokens of a long text can form one unit, a phrase.
 
     Attributes:
-        n_units: Number of units of each text, int ``[batch]``.
+        n_units: Unit count for each text, int ``[batch]``.
         has_unit: Whether a text has at least this many units, bool ``[batch, units]``.
         unit_index: Index of the unit to which each key belongs, int ``[batch, keys]``.
         is_exact: Whether all sets of the text's units are removed, bool ``[batch]``.
@@ -283,7 +285,7 @@ class _RemovalGame:
         A phrase gets the highest rank of its tokens.
 
         Args:
-            seed: Seed of the random ranking.
+            seed: Seed for the random ranking.
         """
         ranks_by_name = rank_by_site(self.observation, self.site)
         for name in list_text_rankings(self.observation):
@@ -298,13 +300,13 @@ class _RemovalGame:
         }
 
     def measure_removals(self, sets: Tensor) -> tuple[Tensor, Tensor]:
-        """Remove sets of units from the texts.
+        """Remove unit sets from the texts.
 
         Args:
-            sets: Sets of units, bool ``[sets, batch, units]``.
+            sets: Unit sets, bool ``[sets, batch, units]``.
 
         Returns:
-            Loss of the probability of the side of the text, and whether the decision flips, each
+            Probability loss of the side of the text, and whether the decision flips, each
             ``[sets, batch]``.
         """
         unit_index = self.unit_index.expand(len(sets), -1, -1)
@@ -318,7 +320,7 @@ class _RemovalGame:
         return losses, flips
 
     def measure_every_set(self) -> tuple[Tensor, Tensor]:
-        """Remove all sets of units; longer texts only have empty sets.
+        """Remove all unit sets; longer texts only have empty sets.
 
         Returns:
             Losses and flips as in :meth:`measure_removals`, each ``[2^units, batch]``.
@@ -344,11 +346,11 @@ class _RemovalGame:
     def compute_values(self, losses: Tensor, seed: int) -> tuple[Tensor, Tensor]:
         """Return the Shapley values and the half width of their confidence intervals.
 
-        The values of texts with too many units are means over random orders of removal.
+        The values of texts with too many units are means over random removal orders.
 
         Args:
-            losses: Losses of all sets, ``[2^units, batch]``.
-            seed: Seed of the random orders.
+            losses: Losses for all sets, ``[2^units, batch]``.
+            seed: Seed for the random orders.
 
         Returns:
             Values ``[batch, units]`` and half widths ``[batch]``; NaN for exact values.
@@ -372,7 +374,7 @@ class _RemovalGame:
 
         Args:
             is_sampled: Units of the longer texts, bool ``[batch, units]``.
-            seed: Seed of the random orders.
+            seed: Seed for the random orders.
 
         Returns:
             Additional losses ``[orders, batch, units]``.
@@ -395,7 +397,7 @@ class _RemovalGame:
         """Return values ``[..., batch]`` with NaN in texts of which not all sets were removed.
 
         Args:
-            values: Values of all texts.
+            values: Values for all texts.
         """
         return values.double().masked_fill(~self.is_exact, torch.nan)
 
@@ -406,10 +408,10 @@ def _compare_with_all_orders(
     """Return the statistics about areas, their limits over all orders, and interactions.
 
     Args:
-        game: Units of the texts.
-        losses: Losses of all sets, ``[2^units, batch]``.
-        names: Names of the rankings.
-        turns: Turn at which each ranking removes each unit, int ``[rankings, batch, units]``.
+        game: The texts' units.
+        losses: Losses for all sets, ``[2^units, batch]``.
+        names: Ranking names.
+        turns: Turn in which each ranking removes each unit, int ``[rankings, batch, units]``.
     """
     n_units = game.n_units.where(game.is_exact, 1)
     lower, upper = aopc.compute_aopc_bounds(losses, n_units)
@@ -441,10 +443,10 @@ def _compare_with_smallest_sets(
     """Return the statistics about sets that flip the decision or preserve it alone.
 
     Args:
-        game: Units of the texts.
+        game: The texts' units.
         flips: Whether the decision flips without each set, bool ``[2^units, batch]``.
-        names: Names of the rankings.
-        turns: Turn at which each ranking removes each unit, int ``[rankings, batch, units]``.
+        names: Ranking names.
+        turns: Turn in which each ranking removes each unit, int ``[rankings, batch, units]``.
 
     Returns:
         Statistics by name; empty if the model makes no decisions.

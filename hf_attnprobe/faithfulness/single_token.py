@@ -50,9 +50,9 @@ READINGS = {
 
 @dataclass(frozen=True)
 class SingleTokenResult:
-    """Statistics of the test ``single_token``, tensors ``[batch]``.
+    """Statistics from the test ``single_token``, tensors ``[batch]``.
 
-    All are NaN in texts without a token, and the last two also in texts of one token.
+    All are NaN in texts without a token, and the last two also in one-token texts.
 
     Attributes:
         lowest_probability: Smallest probability that a single token gives the class predicted for
@@ -82,10 +82,10 @@ def single_token(
     *,
     seed: int = 0,
 ) -> SingleTokenResult:
-    """Measure the spread of the predicted class's probability over texts of one token.
+    """Measure the spread of the predicted class's probability over one-token texts.
 
     Args:
-        observation: Model output for a batch of texts.
+        observation: Observed batch.
         site: Unused, because the input is edited and not the attention.
         options: Explained class.
         seed: Unused, because the test is deterministic.
@@ -112,10 +112,10 @@ def single_token(
 
 
 def predict_single_tokens(observation: Observation) -> Tensor:
-    """Return the probability of the explained class if each unit is the only unit of the text.
+    """Return the explained class's probability if each unit is the only unit of the text.
 
     Args:
-        observation: Model output for a batch of texts.
+        observation: Observed batch.
 
     Returns:
         Probabilities ``[batch, keys]``, meaningful in ``content_mask`` only.

@@ -15,30 +15,30 @@ Measure
 
 Source
     The source is the unit with the largest effect, if this effect is positive. ``source_found`` of
-    a ranking is 1 if it puts the source first (precision@1). Baselines without attention are
-    chance (1 / number of units) and the longest, the first and the last unit. ``source_place`` is
-    the position of the source, from which reports compute how often the most common position is the
+    a ranking is 1 if it puts the source first (precision@1). Baselines without attention are chance
+    (1 / number of units) and the longest, the first and the last unit. ``source_place`` is the
+    position of the source, from which reports compute how often the most common position is the
     source.
 
 Order
-    Gini correlation of attention with the effects, in which each pair of units is weighted by the
-    difference of their effects (see ``functional/rank.py``), and Kendall's τ-b, in which all pairs
-    count equally. Both are NaN in passages of 4 units or fewer.
+    Gini correlation between attention and the effects, in which each pair of units is weighted by
+    their difference in effect (see ``functional/rank.py``), and Kendall's τ-b, in which all pairs
+    count equally. Both are NaN in passages with 4 units or fewer.
 
 Drop
     Loss of the answer in nats without the k units that a ranking puts first (top-k drop,
     ContextCite), averaged over k = 1, 3 and 5. Only values of k up to half of the units count.
     Baselines are the drop of random units (computed exactly for k = 1, by one draw per text for
-    larger k) and the best drop: for each k the largest drop of any ranking, including the order of
-    the effects.
+    larger k) and the best drop: for each k the largest drop of any ranking, including the effect
+    order.
 
 Mass
     Overlap of attention with the positive effects, both as distributions over the units. The
     baseline is the mean overlap over all assignments of the weights to the units.
 
 All sets, on request
-    All sets of units of short passages are deleted. This gives exact Shapley values, and the
-    smallest set without which greedy decoding generates another answer.
+    All unit sets of short passages are deleted. This gives exact Shapley values, and the smallest
+    set without which greedy decoding generates another answer.
 
 Random halves, on request
     Random halves of the units are deleted, to fit the LASSO of ContextCite to the answer's logit
@@ -47,7 +47,7 @@ Random halves, on request
     random halves.
 
 Compared rankings
-    Attention, the length of the units, and deletion itself; for the group of all heads also the
+    Attention, the length of the units, and deletion itself; for all heads together also the
     attention of the last layer; user-provided scores, see ``attnprobe evaluate-scores``.
 
 Interpretation
@@ -62,7 +62,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hf_attnprobe.core.readings import TestReadings, share
+from hf_attnprobe.core.readings import TestReadings, make_share_reading
 from hf_attnprobe.faithfulness.correlation import rank_with_ties
 from hf_attnprobe.faithfulness.input_erasure import predict_without_units
 from hf_attnprobe.faithfulness.options import Sources
@@ -109,17 +109,19 @@ MAX_UNITS_WITHOUT_ORDER = 4
 """Largest number of units for which no rank correlation is computed, because many of the at most 4!
 orders agree by chance."""
 MASK_STREAM = 5
-"""Random number stream of the random halves to which ContextCite is fitted."""
+"""Random number stream for the random halves to which ContextCite is fitted."""
 HELD_OUT_STREAM = 6
-"""Random number stream of the random halves that score the rankings (LDS)."""
+"""Random number stream for the random halves that score the rankings (LDS)."""
 RANDOM_ORDER_STREAM = 7
-"""Random number stream of the random order whose top-k drop is the baseline."""
+"""Random number stream for the random order whose top-k drop is the baseline."""
 READINGS: TestReadings = {
     "contextual_gain": "with the passage the answer gains {mean:.2f} nats of log-probability",
-    "answer_is_greedy": share("greedy decoding generates the answer in {mean:.0%} of texts"),
+    "answer_is_greedy": make_share_reading(
+        "greedy decoding generates the answer in {mean:.0%} of texts"
+    ),
     "passage_share": "the passage receives {mean:.2f} of the attention",
     "sink_share": "the attention sink receives {mean:.2f} of the attention",
-    "source_found": share(
+    "source_found": make_share_reading(
         "the unit that {key} ranks first is the one whose deletion costs the answer most in "
         "{mean:.0%} of texts"
     ),
@@ -146,7 +148,9 @@ READINGS: TestReadings = {
         "the smallest set of units without which the greedy answer changes has {mean:.1f} units "
         "(mean over texts with such a set)"
     ),
-    "no_smallest_set": share("in {mean:.0%} of texts no set of units changes the greedy answer"),
+    "no_smallest_set": make_share_reading(
+        "in {mean:.0%} of texts no set of units changes the greedy answer"
+    ),
     "lds": (
         "the summed scores of {key} and the answer's logit have a rank correlation of {mean:.2f} "
         "over random sets of units (LDS)"
@@ -156,31 +160,32 @@ READINGS: TestReadings = {
 
 @dataclass(frozen=True)
 class SourcesResult:
-    """Statistics of the test ``sources``: tensors ``[batch]``, or mappings to them by ranking.
+    """Statistics from the test ``sources``: tensors ``[batch]``, or mappings to them by ranking.
 
     Losses are in nats and can be negative. Statistics on request are None if they were not
-    requested. Statistics about all sets are NaN in passages of more than ``exact_units`` units.
+    requested. Statistics about all sets are NaN in passages with more than ``exact_units`` units.
 
     Attributes:
         contextual_gain: Gain of the answer by the passage, in nats.
         answer_is_greedy: 1 if greedy decoding generates the answer, else 0.
-        passage_share: Share of the attention on the passage, in [0, 1].
-        sink_share: Share of the attention on the attention sink, in [0, 1].
+        passage_share: Attention share on the passage, in [0, 1].
+        sink_share: Attention share on the attention sink, in [0, 1].
         source_found: Precision@1 in [0, 1] (ties are averaged). NaN if no deletion costs anything
-            and in passages of one unit.
+            and in one-unit passages.
         source_place: Index of the source in the passage. NaN in the same texts.
-        source_agreement: Gini correlation with the effects in [−1, 1]. NaN in passages of 4 units or
+        source_agreement: Gini correlation with the effects in [−1, 1]. NaN in passages with 4 units
+            or fewer.
+        source_tau: Kendall's τ-b with the effects in [−1, 1]. NaN in passages with 4 units or
             fewer.
-        source_tau: Kendall's τ-b with the effects in [−1, 1]. NaN in passages of 4 units or fewer.
-        drop: Top-k drop in nats, including ``random`` and ``best``. NaN in passages of one unit.
+        drop: Top-k drop in nats, including ``random`` and ``best``. NaN in one-unit passages.
         mass: Overlap with the effects in [0, 1].
         mass_by_chance: Mean overlap over all assignments of the weights, in [0, 1].
-        unit_loss: Effect by the number of the unit, for the group of all heads only.
-        unit_attention: Attention by the number of the unit, for the group of all heads only.
+        unit_loss: Effect by the unit number, for all heads together only.
+        unit_attention: Attention by the unit number, for all heads together only.
         shapley_agreement: Gini correlation with the Shapley values in [−1, 1], on request.
         smallest_set: Size of the smallest set that changes the answer, on request. NaN if there is
             none.
-        no_smallest_set: 1 if no set of units changes the answer, else 0, on request.
+        no_smallest_set: 1 if no unit set changes the answer, else 0, on request.
         lds: Linear datamodeling score in [−1, 1], on request.
     """
 
@@ -222,10 +227,10 @@ def sources(
     """Compare attention to the units of a passage with the losses by deleting them.
 
     Args:
-        observation: Model output for a batch of prompts.
-        site: Head or group of heads whose attention is ranked.
+        observation: Observed batch.
+        site: Head or head group whose attention is ranked.
         options: Requested statistics.
-        seed: Seed of the random order and of the random halves.
+        seed: Seed for the random order and the random halves.
 
     Returns:
         Statistics per text.
@@ -276,11 +281,11 @@ def sources(
 
 
 def split_by_unit(values: Tensor, content: Tensor) -> dict[str, Tensor]:
-    """Split the values of the units of a passage by the number of the unit.
+    """Split the values of the units of a passage by the unit number.
 
     Args:
         values: Values ``[batch, keys]``.
-        content: Boolean mask ``[batch, keys]`` of the units.
+        content: Boolean unit mask ``[batch, keys]``.
 
     Returns:
         Values ``[batch]`` by number; NaN in passages with fewer units.
@@ -329,13 +334,13 @@ def _normalise_scores(scores: Mapping[str, Tensor], content: Tensor) -> dict[str
 def _rank_units(
     scores: Mapping[str, Tensor], content: Tensor, log_prob: Tensor
 ) -> dict[str, Tensor]:
-    """Return the dense ranks of the units in each ranking.
+    """Return the dense unit ranks in each ranking.
 
     Args:
-        scores: Scores ``[batch, keys]`` by name of the ranking.
-        content: Boolean mask ``[batch, keys]`` of the units.
-        log_prob: Log-probability of the answer ``[batch]``. It determines the rounding error of
-            the effects, which are differences of log-probabilities.
+        scores: Scores ``[batch, keys]`` by ranking name.
+        content: Boolean unit mask ``[batch, keys]``.
+        log_prob: Log-probability of the answer ``[batch]``. It determines the rounding error of the
+            effects, which are differences of log-probabilities.
     """
     log_prob_size = log_prob.abs()[:, None]
     scales = {"deletion": log_prob_size, "contextcite": log_prob_size}
@@ -353,7 +358,7 @@ def _find_source(
 ) -> tuple[dict[str, Tensor], Tensor]:
     """Return the precision@1 of each ranking and of chance, and the position of the source.
 
-    All are ``[batch]``, and NaN in passages of one unit and if no deletion costs anything.
+    All are ``[batch]``, and NaN in one-unit passages and if no deletion costs anything.
     """
     n_units = content.sum(-1)
     unit_effects = effects.masked_fill(~content, -torch.inf)
@@ -371,7 +376,7 @@ def _find_source(
 def _compute_agreements(
     ranks_by_name: Mapping[str, Tensor], effects: Tensor, content: Tensor
 ) -> dict[str, Tensor]:
-    """Return the Gini correlation of each ranking with effects; NaN in short passages."""
+    """Return the Gini correlation between each ranking and effects; NaN in short passages."""
     has_no_order = content.sum(-1) <= MAX_UNITS_WITHOUT_ORDER
     return {
         name: gini_correlation(effects, ranks, content).masked_fill(has_no_order, torch.nan)
@@ -382,7 +387,7 @@ def _compute_agreements(
 def _compute_taus(
     ranks_by_name: Mapping[str, Tensor], effect_ranks: Tensor, content: Tensor
 ) -> dict[str, Tensor]:
-    """Return Kendall's τ-b of each ranking with the effects; NaN in short passages."""
+    """Return Kendall's τ-b between each ranking with the effects; NaN in short passages."""
     has_no_order = content.sum(-1) <= MAX_UNITS_WITHOUT_ORDER
     all_ranks = torch.stack([*ranks_by_name.values(), effect_ranks], 1)
     tau_matrix = kendall_tau_b_matrix(all_ranks, content).tau
@@ -421,11 +426,11 @@ def _measure_losses_without_top(observation: Observation, turns: Tensor) -> Tens
     """Return the loss without the first k units of each ranking, for each k.
 
     Args:
-        observation: Model output for a batch of prompts.
-        turns: Turn at which each unit is deleted, counted from 0, int ``[rankings, batch, keys]``.
+        observation: Observed batch.
+        turns: Turn in which each unit is deleted, counted from 0, int ``[rankings, batch, keys]``.
 
     Returns:
-        Losses ``[rankings, k, batch]`` in nats; NaN in passages of fewer than 2k units.
+        Losses ``[rankings, k, batch]`` in nats; NaN in passages with fewer than 2k units.
     """
     content = observation.batch.content_mask
     top_counts = torch.tensor(TOP_COUNTS, device=content.device)[:, None]
@@ -454,7 +459,7 @@ def _draw_random_turns(observation: Observation, seed: int) -> Tensor:
 def _analyse_all_sets(
     observation: Observation, ranks_by_name: Mapping[str, Tensor], exact_units: int
 ) -> dict[str, Any]:
-    """Return the statistics about all sets of units; none if all passages are too long."""
+    """Return the statistics about all unit sets; none if all passages are too long."""
     content = observation.batch.content_mask
     is_too_long = content.sum(-1) > exact_units
     if is_too_long.all():
@@ -476,10 +481,10 @@ def _analyse_all_sets(
 
 
 def measure_all_sets(observation: Observation, exact_units: int) -> tuple[Tensor, Tensor]:
-    """Delete all sets of units of each passage with at most ``exact_units`` units.
+    """Delete all unit sets of each passage with at most ``exact_units`` units.
 
     Args:
-        observation: Model output for a batch of prompts.
+        observation: Observed batch.
         exact_units: Longest passage, in units, of which all sets are deleted.
 
     Returns:
@@ -517,10 +522,10 @@ def measure_random_halves(
     """Draw random halves of the units and measure the answer's logit with each half alone.
 
     Args:
-        observation: Model output for a batch of prompts.
+        observation: Observed batch.
         n_masks: Number of random halves.
         stream: Random number stream.
-        seed: Seed of the draw.
+        seed: Seed for the draw.
 
     Returns:
         Masks of the remaining units, bool ``[masks, batch, keys]``, and logits per token of the

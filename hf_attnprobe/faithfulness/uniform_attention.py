@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hf_attnprobe.core.readings import TestReadings, share
+from hf_attnprobe.core.readings import TestReadings, make_share_reading
 from hf_attnprobe.faithfulness.options import NoOptions
 from hf_attnprobe.faithfulness.registry import register_test
 from hf_attnprobe.functional.divergence import tvd
@@ -34,13 +34,13 @@ from hf_attnprobe.protocol import Observation, Site
 READINGS: TestReadings = {
     "uniform_tvd": "uniform attention moves the output by {mean:.2f} {unit}",
     "uniform_tvd_of": "uniform attention moves the prediction of {key} by {mean:.2f} of 1",
-    "uniform_flip": share("uniform attention flips {decision} in {mean:.0%} of texts"),
+    "uniform_flip": make_share_reading("uniform attention flips {decision} in {mean:.0%} of texts"),
 }
 
 
 @dataclass(frozen=True)
 class UniformAttentionResult:
-    """Statistics of the test ``uniform_attention``, tensors ``[batch]``.
+    """Statistics from the test ``uniform_attention``, tensors ``[batch]``.
 
     Attributes:
         uniform_tvd: Output change in [0, 1]; for models that predict a number, in its unit.
@@ -66,11 +66,11 @@ def uniform_attention(
     *,
     seed: int = 0,
 ) -> UniformAttentionResult:
-    """Make the attention of a head or a group of heads uniform over the visible keys.
+    """Make a head's attention or a head group uniform over the visible keys.
 
     Args:
-        observation: Model output for a batch of texts.
-        site: Head or group of heads. With ``site.query``, only this query row is edited.
+        observation: Observed batch.
+        site: Head or head group. With ``site.query``, only this query row is edited.
         options: Unused, because the test has no options.
         seed: Unused, because the test is deterministic.
 

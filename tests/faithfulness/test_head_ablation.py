@@ -7,16 +7,16 @@ from transformers.models.bert import modeling_bert
 
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.core.errors import AttnProbeError
-from hf_attnprobe.documents.markdown import blocks
+from hf_attnprobe.documents.markdown import render_markdown_blocks
 from hf_attnprobe.faithfulness.head_ablation import (
-    DONOR_STREAM,
-    ablated,
+    ABLATION_DONOR_STREAM,
+    predict_without_heads,
     head_ablation,
-    least_first,
-    prune_curve,
+    sort_sites_by_effect,
+    measure_prune_curve,
 )
 from hf_attnprobe.protocol import HeadOutputs, Site
-from hf_attnprobe.reports.head_tables import prune_table
+from hf_attnprobe.reports.head_tables import build_prune_table
 from tests.helpers import adapter_families as families
 from tests.helpers import tiny_models
 
@@ -94,7 +94,7 @@ def by_hand(site, kind, seed):
         if kind == "resample":
             known = zip(outputs, SAMPLE_IDS, strict=True)
             others = [output for output, own in known if own != example_id]
-            draw = np.random.default_rng(np.random.SeedSequence([seed, example_id, DONOR_STREAM]))
+            draw = np.random.default_rng(np.random.SeedSequence([seed, example_id, ABLATION_DONOR_STREAM]))
             donor = others[draw.integers(len(others))]
             new += donor.mean(0)
             new[: len(donor)] = donor[: len(text)]
@@ -155,7 +155,7 @@ def test_the_head_of_a_classifier_can_be_silenced():
     base = torch.cat([torch.zeros(1), bias]).softmax(-1) if len(bias) == 1 else bias.softmax(-1)
     torch.testing.assert_close(found.zero_tvd, (observation.probs - base).abs().sum(-1) / 2)
     assert found.mean_tvd is found.resample_flip is None
-    with pytest.raises(AttnProbeError, match="expected a model with HeadOutputs"):
+    with pytest.raises(AttnProbeError, match="methods of HeadOutputs"):
         adapter.require(HeadOutputs)
 
 
@@ -164,7 +164,7 @@ def test_the_head_of_a_classifier_can_be_silenced():
 
 def test_without_removed_heads_the_output_is_the_models_own(observed):
     adapter, observation = observed
-    nothing = ablated(adapter, observation, [[], []])
+    nothing = predict_without_heads(adapter, observation, [[], []])
     assert torch.equal(nothing, observation.probs.expand(2, -1, -1))
 
 
@@ -196,7 +196,7 @@ def test_prune_curve_equals_hooks(observed):
     ]
     places = ((1, 2), (0, 0), (1, 0), (2, 3), (0, 1), (0, 2), (0, 3), (2, 0))
     ranking = [Site(*place) for place in places]
-    curve = prune_curve(adapter, [(batches, ranking)], n_removed=range(9))
+    curve = measure_prune_curve(adapter, [(batches, ranking)], n_removed=range(9))
     predicted = [predictions_without(model, ranking[:n]) for n in range(9)]
     assert curve.n_removed == tuple(range(9))
     agreement = [(p == predicted[0]).double().mean().item() for p in predicted]
@@ -204,15 +204,15 @@ def test_prune_curve_equals_hooks(observed):
     known = labels >= 0
     accuracy = [(p == labels)[known].double().mean().item() for p in predicted]
     assert curve.accuracy == pytest.approx(accuracy)
-    ends = prune_curve(adapter, [(batches, ranking)], n_removed=[0, 8])
+    ends = measure_prune_curve(adapter, [(batches, ranking)], n_removed=[0, 8])
     assert ends.agreement == (1.0, curve.agreement[8])
-    lines = blocks([prune_table(curve)])[0].splitlines()
+    lines = render_markdown_blocks([build_prune_table(curve)])[0].splitlines()
     assert lines[2].startswith("| 0 | 1.000 [0.478, 1.000] | ") and len(lines) == 2 + 9
 
 
 def test_the_least_effect_goes_first():
     effects = {(1, 0): 0.5, (0, 1): 0.1, (0, 0): 0.1}
-    assert least_first(effects) == [Site(0, 0), Site(0, 1), Site(1, 0)]
+    assert sort_sites_by_effect(effects) == [Site(0, 0), Site(0, 1), Site(1, 0)]
 
 
 # The audit

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from hf_attnprobe.faithfulness.head_roles import ROLES, head_roles, looked_for
+from hf_attnprobe.faithfulness.head_roles import ROLES, head_roles, find_role_positions
 from hf_attnprobe.protocol import AttentionModelBase, Batch, Observation, Site
 from tests.helpers import tiny_models
 
@@ -24,13 +24,13 @@ class Written(AttentionModelBase):
     def sites(self):
         return [Site(k, h) for k, layer in enumerate(self.layers) for h in range(len(layer))]
 
-    def row_positions(self, observation):
+    def get_row_positions(self, observation):
         return ROWS
 
-    def answer_rows(self, observation):
+    def find_answer_rows(self, observation):
         return len(IDS) - 1 - N_ANSWER <= ROWS
 
-    def token_attention(self, observation, read):
+    def read_token_attention(self, observation, read):
         return [read(k, layer, layer) for k, layer in enumerate(self.layers)]
 
     def lacks(self, capability, site=None):
@@ -39,7 +39,7 @@ class Written(AttentionModelBase):
     def prepare(self, inputs, example_ids, labels=None):
         raise NotImplementedError
 
-    observe = visible = read_map = replay = prepare
+    observe = get_visible_keys = select_row = replay = prepare
 
 
 def scores_of(model):
@@ -89,7 +89,7 @@ def test_scores_are_the_definitions_in_every_layer_and_head():
 
 @pytest.mark.parametrize("role", range(3))
 def test_a_head_that_only_looks_there_scores_one(role):
-    positions = looked_for(IDS[:-1], ROWS)[role].double()
+    positions = find_role_positions(IDS[:-1], ROWS)[role].double()
     pure = positions / positions.sum(-1, keepdim=True).clamp_min(1)
     pure[:, 0] += 1 - pure.sum(-1)  # a row without such a token looks at the sink
     scores = scores_of(Written(pure[None]))[Site(0, 0)]

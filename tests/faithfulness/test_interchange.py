@@ -11,9 +11,9 @@ from transformers.models.bert import modeling_bert
 from hf_attnprobe import audit, build_tokenizer
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.audits.site_selection import parse_head_sets
-from hf_attnprobe.faithfulness.interchange import DONOR_STREAM, donors_of, interchange
+from hf_attnprobe.faithfulness.interchange import INTERCHANGE_DONOR_STREAM, collect_donors, interchange
 from hf_attnprobe.faithfulness.options import Interchange
-from hf_attnprobe.protocol import ALL, SET, Donors, ExchangeableStates, Site
+from hf_attnprobe.protocol import ALL, HEAD_SET, Donors, ExchangeableStates, Site
 from tests.helpers import pair_models, tiny_models
 from tests.helpers.audit_by_name import audit_by_name
 
@@ -24,7 +24,7 @@ EVERYWHERE = Site(ALL, ALL)
 
 def result_of(adapter, batches, sites, batch=None):
     """Interchange at each site, with the donors of some batches; of one of them or of another batch."""
-    adapter.donors = donors_of(adapter, batches, sites, SEED)
+    adapter.donors = collect_donors(adapter, batches, sites, SEED)
     observation = adapter.observe(batch or batches[0])
     return [interchange(observation, site, Interchange(n_others=99), seed=SEED) for site in sites]
 
@@ -32,7 +32,7 @@ def result_of(adapter, batches, sites, batch=None):
 def donor_by_hand(decisions, row, example_id):
     """The text that is drawn among those decided otherwise."""
     others = [k for k, other in enumerate(decisions) if other != decisions[row]]
-    draw = np.random.default_rng(np.random.SeedSequence([SEED, example_id, DONOR_STREAM]))
+    draw = np.random.default_rng(np.random.SeedSequence([SEED, example_id, INTERCHANGE_DONOR_STREAM]))
     return others[draw.integers(len(others))]
 
 
@@ -112,8 +112,8 @@ def in_pairs(encoder, attention):
     several = [*pair_models.PAIRS, ([7, 10, 12, 5], [9, 9]), ([14, 8], [10])]
     model = pair_models.make(encoder, attention)
     with torch.no_grad():  # texts are predicted otherwise than others
-        model.classifier.output.bias -= model(**pair_models.batch_of(several)).logits.mean(0)
-    return model, several, pair_models.batch_of, [len(first) for first, _ in several]
+        model.classifier.output.bias -= model(**pair_models.make_batch(several)).logits.mean(0)
+    return model, several, pair_models.make_batch, [len(first) for first, _ in several]
 
 
 def in_sentences():
@@ -226,7 +226,7 @@ class ByHand:
         return probs
 
 
-SITES = [Site(0, 1), Site(1, 2, 0), Site(2, 3), Site(1, ALL), Site(SET, 0), EVERYWHERE]
+SITES = [Site(0, 1), Site(1, 2, 0), Site(2, 3), Site(1, ALL), Site(HEAD_SET, 0), EVERYWHERE]
 
 
 @pytest.mark.parametrize("words", [False, True], ids=["tokens", "words"])
@@ -246,7 +246,7 @@ def test_heads_read_the_other_values_with_the_weights_they_have(implementation, 
 
 def check_site(observation, site, found, hand, texts, words):
     """That interchange at a site is what passes of the attention that is written out say."""
-    members = observation.model.members(site)
+    members = observation.model.get_heads_by_layer(site)
     rows = slice(None) if site.query is None else slice(site.query, site.query + 1)
 
     def pieces(row, place):
@@ -281,7 +281,7 @@ def test_a_model_that_cannot_be_vectorised_gives_the_same():
     batch = adapter.prepare(tiny_models.encoded(bert_texts(), special=(1, 2)), IDS)
     sites = [Site(0, 1), Site(1, ALL), EVERYWHERE]
     expected = result_of(adapter, [batch], sites)
-    adapter.__dict__["vectorises"] = False
+    adapter.__dict__["supports_vmap"] = False
     for found, whole in zip(result_of(adapter, [batch], sites), expected, strict=True):
         for key, values in whole.moved.items():
             torch.testing.assert_close(found.moved[key], values, atol=1e-10, rtol=0, equal_nan=True)
@@ -335,13 +335,13 @@ def test_texts_that_are_predicted_alike_have_nothing_to_exchange(caplog):
     found = report.to_pandas().query("test == 'interchange'")
     assert found.value.isna().all() and len(found)
     (said,) = [r.getMessage() for r in caplog.records if "interchange" in r.getMessage()]
-    assert "all 9 texts of its sample are predicted alike" in said
+    assert "all 9 texts of its sample have the same prediction" in said
 
 
 def test_it_needs_a_decision_for_one_of_the_same_classes():
     for kind in ("labels", "tags", "span", "number"):
         model = wrap(tiny_models.bert(**tiny_models.HEADS[kind]))
-        assert "one of the same classes" in model.lacks(ExchangeableStates)
+        assert "among the same classes" in model.lacks(ExchangeableStates)
     assert not wrap(tiny_models.bert()).lacks(ExchangeableStates)
 
 

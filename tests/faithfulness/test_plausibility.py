@@ -11,12 +11,12 @@ from hf_attnprobe.adapters import wrap
 from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.faithfulness.options import InputErasure, Plausibility
 from hf_attnprobe.faithfulness.plausibility import plausibility
-from hf_attnprobe.faithfulness.rankings import OF_TEXT
-from hf_attnprobe.faithfulness.registry import tests as all_tests
+from hf_attnprobe.faithfulness.rankings import TEXT_RANKINGS
+from hf_attnprobe.faithfulness.registry import load_tests as all_tests
 from hf_attnprobe.inference.batching import collate
 from hf_attnprobe.inference.encoding import tokenize
 from hf_attnprobe.protocol import IntegratedGradients, Site
-from hf_attnprobe.storage.rows import statistics_of
+from hf_attnprobe.storage.rows import collect_statistics
 from tests.helpers import tiny_models
 from tests.helpers.audit_by_name import audit_by_name
 
@@ -85,9 +85,9 @@ def test_a_classifier_has_them_too(make_model, tokenizer, reviews):
 def test_the_probe_by_hand(bert, pieces):
     adapter, batch = batch_of(bert, pieces)
     observation = adapter.observe(batch)
-    found = statistics_of(plausibility(observation, Site(1, 1), seed=2))
+    found = collect_statistics(plausibility(observation, Site(1, 1), seed=2))
     scores = ["auprc", "average_precision", "token_f1", "iou_precision", "iou_recall", "iou_f1"]
-    keys = {f"{name}@{key}" for name in scores for key in ("attention", *OF_TEXT)}
+    keys = {f"{name}@{key}" for name in scores for key in ("attention", *TEXT_RANKINGS)}
     assert found.keys() == keys | {"attention_on_rationale", "rationale_size"}
     # of "a superb plot", marked are the last two
     attention = observation.read(Site(1, 1))[2, 1:4].tolist()
@@ -114,7 +114,7 @@ def test_integrated_gradients_are_compared_where_asked_for(bert, pieces):
     observation = adapter.observe(batch)
     options = Plausibility(integrated_gradients=True)
     found = plausibility(observation, Site(0, 0), options).average_precision
-    values = adapter.integrated_gradient(observation, observation.target(None), 50)
+    values = adapter.compute_integrated_gradients(observation, observation.get_target_classes(None), 50)
     for row in (0, 2):
         units = batch.content_mask[row].nonzero()[:, 0]
         order = units[values[row, units].abs().argsort(descending=True)]
@@ -126,7 +126,7 @@ def test_integrated_gradients_are_compared_where_asked_for(bert, pieces):
 def test_an_adapter_without_integrated_gradients_serves_until_they_are_asked_for():
     needed = []
     shortest = SimpleNamespace(model=SimpleNamespace(require=needed.append))
-    preview = SimpleNamespace(rationales=True, shortest=shortest)
+    preview = SimpleNamespace(rationales=True, shortest_text=shortest)
     for asked in (False, True):
         all_tests()["plausibility"].check(preview, Plausibility(integrated_gradients=asked))
         assert needed == [IntegratedGradients] * asked
@@ -163,7 +163,7 @@ def test_asked_for_where_there_are_none(make_checkpoint, reviews_folder, cli, tm
     audited = ("audit", "--model", make_checkpoint(), "--dataset", reviews_folder)
     done = cli(*audited, "--tests", "plausibility", "--output-dir", tmp_path / "out")
     assert done.code == 1
-    assert "give the data a column 'rationale'" in done.err
+    assert "add a column 'rationale'" in done.err
     assert done.err.count("\n") == 1
     assert not (tmp_path / "out").exists()
 
@@ -185,7 +185,7 @@ def test_a_tokenizer_without_either(bert, pieces, tmp_path):
     bare = PreTrainedTokenizerFast(
         tokenizer_object=pieces.backend_tokenizer, pad_token="[PAD]", model_max_length=32
     )
-    with pytest.raises(AttnProbeError, match="the tokenizer has neither; erase by deletion"):
+    with pytest.raises(AttnProbeError, match="neither a mask token nor an unknown token .*; use the operator deletion"):
         audit_by_name(
             bert, ROWS, tokenizer=bare, tests=[InputErasure(by="mask")], output_dir=tmp_path / "out"
         )

@@ -10,13 +10,13 @@ from transformers.models.bert import modeling_bert
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.adapters.transformer.adapter import TransformerAdapter
 from hf_attnprobe.core.errors import AttnProbeError
-from hf_attnprobe.faithfulness.explanations import explanations, with_layers
+from hf_attnprobe.faithfulness.explanations import explanations, add_layer_sites
 from hf_attnprobe.faithfulness.options import Explanations
-from hf_attnprobe.faithfulness.rankings import OF_HEADS, OF_LAYERS, attention_flow, flow_to_tokens
+from hf_attnprobe.faithfulness.rankings import HEAD_MAPS, LAYER_MAPS, compute_attention_flow, compute_flow_to_tokens
 from hf_attnprobe.faithfulness.registry import AuditPreview
-from hf_attnprobe.faithfulness.registry import tests as all_tests
+from hf_attnprobe.faithfulness.registry import load_tests as all_tests
 from hf_attnprobe.protocol import ALL, Site
-from hf_attnprobe.storage.rows import statistics_of
+from hf_attnprobe.storage.rows import collect_statistics
 from tests.helpers import adapter_families as families
 from tests.helpers import tiny_models
 from tests.helpers.adapter_families import make, prepare
@@ -124,7 +124,7 @@ def check(observed, name, reading, site):
     _, observation = observed
     found = reading.function(observation, site)
     taus = getattr(explanations(observation, site), f"{name}_tau")
-    importance = observation.leave_one_out_importance()
+    importance = observation.compute_leave_one_out_importance()
     for row, text in enumerate(TEXTS):
         expected, n = getattr(ByHand(text), name)(site.layer, site.head), len(text)
         torch.testing.assert_close(found[row, :n, :n].double(), expected, atol=1e-6, rtol=1e-5)
@@ -134,28 +134,28 @@ def check(observed, name, reading, site):
 
 
 @pytest.mark.parametrize("site", [Site(0, 1), Site(2, 3)])
-@pytest.mark.parametrize("name", OF_HEADS)
+@pytest.mark.parametrize("name", HEAD_MAPS)
 def test_readings_of_a_head(observed, name, site):
-    check(observed, name, OF_HEADS[name], site)
+    check(observed, name, HEAD_MAPS[name], site)
 
 
 @pytest.mark.parametrize("site", [Site(0, ALL), Site(2, ALL)])
-@pytest.mark.parametrize("name", OF_LAYERS)
+@pytest.mark.parametrize("name", LAYER_MAPS)
 def test_readings_of_a_layer(observed, name, site):
-    check(observed, name, OF_LAYERS[name], site)
+    check(observed, name, LAYER_MAPS[name], site)
 
 
 def test_a_layer_is_asked_once_behind_its_heads():
     sites = [Site(0, 1, 3), Site(0, 2, 3), Site(4, 0, 3)]
-    assert with_layers(sites) == [*sites, Site(0, ALL, 3), Site(4, ALL, 3)]
-    assert with_layers([Site()]) == [Site()]
+    assert add_layer_sites(sites) == [*sites, Site(0, ALL, 3), Site(4, ALL, 3)]
+    assert add_layer_sites([Site()]) == [Site()]
 
 
 def test_another_query_is_read_from_its_own_row(observed):
     _adapter, observation = observed
     found = explanations(observation, Site(1, ALL, 1)).rollout_tau[0].item()
     row = ByHand(TEXTS[0]).rollout(1, ALL)[1, 1:-1]
-    expected = scipy.stats.kendalltau(row, observation.leave_one_out_importance()[0, 1:8]).statistic
+    expected = scipy.stats.kendalltau(row, observation.compute_leave_one_out_importance()[0, 1:8]).statistic
     assert found == pytest.approx(expected)
 
 
@@ -163,7 +163,7 @@ def test_what_a_model_does_not_allow_is_left_out(monkeypatch):
     monkeypatch.setattr(modeling_bert, "eager_attention_forward", families.transposed)
     adapter = wrap(make_model("eager"))
     observation = adapter.observe(adapter.prepare(padded(), (0, 1, 2)))
-    heads, layer = (statistics_of(explanations(observation, Site(1, head))) for head in (1, ALL))
+    heads, layer = (collect_statistics(explanations(observation, Site(1, head))) for head in (1, ALL))
     assert heads.keys() == {"raw_attention_tau", "attention_times_gradient_tau"}
     assert "layer_norm_based_tau" not in layer
     assert {"rollout_tau", "value_zeroing_tau"} <= layer.keys()
@@ -181,9 +181,9 @@ def test_two_stacks_have_no_rollout():
 def test_a_classifier_has_the_readings_of_its_head():
     adapter = wrap(tiny_models.classifier(60, embedding_size=8, encoder_size=2))
     observation = adapter.observe(adapter.prepare(padded(), (0, 1, 2)))
-    found = statistics_of(explanations(observation, Site()))
-    assert found.keys() == {f"{name}_tau" for name in OF_HEADS}
-    assert "rollout_tau" not in statistics_of(explanations(observation, Site(0, ALL)))
+    found = collect_statistics(explanations(observation, Site()))
+    assert found.keys() == {f"{name}_tau" for name in HEAD_MAPS}
+    assert "rollout_tau" not in collect_statistics(explanations(observation, Site(0, ALL)))
 
 
 # Attention flow against linear programs, which know nothing of paths
@@ -229,14 +229,14 @@ def test_flow_against_linear_programs(n_layers, n, sparse):
     maps = random_maps(n_layers, n, seed=n, sparse=sparse)
     for source in (0, n - 1):
         expected = [program(maps, source, sink) for sink in range(n)]
-        np.testing.assert_allclose(attention_flow(maps, source), expected, atol=n * 2**-31 + 1e-9)
+        np.testing.assert_allclose(compute_attention_flow(maps, source), expected, atol=n * 2**-31 + 1e-9)
 
 
 @pytest.mark.parametrize(("family", "readout"), [("bert", "first"), ("gpt2", "last")])
 def test_of_a_model_it_is_read_at_the_row_of_the_prediction(family, readout):
     adapter = TransformerAdapter(make(family), dtype=torch.float64)
     observation = adapter.observe(prepare(adapter))
-    found = flow_to_tokens(observation, Site(2, ALL), longest=20)
+    found = compute_flow_to_tokens(observation, Site(2, ALL), longest=20)
     for text, real in enumerate(observation.batch.mask):
         places = real.nonzero()[:, 0]
         maps = [a[text].mean(0)[places][:, places].numpy() for a in observation.attention]
@@ -257,5 +257,5 @@ def test_longer_texts_have_no_flow_and_all_too_long_is_an_error():
     assert explanations(observation, Site(1, 1), Explanations(flow_positions=7)).flow_tau is None
     preview = AuditPreview(observation, adapter.sites(), False)
     check = all_tests()["explanations"].check
-    with pytest.raises(AttnProbeError, match=r"short enough for attention flow, the .*"):
+    with pytest.raises(AttnProbeError, match="too small for attention flow: the shortest text has 5"):
         check(preview, Explanations(flow_positions=4))

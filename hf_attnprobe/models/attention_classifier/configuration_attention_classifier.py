@@ -19,11 +19,11 @@ CHOICES = {
 """Possible values of each field with a choice."""
 INFINITY = float("inf")
 SIZE = 1, INFINITY, "at least 1"
-"""Range of sizes: smallest value, bound that must not be reached, and description."""
+"""Smallest value, excluded upper bound, and description of a size."""
 RATE = 0, 1, "at least 0 and below 1"
-"""Range of dropouts and rates, as in :data:`SIZE`."""
+"""Smallest value, excluded upper bound, and description of a dropout or rate."""
 WEIGHT = 0, INFINITY, "at least 0 and finite"
-"""Range of weights of penalties, as in :data:`SIZE`."""
+"""Smallest value, excluded upper bound, and description of the weight of a penalty."""
 RANGES = {
     "vocab_size": SIZE,
     "embedding_size": SIZE,
@@ -36,7 +36,7 @@ RANGES = {
     "mlm_weight": WEIGHT,
     "conicity_weight": WEIGHT,
 }
-"""Range of each numeric field."""
+"""Smallest value, excluded upper bound, and description of each numeric field."""
 SPECIAL_TOKENS = (
     "pad_token_id",
     "bos_token_id",
@@ -62,17 +62,17 @@ class AttentionClassifierConfig(PreTrainedConfig):
             papers), or ``none``.
         encoder_size: Width of one direction (``bilstm``, ``bigru``), of all kernels together
             (``cnn``), or of the layer (``mlp``, ``orthogonal_lstm``; 256 in the paper).
-        kernel_sizes: Odd widths of the convolutions. Each has
-            ``encoder_size / len(kernel_sizes)`` filters.
+        kernel_sizes: Odd widths of the convolutions. Each has ``encoder_size / len(kernel_sizes)``
+            filters.
         attention: ``additive``, ``dot_product``, ``uniform`` (1/T for every token, without
             parameters), or ``guided`` (the weights are given with every text, as ``guide``).
         attention_size: Inner width of additive attention. ``None`` means half of the width of a
             state.
-        pad_token_id: Id of the padding token.
-        bos_token_id: Id of the start token, which the encoder reads and attention ignores.
-            ``None`` if there is none.
-        eos_token_id: Id of the end token, which the encoder reads and attention ignores. ``None``
-            if there is none.
+        pad_token_id: Padding token id.
+        bos_token_id: Start token id, which the encoder reads and attention ignores. ``None`` if
+            there is none.
+        eos_token_id: End token id, which the encoder reads and attention ignores. ``None`` if there
+            is none.
         sep_token_id: Id of the token between sentences, which attention ignores. ``None`` if there
             is none.
         unk_token_id: Id of the token for unknown words, which also replaces masked words, see
@@ -84,9 +84,9 @@ class AttentionClassifierConfig(PreTrainedConfig):
             has its own word vectors and encoder, see ``pairs_attention_classifier.py``. The
             read-out is then a tanh layer over the context and the query, with one logit per label
             (Jain & Wallace 2019).
-        answer_token_ids: Id of the token of each label, for pair models. A label is a possible
-            answer if its token occurs in the first text; all other labels have probability 0. If
-            no label occurs, all are possible. ``None`` makes all labels possible in every text.
+        answer_token_ids: Token id for each label, for pair models. A label is a possible answer if
+            its token occurs in the first text; all other labels have probability 0. If no label
+            occurs, all are possible. ``None`` makes all labels possible in every text.
         embedding_dropout: Dropout of word vectors. All dropouts act in training only.
         sentence_dropout: Dropout of sentence vectors.
         logit_dropout: Dropout of the logits, as in Serrano & Smith 2019.
@@ -99,8 +99,8 @@ class AttentionClassifierConfig(PreTrainedConfig):
             first pass, without masks.
         mlm_rate: Probability that a word of the content is masked. 15% is the usual value.
         conicity_weight: Weight λ of the penalty λ · conicity of a text's states (Diversity LSTM,
-            Mohankumar et al. 2020). Like ``tying`` and ``mlm_weight``, it acts on the training
-            loss only, see ``regularisers_attention_classifier.py``.
+            Mohankumar et al. 2020). Like ``tying`` and ``mlm_weight``, it acts on the training loss
+            only, see ``regularisers_attention_classifier.py``.
 
     Raises:
         ValueError: If a field has an unknown value or is out of range, or if fields cannot be

@@ -127,6 +127,7 @@ class OrthogonalLSTMEncoder(nn.Module):
 
     def forward(self, vectors: Tensor, attention_mask: Tensor) -> Tensor:
         """Compute states ``[batch, keys, hidden]`` of vectors ``[batch, keys, input]``."""
+        # Padding on the left would be read as part of the text, so it is refused.
         count_tokens(attention_mask)
         hidden = cell = total = vectors.new_zeros(len(vectors), self.cell.hidden_size)
         states = []
@@ -200,8 +201,8 @@ def attend(
         query: Query vector of each text ``[batch, hidden]``, for modules that need one.
 
     Returns:
-        Weights ``[batch, keys]``. They sum to 1 over the mask and are exactly 0 elsewhere. They
-        are 0 everywhere if the mask is empty.
+        Weights ``[batch, keys]``. They sum to 1 over the mask and are exactly 0 elsewhere. They are
+        0 everywhere if the mask is empty.
     """
     scores = attention(states) if query is None else attention(states, query)
     scores = scores.masked_fill(~mask, torch.finfo(states.dtype).min)

@@ -103,7 +103,7 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):
     second text, and all other modules read the first.
 
     Args:
-        config: Configuration of the model.
+        config: Model configuration.
     """
 
     def __init__(self, config: AttentionClassifierConfig) -> None:
@@ -205,7 +205,7 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):
         Args:
             states: States ``[batch, keys, hidden]``.
             content_mask: Tokens that may receive attention, bool ``[batch, keys]``.
-            query: Vector q of the second text of a pair model, ``[batch, hidden]``.
+            query: Vector q for the second text in a pair model, ``[batch, hidden]``.
 
         Returns:
             Attention ``[batch, keys]``. It sums to 1 over the content and is exactly 0 elsewhere.
@@ -218,7 +218,7 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):
 
         Args:
             input_ids: Token ids ``[batch, keys]``.
-            pair: Positions of the two texts of a pair model.
+            pair: Text positions in a pair model.
 
         Returns:
             Word vectors ``[batch, keys, embedding]``.
@@ -235,7 +235,7 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):
 
         Args:
             embeddings: Word vectors of both texts, ``[batch, keys, embedding]``.
-            pair: Positions of the two texts.
+            pair: Text positions.
             input_ids: Token ids ``[batch, keys]``, see :meth:`build_content_mask`.
 
         Returns:
@@ -253,7 +253,7 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):
             first: Positions of the first text, ``[batch, keys]``.
 
         Returns:
-            Mask of labels, bool ``[batch, classes]``, or None if all labels are possible.
+            Label mask, bool ``[batch, classes]``, or None if all labels are possible.
 
         Raises:
             ValueError: If ``input_ids`` are missing.
@@ -279,7 +279,7 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):
 
         Args:
             embeddings: Word vectors ``[batch, keys, embedding]``.
-            sentences: Positions of the sentences.
+            sentences: Sentence positions.
             hold_attention: Whether gradients are blocked at the attention.
 
         Returns:
@@ -303,7 +303,7 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):
 
         Args:
             vectors: Sentence vectors ``[rows, hidden]``.
-            sentences: Positions of the sentences.
+            sentences: Sentence positions.
 
         Returns:
             States ``[batch, sentences, hidden]`` and attention ``[batch, sentences]``.
@@ -328,10 +328,10 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):
             embeddings: Word vectors ``[batch, keys, embedding]``.
             attention_mask: Positions without padding, ``[batch, keys]``.
             content_mask: Tokens that may receive attention, ``[batch, keys]``.
-            return_word_attention: Whether a hierarchical model also returns the attention of
-                words, which is large.
+            return_word_attention: Whether a hierarchical model also returns the attention of words,
+                which is large.
             guide: Imposed attention ``[batch, keys]``.
-            query: Vector q of the second text of a pair model, ``[batch, hidden]``.
+            query: Vector q for the second text in a pair model, ``[batch, hidden]``.
 
         Returns:
             States that the attention averages, ``[batch, keys, hidden]`` (of sentences in a
@@ -404,23 +404,22 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):
         """Encode a batch of texts and compute their attention and context vectors.
 
         Args:
-            input_ids: Token ids ``[batch, keys]``. Either these or ``inputs_embeds`` must be
-                given.
-            attention_mask: Positions without padding, ``[batch, keys]``. By default, all
-                positions whose id is not the padding id.
+            input_ids: Token ids ``[batch, keys]``. Either these or ``inputs_embeds`` must be given.
+            attention_mask: Positions without padding, ``[batch, keys]``. By default, all positions
+                whose id is not the padding id.
             inputs_embeds: Word vectors ``[batch, keys, embedding]``.
             output_attentions: Whether to return ``attentions``.
             guide: Attention weights ``[batch, keys]`` of a model with ``attention="guided"``. They
                 are used unchanged in the content and set to 0 elsewhere.
-            token_type_ids: 0 in the first text and 1 in the second text of a pair model,
+            token_type_ids: 0 in the first text and 1 in the second text in a pair model,
                 ``[batch, keys]``.
-            candidates: Possible answers of a pair model, bool ``[batch, classes]``. By default,
-                see ``answer_token_ids`` of the configuration.
+            candidates: Possible answers in a pair model, bool ``[batch, classes]``. By default, see
+                ``answer_token_ids`` of the configuration.
             **kwargs: Ignored.
 
         Returns:
-            Output with ``last_hidden_state`` h ``[batch, keys, hidden]``, ``pooler_output``
-            Σ_t a_t h_t ``[batch, hidden]``, and ``attentions``. These are a tuple of one tensor
+            Output with ``last_hidden_state`` h ``[batch, keys, hidden]``, ``pooler_output`` Σ_t a_t
+            h_t ``[batch, hidden]``, and ``attentions``. These are a tuple of one tensor
             ``[batch, 1, 1, keys]`` (one layer, one head, one query). In a hierarchical model, h are
             the states of the sentences, and ``attentions`` are two tensors: of words
             ``[batch, 1, sentences, keys]``, with one query per sentence, and of sentences
@@ -483,7 +482,7 @@ class AttentionClassifierForSequenceClassification(AttentionClassifierPreTrained
     logit per label.
 
     Args:
-        config: Configuration of the model.
+        config: Model configuration.
     """
 
     def __init__(self, config: AttentionClassifierConfig) -> None:
@@ -509,7 +508,7 @@ class AttentionClassifierForSequenceClassification(AttentionClassifierPreTrained
 
         Args:
             context: Context vector ``[..., hidden]``.
-            query: Vector q of the second text of a pair model, ``[..., hidden]``.
+            query: Vector q for the second text in a pair model, ``[..., hidden]``.
 
         Returns:
             Logits ``[..., classes]``.
@@ -547,8 +546,8 @@ class AttentionClassifierForSequenceClassification(AttentionClassifierPreTrained
             output_attentions: Whether to return ``attentions``.
             output_hidden_states: Whether to return ``hidden_states``.
             guide: Imposed attention, see :meth:`AttentionClassifierModel.forward`.
-            token_type_ids: 0 in the first text and 1 in the second text of a pair model.
-            candidates: Possible answers of a pair model, bool ``[batch, classes]``.
+            token_type_ids: 0 in the first text and 1 in the second text in a pair model.
+            candidates: Possible answers in a pair model, bool ``[batch, classes]``.
             **kwargs: Arguments of the loss function, such as ``num_items_in_batch``.
 
         Returns:

@@ -50,7 +50,7 @@ def split_pair(attention_mask: Tensor, token_type_ids: Tensor | None) -> Pair:
         token_type_ids: 0 in the first text and 1 in the second text, ``[batch, keys]``.
 
     Returns:
-        Positions of the two texts.
+        Text positions.
 
     Raises:
         ValueError: If a text is missing, or if the second text precedes the first.
@@ -88,7 +88,7 @@ class QueryReader(nn.Module):
     so that q depends on the other texts of the batch.
 
     Args:
-        config: Configuration of the model.
+        config: Model configuration.
     """
 
     def __init__(self, config: AttentionClassifierConfig) -> None:
@@ -159,7 +159,7 @@ QUERIED_ATTENTIONS = ATTENTIONS | {
     "additive": QueriedAdditiveAttention,
     "dot_product": QueriedDotProductAttention,
 }
-"""Attention class of pair models for each value of ``attention`` in the configuration."""
+"""Attention class for pair models for each value of ``attention`` in the configuration."""
 
 
 class PairDecoder(nn.Module):
@@ -169,7 +169,7 @@ class PairDecoder(nn.Module):
     same biases.
 
     Args:
-        config: Configuration of the model.
+        config: Model configuration.
     """
 
     def __init__(self, config: AttentionClassifierConfig) -> None:
@@ -197,10 +197,10 @@ def find_candidates(input_ids: Tensor, first: Tensor, answer_token_ids: list[int
     Args:
         input_ids: Token ids, int64 ``[batch, keys]``.
         first: Mask of the first text, ``[batch, keys]``.
-        answer_token_ids: Id of the token of each label.
+        answer_token_ids: Token id for each label.
 
     Returns:
-        Mask of labels, bool ``[batch, classes]``.
+        Label mask, bool ``[batch, classes]``.
     """
     answers = torch.tensor(answer_token_ids, device=input_ids.device)
     is_answer = input_ids[..., None] == answers
@@ -211,10 +211,10 @@ def allow_all_if_none(candidates: Tensor) -> Tensor:
     """Allow all labels for texts without any candidate.
 
     Args:
-        candidates: Mask of labels, bool ``[batch, classes]``.
+        candidates: Label mask, bool ``[batch, classes]``.
 
     Returns:
-        Mask of labels, bool ``[batch, classes]``, with at least one label per text.
+        Label mask, bool ``[batch, classes]``, with at least one label per text.
     """
     return candidates | ~candidates.any(-1, keepdim=True)
 
@@ -224,7 +224,7 @@ def check_label_candidates(labels: Tensor, candidates: Tensor) -> None:
 
     Args:
         labels: Labels, int64 ``[batch]``. Negative labels are ignored.
-        candidates: Mask of possible labels, bool ``[batch, classes]``.
+        candidates: Mask for possible labels, bool ``[batch, classes]``.
     """
     is_candidate = candidates.gather(-1, labels.clamp_min(0)[:, None])[:, 0]
     invalid_rows = (~is_candidate & (labels >= 0)).nonzero()[:, 0]

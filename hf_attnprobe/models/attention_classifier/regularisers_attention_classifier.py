@@ -26,8 +26,8 @@ class RegularisedModelOutput(BaseModelOutputWithPooling):
     Attributes:
         regularization: Weighted penalties of every text ``[batch]``. None in evaluation mode and
             for models without penalties.
-        query_state: Vector q of the second text of a pair model, ``[batch, hidden]``.
-        candidates: Possible answers of a pair model, bool ``[batch, classes]``. None if all labels
+        query_state: Vector q for the second text in a pair model, ``[batch, hidden]``.
+        candidates: Possible answers in a pair model, bool ``[batch, classes]``. None if all labels
             are possible.
     """
 
@@ -70,7 +70,7 @@ def average_over_content(values: Tensor, content: Tensor) -> Tensor:
 
     Args:
         values: Values ``[batch, keys]``.
-        content: Mask of the content, bool ``[batch, keys]``.
+        content: Content mask, bool ``[batch, keys]``.
 
     Returns:
         Means ``[batch]``; 0 for texts without content.
@@ -87,7 +87,7 @@ def compute_tying_penalty(states: Tensor, vectors: Tensor, content: Tensor) -> T
     Args:
         states: States h ``[batch, keys, hidden]``.
         vectors: Word vectors e ``[batch, keys, hidden]``.
-        content: Mask of the content, bool ``[batch, keys]``.
+        content: Content mask, bool ``[batch, keys]``.
 
     Returns:
         Penalties ``[batch]``.
@@ -102,7 +102,7 @@ def compute_conicity(states: Tensor, content: Tensor) -> Tensor:
 
     Args:
         states: States h ``[batch, keys, hidden]``.
-        content: Mask of the content, bool ``[batch, keys]``.
+        content: Content mask, bool ``[batch, keys]``.
 
     Returns:
         Conicity ``[batch]`` in [−1, 1].
@@ -129,7 +129,7 @@ class Regulariser(nn.Module):
     """Weighted sum of the penalties of a configuration.
 
     Args:
-        config: Configuration of the model.
+        config: Model configuration.
     """
 
     def __init__(self, config: AttentionClassifierConfig) -> None:
@@ -150,9 +150,8 @@ class Regulariser(nn.Module):
 
         Args:
             states: States ``[batch, keys, hidden]``.
-            vectors: Word vectors from which the states were computed,
-                ``[batch, keys, embedding]``.
-            content: Mask of the content, bool ``[batch, keys]``.
+            vectors: Word vectors from which the states were computed, ``[batch, keys, embedding]``.
+            content: Content mask, bool ``[batch, keys]``.
             input_ids: Token ids, int64 ``[batch, keys]``. They are needed for masked words.
             encode_masked: Function from masked words, bool ``[batch, keys]``, to the states of the
                 text with these words masked.
@@ -183,7 +182,7 @@ class Regulariser(nn.Module):
         predicted.
 
         Args:
-            content: Mask of the content, bool ``[batch, keys]``.
+            content: Content mask, bool ``[batch, keys]``.
             input_ids: Token ids, int64 ``[batch, keys]``.
             encode_masked: Function from masked words to the states, see :meth:`forward`.
 

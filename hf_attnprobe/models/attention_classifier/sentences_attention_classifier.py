@@ -94,10 +94,10 @@ def find_sentences(content_mask: Tensor) -> Sentences:
     """Find the sentences of each text.
 
     Args:
-        content_mask: Mask of the words, bool ``[batch, keys]``. A sentence is a run of words.
+        content_mask: Word mask, bool ``[batch, keys]``. A sentence is a run of words.
 
     Returns:
-        Positions of the sentences.
+        Sentence positions.
     """
     is_first = content_mask & ~pad(content_mask, (1, 0))[:, :-1]
     is_last = content_mask & ~pad(content_mask, (0, 1))[:, 1:]
@@ -119,7 +119,7 @@ class SentenceReader(nn.Module):
     """Encoder and attention of sentences, with the same classes as those of words.
 
     Args:
-        config: Configuration of the model.
+        config: Model configuration.
     """
 
     def __init__(self, config: AttentionClassifierConfig) -> None:
@@ -133,7 +133,7 @@ class SentenceReader(nn.Module):
 
         Args:
             vectors: Sentence vectors ``[batch, sentences, hidden]``.
-            sentence_mask: Mask of the sentences, bool ``[batch, sentences]``.
+            sentence_mask: Sentence mask, bool ``[batch, sentences]``.
 
         Returns:
             States ``[batch, sentences, hidden]``.
@@ -145,7 +145,7 @@ class SentenceReader(nn.Module):
 
         Args:
             states: States ``[batch, sentences, hidden]``.
-            sentence_mask: Mask of the sentences, bool ``[batch, sentences]``.
+            sentence_mask: Sentence mask, bool ``[batch, sentences]``.
 
         Returns:
             Attention ``[batch, sentences]``; 0 everywhere for a text without sentences.

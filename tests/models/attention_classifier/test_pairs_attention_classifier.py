@@ -8,12 +8,12 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipe
 
 from hf_attnprobe import AttentionClassifierConfig, audit, build_tokenizer, load_examples
 from hf_attnprobe.audits.options import AuditOptions
-from hf_attnprobe.inference.outputs import observations
+from hf_attnprobe.inference.outputs import observe_split
 from hf_attnprobe.training.classifier import train_classifier
 from hf_attnprobe.training.options import TrainingOptions
-from hf_attnprobe.training.procedures import papers_optimizer, papers_procedure
+from hf_attnprobe.training.procedures import make_paper_optimizer, choose_procedure
 from tests.helpers.error_messages import refuses
-from tests.helpers.pair_models import PAIRS, ByHand, batch_of, make
+from tests.helpers.pair_models import PAIRS, ManualPairClassifier, make_batch, make
 
 
 BY_HAND = ("bilstm", "cnn", "mlp", "none")
@@ -25,7 +25,7 @@ ANSWERS = [5, 6, 7]
 @pytest.mark.parametrize("kind", KINDS, ids="-".join)
 def test_forward_is_the_papers_computation(kind, answers):
     model = make(*kind, answers=answers)
-    outputs, hand = model(**batch_of(), output_attentions=True), ByHand(model)
+    outputs, hand = model(**make_batch(), output_attentions=True), ManualPairClassifier(model)
     for row, pair in enumerate(PAIRS):
         probs, weights = hand.run(*pair)
         found = outputs.logits.softmax(-1)[row].detach().numpy()
@@ -39,14 +39,14 @@ def test_forward_is_the_papers_computation(kind, answers):
 @pytest.mark.parametrize("encoder", ["bilstm", "cnn", "mlp"])
 def test_training_mode_computes_the_same(encoder):
     model = make(encoder)
-    expected = model(**batch_of()).logits
-    torch.testing.assert_close(model.train()(**batch_of()).logits, expected)
+    expected = model(**make_batch()).logits
+    torch.testing.assert_close(model.train()(**make_batch()).logits, expected)
 
 
 @pytest.mark.parametrize("kind", [("bilstm", "additive"), ("cnn", "dot_product")])
 def test_gradients_of_all_weights_are_finite_differences(kind):
     model, labels = make(*kind, num_labels=2), torch.tensor([0, 1, 1, 0])
-    model(**batch_of(), labels=labels).loss.backward()
+    model(**make_batch(), labels=labels).loss.backward()
     draw = torch.Generator().manual_seed(0)
     for name, parameter in model.named_parameters():
         direction = torch.randn(parameter.shape, generator=draw, dtype=torch.float64)
@@ -56,7 +56,7 @@ def test_gradients_of_all_weights_are_finite_differences(kind):
         for step in (1e-5, -2e-5):
             with torch.no_grad():
                 parameter += step * direction
-                losses.append(model(**batch_of(), labels=labels).loss.item())
+                losses.append(model(**make_batch(), labels=labels).loss.item())
         with torch.no_grad():
             parameter += 1e-5 * direction
         found = (parameter.grad * direction).sum().item()
@@ -65,22 +65,22 @@ def test_gradients_of_all_weights_are_finite_differences(kind):
 
 def test_labels_that_are_no_candidates_have_probability_zero():
     model = make(answers=ANSWERS)
-    logits = model(**batch_of()).logits
+    logits = model(**make_batch()).logits
     probs = logits.softmax(-1)
     allowed = torch.tensor([[1, 1, 1], [0, 1, 0], [1, 1, 0], [1, 1, 1]]).bool()
     assert torch.equal(probs > 0, allowed)
     assert torch.isinf(logits[~allowed]).all()
     own = torch.tensor([[1, 0, 0], [0, 0, 1], [1, 1, 0], [0, 0, 0]])
-    given = model(**batch_of(), candidates=own).logits.softmax(-1)
+    given = model(**make_batch(), candidates=own).logits.softmax(-1)
     assert torch.equal(given > 0, own.bool() | ~own.any(-1, keepdim=True).bool())
-    loss = model(**batch_of(), labels=torch.tensor([2, 1, 0, 1])).loss
+    loss = model(**make_batch(), labels=torch.tensor([2, 1, 0, 1])).loss
     loss.backward()
     grads = [p.grad for p in model.parameters() if p.grad is not None]
     assert loss.isfinite() and all(grad.isfinite().all() for grad in grads)
 
 
 def test_word_vectors_may_be_given_instead_of_ids():
-    model, batch = make("cnn"), batch_of()
+    model, batch = make("cnn"), make_batch()
     ids, kinds = batch["input_ids"], batch["token_type_ids"]
     tables = model.attention_classifier
     vectors = torch.where(
@@ -88,12 +88,12 @@ def test_word_vectors_may_be_given_instead_of_ids():
     )
     given = {name: batch[name] for name in ("token_type_ids", "attention_mask")}
     torch.testing.assert_close(model(inputs_embeds=vectors, **given).logits, model(**batch).logits)
-    with pytest.raises(ValueError, match="to find the candidates in"):
+    with pytest.raises(ValueError, match="to find the possible answers"):
         make("cnn", answers=ANSWERS)(inputs_embeds=vectors, **given)
 
 
 def test_guided_attention_is_taken_as_it_is():
-    model, batch = make(attention="guided"), batch_of()
+    model, batch = make(attention="guided"), make_batch()
     guide = torch.rand(batch["input_ids"].shape, dtype=torch.float64)
     found = model(**batch, guide=guide, output_attentions=True).attentions[0][:, 0, 0]
     content = torch.zeros_like(found, dtype=torch.bool)
@@ -103,14 +103,14 @@ def test_guided_attention_is_taken_as_it_is():
 
 
 def test_inputs_that_are_no_pairs():
-    model, batch = make(), batch_of()
+    model, batch = make(), make_batch()
     without = {name: v for name, v in batch.items() if name != "token_type_ids"}
     kinds = batch["token_type_ids"]
     second_alone = batch | {"token_type_ids": torch.ones_like(kinds)}
     for inputs, message in (
-        (without, "expected token_type_ids"),
-        (batch | {"token_type_ids": 0 * kinds}, "no second one"),
-        (second_alone, "no first one"),
+        (without, "token_type_ids are needed"),
+        (batch | {"token_type_ids": 0 * kinds}, "no second text"),
+        (second_alone, "no first text"),
         (batch | {"token_type_ids": 1 - kinds}, "before the second"),
     ):
         with pytest.raises(ValueError, match=message) as error:
@@ -123,9 +123,9 @@ def test_inputs_that_are_no_pairs():
 
 def test_a_label_outside_the_candidates_is_refused_in_training_only():
     model, labels = make(answers=ANSWERS), torch.tensor([0, 0, 0, 0])
-    assert torch.isinf(model(**batch_of(), labels=labels).loss)
+    assert torch.isinf(model(**make_batch(), labels=labels).loss)
     with pytest.raises(ValueError, match="row 1 of the batch has label 0"):
-        model.train()(**batch_of(), labels=labels)
+        model.train()(**make_batch(), labels=labels)
 
 
 # As ordinary Transformers models
@@ -198,18 +198,18 @@ def test_pipeline_saves_and_loads(trained, tmp_path):
     for answers, row in zip(found, probs.tolist(), strict=True):
         by_name = {answer["label"]: answer["score"] for answer in answers}
         assert [by_name[name] for name in ROOMS] == pytest.approx(row, abs=1e-6)
-    with pytest.raises(ValueError, match="no second one"):
+    with pytest.raises(ValueError, match="no second text"):
         run("the red garden .")
 
 
 def test_settings_are_the_papers():
-    model, procedure = make(), papers_procedure(None, "bilstm", pairs=True)
-    optimizer = papers_optimizer(model, procedure)
+    model, procedure = make(), choose_procedure(None, "bilstm", is_pair_model=True)
+    optimizer = make_paper_optimizer(model, procedure)
     assert (procedure.epochs, procedure.batch_size) == (25, 100)
     assert not procedure.weighted and procedure.metric == "accuracy"
     (group,) = optimizer.param_groups
     assert (group["lr"], group["weight_decay"], group["amsgrad"]) == (1e-3, 1e-5, True)
-    assert papers_procedure(None, "bilstm", pairs=True, epochs=100).epochs == 100
+    assert choose_procedure(None, "bilstm", is_pair_model=True, epochs=100).epochs == 100
 
 
 def without_questions(rows):
@@ -233,8 +233,8 @@ def other_answer(rows):
     [
         (AttentionClassifierConfig(), None, {}, "set query_encoder=True"),
         (OF_PAIRS, without_questions, {}, "texts are single"),
-        (AttentionClassifierConfig(), without_questions, IN_TEXT, "answers_in_text is for models"),
-        (OF_PAIRS, other_answer, IN_TEXT, "text 0: its label '(garden|kitchen|office)'"),
+        (AttentionClassifierConfig(), without_questions, IN_TEXT, "answers_in_text needs a model"),
+        (OF_PAIRS, other_answer, IN_TEXT, "text 0 has the label '(garden|kitchen|office)', which is not among"),
     ],
 )
 def test_data_that_do_not_fit_are_refused_before_training(
@@ -256,9 +256,9 @@ def test_an_audit_is_of_the_first_text(trained):
     asked = [{"text": row["text"], "text_pair": row["text_pair"]} for row in rows]
     assert report.n == 6
     said = " ".join(report.to_text(verbose=True).split())
-    assert "attends to the first text of each pair; the second is its query" in said
+    assert "attends to the first text of each pair. The second text is its query" in said
     examples = load_examples(rows, "test")
-    seen = observations(trained.model, trained.tokenizer, examples, level="token")
+    seen = observe_split(trained.model, trained.tokenizer, examples, level="token")
     for observation in seen:
         assert (observation.batch.content_mask.sum(-1) == 8).all()
         for row, example_id in enumerate(observation.batch.example_ids):
@@ -271,7 +271,7 @@ def test_an_audit_is_of_the_first_text(trained):
     other = AuditOptions(segment="text_pair")
     for data, options, message in (
         (of_single, AuditOptions(), "expected pairs of texts"),
-        (rows, other, "attends to the segment text alone"),
+        (rows, other, "attends only to the segment text"),
     ):
         with refuses(message):
             audit(trained.model, data, options=options, tokenizer=trained.tokenizer, progress=False)

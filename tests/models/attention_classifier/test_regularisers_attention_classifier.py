@@ -14,11 +14,11 @@ from hf_attnprobe.models.attention_classifier.layers_attention_classifier import
     OrthogonalLSTMEncoder,
 )
 from hf_attnprobe.models.attention_classifier.regularisers_attention_classifier import (
-    conicity,
-    draw_masked,
-    tying,
+    compute_conicity,
+    draw_masked_words,
+    compute_tying_penalty,
 )
-from hf_attnprobe.training.procedures import papers_loss
+from hf_attnprobe.training.procedures import make_paper_loss
 from tests.helpers import tiny_models
 
 
@@ -49,8 +49,8 @@ def test_tying_by_hand():
     states = torch.tensor([[[1.0, 2.0], [9.0, 9.0], [0.0, 0.0]]])
     vectors = torch.tensor([[[0.0, 0.0], [0.0, 0.0], [3.0, 4.0]]])
     content = torch.tensor([[True, False, True]])
-    assert tying(states, vectors, content).tolist() == [(1 + 4 + 9 + 16) / 2]
-    assert tying(states, vectors, torch.zeros_like(content)).tolist() == [0.0]
+    assert compute_tying_penalty(states, vectors, content).tolist() == [(1 + 4 + 9 + 16) / 2]
+    assert compute_tying_penalty(states, vectors, torch.zeros_like(content)).tolist() == [0.0]
 
 
 def test_conicity_by_hand():
@@ -59,20 +59,20 @@ def test_conicity_by_hand():
     )
     content = torch.tensor([[True, True, False]] * 2)
     expected = torch.tensor([math.cos(math.pi / 4), 0.0])
-    torch.testing.assert_close(conicity(states, content), expected)
+    torch.testing.assert_close(compute_conicity(states, content), expected)
 
 
 def test_both_definitions_of_conicity_agree():
     states, content = torch.randn(5, 7, 3), torch.rand(5, 7) < 0.7
     content[:, 0] = True
-    torch.testing.assert_close(conicity(states, content), functional_conicity(states, content))
+    torch.testing.assert_close(compute_conicity(states, content), functional_conicity(states, content))
 
 
 @pytest.mark.parametrize("rate", [0.15, 0.6])
 def test_masked_are_content_words_at_the_rate(rate):
     torch.manual_seed(0)
     maskable = torch.tensor([True, False]).repeat(1, 5000)
-    masked = draw_masked(maskable, rate)
+    masked = draw_masked_words(maskable, rate)
     assert not (masked & ~maskable).any()
     assert masked.sum().item() / 5000 == pytest.approx(
         rate, abs=4 * math.sqrt(rate * (1 - rate) / 5000)
@@ -109,16 +109,16 @@ def test_the_text_is_classified_without_masks():
 
 
 @pytest.mark.parametrize(
-    ("penalty", "options"), [(tying, {"tying": 0.5}), (conicity, {"conicity_weight": 0.7})]
+    ("penalty", "options"), [(compute_tying_penalty, {"tying": 0.5}), (compute_conicity, {"conicity_weight": 0.7})]
 )
 def test_weighted_and_of_the_states_that_attention_weighs(penalty, options):
     model = make(**options)
     states, vectors = states_of(model)
-    expected = penalty(states, vectors, CONTENT) if penalty is tying else penalty(states, CONTENT)
+    expected = penalty(states, vectors, CONTENT) if penalty is compute_tying_penalty else penalty(states, CONTENT)
     (weight,) = options.values()
     torch.testing.assert_close(model(IDS).regularization, weight * expected)
     both = make(tying=0.5, conicity_weight=0.7)(IDS).regularization
-    wanted = 0.5 * tying(states, vectors, CONTENT) + 0.7 * conicity(states, CONTENT)
+    wanted = 0.5 * compute_tying_penalty(states, vectors, CONTENT) + 0.7 * compute_conicity(states, CONTENT)
     torch.testing.assert_close(both, wanted)
 
 
@@ -148,9 +148,9 @@ def test_the_papers_loss_reduces_penalties_as_losses(options):
     weights = torch.tensor([1.0, 3.0], dtype=torch.float64)
     summed = F.cross_entropy(outputs.logits, LABELS, weights, reduction="sum")
     summed = summed + outputs.regularization.sum()
-    torch.testing.assert_close(papers_loss(train, 2)(outputs, LABELS), summed)
+    torch.testing.assert_close(make_paper_loss(train, 2)(outputs, LABELS), summed)
     averaged = F.cross_entropy(outputs.logits, LABELS) + outputs.regularization.mean()
-    torch.testing.assert_close(papers_loss(train, 2, weighted=False)(outputs, LABELS), averaged)
+    torch.testing.assert_close(make_paper_loss(train, 2, weighted=False)(outputs, LABELS), averaged)
 
 
 @pytest.mark.parametrize("options", PENALTIES, ids=str)
@@ -184,7 +184,7 @@ def test_without_any_the_weights_are_the_old_ones():
 
 def test_words_cannot_be_masked_in_embeddings():
     model = make(mlm_weight=1.0)
-    with pytest.raises(ValueError, match="expected input_ids to mask words of"):
+    with pytest.raises(ValueError, match="input_ids are needed to mask words"):
         model(inputs_embeds=model.get_input_embeddings()(IDS))
 
 
