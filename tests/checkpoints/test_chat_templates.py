@@ -82,7 +82,7 @@ def test_an_error_of_the_template_is_passed_on(tokenizer):
     tokenizer.chat_template = "{{ raise_exception('no system turn') }}"
     with pytest.raises(ValueError, match="no system turn"):
         render_chat_template(tokenizer, TURNS)
-    tokenizer.chat_template = "{{ ''.__class__.__mro__ }}"
+    tokenizer.chat_template = "{{ cycler.__init__.__globals__.os.getcwd() }}"
     with pytest.raises(ValueError, match="unsafe"):
         render_chat_template(tokenizer, TURNS)
     tokenizer.chat_template = CHATML

@@ -92,8 +92,8 @@ def test_another_head_is_refused(tmp_path):
         bert(30, kind).save_pretrained(tmp_path / kind)
         refused(message, load_model, tmp_path / kind, task=task)
     for kind, config, message in (
-        ("LlavaForConditionalGeneration", LlavaConfig, "which reads images beside its text"),
-        ("T5ForConditionalGeneration", T5Config, "which reads its text by an encoder"),
+        ("LlavaForConditionalGeneration", LlavaConfig, "which also reads images"),
+        ("T5ForConditionalGeneration", T5Config, "which has an encoder for its input"),
     ):
         config(architectures=[kind]).save_pretrained(tmp_path / kind)
         (tmp_path / kind / "model.safetensors").touch()
@@ -129,10 +129,10 @@ def test_left_over_and_missing_weights_are_refused(tmp_path):
     of_llama = {"architectures": ["LlamaForSequenceClassification"]}
     for k, (model, values, message) in enumerate(
         (
-            (llama("TokenClassification"), of_llama, "left over are those of another head: score"),
+            (llama("TokenClassification"), of_llama, "has unused weights of another head: score"),
             (token, {"architectures": sequence}, "it has no weights for bert.pooler"),
-            (bert(30), {"num_hidden_layers": 1}, "left over are those of layers"),
-            (bert(30), three, "[2], its configuration says [3]"),
+            (bert(30), {"num_hidden_layers": 1}, "has unused weights of layers"),
+            (bert(30), three, "[2], its configuration requires [3]"),
         )
     ):
         model.save_pretrained(tmp_path / str(k))
@@ -193,10 +193,10 @@ def test_outputs_without_names(bert_folder, copy_of):
 
 def test_a_plain_module(tokenizer):
     plain = torch.nn.Linear(2, 2)
-    refused("register one with register_adapter", wrap, plain)
-    refused("register one with", audit, plain, ROWS, tokenizer=tokenizer, **FEW)
+    refused("register an adapter with register_adapter", wrap, plain)
+    refused("register an adapter with", audit, plain, ROWS, tokenizer=tokenizer, **FEW)
     plain.config = BertConfig()  # and no embeddings
-    refused("register one with register_adapter", wrap, plain)
+    refused("register an adapter with register_adapter", wrap, plain)
 
 
 # --- tokenizers ---------------------------------------------------------------------------------------------------
@@ -204,7 +204,7 @@ def test_a_plain_module(tokenizer):
 
 def test_a_folder_without_tokenizer_files(tmp_path):
     known = ["bert", "distilbert", "deberta_v2", "electra", "albert", "t5", "roberta", "gpt2"]
-    models = {family: families.shared(family) for family in known}
+    models = {family: families.get_shared_model(family) for family in known}
     config = transformers.XLMRobertaConfig(**families.SIZES)
     models["xlm_roberta"] = transformers.XLMRobertaForSequenceClassification(config)
     for family, model in models.items():
@@ -246,7 +246,7 @@ def test_unknown_tokens_are_counted_said_and_refused(bert_folder, texts):
     assert report.provenance["unknown_tokens"] == pytest.approx(share)
     assert f"does not know {share:.0%} of the tokens" in report.notes[0]
     strange = [{"text": "grzlb brzlg the", "label": 0}]
-    refused("67% of their tokens are <unk>", audit, str(bert_folder), strange, **FEW)
+    refused("does not know 67% of the tokens", audit, str(bert_folder), strange, **FEW)
 
 
 # --- the model's own probabilities --------------------------------------------------------------------------------

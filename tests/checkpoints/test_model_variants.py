@@ -99,8 +99,8 @@ def test_checkpoints_without_a_best_one_are_not_guessed(run_folder, tmp_path):
     with pytest.raises(AttnProbeError) as caught:
         audit(str(folder), ROWS, **FEW)
     assert str(caught.value) == (
-        f"expected a model in {folder}, found checkpoints of a training and no record "
-        f"of a best one among them; name one, such as the newest, {folder}/checkpoint-3"
+        f"{folder} has several checkpoints of a training and no record of the best one; name one "
+        f"of them, such as the newest, {folder}/checkpoint-3"
     )
     assert locate_checkpoint(folder / "checkpoint-2").name == str(folder / "checkpoint-2")
     assert locate_checkpoint(folder, subfolder="checkpoint-1").name.endswith("checkpoint-1")

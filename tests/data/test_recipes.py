@@ -10,7 +10,7 @@ import datasets_page
 from hf_attnprobe import list_datasets, load_examples
 from hf_attnprobe.data.examples import get_dataset_name
 from hf_attnprobe.data.recipes import RECIPES
-from hf_attnprobe.studies.steps import name_of
+from hf_attnprobe.studies.steps import name_dataset
 from tests.helpers import tiny_models
 from tests.helpers.data_folders import write
 from tests.helpers.error_messages import refusal
@@ -45,7 +45,7 @@ def test_a_folder_stands_for_a_name_in_every_command(tmp_path, cli, reviews):
     command = ("audit", "--model", tmp_path / "m", "--dataset", data, "--test-limit", 9)
     tests = ("--tests", "uniform_attention", "--output-dir", report)
     assert cli(*command, *tests).code == 0
-    assert name_of(get_dataset_name(data, "test").name) == "sst"
+    assert name_dataset(get_dataset_name(data, "test").name) == "sst"
     # The cut of the name: sentences of more than five words.
     short = [{"text": "too short", "label": 0}, {"text": "w " * 6, "label": 1}]
     write(tmp_path / "few", **{"test.jsonl": short})

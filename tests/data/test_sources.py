@@ -246,10 +246,10 @@ MATCHED = [
 
 
 REFUSED = [
-    (["good", "bad"], ["neg", "pos"], "has label 'neg' (0), the model knows 2 labels"),
-    (["POSITIVE", "NEGATIVE"], ["neg", "pos"], "knows 2 labels: POSITIVE, NEGATIVE"),
-    (["c0", "c1"], ["1", "2"], "has label '2' (1), the model knows 2 labels: c0, c1"),
-    (["toxic", "toxic"], ["toxic", "fine"], "has 'toxic', 'toxic'; rename them"),
+    (["good", "bad"], ["neg", "pos"], "has label 'neg' (0), but the model has 2 labels"),
+    (["POSITIVE", "NEGATIVE"], ["neg", "pos"], "the model has 2 labels: POSITIVE, NEGATIVE"),
+    (["c0", "c1"], ["1", "2"], "has label '2' (1), but the model has 2 labels: c0, c1"),
+    (["toxic", "toxic"], ["toxic", "fine"], "have the same name: 'toxic', 'toxic'; rename them"),
     (["Straße", "STRASSE"], ["Straße", "STRASSE"], "has 'Straße', 'STRASSE'"),
     (["no", " no"], ["no", "no"], "has 'no', ' no'"),
 ]

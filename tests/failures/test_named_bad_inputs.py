@@ -242,10 +242,10 @@ def on_meta(model, tokenizer):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (with_column("bbox"), "got bbox too"),
-        (with_column("position_ids"), "got position_ids too"),
-        (with_column("input_shape_ids"), "got input_shape_ids too"),
-        (quantised, "is packed, as quantize_dynamic does"),
+        (with_column("bbox"), "returns bbox in addition to"),
+        (with_column("position_ids"), "returns position_ids in addition to"),
+        (with_column("input_shape_ids"), "returns input_shape_ids in addition to"),
+        (quantised, "is packed and no tensor, as after quantize_dynamic"),
         (on_meta, "is on the device 'meta'"),
         (hidden_forward, "expected embeddings that are one tensor, got 0"),
     ],

@@ -325,7 +325,7 @@ def test_plain_data_has_its_columns_by_their_usual_names():
     assert to_answers(data) == Answers(ROWS, test_limit=1)
     given = Answers(ROWS, units="word")
     assert to_answers(given) is given
-    refused("expected no text_column", to_answers, Data(ROWS, text_column="context"))
+    refused("text_column does not apply to passages with questions", to_answers, Data(ROWS, text_column="context"))
 
 
 LONG = "A word. " * 300
@@ -380,7 +380,7 @@ def test_an_answer_that_continues_no_prompt_is_refused(model):
 
 def test_another_models_vocabulary_is_refused(chat, model):
     few = tiny_language_models.llama(chat, vocab_size=50)
-    refused("the model embeds only ids below 50", made, ROWS, chat, few)
+    refused("the model embeds ids below 50", made, ROWS, chat, few)
 
 
 def test_logits_that_are_no_numbers_are_refused(chat):

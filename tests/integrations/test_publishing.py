@@ -12,9 +12,9 @@ import pytest
 from huggingface_hub import ModelCard, SpaceCard
 
 import hf_attnprobe
-from hf_attnprobe import CardOptions, metric_path, write_card
-from hf_attnprobe.cards.metadata import anonymous
-from hf_attnprobe.integrations.publishing import read_audits, rows_files
+from hf_attnprobe import CardOptions, get_metric_path, write_card
+from hf_attnprobe.cards.metadata import replace_local_paths
+from hf_attnprobe.integrations.publishing import load_audits, build_rows_files
 from hf_attnprobe.reports.report import read_audit
 from tests.helpers import tiny_models
 from tests.helpers.error_messages import refused
@@ -117,7 +117,7 @@ def test_the_card_says_what_the_audit_says(cli, model, folder, tmp_path):
     text = (model / "README.md").read_text()
     for finding in report.findings:
         assert finding.sentence.partition("<")[0] in text
-    (again,) = re.findall("Repeat it: `(.*)`", text)
+    (again,) = re.findall("Command: `(.*)`", text)
     assert again == "attnprobe audit --model bilstm --dataset reviews --tests " + " ".join(
         tiny_models.OF_A_CLASSIFIER
     )
@@ -134,7 +134,7 @@ def test_audits_of_another_model_are_refused(cli, make_checkpoint, copy_of, chec
     other = copy_of(make_checkpoint("cnn"), "cnn")
     done = cli("card", other, folder)
     assert (done.code, done.err.count("\n")) == (1, 1)
-    assert "is of another model" in done.err and "attnprobe audit" in done.err
+    assert "is an audit of another model" in done.err and "attnprobe audit" in done.err
     assert not (other / "README.md").exists()
     refused("twice", write_card, checkpoint, [folder] * 2)
     refused("expected the folder of a checkpoint", write_card, "acme/bilstm")
@@ -143,8 +143,8 @@ def test_audits_of_another_model_are_refused(cli, make_checkpoint, copy_of, chec
 
 def test_paths_become_names_in_what_is_published():
     names = {"/home/me/<a>": "acme/a", "sst": "SST"}
-    assert anonymous("/home/me/<a>/x &lt;", names) == "acme/a/x &lt;"
-    assert anonymous("/home/me/&lt;a&gt; sst", names) == "acme/a sst"
+    assert replace_local_paths("/home/me/<a>/x &lt;", names) == "acme/a/x &lt;"
+    assert replace_local_paths("/home/me/&lt;a&gt; sst", names) == "acme/a sst"
 
 
 def test_offline_is_one_line(cli, model, folder):
@@ -159,9 +159,9 @@ def test_offline_is_one_line(cli, model, folder):
 
 @pytest.mark.parametrize("with_texts", [False, True])
 def test_texts_are_published_only_where_that_is_asked_for(checkpoint, folder, with_texts):
-    (read,) = read_audits([folder], checkpoint, fingerprint_of(folder))
+    (read,) = load_audits([folder], checkpoint, fingerprint_of(folder))
     assert read.report.examples
-    files = rows_files([read], "acme/rows", "acme/bilstm", None, with_texts=with_texts)
+    files = build_rows_files([read], "acme/rows", "acme/bilstm", None, with_texts=with_texts)
     said = {name: file.decode() for name, file in files.items() if not name.endswith("parquet")}
     assert any(name.endswith("report.html") for name in said)
     for text in read.report.examples:
@@ -169,7 +169,7 @@ def test_texts_are_published_only_where_that_is_asked_for(checkpoint, folder, wi
         found = {name for name, form in said.items() if shown.search(_bare(form))}
         assert bool(found) == with_texts, found
     assert any("texts.json" in name for name in said) == with_texts
-    assert ("No text of the data audited is here" in said["README.md"]) != with_texts
+    assert ("contains none of the audited texts" in said["README.md"]) != with_texts
 
 
 def fingerprint_of(folder):
@@ -189,7 +189,7 @@ def test_a_life_on_the_hub(model, folder, texts, make_model, tokenizer, run_pyth
     """Push; load without the package; rows; the metric from its Space; audit by id."""
     root = tmp_path / "hub"
     shutil.copytree(
-        metric_path(),
+        get_metric_path(),
         root / "spaces" / "acme" / "attention_faithfulness",
         ignore=shutil.ignore_patterns("__pycache__"),
     )
@@ -221,8 +221,8 @@ def test_a_life_on_the_hub(model, folder, texts, make_model, tokenizer, run_pyth
 
     reader, nobody, broken, first, again = ours["done"]
     for (code, _, err, seconds), reason in (
-        (reader, "the token may not write there"),
-        (nobody, "no such organisation or repository"),
+        (reader, "the token has no write access"),
+        (nobody, "the organisation or repository does not exist"),
         (broken, "run the same command again"),
     ):
         assert code == 1 and err.count("\n") == 2 and reason in err, err  # and what would go
@@ -264,7 +264,7 @@ def test_a_life_on_the_hub(model, folder, texts, make_model, tokenizer, run_pyth
 
 def test_the_metric_folder_is_a_space():
     """What a Space of the Hub needs, by its own reader of cards; the metric loads from it."""
-    folder = Path(metric_path())
+    folder = Path(get_metric_path())
     front = SpaceCard.load(folder / "README.md").data
     assert (front.sdk, front.app_file) == ("gradio", "app.py")
     assert {"evaluate", "metric"} <= set(front.tags) and front["sdk_version"]
@@ -279,4 +279,4 @@ def test_nothing_but_the_app_imports_gradio():
     package = Path(hf_attnprobe.__file__).parent
     importing = re.compile(r"^\s*(import|from) gradio", re.MULTILINE)
     files = [f for f in package.rglob("*.py") if importing.search(f.read_text())]
-    assert files == [Path(metric_path()) / "app.py"]
+    assert files == [Path(get_metric_path()) / "app.py"]
