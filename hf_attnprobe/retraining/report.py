@@ -124,7 +124,7 @@ class RetrainingReport(DocumentedResult, RetrainingResult):
 
 
 def report_from_json(data: Mapping) -> RetrainingReport:
-    """Build a report from the data that ``report_to_json`` wrote; the rows are missing.
+    """Build a report from the data that ``convert_report_to_json`` wrote; the rows are missing.
 
     Args:
         data: Content of ``summary.json``.

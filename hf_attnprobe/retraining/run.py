@@ -156,10 +156,10 @@ def retrain(
         n_variants = 0
         for name, test_option in test_options.items():
             n_variants += len(list(registered_tests[name].make_variants(setup, test_option)))
-        with ProgressBar("retrain", progress, n_variants, of="model") as bar:
+        with ProgressBar("retrain", progress, n_variants, part_name="model") as bar:
 
             def show_model(model: Path) -> bool:
-                bar.part(str(model.relative_to(setup.folder)))
+                bar.start_part(str(model.relative_to(setup.folder)))
                 return bar.shown
 
             setup = replace(setup, progress=show_model)

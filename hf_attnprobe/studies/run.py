@@ -185,7 +185,7 @@ def _run_steps(steps: Steps, folder: Path, progress: bool) -> dict[str, float]:
     for name in unfinished:
         state.steps.pop(name, None)
     write_json(folder / STATE_FILE, to_plain(state))
-    with ProgressBar("study", progress, len(unfinished), of="step") as bar:
+    with ProgressBar("study", progress, len(unfinished), part_name="step") as bar:
         for number, job in enumerate(steps.jobs, 1):
             note = "" if job.folder in unfinished else ", already finished"
             logger.info(
@@ -197,7 +197,7 @@ def _run_steps(steps: Steps, folder: Path, progress: bool) -> dict[str, float]:
                 note,
             )
             if job.folder in unfinished:
-                bar.part(job.folder)
+                bar.start_part(job.folder)
                 start_time = time.monotonic()
                 _run_step(job, steps, folder, progress)
                 seconds = round(time.monotonic() - start_time, 2)

@@ -2,7 +2,7 @@
 
 A study is a function of :class:`Steps`. A step is a verb with arguments, named like the flags of
 the command line. The result of an earlier step can be an argument of a later one. All options of a
-step are checked when it is added, before any step runs. For example:
+step are checked when it is added, before any step runs. For example::
 
     def study(steps: Steps) -> None:
         \"\"\"How does the encoder affect attention?\"\"\"

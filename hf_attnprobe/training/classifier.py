@@ -127,10 +127,10 @@ def train_classifier(  # noqa: PLR0913
         Train a BiLSTM on SST::
 
             model, tokenizer, metrics = train_classifier(
-                AttentionClassifierConfig(encoder="bilstm"),
-                train=load_examples("sst", "train"),
-                validation=load_examples("sst", "validation"),
-                output_dir="bilstm-sst",
+            AttentionClassifierConfig(encoder="bilstm"),
+            train=load_examples("sst", "train"),
+            validation=load_examples("sst", "validation"),
+            output_dir="bilstm-sst",
             )
     """
     config = make_paper_config(options.procedure) if config is None else config
@@ -173,9 +173,9 @@ def _build_trainer(
     if config.answer_token_ids is not None:
         check_answers_in_texts(model, tokenizer, splits["train"])
     loss = make_paper_loss(splits["train"], len(names), weighted=procedure.weighted)
-    columns = None
+    make_columns = None
     if guides is not None:
-        columns = partial(_make_guide_column, guides, get_special_ids(tokenizer))
+        make_columns = partial(_make_guide_column, guides, get_special_ids(tokenizer))
     trainer = make_paper_trainer(
         model,
         tokenizer,
@@ -184,7 +184,7 @@ def _build_trainer(
         procedure,
         seed=options.seed,
         progress=progress,
-        columns=columns,
+        make_columns=make_columns,
         compute_loss_func=loss,
     )
     return trainer, tokenizer

@@ -26,7 +26,7 @@ from transformers import (
 )
 
 from hf_attnprobe.core.options import public_function
-from hf_attnprobe.core.progress import Bar
+from hf_attnprobe.core.progress import ProgressBar
 from hf_attnprobe.data.synthetic import RECORD_LENGTH, RECORD_WORDS, draw_records
 from hf_attnprobe.data.tokenizer import BOS, build_tokenizer
 from hf_attnprobe.training.trainer import PlainTrainer, ProgressBarCallback
@@ -150,7 +150,7 @@ def train_decoder(
     Example:
         Train and inspect the demonstration decoder::
 
-                model, tokenizer = train_decoder("copying-decoder", seed=1)
+            model, tokenizer = train_decoder("copying-decoder", seed=1)
     """
     set_seed(seed)
     tokenizer = build_tokenizer([" ".join(RECORD_WORDS)])
@@ -178,7 +178,7 @@ def train_decoder(
         data_collator=lambda steps: steps[0],
     )
     trainer.remove_callback(PrinterCallback)
-    with Bar("training", shown=progress) as bar:
+    with ProgressBar("training", shown=progress) as bar:
         trainer.add_callback(ProgressBarCallback(bar))
         trainer.train()
     model.eval().to("cpu")

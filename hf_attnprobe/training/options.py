@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Literal
 
 from hf_attnprobe.core.errors import AttnProbeError
-from hf_attnprobe.core.options import LARGEST_SEED, Options, option
+from hf_attnprobe.core.options import MAX_SEED, Options, option
 
 
 ProcedureName = Literal["jain-wallace", "serrano-smith"]
@@ -24,7 +24,7 @@ class TrainingOptions(Options):
         0,
         "seed of weights, batches and bootstrap",
         at_least=0,
-        at_most=LARGEST_SEED,
+        at_most=MAX_SEED,
     )
     procedure: ProcedureName | None = option(
         None,
@@ -50,20 +50,20 @@ class TrainingOptions(Options):
         None,
         "weight decay (default: 1e-5, serrano-smith 0, fine-tuning 0.01)",
         at_least=0,
-        daily=False,
+        basic=False,
     )
     max_grad_norm: float | None = option(
         None,
         "norm to which gradients are clipped (default: 0 for no clipping, serrano-smith 10)",
         at_least=0,
-        daily=False,
+        basic=False,
     )
     plateau_factor: float | None = option(
         None,
         "factor for the learning rate after an epoch without a better validation "
         "score (default: 1, serrano-smith 0.5)",
         at_least=0,
-        daily=False,
+        basic=False,
     )
     patience: int | None = option(
         None,
@@ -76,7 +76,7 @@ class TrainingOptions(Options):
         "treat words that occur in fewer training texts than this as unknown "
         "(default: 1, serrano-smith 5)",
         at_least=1,
-        daily=False,
+        basic=False,
     )
     max_length: int | None = option(
         None,
@@ -91,7 +91,7 @@ class TrainingOptions(Options):
     answers_in_text: bool = option(
         False,
         "for text pairs: predict only labels whose word occurs in the first text",
-        daily=False,
+        basic=False,
     )
 
     def __post_init__(self) -> None:
@@ -149,7 +149,7 @@ class Architecture(Options):
         "widths of the convolutions of the encoder cnn (default: 1 3 5 7, serrano-smith 3 5)",
         at_least=1,
         at_most=MAX_WIDTH,
-        daily=False,
+        basic=False,
     )
     attention: Literal["additive", "dot_product", "uniform"] | None = option(
         None, "attention function (default: additive)"
@@ -159,7 +159,7 @@ class Architecture(Options):
         "inner width of the attention (default: half the width of the states, serrano-smith 100)",
         at_least=1,
         at_most=MAX_WIDTH,
-        daily=False,
+        basic=False,
     )
     hierarchical: bool | None = option(
         None,
@@ -175,21 +175,21 @@ class Architecture(Options):
         "dropout on word vectors (default: the procedure's, or 0)",
         at_least=0,
         at_most=1,
-        daily=False,
+        basic=False,
     )
     sentence_dropout: float | None = option(
         None,
         "dropout on sentence vectors (default: the procedure's, or 0)",
         at_least=0,
         at_most=1,
-        daily=False,
+        basic=False,
     )
     logit_dropout: float | None = option(
         None,
         "dropout on logits (default: the procedure's, or 0)",
         at_least=0,
         at_most=1,
-        daily=False,
+        basic=False,
     )
     residual_connection: Literal["none", "concat", "residual"] | None = option(
         None, "how word vectors are added to the encoder's states (default: none)"
@@ -209,7 +209,7 @@ class Architecture(Options):
         "share of words that are masked for that loss (default: 0.15)",
         at_least=0,
         at_most=1,
-        daily=False,
+        basic=False,
     )
     conicity_weight: float | None = option(
         None,

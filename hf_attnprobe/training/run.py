@@ -14,9 +14,9 @@ from hf_attnprobe.checkpoints.records import check_output_is_not_model
 from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.core.options import (
     SavedModel,
-    as_saved,
-    check_known,
+    check_known_names,
     public_function,
+    to_saved_model,
 )
 from hf_attnprobe.data.examples import (
     compute_dataset_fingerprint,
@@ -89,7 +89,7 @@ def train(
     Example:
         Train a BiLSTM with attention on SST::
 
-                model, tokenizer, metrics = train("sst", output_dir="bilstm-sst")
+            model, tokenizer, metrics = train("sst", output_dir="bilstm-sst")
     """
     config = resolve_architecture(model, architecture, options)
     data = to_data(dataset)
@@ -130,7 +130,7 @@ def resolve_architecture(
         if changes:
             raise AttnProbeError(
                 f"{next(iter(changes))} applies only to attention classifiers, but "
-                f"{as_saved(model).model} already has an architecture; remove one of the two"
+                f"{to_saved_model(model).model} already has an architecture; remove one of the two"
             )
         check_pretrained_options(options)
         return None
@@ -142,7 +142,7 @@ def resolve_architecture(
 def _check_architecture_fields(architecture: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields that are not None, after checking that all names exist."""
     field_names = [field.name for field in fields(Architecture)]
-    check_known("field of an architecture", architecture, field_names)
+    check_known_names("field of an architecture", architecture, field_names)
     return {name: value for name, value in architecture.items() if value is not None}
 
 
@@ -203,11 +203,11 @@ def fine_tune(  # noqa: PLR0913
     Example:
         Fine-tune BERT on SST::
 
-                splits = load_splits("sst")
-                fine_tune("google-bert/bert-base-uncased", splits["train"], output_dir="bert-sst")
+            splits = load_splits("sst")
+            fine_tune("google-bert/bert-base-uncased", splits["train"], output_dir="bert-sst")
     """
     check_pretrained_options(options)
-    saved = as_saved(model)
+    saved = to_saved_model(model)
     check_output_is_not_model(saved.model, output_dir)
     splits = prepare_splits(train, validation, test)
     settings: dict[str, Any] = {}

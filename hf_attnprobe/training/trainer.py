@@ -44,8 +44,8 @@ from hf_attnprobe.checkpoints.records import (
     write_readme,
 )
 from hf_attnprobe.core.errors import AttnProbeError
-from hf_attnprobe.core.hardware import suited_threads
-from hf_attnprobe.core.progress import Bar
+from hf_attnprobe.core.hardware import limit_threads
+from hf_attnprobe.core.progress import ProgressBar
 from hf_attnprobe.data.columns import read_column
 from hf_attnprobe.statistics.scores import compute_classification_metrics
 from hf_attnprobe.storage.folders import (
@@ -140,7 +140,7 @@ def make_trainer(
     trainer.add_callback(Stopwatch())
     trainer.add_callback(DigestWriter())
     name = progress if isinstance(progress, str) else "training"
-    trainer.bar = Bar(name, shown=bool(progress) and trainer.is_world_process_zero())
+    trainer.bar = ProgressBar(name, shown=bool(progress) and trainer.is_world_process_zero())
     trainer.add_callback(ProgressBarCallback(trainer.bar))
     return trainer
 
@@ -226,7 +226,7 @@ class PlainTrainer(Trainer):
             training.
     """
 
-    bar: Bar
+    bar: ProgressBar
     scored_splits: "Mapping[str, datasets.Dataset]"
 
     def _get_grad_norm(self, model: torch.nn.Module, grad_norm: Any = None) -> Any:
@@ -250,7 +250,7 @@ class PlainTrainer(Trainer):
             *args: Arguments of :meth:`Trainer.train`.
             **options: Keyword arguments of :meth:`Trainer.train`.
         """
-        with suited_threads(self.model):
+        with limit_threads(self.model):
             return super().train(*args, **options)
 
     def evaluation_loop(self, *args: Any, **options: Any) -> Any:
@@ -260,7 +260,7 @@ class PlainTrainer(Trainer):
             *args: Arguments of :meth:`Trainer.evaluation_loop`.
             **options: Keyword arguments of :meth:`Trainer.evaluation_loop`.
         """
-        with suited_threads(self.model):
+        with limit_threads(self.model):
             return super().evaluation_loop(*args, **options)
 
 
@@ -309,7 +309,7 @@ class DigestWriter(TrainerCallback):
 class ProgressBarCallback(TrainerCallback):
     """Callback that displays the epoch and the latest score on a progress bar."""
 
-    def __init__(self, bar: Bar) -> None:
+    def __init__(self, bar: ProgressBar) -> None:
         self.bar = bar
         self.scores = ""
 
@@ -325,7 +325,7 @@ class ProgressBarCallback(TrainerCallback):
         n_epochs = math.ceil(args.num_train_epochs)
         epoch = min(max(math.ceil(state.epoch), 1), n_epochs)
         status = f"epoch {epoch} of {n_epochs}{self.scores}"
-        self.bar.move(seconds_per_step * n_remaining, status)
+        self.bar.update(seconds_per_step * n_remaining, status)
 
     def on_evaluate(
         self,

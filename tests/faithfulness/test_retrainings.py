@@ -12,13 +12,13 @@ from transformers import AutoModelForSequenceClassification
 
 from hf_attnprobe import AttentionClassifierConfig, AttnProbeError, load_examples, train_classifier
 from hf_attnprobe.functional.divergence import largest_jsd
-from hf_attnprobe.inference.outputs import read_outputs, to_guide
+from hf_attnprobe.inference.outputs import read_outputs, make_guide
 from hf_attnprobe.retraining import adversary as adversary_training
-from hf_attnprobe.retraining import asked_retrainings, readings, retrainings
-from hf_attnprobe.retraining.adversary import over_bound, train_adversary
-from hf_attnprobe.retraining.base_model import Setup, load_base, run_test, train_again
-from hf_attnprobe.retraining.controls import guides_of, other_seeds
-from hf_attnprobe.retraining.options import LAMBDAS, Adversary, Seeds
+from hf_attnprobe.retraining import select_retraining_tests, get_retraining_readings, get_retraining_tests
+from hf_attnprobe.retraining.adversary import divide_by_bound, train_adversary
+from hf_attnprobe.retraining.base_model import RetrainingSetup, load_base_model, run_retraining_test, train_variant
+from hf_attnprobe.retraining.controls import compute_guides, list_other_seeds
+from hf_attnprobe.retraining.options import DEFAULT_LAMBDAS, Adversary, Seeds
 from hf_attnprobe.training.options import TrainingOptions
 from hf_attnprobe.training.trainer import Stopwatch
 from tests.helpers import tiny_models
@@ -41,12 +41,12 @@ def base(reviews, tmp_path_factory):
         options=TrainingOptions(**SETTINGS),
         progress=False,
     )
-    return load_base(folder)
+    return load_base_model(folder)
 
 
 @pytest.fixture(scope="module")
 def flat(base, reviews, tmp_path_factory):
-    return run_test("uniform", Setup(base, reviews, tmp_path_factory.mktemp("uniform")))
+    return run_retraining_test("uniform", RetrainingSetup(base, reviews, tmp_path_factory.mktemp("uniform")))
 
 
 def weights(model):
@@ -63,15 +63,15 @@ def assert_equal_weights(model, other):
 
 def test_the_base_is_trained_again_as_it_was(base, reviews, tmp_path):
     """Same configuration, settings and seed: the same weights, which says that the settings are all of them."""
-    again = train_again(base, reviews, tmp_path / "again")
+    again = train_variant(base, reviews, tmp_path / "again")
     assert_equal_weights(again.model, base.model)
     assert {name: getattr(base.settings, name) for name in SETTINGS} == SETTINGS
     assert base.notes == ()
 
 
 def test_settings_given_win_and_those_not_recorded_are_named(base, checkpoint):
-    assert load_base(base.name, epochs=1).settings.epochs == 1
-    guessed = load_base(checkpoint)
+    assert load_base_model(base.name, epochs=1).settings.epochs == 1
+    guessed = load_base_model(checkpoint)
     assert guessed.settings.epochs == 8 and guessed.settings.learning_rate == 1e-3
     assert any(note.startswith("epochs 8: assumed") for note in guessed.notes)
 
@@ -94,7 +94,7 @@ def test_the_uniform_model_reads_out_the_mean_state(flat, base, reviews):
 
 
 def test_uniform_against_scipy(flat, base, reviews):
-    own = base.outputs(reviews["test"])
+    own = base.get_outputs(reviews["test"])
     other = read_outputs(flat.trained[0].model, base.tokenizer, reviews["test"])
     for k in range(len(own.labels)):
         n_tokens = int(own.mask[k].sum())
@@ -111,7 +111,7 @@ def test_uniform_against_scipy(flat, base, reviews):
 
 def test_seeds(base, reviews, tmp_path):
     def of(n_seeds):
-        return run_test("seeds", Setup(base, reviews, tmp_path, {"seeds": Seeds(n_seeds=n_seeds)}))
+        return run_retraining_test("seeds", RetrainingSetup(base, reviews, tmp_path, {"seeds": Seeds(n_seeds=n_seeds)}))
 
     found = of(3)
     own = found.statistics
@@ -120,13 +120,13 @@ def test_seeds(base, reviews, tmp_path):
     assert np.allclose(own["seed_jsd"], np.median(each, axis=0)) and (each > 0).any(1).all()
     changes = np.stack([own[f"one_seed_tvd@{k}"].numpy() for k in (0, 2, 3)])
     assert np.allclose(own["seed_tvd"], changes.mean(0))
-    assert torch.allclose(own["max_attention"], base.outputs(reviews["test"]).attention.amax(-1))
+    assert torch.allclose(own["max_attention"], base.get_outputs(reviews["test"]).attention.amax(-1))
     two = of(2)  # of an even number the mean of the two in the middle
     assert np.allclose(two.statistics["seed_jsd"], np.median(each[:2], axis=0))
 
 
 def test_other_seeds_leave_out_the_base():
-    assert other_seeds(2, 4) == [0, 1, 3, 4] and other_seeds(10, 2) == [0, 1]
+    assert list_other_seeds(2, 4) == [0, 1, 3, 4] and list_other_seeds(10, 2) == [0, 1]
 
 
 # --- diagnostic MLP -----------------------------------------------------------------------------------------------
@@ -135,20 +135,20 @@ def test_other_seeds_leave_out_the_base():
 def test_guided_by_uniform_weights_is_trained_as_uniform_attention(base, reviews, tmp_path):
     guides = {}
     for name, split in reviews.items():
-        own = to_guide(base.outputs(split))
+        own = make_guide(base.get_outputs(split))
         guides[name] = {k: torch.full_like(w, 1 / len(w)) for k, w in own.items()}
     changes = {"encoder": "mlp", "attention_size": None}
-    guided = train_again(
+    guided = train_variant(
         base, reviews, tmp_path / "a", changes=changes | {"attention": "guided"}, guides=guides
     )
-    plain = train_again(base, reviews, tmp_path / "b", changes=changes | {"attention": "uniform"})
+    plain = train_variant(base, reviews, tmp_path / "b", changes=changes | {"attention": "uniform"})
     for name, tensor in weights(guided.model).items():
         assert torch.allclose(tensor, weights(plain.model)[name], atol=1e-4), name
     assert guided.metrics == pytest.approx(plain.metrics, abs=1e-4)
 
 
 def test_the_guides_are_what_they_say(base, reviews, tmp_path):
-    found = run_test("diagnostic_mlp", Setup(base, reviews, tmp_path))
+    found = run_retraining_test("diagnostic_mlp", RetrainingSetup(base, reviews, tmp_path))
     assert [t.folder.name for t in found.trained] == ["uniform", "trained", "base"]
     assert "adversary_guide_correct" not in found.statistics
     kinds = {t.folder.name: t.model.config.attention for t in found.trained}
@@ -163,27 +163,27 @@ def test_the_guides_are_what_they_say(base, reviews, tmp_path):
 
 
 def test_guides_are_read_of_the_split_that_they_are_for(base, reviews):
-    guides = guides_of(base.model, base, reviews)
-    expected = to_guide(read_outputs(base.model, base.tokenizer, reviews["train"]))
+    guides = compute_guides(base.model, base, reviews)
+    expected = make_guide(read_outputs(base.model, base.tokenizer, reviews["train"]))
     assert guides["train"].keys() == expected.keys() == set(reviews["train"]["example_id"])
     assert all(torch.equal(guides["train"][k], expected[k]) for k in expected)
 
 
 def test_guides_that_do_not_fit(base, reviews, tmp_path):
-    guides = guides_of(base.model, base, reviews)
+    guides = compute_guides(base.model, base, reviews)
     lost = reviews["train"]["example_id"][3]
     changes = {"encoder": "mlp", "attention": "guided"}
     spoilt = guides | {"train": {k: w for k, w in guides["train"].items() if k != lost}}
-    with pytest.raises(AttnProbeError, match=f"none for text {lost}"):
-        train_again(base, reviews, tmp_path / "a", changes=changes, guides=spoilt)
+    with pytest.raises(AttnProbeError, match=f"no attention weights for text {lost}"):
+        train_variant(base, reviews, tmp_path / "a", changes=changes, guides=spoilt)
     spoilt = guides | {"train": guides["train"] | {lost: torch.ones(99)}}
-    with pytest.raises(AttnProbeError, match=f"text {lost}, one per token, the guide has 99"):
-        train_again(base, reviews, tmp_path / "b", changes=changes, guides=spoilt)
+    with pytest.raises(AttnProbeError, match=f"text {lost}, one per token, but the guide has 99"):
+        train_variant(base, reviews, tmp_path / "b", changes=changes, guides=spoilt)
     with pytest.raises(AttnProbeError, match="expected guides"):
-        train_again(base, reviews, tmp_path / "c", changes=changes)
+        train_variant(base, reviews, tmp_path / "c", changes=changes)
     of_train = {"train": guides["train"]}
     with pytest.raises(AttnProbeError, match="expected guides for the validation texts"):
-        train_again(base, reviews, tmp_path / "d", changes=changes, guides=of_train)
+        train_variant(base, reviews, tmp_path / "d", changes=changes, guides=of_train)
     assert not any((tmp_path / name).exists() for name in "abcd")
 
 
@@ -194,7 +194,7 @@ def test_guides_that_do_not_fit(base, reviews, tmp_path):
 def adversaries(base, reviews, tmp_path_factory):
     folder = tmp_path_factory.mktemp("adversary")
     options = Adversary(lambdas=(0.0, 0.05), epochs=6)
-    return run_test("adversary", Setup(base, reviews, folder, {"adversary": options}))
+    return run_retraining_test("adversary", RetrainingSetup(base, reviews, folder, {"adversary": options}))
 
 
 def test_the_second_term_moves_attention(adversaries):
@@ -213,7 +213,7 @@ def test_adversaries_start_afresh(base, adversaries):
 
 
 def test_no_divergence_is_above_the_largest_there_is(adversaries, base, reviews):
-    own, found = base.outputs(reviews["test"]), adversaries.statistics
+    own, found = base.get_outputs(reviews["test"]), adversaries.statistics
     for k in (0.0, 0.05):
         ratio = found[f"adversary_jsd_over_bound@{k}"]
         assert (ratio[~ratio.isnan()] <= 1 + 1e-6).all()
@@ -225,12 +225,12 @@ def test_no_divergence_is_above_the_largest_there_is(adversaries, base, reviews)
 
 
 def test_a_divergence_above_the_bound_is_an_error_that_names_the_text(base, reviews):
-    own = base.outputs(reviews["test"])
+    own = base.get_outputs(reviews["test"])
     bound = largest_jsd(own.attention, own.mask)
     too_far = bound.clone()
     too_far[2] += 0.01
-    with pytest.raises(AttnProbeError, match=f"text {own.example_ids[2]}: a JSD of"):
-        over_bound(too_far, bound, own)
+    with pytest.raises(AttnProbeError, match=f"text {own.example_ids[2]} has a JSD of"):
+        divide_by_bound(too_far, bound, own)
 
 
 def test_baselines_are_those_of_the_audit(adversaries, base, reviews):
@@ -251,7 +251,7 @@ def test_epochs_of_a_regularised_adversary_are_scored_by_what_it_is_to_reach(
     """With λ 0 a text's objective is a total variation distance, at most 1 and so at most 16 in a batch of 16; its penalty,
     100 · mean ‖h − e‖² over 12 numbers drawn from N(0, 1), is far above that."""
     config = type(base.model.config).from_dict(base.model.config.to_dict() | {"tying": 100.0})
-    regularised = replace(base, model=type(base.model)(config).eval(), known={})
+    regularised = replace(base, model=type(base.model)(config).eval(), cached_outputs={})
     found, own = [], adversary_training.AdversaryTrainer.evaluate
 
     def evaluate(self, *args, **options):
@@ -266,10 +266,10 @@ def test_epochs_of_a_regularised_adversary_are_scored_by_what_it_is_to_reach(
 
 
 def test_both_scales_weigh_the_two_terms_alike():
-    assert Adversary().sorted_lambdas() == LAMBDAS
+    assert Adversary().sorted_lambdas() == DEFAULT_LAMBDAS
     half = Adversary(tvd_scale="half")
-    assert half.sorted_lambdas() == tuple(strength / 2 for strength in LAMBDAS)
-    assert half.folder_of(0.00025) == "lambda-0.00025"
+    assert half.sorted_lambdas() == tuple(strength / 2 for strength in DEFAULT_LAMBDAS)
+    assert half.name_folder(0.00025) == "lambda-0.00025"
 
 
 def test_options_of_the_adversary_that_are_none():
@@ -295,8 +295,8 @@ def test_three_classes(tmp_path):
         options=TrainingOptions(epochs=3, learning_rate=0.05),
     )
     chosen = {"adversary": Adversary(lambdas=(0.01,), epochs=1)}
-    setup = Setup(load_base(tmp_path / "base"), sets, tmp_path / "out", chosen)
-    found = run_test("adversary", setup)
+    setup = RetrainingSetup(load_base_model(tmp_path / "base"), sets, tmp_path / "out", chosen)
+    found = run_retraining_test("adversary", setup)
     assert not any(name.startswith("frontier") for name in found.statistics)
     assert {"search_jsd@0.01", "search_jsd@0.05"} <= set(found.statistics)
     assert {s.metric for s in found.scores} == {"f1", "accuracy"}
@@ -319,7 +319,7 @@ def stop_at(step):
 
 
 def plain(base, reviews, folder):
-    return train_again(base, reviews, folder)
+    return train_variant(base, reviews, folder)
 
 
 def imitating(base, reviews, folder):
@@ -392,7 +392,7 @@ def test_half_a_checkpoint_is_none(whole, base, reviews, tmp_path, monkeypatch):
 def test_other_settings_in_the_same_folder_are_refused(whole, base, reviews):
     folder = whole[plain].folder
     with pytest.raises(AttnProbeError, match="holds a training with epochs 3, not 2"):
-        train_again(base, reviews, folder, epochs=2)
+        train_variant(base, reviews, folder, epochs=2)
     assert json.loads((folder / "training.json").read_text())["epochs"] == 3
 
 
@@ -402,8 +402,8 @@ def test_other_settings_in_the_same_folder_are_refused(whole, base, reviews):
 def test_every_statistic_has_a_reading(flat, adversaries):
     for test, result in (("uniform", flat), ("adversary", adversaries)):
         found = result.statistics
-        assert {name.split("@")[0] for name in found} == set(readings()[test])
+        assert {name.split("@")[0] for name in found} == set(get_retraining_readings()[test])
         assert {len(values) for values in found.values()} == {40}
     by_default = ("uniform", "seeds", "adversary", "diagnostic_mlp")
-    assert tuple(asked_retrainings(None)) == by_default
-    assert tuple(retrainings()) == by_default
+    assert tuple(select_retraining_tests(None)) == by_default
+    assert tuple(get_retraining_tests()) == (*by_default, "deception")

@@ -10,7 +10,7 @@ from scipy.stats import norm, sem
 
 from hf_attnprobe import Answers, AttnProbeError, audit
 from hf_attnprobe.audits.options import AuditOptions
-from hf_attnprobe.audits.setup import prepare_audit
+from hf_attnprobe.audits.setup import AuditRequest, prepare_audit
 from hf_attnprobe.inference.batching import collate
 from hf_attnprobe.planted_effects import planting as spikes
 from hf_attnprobe.planted_effects.detection_limit import find_detection_limit
@@ -39,8 +39,8 @@ def fitted(kind: str) -> tuple:
     """Model, spike, and batches without and with the token."""
     model, words, data, site = made(kind)
     options = AuditOptions(groups=False)
-    job = prepare_audit(model, data, ["head_ablation"], options, words)
-    adapter, texts = job.subject.adapter, job.tokenized.texts
+    job = prepare_audit(AuditRequest(model, data, ["head_ablation"], options, words))
+    adapter, texts = job.audited_model.adapter, job.tokenized.texts
     token = spikes.find_unused_token(texts, len(words), words.all_special_ids, 0)
     new = [spikes.insert_token(text, token, 0) for text in texts]
     n = adapter.max_batch_size or len(texts)
@@ -135,7 +135,9 @@ def test_reading_is_1_on_the_token_and_least_on_the_others():
 
 
 def test_a_planted_text_is_the_text_but_for_the_token():
-    job = prepare_audit(*made("llama")[:3][::2], ["sources"], AuditOptions(), made("llama")[1])
+    words = made("llama")[1]
+    request = AuditRequest(*made("llama")[:3][::2], ["sources"], AuditOptions(), words)
+    job = prepare_audit(request)
     for text in job.tokenized.texts:
         new = spikes.insert_token(text, 399, 5)
         ids = new.inputs["input_ids"]
@@ -166,9 +168,10 @@ def test_a_head_whose_words_cancel_out_says_so(monkeypatch):
 
 
 def test_texts_that_use_every_token_are_refused():
-    text = prepare_audit(
+    request = AuditRequest(
         *made("bert")[:3][::2], ["permutation"], AuditOptions(), planted_models.tokenizer()
-    ).tokenized.texts[0]
+    )
+    text = prepare_audit(request).tokenized.texts[0]
     known = max(text.inputs["input_ids"]) + 1
     special = [k for k in range(known) if k not in text.inputs["input_ids"]]
     with pytest.raises(AttnProbeError, match="expected a token that occurs in no text"):
@@ -279,9 +282,9 @@ def test_an_audit_of_the_model_says_what_it_would_have_seen(found):
     model, words, rows, _ = made("bert")
     options = AuditOptions(limits=str(folder), groups=False, heads=[1])
     report = audit(model, rows, ["permutation"], options=options, tokenizer=words)
-    (note,) = [note for note in report.notes if note.startswith("Limits of detection")]
+    (note,) = [note for note in report.notes if note.startswith("Detection limit:")]
     assert "head 0.1" in note and "24 texts" in note and note in report.to_markdown()
-    assert "says in 95% of draws that the head has an effect from" in note
+    assert "It may miss smaller effects" in note
 
 
 def said_of_limits(folder, kind="bert", change=lambda model, words: None):

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from hf_attnprobe.retraining.adversary import adversary_loss
+from hf_attnprobe.retraining.adversary import compute_adversary_loss
 
 
 def batch():
@@ -22,22 +22,22 @@ def test_hand_computed():
     # TVD .2 + .3. KL: .5 ln 2 − .25 ln 2 = .25 ln 2 and .75 ln 1.5 + .25 ln .5.
     divergence = 0.25 * math.log(2) + 0.75 * math.log(1.5) + 0.25 * math.log(0.5)
     assert divergence == pytest.approx(0.304098831, abs=1e-8)
-    assert adversary_loss(*batch(), lambda_=0.1).item() == pytest.approx(
+    assert compute_adversary_loss(*batch(), lambda_=0.1).item() == pytest.approx(
         0.5 - 0.1 * 0.304098831, abs=1e-6
     )
-    assert adversary_loss(*batch(), lambda_=0.0).item() == pytest.approx(0.5, abs=1e-6)
+    assert compute_adversary_loss(*batch(), lambda_=0.0).item() == pytest.approx(0.5, abs=1e-6)
 
 
 def test_the_papers_half_scale():
     """Half the TVD with half the λ is half the loss: the same optimum."""
-    half = adversary_loss(*batch(), lambda_=0.05, tvd_factor=0.5)
-    assert half.item() == pytest.approx(adversary_loss(*batch(), lambda_=0.1).item() / 2, abs=1e-7)
+    half = compute_adversary_loss(*batch(), lambda_=0.05, tvd_factor=0.5)
+    assert half.item() == pytest.approx(compute_adversary_loss(*batch(), lambda_=0.1).item() / 2, abs=1e-7)
 
 
 def test_an_underflowed_base_weight_counts_as_1e_minus_10():
     probs, _, base_probs, _, _ = batch()
     attention, base = torch.tensor([[0.5, 0.5]] * 2), torch.tensor([[1.0, 0.0]] * 2)
-    loss = adversary_loss(
+    loss = compute_adversary_loss(
         probs, attention, base_probs, base, torch.ones(2, 2, dtype=torch.bool), lambda_=1.0
     )
     divergence = 0.5 * math.log(0.5) + 0.5 * (math.log(0.5) - math.log(1e-10))
@@ -51,7 +51,7 @@ def test_gradients_are_finite_at_masked_and_underflowed_positions(scores):
     attention = scores.masked_fill(~mask, torch.finfo(torch.float32).min).softmax(-1) * mask
     probs = torch.tensor([[0.5, 0.5]])
     for base in ([1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.5, 0.5, 0.0]):
-        loss = adversary_loss(probs, attention, probs, torch.tensor([base]), mask, lambda_=1.0)
+        loss = compute_adversary_loss(probs, attention, probs, torch.tensor([base]), mask, lambda_=1.0)
         (slope,) = torch.autograd.grad(loss, scores, retain_graph=True)
         assert loss.isfinite() and slope.isfinite().all() and slope[0, 2] == 0
 
@@ -59,7 +59,7 @@ def test_gradients_are_finite_at_masked_and_underflowed_positions(scores):
 def test_what_is_masked_does_not_count():
     probs, attention, base_probs, base, mask = batch()
     attention[1, 2], base[1, 2] = 0.9, 0.1  # no weight that a model would give
-    assert adversary_loss(probs, attention, base_probs, base, mask, lambda_=0.1) == adversary_loss(
+    assert compute_adversary_loss(probs, attention, base_probs, base, mask, lambda_=0.1) == compute_adversary_loss(
         *batch(), lambda_=0.1
     )
 
@@ -71,6 +71,6 @@ def test_the_gradient_against_finite_differences():
     attention[1, 2] = 0.3
 
     def loss(probs, attention):
-        return adversary_loss(probs, attention, base_probs, base, mask, lambda_=0.3)
+        return compute_adversary_loss(probs, attention, base_probs, base, mask, lambda_=0.3)
 
     assert torch.autograd.gradcheck(loss, (probs.requires_grad_(), attention.requires_grad_()))

@@ -1,13 +1,13 @@
-"""Training against attention to named tokens: the penalty by hand, and what it does to small models."""
+"""The test ``deception``: the penalty by hand, and its effect on small models."""
 
 import json
 import math
 import random
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from datasets import Dataset, DatasetDict
@@ -25,25 +25,26 @@ from hf_attnprobe import (
     train_classifier,
 )
 from hf_attnprobe.inference.encoding import Text
-from hf_attnprobe.retraining import deception as deceiving
+from hf_attnprobe.retraining import get_retraining_readings, select_retraining_tests
 from hf_attnprobe.retraining.deception import (
-    conclusion,
-    deceive,
-    deception_data,
-    deception_penalty,
-    impermissible_ids,
-    overall,
-    read_rows,
-    what_became,
-    without_others,
+    compute_deception_penalty,
+    delete_other_words,
+    find_word_ids,
+    select_readout_rows,
 )
-from hf_attnprobe.retraining.options import DeceptionOptions
+from hf_attnprobe.retraining.options import RetrainOptions
+from hf_attnprobe.retraining.report import read_retraining
+from hf_attnprobe.retraining.run import retrain
+from hf_attnprobe.retraining.verdict import DECEIVED, grade_retraining
 from hf_attnprobe.statistics.scores import compare_scores
+from hf_attnprobe.statistics.summary import summarize
+from hf_attnprobe.statistics.verdicts import RULES
 from hf_attnprobe.training.options import TrainingOptions
 from hf_attnprobe.training.run import fine_tune
 from tests.helpers import tiny_models
 from tests.helpers.error_messages import refused
 from tests.helpers.page_reader import Reader
+from tests.helpers.synthetic_rows import make_rows
 
 
 FILLERS = ["the", "film", "a", "plot", "was", "seen", "by", "many", "and", "some", "of", "them"]
@@ -65,10 +66,27 @@ def texts(n, seed):
     return Dataset.from_dict(rows | {"example_id": list(range(n))})
 
 
-def deceived_into(folder, model, data, tokens=NAMED, **options):
-    """Trains a model against attention to tokens, and what is said of it."""
-    given = DeceptionOptions(**options)
-    return deceive(model, data, tokens, output_dir=folder, options=given, progress=False)
+def run_deception(folder, model, data, words=NAMED, seed=0, **options):
+    """Runs the test deception and returns its report."""
+    return retrain(
+        model,
+        data,
+        {"deception": {"words": words, **options}},
+        output_dir=folder,
+        options=RetrainOptions(seed=seed),
+        progress=False,
+    )
+
+
+def means_of(report):
+    """The statistics over all texts, by name."""
+    return {s.statistic: s for s in report.statistics if s.group == "all"}
+
+
+def accuracy_of(report):
+    """Accuracy by model."""
+    scores = report.scores["deception"]
+    return {s.model: s.value for s in scores if s.metric == "accuracy"}
 
 
 @pytest.fixture(scope="module")
@@ -121,8 +139,8 @@ def tuned(bert, data, once):
 
 @pytest.fixture(scope="module")
 def deceived(classifier, folder, tmp_path_factory):
-    output_dir = tmp_path_factory.mktemp("deceived") / "model"
-    return deceived_into(output_dir, classifier, folder), output_dir
+    output_dir = tmp_path_factory.mktemp("deceived") / "out"
+    return run_deception(output_dir, classifier, folder), output_dir
 
 
 def test_the_penalty_by_hand():
@@ -130,12 +148,14 @@ def test_the_penalty_by_hand():
     attention = torch.tensor([first, second])
     named = torch.tensor([[True, False, False], [False, False, False]])
     costs = -math.log(0.5), -math.log(0.1)
-    assert deception_penalty(attention, named).tolist() == pytest.approx([sum(costs) / 2, 0.0])
-    largest = deception_penalty(attention, named, over_heads="max")
+    assert compute_deception_penalty(attention, named).tolist() == pytest.approx(
+        [sum(costs) / 2, 0.0]
+    )
+    largest = compute_deception_penalty(attention, named, over_heads="max")
     assert largest.tolist() == pytest.approx([costs[1], 0.0])
     # A dropout of weights is no attention elsewhere.
-    dropped = deception_penalty(attention[:1, :1] / 0.9, named[:1])
-    torch.testing.assert_close(dropped, deception_penalty(attention[:1, :1], named[:1]))
+    dropped = compute_deception_penalty(attention[:1, :1] / 0.9, named[:1])
+    torch.testing.assert_close(dropped, compute_deception_penalty(attention[:1, :1], named[:1]))
 
 
 def test_the_penalty_has_a_gradient_where_all_attention_is_on_named_tokens():
@@ -143,14 +163,16 @@ def test_the_penalty_has_a_gradient_where_all_attention_is_on_named_tokens():
         [[[200.0, 0.0, 0.0]], [[1.0, 2.0, 3.0]], [[0.0, 0.0, 0.0]]], requires_grad=True
     )
     named = torch.tensor([[True, False, False], [True, True, True], [False, False, False]])
-    penalty = deception_penalty(scores.softmax(-1), named)
+    penalty = compute_deception_penalty(scores.softmax(-1), named)
     assert penalty.isfinite().all() and penalty[0] > 20
     (slope,) = torch.autograd.grad(penalty.sum(), scores)
     assert slope.isfinite().all() and (slope[2] == 0).all()
     nearly = torch.tensor(
         [[[17.0, 0.0, 0.0]]], requires_grad=True
     )  # 1 − mass is below a float's step there
-    (slope,) = torch.autograd.grad(deception_penalty(nearly.softmax(-1), named[:1]).sum(), nearly)
+    (slope,) = torch.autograd.grad(
+        compute_deception_penalty(nearly.softmax(-1), named[:1]).sum(), nearly
+    )
     assert slope[0, 0, 0] == pytest.approx(1.0, abs=1e-3)
 
 
@@ -160,7 +182,7 @@ def test_rows_that_predictions_are_read_from(bert):
     ids = torch.tensor([[2, 5, 6, 7, 3], [2, 5, 3, 0, 0]])
     mask = (ids > 0).long()
     attentions = model(ids, mask, output_attentions=True).attentions
-    rows = read_rows(model.config, attentions, mask)
+    rows = select_readout_rows(model.config, attentions, mask)
     torch.testing.assert_close(rows, torch.cat([a[:, :, 0] for a in attentions], dim=1))
     torch.manual_seed(0)
     sizes = {"n_embd": 16, "n_layer": 2, "n_head": 2, "vocab_size": 9, "pad_token_id": 0}
@@ -168,40 +190,41 @@ def test_rows_that_predictions_are_read_from(bert):
     model = GPT2ForSequenceClassification(config).eval()
     attentions = model(ids, attention_mask=mask, output_attentions=True).attentions
     expected = [torch.cat([a[row, :, last] for a in attentions]) for row, last in ((0, 4), (1, 2))]
-    torch.testing.assert_close(read_rows(config, attentions, mask), torch.stack(expected))
+    torch.testing.assert_close(select_readout_rows(config, attentions, mask), torch.stack(expected))
 
 
 def test_mass_goes_and_accuracy_stays(deceived, data):
-    found, output_dir = deceived
-    before, after = (found.masses[name].value for name in ("before", "after"))
-    scores = {s.model: s.value for s in found.scores if s.metric == "accuracy"}
-    assert before > 0.3 and after < 0.05 and scores["before"] > 0.9 and scores["after"] > 0.9
-    assert found.n == found.n_named == 60
+    report, output_dir = deceived
+    means, accuracy = means_of(report), accuracy_of(report)
+    assert means["before_mass"].mean > 0.3 and means["after_mass"].mean < 0.05
+    assert accuracy["base"] > 0.9 and accuracy[DECEIVED] > 0.9
+    assert report.n == means["word_share"].n == 60
     share = sum(1 / len(text.split()) for text in data["test"]["text"][:]) / 60
-    assert found.masses["tokens"].value == pytest.approx(share)
-    record = json.loads((output_dir / "training.json").read_text())
-    told = {"deceives_on": NAMED, "weight": 1.0, "learning_rate": 1e-2}
-    assert record.items() >= told.items()
-    kept = json.loads((output_dir / "deception.json").read_text())
-    assert kept["masses"]["after"]["value"] == after
+    assert means["word_share"].mean == pytest.approx(share)
+    record = json.loads((output_dir / "deception" / "training.json").read_text())
+    expected = {"deceives_on": NAMED, "weight": 1.0, "learning_rate": 1e-2}
+    assert record.items() >= expected.items()
+    assert read_retraining(output_dir).statistics == report.statistics
 
 
 def test_what_is_reported_is_what_the_models_do(deceived, classifier, data):
-    """Text by text, from the checkpoints' own forward passes: mass, accuracy, and what deletions do.
+    """Text by text, from the checkpoints' own forward passes: mass, accuracy, and output changes.
 
-    Of the control all ways to delete one other token: five draws lie between them, and about their mean on average.
+    For the control, all deletions of one other word: five draws lie between them, and near their mean on average.
     """
-    found, output_dir = deceived
-    for when, place in (("before", classifier), ("after", output_dir)):
-        model = AutoModelForSequenceClassification.from_pretrained(place).double()
-        tokenizer = AutoTokenizer.from_pretrained(place)
-        masses, moved, means, extremes, hits = [], [], [], [], 0
+    report, output_dir = deceived
+    means = means_of(report)
+    models = (("before", "base", classifier), ("after", DECEIVED, output_dir / "deception"))
+    for time, name, path in models:
+        model = AutoModelForSequenceClassification.from_pretrained(path).double()
+        tokenizer = AutoTokenizer.from_pretrained(path)
+        masses, changes, control_means, extremes, hits = [], [], [], [], 0
         for text, label in zip(data["test"]["text"][:], data["test"]["label"][:], strict=True):
             words = text.split()
             outputs = model(**tokenizer(text, return_tensors="pt"), output_attentions=True)
             probability = outputs.logits.softmax(-1)[0, 1]
 
-            def moves(words, model=model, tokenizer=tokenizer, before=probability):
+            def change(words, model=model, tokenizer=tokenizer, before=probability):
                 inputs = tokenizer(" ".join(words), return_tensors="pt")
                 return abs(model(**inputs).logits.softmax(-1)[0, 1] - before).item()
 
@@ -209,105 +232,96 @@ def test_what_is_reported_is_what_the_models_do(deceived, classifier, data):
             weights = outputs.attentions[0][0, 0, 0, 1:-1].tolist()
             at_named = [w for w, word in zip(weights, words, strict=True) if word in NAMED]
             masses.append(sum(at_named))
-            moved.append(moves([word for word in words if word not in NAMED]))
+            changes.append(change([word for word in words if word not in NAMED]))
             others = [k for k, word in enumerate(words) if word not in NAMED]
-            of_others = [moves(words[:k] + words[k + 1 :]) for k in others]
-            means.append(np.mean(of_others))
+            of_others = [change(words[:k] + words[k + 1 :]) for k in others]
+            control_means.append(np.mean(of_others))
             extremes.append((min(of_others), max(of_others)))
-        assert found.masses[when].value == pytest.approx(np.mean(masses), abs=1e-6)
-        (accuracy,) = (s.value for s in found.scores if (s.model, s.metric) == (when, "accuracy"))
-        assert accuracy == pytest.approx(hits / 60)
-        assert found.moved[when].value == pytest.approx(np.mean(moved), abs=1e-6)
+        assert means[f"{time}_mass"].mean == pytest.approx(np.mean(masses), abs=1e-6)
+        assert accuracy_of(report)[name] == pytest.approx(hits / 60)
+        assert means[f"{time}_word_tvd"].mean == pytest.approx(np.mean(changes), abs=1e-6)
         low, high = np.mean(extremes, axis=0)
-        assert low < found.control[when].value < high
-        assert found.control[when].value == pytest.approx(np.mean(means), rel=0.25)
-    assert "Hiding: yes. The model uses the impermissible tokens" in conclusion(found)
-    assert "Attention does not show" in conclusion(found)
+        control = means[f"{time}_control_tvd"].mean
+        assert low < control < high and control == pytest.approx(np.mean(control_means), rel=0.25)
+    (sentence,) = report.verdict.sentences()
+    assert "Hiding: yes. The model uses the impermissible tokens" in sentence
+    assert "Attention does not show" in sentence
 
 
 USES = [
     ({"named": 0.0}, {"named": 0.0}, "cannot say", "None of the test texts"),
     ({"control": np.nan}, {"control": np.nan}, "cannot say", "no control"),
-    ({"moved": 0.01}, {}, "no", "There was nothing to hide"),
+    ({"change": 0.01}, {}, "no", "There was nothing to hide"),
     ({}, {"mass": 0.01}, "yes", "The model uses"),
-    # What deleting any words does is no use of these: the conclusion was "uses".
+    # Deleting any words has this effect, so it does not show a use of the named ones.
     ({}, {"mass": 0.01, "control": 0.3}, "no", "The model hardly uses"),
     ({"control": 0.3}, {"mass": 0.01}, "no", "nothing to hide"),
     ({}, {"mass": 0.01, "control": 0.25}, "cannot say", "may or may not use"),
     ({}, {"mass": 0.4}, "no", "still shows"),
     ({}, {"mass": 0.25}, "cannot say", "may or may not show"),
-    ({}, {"mass": 0.01, "right": 0.6}, "no", "The score is not kept"),
-    ({}, {"mass": 0.01, "right": 0.78}, "cannot say", "not told to be kept"),
+    ({}, {"mass": 0.01, "right": 0.6}, "no", RULES["loss"].if_yes.capitalize()),
+    ({}, {"mass": 0.01, "right": 0.78}, "cannot say", RULES["loss"].if_open.capitalize()),
 ]
 
 
-@dataclass
-class Measured:
-    """What is measured of the test texts, each [texts]."""
-
-    labels: np.ndarray
-    probs: np.ndarray
-    named: np.ndarray
-    mean_mass: np.ndarray
-    largest_mass: np.ndarray
-    moved: np.ndarray
-    control: np.ndarray
-
-
-def deception_of(before, after, *, seed, **told):
-    """The result from two measurements, scored as all models are that stand beside others."""
-    probs = {"before": before.probs, "after": after.probs}
-    scores = compare_scores(before.labels.astype(int), probs, reference="before", seed=seed)
-    statistics = {
-        f"{when}_{name}": torch.from_numpy(values)
-        for when, measured in (("before", before), ("after", after))
-        for name, values in vars(measured).items()
-    }
-    return deceiving.deception_of(statistics, scores, **told)
-
-
-def measured(n, *, named=0.1, mass=0.5, moved=0.3, control=0.0, right=0.8):
-    """Measurements of n texts, with noise of .01 on what is measured."""
+def measurements(n, *, named=0.1, mass=0.5, change=0.3, control=0.0, right=0.8):
+    """Labels, probabilities and statistics of n texts, with noise of .01."""
     rng = np.random.default_rng(0)
     labels = np.arange(n) % 2
     positive = np.where(np.arange(n) < right * n, labels, 1 - labels) * 0.8 + 0.1
-    share, mass, moved, control = (
+    mass, change, control = (
         np.full(n, value) + (rng.normal(0, 0.01, n) if value else 0)
-        for value in (named, mass, moved, control)
+        for value in (mass, change, control)
     )
+    control[::7] = np.nan
     if not named:
-        share = np.zeros(n)
+        mass, change, control = (np.full(n, np.nan) for _ in range(3))
     probs = np.stack([1 - positive, positive], axis=1)
-    return Measured(labels.astype(float), probs, share, mass, mass, moved, control)
+    change = np.where(np.isnan(control), np.nan, change)
+    return labels, probs, {"mass": mass, "word_tvd": change, "control_tvd": control}
 
 
-TOLD = {"model": "m", "dataset": "d", "tokens": ("a",), "weight": 1.0}
-TOLD |= {"over_heads": "mean", "layers": "last"}
+def verdict_of(before, after):
+    """The finding about two measurements."""
+    statistics = {
+        f"{time}_{name}": values
+        for time, (_, _, measured) in (("before", before), ("after", after))
+        for name, values in measured.items()
+    }
+    statistics["hidden_mass"] = statistics["before_mass"] / 2 - statistics["after_mass"]
+    for time in ("before", "after"):
+        statistics[f"{time}_use"] = (
+            statistics[f"{time}_word_tvd"] - statistics[f"{time}_control_tvd"]
+        )
+    values = {("deception", name): numbers for name, numbers in statistics.items()}
+    rows = make_rows(values, ids=range(len(before[0])))
+    scores = compare_scores(
+        before[0], {"base": before[1], DECEIVED: after[1]}, reference="base", seed=0
+    )
+    found = summarize(rows, [], get_retraining_readings())
+    return grade_retraining(found, {"deception": scores})
 
 
-def test_what_is_said_of_use_goes_by_the_control():
-    for before, after, answer, said in USES:
-        measures = measured(200, **before), measured(200, **before | after)
-        for one in measures:
-            one.control[::7] = np.nan
-        found = deception_of(*measures, seed=0, **TOLD)
-        check_beyond(found, *measures)
-        sentence = conclusion(found)
-        assert sentence.startswith(f"Hiding: {answer}.") and said in sentence
-        assert "nan" not in sentence and deception_data(found)["verdict"] == sentence
-    few = conclusion(deception_of(measured(20), measured(20, mass=0.01), seed=0, **TOLD))
+def test_the_answer_depends_on_the_control():
+    for before, after, answer, words in USES:
+        verdict = verdict_of(measurements(200, **before), measurements(200, **before | after))
+        sentence = verdict.sentence("hiding")
+        assert sentence.startswith(f"Hiding: {answer}.") and words in sentence
+        assert "nan" not in sentence
+    few = verdict_of(measurements(20), measurements(20, mass=0.01)).sentence("hiding")
     assert few.startswith("Hiding: cannot say.") and "30 texts" in few
 
 
-def check_beyond(found, *measures):
-    """What a deletion moves beyond its control, in plain pandas, of texts that have both."""
-    is_named = measures[0].named > 0
-    for when, one in zip(("before", "after"), measures, strict=True):
-        beyond = pd.Series((one.moved - one.control)[is_named])
-        assert found.beyond[when].value == pytest.approx(beyond.mean(), nan_ok=True)
-        assert found.beyond[when].n == beyond.count() == found.n_controlled
-        difference = found.moved[when].value - found.control[when].value  # of the same texts
-        assert difference == pytest.approx(found.beyond[when].value, nan_ok=True)
+def test_statistics_are_means_over_the_texts_that_have_them(deceived):
+    """The use of words is the output change beyond its control, in plain pandas."""
+    report, _ = deceived
+    wide, means = report.wide_frame(), means_of(report)
+    for time in ("before", "after"):
+        use = (wide[f"{time}_word_tvd"] - wide[f"{time}_control_tvd"]).dropna()
+        assert means[f"{time}_use"].mean == pytest.approx(use.mean())
+        assert means[f"{time}_use"].n == len(use)
+    hidden = wide.before_mass / 2 - wide.after_mass
+    assert means["hidden_mass"].mean == pytest.approx(hidden.mean())
 
 
 def test_the_control_deletes_as_many_other_tokens():
@@ -317,7 +331,7 @@ def test_the_control_deletes_as_many_other_tokens():
     def deleted(ids, special, named, example_id=0, draw=0):
         inputs = {"input_ids": ids, "special_tokens_mask": special}
         text = Text(example_id, 0, inputs)
-        left = without_others(text, named, seed=0, draw=draw)
+        left = delete_other_words(text, named, seed=0, draw=draw)
         assert [k for k in ids if k in left] == left  # in their order
         return sorted(set(ids) - set(left))
 
@@ -335,19 +349,46 @@ def test_the_control_deletes_as_many_other_tokens():
 
 
 def test_a_text_with_fewer_others_has_no_control(classifier, data, tmp_path):
-    """Texts of named tokens alone count in the mass, and in no move; without weight nothing moves."""
+    """Texts of named words alone count in the mass, but not in the output changes; weight 0 changes nothing."""
     test = [("dull poor film", 0), ("superb witty", 1), ("the film was witty and superb", 1)] * 20
     test = [{"text": text, "label": label} for text, label in test]
     splits = DatasetDict(data | {"test": Dataset.from_list(test)})
-    found = deceived_into(tmp_path / "m", classifier, splits, weight=0.0, epochs=1)
-    assert (found.n, found.n_named, found.n_controlled) == (60, 60, 20)
-    assert found.moved["before"].n == found.control["after"].n == 20
-    assert found.masses["after"].value > 0.3
+    means = means_of(run_deception(tmp_path / "m", classifier, splits, weight=0.0, epochs=1))
+    assert (means["word_share"].n, means["after_mass"].n) == (60, 60)
+    assert means["before_word_tvd"].n == means["after_control_tvd"].n == 20
+    assert means["after_mass"].mean > 0.3
+
+
+def test_test_texts_without_the_words_give_no_answer(classifier, data, tmp_path):
+    test = [{"text": f"the film was seen by {k}", "label": k % 2} for k in range(40)]
+    splits = DatasetDict(data | {"test": Dataset.from_list(test)})
+    report = run_deception(tmp_path / "m", classifier, splits, epochs=1)
+    (sentence,) = report.verdict.sentences()
+    assert sentence.startswith("Hiding: cannot say. None of the test texts")
+    assert "nan" not in report.to_markdown() and "None of the test texts" in report.to_html()
 
 
 @pytest.mark.slow
 def test_reproducible(deceived, classifier, folder, tmp_path):
-    assert deceived_into(tmp_path / "m", classifier, folder) == deceived[0]
+    again = run_deception(tmp_path / "m", classifier, folder)
+    assert again.statistics == deceived[0].statistics and again.scores == deceived[0].scores
+
+
+def test_the_same_again_trains_nothing(deceived, classifier, folder, copy_of, monkeypatch):
+    copy = copy_of(deceived[1])
+    monkeypatch.setattr("transformers.Trainer.train", lambda *args, **kw: pytest.fail("trained"))
+    assert run_deception(copy, classifier, folder).statistics == deceived[0].statistics
+    with pytest.raises(AttnProbeError, match="holds a training with weight 1.0, not 0.1"):
+        run_deception(copy, classifier, folder, weight=0.1)
+
+
+def test_it_runs_with_the_other_tests(deceived, classifier, folder, tmp_path):
+    """The numbers are the same, and the base model is not changed by its further training."""
+    tests = {"uniform": {}, "deception": {"words": NAMED}}
+    report = retrain(classifier, folder, tests, output_dir=tmp_path / "m", progress=False)
+    assert {s.test for s in report.statistics} == {"uniform", "deception"}
+    expected = means_of(deceived[0])
+    assert {name: means_of(report)[name] for name in expected} == expected
 
 
 @pytest.mark.slow
@@ -355,13 +396,14 @@ def test_reproducible(deceived, classifier, folder, tmp_path):
 def test_a_transformer_too(pooled, tuned, folder, tmp_path):
     over_heads, layers = pooled
     options = {"over_heads": over_heads, "layers": layers, "epochs": 12, "learning_rate": 2e-3}
-    found = deceived_into(tmp_path / "m", tuned, folder, **options)
-    scores = {s.model: s.value for s in found.scores if s.metric == "accuracy"}
-    before, after = (found.masses[f"largest {name}"].value for name in ("before", "after"))
-    assert scores["before"] > 0.9 and scores["after"] > 0.9
+    report = run_deception(tmp_path / "m", tuned, folder, **options)
+    means, accuracy = means_of(report), accuracy_of(report)
+    before, after = (means[f"{time}_largest_mass"].mean for time in ("before", "after"))
+    assert accuracy["base"] > 0.9 and accuracy[DECEIVED] > 0.9
     assert before > 0.2 and after < before / 3
-    model = AutoModelForSequenceClassification.from_pretrained(tmp_path / "m")
+    model = AutoModelForSequenceClassification.from_pretrained(tmp_path / "m" / "deception")
     assert model.config.model_type == "bert"
+    assert run_deception(tmp_path / "m", tuned, folder, **options).statistics == report.statistics
 
 
 def test_bad_input(classifier, bert, make_checkpoint, folder, copy_of, tmp_path):
@@ -371,29 +413,33 @@ def test_bad_input(classifier, bert, make_checkpoint, folder, copy_of, tmp_path)
     tokenizer.save_pretrained(no_padding)
     uniform = make_checkpoint("mlp", "uniform")
     for model, options, message in (
-        (classifier, {"tokens": ["zebra"]}, "'zebra' is <unk>"),
+        (classifier, {"words": ["zebra"]}, "'zebra' is <unk>"),
+        (classifier, {"words": None}, "needs the words that the model should learn to hide"),
         (classifier, {"weight": -1.0}, "weight must be at least 0"),
         (classifier, {"over_heads": "sum"}, "mean or max for over_heads, got 'sum'"),
         (classifier, {"epochs": 0}, "epochs must be at least 1"),
         (no_padding, {"epochs": 1}, "expected a tokenizer with a padding token"),
-        (uniform, {"tokens": ["film"]}, "expected one level of trained attention"),
+        (uniform, {"words": ["film"]}, "needs a model with one level of trained attention"),
     ):
         with pytest.raises(AttnProbeError, match=message):
-            deceived_into(tmp_path / "m", model, folder, **options)
+            run_deception(tmp_path / "m", model, folder, **options)
     assert not (tmp_path / "m").exists()
     tokenizer = AutoTokenizer.from_pretrained(classifier)
-    found = impermissible_ids(tokenizer, ["witty", "dull"]).tolist()
+    found = find_word_ids(tokenizer, ["witty", "dull"]).tolist()
     assert found == sorted(tokenizer.convert_tokens_to_ids(["witty", "dull"]))
-    for wrong in (["nowhere"], ["the film"], [""], [], "dull"):
-        refused("expected", impermissible_ids, tokenizer, wrong)
+    for wrong in (["nowhere"], ["the film"], [""]):
+        refused("must be a single token", find_word_ids, tokenizer, wrong)
+    for tests in ("deception", {"deception": {"words": []}}):
+        refused("deception needs the words", select_retraining_tests, tests)
+    assert "deception" not in select_retraining_tests(None)
 
 
-def test_the_model_is_not_written_over(classifier, folder, copy_of):
+def test_the_model_is_not_overwritten(classifier, folder, copy_of):
     own = copy_of(classifier)
     before = {f.name: f.read_bytes() for f in own.iterdir()}
-    with pytest.raises(AttnProbeError, match="another folder than the model's own"):
-        deceived_into(own.parent / "." / own.name, own, folder, epochs=1)
-    refused("another folder than the model's own", fine_tune, own, [], output_dir=own)
+    with pytest.raises(AttnProbeError, match="holds other files"):
+        run_deception(Path(own.parent / "." / own.name), own, folder, epochs=1)
+    refused("is the folder of the model itself", fine_tune, own, [], output_dir=own)
     assert {f.name: f.read_bytes() for f in own.iterdir()} == before
 
 
@@ -412,27 +458,30 @@ def test_a_decoder_without_a_padding_token_takes_the_tokenizers(bert, data, tmp_
 
 
 def test_from_the_command_line(cli, classifier, folder, tmp_path):
-    command = ["deceive", "--model", classifier, "--dataset", folder, "--tokens", "dull", "witty"]
-    done = cli(*command, "--epochs", 1, "--output-dir", tmp_path / "m", "--json")
+    command = ["retrain", "--model", classifier, "--dataset", folder, "--tests", "deception"]
+    command += ["--set", "deception.words=dull,witty", "deception.epochs=1"]
+    done = cli(*command, "--output-dir", tmp_path / "m", "--json")
     found = json.loads(done.out)
-    assert done.code == 0 and found["tokens"] == ["dull", "witty"]
-    assert 0 < found["n_named"] < found["n"]
+    assert done.code == 0 and found["provenance"]["deception"]["words"] == ["dull", "witty"]
+    (share,) = (
+        s for s in found["statistics"] if s["statistic"] == "word_share" and s["group"] == "all"
+    )
+    assert 0 < share["n"] < found["n"]
 
 
-def test_every_form_answers_and_holds_the_numbers(deceived):
-    deception, folder = deceived
+def test_every_format_contains_the_answer_and_the_numbers(deceived):
+    report, folder = deceived
     page, text = (folder / "report.html").read_text(), (folder / "report.md").read_text()
-    assert page == deception.to_html() and text == deception.to_markdown()
-    scores = [s.value for s in deception.scores if s.metric == "accuracy"]
-    numbers = [
-        *scores,
-        *(e.value for e in [*deception.masses.values(), *deception.beyond.values()]),
-    ]
-    for form in (Reader(page).words, text, str(deception)):
-        said = " ".join(form.split())
-        assert f"{overall(deception)}" in said.lower() and what_became(deception) in said
-        assert "on attention to dull, poor, superb, witty" in said
+    assert page == report.to_html() and text == report.to_markdown()
+    finding, means = report.verdict.hiding, means_of(report)
+    names = ("mass", "largest_mass", "word_tvd", "control_tvd", "use")
+    numbers = [means[f"{time}_{name}"].mean for time in ("before", "after") for name in names]
+    numbers += accuracy_of(report).values()
+    for form in (Reader(page).words, text, report.to_text(verbose=True)):
+        words = " ".join(form.split())
+        assert f"{finding.answer}" in words.lower() and finding.sentence in words
+        assert "on attention to dull, poor, superb, witty" in words
         for value in numbers:
-            assert f"{value:z.3f}" in said or f"{value:.1%}" in said
-    evil = replace(deception, model="<b>bold</b>")
+            assert f"{value:z.3f}" in words
+    evil = replace(report, model="<b>bold</b>")
     assert "<b>" not in evil.to_html() and "&lt;b>bold" in evil.to_markdown()

@@ -11,17 +11,17 @@ import pytest
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from hf_attnprobe import AttentionClassifierConfig, AttnProbeError, train_classifier
-from hf_attnprobe.cli.flags import asked as asked_by_flags
-from hf_attnprobe.cli.verbs import build_parser
+from hf_attnprobe.cli.commands import build_parser
+from hf_attnprobe.cli.flags import parse_test_selection as asked_by_flags
 from hf_attnprobe.data.examples import load_splits
-from hf_attnprobe.inference.outputs import predict, read_outputs, to_guide
-from hf_attnprobe.retraining import asked_retrainings
-from hf_attnprobe.retraining.base_model import load_base
-from hf_attnprobe.retraining.options import KINDS, Adversary, RetrainOptions, Seeds
-from hf_attnprobe.retraining.report import command as retraining_command
-from hf_attnprobe.retraining.report import from_json, read_retraining
+from hf_attnprobe.inference.outputs import make_guide, predict, read_outputs
+from hf_attnprobe.retraining import select_retraining_tests
+from hf_attnprobe.retraining.base_model import load_base_model
+from hf_attnprobe.retraining.options import OPTIONS_BY_TEST, Adversary, RetrainOptions, Seeds
+from hf_attnprobe.retraining.report import format_command as retraining_command
+from hf_attnprobe.retraining.report import read_retraining, report_from_json
 from hf_attnprobe.retraining.run import retrain
-from hf_attnprobe.retraining.verdict import points_of, to_json
+from hf_attnprobe.retraining.verdict import compute_points, report_to_json
 from hf_attnprobe.statistics.verdicts import RULES
 from hf_attnprobe.storage.rows import read_rows
 from hf_attnprobe.training.options import TrainingOptions
@@ -77,7 +77,7 @@ def test_the_short_verdict_and_its_table_are_the_reports_numbers(report):
     asked = [line for line in lines if re.match(r"(Is|Can|Do) ", line)]
     assert len(graded) == 3
     for found, line in zip(graded, asked, strict=True):
-        begin, question = line.split("  ")[0], found.graded_by.question
+        begin, question = line.split("  ")[0], found.rule_with_thresholds.question
         assert question.startswith(begin) and question.removeprefix(begin).strip() in lines
         assert re.match(rf"  +{found.answer}  *\S", line.removeprefix(begin))
         assert f" {found.value:z.3f}" in line
@@ -102,11 +102,11 @@ def test_every_model_is_an_ordinary_checkpoint(folder, report):
 def test_the_adversary_guides_that_is_nearest_to_the_papers(folder):
     """λ = .002 in our scale: .001 here, not .05. Its weights, read again, are those that the model was trained with."""
     from_folder = AutoModelForSequenceClassification.from_pretrained
-    tokenizer = load_base(folder / "seeds" / "1").tokenizer
+    tokenizer = load_base_model(folder / "seeds" / "1").tokenizer
     data = json.loads((folder / "summary.json").read_text())["dataset"].removesuffix(" (test)")
     examples = load_splits(data)["test"]
     adversary = from_folder(folder / "adversary" / "lambda-0.001")
-    guide = to_guide(read_outputs(adversary, tokenizer, examples))
+    guide = make_guide(read_outputs(adversary, tokenizer, examples))
     guided = from_folder(folder / "diagnostic_mlp" / "adversary-lambda-0.001")
     found = predict(guided, tokenizer, examples, guide=guide).argmax(-1)
     rows = read_retraining(folder).wide_frame().sort_index()
@@ -115,7 +115,7 @@ def test_the_adversary_guides_that_is_nearest_to_the_papers(folder):
 
 def test_every_mean_can_be_recomputed_from_the_rows(folder, report):
     rows = read_rows(folder / "rows")
-    assert list(rows.columns) == ["test", "statistic", "example_id", "layer", "head", "value"]
+    assert {*rows.columns} == {"test", "statistic", "example_id", "layer", "head", "value"}
     for s in report.statistics:
         if s.group == "all":
             values = rows[(rows.test == s.test) & (rows.statistic == s.statistic)].value
@@ -126,21 +126,21 @@ def test_every_mean_can_be_recomputed_from_the_rows(folder, report):
 
 
 def test_the_curve_has_what_it_is_compared_with(report):
-    points = {p.name: p for p in points_of(report.statistics, report.scores) if p.name}
+    points = {p.name: p for p in compute_points(report.statistics, report.scores) if p.name}
     means = {s.statistic: s.mean for s in report.statistics if s.group == "all"}
     assert points["adversary λ 0.05"].jsd.value == means["adversary_jsd@0.05"]
     assert points["another seed"].tvd.value == means["seed_tvd"]
     assert points["trained with uniform attention"].jsd.value == means["uniform_model_jsd"]
-    frontier, search = points["exactly, within 0.05"], points["search within 0.05"]
-    assert frontier.moved == "≤ 0.05"
+    frontier, search = points["exact frontier, ε 0.05"], points["search, ε 0.05"]
+    assert frontier.displayed_change == "≤ 0.05"
     assert search.jsd.value <= frontier.jsd.value + 1e-9
     farthest = max(p.jsd.value for p in points.values())
-    assert points["no weights at all are farther"].jsd.value >= farthest - 1e-9
+    assert points["largest possible JSD"].jsd.value >= farthest - 1e-9
 
 
 def test_json_and_back(folder, report, cli):
     data = json.loads((folder / "summary.json").read_text())
-    assert to_json(from_json(data)) == data == to_json(report)
+    assert report_to_json(report_from_json(data)) == data == report_to_json(report)
     assert data["verdict"] == report.verdict.sentences()
     assert cli("report", folder).out == f"{report}\n"
 
@@ -161,7 +161,7 @@ def test_the_same_again_trains_nothing(
     command += ["--set", "seeds.n_seeds=2", "adversary.lambdas=0.05,0.001", "adversary.epochs=3"]
     done = cli(*command, "--json")
     assert done.code == 0, done.err
-    assert json.loads(done.out) == to_json(report) and models_in(folder) == before
+    assert json.loads(done.out) == report_to_json(report) and models_in(folder) == before
 
 
 @pytest.mark.slow
@@ -215,7 +215,7 @@ def test_what_cannot_be_trained_again(
             ASKED,
             "has uniform attention",
         ),
-        (base, no_test, "out", ASKED, "there are no test texts"),
+        (base, no_test, "out", ASKED, "the split test is missing"),
         (base, colours, "out", ASKED, "with the classes negative, positive, got green, red"),
         (base, reviews_folder, "thesis", ASKED, "holds other files"),
         (
@@ -223,7 +223,7 @@ def test_what_cannot_be_trained_again(
             reviews_folder,
             "out",
             {"adversary": {"lambdas": []}},
-            "lambdas of 0 or more, got none",
+            "lambdas must be finite numbers of at least 0, got none",
         ),
         (base, reviews_folder, "out", {"seeds": {"n_seeds": 0}}, "n_seeds must be at least 1"),
         (
@@ -274,7 +274,7 @@ def test_the_page_holds_every_answer_table_and_the_command(folder, report):
     shown = {"verdict", "limits", "scores", "curve", "statistics", "provenance", "glossary"}
     assert shown | {"penalty_curve", "seeds", "reason"} <= set(seen.ids)
     assert len(seen.ids) == len(set(seen.ids))
-    meanings = seen.words[seen.words.rindex("What the words mean") :]
+    meanings = seen.words[seen.words.rindex("Glossary") :]
     for term in ("λ", "frontier", "guide", "model without context"):
         assert term in meanings
     for said in (
@@ -288,20 +288,20 @@ def test_the_page_holds_every_answer_table_and_the_command(folder, report):
 
 def test_the_page_opens_with_its_answers_and_how_good_the_model_is(report):
     words = Reader(report.to_html()).words
-    opening = words[: words.index("The base is a")]
+    opening = words[: words.index("The base model is a")]
     for found in report.verdict.findings():
-        assert f"{found.graded_by.question}{found.answer}{found.value:z.3f} [" in opening
+        assert f"{found.rule_with_thresholds.question}{found.answer}{found.value:z.3f} [" in opening
     wide = report.wide_frame()
     positive = wide.label.mean()
     assert f"the best constant guess has {2 * positive / (1 + positive):.3f}" in opening
-    assert f"is right in {max(positive, 1 - positive):.1%}" in opening
+    assert f"is correct for {max(positive, 1 - positive):.1%}" in opening
     unlabelled = replace(report, rows=pd.DataFrame())
-    assert "not known without labels" in Reader(unlabelled.to_html()).words
+    assert "the texts have no labels" in Reader(unlabelled.to_html()).words
 
 
 def test_the_command_on_the_page_asks_for_the_same(report):
     words = shlex.split(retraining_command(report))
     asked = vars(build_parser().parse_args(words[1:]))
     assert asked["model"] == report.model
-    chosen = asked_retrainings(asked_by_flags(asked, lambda: KINDS))
-    assert list(chosen) == TESTS and chosen == asked_retrainings(ASKED)
+    chosen = select_retraining_tests(asked_by_flags(asked, lambda: OPTIONS_BY_TEST))
+    assert list(chosen) == TESTS and chosen == select_retraining_tests(ASKED)

@@ -6,14 +6,18 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from hf_attnprobe.retraining import readings
-from hf_attnprobe.retraining.adversary import crossed_choice
-from hf_attnprobe.retraining.verdict import CHOSEN, farther_than_a_seed, verdict
+from hf_attnprobe.retraining import get_retraining_readings
+from hf_attnprobe.retraining.adversary import choose_across_halves
+from hf_attnprobe.retraining.verdict import (
+    CHOSEN_ADVERSARY,
+    grade_retraining,
+    measure_distance_beyond_seed,
+)
 from hf_attnprobe.statistics.estimates import Estimate
 from hf_attnprobe.statistics.grades import Answer
 from hf_attnprobe.statistics.scores import Score
 from hf_attnprobe.statistics.summary import summarize
-from tests.helpers.synthetic_rows import rows_of_texts
+from tests.helpers.synthetic_rows import make_rows
 
 
 YES, NO, CANNOT_SAY = Answer.YES, Answer.NO, Answer.CANNOT_SAY
@@ -36,7 +40,7 @@ def need_of(lost, interval, seeds=(), *, n=1821, base=0.787):
     scores = {"uniform": (f1("base", base), uniform)}
     if seeds:
         scores["seeds"] = seeds_of(seeds, base)
-    return verdict((), scores).need
+    return grade_retraining((), scores).need
 
 
 # --- need -------------------------------------------------------------------------------------------------------
@@ -91,7 +95,7 @@ def test_a_guide_is_judged_beyond_the_spread_of_the_seeds():
             f1("uniform guide", 0.79, 0.01, (0, 0.02), "trained guide"),
         )
         scores = {"diagnostic_mlp": guides} | ({"seeds": seeds_of(seeds)} if seeds else {})
-        found = verdict((), scores).transfer
+        found = grade_retraining((), scores).transfer
         assert found.answer == answer and found.value == pytest.approx(-lost)
         assert "uniform guide 0.790" in found.sentence
         assert ("test seeds" in found.sentence) == (not seeds)
@@ -104,11 +108,11 @@ ELSEWHERE = [
     (0.0, SURE, 0.60, None, YES, "attends far from it ("),
     (0.0, SURE, 0.30, None, NO, "does not attend far"),
     (0.0, SURE, 0.40, None, CANNOT_SAY, "may or may not attend far from it"),
-    (0.004, (-0.018, 0.023), 0.60, None, CANNOT_SAY, "may or may not classify worse than the base"),
+    (0.004, (-0.018, 0.023), 0.60, None, CANNOT_SAY, "may or may not classify worse than the base model"),
     (0.03, (0.021, 0.04), 0.60, None, NO, "classifies worse than the base"),
     # .45 is beyond .40, and yet no farther than another seed went.
-    (0.0, SURE, 0.45, {1: 0.2, 7: 0.5}, NO, "seed (seed 7, JSD 0.45 against"),
-    (0.0, SURE, 0.30, FEW_SEEDS, YES, "attends farther than"),
+    (0.0, SURE, 0.45, {1: 0.2, 7: 0.5}, NO, "seed (seed 7; JSD 0.45 against"),
+    (0.0, SURE, 0.30, FEW_SEEDS, YES, "attends farther from it than"),
     (0.0, SURE, 0.25, FEW_SEEDS, CANNOT_SAY, "may or may not attend farther"),
 ]
 
@@ -118,7 +122,7 @@ ELSEWHERE = [
 
 def rows_of(statistics, n):
     """Rows of a retraining: values [texts] by test and statistic."""
-    return rows_of_texts(statistics, ids=range(n))
+    return make_rows(statistics, ids=range(n))
 
 
 def elsewhere_of(lost, interval, jsd, seeds=None, *, n=200):
@@ -128,10 +132,10 @@ def elsewhere_of(lost, interval, jsd, seeds=None, *, n=200):
     for k, value in (seeds or {}).items():
         values["seeds", f"one_seed_jsd@{k}"] = value + noise[::-1]
     rows = rows_of(values, n)
-    statistics = summarize(rows, [], readings())
-    scores = {"adversary": (f1("base", 0.8), f1(CHOSEN, 0.8 - lost, lost, interval, n=n))}
-    beyond = farther_than_a_seed(rows, statistics)
-    return verdict(statistics, scores, beyond_seed=beyond).elsewhere
+    statistics = summarize(rows, [], get_retraining_readings())
+    scores = {"adversary": (f1("base", 0.8), f1(CHOSEN_ADVERSARY, 0.8 - lost, lost, interval, n=n))}
+    beyond = measure_distance_beyond_seed(rows, statistics)
+    return grade_retraining(statistics, scores, beyond_seed=beyond).elsewhere
 
 
 def test_elsewhere_needs_a_kept_score_and_to_be_farther_than_a_seed():
@@ -156,7 +160,7 @@ def test_the_difference_to_a_seed_is_paired_by_text():
         ("seeds", "one_seed_jsd@10"): text - 0.1,
     }
     rows = rows_of(values, 100).sample(frac=1, random_state=0)  # in any order
-    found = farther_than_a_seed(rows, summarize(rows, [], readings()))
+    found = measure_distance_beyond_seed(rows, summarize(rows, [], get_retraining_readings()))
     wide = rows.pivot_table(index="example_id", columns="statistic", values="value")
     expected = wide["chosen_jsd"] - wide["one_seed_jsd@3"]
     assert found.value == pytest.approx(expected.mean())
@@ -165,14 +169,14 @@ def test_the_difference_to_a_seed_is_paired_by_text():
 
 def test_chance_stands_beside_equal_weights():
     for to_uniform, said in (
-        (0.05, "are 0.05 from the base's, nearer than another seed"),
-        (0.4, "are 0.40 from the base's, no nearer than another seed"),
+        (0.05, "have a JSD of 0.05 from the base model's, less than another seed"),
+        (0.4, "have a JSD of 0.40 from the base model's, no less than another seed"),
         (None, None),
     ):
         values = {("seeds", "seed_jsd"): 0.13, ("seeds", "seed_tvd"): 0.2}
         if to_uniform is not None:
             values["uniform", "uniform_model_jsd"] = to_uniform
-        chance = verdict(summarize(rows_of(values, 40), [], readings()), {}).chance
+        chance = grade_retraining(summarize(rows_of(values, 40), [], get_retraining_readings()), {}).chance
         assert "JSD of 0.13" in chance
         assert said in chance if said else "Equal weights" not in chance
 
@@ -194,7 +198,7 @@ def test_each_half_chooses_the_farthest_that_keeps_f1():
     far, near = np.full(40, 0.6), np.full(40, 0.1)
 
     def choice(adversaries, divergences):
-        return set(crossed_choice(labels, base, adversaries, divergences, tolerance=0.02))
+        return set(choose_across_halves(labels, base, adversaries, divergences, tolerance=0.02))
 
     assert choice([base, base], [near, far]) == {1}
     assert choice([base, bad], [near, far]) == {0}

@@ -18,28 +18,28 @@ from safetensors.torch import load_file
 from hf_attnprobe import AttnProbeError, build_tokenizer
 from hf_attnprobe.cli import main
 from hf_attnprobe.core.options import SavedModel
-from hf_attnprobe.core.serialization import from_plain, plain
+from hf_attnprobe.core.serialization import parse_plain, to_plain
 from hf_attnprobe.data.recipes import RECIPES
-from hf_attnprobe.documents.blocks import written
+from hf_attnprobe.documents.blocks import format_cell
 from hf_attnprobe.retraining.options import TransferOptions
 from hf_attnprobe.retraining.run import transfer
 from hf_attnprobe.statistics.estimates import Estimate
-from hf_attnprobe.statistics.scores import metrics
+from hf_attnprobe.statistics.scores import compute_metrics
 from hf_attnprobe.storage.rows import read_rows
 from hf_attnprobe.studies import paper_tables as results
 from hf_attnprobe.studies import run as study_run
 from hf_attnprobe.studies import steps as steps_module
-from hf_attnprobe.studies.builtin import READY
+from hf_attnprobe.studies.builtin import STUDIES_BY_NAME
 from hf_attnprobe.studies.published import PUBLISHED
 from hf_attnprobe.studies.report import (
-    OVER_TEXTS,
+    INTERVAL_NOTE,
     StudyReport,
-    _differences,
-    as_cell,
+    _describe_differences,
+    make_report_cell,
     read_study_report,
 )
-from hf_attnprobe.studies.run import planned, study
-from hf_attnprobe.studies.steps import Job, Steps, StudyOptions, load_as, name_of
+from hf_attnprobe.studies.run import plan_study, study
+from hf_attnprobe.studies.steps import Job, Steps, StudyOptions, resolve_dataset, name_dataset
 from tests.helpers import tiny_models
 from tests.helpers.child_processes import Writes, in_child
 from tests.helpers.data_folders import write as write_rows
@@ -67,7 +67,7 @@ TINY = """
                 s.add("audit", "audit", at, model=base, **data, tests=tests, **short)
                 s.add("transfer", "transfer", at, model=own, guide=base, **data)
         room = {{"statistic": "epsilon_max_jsd@0.05", "threshold": 0.01, "means": "there is room"}}
-        s.table(
+        s.add_table(
             "Room",
             audit={{
                 "room": room,
@@ -76,7 +76,7 @@ TINY = """
             }},
             transfer={{"lost": {{"score": "transfer/guided/f1", "difference": True}}}},
         )
-        s.table("By length", [12, 25], audit={{"room": "epsilon_max_jsd@0.05"}})
+        s.add_table("By length", [12, 25], audit={{"room": "epsilon_max_jsd@0.05"}})
 """
 
 
@@ -167,7 +167,7 @@ def test_the_numbers_of_a_table_are_those_of_the_rows(folder, summary):
         found = json.loads((folder / "transfer" / f"reviews-{row[1]}" / "summary.json").read_text())
         scores = {(s["model"], s["metric"]): s for s in found["scores"]["transfer"]}
         assert row[5] == scores["guided", "f1"]["lost"]
-    assert "There is room (from 0.01, the whole interval) in 2 of 2" in table["sentences"][0]
+    assert "There is room (whole interval from 0.01 upwards) in 2 of 2" in table["sentences"][0]
 
 
 def test_lengths_divide_the_texts(folder, summary):
@@ -186,16 +186,16 @@ def test_a_guided_model_is_trained_with_the_guides_weights(folder, reviews_folde
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
     from hf_attnprobe.data.examples import load_examples
-    from hf_attnprobe.inference.outputs import predict, read_outputs, to_guide
+    from hf_attnprobe.inference.outputs import make_guide, predict, read_outputs
 
     out = folder / "transfer" / "reviews-bilstm"
     examples = load_examples(reviews_folder, "test")
     tokenizer = AutoTokenizer.from_pretrained(out / "guided")
     guide = AutoModelForSequenceClassification.from_pretrained(folder / "base" / "reviews-bilstm")
     guided = AutoModelForSequenceClassification.from_pretrained(out / "guided")
-    weights = to_guide(read_outputs(guide, tokenizer, examples))
+    weights = make_guide(read_outputs(guide, tokenizer, examples))
     probs = predict(guided, tokenizer, examples, guide=weights)
-    found = metrics(np.asarray(examples["label"][:]), probs.numpy())
+    found = compute_metrics(np.asarray(examples["label"][:]), probs.numpy())
     scores = json.loads((out / "summary.json").read_text())["scores"]["transfer"]
     told = {s["metric"]: s["value"] for s in scores if s["model"] == "guided"}
     assert told == pytest.approx(found)
@@ -212,7 +212,7 @@ def test_the_same_again_does_nothing(folder, flags, summary, monkeypatch, cli, t
     text = (folder / "report.md").read_text()
     assert cli("report", folder).out == f"{read_study_report(folder)}\n"
     assert text.startswith("# A tiny study")
-    assert "step 7 of 7: transfer/reviews-bilstm (transfer), done before" in done.err
+    assert "step 7 of 7: transfer/reviews-bilstm (transfer), already finished" in done.err
 
 
 @pytest.mark.slow
@@ -245,17 +245,17 @@ def test_a_deleted_step_and_what_was_made_of_it_are_done_again(copy_of, folder, 
     done = cli("study", *flags, "--output-dir", copy)
     assert done.code == 0, done.err
     steps = [line for line in done.err.splitlines() if line.startswith("step ")]
-    again = [line.split()[4] for line in steps if "done before" not in line]
+    again = [line.split()[4] for line in steps if "already finished" not in line]
     assert again == ["own/reviews", "transfer/reviews-mlp", "transfer/reviews-bilstm"]
 
 
 def test_quick_says_so(run, file):
     report = run(file, quick=True)
     first = report.to_markdown().splitlines()[4]
-    assert first.startswith("- Quick: not the study itself")
+    assert first.startswith("- This is the quick version")
     said = " ".join(str(report).split())
     assert said.index(first) < said.index(report.tables[0].title)
-    assert plain(report)["quick"] is True
+    assert to_plain(report)["quick"] is True
     (row,) = report.tables[0].rows
     assert row[1] == "mlp" and row[2].n == 10
     refused("holds the quick study tiny, not the full study tiny", run, file)
@@ -279,12 +279,12 @@ def test_other_arguments_or_texts_are_refused(folder, file, run, reviews_folder,
     thesis.mkdir()
     (thesis / "thesis.tex").touch()
     for into, given, options, message in (
-        (folder, other_epochs, {}, "step own/reviews was done with epochs 2, not 3"),
-        (folder, file, {"train_limit": 100}, "was done with train_limit None, not 100"),
+        (folder, other_epochs, {}, "step own/reviews was run with epochs 2, not 3"),
+        (folder, file, {"train_limit": 100}, "was run with train_limit None, not 100"),
         (folder, write(tmp_path, "other.py"), {}, "holds the full study tiny, not the full study"),
-        (copy, file, {"data": data}, r"are not those that step own/reviews was done with"),
+        (copy, file, {"data": data}, "have changed since step own/reviews was run"),
         (thesis, file, {}, "holds other files"),
-        (out, file, {"data": tmp_path / "nowhere"}, "there is nothing; check the path"),
+        (out, file, {"data": tmp_path / "nowhere"}, "which does not exist; check the path"),
         (out, unlabelled, {}, "no column 'nothing'"),
     ):
         with pytest.raises(AttnProbeError, match=message):
@@ -323,9 +323,9 @@ def shrunk(name: str, changes: dict, **lists: list):
     """A paper's study with small models; the steps keep their names."""
 
     def study(steps):
-        READY[name](Shrunk(steps, changes, lists))
+        STUDIES_BY_NAME[name](Shrunk(steps, changes, lists))
 
-    study.__name__, study.__doc__ = name, READY[name].__doc__
+    study.__name__, study.__doc__ = name, STUDIES_BY_NAME[name].__doc__
     return study
 
 
@@ -351,7 +351,7 @@ def test_wiegreffe_and_pinter_beside_ours(run):
     assert elsewhere.rows[-1] == ("published, λ 0.00105 (in our scale)", 0.514, 0.072, 0.823)
     assert any("yardstick, not a bound" in line for line in elsewhere.sentences)
     note, over_texts = report.notes
-    assert over_texts == OVER_TEXTS
+    assert over_texts == INTERVAL_NOTE
     assert "Wiegreffe & Pinter 2019" in note and "no pretrained word vectors" in note
     made = {m.name: m for m in report.steps}
     assert made["retrained/sst/seeds/1"].seed == 1
@@ -457,7 +457,7 @@ def stories(folder: Path) -> Path:
 
 def trainings(name: str, **options) -> dict[str, dict]:
     """The arguments of a study's trainings, by their folder."""
-    steps = planned(name, StudyOptions(**options))
+    steps = plan_study(name, StudyOptions(**options))
     return {job.folder: job.arguments for job in steps.jobs if job.verb == "train"}
 
 
@@ -483,7 +483,7 @@ def test_significance_is_counted_as_jain_and_wallace_count_it():
     columns["significant"] = [0.0, 1.0, 0.0, 0.0]
     rows = pd.DataFrame(columns).add_prefix("attention_gradient_")
     job = Job("audit", "audit", {"dataset": "sst"}, {}, "audit")
-    table = results._table("correlation", results._correlations([results._Group(job, 0, rows)]))
+    table = results._make_table("correlation", results._make_correlation_rows([results._TextGroup(job, 0, rows)]))
     (row,) = cells(table)
     assert row["significant"] == 0.5 and row["published significant"] == 0.59
     assert "either sign" in table.sentences[0]
@@ -553,30 +553,32 @@ def test_deception_in_a_table(run, tmp_path):
     def deceived(s):
         for cell in s.grid(dataset=["reviews"]):
             base = s.add("train", "base", cell, **cell, **SMALL)
-            s.add("deceive", "deceived", cell, model=base, **cell, tokens=["the"], epochs=1)
-        kept, mass = ({"score": f"deceive/after/{name}"} for name in ("accuracy", "mass"))
-        s.table("t", deceived={"kept": kept, "mass": mass})
+            tests = {"deception": {"words": ["the"], "epochs": 1}}
+            s.add("retrain", "deceived", cell, model=base, **cell, tests=tests)
+        columns = {"kept": {"score": "deception/deceived/accuracy"}, "mass": "after_mass"}
+        s.add_table("t", deceived=columns)
 
     report = run(deceived, "reviews")
     folder = tmp_path / "out" / "deceived" / "reviews"
-    found, record = (
-        json.loads((folder / name).read_text()) for name in ("deception.json", "training.json")
-    )
+    summary = json.loads((folder / "summary.json").read_text())
+    record = json.loads((folder / "deception" / "training.json").read_text())
     (row,) = cells(report.tables[0])
-    assert row["mass"].value == found["masses"]["after"]["value"]
-    assert row["mass"].n == found["n_named"]
+    (mass,) = (
+        s for s in summary["statistics"] if (s["statistic"], s["group"]) == ("after_mass", "all")
+    )
+    assert (row["mass"].value, row["mass"].n) == (mass["mean"], mass["n"])
     assert row["kept"].value == pytest.approx(record["metrics"]["test_accuracy"])
     assert row["kept"].n == 40
 
 
-def test_a_token_is_never_taken_for_a_step(tmp_path):
+def test_a_word_is_never_mistaken_for_a_step(tmp_path):
     def study(s):
         base = s.add("train", "base", {}, dataset="sst", **SMALL)
-        tokens = ["<br>", "<", "base", "$"]
-        s.add("deceive", "deceived", {}, model=base, dataset="sst", tokens=tokens)
+        tests = {"deception": {"words": ["<br>", "<", "base", "$"]}}
+        s.add("retrain", "deceived", {}, model=base, dataset="sst", tests=tests)
 
-    arguments = study_run._keywords(planned(study).jobs[1], tmp_path)
-    assert arguments["tokens"] == ["<br>", "<", "base", "$"]
+    arguments = study_run._make_keywords(plan_study(study).jobs[1], tmp_path)
+    assert arguments["tests"]["deception"]["words"] == ["<br>", "<", "base", "$"]
     assert arguments["model"] == SavedModel(str(tmp_path / "base"))
 
 
@@ -595,23 +597,23 @@ def test_published_numbers_are_of_every_data_set_and_class():
 
 
 def test_ready_studies_are_sound(cli):
-    assert {"which-tasks", "encoders", "transfer", "room", *PUBLISHED.papers} == READY.keys()
+    assert {"which-tasks", "encoders", "transfer", "room", *PUBLISHED.papers} == STUDIES_BY_NAME.keys()
     shown = "".join(cli("study", "--help").out.split())
-    for name, quick in itertools.product(READY, (False, True)):
+    for name, quick in itertools.product(STUDIES_BY_NAME, (False, True)):
         assert name in shown
-        found = planned(name, StudyOptions(quick=quick, seed=3, train_limit=50))
+        found = plan_study(name, StudyOptions(quick=quick, seed=3, train_limit=50))
         folders = [job.folder for job in found.jobs]
         assert len(set(folders)) == len(folders) > 0 and (found.tables or found.paper), name
         assert found.paper == (name if name in PUBLISHED.papers else None) and found.title
         for number, job in enumerate(found.jobs):
-            assert set(job.made_of) <= set(folders[:number]), name
+            assert set(job.depends_on) <= set(folders[:number]), name
             assert job.arguments["seed" if job.verb != "transfer" else "train_limit"], name
             assert job.arguments.get("train_limit", 50) == 50
 
 
 @pytest.mark.parametrize("name", ["jain-wallace", "room", "transfer"])
 def test_a_quick_study_is_a_smaller_one(name):
-    whole, quick = (planned(name, StudyOptions(quick=quick)) for quick in (False, True))
+    whole, quick = (plan_study(name, StudyOptions(quick=quick)) for quick in (False, True))
     assert len(quick.jobs) < len(whole.jobs)
     assert {job.step for job in quick.jobs} == {job.step for job in whole.jobs}
     assert [table.title for table in quick.tables] == [table.title for table in whole.tables]
@@ -627,7 +629,7 @@ def audited(s, **arguments):
 
 def table(s, **column):
     audited(s)
-    s.table("t", audit={"c": column})
+    s.add_table("t", audit={"c": column})
 
 
 def twice(s):
@@ -643,16 +645,16 @@ def nowhere(s):
         own = {"seed": cell["seed"]}
         s.add("audit", "two", own, model="org/b", dataset="sst", **own)
     both = {"c": "accuracy"}
-    s.table("t", one=both, two=both)
+    s.add_table("t", one=both, two=both)
 
 
 WRONG = [
-    (lambda s: None, "expected at least one step"),
+    (lambda s: None, "the study plans no steps"),
     (lambda s: setattr(s, "paper", "nobody") or base(s), "unknown paper 'nobody'"),
     (lambda s: s.add("teach", "base", {}), "step base: unknown verb 'teach'; expected one of tr"),
-    (lambda s: s.add("train", "a/b", {}, dataset="sst"), "expected a name of letters, .* 'a/b'"),
-    (lambda s: s.add("train", "..", {}, dataset="sst"), "expected a name of letters, .* got '..'"),
-    (lambda s: s.add("train", "base", {}), "step base: expected dataset to be given"),
+    (lambda s: s.add("train", "a/b", {}, dataset="sst"), "may only contain letters, .* 'a/b'"),
+    (lambda s: s.add("train", "..", {}, dataset="sst"), "may only contain letters, .* got '..'"),
+    (lambda s: s.add("train", "base", {}), "step base: the argument dataset is required"),
     (lambda s: base(s, epoch=3), "step base: unknown option 'epoch'; did you mean epochs?"),
     (lambda s: base(s, output_dir="x"), "unknown option 'output_dir'"),
     (lambda s: base(s, epochs="3"), "step base: expected a whole number for epochs, got '3'"),
@@ -662,9 +664,12 @@ WRONG = [
     (lambda s: base(s, encoder="gpt"), "step base: expected bilstm or bigru"),
     (lambda s: base(s, procedure="own"), "expected jain-wallace or serrano-smith for procedure"),
     (lambda s: base(s, split="test"), "step base: unknown option 'split'"),
-    (lambda s: base(s, dataset=3), "step base: expected the name of a data set, got 3"),
-    (lambda s: base(s, model="org/bert", encoder="mlp"), "base: encoder is of attention class"),
-    (lambda s: s.add("audit", "a", {}, dataset="sst"), "step a: expected model to be given"),
+    (lambda s: base(s, dataset=3), "step base: dataset must be the name of a data set, got 3"),
+    (
+        lambda s: base(s, model="org/bert", encoder="mlp"),
+        "base: encoder applies only to attention class",
+    ),
+    (lambda s: s.add("audit", "a", {}, dataset="sst"), "step a: the argument model is required"),
     (lambda s: audited(s, model="./no/model"), "step audit: expected a model at ./no/model"),
     (lambda s: audited(s, token="x"), "step audit: unknown option 'token'"),
     (lambda s: audited(s, tests=["permutatoin"]), "step audit: .* did you mean permutation?"),
@@ -674,14 +679,14 @@ WRONG = [
         lambda s: s.add("retrain", "a", {}, model=base(s), dataset="sst", tests=["permutation"]),
         "step a: unknown test 'permutation'; expected one of uniform",
     ),
-    (twice, "step base: expected the same arguments at no cell as before"),
-    (lambda s: s.table("t"), "table 't': expected at least one column"),
-    (lambda s: s.table("t", b={"c": "accuracy"}), "table 't', column 'c': unknown step 'b'"),
-    (nowhere, "table 't': no step is done for every cell that two and the others are; split"),
+    (twice, "step base: the step was already added at the empty cell with other arg"),
+    (lambda s: s.add_table("t"), "table 't': the table has no columns"),
+    (lambda s: s.add_table("t", b={"c": "accuracy"}), "table 't', column 'c': unknown step 'b'"),
+    (nowhere, "table 't': .* but two uses a list that one does not; split the table"),
     (lambda s: table(s), "either a statistic or a score"),
     (lambda s: table(s, statistic="acuracy"), "unknown statistic 'acuracy'; did you mean accur"),
-    (lambda s: table(s, statistic="accuracy", threshold=0.1), "threshold and means together"),
-    (lambda s: table(s, score="a/b/c"), r"a step with scores \(retrain, .* audit is audit"),
+    (lambda s: table(s, statistic="accuracy", threshold=0.1), "threshold and means need each other"),
+    (lambda s: table(s, score="a/b/c"), "only steps of retrain or transfer have scores here, but audit is a step of"),
     (lambda s: table(s, statistics="x"), "unknown field 'statistics'; did you mean statistic?"),
 ]
 
@@ -689,14 +694,14 @@ WRONG = [
 @pytest.mark.parametrize(("study", "message"), WRONG)
 def test_what_is_wrong_is_said_in_one_line_before_anything_runs(study, message):
     with refuses(message):
-        planned(study)
+        plan_study(study)
 
 
 def test_a_step_that_is_there_already_is_not_added_again():
     def study(s):
         assert base(s) == base(s) == "base"
 
-    assert len(planned(study).jobs) == 1
+    assert len(plan_study(study).jobs) == 1
 
 
 def test_cells_with_names_alike_have_folders_of_their_own():
@@ -706,7 +711,7 @@ def test_cells_with_names_alike_have_folders_of_their_own():
         for cell in s.grid(name=names):
             s.add("train", "base", cell, dataset="sst")
 
-    folders = [job.folder for job in planned(study).jobs]
+    folders = [job.folder for job in plan_study(study).jobs]
     assert folders[0] == "base/x_y"
     assert len({folder.casefold() for folder in folders}) == len(names)
     assert all(folder.partition("/")[2].strip(".") for folder in folders)
@@ -722,28 +727,28 @@ def test_bad_files_and_data_sets(tmp_path, cli, file):
     (tmp_path / "old.yaml").write_text("title: x")
     (tmp_path / "none.py").write_text("x = 1")
     assert ready in said(tmp_path / "nowhere.py") and ready in said(tmp_path / "old.yaml")
-    assert "expected a function study(steps) in" in said(tmp_path / "none.py")
-    assert "data sets of different names" in said(file, "--dataset", "sst", "sst=x")
+    assert "has no function study(steps)" in said(tmp_path / "none.py")
+    assert "data sets must have different names" in said(file, "--dataset", "sst", "sst=x")
     fixed = "def study(s):\n    s.add('train', 'base', {}, dataset='sst')\n"
     (tmp_path / "fixed.py").write_text(fixed)
     assert "has no grid over dataset" in said(tmp_path / "fixed.py", "--dataset", "imdb")
 
 
 def test_a_folder_stands_for_a_named_data_set():
-    assert load_as("sst=folder").hub_id == "folder" and load_as("sst=folder").longer_than == 5
-    assert load_as("mine=folder") == "folder"
-    assert load_as("sst") == "sst" and load_as("/data/sst") == "/data/sst"
-    assert name_of("/data/IMDB") == "imdb" and name_of("agnews-binary") == "agnews-binary"
+    assert resolve_dataset("sst=folder").hub_id == "folder" and resolve_dataset("sst=folder").longer_than == 5
+    assert resolve_dataset("mine=folder") == "folder"
+    assert resolve_dataset("sst") == "sst" and resolve_dataset("/data/sst") == "/data/sst"
+    assert name_dataset("/data/IMDB") == "imdb" and name_dataset("agnews-binary") == "agnews-binary"
 
 
 def test_data_sets_of_the_options_replace_those_of_the_grid():
     given = {"dataset": "sst=there", "train_limit": 9, "dataset_config": "b"}
-    train, *_, retrained = planned("which-tasks", StudyOptions(**given)).jobs
+    train, *_, retrained = plan_study("which-tasks", StudyOptions(**given)).jobs
     assert train.arguments.items() >= given.items() and train.folder == "base/sst-bilstm"
     assert retrained.arguments.items() >= given.items()
-    audit = planned("encoders", StudyOptions(**given)).jobs[1].arguments
+    audit = plan_study("encoders", StudyOptions(**given)).jobs[1].arguments
     assert audit["dataset_config"] == "b" and "train_limit" not in audit  # of training texts
-    (train, *_) = planned("which-tasks", StudyOptions(dataset="/data/other")).jobs
+    (train, *_) = plan_study("which-tasks", StudyOptions(dataset="/data/other")).jobs
     assert train.arguments["dataset"] == "/data/other" and train.folder == "base/other-bilstm"
 
 
@@ -751,11 +756,11 @@ def test_the_documented_studies_are_sound(tmp_path):
     guide = (Path(__file__).parents[2] / "docs/studies.md").read_text()
     (block,) = re.findall(r"```python\n(def study.*?)```", guide, flags=re.DOTALL)
     (tmp_path / "mine.py").write_text(block)
-    found = planned(tmp_path / "mine.py")
+    found = plan_study(tmp_path / "mine.py")
     assert [job.folder for job in found.jobs][:3] == ["base/sst-0", "audit/sst-0", "base/sst-0.1"]
-    example = textwrap.dedent(steps_module.__doc__.partition("runs::\n")[2])
+    example = textwrap.dedent(steps_module.__doc__.partition("For example::\n")[2])
     (tmp_path / "example.py").write_text(example.replace(": Steps", ""))
-    assert len(planned(tmp_path / "example.py").jobs) == 4
+    assert len(plan_study(tmp_path / "example.py").jobs) == 4
 
 
 @pytest.fixture
@@ -773,25 +778,25 @@ def test_a_transformer_as_a_step(bert, run, tmp_path):
             model = s.add("train", "tuned", cell, **cell, model=str(bert), epochs=1)
             given = {"model": model, "tests": {"permutation": {"n_permutations": 2}}, **heads}
             s.add("audit", "audit", cell, **cell, **given, test_limit=4)
-        s.table("t", audit={"c": "median_tvd"})
+        s.add_table("t", audit={"c": "median_tvd"})
 
     def one_head(s):
         tuned(s, heads=[1])
 
-    with pytest.raises(AttnProbeError, match=r"expected the audit of one head .* has 2"):
+    with pytest.raises(AttnProbeError, match=r"needs an audit of a single head, .* has 2"):
         run(tuned, output_dir=tmp_path / "two")
     report = run(one_head)
     assert report.tables[0].rows[0][1].n == 4 and report.steps[0].epochs == 1
     before = files_in(tmp_path / "out")
-    assert plain(run(one_head)) == plain(report) and files_in(tmp_path / "out") == before
+    assert to_plain(run(one_head)) == to_plain(report) and files_in(tmp_path / "out") == before
 
 
 def test_what_differs_counts_training_texts():
     """The quick study's limit of 500 is one of texts to compare on."""
-    plan = planned("tutek-snajder", StudyOptions(quick=True))
-    assert "training texts" not in _differences(plan, ())
-    plan = planned("tutek-snajder", StudyOptions(quick=True, train_limit=70))
-    assert "only 70 training texts" in _differences(plan, ())
+    plan = plan_study("tutek-snajder", StudyOptions(quick=True))
+    assert "training texts" not in _describe_differences(plan, ())
+    plan = plan_study("tutek-snajder", StudyOptions(quick=True, train_limit=70))
+    assert "only 70 training texts" in _describe_differences(plan, ())
 
 
 def test_a_guide_must_have_the_same_words_under_the_same_numbers(
@@ -802,9 +807,9 @@ def test_a_guide_must_have_the_same_words_under_the_same_numbers(
     build_tokenizer(reviews["train"]["text"][:40]).save_pretrained(other)
     into = {"dataset": reviews_folder, "progress": False}
     for guide, uniform, message in (
-        (other, None, "expected the same vocabulary"),
+        (other, None, "must have the same vocabulary"),
         (bert, None, "expected an attention classifier as guide"),
-        (own, own, "expected as uniform a model with uniform attention"),
+        (own, own, "uniform must be a model with uniform attention"),
     ):
         options = TransferOptions(uniform=uniform)
         with pytest.raises(AttnProbeError, match=message):
@@ -816,22 +821,22 @@ def test_a_guide_must_have_the_same_words_under_the_same_numbers(
 
 def test_a_threshold_is_passed_by_a_whole_interval_of_enough_texts():
     for value, group in (
-        (Estimate(0.5, (0.45, 0.55), 200), "there"),
-        (Estimate(0.3, (0.25, 0.35), 200), "not"),
+        (Estimate(0.5, (0.45, 0.55), 200), "yes"),
+        (Estimate(0.3, (0.25, 0.35), 200), "no"),
         (Estimate(0.42, (0.38, 0.46), 200), "cannot say"),
         (Estimate(0.5, (0.45, 0.55), 29), "cannot say"),  # a row of few long texts
         (Estimate(0.5, None, 200), "cannot say"),
         (Estimate(0.5, (0.45, 0.55), None), "cannot say"),
     ):
-        said = results._against_threshold(0.4, "it matters", {"sst": value})
-        there = int(group == "there")
-        assert said == f"It matters (from 0.4, the whole interval) in {there} of 1; {group}: sst."
+        said = results._compare_with_threshold(0.4, "it matters", {"sst": value})
+        there = int(group == "yes")
+        assert said == f"It matters (whole interval from 0.4 upwards) in {there} of 1; {group}: sst."
 
 
 def test_the_page_is_made_of_the_tables(folder, summary):
     page = (folder / "report.html").read_text()
-    report = from_plain(StudyReport, summary)
-    assert plain(report) == summary
+    report = parse_plain(StudyReport, summary)
+    assert to_plain(report) == summary
     assert page == report.to_html()
     seen = Reader(page)
     for table in report.tables:
@@ -840,7 +845,7 @@ def test_the_page_is_made_of_the_tables(folder, summary):
         for row in table.rows:
             for cell in row:
                 if isinstance(cell, str | Estimate):
-                    assert written(as_cell(cell)) in seen.words
+                    assert format_cell(make_report_cell(cell)) in seen.words
     assert all(note in seen.words for note in report.notes)
     evil = replace(report, title="<b>bold</b>")
     assert "<b>" not in evil.to_html()

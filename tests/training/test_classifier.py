@@ -153,7 +153,7 @@ def test_bad_input(data, tmp_path):
     given = {"options": TrainingOptions(procedure="serrano-smith"), "progress": False}
     given["output_dir"] = tmp_path / "m"
     refused("needs validation texts", train_classifier, None, data["train"], **given)
-    refused("plateau_factor must be above 0", TrainingOptions, plateau_factor=1.5)
+    refused("plateau_factor must be greater than 0", TrainingOptions, plateau_factor=1.5)
     with pytest.raises(AttnProbeError, match="jain-wallace or serrano-smith for procedure, got 'y"):
         TrainingOptions(procedure="yang")
     plain = training.build_tokenizer(data["train"]["text"][:])
