@@ -25,21 +25,21 @@ from hf_attnprobe import (
     AttentionClassifierConfig,
     audit,
     build_tokenizer,
-    rationale_dataset,
+    make_rationale_dataset,
     train_classifier,
 )
 from hf_attnprobe.audits.options import AuditOptions
 from hf_attnprobe.data.specs import Data
 from hf_attnprobe.demonstration import DemoOptions, demo
 from hf_attnprobe.faithfulness.options import Adversarial, InputErasure, Permutation
-from hf_attnprobe.faithfulness.registry import tests
+from hf_attnprobe.faithfulness.registry import load_tests
 from hf_attnprobe.protocol import AnswersFromPassage
 from hf_attnprobe.retraining.options import Adversary, Seeds
 from hf_attnprobe.retraining.run import retrain
 from hf_attnprobe.storage.rows import read_rows
 from hf_attnprobe.studies.run import study
 from hf_attnprobe.studies.steps import Steps, StudyOptions
-from hf_attnprobe.training.classifier import new_model
+from hf_attnprobe.training.classifier import build_model
 from hf_attnprobe.training.options import TrainingOptions
 from tests.helpers import tiny_models
 
@@ -66,14 +66,14 @@ def record_demo(folder: Path) -> None:
 
 def record_bert(folder: Path) -> None:
     """Every test at every head of a BERT with random weights, with human rationales."""
-    data = rationale_dataset(60, seed=0)["test"]
+    data = make_rationale_dataset(60, seed=0)["test"]
     tokenizer = build_tokenizer(data["text"])
     tokenizer.model_max_length = 64
     bert = tiny_models.saved(
         folder / "bert", tiny_models.bert(tokenizer, heads=3, width=24, spread=0.5), tokenizer
     )
     few = Data(data, test_limit=6)
-    every = [name for name, test in tests().items() if AnswersFromPassage not in test.needs]
+    every = [name for name, test in load_tests().items() if AnswersFromPassage not in test.needs]
     every += [Permutation(n_permutations=5), Adversarial(n_steps=3, n_starts=2)]
     every += [InputErasure(beam_width=2)]
     audit(bert, few, every, output_dir=folder / "bert-audit", progress=False)
@@ -89,7 +89,7 @@ def record_hierarchical(folder: Path) -> None:
     torch.manual_seed(0)
     sizes = {"embedding_size": 8, "encoder_size": 4, "attention_size": 4}
     config = AttentionClassifierConfig(encoder="bigru", hierarchical=True, **sizes)
-    model = new_model(config, tokenizer, ["negative", "positive"]).eval()
+    model = build_model(config, tokenizer, ["negative", "positive"]).eval()
     rows = [{"example_id": k, "text": text, "label": k % 2} for k, text in enumerate(TEXTS)]
     given = {"output_dir": folder / "hierarchical", "progress": False}
     audit(model, rows, ["default", Permutation(n_permutations=5)], tokenizer=tokenizer, **given)
@@ -97,7 +97,7 @@ def record_hierarchical(folder: Path) -> None:
 
 def record_retraining(folder: Path) -> None:
     """Uniform, seeds, adversary and diagnostic MLP beside a BiLSTM."""
-    data = rationale_dataset(150, seed=0)
+    data = make_rationale_dataset(150, seed=0)
     splits = data["train"], data["validation"]
     given = {"options": TrainingOptions(**QUICKLY), "progress": False}
     train_classifier(
@@ -109,7 +109,7 @@ def record_retraining(folder: Path) -> None:
 
 def record_study(folder: Path) -> None:
     """Trainings, audits and a transfer over a grid, and their tables."""
-    for name, examples in rationale_dataset(150, seed=0).items():
+    for name, examples in make_rationale_dataset(150, seed=0).items():
         frame = examples.remove_columns("rationale").to_pandas()
         (folder / "reviews").mkdir(exist_ok=True)
         frame.to_json(folder / "reviews" / f"{name}.jsonl", orient="records", lines=True)
@@ -128,12 +128,12 @@ def tiny(s: Steps) -> None:
             s.add("transfer", "transfer", at, model=own, guide=base, **data)
             of_paper = ["fragility", "single_token", "adversarial", "conicity"]
             s.add("audit", "compare", at, model=base, **data, tests=of_paper)
-            tokens = {"tokens": ["dull", "wonderful"], "epochs": 1}
-            s.add("deceive", "deceive", at, model=base, **data, **tokens)
+            words = {"words": ["dull", "wonderful"], "epochs": 1}
+            s.add("retrain", "deceive", at, model=base, **data, tests={"deception": words})
     room = {"statistic": "epsilon_max_jsd@0.05", "threshold": 0.01, "means": "room"}
     lost = {"score": "transfer/guided/f1", "difference": True}
-    s.table("Room", audit={"room": room}, transfer={"lost": lost})
-    s.table("By length", [12, 25], audit={"room": "epsilon_max_jsd@0.05"})
+    s.add_table("Room", audit={"room": room}, transfer={"lost": lost})
+    s.add_table("By length", [12, 25], audit={"room": "epsilon_max_jsd@0.05"})
 
 
 RECORDS = (record_demo, record_bert, record_hierarchical, record_retraining, record_study)

@@ -168,7 +168,7 @@ def forms_of(told: Told) -> dict[str, str]:
 
 
 def _texts(n: int = 800) -> Any:
-    return attnprobe.rationale_dataset(n, seed=1)
+    return attnprobe.make_rationale_dataset(n, seed=1)
 
 
 def _trained(name: str = "trained", encoder: str = "bilstm", seed: int = 0) -> Path:
@@ -232,8 +232,8 @@ def of_study() -> Iterator[Told]:
 def of_deception() -> Iterator[Told]:
     """A model trained to hide what it sees of some cues."""
     cues = ["dull", "poor", "clumsy", "stale", "wonderful", "moving", "clever", "fresh"]
-    given = {"options": attnprobe.DeceptionOptions(epochs=3), "progress": False}
-    told = attnprobe.deceive(_trained(), _texts(), cues, output_dir="deceived", **given)
+    tests = {"deception": {"words": cues, "epochs": 3}}
+    told = attnprobe.retrain(_trained(), _texts(), tests, output_dir="deceived", progress=False)
     yield Told("deception", told, (Path("deceived"),))
 
 
@@ -248,7 +248,7 @@ VERBS = {
     "compare": of_comparison,
     "retrain": of_retraining,
     "study": of_study,
-    "deceive": of_deception,
+    "deception": of_deception,
     "card": of_card,
 }
 

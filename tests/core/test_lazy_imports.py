@@ -95,7 +95,6 @@ ANSWERS = [
     ([*AUDIT, "--set", "permutation"], 2, "expected TEST.OPTION=VALUE"),
     (["compare", "x", "--dataset", "d", "--set", "adversarial.seed=1"], 2, "of adversarial"),
     ([*AUDIT, "--tests", "erasures"], 2, "--tests: unknown test 'erasures'; did you mean"),
-    (["deceive", "--model", "x", "--dataset", "d", "--output-dir", "o"], 2, "--tokens"),
 ]
 
 

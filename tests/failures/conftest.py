@@ -25,9 +25,9 @@ def models(tmp_path_factory):
 @pytest.fixture(scope="session")
 def few(tmp_path_factory):
     """A folder of 40 training, 10 validation and 10 test texts."""
-    from hf_attnprobe.data.synthetic import rationale_dataset
+    from hf_attnprobe.data.synthetic import make_rationale_dataset
 
-    return write_splits(tmp_path_factory.mktemp("few") / "data", rationale_dataset(60, seed=0))
+    return write_splits(tmp_path_factory.mktemp("few") / "data", make_rationale_dataset(60, seed=0))
 
 
 @pytest.fixture(scope="session")
@@ -79,20 +79,20 @@ def commands(few, base, tmp_path_factory):
         "retrain": ("retrain", "--model", base, *data, "--tests", "uniform"),
         "study": ("study", file),
         "compare": ("compare", base, base, *tests[:-2]),
-        "deceive": ("deceive", "--model", base, *data, "--tokens", "the"),
+        "deception": ("retrain", "--model", base, *data, "--tests", "deception"),
         "demo": ("demo", "--n-examples", 60, "--epochs", 1, "--encoder", "none"),
     }
-    given["deceive"] += ("--epochs", 1)
+    given["deception"] += ("--set", "deception.words=the", "deception.epochs=1")
     speaker, asked, scores = answering(tmp_path_factory.mktemp("answers"), few)
     of_answers = ("--model", speaker, "--dataset", asked, "--tests", "sources")
     given |= {
         "answers": ("audit", *of_answers),
         "share": ("audit", *of_answers, "--share", "0/2"),
-        "judge": ("judge", "--model", base, *tests[:2], "--test-limit", 4, "--scores", scores),
-        "survive": ("survive", "--versions", "int8", "--model", base, *tests),
-        "spike": ("spike", base, *data, "--test-limit", 8, "--doses", 0.5),
+        "evaluate-scores": ("evaluate-scores", "--model", base, *tests[:2], "--test-limit", 4, "--scores", scores),
+        "compare-rounded": ("compare", base, "int8", *tests),
+        "detection-limit": ("detection-limit", base, *data, "--test-limit", 8, "--doses", 0.5),
     }
-    given["judge"] += ("--tests", "input_erasure")
+    given["evaluate-scores"] += ("--tests", "input_erasure")
 
     def command(verb, folder):
         return [str(part) for part in (*given[verb], "--output-dir", folder)]

@@ -11,7 +11,7 @@ from hf_attnprobe.cli import main
 from tests.helpers.child_processes import fill, in_child, mount_disk, needs_mount, only_read
 
 
-VERBS = ("train", "audit", "retrain", "study", "compare", "deceive", "demo")
+VERBS = ("train", "audit", "retrain", "study", "compare", "deception", "demo")
 SHOWN = ("train", "audit")
 EACH = [*SHOWN, *(pytest.param(v, marks=pytest.mark.slow) for v in VERBS[2:])]
 FULL, READ_ONLY = "No space left on device", "Read-only file system"

@@ -9,16 +9,16 @@ import pytest
 from hf_attnprobe import AttnProbeError, TrainingOptions, train_classifier
 from hf_attnprobe.checkpoints.loading import load_model
 from hf_attnprobe.cli import main
-from hf_attnprobe.data.specs import as_data
+from hf_attnprobe.data.specs import to_data
 from hf_attnprobe.storage.folders import ENDING, LOCK, half_written, write_atomically
 from hf_attnprobe.storage.rows import read_rows
-from hf_attnprobe.training.procedures import papers_config
+from hf_attnprobe.training.procedures import make_paper_config
 from tests.helpers.child_processes import Writes, in_child
 
 
 KILLS = 12  # of a verb, where it writes more often
-TRAINING = ("train", "deceive", "retrain", "demo")
-READING = ("audit", "answers", "share", "judge", "survive", "spike")
+TRAINING = ("train", "deception", "retrain", "demo")
+READING = ("audit", "answers", "share", "evaluate-scores", "compare-rounded", "detection-limit")
 MARK = "write: "  # before each in what a child prints
 TIMES = ("seconds",)
 """Names of what differs from run to run."""
@@ -108,8 +108,8 @@ def test_killed_at_writes_from_the_first_to_the_last(verb, commands, tmp_path):
 
 def test_a_model_half_written_over_another_is_not_taken_for_one(few, commands, cli, tmp_path):
     """Weights of the new model, tokenizer of the old one, as a kill between the two leaves them."""
-    splits = as_data(few).splits(seed=0)
-    config = papers_config(None, encoder="none", embedding_size=4)
+    splits = to_data(few).load_splits(seed=0)
+    config = make_paper_config(None, encoder="none", embedding_size=4)
 
     def train(words):
         given = {"options": TrainingOptions(epochs=1), "progress": False}

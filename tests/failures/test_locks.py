@@ -17,7 +17,7 @@ from tests.helpers.child_processes import in_child
 
 
 VERBS = ("train", "audit", "study")
-OTHERS = ("retrain", "compare", "deceive", "demo")
+OTHERS = ("retrain", "compare", "deception", "demo")
 EACH = [*VERBS, *(pytest.param(verb, marks=pytest.mark.slow) for verb in OTHERS)]
 
 

@@ -18,7 +18,7 @@ from hf_attnprobe import AttnProbeError, audit, build_tokenizer
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.audits.options import AuditOptions
 from hf_attnprobe.checkpoints.origins import locate_checkpoint
-from hf_attnprobe.data.examples import list_label_names, load_examples
+from hf_attnprobe.data.examples import get_label_names, load_examples
 from hf_attnprobe.data.specs import Answers, Data
 from hf_attnprobe.documents.formats import format_csv
 from hf_attnprobe.faithfulness.options import Adversarial, Permutation
@@ -315,7 +315,7 @@ def test_cells_of_texts_are_read_as_they_are_written(cells, form, tmp_path):
     texts = load_examples(file, "test", text_column="said")
     assert texts["text"][:] == cells and texts["label"][:] == [0, 1]
     as_labels = load_examples(file, "test", text_column="context", label_column="said")
-    assert list_label_names(as_labels) != cells or cells == ["007", "NA"]  # numbers, where they are some
+    assert get_label_names(as_labels) != cells or cells == ["007", "NA"]  # numbers, where they are some
 
 
 def test_dates_of_json_stay_texts(tmp_path):

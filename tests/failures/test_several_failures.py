@@ -36,7 +36,7 @@ def test_two_finished_folders_are_equal_but_for_the_clock(verb, commands, tmp_pa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("verb", ["deceive", "retrain", "study", "demo"])
+@pytest.mark.parametrize("verb", ["deception", "retrain", "study", "demo"])
 def test_verbs_of_one_process_refuse_two_in_one_line(verb, commands, torchrun, tmp_path):
     done = torchrun(*commands[verb](tmp_path / "out"))
     lines = re.findall("^attnprobe: .*", done.err, re.MULTILINE)

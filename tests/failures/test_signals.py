@@ -16,7 +16,7 @@ from tests.helpers.child_processes import Writes, in_child
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
 SAID = {130: "interrupted", 143: "stopped by SIGTERM"}
 VERBS = ("audit",)
-OTHERS = ("train", "retrain", "compare", "deceive", "study", "demo")
+OTHERS = ("train", "retrain", "compare", "deception", "study", "demo")
 EACH = [*VERBS, *(pytest.param(verb, marks=pytest.mark.slow) for verb in OTHERS)]
 
 
@@ -46,7 +46,7 @@ def test_a_signal_at_work_is_one_line_and_the_same_command_goes_on(
     command = commands[verb](folder)
     ended = stopped(command, folder / ".", number, at=3)
     assert ended.code == CODES[number]
-    again = {"demo": ("start over",), "deceive": ("start over",)}.get(verb, ())
+    again = ("start over",) if verb == "demo" else ()
     check_one_line(ended.err, ended.code, *again)
     assert not list(folder.rglob(".*.attnprobe*"))
     again = in_child(partial(main, command))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hf_attnprobe import AttnProbeError, read_audit
 from hf_attnprobe.cli import main
 from hf_attnprobe.protocol import Site
-from hf_attnprobe.storage.rows import append_rows, read_rows, to_rows
+from hf_attnprobe.storage.rows import append_rows, read_rows, build_rows
 from tests.helpers.child_processes import Writes, in_child
 
 
@@ -23,7 +23,7 @@ def one_part(tmp_path_factory):
     """Rows, their folder, its one part and the part's bytes."""
     folder = tmp_path_factory.mktemp("rows")
     values = torch.randn(60, generator=torch.Generator().manual_seed(0))
-    rows = to_rows("erasure", range(60), {Site(0, 0): {"x": values}})
+    rows = build_rows("erasure", range(60), {Site(0, 0): {"x": values}})
     append_rows(folder, rows, name="one")
     (part,) = folder.iterdir()
     return read_rows(folder), folder, part, part.read_bytes()
@@ -85,7 +85,9 @@ def test_a_training_with_a_damaged_checkpoint_begins_anew(commands, tmp_path):
             spoil(folder / checkpoint.relative_to(cut) / name, how)
         ended = in_child(lambda folder=folder: main(command(folder)))
         assert ended.code == 0, (name, ended.err)
-        assert ("was damaged; the training begins anew" in ended.err) == (how is not None), name
+        assert ("was damaged; the training starts from the beginning" in ended.err) == (
+            how is not None
+        ), name
         weights = [path / "model.safetensors" for path in (folder, whole)]
         assert weights[0].read_bytes() == weights[1].read_bytes(), name
 

@@ -30,7 +30,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 import hf_attnprobe.audits.api as auditing
 from hf_attnprobe import AttnProbeError, build_tokenizer
 from hf_attnprobe.cli import main
-from hf_attnprobe.cli.verbs import build_parser
+from hf_attnprobe.cli.commands import build_parser
 from hf_attnprobe.faithfulness.options import Permutation
 from tests.helpers import tiny_language_models, tiny_models
 
@@ -104,7 +104,7 @@ def finished(models: Path) -> Path:
     for name in DONE:
         arguments = command_of(OF_VERB.get(name, name), "bilstm" if name == "other" else "bert")
         arguments += ("--share", "0/2") if name == "shares" else ()
-        model = models / ("bilstm" if name in ("other", "judge") else "bert")
+        model = models / ("bilstm" if name in ("other", "evaluate-scores") else "bert")
         place = [a.replace("MODEL", str(model)).replace("HERE", str(root)) for a in arguments]
         assert main([a.replace(str(root / "out"), str(root / name)) for a in place]) == 0, name
     return root
@@ -149,7 +149,7 @@ def _outcome(case: Case, models: dict[str, Path], folder: Path) -> tuple[str, st
     if code == 2:
         return "usage", None if "see attnprobe" in said else f"no usage: {said}"
     if code == 1:
-        keeps = case.arguments[:1] == ("survive",)  # versions that were done before
+        keeps = case.arguments[:1] == ("compare",)  # versions that were done before
         return "line", _wrong_with_line(said, before, _contents(folder), keeps)
     wrong = [_wrong_with(report, case, model) for report in reports]
     left = [str(file) for file in folder.rglob(".*") if not file.match(".answers-*.jsonl")]
@@ -215,7 +215,7 @@ def _wrong_with_line(said: str, before: dict, after: dict, keeps: bool) -> str |
     if len(ours[0]) > 2000:
         return f"a line of {len(ours[0])} characters: {said[:300]}"
     steps = json.loads(after.get("out/study.json") or b"{}").get("steps", {})
-    done = any(step["done"] for step in steps.values()) or "give more with --time" in said
+    done = any(step["done"] for step in steps.values()) or "too short to start any test" in said
     if before != after and not (done or keeps):
         return f"refused, but wrote {sorted(set(after) ^ set(before)) or 'over files'}"
     return None
@@ -319,13 +319,13 @@ def study(s):
         audited = {"model": "MODELS/bilstm", "dataset": "HERE/data.jsonl"}
         s.add("audit", "audit", cell, **cell, **audited, tests=tests)
     moves = {"statistic": "median_tvd", "threshold": 0.1, "means": "it matters"}
-    s.table("Does it matter?", audit={"moves": moves})
+    s.add_table("Does it matter?", audit={"moves": moves})
 """
 FILES = {"data.jsonl": GOOD, "asked.jsonl": json_lines(ASKED), "study.py": STUDY.encode()}
 FILES |= {f"data/{split}.jsonl": GOOD for split in ("train", "validation", "test")}
 FILES |= {"scores.jsonl": json_lines(SCORES)}
 OF_LLAMA = {"scores.jsonl": json_lines([{"id": k, "score": [0.5, 0.5]} for k in range(2)])}
-DONE = ("audit", "other", "shares", "judge", "spike", "survive")
+DONE = ("audit", "other", "shares", "evaluate-scores", "detection-limit", "compare")
 OF_VERB = {"other": "audit", "shares": "audit"}
 
 
@@ -341,14 +341,12 @@ def command_of(verb: str, model: str) -> tuple[str, ...]:
     scores = ("--scores", "HERE/scores.jsonl", "--shown-texts", "1")
     commands: dict[str, tuple[str, ...]] = {
         "audit": (*own, *given, *quick),
-        "judge": (*own, *given, *scores),
-        "survive": (*own, *given, *quick, "--versions", "int8"),
-        "spike": ("MODEL", *given, *units, "--doses", "0.5"),
+        "evaluate-scores": (*own, *given, *scores),
+        "detection-limit": ("MODEL", *given, *units, "--doses", "0.5"),
         "report": ("HERE/data.jsonl",),
         "train": (*splits, *small),
         "retrain": (*own, *splits, "--tests", "uniform"),
-        "compare": ("MODEL", "MODEL", *splits),
-        "deceive": (*own, *splits, "--tokens", "film"),
+        "compare": ("MODEL", "int8", *given, *quick),
         "card": ("MODEL",),
         "demo": place,
         "study": ("HERE/study.py", *place),
@@ -556,9 +554,10 @@ def bad_checkpoints(draw: Callable) -> Case:
 def folders(draw: Callable) -> Case:
     """A command that meets a folder of another verb, or one of its own that somebody edited."""
     name, other = draw(st.sampled_from(DONE)), draw(st.sampled_from(DONE))
-    verbs = ["report", "report", "audit", "judge", "survive", "spike", "limits", "pair", "card"]
+    verbs = ["report", "report", "audit", "evaluate-scores", "compare", "detection-limit"]
+    verbs += ["limits", "pair", "card"]
     verb, model = draw(st.sampled_from(verbs)), draw(st.sampled_from(["bert", "bilstm"]))
-    below = {"shares": "/share-0-of-2", "survive": draw(st.sampled_from(["", "/0-model"]))}
+    below = {"shares": "/share-0-of-2", "compare": draw(st.sampled_from(["", "/0-model"]))}
     place = f"HERE/{name}{below.get(name, '')}"
     ending = draw(st.sampled_from(["", "html", "md", "json", "csv", "tex", "pdf"]))
     output = ("--output", f"HERE/x.{ending}") if ending else ()
@@ -618,12 +617,12 @@ OF_COLUMNS = "text label sentence context question answer nothing example_id"
 UNDRAWN = {"help", "push_to_hub", "token", "private", "trust_remote_code", "output_dir", "dataset"}
 """Nothing is published, no code is allowed, and the place is given."""
 REFUSED = ["--frobnicate", "--seed=x", "--epochs=0", "--test-limit=-1"]
-DEAR = ("retrain", "compare", "deceive", "study")
+DEAR = ("retrain", "study")
 TRAINING = (*DEAR, "train", "demo")
 MOVES = {"--test-limit", "--dtype", "--split", "--dataset", "--model", "--predicts"}
 MOVES |= {"--text-column", "--target", "--no-truncate", "--subfolder", "--segment", "--weights"}
 VERBS = (
-    ["audit"] * 14 + ["judge", "survive", "spike"] * 3 + ["report", *TRAINING, "card", "datasets"]
+    ["audit"] * 14 + ["evaluate-scores", "compare", "detection-limit"] * 3 + ["report", *TRAINING, "card", "datasets"]
 )
 
 
@@ -639,7 +638,7 @@ def flags_of(verb: str) -> list[Any]:
 def bad_flags(draw: Callable) -> Case:
     """A command that is right, and one to three flags behind it with values of every day or odd ones."""
     verb = draw(st.sampled_from(VERBS))
-    models = ["bert", "bilstm", "llama"] if verb in ("audit", "survive", "spike") else ["bilstm"]
+    models = ["bert", "bilstm", "llama"] if verb in ("audit", "compare", "detection-limit") else ["bilstm"]
     model = draw(st.sampled_from(models))
     given: list[str] = []
     drawn = st.lists(st.sampled_from(flags_of(verb)), min_size=1, max_size=3)
@@ -659,7 +658,7 @@ def bad_flags(draw: Callable) -> Case:
     change = _keep if verb == "card" else None
     files = FILES | (OF_LLAMA if model == "llama" else {})
     known = dict(enumerate(TEXTS)) if is_plain else None
-    return Case(f"{model} {command}", command, files, model, change, ("spike",), texts=known)
+    return Case(f"{model} {command}", command, files, model, change, ("detection-limit",), texts=known)
 
 
 # --- passages with questions, and scores ------------------------------------------------
@@ -709,7 +708,7 @@ def scores(draw: Callable) -> Case:
     content = table_bytes(rows, form)
     if draw(st.integers(0, 4)) == 0:
         form, content = "json", draw(st.sampled_from(ODD_JSON)).encode()
-    command = command_of("judge", model)
+    command = command_of("evaluate-scores", model)
     command = tuple(a.replace("scores.jsonl", f"scores.{form}") for a in command)
     tests = ("--tests", "sources" if model == "llama" else "input_erasure")
     files = FILES | {f"scores.{form}": content}
