@@ -1,1 +1,13 @@
-"""Audits: runs the tests of a trained model on every text, texts in, rows out."""
+"""Audits: run the faithfulness tests on the attention of a trained model, and report the results.
+
+Main names:
+
+- :func:`~hf_attnprobe.audits.api.audit` runs the tests of one model.
+- :func:`~hf_attnprobe.audits.api.evaluate_scores` evaluates the scores of another explainer.
+- :func:`~hf_attnprobe.audits.compare.compare` audits several versions of a model and compares them.
+- :class:`~hf_attnprobe.audits.options.AuditOptions` holds the options of all three.
+
+Start reading at :mod:`~hf_attnprobe.audits.pipeline`, which runs an audit from its texts to its
+report. :mod:`~hf_attnprobe.audits.setup` prepares it, :mod:`~hf_attnprobe.audits.scheduler` decides
+the order of the tests, and :mod:`~hf_attnprobe.audits.runner` runs them and writes the rows.
+"""

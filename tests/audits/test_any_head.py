@@ -121,7 +121,7 @@ BAD = [
     # options that mean nothing for the head
     ("classes", DATA["classes"], {"threshold": 0.5}, "predicts classes (3)"),
     ("classes", DATA["classes"], {"predicts": "number"}, "one logit for predicts number"),
-    ("tags", DATA["tags"], {"predicts": "number"}, "predicts no number"),
+    ("tags", DATA["tags"], {"predicts": "number"}, "does not predict a number"),
     ("span", DATA["span"], {"threshold": 1.0}, "expected no threshold"),
     ("choice", DATA["choice"], {"target": 5}, "from 0 to 2, got 5; choose one"),
     ("span", DATA["span"], {"target": 0}, "no target class can be chosen"),
@@ -256,7 +256,7 @@ def test_models_that_are_not_covered(tokenizer):
             audit((model, tokenizer), data, ["correlation"], progress=False)
         assert ("padding" in str(error.value)) == (kind == "depends on padding")
     for n_texts in (1, 3):  # all of one length; to leave a word out would pad them
-        with pytest.raises(AttnProbeError, match="predictions that do not depend on padd"):
+        with pytest.raises(AttnProbeError, match="predictions must not depend on padding"):
             audit((model, tokenizer), TEXTS[:1] * n_texts, ["correlation"], progress=False)
 
 

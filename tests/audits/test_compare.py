@@ -26,7 +26,7 @@ from hf_attnprobe.training.options import TrainingOptions
 from hf_attnprobe.training.trainer import Stopwatch
 from tests.helpers import tiny_models
 from tests.helpers.error_messages import refused
-from tests.helpers.synthetic_rows import rows_of_texts
+from tests.helpers.synthetic_rows import make_rows
 
 
 SIZES = {"embedding_size": 12, "encoder_size": 6}
@@ -124,7 +124,7 @@ def rows_of(trained, uniform, permuted, labels):
     for name, shares in (("trained", trained), ("uniform", uniform), ("permuted", permuted)):
         for k, column in enumerate(np.asarray(shares).T):
             parts["fragility", f"{name}_share@{k}"] = column
-    return rows_of_texts(parts)
+    return make_rows(parts)
 
 
 def one_hot(predicted, n):

@@ -131,7 +131,7 @@ def test_the_table_says_what_the_rows_say(folder, data):
     columns = {
         "effect": "standard_tvd",
         "worst shuffle": "largest_standard_tvd",
-        "made even": "uniform_tvd",
+        "made uniform": "uniform_tvd",
         "zeroed": "zero_tvd",
         "averaged": "mean_tvd",
     }
@@ -168,5 +168,5 @@ def test_a_caution_stands_with_the_numbers_of_erased_inputs(folder, data, checkp
     for report in (of_one, many):
         assert ERASURE_CAUTION in report.to_markdown()
     for name in ("comprehensiveness", "sufficiency"):
-        assert f"{name}@attention: with " in of_one.to_markdown()
+        assert f"{name}@attention: with" in of_one.to_markdown()
         assert "deleted, or masked" in load_readings()["input_erasure"][name]

@@ -26,14 +26,14 @@ from hf_attnprobe.statistics.rows import Rows, select_gapless_rows
 from hf_attnprobe.statistics.sampling import draw_random_order
 from tests.helpers import tiny_models
 from tests.helpers.error_messages import refused
-from tests.helpers.synthetic_rows import rows_of_texts
+from tests.helpers.synthetic_rows import make_rows
 
 
 def test_only_texts_up_to_a_gap_count_whatever_was_run():
     order = draw_random_order(range(10), seed=4)
     gap = order[:2] + order[3:]
     rows = [
-        rows_of_texts({("a", "x"): 1.0}, ids=sorted(ids), head=head)
+        make_rows({("a", "x"): 1.0}, ids=sorted(ids), head=head)
         for head, ids in enumerate((order[:6], gap))
     ]
     kept = select_gapless_rows(Rows.coerce(pd.concat(rows)), order)

@@ -282,7 +282,7 @@ def test_what_does_not_fit_is_said_in_a_line_with_the_text(drawn, change, messag
         ("scores.jsonl", "null", "but it starts with 'n'"),
         ("scores.parquet", "no", "cannot read the scores"),
         ("scores.csv", "id,value\n0,1", "expected the columns id and score"),
-        ("scores.jsonl", '{"id": 4, "unit": 1, "score": 1}', "text 4: expected units .* 0 for one"),
+        ("scores.jsonl", '{"id": 4, "unit": 1, "score": 1}', "text 4: expected every unit once, numbered from 0"),
         ("scores.jsonl", '{"id": 4, "unit": [0, 1.5], "score": [1, 2]}', "a whole number"),
         ("scores.jsonl", '{"id": "a", "score": [1]}', "row 0 .* id: expected a whole number"),
         ("scores.jsonl", '{"id": 0.5, "score": [1]}', "row 0 .* id: expected a whole number"),
@@ -296,7 +296,7 @@ def test_what_does_not_fit_is_said_in_a_line_with_the_text(drawn, change, messag
             '{"id": 4, "score": 1, "start": 3, "end": 4}',
             "text 4: expected a start for each score, got 1 for 2",
         ),
-        ("scores.jsonl", "", "the file is empty"),
+        ("scores.jsonl", "", "is empty"),
         ("scores.jsonl", '{"id": 4, "score": [], "start": [0, 1]}', "text 4: expected numbers"),
     ],
 )
@@ -484,7 +484,7 @@ def test_scores_that_do_not_fit_a_passage_are_said_in_a_line():
             {0: [1.0] * 4, 7: [1.0] * 3},
             "expected scores of all 2 texts, but 1 have none, such as text 1",
         ),
-        ({k: UserScores([1.0], [(0, 1)]) for k in (0, 1)}, "expected scores by unit"),
+        ({k: UserScores([1.0], [(0, 1)]) for k in (0, 1)}, "give scores by unit"),
         (
             {k: UserScores([1.0], sources=["Nobody."]) for k in (0, 1)},
             "scores of text 0: expected words of its passage, got 'Nobody.'",

@@ -600,7 +600,7 @@ def test_heads_are_tested_by_name(folder):
     heads = {(layer, head) for layer in range(2) for head in range(4)}
     assert every.rows.select_test_columns().sites == heads | {(ALL, ALL), (0, ALL), (1, ALL)}
     assert layer.rows.select_test_columns().sites == {(1, head) for head in range(4)} | {(1, ALL)}
-    said = "ask for another one, or for single heads (--heads all"
+    said = "choose another test, or test single heads (--heads all"
     refused(said, audit, str(folder / "model"), data, ["head_roles"], progress=False)
 
 
@@ -665,7 +665,7 @@ def test_of_many_units_only_the_foremost_are_deleted(chat, model):
     assert sorted(deleted) == sorted(by_attention + by_knockout)
     assert str(report.examples[0]).count("          –") == 19 - len(deleted)
     assert all(loss != 0 for loss in shown["knockout"])
-    assert "1 of 1 prompts with more than 16 units all were knocked out" in " ".join(report.notes)
+    assert "1 of 1 prompts have more than 16 units" in " ".join(report.notes)
 
 
 def test_prompts_are_counted_while_they_are_answered_and_what_they_can_tell_is_said(
@@ -676,9 +676,9 @@ def test_prompts_are_counted_while_they_are_answered_and_what_they_can_tell_is_s
     audit((model, chat), data, ["sources"])
     said = capsys.readouterr().err
     assert "2 of 2 prompts" in said
-    assert "fewer than 10 prompts answer no question" in said
+    assert "fewer than 10 prompts cannot answer any question" in said
 
 
 def test_what_twenty_prompts_can_tell():
     low, high = beta.ppf([0.025, 0.975], [10, 11], [11, 10])  # Clopper and Pearson, 10 of 20
-    assert f"20 prompts tell a share to ±{(high - low) / 2:.2f} or better" in warn_about_precision(20, True)
+    assert f"20 prompts measure a proportion to within ±{(high - low) / 2:.2f} or better" in warn_about_precision(20, True)
