@@ -1,7 +1,8 @@
 """The README of a checkpoint: architecture, training, and the results of audits.
 
-The functions of this package compute texts and read or write no files; `checkpoints/records.py` writes the
-README of a checkpoint. Start reading in `card.py`, whose main function is :func:`update_readme`.
+The functions of this package compute texts and read or write no files; `checkpoints/records.py`
+writes the README of a checkpoint. Start reading in `card.py`, whose main function is
+:func:`update_readme`.
 
 metadata.py  content of a card, publishable names, and the YAML front matter
 card.py      fills in the templates, and inserts the result into an existing README

@@ -1,9 +1,9 @@
 """Render model cards, and update the generated part of an existing README.
 
-``card.md`` is the template of a model card, and this module fills it in. The generated part of a README
-lies between two comments; everything else in the README belongs to the user and is kept. The front matter is
-that of huggingface_hub. Lists such as tags, and the results, contain both the user's and the generated
-entries. For all other fields, the user's value has priority.
+``card.md`` is the template of a model card, and this module fills it in. The generated part of a
+README lies between two comments; everything else in the README belongs to the user and is kept. The
+front matter is that of huggingface_hub. Lists such as tags, and the results, contain both the
+user's and the generated entries. For all other fields, the user's value has priority.
 """
 
 import shlex
@@ -56,7 +56,7 @@ NOT_AUDITED = (
     "attention weights as an explanation before this has been tested."
 )
 """Sentence in the card of a model without an audit."""
-QUESTION = "Does its attention explain its predictions?"
+AUDIT_HEADING = "Does its attention explain its predictions?"
 """Heading of the results of audits."""
 DATASET_PLACEHOLDER = "DATA"
 """Placeholder in a command for a data set without a public name."""
@@ -211,7 +211,7 @@ def _to_list(value: Any) -> list[Any]:
 
 
 def _get_results(data: CardData) -> list[EvalResult]:
-    """Return the results in a front matter."""
+    """Return a front matter's results."""
     return list(data.get("eval_results", []))
 
 
@@ -241,7 +241,7 @@ def has_findings(existing: str | None) -> bool:
 
 
 def extract_user_text(card: ModelCard) -> str:
-    """Return the text of a card without the generated part; "" if only a title is left."""
+    """Return a card's text without the generated part; "" if only a title is left."""
     text = "".join(_split_around_part(card.text)).strip()
     is_title = text.startswith("# ") and "\n" not in text
     return "" if is_title else text
@@ -264,11 +264,11 @@ def _split_around_part(text: str) -> tuple[str, str]:
 
 
 def update_readme(existing: str | None, card: CardContent) -> str:
-    """Insert the generated part of a card into a README, in place of an older one.
+    """Insert a card's generated part into a README, in place of an older one.
 
     Args:
         existing: the existing README; None if there is none.
-        card: content of the generated part.
+        card: the generated part's content.
 
     Returns:
         The updated README.
@@ -288,10 +288,10 @@ def render_part(card: CardContent) -> str:
 
 
 def render_card(card: CardContent) -> str:
-    """Render the text of a card, without front matter and comments.
+    """Render a card's text, without front matter and comments.
 
     Args:
-        card: content of the card.
+        card: the card's content.
 
     Returns:
         The text in Markdown.
@@ -299,7 +299,7 @@ def render_card(card: CardContent) -> str:
     checkpoint = card.checkpoint
     config, record = checkpoint.config, checkpoint.record
     conclusions = [
-        audit.conclusion or f"{QUESTION} No question was answered." for audit in card.audits
+        audit.conclusion or f"{AUDIT_HEADING} No question was answered." for audit in card.audits
     ]
     encoder, attention = str(config.get("encoder")), str(config.get("attention"))
     encoder_phrase = ENCODER_PHRASES.get(encoder, format_code(encoder)).format(
@@ -318,7 +318,7 @@ def render_card(card: CardContent) -> str:
             card=card,
             checkpoint=checkpoint,
             task=get_hub_task(checkpoint),
-            question=QUESTION,
+            question=AUDIT_HEADING,
             not_audited=NOT_AUDITED,
             conclusions=list(dict.fromkeys(conclusions)),
             encoder=encoder_phrase,
@@ -374,7 +374,7 @@ def load_card_templates() -> Environment:
 
 
 def _describe_training_data(card: CardContent) -> str:
-    """Return the name of the training data and its Hub id."""
+    """Return the training data's name and Hub id."""
     data = card.trained_on
     if data is None:
         return "not recorded"
@@ -395,7 +395,7 @@ def _iterate_splits(
 
 
 def _iterate_settings(record: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
-    """Yield the names and values of the training's settings."""
+    """Yield the training's settings with their values."""
     for name, value in strip_record_folders(record).items():
         is_plain = isinstance(value, str | int | float) and not isinstance(value, bool)
         if name not in NON_SETTING_KEYS and is_plain:
@@ -458,10 +458,10 @@ def _build_command(card: CardContent) -> str:
 
 
 def build_findings(card: CardContent, audit: AuditSummary) -> list[Block]:
-    """Build the section with the results of an audit.
+    """Build the section with an audit's results.
 
     Args:
-        card: content of the card.
+        card: the card's content.
         audit: one of its audits.
 
     Returns:
@@ -539,7 +539,7 @@ def render_rows_readme(
     audits: Sequence[PublishedRows],
     license_name: str | None,
 ) -> str:
-    """Render the README of a published data set of rows.
+    """Render the README for a published data set of rows.
 
     Args:
         repository: Hub id of the data set.

@@ -255,7 +255,7 @@ class Checkpoint:
 
 
 def get_hub_task(checkpoint: Checkpoint) -> str | None:
-    """Return the name of a model's task on the Hub, or None if it has none."""
+    """Return a model's task as the Hub names it, or None if it has none."""
     return TASK_BY_SUFFIX.get(checkpoint.class_suffix)
 
 
@@ -342,10 +342,10 @@ CARD_TAGS = ("attention", "interpretability", "hf_attnprobe")
 
 
 def build_metadata(card: CardContent) -> ModelCardData:
-    """Build the front matter of a card.
+    """Build a card's front matter.
 
     Args:
-        card: content of the card.
+        card: the card's content.
 
     Returns:
         The front matter, with results in the format ``model-index``.
@@ -369,12 +369,12 @@ def build_metadata(card: CardContent) -> ModelCardData:
 
 
 def build_eval_results(card: CardContent) -> list[EvalResult]:
-    """Build the results of a card: scores of the training, and findings of the audits.
+    """Build a card's results: the training's scores and the audits' findings.
 
     Results of the same split of a data set are adjacent. Values that are not finite are left out.
 
     Args:
-        card: content of the card.
+        card: the card's content.
 
     Returns:
         The results.

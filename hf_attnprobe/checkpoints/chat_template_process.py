@@ -1,8 +1,8 @@
 """Render chat templates in a process of its own, which can be killed: see chat_templates.py.
 
-This file is run as a script and imports nothing of this package, so that the process starts quickly. It
-reads one request per line from standard input and writes one response per line to standard output, both as
-JSON.
+This file is run as a script and imports nothing of this package, so that the process starts
+quickly. It reads one request per line from standard input and writes one response per line to
+standard output, both as JSON.
 """
 
 import json
@@ -28,7 +28,7 @@ def answer_request(request: dict) -> dict:
         return {"error": str(error) or type(error).__name__}
 
 
-def main() -> None:
+def serve_requests() -> None:
     """Print "ready", then answer requests until standard input is closed."""
     print("ready", flush=True)
     for line in sys.stdin:
@@ -36,4 +36,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    serve_requests()

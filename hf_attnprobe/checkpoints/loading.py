@@ -1,9 +1,9 @@
 """Load models and tokenizers, and check that nothing of them is missing.
 
-Transformers draws missing weights at random and creates an empty tokenizer if its files are missing. Here
-a model is loaded as the class that its configuration names, and every weight must be present and used.
-Adapters of peft are merged into their base model, so that the rest of the package needs no knowledge of
-them.
+Transformers draws missing weights at random and creates an empty tokenizer if its files are
+missing. Here a model is loaded as the class that its configuration names, and every weight must be
+present and used. Adapters of peft are merged into their base model, so that the rest of the package
+needs no knowledge of them.
 """
 
 import json
@@ -41,7 +41,7 @@ from hf_attnprobe.checkpoints.origins import (
 )
 from hf_attnprobe.checkpoints.records import check_training_finished
 from hf_attnprobe.core.errors import AttnProbeError
-from hf_attnprobe.core.serialization import in_short
+from hf_attnprobe.core.serialization import format_short
 from hf_attnprobe.models.attention_classifier import (
     AttentionClassifierConfig,
     AttentionClassifierForSequenceClassification,
@@ -57,10 +57,10 @@ have 1,000."""
 
 
 def load_config(origin: Origin, **labels: Any) -> PreTrainedConfig:
-    """Load the configuration of a checkpoint.
+    """Load a checkpoint's configuration.
 
     Args:
-        origin: the source of the checkpoint.
+        origin: the checkpoint's source.
         **labels: ``id2label`` and ``label2id``, which replace those of the checkpoint.
 
     Returns:
@@ -91,8 +91,8 @@ def check_config_values(values: Mapping[str, Any], name: str) -> None:
     """Check values of a configuration with which Transformers would hang or go wrong silently.
 
     Args:
-        values: content of a config.json.
-        name: name of the model, for the error message.
+        values: a parsed config.json.
+        name: model name for the error message.
 
     Raises:
         AttnProbeError: if there are too many labels or layers, or the names of the labels are not
@@ -112,7 +112,7 @@ def check_config_values(values: Mapping[str, Any], name: str) -> None:
 def _make_config_error(key: str, expected: str, value: Any, name: str) -> AttnProbeError:
     """Return the error for a wrong value in a configuration."""
     return AttnProbeError(
-        f"expected {expected} for {key} in the configuration of {name}, got {in_short(value)}; "
+        f"expected {expected} for {key} in the configuration of {name}, got {format_short(value)}; "
         "correct its config.json"
     )
 
@@ -171,10 +171,10 @@ HARMLESS_WEIGHTS = ("pooler.", "position_ids", "inv_freq", "masked_bias", "attn.
 
 
 def find_head_by_class(class_name: str) -> Head | None:
-    """Find the head of a model class by its name.
+    """Find a model class's head by the class name.
 
     Args:
-        class_name: name of the class, such as ``BertForSequenceClassification``.
+        class_name: the class name, such as ``BertForSequenceClassification``.
 
     Returns:
         The head; None if it is not supported.
@@ -188,7 +188,7 @@ def get_head_for_task(task: str) -> Head:
     """Return the head for a task.
 
     Args:
-        task: name of the task, such as "text-classification".
+        task: task name, such as "text-classification".
 
     Returns:
         The head.
@@ -206,8 +206,8 @@ def find_head(config: PreTrainedConfig, name: str, task: str | None = None) -> H
     """Find the head with which a checkpoint was saved.
 
     Args:
-        config: configuration of the checkpoint.
-        name: name of the model, for the error message.
+        config: the checkpoint's configuration.
+        name: model name for the error message.
         task: the task that the user named, for a configuration that names no class.
 
     Returns:
@@ -256,7 +256,7 @@ def find_saved_task(origin: Origin) -> str | None:
     """Find the task of the head with which a checkpoint was saved.
 
     Args:
-        origin: the source of the checkpoint.
+        origin: the checkpoint's source.
 
     Returns:
         The task; None if the configuration names no supported head.
@@ -279,9 +279,9 @@ def check_is_decoder_only(class_name: str, config: Any, name: str) -> None:
     """Check that a model which generates text has no encoder for images or text.
 
     Args:
-        class_name: name of the model's class.
-        config: configuration of the model.
-        name: name of the model, for the error message.
+        class_name: the model's class name.
+        config: the model's configuration.
+        name: model name for the error message.
 
     Raises:
         AttnProbeError: for a vision-language model or an encoder-decoder model.
@@ -307,7 +307,7 @@ def check_weights(
     """Check that a model uses every weight of its checkpoint, and that none is missing.
 
     Args:
-        name: name of the model, for the error message.
+        name: model name for the error message.
         base_prefix: prefix of the names of all weights below the head.
         info: ``output_loading_info`` of Transformers.
         new_head: whether the head is to be trained; it may then be missing, and another head may be
@@ -368,10 +368,10 @@ PEFT_WEIGHT_PREFIX = "base_model.model."
 
 
 def read_adapter_config(origin: Origin) -> dict[str, Any] | None:
-    """Read the ``adapter_config.json`` of a checkpoint.
+    """Read a checkpoint's ``adapter_config.json``.
 
     Args:
-        origin: the source of the checkpoint.
+        origin: the checkpoint's source.
 
     Returns:
         The content; None if the checkpoint is a whole model.
@@ -394,15 +394,15 @@ def read_adapter_config(origin: Origin) -> dict[str, Any] | None:
 
 
 def locate_base_model(origin: Origin, values: Mapping[str, Any]) -> Origin:
-    """Locate the base model of an adapter.
+    """Locate an adapter's base model.
 
     Args:
-        origin: the source of the adapter.
-        values: content of its ``adapter_config.json``.
+        origin: the adapter's source.
+        values: its parsed ``adapter_config.json``.
 
     Returns:
-        The source of the base model: the folder of the adapter if it also holds the base model,
-        otherwise the model that the configuration names.
+        The adapter's folder if it also holds the base model, otherwise the model that the
+        configuration names.
 
     Raises:
         AttnProbeError: if the name is not valid.
@@ -426,13 +426,13 @@ def _find_base_name(origin: Origin, values: Mapping[str, Any]) -> str:
 def load_adapter_model(
     origin: Origin, values: Mapping[str, Any], task: str | None
 ) -> PreTrainedModel:
-    """Load the base model of an adapter and merge the adapter's weights into it.
+    """Load an adapter's base model and merge the adapter into it.
 
     Up to rounding, the merged model has the same outputs as the base model with the adapter.
 
     Args:
-        origin: the source of the adapter.
-        values: content of its ``adapter_config.json``.
+        origin: the adapter's source.
+        values: its parsed ``adapter_config.json``.
         task: the task that the user named; None for that of the adapter or of its base model.
 
     Returns:
@@ -669,7 +669,7 @@ def load_tokenizer(
     """Load the tokenizer of a model; for an adapter without a tokenizer, that of its base model.
 
     Args:
-        model: a folder, a Hub id or the source of a checkpoint.
+        model: a folder, a Hub id or a located checkpoint.
         trust_remote_code: whether code that comes with the tokenizer may run.
 
     Returns:
@@ -702,7 +702,7 @@ def load_processor(origin: Origin) -> Any:
     """Load the image processor that was saved with a model.
 
     Args:
-        origin: the source of the checkpoint.
+        origin: the checkpoint's source.
 
     Returns:
         The processor; None if there is none, or a package that it needs is not installed.
@@ -723,10 +723,11 @@ def check_tokenizer(tokenizer: PreTrainedTokenizerBase, name: str) -> None:
 
     Args:
         tokenizer: the tokenizer.
-        name: name of the model, for the error message.
+        name: model name for the error message.
 
     Raises:
-        AttnProbeError: if the tokenizer has only special tokens, returns no attention mask, or has a
+        AttnProbeError: if the tokenizer has only special tokens, returns no attention mask, or has
+            a
             maximum length that is not a number.
     """
     n_ordinary_tokens = len(tokenizer) - len(set(tokenizer.all_special_ids))
@@ -760,7 +761,7 @@ def check_tokenizer_fits_model(
 
     Args:
         tokenizer: the tokenizer.
-        config: configuration of the model; None if it has none.
+        config: the model's configuration; None if it has none.
         n_embeddings: number of token ids that the model embeds; None if it is unknown.
         pads: whether texts are padded; a language model reads one prompt at a time.
 

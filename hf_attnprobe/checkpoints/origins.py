@@ -72,10 +72,10 @@ class Origin:
         return self.hub_arguments | ({"gguf_file": self.gguf_file} if self.gguf_file else {})
 
     def find_file(self, name: str) -> Path | None:
-        """Return the local path of a file of the checkpoint, after downloading it if necessary.
+        """Return a checkpoint file's local path, after downloading the file if necessary.
 
         Args:
-            name: name of the file.
+            name: the file name.
 
         Returns:
             The path; None if the checkpoint has no such file.
@@ -143,7 +143,7 @@ def locate_checkpoint(
         gguf_file: see :class:`Origin`.
 
     Returns:
-        The source of the checkpoint.
+        The checkpoint's source.
 
     Raises:
         AttnProbeError: if a folder is given with a revision, two different revisions are given, the
@@ -189,10 +189,10 @@ def locate_checkpoint(
 
 
 def find_commit(origin: Origin) -> str | None:
-    """Return the commit of a checkpoint that was loaded from the Hub.
+    """Return the commit from which a checkpoint was loaded on the Hub.
 
     Args:
-        origin: the source of the checkpoint.
+        origin: the checkpoint's source.
 
     Returns:
         The commit hash; None for folders.
@@ -231,7 +231,7 @@ def _choose_folder(folder: Path, subfolder: str | None) -> str:
 
 
 def _find_best_checkpoint(folder: Path) -> str | None:
-    """Return the name of the best checkpoint according to ``trainer_state.json``, or None."""
+    """Return the best checkpoint's name according to ``trainer_state.json``, or None."""
     try:
         state = json.loads((folder / "trainer_state.json").read_text())
         return Path(state["best_model_checkpoint"]).name
@@ -240,10 +240,10 @@ def _find_best_checkpoint(folder: Path) -> str | None:
 
 
 def summarize_error(error: Exception) -> str:
-    """Return the message of an exception as one line of limited length.
+    """Summarize an exception's message in one short line.
 
     Args:
-        error: an exception of another library.
+        error: another library's exception.
 
     Returns:
         The first line, and the second one if the first ends with a colon.
@@ -278,8 +278,8 @@ def check_weights_are_data(origin: Origin, values: Mapping[str, Any]) -> None:
     """Check that a whole model has weights in safetensors.
 
     Args:
-        origin: the source of the checkpoint; nothing is checked if it allows pickled weights.
-        values: content of its config.json.
+        origin: the checkpoint's source; nothing is checked if it allows pickled weights.
+        values: its parsed config.json.
 
     Raises:
         AttnProbeError: if there are no such weights, or their index names files in other formats or
@@ -311,7 +311,7 @@ def check_adapter_is_data(origin: Origin) -> None:
     """Check that a peft adapter has weights in safetensors.
 
     Args:
-        origin: the source of the adapter; nothing is checked if it allows pickled weights.
+        origin: the adapter's source; nothing is checked if it allows pickled weights.
 
     Raises:
         AttnProbeError: if there are no such weights.
@@ -324,8 +324,8 @@ def check_names_no_code(origin: Origin, values: Mapping[str, Any]) -> None:
     """Check that a configuration names no kernel that Transformers would load from the Hub.
 
     Args:
-        origin: the source of the checkpoint; nothing is checked if its code is trusted.
-        values: content of its config.json.
+        origin: the checkpoint's source; nothing is checked if its code is trusted.
+        values: its parsed config.json.
 
     Raises:
         AttnProbeError: if it names such a kernel.

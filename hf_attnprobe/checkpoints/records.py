@@ -1,9 +1,9 @@
 """Read and write the files that a training leaves next to the weights: its record and the card.
 
-A model is either complete or refused. While a training saves its model, the folder ``.steps`` exists
-and ``training.json``, which is written last, does not. The record contains the SHA-256 of the weights,
-so that damaged weights are not mistaken for finished ones. Training times are stored here and in no
-report, so that the reports of two equal runs are equal.
+A model is either complete or refused. While a training saves its model, the folder ``.steps``
+exists and ``training.json``, which is written last, does not. The record contains the SHA-256 of
+the weights, so that damaged weights are not mistaken for finished ones. Training times are stored
+here and in no report, so that the reports of two equal runs are equal.
 """
 
 import hashlib
@@ -71,7 +71,7 @@ def check_training_finished(folder: Path) -> None:
     """Check that a training has finished writing the model in a folder.
 
     Args:
-        folder: folder of the model.
+        folder: the model's folder.
 
     Raises:
         AttnProbeError: if the training was interrupted, so that weights and tokenizer may not
@@ -85,11 +85,11 @@ def check_training_finished(folder: Path) -> None:
 
 
 def compute_digests(folder: Path, pattern: str = "*.safetensors") -> dict[str, str]:
-    """Compute the SHA-256 of the files in a folder.
+    """Compute the SHA-256 digests for files in a folder.
 
     Args:
         folder: the folder.
-        pattern: glob pattern of the files; default all weights.
+        pattern: glob pattern for the files; default all weights.
 
     Returns:
         The hexadecimal digest by file name.
@@ -102,11 +102,11 @@ def compute_digests(folder: Path, pattern: str = "*.safetensors") -> dict[str, s
 
 
 def check_digests(folder: Path, record: Mapping[str, Any]) -> None:
-    """Check that the weights in a folder are those that its training wrote.
+    """Check that a folder has the weights that its training wrote.
 
     Args:
-        folder: folder of the model.
-        record: content of its training record.
+        folder: the model's folder.
+        record: its training record.
 
     Raises:
         AttnProbeError: if a weights file is missing or differs.
@@ -124,10 +124,10 @@ def check_digests(folder: Path, record: Mapping[str, Any]) -> None:
 
 
 def read_record(folder: Path) -> dict[str, Any]:
-    """Read the training record in the folder of a model.
+    """Read the training record in a model's folder.
 
     Args:
-        folder: folder of the model.
+        folder: the model's folder.
 
     Returns:
         The record; empty for a model without one.
@@ -156,9 +156,9 @@ def describe_checkpoint(
     """Collect the facts about a checkpoint for its card.
 
     Args:
-        folder: folder of the checkpoint, with its training record if there is one.
+        folder: the checkpoint's folder, with its training record if there is one.
         model: the loaded checkpoint.
-        name: name of the model; default the name of the folder.
+        name: model name; default the folder name.
 
     Returns:
         The facts.
@@ -179,11 +179,11 @@ def write_readme(folder: Path, card: CardContent) -> Path:
     """Write or update the model card in a folder.
 
     Args:
-        folder: folder of the checkpoint.
-        card: content of the generated part; text of the user is kept.
+        folder: the checkpoint's folder.
+        card: the generated part's content; text of the user is kept.
 
     Returns:
-        The path of the card.
+        The card's path.
 
     Raises:
         AttnProbeError: if the existing card cannot be read.
@@ -197,11 +197,11 @@ def write_readme_locked(folder: Path, card: CardContent) -> Path:
     """Write or update the model card in a folder, which is locked meanwhile.
 
     Args:
-        folder: folder of the checkpoint.
-        card: content of the generated part; text of the user is kept.
+        folder: the checkpoint's folder.
+        card: the generated part's content; text of the user is kept.
 
     Returns:
-        The path of the card.
+        The card's path.
 
     Raises:
         AttnProbeError: if another run uses the folder, it is not writable, or the existing card

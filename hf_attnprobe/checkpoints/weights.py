@@ -1,18 +1,18 @@
 """Change the weights of a model: round them, prune them, shuffle them, or initialise them anew.
 
-Rounded and pruned weights show what quantisation alone changes, since the model still computes in full
-precision. Weights are rounded to the nearest multiple of a step, without calibration data ("RTN", the
-baseline of Frantar et al. 2023, GPTQ, Section 5):
+Rounded and pruned weights show what quantisation alone changes, since the model still computes in
+full precision. Weights are rounded to the nearest multiple of a step, without calibration data
+("RTN", the baseline of Frantar et al. 2023, GPTQ, Section 5):
 
     step = max |w| / (2^(bits − 1) − 1),   w' = step · round(w / step)
 
-In 8 bits there is one step per output channel (Dettmers et al. 2022, LLM.int8(), Section 2.1), and in 4
-bits one step per 128 inputs of an output channel (GPTQ, Section 5). Pruning sets the half of every matrix
-with the smallest magnitudes to 0 (Han et al. 2015, Section 3).
+In 8 bits there is one step per output channel (Dettmers et al. 2022, LLM.int8(), Section 2.1), and
+in 4 bits one step per 128 inputs of an output channel (GPTQ, Section 5). Pruning sets the half of
+every matrix with the smallest magnitudes to 0 (Han et al. 2015, Section 3).
 
-A randomised copy shows what the architecture alone gives. Either the entries of every weight tensor are
-shuffled, which keeps their distribution (Adebayo et al. 2018, "Sanity Checks for Saliency Maps", Section
-3), or the model is initialised anew from its configuration.
+A randomised copy shows what the architecture alone gives. Either the entries of every weight tensor
+are shuffled, which keeps their distribution (Adebayo et al. 2018, "Sanity Checks for Saliency
+Maps", Section 3), or the model is initialised anew from its configuration.
 """
 
 import copy
@@ -35,8 +35,8 @@ def round_to_steps(weight: Tensor, bits: int, group_size: int | None = None) -> 
 
     Args:
         weight: matrix, [outputs, inputs].
-        bits: number of bits per weight, which allow 2^bits − 1 values including 0.
-        group_size: number of inputs that share a step; None for all inputs of an output. The last
+        bits: bits per weight, which allow 2^bits − 1 values including 0.
+        group_size: number of inputs that share a step; None for all inputs. The last
             group may be smaller.
 
     Returns:
@@ -56,7 +56,7 @@ def round_to_steps(weight: Tensor, bits: int, group_size: int | None = None) -> 
 
 
 def prune_half(weight: Tensor) -> Tensor:
-    """Set the half of a matrix's entries with the smallest magnitudes to 0.
+    """Set the smaller half of a matrix's entries, by magnitude, to 0.
 
     Args:
         weight: matrix, [outputs, inputs].
@@ -91,15 +91,15 @@ CHANGED_LAYERS = (nn.Linear, Conv1D, nn.Conv1d, nn.Conv2d, nn.RNNBase)
 
 @torch.no_grad()
 def change_weights(model: nn.Module, change: str, seed: int = 0) -> None:
-    """Change the weights of a model in place.
+    """Change a model's weights in place.
 
-    Embeddings are not rounded or pruned. An output layer that shares its weights with the embeddings
-    thus keeps them too.
+    Embeddings are not rounded or pruned. An output layer that shares its weights with the
+    embeddings thus keeps them too.
 
     Args:
         model: the model.
-        change: a key of ``WEIGHT_CHANGES`` or ``RANDOMISERS``.
-        seed: seed of the randomisation.
+        change: a key in ``WEIGHT_CHANGES`` or ``RANDOMISERS``.
+        seed: random seed for ``RANDOMISERS``.
 
     Raises:
         AttnProbeError: if most weights are in other layers, such as stacked experts, or the model

@@ -5,8 +5,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hf_attnprobe.core.errors import AttnProbeError, NoSuchSplit
-from hf_attnprobe.core.progress import quiet_datasets
+from hf_attnprobe.core.errors import AttnProbeError, MissingSplitError
+from hf_attnprobe.core.progress import silence_datasets
 from hf_attnprobe.data.columns import list_columns
 from hf_attnprobe.data.examples import load_examples
 from hf_attnprobe.data.recipes import RECIPES, DatasetCard
@@ -127,12 +127,12 @@ def _describe_dataset(dataset: str) -> KnownDataset:
     return KnownDataset(recipe.name, recipe.hub_id, location, recipe.card, n_texts_by_split)
 
 
-@quiet_datasets()
+@silence_datasets()
 def _count_texts(dataset: str) -> dict[str, int]:
     """Return the number of texts in each split that the data set has."""
     counts = {}
     for split in ("train", "validation", "test"):
-        with suppress(NoSuchSplit):
+        with suppress(MissingSplitError):
             counts[split] = len(load_examples(dataset, split))
     return counts
 

@@ -42,11 +42,11 @@ COLUMN_ADVICE = (
 
 @dataclass(frozen=True)
 class TextColumns:
-    """The columns from which texts are read.
+    """The columns with the texts.
 
     Attributes:
-        text: names of the columns of the text; several columns are joined by a space.
-        text_pair: name of the column of the second text; None if texts are single.
+        text: text columns; several columns are joined by a space.
+        text_pair: column with the second text; None if texts are single.
     """
 
     text: tuple[str, ...]
@@ -67,14 +67,14 @@ def choose_columns(
     text: str | Sequence[str] | None,
     text_pair: str | None,
 ) -> TextColumns:
-    """Choose the columns of the texts among the columns of a data set.
+    """Choose a data set's text columns.
 
     Args:
-        present: names of all columns of the data set.
-        text: column or columns of the texts, as named by the user or by a recipe. If neither
+        present: all column names.
+        text: text column or columns, as named by the user or by a recipe. If neither
             ``text`` nor ``text_pair`` is named, a usual pair such as `premise` and `hypothesis`
             is looked for, then `text` or `sentence`.
-        text_pair: column of the second texts, as named by the user or by a recipe.
+        text_pair: column with the second texts, as named by the user or by a recipe.
 
     Returns:
         The chosen columns.
@@ -148,8 +148,8 @@ def check_column_exists(present: Sequence[str], column: str, flag: str) -> None:
     """Raise AttnProbeError if a column does not exist.
 
     Args:
-        present: names of all columns of the data set.
-        column: name of the column.
+        present: all column names.
+        column: the column name.
         flag: command-line flag that named the column, such as ``--text-column``.
     """
     if column not in present:
@@ -164,14 +164,14 @@ def read_column(examples: "datasets.Dataset", name: str) -> list[Any]:
     return examples.with_format(None)[name][:]
 
 
-def read_texts(
+def read_text_columns(
     source: "datasets.Dataset", columns: TextColumns
 ) -> tuple[list[str], list[str] | None]:
-    """Read the texts of a split, and the second texts if texts come in pairs.
+    """Read a split's texts, and the second texts if texts come in pairs.
 
     Args:
         source: the split.
-        columns: the columns of the texts.
+        columns: the text columns.
 
     Returns:
         The texts, and the second texts or None.
@@ -237,7 +237,7 @@ IMAGE_COLUMNS = ("pixel_values", "image", "img")
 
 
 def find_image_column(columns: Sequence[str]) -> str | None:
-    """Return the name of the column with images, or None if there is none."""
+    """Return the image column, or None if there is none."""
     return next((name for name in IMAGE_COLUMNS if name in columns), None)
 
 
@@ -267,11 +267,11 @@ def read_images(source: "datasets.Dataset", has_texts: bool) -> dict[str, list[A
 
 
 def read_image_column(examples: "datasets.Dataset", name: str) -> list[Any]:
-    """Return the cells of a column of images.
+    """Return the images in a column.
 
     Args:
         examples: the split.
-        name: name of the column.
+        name: the column name.
 
     Returns:
         One image per row.

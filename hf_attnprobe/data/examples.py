@@ -1,8 +1,8 @@
 """Read data sets of any source as rows of the same form.
 
-A split becomes rows of `example_id`, `text` and `label`, with `text_pair` if texts come in pairs and
-`rationale` if the data has rationales. The library `datasets` is imported inside the functions that
-need it, so that importing this package stays fast.
+A split becomes rows of `example_id`, `text` and `label`, with `text_pair` if texts come in pairs
+and `rationale` if the data has rationales. The library `datasets` is imported inside the functions
+that need it, so that importing this package stays fast.
 """
 
 import hashlib
@@ -17,8 +17,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from hf_attnprobe.core.errors import AttnProbeError, NoSuchSplit
-from hf_attnprobe.core.options import check_at_least, public_function
+from hf_attnprobe.core.errors import AttnProbeError, MissingSplitError
+from hf_attnprobe.core.options import check_minimum, public_function
 from hf_attnprobe.data.columns import (
     TEXT_COLUMNS,
     TOKENS_COLUMN,
@@ -31,13 +31,13 @@ from hf_attnprobe.data.columns import (
     make_image_error,
     read_column,
     read_images,
-    read_texts,
+    read_text_columns,
 )
 from hf_attnprobe.data.labels import (
     Labels,
     convert_to_names,
-    find_correct_choices,
     find_word_label_column,
+    index_correct_choices,
     join_label_columns,
     read_answer_spans,
     read_choices,
@@ -115,19 +115,19 @@ def load_examples(  # noqa: PLR0913
         dataset: a registered name, a folder, a file (csv, tsv, json, jsonl, parquet), a Hub id, a
             `Recipe`, or examples in memory: a `Dataset`, a `DatasetDict`, a data frame, a dict of
             columns, a list of dicts or a list of texts.
-        split: name of the split; ignored if the data set has only one split, such as a file, a
+        split: the split's name; ignored if the data set has only one split, such as a file, a
             data frame or a list.
-        text_column: column of the texts; several columns are joined by a space, leaving out missing
+        text_column: text column; several columns are joined by a space, leaving out missing
             values. Default: the recipe's column, otherwise a usual pair such as `premise` and
             `hypothesis`, otherwise `text` or `sentence`, otherwise the words in `tokens`.
-        text_pair_column: column of the second texts, which the tokenizer pairs with the first.
-        label_column: column of the labels, or several columns of 0 and 1, one per label. Default:
+        text_pair_column: column with the second texts, which the tokenizer pairs with the first.
+        label_column: label column, or several columns of 0 and 1, one per label. Default:
             the recipe's column, otherwise `label` or `labels`.
         labels: new names of the data's labels as ``data=model``; ``data=`` makes the texts of this
             label unlabelled.
         holdout: share of a data set with a single split to use as the test split; validation gets
             the same share.
-        dataset_config: configuration of the data set, if it has several.
+        dataset_config: configuration name, if the data set has several.
         limit: number of rows to sample after all filters; at least 1. A smaller sample is part of a
             larger one.
         seed: seed that draws the validation rows from `train` if the recipe asks for that; load
@@ -170,7 +170,7 @@ def load_examples(  # noqa: PLR0913
         examples = load_examples(rows, "test")
         examples.features["label"].names  # ['neg', 'pos']
     """
-    check_at_least(1, limit=limit)
+    check_minimum(1, limit=limit)
     opened = open_split(
         dataset,
         split,
@@ -222,8 +222,8 @@ def open_split(
 
     Args:
         dataset: see :func:`load_examples`.
-        split: name of the split.
-        dataset_config: configuration of the data set, if it has several.
+        split: the split's name.
+        dataset_config: configuration name, if the data set has several.
         seed: seed that draws the validation rows from `train`, if the recipe asks for that.
         **recipe_fields: fields of :class:`~hf_attnprobe.data.recipes.Recipe` that the user sets,
             such as ``text_column``; None keeps the recipe's value.
@@ -266,14 +266,14 @@ def read_split(opened: OpenedSplit, *, limit: int | None = None) -> "datasets.Da
         texts = [""] * len(source)
     else:
         columns, choices = _choose_text_columns(source, recipe)
-        texts, second_texts = read_texts(source, columns)
+        texts, second_texts = read_text_columns(source, columns)
     word_labels, word_label_names = _read_word_labels(source, columns, recipe, texts)
     has_text_labels = recipe.label_column is None and "label" in source.column_names
     labels = Labels("classes", [-1] * len(source))
     if word_labels is None or has_text_labels:
         labels = _read_labels(source, opened.splits, recipe)
     labels = select_classes(labels, recipe.keep_labels)
-    ids = choose_example_ids(source)
+    ids = read_example_ids(source)
     answer_spans = {} if second_texts is None else read_answer_spans(source, second_texts)
     table: dict[str, Any] = {
         "example_id": ids,
@@ -302,11 +302,11 @@ def read_split(opened: OpenedSplit, *, limit: int | None = None) -> "datasets.Da
 
 @dataclass(frozen=True)
 class DatasetName:
-    """Name of a data set and its split, as a report prints them.
+    """A data set's name and split, as a report prints them.
 
     Attributes:
         name: the data set's name, folder or Hub id.
-        split: name of the split; "" for none.
+        split: the split's name; "" for none.
 
     >>> print(DatasetName("data/SST", "test"))
     data/SST (test)
@@ -330,11 +330,11 @@ class DatasetName:
 
 
 def get_dataset_name(dataset: Any, split: str) -> DatasetName:
-    """Return the name of a data set and its split for a report.
+    """Return a data set's name and split for a report.
 
     Args:
         dataset: the data set in any form that :func:`load_examples` accepts.
-        split: name of the split.
+        split: the split's name.
 
     Returns:
         The name; "data given in memory" for an object in memory.
@@ -364,7 +364,7 @@ def _choose_split(
     # The files in a local folder may already have the names of the requested splits.
     name = name if name in splits else split
     if name not in splits:
-        raise NoSuchSplit(
+        raise MissingSplitError(
             f"the data set has no split {split!r}, only {', '.join(splits)}; choose one of them "
             "with --split"
         )
@@ -383,8 +383,8 @@ def _choose_split(
     return source, [row for row in rows if (row in validation_rows) == is_validation]
 
 
-def choose_example_ids(source: "datasets.Dataset") -> list[int]:
-    """Return the ids of a source's rows, or the row numbers if these ids are not usable.
+def read_example_ids(source: "datasets.Dataset") -> list[int]:
+    """Return a source's row ids, or the row numbers if these ids are not usable.
 
     Ids are usable if they are unique integers from 0 to ``MAX_ID``.
 
@@ -458,7 +458,7 @@ def _read_word_labels(
     is_list = hasattr(source.features.get(column), "feature")
     if not is_list:
         return None, None
-    names = get_class_names(source.features[column]) or recipe.label_names
+    names = read_class_names(source.features[column]) or recipe.label_names
     return read_word_labels(read_column(source, column), names, texts, column)
 
 
@@ -489,13 +489,13 @@ def _read_labels(
     if read_choices(source) is not None:
         has_choices = "choices" in source.column_names
         choices = read_column(source, "choices") if has_choices else None
-        correct_choices = find_correct_choices(values, choices)
+        correct_choices = index_correct_choices(values, choices)
         return read_labels(correct_choices, correct_choices, column=column)
     all_values: list[Any] = []
     for examples in splits.values():
         if column in examples.column_names:
             all_values += _list_distinct_values(examples, column)
-    names, first_label = get_class_names(source.features[column]), 0
+    names, first_label = read_class_names(source.features[column]), 0
     if recipe.labels:
         value_names = convert_to_names(values, names)
         all_names = convert_to_names(all_values, names)
@@ -591,8 +591,8 @@ def has_labels(examples: "datasets.Dataset") -> bool:
     return any(label is not None for label in labels)
 
 
-def list_label_names(examples: "datasets.Dataset") -> list[str]:
-    """Return the names of the classes or labels of a loaded split.
+def get_label_names(examples: "datasets.Dataset") -> list[str]:
+    """Return a loaded split's class or label names.
 
     Args:
         examples: a split loaded by :func:`load_examples`.
@@ -601,7 +601,7 @@ def list_label_names(examples: "datasets.Dataset") -> list[str]:
         The names; `LABEL_0`, `LABEL_1`, … as in Transformers if labels have no names; empty if the
         labels are numbers of a regression.
     """
-    label_type, names = get_label_type(examples), get_class_names(examples.features["label"])
+    label_type, names = get_label_type(examples), read_class_names(examples.features["label"])
     if names is not None:
         return list(names)
     if label_type == "numbers":
@@ -618,14 +618,14 @@ def describe_text_columns(examples: "datasets.Dataset") -> str:
     return examples.info.description.removeprefix(DESCRIPTION_PREFIX)
 
 
-def get_class_names(feature: Any) -> tuple[str, ...] | None:
-    """Return the class names of a ClassLabel or of a list of ClassLabels, or None."""
+def read_class_names(feature: Any) -> tuple[str, ...] | None:
+    """Return the class names in a ClassLabel or a list of ClassLabels, or None."""
     names = getattr(getattr(feature, "feature", feature), "names", None)
     return None if names is None else tuple(names)
 
 
 def compute_dataset_fingerprint(examples: "datasets.Dataset") -> str:
-    """Compute a fingerprint of a loaded split from its ids, texts, labels and further columns.
+    """Compute a loaded split's fingerprint from its ids, texts, labels and further columns.
 
     It is the same for the same examples in any order and from any source.
 
@@ -721,11 +721,11 @@ def load_splits(  # noqa: PLR0913
     )
     splits = {"train": load_split("train")}
     if limit is not None:
-        check_at_least(1, limit=limit)
+        check_minimum(1, limit=limit)
         _check_has_classes("training", splits["train"])
         splits["train"] = _select_balanced(splits["train"], limit)
     for name in ("validation", "test"):
-        with suppress(NoSuchSplit):
+        with suppress(MissingSplitError):
             examples = load_split(name)
             if name == "validation" or has_labels(examples):
                 splits[name] = examples
@@ -773,7 +773,7 @@ def prepare_splits(train: Any, validation: Any, test: Any) -> "dict[str, dataset
         for name, examples in sources.items()
         if examples is not None
     }
-    names = list_label_names(splits["train"])
+    names = get_label_names(splits["train"])
     _check_training_labels(splits["train"], names)
     for name in splits.keys() - {"train"}:
         _check_evaluation_labels(name, splits[name], names)
@@ -813,7 +813,7 @@ def _check_evaluation_labels(name: str, examples: "datasets.Dataset", names: lis
     """
     _check_has_classes(name, examples)
     labels = read_column(examples, "label")
-    split_names = list_label_names(examples)
+    split_names = get_label_names(examples)
     if split_names != names[: len(split_names)]:
         raise AttnProbeError(
             f"expected {name} texts with the classes of the training texts ({', '.join(names)}), "

@@ -34,7 +34,7 @@ class Labels:
         label_type: "classes", "numbers" or "several" (labels per text).
         values: one value per text: an int for classes (-1: unlabelled), a float for numbers (NaN:
             unlabelled), a list of ints for several labels (None: unlabelled).
-        names: names of the classes; None if the data has none.
+        names: class names; None if the data has none.
     """
 
     label_type: str
@@ -51,7 +51,7 @@ def convert_to_names(cells: Iterable[Any], names: Sequence[str] | None) -> list[
 
     Args:
         cells: labels as the data has them; None for unlabelled texts.
-        names: names of the classes; None if the labels have no other name than themselves.
+        names: class names; None if the labels have no other name than themselves.
 
     Returns:
         One name per label, None for unlabelled texts.
@@ -66,12 +66,12 @@ def rename_labels(
     pairs: Sequence[str],
     all_names: Sequence[str | None],
 ) -> list[str | None]:
-    """Replace names of labels, as requested with ``--labels``.
+    """Rename labels, as requested with ``--labels``.
 
     Args:
-        cells: the name of each text's label.
+        cells: one label name per text.
         pairs: new names as ``old=new``; ``old=`` makes the texts of this label unlabelled.
-        all_names: the names of all labels in the data.
+        all_names: all label names in the data.
 
     Returns:
         The new name of each text's label.
@@ -105,15 +105,15 @@ def read_labels(
     names: tuple[str, ...] | None = None,
     first_label: int = 0,
 ) -> Labels:
-    """Read the labels of a column.
+    """Read a label column.
 
     Args:
         values: the cells of one split.
         all_values: the cells of all splits. Classes are numbered over all splits, since a split
             may lack some of them.
-        column: name of the column, for error messages.
-        names: names of the classes, if the source has numbers.
-        first_label: number of the first class in the source.
+        column: column name for error messages.
+        names: class names, if the source has numbers.
+        first_label: the first class's number in the source.
 
     Returns:
         The labels of the split, with classes numbered from 0.
@@ -153,7 +153,7 @@ def join_label_columns(columns: Sequence[list[Any]], names: Sequence[str]) -> li
 
     Args:
         columns: the cells of each column.
-        names: names of the columns, for error messages.
+        names: column names for error messages.
 
     Returns:
         The indices of the labels that apply to each text; None for a text with a missing cell.
@@ -293,7 +293,7 @@ def select_classes(labels: Labels, classes: tuple[str, ...] | None) -> Labels:
 
     Args:
         labels: labels of a split.
-        classes: names of the classes to keep; None keeps all.
+        classes: class names to keep; None keeps all.
 
     Returns:
         The renumbered labels, with None for texts of the other classes.
@@ -330,14 +330,14 @@ IGNORED_LABEL = -100
 
 
 def find_word_label_column(source: "datasets.Dataset", requested_column: str | None) -> str | None:
-    """Return the name of the column with one label per word, or None if there is none.
+    """Return the column with one label per word, or None if there is none.
 
     Args:
         source: the split.
         requested_column: the column that the user named; it is returned as it is.
 
     Returns:
-        The name of the column, or None.
+        The column name, or None.
 
     Raises:
         AttnProbeError: if several usual columns are present.
@@ -363,12 +363,12 @@ def read_word_labels(
 
     Args:
         values: the cells of the column.
-        names: names of the labels, if the source has numbers.
+        names: label names, if the source has numbers.
         texts: the texts, whose words are separated by white space.
-        column: name of the column, for error messages.
+        column: column name for error messages.
 
     Returns:
-        The labels of the words of each text, -1 for unlabelled words, and the names of the labels.
+        The word labels in each text, -1 for unlabelled words, and the label names.
 
     Raises:
         AttnProbeError: if a text has more or fewer labels than words, or labels are neither names
@@ -479,7 +479,7 @@ CHOICE_TEXT_COLUMNS = (
 def read_choices(
     source: "datasets.Dataset",
 ) -> tuple[str, list[list[str]]] | None:
-    """Read the choices of multiple-choice questions.
+    """Read the choices for multiple-choice questions.
 
     The columns may be `choices` (a list of texts, or a dict with `text` and `label` as in ARC),
     `endings` (HellaSwag), `ending0`, `ending1`, … (SWAG; each ending is put after `sent2`), or
@@ -489,7 +489,7 @@ def read_choices(
         source: the split.
 
     Returns:
-        The name of the column with the text of the question, and the choices of each row; None if
+        The column with the questions, and the choices in each row; None if
         the data has no choices.
 
     Raises:
@@ -527,16 +527,16 @@ def _check_choices(rows: list[Any]) -> None:
             )
 
 
-def find_correct_choices(values: list[Any], cells: list[Any] | None) -> list[Any]:
-    """Convert labels of multiple-choice questions into indices of the choices.
+def index_correct_choices(values: list[Any], cells: list[Any] | None) -> list[Any]:
+    """Convert labels for multiple-choice questions into choice indices.
 
     Args:
-        values: cells of the label column: the name, the text or the number of the correct choice.
-        cells: cells of the column `choices`, whose `label` names each choice; None if the choices
-            have no names.
+        values: label cells: the correct choice's name, text or number.
+        cells: cells in the column `choices`, whose `label` names each choice; None if choices have
+            no names.
 
     Returns:
-        The index of the correct choice of each question; None for unlabelled questions.
+        One index per question; None for unlabelled questions.
 
     Raises:
         AttnProbeError: if a label is none of these.
@@ -563,14 +563,14 @@ POSITION_TYPES = ("int", "uint", "null")
 
 
 def read_rationales(source: "datasets.Dataset", suffix: str = "") -> list[list[int]] | None:
-    """Read the rationale of each text: the positions of the words that people marked as the reason.
+    """Read each text's rationale: the positions of the words that people marked as the reason.
 
     Rationales are lists of whole numbers in the column `rationale`. If this column holds anything
     else, such as sentences, it is ignored with a warning.
 
     Args:
         source: the split.
-        suffix: end of the column's name; "_pair" for the second texts.
+        suffix: suffix of the column name; "_pair" for the second texts.
 
     Returns:
         The positions for each text, empty for texts without a rationale; None if the data has no

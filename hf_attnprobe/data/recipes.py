@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from hf_attnprobe.core.serialization import read_packaged
+from hf_attnprobe.core.serialization import read_package_yaml
 
 
 _SENTENCE_BOUNDARY = re.compile(r"""(?<=[.!?…])\s+|(?<=[.!?…]["'”’)\]])\s+|\s*\n\s*""")
@@ -54,15 +54,15 @@ class Recipe:
     Attributes:
         hub_id: id on the Hub, or a local folder to which the same rules are applied. An id that
             starts with "./" is a folder in the working directory, for data that the Hub lacks.
-        config: configuration of the data set, if it has several.
-        text_column: column of the texts; several columns are joined by a space. Default: that of a
+        config: configuration name on the Hub, if there are several.
+        text_column: text column; several columns are joined by a space. Default: that of a
             usual pair, otherwise `text` or `sentence`.
-        text_pair_column: column of the second texts, which the tokenizer pairs with the first.
-        label_column: column of the labels, or several columns of 0 and 1, one per label. Default:
+        text_pair_column: column with the second texts, which the tokenizer pairs with the first.
+        label_column: label column, or several columns of 0 and 1, one per label. Default:
             `label`; without this column the texts are unlabelled.
-        label_names: names of the classes, if the source has integers.
-        first_label: number of the first class in the source.
-        keep_labels: names of the classes to keep, renumbered in this order.
+        label_names: class names, if the source has integers.
+        first_label: the first class's number in the source.
+        keep_labels: class names to keep, renumbered in this order.
         splits: names of the splits in the source that differ from train, validation and test.
         validation_fraction: share of `train` to use as validation if the source has no
             `validation`.
@@ -150,7 +150,7 @@ def split_sentences(text: str) -> list[str]:
     return [sentence for sentence in _SENTENCE_BOUNDARY.split(text.strip()) if sentence]
 
 
-_PARSED_RECIPES = read_packaged(Path(__file__).with_suffix(".yaml"), Mapping[str, Recipe])
+_PARSED_RECIPES = read_package_yaml(Path(__file__).with_suffix(".yaml"), Mapping[str, Recipe])
 RECIPES: dict[str, Recipe] = {
     name: replace(recipe, name=name) for name, recipe in _PARSED_RECIPES.items()
 }

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.core.options import check_name, check_path
-from hf_attnprobe.core.serialization import in_short
+from hf_attnprobe.core.serialization import format_short
 from hf_attnprobe.data.columns import PAIR_COLUMNS, TEXT_COLUMNS, list_columns
 from hf_attnprobe.data.recipes import RECIPES, Recipe
 from hf_attnprobe.statistics.sampling import order_by_hash
@@ -47,12 +47,12 @@ MAX_CELL_LENGTH = 2**31 - 1
 
 
 def resolve_recipe(dataset: Any, **recipe_fields: Any) -> Recipe:
-    """Return the recipe of a data set, with the user's settings in place of the recipe's.
+    """Return a data set's recipe, with the user's settings in place of the recipe's.
 
     Args:
         dataset: a name, a Hub id, a path, ``name=folder`` (a folder to which the rules of a
             registered data set are applied), a recipe, or an object in memory.
-        **recipe_fields: fields of the recipe to replace, unless they are None.
+        **recipe_fields: recipe fields to replace, unless they are None.
 
     Returns:
         The recipe.
@@ -75,11 +75,13 @@ def _check_path_exists(name: str) -> None:
     check_path("data set", name)
     path = Path(name)
     if path.suffix.lower() in FILE_FORMATS and not path.exists():
-        raise AttnProbeError(f"there is no file {name} in {Path.cwd()}; check the path of the data set")
+        raise AttnProbeError(
+            f"there is no file {name} in {Path.cwd()}; check the path of the data set"
+        )
 
 
 def find_recipe(dataset: str) -> Recipe:
-    """Return the recipe of a registered name, a Hub id, a folder, or ``name=folder``.
+    """Return the recipe for a registered name, a Hub id, a folder, or ``name=folder``.
 
     Args:
         dataset: the data set as the user named it.
@@ -131,8 +133,8 @@ def open_splits(dataset: Any, split: str, recipe: Recipe) -> "dict[str, datasets
 
     Args:
         dataset: the data set, from disk, from the Hub or in memory.
-        split: name to use for the split of a data set that has only one, such as a file.
-        recipe: the recipe of the data set.
+        split: split name for a data set with only one split, such as a file.
+        recipe: the data set's recipe.
 
     Returns:
         The splits by their names in the source.
@@ -192,7 +194,7 @@ def _load_splits(recipe: Recipe, split: str) -> "dict[str, datasets.Dataset]":
 
 
 def _list_string_columns(recipe: Recipe) -> set[str]:
-    """Return the columns of a table whose cells are read as strings, even if they look otherwise."""
+    """Return the columns whose cells are read as strings, even if they look like numbers."""
     text_columns = {*list_columns(recipe.text_column), *list_columns(recipe.text_pair_column)}
     label_columns = {*list_columns(recipe.label_column)}
     return (STRING_COLUMNS | text_columns | {*recipe.string_columns}) - label_columns
@@ -231,7 +233,7 @@ def _load_dataset(name: str, config: str | None, string_columns: Collection[str]
 
 
 def _download_files(config: Any) -> list[Path]:
-    """Return the local paths of a data set's files, after downloading those of the Hub."""
+    """Return the local paths of a data set's files, after downloading files from the Hub."""
     import datasets
 
     manager = datasets.DownloadManager()
@@ -280,7 +282,7 @@ def _is_cache_failure(error: BaseException | None) -> bool:
 
 
 def _shorten_error(error: Exception) -> str:
-    """Return the messages of an error and its cause as one line of at most 200 characters."""
+    """Return the messages of an error and its cause in at most 200 characters."""
     messages = [str(link) for link in (error, error.__cause__) if link is not None]
     line = " ".join(": ".join(filter(None, messages)).split())
     line = line or type(error).__name__
@@ -361,7 +363,7 @@ def _read_json(path: Path) -> "datasets.Dataset":
         wrong_row = next(row for row in rows if not isinstance(row, Mapping))
         raise AttnProbeError(
             f"{path} must hold rows as JSON objects, in a list or one per line, got "
-            f"{in_short(wrong_row)}; correct it"
+            f"{format_short(wrong_row)}; correct it"
         )
     return examples
 
@@ -378,7 +380,7 @@ def _check_json_start(path: Path) -> None:
     if first_character not in "{[":
         raise AttnProbeError(
             f"{path} must hold rows as JSON objects, in a list or one per line, but it starts with "
-            f"{in_short(first_character)}; write each row as an object with column names as keys"
+            f"{format_short(first_character)}; write each row as an object with column names as keys"
         )
 
 
@@ -494,7 +496,7 @@ def _build_from_columns(columns: Mapping[Any, Any]) -> "datasets.Dataset":
 def check_table_fields(
     path: Path, separator: str, quoting: Literal[0, 1, 2, 3] = csv.QUOTE_MINIMAL
 ) -> list[str]:
-    """Check that every row of a table has one field per column, and return the header.
+    """Check that every row has one field per column, and return the header.
 
     Without this check, pandas would use surplus fields in the first row as an index, which shifts
     all columns, and would fill up rows with too few fields.
@@ -543,7 +545,7 @@ def split_by_holdout(
     """Divide a single split into train, validation and test by a hash of the row numbers.
 
     Args:
-        splits: the splits of the data set; there must be one.
+        splits: the data set's splits; there must be one.
         share: share of the rows to use for testing; validation gets the same share.
 
     Returns:
@@ -576,7 +578,7 @@ def draw_holdout_rows(labels: Sequence[Any], share: float, seed: int) -> set[int
     """Draw the same share of rows from every class.
 
     Args:
-        labels: label of each row.
+        labels: one label per row.
         share: share of each class to draw.
         seed: seed of the draw; the same seed always gives the same rows.
 

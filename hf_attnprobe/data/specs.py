@@ -34,8 +34,8 @@ READING_FIELDS = (
 class Data(Options):
     """A data set, its columns, and the number of texts to use.
 
-    Every function that takes a data set accepts this class. A name, a folder, a Hub id or examples in
-    memory are short for ``Data(dataset)``.
+    Every function that takes a data set accepts this class. A name, a folder, a Hub id or examples
+    in memory are short for ``Data(dataset)``.
 
     Example::
 
@@ -53,7 +53,7 @@ class Data(Options):
         )
     )
     dataset_config: str | None = option(
-        None, "configuration of the data set, if it has several", daily=False
+        None, "configuration of the data set, if it has several", basic=False
     )
     text_column: str | Sequence[str] | None = option(
         None,
@@ -194,9 +194,9 @@ class Answers(Data):
     - ``question``: a question. Passage and question become one user turn of the tokenizer's chat
       template, or a plain prompt if the tokenizer has no template.
     - ``prompt``: a complete prompt, which contains the passage and is used unchanged.
-    - ``turns``: a conversation as a list of ``{"role": …, "content": …}``, which contains the passage
-      and is rendered with the chat template. With ``units="turn"`` there is no passage: the units
-      are all turns but the last one.
+    - ``turns``: a conversation as a list of ``{"role": …, "content": …}``, which contains the
+      passage and is rendered with the chat template. With ``units="turn"`` there is no passage: the
+      units are all turns but the last one.
 
     If a row has an ``answer``, the model's probability of this answer is explained. After a
     ``prompt`` the answer is appended exactly as written, so it may need a leading space. Without an
@@ -227,47 +227,47 @@ class Answers(Data):
         None,
         "column with complete prompts that contain the passages (default: prompt)",
         metavar="COLUMN",
-        daily=False,
+        basic=False,
     )
     turns_column: str | None = option(
         None,
         "column with conversations, lists of role and content (default: messages or turns)",
         metavar="COLUMN",
-        daily=False,
+        basic=False,
     )
     answer_column: str | None = option(
         None,
         "column with the answers to explain (default: answer or answers; if there is no such "
         "column, the model generates an answer greedily)",
         metavar="COLUMN",
-        daily=False,
+        basic=False,
     )
     other_column: str | None = option(
         None,
         "column with a second answer, with which the answer is contrasted (default: other)",
         metavar="COLUMN",
-        daily=False,
+        basic=False,
     )
     expected_column: str | None = option(
         None,
         "column with the text that a correct answer must contain; it is used to count correct "
         "answers (default: expected)",
         metavar="COLUMN",
-        daily=False,
+        basic=False,
     )
     template: str | None = option(
         None,
         "text with {context} and {question} in it, used as the user turn, or as the complete prompt "
         "if the tokenizer has no chat template",
         metavar="TEXT",
-        daily=False,
+        basic=False,
     )
     max_new_tokens: int = option(
         32,
         "maximum length of a generated answer, in tokens",
         at_least=1,
         at_most=4096,
-        daily=False,
+        basic=False,
     )
 
     def __post_init__(self) -> None:
@@ -308,12 +308,12 @@ class Answers(Data):
         import datasets
 
         from hf_attnprobe.data.columns import read_column
-        from hf_attnprobe.data.examples import choose_example_ids
+        from hf_attnprobe.data.examples import read_example_ids
         from hf_attnprobe.statistics.sampling import draw_sample
 
         opened = self.open_split(seed=seed)
         columns = self.find_columns(opened.source.column_names)
-        ids = choose_example_ids(opened.source)
+        ids = read_example_ids(opened.source)
         rows = draw_sample(list(opened.rows), [ids[row] for row in opened.rows], limit)
         cells = {name: read_column(opened.source, column) for name, column in columns.items()}
         values = {}
@@ -349,7 +349,7 @@ class Answers(Data):
         """Find the columns to read.
 
         Args:
-            present: names of all columns of the source.
+            present: all column names in the source.
 
         Returns:
             The names of the columns by the part of a row that they hold, such as ``context``.

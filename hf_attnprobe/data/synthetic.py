@@ -1,24 +1,25 @@
 """Generate synthetic texts whose labels follow a rule, to calibrate the tests.
 
-For real texts, nobody knows which words decide the label. For the generated **reviews** it is known:
+For real texts, nobody knows which words decide the label. For the generated **reviews** it is
+known:
 
 1. A *cue* is one of the 24 words in `CUES`. Its polarity is negative (0) or positive (1).
 2. A cue is *hearsay* if it follows a verb of `HEARSAY_VERBS` and "a", as in "critics expected a
    wonderful plot". Hearsay has no influence on the label.
-3. Each text has exactly one cue that is not hearsay. The label is the polarity of this cue, and it is
-   flipped if the word directly before the cue is one of `NEGATORS`, as in "the film was hardly
+3. Each text has exactly one cue that is not hearsay. The label is the polarity of this cue, and it
+   is flipped if the word directly before the cue is one of `NEGATORS`, as in "the film was hardly
    wonderful".
-4. The rationale consists of this cue and its negator. The label is independent of every other token:
-   the polarity of hearsay, the length and the fillers are drawn separately.
+4. The rationale consists of this cue and its negator. The label is independent of every other
+   token: the polarity of hearsay, the length and the fillers are drawn separately.
 
-A model must therefore read words in context. Counting words is not enough to distinguish the decisive
-cue from hearsay, or to notice a negation. Tokens are lower-case words and punctuation marks joined by
-single spaces, in the same way as `build_tokenizer` splits them.
+A model must therefore read words in context. Counting words is not enough to distinguish the
+decisive cue from hearsay, or to notice a negation. Tokens are lower-case words and punctuation
+marks joined by single spaces, in the same way as `build_tokenizer` splits them.
 
 The generated **records** are passages for a language model, with the same property:
 
-1. A record is a line of four different words, as in "amber lantern river stone". No word occurs in two
-   records of a passage.
+1. A record is a line of four different words, as in "amber lantern river stone". No word occurs in
+   two records of a passage.
 2. The question is the first word of one record, and the answer consists of its other three words.
    Words are drawn anew for every passage, so only this record contains the answer.
 """
@@ -184,7 +185,7 @@ def generate_rationale_examples(
 
     Args:
         n_examples: number of reviews.
-        seed: seed of the random draws.
+        seed: random seed.
         min_tokens: smallest length, at least 5 tokens; lengths are uniform between the bounds.
         max_tokens: largest length.
         negation_rate: share of negated cues, among reviews of at least 6 tokens.
@@ -192,8 +193,8 @@ def generate_rationale_examples(
             tokens or more).
 
     Yields:
-        `example_id`, `text`, `tokens`, `label` (0 or 1) and `rationale` (positions of the tokens that
-        decide the label).
+        `example_id`, `text`, `tokens`, `label` (0 or 1) and `rationale` (positions of the tokens
+        that decide the label).
 
     Raises:
         AttnProbeError: if the lengths are out of range, or there are not enough different reviews
@@ -252,8 +253,8 @@ def _draw_distinct_examples(
 def make_rationale_dataset(n_examples: int = 3000, **options: Any) -> "datasets.DatasetDict":
     """Generate reviews with labels and rationales, split into train, validation and test.
 
-    Train has two thirds of the reviews, validation and test have a sixth each. All texts differ, and
-    so do all ids.
+    Train has two thirds of the reviews, validation and test have a sixth each. All texts differ,
+    and so do all ids.
 
     Args:
         n_examples: number of reviews, at least 6.
@@ -428,13 +429,13 @@ def generate_record_questions(
 
     Args:
         n_examples: number of passages.
-        seed: seed of the random draws.
+        seed: random seed.
         min_records: smallest number of records in a passage.
         max_records: largest number of records in a passage, at most 8.
 
     Yields:
-        ``example_id``, ``context``, ``question`` (the first word of a record), ``answer`` (the three
-        words that follow it) and ``source`` (the index of this record in the passage).
+        ``example_id``, ``context``, ``question`` (the first word of a record), ``answer`` (the
+        three words that follow it) and ``source`` (the index of this record in the passage).
     """
     rng = random.Random(f"questions {seed}")
     for example_id in range(n_examples):

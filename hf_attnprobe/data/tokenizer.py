@@ -1,23 +1,23 @@
-r"""Word-level tokenizers for the attention classifiers, sentence splitting and pretrained word vectors.
+r"""Word-level tokenizers for attention classifiers, sentence splitting, and word vectors.
 
-The papers compute attention over words, so each token is one word. Jain & Wallace (2019) lower-case the
-tokens of spaCy and replace every token that contains a digit by `qqq`. Here one regular expression
-replaces spaCy. The tokenizer is therefore a plain `tokenizer.json`, which `transformers` can load without
-any other package. A token is one of these:
+The papers compute attention over words, so each token is one word. Jain & Wallace (2019) lower-case
+the tokens of spaCy and replace every token that contains a digit by `qqq`. Here one regular
+expression replaces spaCy. The tokenizer is therefore a plain `tokenizer.json`, which `transformers`
+can load without any other package. A token is one of these:
 
-- a run of letters and digits, joined by `-`, `/` or an apostrophe (`high-concept`, `writer/director`,
-  `it's`), or by `.` and `,` between digits (`1,000.50`);
-- a clitic that is already separated by a space (`'s`, `'ll`), an initial or an acronym with its dots
-  (`j.`, `u.s.`), or a title (`mr.`);
+- a run of letters and digits, joined by `-`, `/` or an apostrophe (`high-concept`,
+  `writer/director`, `it's`), or by `.` and `,` between digits (`1,000.50`);
+- a clitic that is already separated by a space (`'s`, `'ll`), an initial or an acronym with its
+  dots (`j.`, `u.s.`), or a title (`mr.`);
 - a run of the same punctuation mark (`...`, `--`, `!!`), with or without spaces around it.
 
-A text that is already tokenised and joined by single spaces thus stays unchanged: 99.7% of the 9,613
-sentences of SST give exactly `text.lower().split(" ")`, apart from `qqq`.
+A text that is already tokenised and joined by single spaces thus stays unchanged: 99.7% of the
+9,613 sentences of SST give exactly `text.lower().split(" ")`, apart from `qqq`.
 
-For hierarchical models, the same tokenizer can insert the separator `<sep>` between sentences. A sentence
-ends at `.`, `!`, `?` or `…` before white space, including closing quotes and brackets, and at line breaks,
-including `<br>` of HTML. It does not end at a full stop that belongs to a word by the rules above (`mr.`,
-`j. k.`, `u.s.`). A text may also contain `<sep>` itself.
+For hierarchical models, the same tokenizer can insert the separator `<sep>` between sentences. A
+sentence ends at `.`, `!`, `?` or `…` before white space, including closing quotes and brackets, and
+at line breaks, including `<br>` of HTML. It does not end at a full stop that belongs to a word by
+the rules above (`mr.`, `j. k.`, `u.s.`). A text may also contain `<sep>` itself.
 """
 
 import gzip
@@ -41,7 +41,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
 from hf_attnprobe.core.errors import AttnProbeError
-from hf_attnprobe.core.options import check_at_least
+from hf_attnprobe.core.options import check_minimum
 
 
 PAD, UNK, BOS, EOS = SPECIAL_TOKENS = ("<pad>", "<unk>", "<sos>", "<eos>")
@@ -90,7 +90,7 @@ _MARK = "\ufdd0"
 """Temporary mark in a normalized text: a noncharacter, which Unicode reserves for internal use."""
 
 
-def find_sentences(text: str) -> list[tuple[int, int]]:
+def locate_sentences(text: str) -> list[tuple[int, int]]:
     r"""Return the start and the end of every sentence of a text, in characters.
 
     The rule is described at the top of this module.
@@ -134,7 +134,8 @@ def build_tokenizer(
         model_max_length: largest number of tokens with `truncation=True`, including the special
             tokens. None: no truncation.
         sentences: whether to insert a separator between sentences, for hierarchical models.
-        pairs: whether to give the second text of a pair its own start token, and `token_type_ids` of
+        pairs: whether to give the second text of a pair its own start token, and `token_type_ids`
+            of
             1, as models with a query encoder expect.
 
     Returns:
@@ -186,7 +187,7 @@ def _check_vocabulary_options(
     min_document_frequency: int, max_vocab_size: int | None, n_special_tokens: int
 ) -> None:
     """Raise AttnProbeError if an option of :func:`build_tokenizer` is out of range."""
-    check_at_least(1, min_document_frequency=min_document_frequency)
+    check_minimum(1, min_document_frequency=min_document_frequency)
     if max_vocab_size is not None and max_vocab_size <= n_special_tokens:
         raise AttnProbeError(
             f"max_vocab_size must exceed {n_special_tokens}, the number of special tokens, got "
@@ -240,8 +241,9 @@ def _build_normalizer(sentences: bool) -> normalizers.Normalizer:
     The tokenizer aligns a replacement with the last character that it replaces. If `21st` were
     replaced in one step, `qqq` would have the offsets of its `t`, and a heat map would colour one
     letter only. The replacement therefore has several steps: all characters after the first one
-    become a mark, the character before the mark becomes `qq`, and the mark becomes `q`. A digit that
-    remains is a token on its own. In the patterns, `\K` excludes the text before it from the match.
+    become a mark, the character before the mark becomes `qq`, and the mark becomes `q`. A digit
+    that remains is a token on its own. In the patterns, `\K` excludes the text before it from the
+    match.
     """
     # The search may only start at the first character of a word. If it started at every character,
     # its time would be quadratic in the length of a word.
@@ -270,8 +272,8 @@ def read_vectors(path: str | os.PathLike, vocab: Mapping[str, int]) -> tuple[Ten
 
     The file may have the text format of word2vec and fastText, whose first line is `count dim`, or
     that of GloVe, which has no such line. It may be compressed with gzip. Words must match exactly,
-    and may contain spaces: the last `dim` fields of a line are the numbers. If a word occurs several
-    times, its first vector is used.
+    and may contain spaces: the last `dim` fields of a line are the numbers. If a word occurs
+    several times, its first vector is used.
 
     Args:
         path: a text file, or a text file compressed as .gz.

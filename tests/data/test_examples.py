@@ -16,7 +16,7 @@ from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.data.examples import (
     _choose_split,
     compute_dataset_fingerprint,
-    list_label_names,
+    get_label_names,
     load_examples,
 )
 from hf_attnprobe.data.recipes import RECIPES, Recipe, split_sentences
@@ -107,7 +107,7 @@ def test_string_labels_are_numbered_alike_in_all_splits():
         }
     )
     examples = load_examples(source, "test")
-    assert list_label_names(examples) == ["a", "m", "z"] and examples["label"][:] == [2, 1]
+    assert get_label_names(examples) == ["a", "m", "z"] and examples["label"][:] == [2, 1]
 
 
 # --- recipes ------------------------------------------------------------------------------------------------------
@@ -131,7 +131,7 @@ def test_classes_are_kept_by_name_and_renumbered_in_the_order_of_the_recipe(tmp_
     ]
     rows[8]["label_text"] = "rec.sport.baseball"
     examples = load_examples(local("20news", write_folder(tmp_path / "d", rows, "json")), "test")
-    assert list_label_names(examples) == ["rec.sport.baseball", "rec.sport.hockey"]
+    assert get_label_names(examples) == ["rec.sport.baseball", "rec.sport.hockey"]
     assert (examples["example_id"][:], examples["label"][:]) == ([0], [0])
 
 
@@ -194,11 +194,11 @@ def test_classes_that_are_numbered_from_one(tmp_path):
         for i in range(10)
     ]
     examples = load_examples(local("amazon", write_folder(tmp_path / "d", rows, "csv")), "test")
-    assert examples["label"][:] == [3, 4] and list_label_names(examples)[0] == "1 star"
+    assert examples["label"][:] == [3, 4] and get_label_names(examples)[0] == "1 star"
     ratings = [{"text": "a", "label": label} for label in (1, 10, -1, 5, 6)] * 2
     folder = write_folder(tmp_path / "i", ratings, "parquet")
     rated = load_examples(local("imdb10", folder), "train")
-    assert rated["label"][:] == [0, 9, -1, 4, 5, 0] and list_label_names(rated)[9] == "10"
+    assert rated["label"][:] == [0, 9, -1, 4, 5, 0] and get_label_names(rated)[9] == "10"
     for wrong in (0, 11):
         spoilt = write_folder(tmp_path / f"w{wrong}", [{"text": "a", "label": wrong}] * 10, "csv")
         said = f"from 1 to 10, or -1 for unlabelled texts, row 0 has {wrong}"
@@ -245,7 +245,7 @@ def test_imdb10_without_its_folder_says_what_is_expected(tmp_path, monkeypatch):
     assert "the folder ./imdb10" in message("imdb10", "train")
     rows = [{"text": "a film", "label": rating} for rating in range(1, 11)] * 10
     write_folder(tmp_path / "imdb10", rows, "csv")
-    assert len(list_label_names(load_examples("imdb10", "test"))) == 10
+    assert len(get_label_names(load_examples("imdb10", "test"))) == 10
 
 
 def test_recipes_on_the_real_data():
@@ -260,7 +260,7 @@ def test_recipes_on_the_real_data():
         examples = load_examples(local(name, SHARED / folder), "test")
         labels = examples["label"][:]
         assert [labels.count(k) for k in range(len(names))] == sizes and sum(sizes) == len(labels)
-        assert list_label_names(examples) == names
+        assert get_label_names(examples) == names
 
 
 # --- what goes wrong ----------------------------------------------------------------------------------------------
@@ -392,7 +392,7 @@ def test_labels_of_every_kind():
         ([{"text": "a", "label": True}], [1], ["LABEL_0", "LABEL_1"]),
     ):
         examples = load_examples(rows, "test")
-        assert (examples["label"][:], list_label_names(examples)) == (labels, names)
+        assert (examples["label"][:], get_label_names(examples)) == (labels, names)
 
 
 # --- lengths ------------------------------------------------------------------------------------------------------

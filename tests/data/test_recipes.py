@@ -115,7 +115,7 @@ datasets.disable_progress_bars()
 from hf_attnprobe import list_datasets
 from hf_attnprobe import load_splits
 from hf_attnprobe.data import sources
-from hf_attnprobe.data.examples import list_label_names
+from hf_attnprobe.data.examples import get_label_names
 load, loaded, found = sources._load_splits, {}, {}
 def once(recipe, split):  # the three splits of a data set need one download
     if recipe.name not in loaded:
@@ -126,7 +126,7 @@ for name in json.loads(sys.argv[1]):
     before = list_datasets(name)[0].at_hand
     splits = load_splits(name)
     row = splits["test"][-1]
-    label = list_label_names(splits["test"])[row["label"]]
+    label = get_label_names(splits["test"])[row["label"]]
     after = list_datasets(name)[0].at_hand
     found[name] = [
         row["text"], row.get("text_pair"), label, sorted(splits), before, after

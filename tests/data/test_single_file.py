@@ -3,7 +3,7 @@
 import pytest
 
 from hf_attnprobe import load_examples
-from hf_attnprobe.data.examples import list_label_names, load_splits
+from hf_attnprobe.data.examples import get_label_names, load_splits
 from tests.helpers.error_messages import refused
 
 
@@ -30,11 +30,11 @@ def test_texts_are_set_apart_the_same_for_training_and_audit(table):
 
 def test_labels_have_the_names_of_the_model(table):
     examples = load_examples(table, "test", labels=["bad=neg", "good="])
-    assert list_label_names(examples) == ["neg"]
+    assert get_label_names(examples) == ["neg"]
     assert examples["label"][:] == [0 if label == "bad" else -1 for _, label in ROWS]
     numbered = [{"text": "a", "label": 1}, {"text": "b", "label": 5}]
     examples = load_examples(numbered, "test", labels=["1=neg", "5=pos"])
-    assert [list_label_names(examples)[k] for k in examples["label"]] == ["neg", "pos"]
+    assert [get_label_names(examples)[k] for k in examples["label"]] == ["neg", "pos"]
     refused(
         "renames worst, which is no label of the data; its labels are bad, good",
         load_examples,

@@ -18,7 +18,7 @@ from hf_attnprobe.data.examples import (
     describe_text_columns,
     compute_dataset_fingerprint,
     get_label_type,
-    list_label_names,
+    get_label_names,
     load_splits,
 )
 from hf_attnprobe.data.recipes import RECIPES
@@ -149,7 +149,7 @@ def test_one_missing_label_leaves_the_others_classes(tmp_path):
     assert labels(rows) == labels(frame) == labels(tmp_path / "t.csv") == [1, -1]
     (tmp_path / "n.csv").write_text("text,label\na,1\nb,NA\nc,0\n")
     named = load_examples(tmp_path / "n.csv", "test", labels=["NA="])
-    assert [list_label_names(named)[k] if k >= 0 else None for k in named["label"]] == [
+    assert [get_label_names(named)[k] if k >= 0 else None for k in named["label"]] == [
         "1",
         None,
         "0",
@@ -159,7 +159,7 @@ def test_one_missing_label_leaves_the_others_classes(tmp_path):
 def test_fractions_are_numbers_to_be_predicted():
     rows = [{"text": "a", "label": 2.5}, {"text": "b"}, {"text": "c", "label": 1}]
     examples = load_examples(rows, "test")
-    assert get_label_type(examples) == "numbers" and list_label_names(examples) == []
+    assert get_label_type(examples) == "numbers" and get_label_names(examples) == []
     assert examples.features["label"].dtype == "float64"
     assert examples["label"][0] == 2.5 and examples["label"][2] == 1
     assert math.isnan(examples["label"][1])
@@ -175,7 +175,7 @@ def test_lists_are_several_labels():
     ):
         examples = load_examples([{"text": "a", "labels": value} for value in given], "test")
         assert get_label_type(examples) == "several" and examples["label"][:] == [[0, 2], [], [1]]
-        assert list_label_names(examples) == names
+        assert get_label_names(examples) == names
         again = load_examples(examples, "test")
         assert again[:] == examples[:] and again.features == examples.features
 
@@ -184,7 +184,7 @@ def test_one_column_per_label():
     rows = [{"text": "a", "toxic": 1, "rude": 0}, {"text": "b", "toxic": 1, "rude": 1}]
     examples = load_examples(rows, "test", label_column=["rude", "toxic"])
     assert examples["label"][:] == [[1], [0, 1]]
-    assert list_label_names(examples) == ["rude", "toxic"]
+    assert get_label_names(examples) == ["rude", "toxic"]
     rows[1]["rude"] = 2
     assert "row 1 has 2" in message(rows, "test", label_column=["rude", "toxic"])
 

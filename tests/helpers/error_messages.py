@@ -1,4 +1,4 @@
-"""What is refused is told in one line: what was expected, what came, what to do."""
+"""Check error messages: each is one line that states what was expected, what was received, and how to fix it."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,21 +11,28 @@ from hf_attnprobe.core.errors import AttnProbeError
 
 @contextmanager
 def refuses(match: str | None = None, *, longest: int = 1000) -> Iterator[Any]:
-    """Expects an ``AttnProbeError`` of one line of at most ``longest`` characters in which ``match`` is found."""
+    """Expect that the block raises an ``AttnProbeError`` with a message of one line.
+
+    Args:
+        match: regular expression that the message must match.
+        longest: largest number of characters of the message.
+    """
     with pytest.raises(AttnProbeError, match=match) as caught:
         yield caught
-    said = str(caught.value)
-    assert "\n" not in said and len(said) <= longest, said
+    message = str(caught.value)
+    assert "\n" not in message and len(message) <= longest, message
 
 
 def refusal(function: Callable[..., object], *arguments: Any, **options: Any) -> str:
-    """The line in which a call is refused."""
+    """Return the message of the ``AttnProbeError`` that a call raises."""
     with refuses() as caught:
         function(*arguments, **options)
     return str(caught.value)
 
 
-def refused(message: str, function: Callable[..., object], *arguments: Any, **options: Any) -> None:
-    """Checks that a call is refused in one line that has a message in it."""
-    said = refusal(function, *arguments, **options)
-    assert message in said and len(said) < 700, said
+def refused(
+    fragment: str, function: Callable[..., object], *arguments: Any, **options: Any
+) -> None:
+    """Check that a call raises an ``AttnProbeError`` whose message contains a fragment."""
+    message = refusal(function, *arguments, **options)
+    assert fragment in message and len(message) < 700, message
