@@ -23,20 +23,16 @@ import torch
 from scipy.stats import spearmanr
 
 from hf_attnprobe.audits.audited_model import load_audited_model
+from hf_attnprobe.audits.identity import compute_fingerprints, get_user_model
 from hf_attnprobe.audits.options import AuditOptions
 from hf_attnprobe.audits.runner import compute_rows
-from hf_attnprobe.audits.setup import (
-    PreparedAudit,
-    compute_fingerprints,
-    get_user_model,
-    prepare_audit,
-    set_reference,
-)
+from hf_attnprobe.audits.setup import AuditRequest, PreparedAudit, prepare_audit
 from hf_attnprobe.audits.site_selection import parse_head_sets
-from hf_attnprobe.core.distributed import process_state
+from hf_attnprobe.audits.split_samples import set_reference
+from hf_attnprobe.core.distributed import get_process_state
 from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.core.options import public_function
-from hf_attnprobe.core.serialization import plain_fields
+from hf_attnprobe.core.serialization import convert_fields
 from hf_attnprobe.data.examples import get_dataset_name
 from hf_attnprobe.data.specs import Answers
 from hf_attnprobe.documents.blocks import Cell as Entry
@@ -71,7 +67,7 @@ from hf_attnprobe.protocol import (
     Observation,
     Site,
 )
-from hf_attnprobe.reports.detection_limits import ROWS, SPIKED
+from hf_attnprobe.reports.detection_limits import ROWS_FILE, SPIKE_FILE
 from hf_attnprobe.statistics.calibration_table import format_share
 from hf_attnprobe.statistics.detection import (
     LOG_PROB_STATISTIC,
@@ -88,7 +84,7 @@ from hf_attnprobe.statistics.detection import (
 from hf_attnprobe.statistics.verdicts import RULES
 from hf_attnprobe.storage.folders import alone_in, write_atomically, write_json
 from hf_attnprobe.storage.provenance import versions
-from hf_attnprobe.storage.rows import NO_SITE, rows_of_parts, to_rows
+from hf_attnprobe.storage.rows import NO_SITE, build_rows, collect_rows
 
 
 if TYPE_CHECKING:
@@ -121,7 +117,7 @@ TEST_OPTIONS = {"permutation": Permutation(n_permutations=20)}
 TABLE_NAMES = ("limits", "planted", "effects", "responses")
 """Fields of :class:`DetectionLimitReport` that are tables."""
 Record = dict[str, Entry]
-"""A row of a table: cells by the name of the column."""
+"""A table row: cells by the name of the column."""
 
 
 # --- The report ----------------------------------------------------------------------------------
@@ -135,7 +131,7 @@ class DetectionLimitReport(DocumentedResult):
         model: Name of the model.
         fingerprints: Fingerprints of the model's weights, configuration and tokenizer, as in an
             audit.
-        dataset: Name of the data set.
+        dataset: Data set name.
         n: Number of texts.
         seed: Seed of the token, its positions and the heads.
         limits: Detection limits of every head and statistic, for half, the same and twice the
@@ -189,7 +185,7 @@ class DetectionLimitReport(DocumentedResult):
                 ),
                 Section("Heads without a planted effect", [DefinitionList(self.without)]),
             ],
-            data=plain_fields(self, "rows"),
+            data=convert_fields(self, "rows"),
         )
 
 
@@ -216,11 +212,11 @@ def _make_table(records: Sequence[Record], caption: str) -> Table:
 def _write_report(report: DetectionLimitReport, folder: Path) -> None:
     """Write the rows, then the report, which contains the hash of the rows."""
     rows = report.rows.to_csv(index=False, float_format="%.6g")
-    write_atomically(folder / ROWS, rows)
-    digest = hashlib.sha256((folder / ROWS).read_bytes()).hexdigest()
-    write_json(folder / SPIKED, plain_fields(report, "rows") | {"rows_sha256": digest})
-    write_atomically((folder / SPIKED).with_suffix(".md"), report.to_markdown())
-    write_atomically((folder / SPIKED).with_suffix(".html"), report.to_html())
+    write_atomically(folder / ROWS_FILE, rows)
+    digest = hashlib.sha256((folder / ROWS_FILE).read_bytes()).hexdigest()
+    write_json(folder / SPIKE_FILE, convert_fields(report, "rows") | {"rows_sha256": digest})
+    write_atomically((folder / SPIKE_FILE).with_suffix(".md"), report.to_markdown())
+    write_atomically((folder / SPIKE_FILE).with_suffix(".html"), report.to_html())
 
 
 def _describe_head(
@@ -263,9 +259,7 @@ def _describe_head(
 
 
 def _format_limit(limit: DetectionLimit) -> FormattedNumber:
-    """Return a detection limit with its interval, or the largest tested effect if none was
-    detected.
-    """
+    """Return a detection limit with its interval, or "more than" the largest tested effect."""
     if limit.interval is None:
         return FormattedNumber(limit.effect, prefix="more than")
     return FormattedNumber(limit.effect, limit.interval)
@@ -292,7 +286,7 @@ def find_detection_limit(
         dataset: The texts, in any form that :func:`hf_attnprobe.audit` accepts.
         output_dir: Folder for the report (JSON, Markdown and HTML) and ``rows.csv``. It must be
             new, empty, or the folder of the same measurement. None writes nothing.
-        options: The heads in which effects are planted, and the sizes of the effects.
+        options: The heads in which effects are planted, and the effect sizes.
         tokenizer: The tokenizer of a model in memory.
 
     Returns:
@@ -305,13 +299,13 @@ def find_detection_limit(
     Example:
         Measure the detection limit of two heads::
 
-                options = DetectionLimitOptions(spiked_heads=["0.1", "3.2"])
-                report = find_detection_limit("bert-sst", "sst", options=options)
-                print(report)
+            options = DetectionLimitOptions(spiked_heads=["0.1", "3.2"])
+            report = find_detection_limit("bert-sst", "sst", options=options)
+            print(report)
     """
     start_seconds = time.process_time()
     audit_options = AuditOptions(seed=options.seed, groups=False)
-    job = prepare_audit(model, dataset, ["head_ablation"], audit_options, tokenizer)
+    job = prepare_audit(AuditRequest(model, dataset, ["head_ablation"], audit_options, tokenizer))
     if output_dir is None:
         return _plant_and_measure(job, options, start_seconds)
     identity = {
@@ -321,7 +315,7 @@ def find_detection_limit(
     }
     with alone_in(output_dir, "detection-limit.json", identity=identity):
         report = _plant_and_measure(job, options, start_seconds)
-        if process_state().is_main_process:
+        if get_process_state().is_main_process:
             _write_report(report, Path(output_dir))
     return report
 
@@ -336,12 +330,12 @@ def _plant_and_measure(
         options: The heads and the doses.
         start_seconds: Processor time before the model was loaded.
     """
-    adapter, tokenizer = job.subject.adapter, job.subject.tokenizer
+    adapter, tokenizer = job.audited_model.adapter, job.audited_model.tokenizer
     original_texts = job.tokenized.texts
     if adapter.prediction.kind not in ("classes", "answer") or isinstance(tokenizer, ImageReader):
         raise AttnProbeError(
             "effects can only be planted in a model that predicts a class or an answer from a "
-            f"text, but {job.subject.name} does not"
+            f"text, but {job.audited_model.name} does not"
         )
     n_tokens = min(adapter.n_embeddings or 0, len(tokenizer))
     token = find_unused_token(original_texts, n_tokens, tokenizer.all_special_ids, options.seed)
@@ -358,7 +352,7 @@ def _plant_and_measure(
         head = f"{site.layer}.{site.head}"
         try:
             effect = fit_planted_effect(
-                get_user_model(job.subject), without_token, with_token, site, token
+                get_user_model(job.audited_model), without_token, with_token, site, token
             )
         except CannotPlantEffectError as reason:
             logger.warning("%s", reason)
@@ -394,8 +388,8 @@ def _plant_and_measure(
     if not rows:
         raise AttnProbeError("; ".join(skipped_heads.values()))
     return DetectionLimitReport(
-        model=job.subject.name,
-        fingerprints=compute_fingerprints(job.subject),
+        model=job.audited_model.name,
+        fingerprints=compute_fingerprints(job.audited_model),
         dataset=str(get_dataset_name(job.data.dataset, job.data.split)),
         n=len(texts),
         seed=options.seed,
@@ -426,7 +420,7 @@ def _make_batches(
     job: PreparedAudit, adapter: AttentionModelBase, texts: Sequence[Text]
 ) -> list[Batch]:
     """Collate the texts into batches."""
-    pad = job.subject.tokenizer.pad_token_id or 0
+    pad = job.audited_model.tokenizer.pad_token_id or 0
     return [*iterate_batches(adapter, texts, pad, adapter.max_batch_size or BATCH_SIZE)]
 
 
@@ -435,15 +429,15 @@ def _measure_dose(
 ) -> pd.DataFrame:
     """Audit the modified copy with one dose and return the rows of the head."""
     unit = job.data.units if isinstance(job.data, Answers) else None
-    tokenizer = job.subject.tokenizer
+    tokenizer = job.audited_model.tokenizer
     options = job.options
     site = effect.site
-    modified = make_modified_copy(get_user_model(job.subject), effect, dose)
+    modified = make_modified_copy(get_user_model(job.audited_model), effect, dose)
     adapter = load_audited_model(
-        (modified, tokenizer), None, options, process_state().device, unit=unit
+        (modified, tokenizer), None, options, get_process_state().device, unit=unit
     ).adapter
     # All doses are compared at the same standard temperature.
-    adapter.sharpness = job.subject.adapter.sharpness
+    adapter.sharpness = job.audited_model.adapter.sharpness
     set_reference(adapter, tokenizer, job.examples, OUTPUT_CHANGE_STATISTICS.values())
     sites_by_test = {}
     for name in OUTPUT_CHANGE_STATISTICS.values():
@@ -453,9 +447,9 @@ def _measure_dose(
     for batch in _make_batches(job, adapter, texts):
         observation = adapter.observe(batch)
         log_probs = {LOG_PROB_STATISTIC: _compute_log_prob(observation)}
-        parts.append(to_rows("effect", batch.example_ids, {NO_SITE: log_probs}))
+        parts.append(build_rows("effect", batch.example_ids, {NO_SITE: log_probs}))
         parts.append(compute_rows(observation, sites_by_test, TEST_OPTIONS, options.seed))
-    rows = rows_of_parts(parts).long().assign(dose=dose)
+    rows = collect_rows(parts).to_long_frame().assign(dose=dose)
     return rows[rows.statistic.isin([*OUTPUT_CHANGE_STATISTICS, LOG_PROB_STATISTIC])]
 
 

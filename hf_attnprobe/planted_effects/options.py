@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hf_attnprobe.core.errors import AttnProbeError
-from hf_attnprobe.core.options import LARGEST_SEED, Options, option
+from hf_attnprobe.core.options import MAX_SEED, Options, option
 
 
 @dataclass(frozen=True)
 class DetectionLimitOptions(Options):
-    """The heads in which effects are planted, and the sizes of the effects."""
+    """The heads in which effects are planted, and the effect sizes."""
 
     spiked_heads: Sequence[str] | None = option(
         None,
@@ -24,7 +24,7 @@ class DetectionLimitOptions(Options):
         at_most=100.0,
     )
     seed: int = option(
-        0, "seed of the token, its positions and the heads", at_least=0, at_most=LARGEST_SEED
+        0, "seed of the token, its positions and the heads", at_least=0, at_most=MAX_SEED
     )
 
     def __post_init__(self) -> None:

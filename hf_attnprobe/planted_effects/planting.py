@@ -69,9 +69,9 @@ class PlantedEffect:
 
     Attributes:
         site: The head.
-        token: The id of the planted token.
+        token: The planted token's id.
         row: The new embedding of the token, [width].
-        module: The name of the layer W.
+        module: The name that layer W has in the model.
         columns: The outputs of W that belong to the head.
         read: The direction that reads the token's state, [inputs of W].
         write: The direction that W writes to, [columns].
@@ -128,7 +128,7 @@ def insert_token(text: Text, token: int, seed: int) -> Text:
 
     Args:
         text: The text, which is not modified.
-        token: The id of the token.
+        token: The token id.
         seed: Seed that chooses the word, together with the id of the text.
     """
     inputs = text.inputs
@@ -229,14 +229,14 @@ def fit_planted_effect(
     site: Site,
     token: int,
 ) -> PlantedEffect:
-    """Fit the embedding of the token and the directions that are added to the head's weights.
+    """Fit the token's embedding and the directions that are added to the head's weights.
 
     Args:
         model: A classifier, or a language model with batches of answers.
         plain: Batches of texts.
         batches: The same batches with the token in every text.
         site: The head.
-        token: The id of the token.
+        token: The token id.
 
     Raises:
         CannotPlantEffect: If the head does not attend to the token with any embedding, or if no
@@ -361,8 +361,8 @@ def _run_with_row(
         probe: The model, with frozen weights.
         text: A batch with the token.
         site: The head.
-        row: The embedding of the token, [width].
-        module: The name of the layer W.
+        row: The token's embedding, [width].
+        module: The name that layer W has in the model.
     """
     recorded: list[tuple[Tensor, Tensor]] = []
 

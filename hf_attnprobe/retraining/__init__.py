@@ -30,7 +30,7 @@ class RetrainingTest:
     """A test that trains variants of a base model.
 
     Attributes:
-        name: Name of the test, of its function and of its folder.
+        name: Name that the test, its function and its folder share.
         title: Description in one line, for reports.
         make_variants: Function ``make_variants(setup, options)`` that yields the variants. It
             neither trains nor measures a model.

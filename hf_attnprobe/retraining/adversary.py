@@ -12,7 +12,7 @@ about "the chosen adversary" use cross-fitting: each half of the texts chooses t
 half, namely the one with the largest JSD among those that keep F1.
 Compare: with other seeds and with uniform attention (two tests of their own). Per text, also with
 the search of Jain & Wallace and with the exact frontier, that is, the largest JSD of any attention
-that changes the output by at most ε. Both of these keep the encoder of the base model, while a
+that changes the output by at most ε. Both of these keep the base model's encoder, while a
 trained adversary has an encoder of its own. The frontier is therefore a baseline and not a bound.
 The bound is the largest JSD that any weights can have from the base model's. It is checked for
 every text.
@@ -39,7 +39,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.core.readings import make_share_reading
 from hf_attnprobe.data.columns import read_column
-from hf_attnprobe.data.examples import list_label_names
+from hf_attnprobe.data.examples import get_label_names
 from hf_attnprobe.faithfulness.adversarial import (
     EPSILONS,
     FRONTIER_EPSILONS,
@@ -197,7 +197,7 @@ def adversary(setup: RetrainingSetup, options: Adversary) -> Iterator[Variant]:
     """Yield one adversary per λ, all trained with the base model's seed plus 1.
 
     Args:
-        setup: The setup of the retraining.
+        setup: Inputs that all tests share.
         options: The values of λ and the settings of the training.
     """
     for strength in options.sorted_lambdas():
@@ -219,7 +219,7 @@ def divide_by_bound(divergence: Tensor, bound: Tensor, outputs: Outputs) -> Tens
     Args:
         divergence: The JSD, [texts].
         bound: The largest JSD of any attention from the base model's, [texts].
-        outputs: Outputs of the base model, for the example ids in the error message.
+        outputs: The base model's outputs, for the example ids in the error message.
 
     Raises:
         AttnProbeError: If a JSD exceeds its bound.
@@ -240,7 +240,7 @@ def measure_untrained_baselines(setup: RetrainingSetup) -> dict[str, Tensor]:
     The search is run on every model. The exact frontier is only known for two classes.
 
     Args:
-        setup: The setup of the retraining.
+        setup: Inputs that all tests share.
     """
     base = setup.base
     observed = observe_split(base.model, base.tokenizer, setup.splits["test"])
@@ -248,7 +248,7 @@ def measure_untrained_baselines(setup: RetrainingSetup) -> dict[str, Tensor]:
 
 
 def _measure_batch(observation: Observation, seed: int) -> dict[str, Tensor]:
-    """Measure search and exact frontier for a batch, each [batch], by ``statistic@ε``."""
+    """Measure the divergence that search and exact frontier reach, [batch] by ``statistic@ε``."""
     model, site, statistics = observation.model, Site(), {}
     if observation.probs.shape[-1] == 2:
         exact = adversarial(
@@ -269,7 +269,7 @@ def _measure_batch(observation: Observation, seed: int) -> dict[str, Tensor]:
 # --- Training of an adversary (Wiegreffe & Pinter 2019, Section 4) --------------------------------
 
 TARGET_COLUMNS = ("base_probs", "base_attention")
-"""Columns of the training data with the outputs and the attention of the base model."""
+"""Training columns that hold the base model's outputs and attention."""
 LOWEST_OBJECTIVE_ARGUMENTS = {
     "metric_for_best_model": "loss",
     "greater_is_better": False,
@@ -281,7 +281,7 @@ LOWEST_OBJECTIVE_ARGUMENTS = {
 class AdversaryTrainer(PlainTrainer):
     """Trainer that minimises an objective which compares the model with the base model.
 
-    Every training batch contains the outputs and the attention of the base model. The Trainer keeps
+    Every training batch contains the base model's outputs and attention. The Trainer keeps
     the epoch with the lowest mean objective over the training batches of that epoch, so no second
     pass over the data is needed. If the model is regularised, the penalties are part of the loss,
     but not of the objective that chooses the epoch.
@@ -311,7 +311,7 @@ class AdversaryTrainer(PlainTrainer):
         Args:
             model: The model.
             inputs: A batch.
-            return_outputs: Whether to return the outputs of the model too.
+            return_outputs: Whether to return the model's outputs too.
             num_items_in_batch: See :meth:`transformers.Trainer.compute_loss`.
         """
         if TARGET_COLUMNS[0] not in inputs:
@@ -385,7 +385,7 @@ def train_adversary(
     record = get_shared_settings(resolved) | {"lambda": lambda_, "tvd_scale": tvd_scale}
 
     def prepare(folder: Path) -> tuple[PlainTrainer, PreTrainedTokenizerBase]:
-        names = list_label_names(splits["train"])
+        names = get_label_names(splits["train"])
         model = build_model(base.make_config(), base.tokenizer, names, resolved.word_vectors)
         objective = partial(compute_adversary_loss, lambda_=lambda_, tvd_factor=options.tvd_factor)
         trainer = make_paper_trainer(
@@ -448,10 +448,10 @@ def compute_adversary_loss(
     multiplied by class weights.
 
     Args:
-        probs: Probabilities of the adversary, [batch, classes].
-        attention: Attention of the adversary, [batch, keys].
-        base_probs: Probabilities of the base model, [batch, classes].
-        base_attention: Attention of the base model, [batch, keys].
+        probs: The adversary's probabilities, [batch, classes].
+        attention: The adversary's attention, [batch, keys].
+        base_probs: The base model's probabilities, [batch, classes].
+        base_attention: The base model's attention, [batch, keys].
         mask: The tokens that enter the KL, bool [batch, keys].
         lambda_: Weight of the KL, at least 0.
         tvd_factor: Factor on the TVD. The value 0.5 reproduces the paper's code, which halves the
@@ -489,7 +489,7 @@ def choose_across_halves(
 
     Args:
         labels: The true classes, [texts].
-        base: Probabilities of the base model, [texts, classes].
+        base: The base model's probabilities, [texts, classes].
         adversaries: Probabilities of each adversary, [texts, classes].
         divergences: JSD of each adversary's attention from the base model's, [texts].
         tolerance: Largest acceptable loss of F1.
@@ -499,15 +499,15 @@ def choose_across_halves(
         Indices into ``adversaries``, [texts].
     """
     half = np.random.default_rng(seed).permutation(len(labels)) % 2
-    is_choosing = np.stack([half == 1, half == 0]).astype(float)  # [halves, texts]
+    is_choosing = np.stack([half == 1, half == 0]).astype(float)
     f1 = []
     for probs in (base, *adversaries):
         scores = compute_weighted_metrics(labels, encode_one_hot(probs), is_choosing)
         f1.append(scores["f1"])
-    f1_loss = f1[0] - np.stack(f1[1:])  # [adversaries, halves]
+    f1_loss = f1[0] - np.stack(f1[1:])
     mean_divergence = np.stack(divergences) @ is_choosing.T
     is_acceptable = f1_loss <= tolerance
     value = np.where(is_acceptable, mean_divergence, -np.inf)
     value = np.where(is_acceptable.any(0), value, -f1_loss)
-    chosen_by_half = value.argmax(0)  # by half
+    chosen_by_half = value.argmax(0)
     return chosen_by_half[half]

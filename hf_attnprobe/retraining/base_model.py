@@ -33,7 +33,7 @@ from hf_attnprobe.core.options import Options, SavedModel, to_saved_model
 from hf_attnprobe.data.examples import (
     compute_dataset_fingerprint,
     get_dataset_name,
-    list_label_names,
+    get_label_names,
 )
 from hf_attnprobe.data.specs import Data
 from hf_attnprobe.functional.divergence import jsd, tvd
@@ -82,9 +82,9 @@ class BaseModel:
     """A trained model that its variants are compared with.
 
     Attributes:
-        name: Folder or Hub id of the model.
+        name: Folder or Hub id.
         model: An attention classifier. The test ``deception`` also accepts a Transformer.
-        tokenizer: The tokenizer of the model.
+        tokenizer: The model's tokenizer.
         settings: Settings of the model's training, all of them resolved.
         notes: A sentence for each setting that had to be assumed.
         cached_outputs: Outputs on data sets, by the fingerprint of the data set.
@@ -99,7 +99,7 @@ class BaseModel:
 
     @property
     def class_names(self) -> list[str]:
-        """Names of the classes, in the order of their labels."""
+        """Class names, in the order of their labels."""
         return get_class_names(self.model.config)
 
     def make_config(self, changes: Mapping[str, Any] | None = None) -> AttentionClassifierConfig:
@@ -140,7 +140,7 @@ def build_identity(base: BaseModel, splits: Splits, seed: int) -> dict[str, Any]
     Args:
         base: The base model.
         splits: Train, validation and test texts.
-        seed: Seed of the bootstrap and the search.
+        seed: Seed for bootstrap and search.
     """
     fingerprints = {name: compute_dataset_fingerprint(splits[name]) for name in SPLIT_NAMES}
     return {
@@ -216,7 +216,7 @@ def build_base_model(
     """Build the base model of an attention classifier, with the settings of its training record.
 
     Args:
-        name: Folder or Hub id of the model.
+        name: Folder or Hub id.
         model: The attention classifier.
         tokenizer: Its tokenizer.
         **settings: See :func:`load_base_model`.
@@ -293,7 +293,7 @@ def check_same_classes(base: BaseModel, splits: Splits) -> None:
     Raises:
         AttnProbeError: If the number of classes or their names differ.
     """
-    names = list_label_names(splits["train"])
+    names = get_label_names(splits["train"])
     # Data whose classes only have numbers are assumed to use the numbers of the base model.
     has_names = hasattr(splits["train"].features["label"], "names")
     if len(names) != len(base.class_names) or (has_names and names != base.class_names):
@@ -354,7 +354,7 @@ def train_variant(
         base: The base model.
         splits: Train, validation and test texts.
         folder: Folder of the variant's checkpoint.
-        changes: Fields of the base model's configuration to replace.
+        changes: Configuration fields that differ from the base model.
         guides: Attention weights by split and example id, for ``attention="guided"``.
         progress: Decides whether a progress bar is displayed.
         **settings: Training settings that replace the base model's, such as ``seed``.
@@ -376,8 +376,8 @@ def build_trained_variant(folder: Path, result: TrainedClassifier) -> TrainedVar
     """Build a trained variant from the result of its training and the record in its folder.
 
     Args:
-        folder: Folder of the checkpoint.
-        result: Result of the training.
+        folder: Checkpoint folder.
+        result: Training result.
     """
     record = read_record(folder)
     return TrainedVariant(
@@ -438,15 +438,15 @@ class Variant:
 
     Attributes:
         name: Name in tables of scores, such as "seed 3".
-        statistic: Prefix of the names of its statistics. For example, ``one_seed`` in
+        statistic: Prefix for its statistic names. For example, ``one_seed`` in
             ``one_seed_jsd@3``.
         train: The model, or a function ``train(base, splits, folder, progress=…)`` that trains it
             or loads it if it is finished.
         measure: Function ``measure(base, model, test_texts)`` that returns ``probs``
             [texts, classes] and further statistics [texts] by name.
-        key: Suffix of the names of its statistics, such as the seed; None if there is only one
+        key: Suffix for its statistic names, such as the seed; None if there is only one
             variant with this prefix.
-        folder: Folder of its checkpoint below the folder of the test; "" for that folder itself.
+        folder: Folder of its checkpoint below the test folder; "" for that folder itself.
     """
 
     name: str
@@ -465,10 +465,10 @@ class RetrainingSetup:
         base: The base model.
         splits: Train, validation and test texts.
         folder: Output folder. Each test has a folder of its own in it.
-        test_options: Options of the tests that run, by name.
-        seed: Seed of the bootstrap and the search.
+        test_options: Options for every selected test, by name.
+        seed: Seed for bootstrap and search.
         progress: Decides whether a progress bar is displayed.
-        data_name: Name of the data set.
+        data_name: Data set name.
     """
 
     base: BaseModel
@@ -481,7 +481,7 @@ class RetrainingSetup:
 
     @property
     def base_outputs(self) -> Outputs:
-        """Outputs of the base model on the test texts."""
+        """The base model's outputs on the test texts."""
         return self.base.get_outputs(self.splits["test"])
 
 
@@ -498,8 +498,8 @@ def build_setup(
         base: The base model.
         data: The data that it was trained on.
         folder: Output folder.
-        seed: Seed of the bootstrap and the search.
-        test_options: Options of the tests that run, by name.
+        seed: Seed for bootstrap and search.
+        test_options: Options for every selected test, by name.
 
     Raises:
         AttnProbeError: If a split is missing, if the classes differ, or if a test cannot run.
@@ -524,8 +524,8 @@ class VariantResults:
     """Measurements of a test's variants, which :func:`run_retraining_test` adds one by one.
 
     Attributes:
-        setup: The setup of the retraining.
-        folder: Folder of the test.
+        setup: Inputs that all tests share.
+        folder: Test folder.
         labels: The true classes, [texts].
         statistics: Statistics of all variants, each [texts], by name.
         probs: Probabilities by the name of the variant, [texts, classes].
@@ -591,7 +591,7 @@ class VariantResults:
         """Write the statistics of every text, which replace those of an earlier run.
 
         Args:
-            test: Name of the test.
+            test: Test name.
         """
         ids = self.setup.base_outputs.example_ids
         rows = build_rows(test, ids, {Site(): self.statistics})
@@ -616,8 +616,8 @@ def run_retraining_test(name: str, setup: RetrainingSetup) -> VariantResults:
     """Train or load the variants of a test, measure them and compare their scores.
 
     Args:
-        name: Name of the test. Its models are stored in a folder with this name.
-        setup: The setup of the retraining.
+        name: Test name. Its models are stored in a folder with this name.
+        setup: Inputs that all tests share.
     """
     test = get_retraining_tests()[name]
     options = setup.test_options.get(name) or OPTIONS_BY_TEST[name]()

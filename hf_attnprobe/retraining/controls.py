@@ -30,7 +30,7 @@ Measure: F1, accuracy and ROC-AUC on the test texts of a layer that reads each t
 (``encoder="mlp"``). Its attention is imposed instead of trained: c = Σ a_t h_t, with the weights
 a_t of a guide.
 Compare: four guides, namely uniform weights, the layer's own trained additive attention, the
-weights of the base model, and the weights of a trained adversary.
+base model's weights, and the weights of a trained adversary.
 Reading: if the base model's weights lead to a higher score than the layer's own attention, they
 contain information about the tokens that does not depend on the model. If the adversary's weights
 lead to a much lower score, they do not contain it, although the adversary predicts like the base
@@ -92,7 +92,7 @@ def uniform(setup: RetrainingSetup, options: Options) -> Iterator[Variant]:
     """Yield the base model trained with ``attention="uniform"``.
 
     Args:
-        setup: The setup of the retraining.
+        setup: Inputs that all tests share.
         options: Not used; this test has no options.
     """
     train = partial(train_variant, changes={"attention": "uniform"})
@@ -144,7 +144,7 @@ def seeds(setup: RetrainingSetup, options: Seeds) -> Iterator[Variant]:
     better than another.
 
     Args:
-        setup: The setup of the retraining.
+        setup: Inputs that all tests share.
         options: The number of seeds.
     """
     for seed in list_other_seeds(setup.base.settings.seed, options.n_seeds):
@@ -199,7 +199,7 @@ def diagnostic_mlp(setup: RetrainingSetup, options: Options) -> Iterator[Variant
     The guide ``adversary`` is only used if an adversary exists or will be trained.
 
     Args:
-        setup: The setup of the retraining.
+        setup: Inputs that all tests share.
         options: Not used; this test has no options.
     """
     for name, attention in (("uniform", "uniform"), ("trained", "additive")):
@@ -233,7 +233,7 @@ def find_guiding_adversary(setup: RetrainingSetup) -> Path | None:
     The adversary counts if it is already trained, or if the test ``adversary`` is selected.
 
     Args:
-        setup: The setup of the retraining.
+        setup: Inputs that all tests share.
     """
     options = setup.test_options.get("adversary")
     folder = setup.folder / "adversary" / (options or Adversary()).guide_folder
@@ -255,11 +255,11 @@ def make_guided_variant(
 
     Args:
         name: Name of the variant.
-        statistic: Prefix of the names of its statistics.
-        setup: The setup of the retraining.
+        statistic: Prefix for its statistic names.
+        setup: Inputs that all tests share.
         load_guide: Function that returns the other model. It is called when the variant is trained.
-        changes: Fields of the base model's configuration to replace.
-        folder: Folder of the variant below the folder of the test.
+        changes: Configuration fields that differ from the base model.
+        folder: Folder of the variant below the test folder.
     """
     guided_changes = {**changes, "attention": "guided", "attention_size": None}
 

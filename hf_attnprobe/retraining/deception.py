@@ -109,7 +109,7 @@ def check_deception(setup: RetrainingSetup, options: Deception) -> None:
     """Check that the words can be hidden and that the model's attention can be read.
 
     Args:
-        setup: The setup of the retraining.
+        setup: Inputs that all tests share.
         options: The words.
 
     Raises:
@@ -196,7 +196,7 @@ def deception(setup: RetrainingSetup, options: Deception) -> Iterator[Variant]:
     """Yield the base model before and after further training with the penalty.
 
     Args:
-        setup: The setup of the retraining.
+        setup: Inputs that all tests share.
         options: The words, the penalty and the settings of the training.
     """
     word_ids = find_word_ids(setup.base.tokenizer, options.words or ())
@@ -216,7 +216,7 @@ def find_word_ids(tokenizer: PreTrainedTokenizerBase, words: Sequence[str]) -> T
     """Return the token ids of the words, both at the beginning of a text and inside it.
 
     Args:
-        tokenizer: The tokenizer of the model.
+        tokenizer: The model's tokenizer.
         words: Words that must be single tokens.
 
     Raises:
@@ -244,7 +244,7 @@ class DeceptionTrainer(PlainTrainer):
     """Trainer that adds the penalty on attention to the loss of every training batch.
 
     Attributes:
-        word_ids: Token ids of the impermissible words.
+        word_ids: Impermissible token ids.
         deception: The penalty.
     """
 
@@ -270,7 +270,7 @@ class DeceptionTrainer(PlainTrainer):
         Args:
             model: The model.
             inputs: A batch.
-            return_outputs: Whether to return the outputs of the model too.
+            return_outputs: Whether to return the model's outputs too.
             num_items_in_batch: See :meth:`transformers.Trainer.compute_loss`.
         """
         if not model.training:
@@ -300,7 +300,7 @@ def select_readout_rows(
     """Return the attention rows that the prediction is read from, [batch, heads, keys].
 
     Args:
-        config: Configuration of the model.
+        config: Model configuration.
         attentions: Attention of some layers, each [batch, heads, queries, keys]. The heads of all
             layers are concatenated.
         attention_mask: [batch, keys].
@@ -352,7 +352,7 @@ def train_with_penalty(
 ) -> TrainedVariant:
     """Train a copy of the base model further with the penalty, or load it from its folder.
 
-    Training starts from the weights of the base model, while the paper starts from random weights.
+    Training starts from the base model's weights, while the paper starts from random weights.
     The last epoch is kept. An attention classifier is trained with the settings of its own
     training, except for epochs and batch size; a Transformer as in
     :func:`hf_attnprobe.training.run.fine_tune`.
@@ -360,11 +360,11 @@ def train_with_penalty(
     Args:
         base: The base model.
         splits: Train, validation and test texts.
-        folder: Folder of the checkpoint.
-        word_ids: Token ids of the impermissible words.
+        folder: Checkpoint folder.
+        word_ids: Impermissible token ids.
         options: The penalty and the settings of the training.
-        seed: Seed of batches and dropout.
-        data_name: Name of the data set, for the record.
+        seed: Seed for batches and dropout.
+        data_name: Data set name, for the record.
         progress: Decides whether a progress bar is displayed.
     """
     settings = replace(
@@ -466,7 +466,7 @@ def measure_use_of_words(
         base: The base model, whose tokenizer is used.
         model: The base model or the model that was trained with the penalty.
         examples: The test texts.
-        word_ids: Token ids of the impermissible words.
+        word_ids: Impermissible token ids.
         options: The layers whose heads are measured.
         seed: Seed of the random deletions in the control.
 

@@ -73,7 +73,7 @@ class Adversary(Options):
         return tuple(sorted({float(strength) for strength in self.lambdas}))
 
     def name_folder(self, strength: float) -> str:
-        """Return the name of an adversary's folder below the folder of the test.
+        """Return the name of an adversary's folder below the test folder.
 
         Args:
             strength: The λ that the adversary was trained with.

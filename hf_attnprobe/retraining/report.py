@@ -100,9 +100,8 @@ class RetrainingReport(DocumentedResult, RetrainingResult):
         Raises:
             AttnProbeError: If there is nothing to draw, or no chart with this key.
         """
-        from hf_attnprobe.plots.matplotlib_backend import (
-            draw_by_key,
-        )  # matplotlib is slow to import
+        # Matplotlib is slow to import.
+        from hf_attnprobe.plots.matplotlib_backend import draw_by_key
 
         return draw_by_key(self.charts(), kind, ax)
 
@@ -148,10 +147,10 @@ def report_from_json(data: Mapping) -> RetrainingReport:
 
 @public_function
 def read_retraining(folder: str | Path) -> RetrainingReport:
-    """Read the report in the folder of a retraining, with its rows.
+    """Read the report in a retraining folder, with its rows.
 
     Args:
-        folder: Output folder of :func:`hf_attnprobe.retrain` or :func:`hf_attnprobe.transfer`.
+        folder: Output folder from :func:`hf_attnprobe.retrain` or :func:`hf_attnprobe.transfer`.
 
     Example:
         Print the mean of every statistic::
@@ -276,7 +275,7 @@ MEASURES_NOTE = (
 )
 """Definitions of the measures in the answers."""
 HIDING_QUESTION = "Can the model's attention hide the words that the model uses?"
-"""Question of the finding ``hiding``, which combines several answers."""
+"""Question for the finding ``hiding``, which combines several answers."""
 
 
 def _list_introductions(report: RetrainingResult) -> list[Block]:
@@ -324,17 +323,17 @@ ONE_TRAINING_LIMIT = (
     "change a score by more than the interval. The interval of an answer covers another seed only "
     "if the answer states this."
 )
-"""Limit of all numbers of a retraining."""
+"""Sentence about the uncertainty in all tables."""
 ADVERSARY_LIMIT = (
     "If no adversary was found, one may still exist: another λ or a longer training might find it."
 )
-"""Limit of the test ``adversary``."""
+"""Sentence about the conclusions from the test ``adversary``."""
 DECEPTION_LIMIT = (
     'A "yes" for hiding shows that attention can be trained to hide the use of words, not that '
     'other models do so. A "no" does not show that it is impossible: another weight of the penalty '
     "might succeed."
 )
-"""Limit of the test ``deception``."""
+"""Sentence about the conclusions from the test ``deception``."""
 REASON_NOTE = (
     "A retraining alone does not answer this question. It shows whether attention is needed, "
     "whether other attention can be trained, and whether the weights are useful to a simpler model."
@@ -402,7 +401,7 @@ BINS_NOTE = (
 )
 """Explanation of the table of bins."""
 CLAMP_NOTE = "In the loss, the logarithm of the base model's weights is clamped at ln 1e-10."
-"""Note on the loss of an adversary."""
+"""Note on an adversary's loss."""
 
 
 def _make_score_blocks(report: RetrainingResult) -> Iterator[Block]:
@@ -682,7 +681,7 @@ def format_command(report: RetrainingResult) -> str:
     """Return the shell command that repeats the retraining.
 
     Args:
-        report: The results of the retraining.
+        report: The retraining results.
     """
     return f"{repeating('retrain', report.provenance)} --output-dir DIR"
 

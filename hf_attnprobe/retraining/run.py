@@ -102,7 +102,7 @@ def retrain(
     to add tests, seeds or λ.
 
     Args:
-        model: Folder or Hub id of the base model, or a
+        model: The base model's folder or Hub id, or a
             :class:`~hf_attnprobe.core.options.SavedModel`. It must be a flat attention classifier
             with trained attention. If ``deception`` is the only test, it may also be a fine-tuned
             Transformer.
@@ -207,7 +207,7 @@ def transfer(
             the same vocabulary, which is the case if both models were trained on the same texts.
         dataset: The data that all models were trained on, as for :func:`hf_attnprobe.retrain`.
         output_dir: A new or empty folder, or the folder of the same transfer.
-        options: A third model to score, and the seed of the bootstrap.
+        options: A third model to score, and the bootstrap seed.
         progress: Whether to show a progress bar on stderr.
 
     Returns:

@@ -38,9 +38,9 @@ ScoresByTest = Mapping[str, Sequence[Score]]
 """Scores of all models, by the name of the test."""
 
 CHOSEN_ADVERSARY = "chosen adversary"
-"""Model name in the scores: for each text, the adversary chosen on the other half of the texts."""
+"""Name for the adversary that, for each text, was chosen on the other half of the texts."""
 DECEIVED = "deceived"
-"""Model name in the scores: the base model after training with a penalty on attention to words."""
+"""Name for the base model after training with a penalty on its attention to some words."""
 CHOICE_NOTE = (
     "λ, the weight of different attention in the adversary's loss, was chosen on one half of the "
     "texts and is reported on the other half, in both directions"
@@ -325,7 +325,7 @@ def grade_hiding_parts(statistics: StatisticList, scores: ScoresByTest) -> dict[
     """Grade the parts of the test ``deception``, by the rules ``use``, ``hiding`` and ``loss``.
 
     Args:
-        statistics: Statistics of the test.
+        statistics: Its statistics.
         scores: Scores by test.
 
     Returns:
@@ -456,7 +456,7 @@ class RetrainingResult:
         model: Name of the base model.
         dataset: Data set and split of the test texts.
         n: Number of test texts.
-        seed: Seed of the bootstrap and the search.
+        seed: Seed for bootstrap and search.
         statistics: Statistics over all texts and by predicted class.
         scores: Scores of all models, by test.
         models: The trained models.
@@ -490,7 +490,7 @@ def report_to_json(report: RetrainingResult) -> dict:
     NaN becomes None.
 
     Args:
-        report: The results of a retraining.
+        report: A retraining's results.
     """
     return convert_fields(report, "rows") | {
         "verdict": report.verdict.sentences(),
@@ -528,7 +528,7 @@ def compute_seed_bins(rows: pd.DataFrame, labels: Sequence[str]) -> tuple[SeedBi
 
     Args:
         rows: Rows of the test ``seeds`` and of the predictions.
-        labels: Names of the classes.
+        labels: Class names.
     """
     wide = rows[rows.test.isin(("seeds", "prediction"))].pivot_table(
         index="example_id", columns="statistic", values="value"
@@ -549,7 +549,7 @@ def score_constant_guess(report: RetrainingResult) -> tuple[float, float] | None
     The two may belong to different classes.
 
     Args:
-        report: The results of a retraining, with rows.
+        report: A retraining's results, with rows.
 
     Returns:
         F1 and accuracy, or None if the rows have no labels.
@@ -606,7 +606,7 @@ class AttentionSource:
     model: str = ""
 
 
-# Names of the series of the curve. "Same states" means that the encoder of the base model is kept.
+# Names of the series of the curve. "Same states" means that the base model's encoder is kept.
 ADVERSARY_SERIES, SEED_SERIES = "trained adversaries", "other seeds"
 UNIFORM_SERIES = "trained with uniform attention"
 SEARCH_SERIES, FRONTIER_SERIES = "search, same states", "exact frontier, same states"

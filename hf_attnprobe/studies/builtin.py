@@ -15,7 +15,7 @@ class StudyLength(NamedTuple):
     """The settings in which the full study and its quick version differ.
 
     Attributes:
-        grid: Lists of values; every combination is a cell of the grid.
+        grid: Lists of values; every combination is a grid cell.
         train_arguments: Arguments of the trainings.
         audit_arguments: Arguments of the audits.
         retraining_tests: Tests that train models, with their options.
@@ -86,9 +86,9 @@ JAIN_WALLACE_TESTS = {
     "permutation": {},
     "adversarial": {},
 }
-"""Tests of the paper, with their options."""
+"""Audit tests in the study ``jain-wallace``, with their options."""
 SEARCH_TESTS = {"adversarial": {"method": "search"}}
-"""The search of the paper, next to the exact answer."""
+"""The adversarial search of Jain & Wallace 2019, which is compared with the exact answer."""
 JAIN_WALLACE = StudyLength(
     {
         "dataset": ["sst"],
@@ -96,7 +96,7 @@ JAIN_WALLACE = StudyLength(
         "attention": ["additive", "dot_product"],
     }
 )
-"""The full study of Jain & Wallace 2019."""
+"""Grid and arguments for the full study ``jain-wallace``."""
 QUICK_JAIN_WALLACE = StudyLength(
     {
         "dataset": ["sst"],
@@ -106,7 +106,7 @@ QUICK_JAIN_WALLACE = StudyLength(
     train_arguments={"epochs": 3},
     audit_arguments=FEW_TEXTS,
 )
-"""The quick version of that study."""
+"""Grid and arguments for the quick version of the study ``jain-wallace``."""
 
 
 def jain_wallace(steps: Steps) -> None:
@@ -139,9 +139,9 @@ WIEGREFFE_PINTER_TESTS: dict[str, dict[str, Any]] = {
     "adversary": {"lambdas": [0.00025, 0.0005, 0.001, 0.002, 0.004]},
     "diagnostic_mlp": {},
 }
-"""Tests of the paper that train models, with their options."""
+"""Tests that train models in the study ``wiegreffe-pinter``, with their options."""
 WIEGREFFE_PINTER = StudyLength({"dataset": ["sst"]}, retraining_tests=WIEGREFFE_PINTER_TESTS)
-"""The full study of Wiegreffe & Pinter 2019."""
+"""Grid and arguments for the full study ``wiegreffe-pinter``."""
 QUICK_WIEGREFFE_PINTER = StudyLength(
     {"dataset": ["sst"]},
     train_arguments={"epochs": 3},
@@ -151,9 +151,9 @@ QUICK_WIEGREFFE_PINTER = StudyLength(
         "adversary": {"lambdas": [0.001, 0.002], "epochs": 8},
     },
 )
-"""The quick version of that study."""
+"""Grid and arguments for the quick version of the study ``wiegreffe-pinter``."""
 WIEGREFFE_PINTER_ARCHITECTURE = {"encoder": "bilstm", "attention": "additive"}
-"""Architecture of the paper's base models."""
+"""Architecture of the base models in the study ``wiegreffe-pinter``."""
 
 
 def wiegreffe_pinter(steps: Steps) -> None:
@@ -181,7 +181,7 @@ SINGLE_ERASURE_COLUMNS = {
 
 
 ERASURE_TESTS = {"erasure": {"each_random": True, "bottom_up": True}}
-"""Tests of the paper, with their options."""
+"""Audit tests in the study ``serrano-smith``, with their options."""
 SERRANO_SMITH = StudyLength(
     {
         "dataset": ["imdb10"],
@@ -189,13 +189,13 @@ SERRANO_SMITH = StudyLength(
         "encoder": ["bigru", "cnn", "none"],
     }
 )
-"""The full study of Serrano & Smith 2019, with hierarchical models (HAN) and flat ones (FLAN)."""
+"""Grid and arguments for the full study ``serrano-smith``."""
 QUICK_SERRANO_SMITH = StudyLength(
     {**SERRANO_SMITH.grid, "encoder": ["bigru", "none"]},
     train_arguments={"epochs": 2, "train_limit": 2000},
     audit_arguments=FEW_TEXTS,
 )
-"""The quick version of that study."""
+"""Grid and arguments for the quick version of the study ``serrano-smith``."""
 
 
 def serrano_smith(steps: Steps) -> None:
@@ -230,13 +230,13 @@ MOHANKUMAR = StudyLength(
     {"dataset": ["sst"]},
     audit_arguments={"tests": ["correlation", "permutation", "erasure", "conicity"]},
 )
-"""The full study of Mohankumar et al. 2020."""
+"""Grid and arguments for the full study ``mohankumar``."""
 QUICK_MOHANKUMAR = StudyLength(
     MOHANKUMAR.grid,
     train_arguments={"epochs": 3},
     audit_arguments={**MOHANKUMAR.audit_arguments, **FEW_TEXTS},
 )
-"""The quick version of that study."""
+"""Grid and arguments for the quick version of the study ``mohankumar``."""
 ORTHOGONAL_LSTM_ARCHITECTURE = {"encoder": "orthogonal_lstm", "encoder_size": 256}
 """Architecture of the orthogonal LSTM."""
 
@@ -305,14 +305,14 @@ TUTEK_SNAJDER = StudyLength(
     audit_arguments={"tests": ["fragility", "single_token", "adversarial", "conicity"]},
     retraining_tests={"adversary": {"lambdas": [0.0005, 0.001, 0.002], "epochs": 20}},
 )
-"""The full study of Tutek & Šnajder 2020."""
+"""Grid and arguments for the full study ``tutek-snajder``."""
 QUICK_TUTEK_SNAJDER = StudyLength(
     {"dataset": ["sst"], "attention": ["additive"]},
     train_arguments={"epochs": 3},
     audit_arguments={**TUTEK_SNAJDER.audit_arguments, **FEW_TEXTS},
     retraining_tests={"adversary": {"lambdas": [0.001], "epochs": 4}},
 )
-"""The quick version of that study."""
+"""Grid and arguments for the quick version of the study ``tutek-snajder``."""
 
 
 def tutek_snajder(steps: Steps) -> None:
@@ -350,9 +350,9 @@ F1_STATEMENT = {
 
 
 SHORT_TRAINING = {"attention": "additive", "train_limit": 4000, "epochs": 5}
-"""Training arguments of the studies about questions of our own."""
+"""Training arguments for the studies that answer questions of our own."""
 QUICK_TRAINING = {"attention": "additive", "train_limit": 1500, "epochs": 2}
-"""Training arguments of their quick versions."""
+"""Training arguments for the quick versions of the studies that answer questions of our own."""
 
 
 ENCODER_COLUMNS = {
@@ -387,13 +387,13 @@ ENCODERS = StudyLength(
     train_arguments=SHORT_TRAINING,
     audit_arguments={"test_limit": 500, "tests": ENCODER_TESTS},
 )
-"""The full study of encoders."""
+"""Grid and arguments for the full study ``encoders``."""
 QUICK_ENCODERS = StudyLength(
     {"dataset": ["sst"], "encoder": ["mlp", "bilstm"]},
     train_arguments=QUICK_TRAINING,
     audit_arguments={"test_limit": 200, "tests": ENCODER_TESTS},
 )
-"""The quick version of that study."""
+"""Grid and arguments for the quick version of the study ``encoders``."""
 
 
 def encoders(steps: Steps) -> None:
@@ -427,13 +427,13 @@ ROOM = StudyLength(
     train_arguments={"encoder": "bilstm", **SHORT_TRAINING},
     audit_arguments={"test_limit": 2000, "tests": EXACT_TESTS},
 )
-"""The full study of model size and text length."""
+"""Grid and arguments for the full study ``room``."""
 QUICK_ROOM = StudyLength(
     {"dataset": ["sst"], "encoder_size": [8, 64]},
     train_arguments={"encoder": "bilstm", **QUICK_TRAINING},
     audit_arguments={**FEW_TEXTS, "tests": EXACT_TESTS},
 )
-"""The quick version of that study."""
+"""Grid and arguments for the quick version of the study ``room``."""
 
 
 def room(steps: Steps) -> None:
@@ -469,11 +469,11 @@ WHICH_TASKS = StudyLength(
     },
     train_arguments=SHORT_TRAINING,
 )
-"""The full study of tasks."""
+"""Grid and arguments for the full study ``which-tasks``."""
 QUICK_WHICH_TASKS = StudyLength(
     {"dataset": ["sst"], "encoder": ["bilstm", "mlp"]}, train_arguments=QUICK_TRAINING
 )
-"""The quick version of that study."""
+"""Grid and arguments for the quick version of the study ``which-tasks``."""
 
 
 def which_tasks(steps: Steps) -> None:
@@ -518,12 +518,12 @@ TRANSFER = StudyLength(
     },
     train_arguments=SHORT_TRAINING,
 )
-"""The full study of guided models."""
+"""Grid and arguments for the full study ``transfer``."""
 QUICK_TRANSFER = StudyLength(
     {"dataset": ["sst"], "guide": ["mlp", "bilstm"], "guided": ["mlp"]},
     train_arguments=QUICK_TRAINING,
 )
-"""The quick version of that study."""
+"""Grid and arguments for the quick version of the study ``transfer``."""
 
 
 def transfer(steps: Steps) -> None:

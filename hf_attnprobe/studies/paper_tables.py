@@ -55,7 +55,7 @@ from hf_attnprobe.studies.steps import (
 
 
 Cell = str | int | float | Estimate | None
-"""A cell of a table."""
+"""A table cell."""
 
 
 @dataclass(frozen=True)
@@ -104,16 +104,16 @@ class Results:
         """Return the jobs of a step, or an empty list if the study has no such step.
 
         Args:
-            step: Name of the step.
+            step: Step name.
         """
         return self.jobs_by_step.get(step, [])
 
     def get_job(self, step: str, cell: Mapping[str, Scalar]) -> Job:
-        """Return the job of a step at a cell of the grid.
+        """Return the job of a step at a grid cell.
 
         Args:
-            step: Name of the step.
-            cell: A cell of the grid.
+            step: Step name.
+            cell: A grid cell.
         """
         return next(job for job in self.jobs_by_step[step] if job.is_in_cell(cell))
 
@@ -220,7 +220,7 @@ def compute_ratio(rows: pd.DataFrame, statistic: str) -> pd.Series | None:
 
     Args:
         rows: Statistics of an audit, [texts, statistics].
-        statistic: Name of a statistic, or ``a/b``.
+        statistic: Statistic name, or ``a/b``.
 
     Returns:
         One value for each text, NaN if b is 0; None if a test was not run.
@@ -275,21 +275,21 @@ SELF_EXPLANATORY_LISTS = (
     "dataset",
     "encoder",
     "attention",
-)  # lists whose values need no name beside
-"""Lists of the grid whose values are displayed without the name of the list."""
+)
+"""Grid lists whose values are displayed without the name of the list."""
 
 
 def make_grid_tables(results: Results) -> list[ResultTable]:
-    """Return all tables that the study defines, with a row for each cell of the grid.
+    """Return all tables that the study defines, with a row for each grid cell.
 
     Args:
-        results: Results of the study.
+        results: Study results.
     """
     return [_make_grid_table(results, table) for table in results.plan.tables]
 
 
 def _make_grid_table(results: Results, table: Table) -> ResultTable:
-    """Return a table with a row for each cell of the grid, and a sentence for each column."""
+    """Return a table with a row for each grid cell, and a sentence for each column."""
     jobs = find_row_jobs(table, results.jobs_by_step)
     ranges = _make_ranges(table.lengths) if table.lengths else {"": None}
     rows, names, values_by_row = [], [], []
@@ -304,9 +304,11 @@ def _make_grid_table(results: Results, table: Table) -> ResultTable:
             names.append(_name_cell(job.cell) + (f" {tokens} tokens" if tokens else ""))
             values_by_row.append(values)
     sentences = []
-    # Without any row there is no column of values.
-    for column, column_values in zip(table.columns, zip(*values_by_row, strict=True), strict=False):
-        sentences.append(_describe_column(column, dict(zip(names, column_values, strict=True))))
+    for k, column in enumerate(table.columns):
+        values_by_name = {
+            name: values[k] for name, values in zip(names, values_by_row, strict=True)
+        }
+        sentences.append(_describe_column(column, values_by_name))
     head = [*jobs[0].cell, *(["tokens"] if table.lengths else [])]
     return ResultTable(
         title=table.title,
@@ -328,7 +330,7 @@ def _make_ranges(bounds: Sequence[int]) -> dict[str, range]:
 
 
 def _name_cell(cell: Mapping[str, Scalar]) -> str:
-    """Return a description of a cell of the grid.
+    """Return a description of a grid cell.
 
     >>> _name_cell({"dataset": "sst", "encoder_size": 8})
     'sst encoder_size 8'
@@ -377,7 +379,7 @@ def _compare_with_threshold(threshold: float, means: str, values: Mapping[str, E
 # ``papers.yaml``; the functions below return their rows.
 
 Row = tuple[Cell, ...]
-"""A row of a table."""
+"""A table row."""
 TABLE_TEXTS = read_package_yaml(Path(__file__).with_name("papers.yaml"), Mapping[str, ResultTable])
 """Titles, heads and sentences of all tables, without rows."""
 
@@ -454,7 +456,7 @@ def make_jain_wallace_tables(results: Results) -> list[ResultTable]:
     """Return the tables about τ, adversaries and shuffling, by predicted class.
 
     Args:
-        results: Results of the study.
+        results: Study results.
     """
     all_texts = [
         _TextGroup(job, None, results.rows(job.folder)) for job in results.get_jobs("audit")
@@ -619,7 +621,7 @@ def make_serrano_smith_tables(results: Results) -> list[ResultTable]:
     """Return the tables about the number of erased weights and about single weights.
 
     Args:
-        results: Results of the study.
+        results: Study results.
     """
     audits = [(_get_labels(job), results.rows(job.folder)) for job in results.get_jobs("audit")]
     return [
@@ -699,7 +701,7 @@ def make_tutek_snajder_tables(results: Results) -> list[ResultTable]:
     """Return the tables about the change of F1 under other attention, and about adversaries.
 
     Args:
-        results: Results of the study.
+        results: Study results.
     """
     adversary_table = _make_table("harder", _make_adversary_rows(results))
     return [
@@ -731,7 +733,7 @@ def compute_f1_changes(texts: pd.DataFrame, *, seed: int = 0) -> list[Estimate]:
 
     Args:
         texts: Statistics of an audit with the test ``fragility``, one per column.
-        seed: Seed of the bootstrap.
+        seed: Seed for the bootstrap.
     """
     labelled = texts[texts.label >= 0]
     labels = labelled.label.to_numpy(dtype=int)
@@ -772,7 +774,7 @@ def make_wiegreffe_pinter_tables(results: Results) -> list[ResultTable]:
     """Return the tables about uniform attention, seeds, guides and adversaries.
 
     Args:
-        results: Results of the study.
+        results: Study results.
     """
     jobs = results.get_jobs("retrained")
     retrained = [(get_dataset(job), results.retraining(job.folder)) for job in jobs]
@@ -870,7 +872,7 @@ def make_paper_tables(results: Results) -> list[ResultTable]:
     """Return the tables of the study's paper, or an empty list if its numbers are not available.
 
     Args:
-        results: Results of the study.
+        results: Study results.
     """
     tables = TABLE_MAKERS.get(results.plan.paper or "")
     return tables(results) if tables else []

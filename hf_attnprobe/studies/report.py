@@ -42,9 +42,9 @@ class StepRecord:
     """A step, or a model that it trained.
 
     Attributes:
-        name: Its folder below the folder of the study.
+        name: Its folder below the study folder.
         seed: Seed of its training.
-        epochs: Number of epochs.
+        epochs: Epochs.
         seconds: Duration, including earlier runs that were interrupted.
     """
 
@@ -59,8 +59,8 @@ class StudyReport(DocumentedResult):
     """The report of a study. ``print(report)`` displays its notes and tables.
 
     Attributes:
-        study: Name of the study.
-        title: Title or question of the study.
+        study: Study name.
+        title: Title or question.
         quick: Whether the quick version was run.
         notes: Sentences about the comparison with the paper, and warnings.
         tables: The tables.
@@ -92,7 +92,7 @@ def build_study_report(
 
     Args:
         plan: The study.
-        folder: Folder of the study.
+        folder: Study folder.
         seconds: Duration of each step, by its folder.
         quick: Whether the quick version was run.
     """
@@ -184,10 +184,10 @@ def _make_step_records(results: Results, job: Job, seconds: float) -> list[StepR
 
 
 def read_study_report(folder: str | Path) -> StudyReport:
-    """Read the report in the folder of a finished study.
+    """Read the report in a finished study's folder.
 
     Args:
-        folder: Output folder of :func:`hf_attnprobe.study`.
+        folder: Output folder from :func:`hf_attnprobe.study`.
     """
     read = partial(parse_plain, StudyReport)
     return read_summary(folder, read, kind="a study", verb="attnprobe study")
@@ -203,7 +203,7 @@ def build_study_document(report: StudyReport) -> Document:
     """Return the study as a document, with a section for every table.
 
     Args:
-        report: The report of the study.
+        report: The study report.
     """
     notes: list[InlineText] = list(report.notes)
     tables = [_make_section(table, number) for number, table in enumerate(report.tables, 1)]
@@ -253,7 +253,7 @@ def make_report_cell(cell: Cell) -> ReportCell:
     """Return an estimate with its number of texts, and any other value unchanged.
 
     Args:
-        cell: A cell of a table.
+        cell: A table cell.
     """
     if not isinstance(cell, Estimate):
         return cell

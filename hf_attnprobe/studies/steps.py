@@ -48,7 +48,7 @@ from hf_attnprobe.training.options import Architecture, TrainingOptions
 
 
 Scalar = str | int | float | bool
-"""A value in a cell of the grid."""
+"""A value in a grid cell."""
 STATE_FILE = "study.json"
 """File with the finished steps; it marks the folder of a study."""
 
@@ -135,12 +135,12 @@ class StudyOptions(Options):
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table, with a value for each cell of the grid.
+    """A column of a table, with a value for each grid cell.
 
     Attributes:
         name: Head of the column.
         step: Step whose results are displayed.
-        statistic: Name of a statistic, whose mean over the texts is displayed. Alternatively:
+        statistic: Statistic name, whose mean over the texts is displayed. Alternatively:
         score: Name of a score of all texts, as test/model/metric.
         difference: Whether to display the loss of the score against its reference instead of the
             score.
@@ -159,7 +159,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """A table with a row for each cell of the grid.
+    """A table with a row for each grid cell.
 
     Attributes:
         title: Question that the table answers.
@@ -182,14 +182,14 @@ class DatasetSizes:
 
 @dataclass(frozen=True)
 class Job:
-    """A step at one cell of the grid.
+    """A step at one grid cell.
 
     Attributes:
-        step: Name of the step.
+        step: Step name.
         verb: Key of :data:`VERBS`.
-        cell: The cell of the grid.
+        cell: The grid cell.
         arguments: Arguments of the verb, by name.
-        folder: Folder of its results, below the folder of the study.
+        folder: Folder of its results, below the study folder.
         depends_on: Folders of earlier steps whose results it uses.
     """
 
@@ -201,7 +201,7 @@ class Job:
     depends_on: tuple[str, ...] = ()
 
     def is_in_cell(self, cell: Mapping[str, Scalar]) -> bool:
-        """Return whether this job belongs to a cell of the grid.
+        """Return whether this job belongs to a grid cell.
 
         Args:
             cell: A cell, which may have more lists than this job.
@@ -214,7 +214,7 @@ class StudyState:
     """Content of ``study.json``.
 
     Attributes:
-        study: Name of the study.
+        study: Study name.
         quick: Whether it is the quick version.
         steps: Arguments, fingerprints of the texts, and seconds of every finished step, by folder.
     """
@@ -230,7 +230,7 @@ class StudyState:
 
 
 def find_row_jobs(table: Table, jobs: Mapping[str, Sequence[Job]]) -> Sequence[Job]:
-    """Return the jobs of the step that uses the most lists of the grid, one per row of the table.
+    """Return the jobs of the step that uses the most grid lists, one per row of the table.
 
     Args:
         table: A table whose columns refer to existing steps.
@@ -368,9 +368,9 @@ class Steps:
     """The steps of a study in the order in which they run, and its tables.
 
     Attributes:
-        name: Name of the study.
+        name: Study name.
         options: Options that replace arguments of the study.
-        title: The question of the study.
+        title: The study's question.
         paper: Key of the paper whose tables are added, with the published numbers; None adds none.
         jobs: All planned steps.
         tables: All planned tables.
@@ -427,7 +427,7 @@ class Steps:
         """Return whether the texts of a data set come in pairs.
 
         Args:
-            dataset: Name of the data set.
+            dataset: Data set name.
         """
         if self.options.text_pair_column is not None:
             return True
@@ -441,17 +441,17 @@ class Steps:
         /,
         **arguments: Any,
     ) -> str:
-        """Add a step at a cell of the grid. A step that was already added is not added again.
+        """Add a step at a grid cell. A step that was already added is not added again.
 
         Args:
             verb: Key of :data:`VERBS`.
-            step: Name of the step, which is used in tables and folders.
+            step: Step name, which is used in tables and folders.
             cell: Part of a grid cell that identifies this run of the step.
             **arguments: Arguments of the verb, named like its flags. The default data set is that
                 of the cell.
 
         Returns:
-            The folder of its results below the folder of the study, as an argument of later steps.
+            The folder of its results below the study folder, as an argument of later steps.
 
         Raises:
             AttnProbeError: If the verb does not accept an argument or its value.
@@ -591,7 +591,9 @@ class Steps:
                 f"a step of {verb}"
             )
         if (column.threshold is None) != (column.means is None):
-            raise AttnProbeError("threshold and means need each other; set both or neither")
+            raise AttnProbeError(
+                "a column needs both threshold and means, or neither of the two; set both or neither"
+            )
         if column.statistic is not None:
             check_statistic(column.statistic)
 
@@ -600,7 +602,7 @@ def check_statistic(statistic: str) -> None:
     """Check that a statistic exists, or both statistics of a ratio ``a/b``.
 
     Args:
-        statistic: Name of a statistic, or of two.
+        statistic: Statistic name, or of two.
 
     Raises:
         AttnProbeError: If no test computes it.
@@ -651,8 +653,8 @@ def name_cell_folder(step: str, cell: Mapping[str, Scalar], used_folders: set[st
     'base/x_y-07f132'
 
     Args:
-        step: Name of the step.
-        cell: A cell of the grid.
+        step: Step name.
+        cell: A grid cell.
         used_folders: Folders of earlier cells in lower case, since some file systems ignore the
             case.
     """

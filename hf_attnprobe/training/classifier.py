@@ -22,7 +22,7 @@ from hf_attnprobe.core.options import public_function
 from hf_attnprobe.data.columns import read_column
 from hf_attnprobe.data.examples import (
     compute_dataset_fingerprint,
-    list_label_names,
+    get_label_names,
     prepare_splits,
 )
 from hf_attnprobe.data.tokenizer import build_tokenizer, read_vectors
@@ -75,8 +75,8 @@ def train_classifier(  # noqa: PLR0913
 ) -> TrainedClassifier:
     """Train an attention classifier and save it with its tokenizer as a checkpoint.
 
-    The epoch with the best validation score is kept. If an option is None, its value comes from the
-    training procedure of a paper (``options.procedure``):
+    The epoch with the best validation score is kept. If an option is None, its value comes from a
+    paper's training procedure (``options.procedure``):
 
     ``jain-wallace`` (default) uses the settings of the released code of Jain & Wallace 2019: Adam
     with AMSGrad, learning rate 1e-3, weight decay 1e-5 on the encoder and the output layer but not
@@ -102,7 +102,7 @@ def train_classifier(  # noqa: PLR0913
         validation: Validation texts, which choose the epoch.
         output_dir: A new or empty folder, or the folder of an earlier training.
         test: Test texts. They are only scored.
-        options: Settings of the training.
+        options: Training settings.
         tokenizer: Tokenizer to use instead of one built from the training texts. It is not
             modified. A hierarchical model needs a separator token, see
             :func:`hf_attnprobe.build_tokenizer`.
@@ -112,7 +112,7 @@ def train_classifier(  # noqa: PLR0913
             from its last epoch, to the same weights, or load a finished one.
         progress: Whether to show a progress bar on stderr. A string is displayed in front of the
             bar.
-        data_name: Name of the data set, for the training record and the model card.
+        data_name: Data set name, for the training record and the model card.
 
     Returns:
         The trained model in evaluation mode, its tokenizer, and its scores.
@@ -166,7 +166,7 @@ def _build_trainer(
     """Build the Trainer of an attention classifier, and its tokenizer."""
     tokenizer = tokenizer or _make_tokenizer(splits["train"], config, procedure)
     tokenizer = limit_text_length(tokenizer, options.max_length)
-    names = list_label_names(splits["train"])
+    names = get_label_names(splits["train"])
     if options.answers_in_text:
         config = add_candidate_answers(config, tokenizer, names)
     model = build_model(config, tokenizer, names, options.word_vectors)
@@ -194,7 +194,7 @@ def resolve_procedure(options: TrainingOptions, config: AttentionClassifierConfi
     """Return the procedure that the options name, with the options' own settings applied.
 
     Args:
-        options: Options of the training; a setting that is None keeps the procedure's value.
+        options: Training options; a setting that is None keeps the procedure's value.
         config: The architecture, which changes some defaults (no encoder, pairs of texts).
     """
     names = PROCEDURES[DEFAULT_PROCEDURE].settings()
@@ -272,7 +272,7 @@ def add_candidate_answers(
 
     Args:
         config: The architecture of a model of text pairs.
-        tokenizer: The tokenizer of the model.
+        tokenizer: The model's tokenizer.
         names: Names of the labels; each must be a single known token.
 
     Raises:
@@ -309,14 +309,14 @@ def check_answers_in_texts(
 
     Args:
         model: A model with ``answer_token_ids``.
-        tokenizer: The tokenizer of the model.
+        tokenizer: The model's tokenizer.
         train: Training texts with the columns ``text``, ``text_pair``, ``label`` and
             ``example_id``.
 
     Raises:
         AttnProbeError: If a text contains candidate answers, but not its own label.
     """
-    answers, names = model.config.answer_token_ids or (), list_label_names(train)
+    answers, names = model.config.answer_token_ids or (), get_label_names(train)
     labels, ids = read_column(train, "label"), read_column(train, "example_id")
     columns = read_column(train, "text"), read_column(train, "text_pair")
     texts = tokenizer(*columns, truncation=True)
@@ -398,15 +398,15 @@ def make_paper_trainer(
     settings: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> PlainTrainer:
-    """Build the Trainer that follows the training procedure of a paper.
+    """Build the Trainer that follows a paper's training procedure.
 
     Args:
         model: The model to train.
         tokenizer: Its tokenizer.
         splits: Training texts, and validation and test texts if there are any.
-        output_dir: Folder of the checkpoint.
+        output_dir: Checkpoint folder.
         procedure: The training procedure.
-        seed: Seed of batches and dropout.
+        seed: Seed for batches and dropout.
         progress: Whether to show a progress bar; a string is displayed in front of it.
         settings: Arguments of the Trainer that replace those of the procedure.
         **options: Further arguments of :func:`hf_attnprobe.training.trainer.make_trainer`.
@@ -469,7 +469,7 @@ def set_word_vectors(
 
 
 def make_label_fields(names: list[str]) -> dict[str, dict]:
-    """Return the configuration fields ``id2label`` and ``label2id`` for the names of the classes."""
+    """Return the configuration fields ``id2label`` and ``label2id`` for the class names."""
     return {
         "id2label": dict(enumerate(names)),
         "label2id": {name: label for label, name in enumerate(names)},
@@ -482,12 +482,12 @@ def build_model(
     names: list[str],
     word_vectors: str | Path | None = None,
 ) -> AttentionClassifierForSequenceClassification:
-    """Build a model with random weights for the vocabulary of a tokenizer and named classes.
+    """Build a model with random weights for a tokenizer's vocabulary and named classes.
 
     Args:
         config: The architecture; it is not modified.
-        tokenizer: The tokenizer that the model will read with.
-        names: Names of the classes, in the order of their labels.
+        tokenizer: The model's tokenizer.
+        names: Class names, in the order of their labels.
         word_vectors: File of pretrained word vectors, see :func:`set_word_vectors`.
 
     Raises:

@@ -37,7 +37,8 @@ N_STEPS = 4500
 N_ORDERED_STEPS = 800
 """First steps of the training, in which records are repeated in the order of the passage."""
 N_MIXING_STEPS = 1000
-"""Steps after these, over which the share of passages with shuffled records rises to 1."""
+"""Steps after the ordered ones, over which the share of passages with shuffled records rises to 1.
+"""
 PASSAGES_PER_STEP = 24
 """Number of passages in a training step."""
 MIN_RECORDS, MAX_RECORDS = 2, 8
@@ -136,7 +137,7 @@ def train_decoder(
     minutes on two CPU cores.
 
     Args:
-        output_dir: Folder of the checkpoint. An earlier checkpoint there is replaced.
+        output_dir: Checkpoint folder. An earlier checkpoint there is replaced.
         seed: Seed of the weights and the passages.
         n_layers: Number of layers, at least 2, because a single layer cannot look for the token
             before another token.

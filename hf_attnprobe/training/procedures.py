@@ -101,8 +101,8 @@ class Procedure:
     Attributes:
         epochs: Maximum number of epochs.
         batch_size: Number of texts per step.
-        learning_rate: Learning rate of Adam.
-        weight_decay: Weight decay of Adam, see :func:`make_paper_optimizer`.
+        learning_rate: Learning rate for Adam.
+        weight_decay: Weight decay for Adam, see :func:`make_paper_optimizer`.
         min_document_frequency: Words that occur in fewer training texts become unknown.
         max_grad_norm: Norm to which gradients are clipped; 0 disables clipping.
         plateau_factor: Factor on the learning rate after every epoch without a better validation
@@ -205,7 +205,7 @@ def make_paper_config(name: str | None = None, **changes: Any) -> AttentionClass
 
     Args:
         name: A key of :data:`PROCEDURES`; None means ``jain-wallace``.
-        **changes: Fields of the configuration to replace; None keeps the paper's value.
+        **changes: Configuration fields to replace; None keeps the paper's value.
 
     Raises:
         AttnProbeError: If a field does not exist, or if the sizes do not form a valid model.

@@ -21,7 +21,7 @@ from hf_attnprobe.core.options import (
 from hf_attnprobe.data.examples import (
     compute_dataset_fingerprint,
     get_dataset_name,
-    list_label_names,
+    get_label_names,
     prepare_splits,
 )
 from hf_attnprobe.data.specs import to_data
@@ -75,7 +75,7 @@ def train(
             :class:`~hf_attnprobe.core.options.SavedModel`.
         architecture: Architecture of an attention classifier: a configuration, or some of its
             fields by name. The remaining fields are those of the procedure.
-        options: Settings of the training. A setting that is None has the default of the procedure
+        options: Training settings. A setting that is None has the default of the procedure
             or of fine-tuning.
         progress: Whether to show a progress bar on stderr.
 
@@ -117,7 +117,7 @@ def resolve_architecture(
     Args:
         model: Pretrained model to fine-tune, or None.
         architecture: A configuration, some of its fields by name, or None.
-        options: Settings of the training; its procedure supplies the remaining fields.
+        options: Training settings; its procedure supplies the remaining fields.
 
     Raises:
         AttnProbeError: If the sizes do not form a valid model, if a field is unknown, or if an
@@ -186,12 +186,12 @@ def fine_tune(  # noqa: PLR0913
         validation: Validation texts, which choose the epoch.
         output_dir: A new or empty folder, or the folder of an earlier training.
         test: Test texts. They are only scored.
-        options: Settings of the training. Settings that only apply to attention classifiers are
+        options: Training settings. Settings that only apply to attention classifiers are
             refused.
         resume: If True, continue an interrupted training with the same settings in ``output_dir``,
             or load a finished one.
         progress: Whether to show a progress bar on stderr.
-        data_name: Name of the data set, for the training record and the model card.
+        data_name: Data set name, for the training record and the model card.
 
     Returns:
         The trained model in evaluation mode, its tokenizer, and its scores.
@@ -240,7 +240,7 @@ def _build_trainer(
     folder: Path,
 ) -> tuple[PlainTrainer, PreTrainedTokenizerBase]:
     """Build the Trainer of a pretrained model with a new classification head, and its tokenizer."""
-    labels: dict[str, Any] = make_label_fields(list_label_names(splits["train"]))
+    labels: dict[str, Any] = make_label_fields(get_label_names(splits["train"]))
     origin = locate_checkpoint(model)
     classifier = load_model(origin, new_head=True, **labels)
     tokenizer = limit_text_length(load_tokenizer(origin), options.max_length)
@@ -273,7 +273,7 @@ def check_pretrained_options(options: TrainingOptions) -> None:
     """Raise AttnProbeError if an option is set that does not apply to a pretrained model.
 
     Args:
-        options: Settings of the training.
+        options: Training settings.
 
     Raises:
         AttnProbeError: If one of :data:`~hf_attnprobe.training.options.CLASSIFIER_ONLY_OPTIONS` is

@@ -104,7 +104,7 @@ def make_trainer(
         model: The model to train.
         tokenizer: Its tokenizer, which must have a padding token.
         splits: Training texts and, if there are any, validation and test texts.
-        output_dir: Folder of the checkpoint. The Trainer's files go to a folder below it.
+        output_dir: Checkpoint folder. The Trainer's files go to a folder below it.
         settings: Arguments of :class:`TrainingArguments` that replace the defaults.
         progress: Whether to show a progress bar on stderr; a string is displayed in front of it.
         trainer_class: Class of the Trainer, by default :class:`PlainTrainer`.
@@ -171,7 +171,7 @@ def _make_default_arguments(
 
     Args:
         model: The model to train.
-        output_dir: Folder of the checkpoint.
+        output_dir: Checkpoint folder.
         validation: Texts that choose the epoch, if any: by ROC-AUC if both the texts and the model
             have two classes, else by accuracy.
     """
@@ -298,7 +298,7 @@ class Stopwatch(TrainerCallback):
 
 
 class DigestWriter(TrainerCallback):
-    """Callback that records the digests of a checkpoint's files after they are written."""
+    """Callback that records the file digests in a checkpoint after they are written."""
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Write the digests into the checkpoint."""
@@ -361,7 +361,7 @@ class TrainedClassifier(NamedTuple):
 
     Attributes:
         model: The model of the best epoch, in evaluation mode.
-        tokenizer: The tokenizer of the model.
+        tokenizer: The model's tokenizer.
         metrics: Scores in [0, 1] by name, such as ``validation_accuracy``.
     """
 
@@ -382,13 +382,13 @@ def train_or_load(
     """Train and save a model, load a finished one, or continue an interrupted training.
 
     Args:
-        output_dir: Folder of the checkpoint.
-        record: Settings of the training, including its seed. They must equal those of an earlier
+        output_dir: Checkpoint folder.
+        record: Training settings, including its seed. They must equal those of an earlier
             training in the folder.
         prepare: Function that builds the Trainer and the tokenizer, given the folder.
         resume: If False, train from the beginning, even if the folder holds an earlier training.
         trust_remote_code: Whether a finished model may run code that comes with it.
-        data_name: Name of the data set, or None if it is unknown.
+        data_name: Data set name, or None if it is unknown.
 
     Raises:
         AttnProbeError: If the folder holds other files, or a training with other settings.
@@ -416,7 +416,7 @@ def reserve_output_dir(output_dir: str | Path, seed: int) -> Iterator[Path]:
     The folder may hold the result of an earlier training, complete or not.
 
     Args:
-        output_dir: Folder of the checkpoint.
+        output_dir: Checkpoint folder.
         seed: Seed of the training.
 
     Yields:
@@ -448,10 +448,10 @@ def train_and_save(
     Args:
         trainer: A Trainer from :func:`make_trainer`.
         tokenizer: Tokenizer that is saved with the model.
-        output_dir: Folder of the checkpoint.
-        record: Settings of the training.
+        output_dir: Checkpoint folder.
+        record: Training settings.
         resume: Whether to continue an interrupted training with the same record.
-        data_name: Name of the data set, or None if it is unknown.
+        data_name: Data set name, or None if it is unknown.
 
     Returns:
         The trained model in evaluation mode, its tokenizer, and its scores.
@@ -493,7 +493,8 @@ def _save(
     record: Mapping[str, Any],
 ) -> None:
     """Write a checkpoint and its record, then delete the Trainer's own files."""
-    (folder / RECORD_FILE).unlink(missing_ok=True)  # that of a model which is written over
+    # The folder may contain the record of an earlier model, which is overwritten.
+    (folder / RECORD_FILE).unlink(missing_ok=True)
     with disk_errors(folder):
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
@@ -631,7 +632,7 @@ def _find_last_checkpoint(steps: Path) -> Path | None:
 
 
 def _write_digests(checkpoint: Path) -> None:
-    """Write the digests of a checkpoint's files into the checkpoint."""
+    """Write the file digests in a checkpoint into the checkpoint."""
     write_json(checkpoint / DIGESTS, compute_digests(checkpoint, "[!.]*"))
 
 
