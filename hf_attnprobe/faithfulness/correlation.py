@@ -84,7 +84,7 @@ PAIR_NAMES = (
     "attention_leave_one_out",
     "gradient_leave_one_out",
 )
-"""Names of :data:`RANKING_PAIRS` in the names of statistics."""
+"""Prefix of the statistics about each pair in :data:`RANKING_PAIRS`."""
 
 READINGS: TestReadings = {
     "attention_gradient_tau": (
@@ -271,14 +271,9 @@ def correlation(
     differences = [baseline - kendall.tau[:, 0, 2], baseline - kendall.tau[:, 0, 1]]
     top_statistics = _compare_tops(ranks, content, options.tops)
     weighted_statistics = _compare_weighted(ranks, leave_one_out, content)
-    # The positional arguments follow the order of the fields of the result.
-    return CorrelationResult(
-        *pair_statistics,
-        significant_by_chance,
-        *differences,
-        *weighted_statistics,
-        **top_statistics,
-    )
+    # The list follows the order of the fields of the result.
+    fields = [*pair_statistics, significant_by_chance, *differences, *weighted_statistics]
+    return CorrelationResult(*fields, **top_statistics)
 
 
 def _compare_weighted(ranks: Tensor, importance: Tensor, content: Tensor) -> tuple[Tensor, Tensor]:
@@ -362,9 +357,9 @@ def rank_by_leave_one_out(observation: Observation) -> Tensor:
 
 
 def _get_leave_one_out_scale(observation: Observation) -> Tensor:
-    """Return the size of the probability from which leave-one-out subtracts, ``[batch, 1]``.
+    """Return the size of the probability whose changes leave-one-out measures, ``[batch, 1]``.
 
-    It determines the rounding error of the differences.
+    It determines the rounding error of these changes.
     """
     target_classes = observation.get_target_classes(None)
     return compute_shifted_probability(observation.probs, target_classes).abs()[:, None]

@@ -597,7 +597,10 @@ def _measure_margin_loss(
 
 
 def _compute_tie_offsets(logits: Tensor) -> Tensor:
-    """Return the offsets of the logits that turn a tenth of the margin into a tie.
+    """Return offsets for the logits that turn a tenth of the margin into a tie.
+
+    After addition of these offsets, the predicted class ties with another class when a tenth of
+    their original margin is left.
 
     Args:
         logits: Logits or log-probabilities ``[..., classes]``.
@@ -609,9 +612,13 @@ def _compute_tie_offsets(logits: Tensor) -> Tensor:
 
 
 def _compute_tie_factors(observation: Observation) -> Tensor:
-    """Return the factors of the probabilities that turn a tenth of the margin into a tie.
+    """Return factors for the probabilities that turn a tenth of the margin into a tie.
 
-    These are the exponentials of :func:`_compute_tie_offsets`, ``[batch, entries]``.
+    After multiplication by these factors, the predicted outcome ties with another outcome when a
+    tenth of their original margin is left.
+
+    Returns:
+        Factors ``[batch, entries]``, the exponentials of :func:`_compute_tie_offsets`.
     """
     probs, prediction = observation.probs, observation.model.prediction
     if prediction.is_number:

@@ -46,7 +46,7 @@ from hf_attnprobe.protocol import Observation, Site
 
 
 MAX_WEIGHTS_PER_REPLAY = 2**22
-"""Number of attention weights of all copies in one forward pass that still needs little memory."""
+"""Number of attention weights, over all copies, up to which a forward pass needs little memory."""
 READINGS: TestReadings = {
     "max_attention": "the most attended token receives {mean:.2f} of the attention",
     "special_attention": (

@@ -387,7 +387,7 @@ def _compute_agreements(
 def _compute_taus(
     ranks_by_name: Mapping[str, Tensor], effect_ranks: Tensor, content: Tensor
 ) -> dict[str, Tensor]:
-    """Return Kendall's τ-b between each ranking with the effects; NaN in short passages."""
+    """Return Kendall's τ-b between each ranking and the effects; NaN in short passages."""
     has_no_order = content.sum(-1) <= MAX_UNITS_WITHOUT_ORDER
     all_ranks = torch.stack([*ranks_by_name.values(), effect_ranks], 1)
     tau_matrix = kendall_tau_b_matrix(all_ranks, content).tau

@@ -13,13 +13,13 @@ from hf_attnprobe.reports.result import convert_extras_to_json, convert_report_t
 from hf_attnprobe.statistics.rows import Rows
 from hf_attnprobe.statistics.summary import (
     Statistic,
-    find_statistic,
-    parse_key,
-    get_sort_key,
     describe_statistic,
+    find_statistic,
+    get_sort_key,
+    parse_key,
     summarize,
 )
-from tests.helpers.synthetic_rows import rows_of_texts
+from tests.helpers.synthetic_rows import make_rows
 
 
 DATA = DatasetName("d", "test")
@@ -39,7 +39,7 @@ def rows(n=200, n_undefined=7):
         ("adversarial", "epsilon_max_jsd@0.05"): rng.random(n) / 2,
         ("adversarial", "epsilon_max_jsd@0.5"): rng.random(n) / 2,
     }
-    return pd.concat([rows_of_texts(predicted, layer=-1, head=-1), rows_of_texts(values)])
+    return pd.concat([make_rows(predicted, layer=-1, head=-1), make_rows(values)])
 
 
 def test_groups_are_the_predicted_classes():
@@ -72,9 +72,9 @@ def report_of(rows, statistics=None, **more):
 
 def test_readings_name_the_numbers():
     statistics = summarize(rows(), ["a", "b"], READINGS)
-    assert describe_statistic(find_statistic(statistics, "epsilon_max_jsd@0.05"), READINGS).startswith(
-        "the farthest attention found that keeps the output within 0.05"
-    )
+    assert describe_statistic(
+        find_statistic(statistics, "epsilon_max_jsd@0.05"), READINGS
+    ).startswith("the most distant attention found that changes the output by at most 0.05")
     assert f"{find_statistic(statistics, 'median_tvd').mean:.2f}" in describe_statistic(
         find_statistic(statistics, "median_tvd"), READINGS
     )
@@ -125,7 +125,7 @@ def test_every_comparison_of_rankings_is_a_line_of_its_test(report):
         assert difference.startswith(f"{c.value:+z.3f} [")
         assert float(p.lstrip("< ")) == pytest.approx(c.adjusted_p_value, abs=1e-3)
     n_tests = len({c.test for c in report.comparisons})
-    assert markdown.count("corrected by Holm over the") == n_tests == 2
+    assert markdown.count("Holm-corrected for the") == n_tests == 2
     again = parse_report(convert_report_to_json(report) | convert_extras_to_json(report))
     assert again.comparisons == report.comparisons
     again = dataclasses.replace(again, rows=report.rows, examples=report.examples)
@@ -149,11 +149,11 @@ def test_heads_that_could_only_be_zero_ablated_are_said_to_be():
     def said(*names, heads):
         values = {("head_ablation", name): np.linspace(0, 1, 10) for name in names}
         predicted = {("prediction", "predicted_class"): np.zeros(10)}
-        parts = [rows_of_texts(values, layer=0, head=head) for head in heads]
-        both = pd.concat([rows_of_texts(predicted, layer=-1, head=-1), *parts])
+        parts = [make_rows(values, layer=0, head=head) for head in heads]
+        both = pd.concat([make_rows(predicted, layer=-1, head=-1), *parts])
         statistics = summarize(both, ["a", "b"], READINGS)
         return Report("m", DATA, 10, 0, statistics, TOLD).to_markdown()
 
     for heads in ((0,), (0, 1)):
-        assert said("zero_tvd", heads=heads).count("only be zero-ablated, not replaced") == 1
-        assert "only be zero-ablated" not in said("zero_tvd", "mean_tvd", heads=heads)
+        assert said("zero_tvd", heads=heads).count("could only be zero-ablated") == 1
+        assert "could only be zero-ablated" not in said("zero_tvd", "mean_tvd", heads=heads)

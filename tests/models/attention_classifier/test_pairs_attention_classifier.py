@@ -270,7 +270,7 @@ def test_an_audit_is_of_the_first_text(trained):
     of_single = rows.remove_columns("text_pair")
     other = AuditOptions(segment="text_pair")
     for data, options, message in (
-        (of_single, AuditOptions(), "expected pairs of texts"),
+        (of_single, AuditOptions(), "needs pairs of texts"),
         (rows, other, "attends only to the segment text"),
     ):
         with refuses(message):
