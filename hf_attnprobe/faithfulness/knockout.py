@@ -134,8 +134,8 @@ class KnockoutResult:
             none matters.
         lost_by_deletion: Sum of the losses by deletion over the units that matter, in nats.
         units_that_matter: Number of units that matter.
-        unit_knockout: Loss by knockout by the unit number, for all heads together only.
-        unit_matters: 1 if the unit matters, by the unit number, for all heads together only.
+        unit_knockout: Loss by knockout of each unit, by unit number; only if the site has all heads.
+        unit_matters: 1 if the unit matters, else 0, by unit number; only if the site has all heads.
     """
 
     largest_knockout: Mapping[str, Tensor]

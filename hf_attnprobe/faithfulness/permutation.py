@@ -83,7 +83,7 @@ class PermutationResult:
     Attributes:
         max_attention: Largest attention weight. For a head group, the largest weight of the heads'
             mean. Reports group texts by it, as the paper does.
-        special_attention: Attention share on tokens that are not explained: [CLS], [SEP], and a
+        special_attention: Share of the attention on tokens that are not explained: [CLS], [SEP], and a
             second text that is not part of the explanation.
         median_tvd: Median output change over the random shuffles.
         standard_tvd: Median output change at the standard temperature.

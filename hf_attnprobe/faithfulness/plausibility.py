@@ -109,7 +109,7 @@ class PlausibilityResult:
         iou_precision: Precision over spans.
         iou_recall: Recall over spans.
         iou_f1: F1 over spans.
-        attention_on_rationale: Attention share on marked units. NaN also if no unit has attention.
+        attention_on_rationale: Share of the attention on marked units. NaN also if no unit has attention.
         rationale_size: Share of the units that are marked.
     """
 

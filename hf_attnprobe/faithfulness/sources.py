@@ -168,8 +168,8 @@ class SourcesResult:
     Attributes:
         contextual_gain: Gain of the answer by the passage, in nats.
         answer_is_greedy: 1 if greedy decoding generates the answer, else 0.
-        passage_share: Attention share on the passage, in [0, 1].
-        sink_share: Attention share on the attention sink, in [0, 1].
+        passage_share: Share of the attention on the passage, in [0, 1].
+        sink_share: Share of the attention on the attention sink, in [0, 1].
         source_found: Precision@1 in [0, 1] (ties are averaged). NaN if no deletion costs anything
             and in one-unit passages.
         source_place: Index of the source in the passage. NaN in the same texts.
@@ -180,8 +180,8 @@ class SourcesResult:
         drop: Top-k drop in nats, including ``random`` and ``best``. NaN in one-unit passages.
         mass: Overlap with the effects in [0, 1].
         mass_by_chance: Mean overlap over all assignments of the weights, in [0, 1].
-        unit_loss: Effect by the unit number, for all heads together only.
-        unit_attention: Attention by the unit number, for all heads together only.
+        unit_loss: Effect of each unit, by unit number; only if the site has all heads.
+        unit_attention: Attention of each unit, by unit number; only if the site has all heads.
         shapley_agreement: Gini correlation with the Shapley values in [−1, 1], on request.
         smallest_set: Size of the smallest set that changes the answer, on request. NaN if there is
             none.
@@ -281,7 +281,7 @@ def sources(
 
 
 def split_by_unit(values: Tensor, content: Tensor) -> dict[str, Tensor]:
-    """Split the values of the units of a passage by the unit number.
+    """Split the unit values of a passage by unit number.
 
     Args:
         values: Values ``[batch, keys]``.

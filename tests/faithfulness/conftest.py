@@ -1,4 +1,4 @@
-"""What a classifier sees of short texts."""
+"""Fixtures for tests of the faithfulness tests."""
 
 import itertools
 
@@ -9,7 +9,7 @@ from hf_attnprobe.adapters import wrap
 
 @pytest.fixture(scope="session")
 def observe(make_model, tokenizer, texts):
-    """A function to adapter and observation of generated texts cut to a few words; the last has one."""
+    """Return a function that observes truncated texts with a model; the last text has one word."""
 
     def run(*kind, lengths=range(4, 12), n_texts=12):
         adapter = wrap(make_model(*kind))

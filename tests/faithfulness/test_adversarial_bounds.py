@@ -8,7 +8,7 @@ from hf_attnprobe.faithfulness.adversarial import adversarial
 from hf_attnprobe.faithfulness.options import Adversarial
 from hf_attnprobe.functional.divergence import jsd, tvd
 from hf_attnprobe.protocol import Site
-from hf_attnprobe.storage.rows import statistics_of
+from hf_attnprobe.storage.rows import collect_statistics
 from tests.helpers import tiny_models
 
 
@@ -62,7 +62,7 @@ def test_unless_asked_nothing_is_searched(three_classes, monkeypatch):
 def test_every_number_carries_its_kind(n_classes, method, is_exact, has_upper):
     observation = observe(n_classes, n_texts=5)
     options = Adversarial(method=method, epsilons=(0.01, 0.05), n_steps=20)
-    found = statistics_of(adversarial(observation, Site(), options))
+    found = collect_statistics(adversarial(observation, Site(), options))
     assert found["epsilon_max_jsd_exact"].tolist() == [is_exact] * 5
     for epsilon in (0.01, 0.05):
         assert (f"epsilon_max_jsd_upper@{epsilon}" in found) == has_upper

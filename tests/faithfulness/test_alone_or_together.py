@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from hf_attnprobe.adapters import wrap
-from hf_attnprobe.audits.site_selection import parse_head_sets, sites_by_test
+from hf_attnprobe.audits.site_selection import list_sites_by_test, parse_head_sets
 from hf_attnprobe.faithfulness import options
-from hf_attnprobe.faithfulness.interchange import donors_of
-from hf_attnprobe.faithfulness.registry import tests as all_tests
-from hf_attnprobe.protocol import ALL, SET, ExchangeableStates, HeadOutputs, Site
-from hf_attnprobe.storage.rows import statistics_of
+from hf_attnprobe.faithfulness.interchange import collect_donors
+from hf_attnprobe.faithfulness.registry import load_tests as all_tests
+from hf_attnprobe.protocol import ALL, HEAD_SET, ExchangeableStates, HeadOutputs, Site
+from hf_attnprobe.storage.rows import collect_statistics
 from tests.helpers import pair_models, tiny_models
 
 
@@ -43,7 +43,7 @@ MODELS = {
     ),
     "pairs": lambda: pair_models.make(answers=[5, 6, 7]),
 }
-GROUPS = (Site(1, ALL), Site(ALL, ALL), Site(SET, 0), Site(ALL, ALL, 0))
+GROUPS = (Site(1, ALL), Site(ALL, ALL), Site(HEAD_SET, 0), Site(ALL, ALL, 0))
 
 
 def batch_of(adapter, rows, extra=0):
@@ -52,7 +52,7 @@ def batch_of(adapter, rows, extra=0):
     inputs = tiny_models.encoded(chosen, extra=extra)
     if adapter.model.config.to_dict().get("query_encoder"):
         longest = max(map(len, chosen)) + 4 + extra
-        inputs = pair_models.batch_of([(row[1:-1], row[1:-1][:2]) for row in chosen], longest)
+        inputs = pair_models.make_batch([(row[1:-1], row[1:-1][:2]) for row in chosen], longest)
     batch = adapter.prepare(inputs, tuple(IDS[row] for row in rows), LABELS[list(rows)])
     marked = batch.content_mask.clone()
     marked[:, 3::2] = False
@@ -76,19 +76,19 @@ def test_alone_or_together(name):
     order, alone_of = (4, 2, 0, 3, 1), (0, 3, 4)
     whole_batch = batch_of(adapter, range(5))
     if not adapter.lacks(ExchangeableStates):
-        adapter.donors = donors_of(adapter, [whole_batch], [*sites, *groups], 3)
+        adapter.donors = collect_donors(adapter, [whole_batch], [*sites, *groups], 3)
     together = adapter.observe(whole_batch)
     other = adapter.observe(batch_of(adapter, order, extra=3))
     alone = {row: adapter.observe(batch_of(adapter, [row], extra=row)) for row in alone_of}
     n_compared, random = 0, set()
-    for test_name, places in sites_by_test([*all_tests()], adapter, sites, groups).items():
+    for test_name, places in list_sites_by_test([*all_tests()], adapter, sites, groups).items():
         test = all_tests()[test_name]
         for site in places:
             for chosen in [None, *(own for own in EVERY_OPTION if type(own) is test.options)]:
                 arguments = () if chosen is None else (chosen,)
 
                 def found(seen, seed=3, test=test, site=site, arguments=arguments):
-                    return statistics_of(test.function(seen, site, *arguments, seed=seed))
+                    return collect_statistics(test.function(seen, site, *arguments, seed=seed))
 
                 whole, moved = found(together), found(other)
                 single = {row: found(alone[row]) for row in alone_of}

@@ -11,12 +11,17 @@ import torch
 from scipy.spatial.distance import jensenshannon
 
 from hf_attnprobe.adapters import wrap
-from hf_attnprobe.faithfulness.erasure import ORDER_STREAM, erasure, other_positions, rankings
+from hf_attnprobe.faithfulness.erasure import (
+    ERASURE_SEED_OFFSET,
+    compute_rankings,
+    draw_other_positions,
+    erasure,
+)
 from hf_attnprobe.faithfulness.options import Erasure
-from hf_attnprobe.faithfulness.rankings import attention_of, ranking
-from hf_attnprobe.functional.intervention import random_permutations
-from hf_attnprobe.protocol import ALL, SET, Site
-from hf_attnprobe.storage.rows import statistics_of
+from hf_attnprobe.faithfulness.rankings import compute_ranking, compute_site_attention
+from hf_attnprobe.functional.intervention import draw_permutations
+from hf_attnprobe.protocol import ALL, HEAD_SET, Site
+from hf_attnprobe.storage.rows import collect_statistics
 from tests.helpers import tiny_models
 from tests.helpers.adapter_families import TEXTS, WORDS, encode, make, prepare
 
@@ -92,9 +97,9 @@ def test_rankings_of_a_classifier_go_as_in_the_papers_loop(observe, kind, rules)
     (site,) = adapter.sites()
     found = erasure(observation, site, Erasure(**rules), seed=3)
     ids, content = observation.batch.example_ids, observation.batch.content_mask
-    shuffled = random_permutations(content[:, None], 5, seed=3 + ORDER_STREAM, example_ids=ids)[
-        :, :, 0
-    ]
+    shuffled = draw_permutations(
+        content[:, None], 5, seed=3 + ERASURE_SEED_OFFSET, example_ids=ids
+    )[:, :, 0]
     for row in range(len(ids) - 1):
         decode, words = decoder(adapter, observation, row)
         attention = observation.read(site)[row, words]
@@ -107,8 +112,8 @@ def test_rankings_of_a_classifier_go_as_in_the_papers_loop(observe, kind, rules)
             "attention": attention,
             "gradient": slope,
             "product": attention * slope,
-            "leave_one_out": observation.leave_one_out_importance()[row, words],
-            "input_gradient": observation.gradient_importance()[row, words],
+            "leave_one_out": observation.compute_leave_one_out_importance()[row, words],
+            "input_gradient": observation.compute_gradient_importance()[row, words],
         }
         assert scores.keys() | {"random", "margin"} == found.fraction_to_flip.keys()
         smallest = smallest_by_brute_force(decode, attention, **rules)
@@ -150,7 +155,7 @@ def test_rankings_of_a_classifier_go_as_in_the_papers_loop(observe, kind, rules)
             tried = [attention.argsort(descending=True).tolist(), *orders]
             needed = [plain_fraction(decode, attention, order, loses_lead) for order in tried]
             check_lead(found, row, needed[0], needed[1:], least / len(attention))
-    everything = statistics_of(found)
+    everything = collect_statistics(found)
     assert all(values[-1].isnan() for values in everything.values())  # one word
     assert (found.never_flips["attention"][:-1] == 0).sum() > 0
     margin = found.fraction_to_flip["margin"].nan_to_num()
@@ -205,7 +210,9 @@ def test_single_weights_against_scipy(observe, n_labels, draw, divide):
     found = erasure(observation, SITE, Erasure(draw=draw, renormalise=divide), seed=2)
     attention, content = observation.read(SITE), observation.batch.content_mask
     top = attention.argmax(-1)
-    other = other_positions(top, content, draw, seed=2, example_ids=observation.batch.example_ids)
+    other = draw_other_positions(
+        top, content, draw, seed=2, example_ids=observation.batch.example_ids
+    )
     for row in range(len(top) - 1):
         decode, words = decoder(adapter, observation, row)
         before = decode(attention[row, words])
@@ -241,7 +248,7 @@ def test_draws():
         content[:, 1 : length + 1] = True
         top = torch.full((len(ids),), min(top_place, length))
         uniform, released = (
-            other_positions(top, content, draw, seed=1, example_ids=ids)
+            draw_other_positions(top, content, draw, seed=1, example_ids=ids)
             for draw in ("uniform", "released")
         )
         counts = np.bincount(uniform, minlength=10)
@@ -295,7 +302,7 @@ def removals_by_replay(adapter, alone, site, order, pieces, *, renormalise=True,
     Args:
         pieces: by layer, the positions of each unit.
     """
-    members, found = adapter.members(site), dict.fromkeys((flips, loses_lead), math.nan)
+    members, found = adapter.get_heads_by_layer(site), dict.fromkeys((flips, loses_lead), math.nan)
     edited = {layer: alone.attention[layer].clone() for layer in members}
     for n, unit in enumerate(order, start=1):
         left = 0
@@ -307,7 +314,7 @@ def removals_by_replay(adapter, alone, site, order, pieces, *, renormalise=True,
                     if renormalise and row.sum() > 0:
                         row /= row.sum()
                 own = Site(layer, head, site.query)
-                left += adapter.read_map(alone, edited[layer][:, head], own).sum()
+                left += adapter.select_row(alone, edited[layer][:, head], own).sum()
         after = adapter.replay(alone, {layer: own[None] for layer, own in edited.items()})[0, 0]
         for happens, before in found.items():
             is_new = math.isnan(before) and (all_zero or left > 0)
@@ -323,12 +330,12 @@ def mean_over_rows(observation, site):
     if site.query is not None:
         return observation.read(site)
     adapter, maps = observation.model, []
-    for layer, heads in adapter.members(site).items():
-        reaching = observation.reaching(layer).double()
+    for layer, heads in adapter.get_heads_by_layer(site).items():
+        reaching = observation.find_effective_queries(layer).double()
         for head in heads:
             own = observation.attention[layer][:, head]
             by_query = [
-                adapter.read_map(observation, own, Site(layer, head, query))
+                adapter.select_row(observation, own, Site(layer, head, query))
                 for query in range(own.shape[1])
             ]
             counted = torch.stack(by_query, 1) * reaching[..., None]
@@ -344,7 +351,7 @@ SITES = [
     ("t5", Site(2, 1), {}),
     ("bert", Site(1, ALL), {}),
     ("bert", Site(ALL, ALL), {}),
-    ("bert", Site(SET, 0), {}),
+    ("bert", Site(HEAD_SET, 0), {}),
     ("gpt2", Site(ALL, ALL), {}),
 ]
 
@@ -368,22 +375,22 @@ def test_heads_and_groups_against_single_replays(family, site, rules):
     texts, words = long_texts()
     found = erasure(observation, site, Erasure(n_random=2, **rules))
     content, n_flips = observation.batch.content_mask, 0
-    scores = rankings(observation, site)
-    orders = random_permutations(
-        content[:, None], 2, seed=ORDER_STREAM, example_ids=range(len(texts))
+    scores = compute_rankings(observation, site)
+    orders = draw_permutations(
+        content[:, None], 2, seed=ERASURE_SEED_OFFSET, example_ids=range(len(texts))
     )
     scores_of_all = {**scores, 0: orders[0, :, 0], 1: orders[1, :, 0]}
     attention = mean_over_rows(observation, site)
-    assert torch.allclose(attention_of(observation, site)[content], attention[content])
+    assert torch.allclose(compute_site_attention(observation, site)[content], attention[content])
     for row, text in enumerate(texts):
         inputs = encode(adapter.model, (text,), (words[row],))
         alone = adapter.observe(adapter.prepare(inputs, (row,)))
         places = content[row].nonzero()[:, 0].tolist()
         if len(places) < 2:
-            assert all(values[row].isnan() for values in statistics_of(found).values())
+            assert all(values[row].isnan() for values in collect_statistics(found).values())
             continue
         units, pieces = alone.batch.inputs["units"][0].tolist(), {}
-        for layer in adapter.members(site):
+        for layer in adapter.get_heads_by_layer(site):
             shift = adapter.layers[layer].kind == "decoder"
             n_keys = len(units)
             pieces[layer] = {
@@ -417,8 +424,8 @@ def test_heads_and_groups_against_single_replays(family, site, rules):
                 assert close(found.way_to_best_tried[name][row], way)
         n_flips += len(flipping)
         single = erasure(alone, site, Erasure(n_random=2, **rules))
-        for name, value in statistics_of(single).items():
-            assert close(value[0].float(), statistics_of(found)[name][row].float()), name
+        for name, value in collect_statistics(single).items():
+            assert close(value[0].float(), collect_statistics(found)[name][row].float()), name
     assert n_flips > 3 and found.minimal_size is None
 
 
@@ -432,7 +439,7 @@ def undecided(family):
         modules = dict(model.named_modules())
         names = ("classifier", "score", "classification_head.out_proj")
         head = next(modules[name] for name in names if name in modules)
-        logits = adapter.logits(prepare(adapter, texts, words).inputs)
+        logits = adapter.compute_logits(prepare(adapter, texts, words).inputs)
         if head.bias is not None:
             head.bias -= logits.mean(0)
     return model
@@ -443,7 +450,7 @@ def test_pieces_of_a_word_go_together():
     observation = adapter.observe(prepare(adapter, TEXTS, WORDS))
     units = torch.zeros_like(observation.batch.content_mask)
     units[0, 5], units[1, 1], units[2, 3] = True, True, True
-    places = adapter.positions(observation, 0, torch.stack([units, ~units]))
+    places = adapter.get_unit_positions(observation, 0, torch.stack([units, ~units]))
     assert [row.nonzero()[:, 0].tolist() for row in places[0]] == [[5, 6, 7], [1, 2], [3]]
     assert torch.equal(places[1], ~places[0])
 
@@ -464,8 +471,8 @@ def slope_of_columns(adapter, observation, site):
     for place in range(content.shape[1]):
         unit = torch.zeros_like(content)
         unit[:, place] = content[:, place]
-        for layer, heads in adapter.members(site).items():
-            columns = adapter.positions(observation, layer, unit[None])[0]
+        for layer, heads in adapter.get_heads_by_layer(site).items():
+            columns = adapter.get_unit_positions(observation, layer, unit[None])[0]
             probs = []
             for sign in (1, -1):
                 attention = observation.attention[layer].clone()
@@ -480,7 +487,7 @@ def slope_of_columns(adapter, observation, site):
 def test_the_product_is_what_erasing_the_columns_changes_to_first_order(site):
     adapter, observation = observed("bert")
     slopes = slope_of_columns(adapter, observation, site)
-    ranks = rankings(observation, site)["product"]
+    ranks = compute_rankings(observation, site)["product"]
     n_pairs = 0
     for row, words in enumerate(observation.batch.content_mask):
         order = ranks[row, words].argsort()
@@ -500,8 +507,8 @@ def test_which_rankings_a_group_has():
     adapter.head_sets = [[Site(0, 1), Site(2, 0)]]
     common = {"attention", "gradient", "product", "leave_one_out", "input_gradient"}
     names = {
-        site: rankings(observation, site).keys() - common
-        for site in (Site(0, 1), Site(1, ALL), Site(ALL, ALL), Site(SET, 0))
+        site: compute_rankings(observation, site).keys() - common
+        for site in (Site(0, 1), Site(1, ALL), Site(ALL, ALL), Site(HEAD_SET, 0))
     }
     assert list(names.values()) == [
         {"effective_attention", "norm_based"},
@@ -510,15 +517,15 @@ def test_which_rankings_a_group_has():
         set(),
     ]
     content = observation.batch.content_mask
-    last = ranking(observation, Site(2, ALL), "attention") * content
-    assert torch.equal(rankings(observation, Site(ALL, ALL))["last_layer"] * content, last)
+    last = compute_ranking(observation, Site(2, ALL), "attention") * content
+    assert torch.equal(compute_rankings(observation, Site(ALL, ALL))["last_layer"] * content, last)
     eye = total = torch.eye(content.shape[1], dtype=torch.float64)
     for attention in observation.attention:
         total = (attention.mean(1) + eye) / 2 @ total
     of_cls, units = total[:, 0], observation.batch.inputs["units"]
     of_words = torch.zeros_like(of_cls).scatter_add_(1, units, of_cls)
-    ranks = rankings(observation, Site(ALL, ALL))["rollout"]
+    ranks = compute_rankings(observation, Site(ALL, ALL))["rollout"]
     for row, own in enumerate(content):
         assert torch.equal(ranks[row, own].argsort(), of_words[row, own].argsort())
     _t5, decoding = observed("t5")
-    assert "rollout" not in rankings(decoding, Site(ALL, ALL))  # it joins two stacks
+    assert "rollout" not in compute_rankings(decoding, Site(ALL, ALL))  # it joins two stacks

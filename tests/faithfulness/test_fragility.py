@@ -60,7 +60,7 @@ def test_fragility_is_a_plain_loop_over_the_read_out(kind):
     model = MODELS[kind]()
     _adapter, observation = observe(model)
     result = fragility(observation, SITE, Fragility(n_draws=7), seed=2)
-    order = observation.permutations(0, 7, 2)
+    order = observation.draw_permutations(0, 7, 2)
     model = model.double()
     for row, text in enumerate(TEXTS):
         outputs = model(torch.tensor([text]), output_attentions=True, output_hidden_states=True)

@@ -5,19 +5,19 @@ import pytest
 import torch
 
 from hf_attnprobe.adapters import wrap
-from hf_attnprobe.audits.site_selection import group_sites, parse_head_sets, sites_by_test
+from hf_attnprobe.audits.site_selection import list_groups, list_sites_by_test, parse_head_sets
 from hf_attnprobe.faithfulness.adversarial import adversarial
 from hf_attnprobe.faithfulness.head_ablation import head_ablation
 from hf_attnprobe.faithfulness.input_erasure import input_erasure
 from hf_attnprobe.faithfulness.options import InputErasure, Permutation
 from hf_attnprobe.faithfulness.permutation import permutation
-from hf_attnprobe.faithfulness.rankings import OF_TEXT
-from hf_attnprobe.faithfulness.registry import tests as all_tests
+from hf_attnprobe.faithfulness.rankings import TEXT_RANKINGS
+from hf_attnprobe.faithfulness.registry import load_tests as all_tests
 from hf_attnprobe.faithfulness.uniform_attention import uniform_attention
 from hf_attnprobe.functional.divergence import tvd
 from hf_attnprobe.functional.explanations import rollout
-from hf_attnprobe.protocol import ALL, SET, Site
-from hf_attnprobe.storage.rows import statistics_of
+from hf_attnprobe.protocol import ALL, HEAD_SET, Site
+from hf_attnprobe.storage.rows import collect_statistics
 from tests.faithfulness.test_input_erasure import ByHand
 from tests.helpers import tiny_models
 from tests.helpers.error_messages import refuses
@@ -55,7 +55,7 @@ def observe(sets=("1.2", "0.3+2.0+2.1")):
 def run(observation, site, name, seed=0):
     function, options = RUNS[name]
     given = () if options is None else (options,)
-    return statistics_of(function(observation, site, *given, seed=seed))
+    return collect_statistics(function(observation, site, *given, seed=seed))
 
 
 def output_of(model):
@@ -85,7 +85,7 @@ ALL_HEADS = slice(None)
         (Site(0, ALL), (0,), ALL_HEADS),
         (Site(1, ALL), (1,), ALL_HEADS),
         (Site(2, ALL), (2,), ALL_HEADS),
-        (Site(SET, 0), (1,), [0, 3]),
+        (Site(HEAD_SET, 0), (1,), [0, 3]),
     ],
     ids=str,
 )
@@ -100,7 +100,7 @@ def test_an_edit_of_heads_is_a_model_with_other_weights(name, site, layers, head
     found = run(observe(sets=("1.3+1.0",)), site, name)
     after = output_of(model)
     expected = tvd(after, before)
-    assert expected.max() > 0.01 or site.layer == SET
+    assert expected.max() > 0.01 or site.layer == HEAD_SET
     assert torch.allclose(found[f"{edit}_tvd"], expected, atol=1e-12)
     flips = (after.argmax(-1) != before.argmax(-1)).double()
     assert torch.equal(found[f"{edit}_flip"], flips)
@@ -119,7 +119,7 @@ def test_a_shuffle_of_all_attention_only_moves_weights_between_visible_keys(monk
         return replay(observation, attention)
 
     monkeypatch.setattr(observation.model, "replay", spy)
-    monkeypatch.setattr("hf_attnprobe.faithfulness.permutation.MAPS_AT_ONCE", 1)
+    monkeypatch.setattr("hf_attnprobe.faithfulness.permutation.MAX_WEIGHTS_PER_REPLAY", 1)
     found = run(observation, EVERYWHERE, "permutation")
     assert len(seen) == 4  # 7 copies of 3 layers, 2 at once
     orders = {}
@@ -128,7 +128,7 @@ def test_a_shuffle_of_all_attention_only_moves_weights_between_visible_keys(monk
         assert shuffled.shape[0] == SHUFFLES.n_permutations
         original = observation.attention[layer].expand_as(shuffled)
         assert torch.equal(shuffled.sort(-1).values, original.sort(-1).values)
-        visible = observation.model.visible(observation, layer)[:, None]
+        visible = observation.model.get_visible_keys(observation, layer)[:, None]
         hidden = visible.any(-1, keepdim=True) & ~visible  # of queries that are no padding
         assert not (shuffled * hidden).any()
         same = (shuffled[..., :, None] == original[..., None, :]).double()
@@ -149,7 +149,7 @@ def test_a_group_of_one_head_is_that_head(head):
     observation = observe(sets=(head,))
     for name in ("permutation", "uniform_attention", "head_ablation", "adversarial"):
         single = run(observation, Site(*map(int, head.split("."))), name)
-        group = run(observation, Site(SET, 0), name)
+        group = run(observation, Site(HEAD_SET, 0), name)
         assert group.keys() <= single.keys()
         for statistic, values in group.items():
             assert torch.allclose(values, single[statistic], atol=1e-12, equal_nan=True), statistic
@@ -180,7 +180,7 @@ def test_erasure_in_the_order_of_aggregated_attention():
     model, observation = make_model(), observe()
     found = input_erasure(observation, EVERYWHERE, InputErasure())
     names = {"mean_attention", "last_layer_attention", "rollout"}
-    assert set(found.comprehensiveness) == names | set(OF_TEXT)
+    assert set(found.comprehensiveness) == names | set(TEXT_RANKINGS)
     maps = torch.stack(observation.attention).mean(2)  # [layers, batch, queries, keys]
     expected = {
         "mean_attention": maps.mean(0)[:, 0],
@@ -203,9 +203,9 @@ def test_what_a_layer_and_a_set_rank():
     assert of_layer.keys() >= {"mean_attention", "rollout", "layer_norm_based"}
     assert of_layer.keys() >= {"value_zeroing", "value_zeroing_rollout", "random"}
     assert "attention" not in of_layer
-    of_set = input_erasure(observation, Site(SET, 1), InputErasure()).sufficiency
-    assert set(of_set) == {"mean_attention", *OF_TEXT}
-    lonely = input_erasure(observation, Site(SET, 0), InputErasure()).sufficiency
+    of_set = input_erasure(observation, Site(HEAD_SET, 1), InputErasure()).sufficiency
+    assert set(of_set) == {"mean_attention", *TEXT_RANKINGS}
+    lonely = input_erasure(observation, Site(HEAD_SET, 0), InputErasure()).sufficiency
     head = input_erasure(observation, Site(1, 2), InputErasure()).sufficiency
     assert torch.equal(lonely["mean_attention"], head["attention"])
 
@@ -216,14 +216,14 @@ def test_what_a_layer_and_a_set_rank():
 def test_which_groups_are_tested():
     adapter = observe().model
     heads = adapter.sites()
-    sets = [Site(SET, 0), Site(SET, 1)]
+    sets = [Site(HEAD_SET, 0), Site(HEAD_SET, 1)]
     layers = [Site(layer, ALL) for layer in range(N_LAYERS)]
-    assert group_sites(adapter, heads) == [EVERYWHERE, *layers, *sets]
-    assert group_sites(adapter, heads, whole=False) == sets
-    assert group_sites(adapter, heads[1:]) == [*layers[1:], *sets]
+    assert list_groups(adapter, heads) == [EVERYWHERE, *layers, *sets]
+    assert list_groups(adapter, heads, whole=False) == sets
+    assert list_groups(adapter, heads[1:]) == [*layers[1:], *sets]
     asked = [site._replace(query=2) for site in heads[:N_HEADS]]
-    assert group_sites(adapter, asked)[0] == Site(0, ALL, 2)
-    where = sites_by_test(["permutation", "conicity"], adapter, heads[:2], [EVERYWHERE])
+    assert list_groups(adapter, asked)[0] == Site(0, ALL, 2)
+    where = list_sites_by_test(["permutation", "conicity"], adapter, heads[:2], [EVERYWHERE])
     assert where == {"permutation": [*heads[:2], EVERYWHERE], "conicity": heads[:2]}
     assert all(all_tests()[name].groups for name in RUNS)
 

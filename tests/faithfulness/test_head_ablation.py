@@ -10,10 +10,10 @@ from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.documents.markdown import render_markdown_blocks
 from hf_attnprobe.faithfulness.head_ablation import (
     ABLATION_DONOR_STREAM,
-    predict_without_heads,
     head_ablation,
-    sort_sites_by_effect,
     measure_prune_curve,
+    predict_without_heads,
+    sort_sites_by_effect,
 )
 from hf_attnprobe.protocol import HeadOutputs, Site
 from hf_attnprobe.reports.head_tables import build_prune_table
@@ -94,7 +94,9 @@ def by_hand(site, kind, seed):
         if kind == "resample":
             known = zip(outputs, SAMPLE_IDS, strict=True)
             others = [output for output, own in known if own != example_id]
-            draw = np.random.default_rng(np.random.SeedSequence([seed, example_id, ABLATION_DONOR_STREAM]))
+            draw = np.random.default_rng(
+                np.random.SeedSequence([seed, example_id, ABLATION_DONOR_STREAM])
+            )
             donor = others[draw.integers(len(others))]
             new += donor.mean(0)
             new[: len(donor)] = donor[: len(text)]

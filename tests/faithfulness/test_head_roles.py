@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from hf_attnprobe.faithfulness.head_roles import ROLES, head_roles, find_role_positions
+from hf_attnprobe.faithfulness.head_roles import ROLES, find_role_positions, head_roles
 from hf_attnprobe.protocol import AttentionModelBase, Batch, Observation, Site
 from tests.helpers import tiny_models
 

@@ -14,8 +14,8 @@ from hf_attnprobe.faithfulness.permutation import permutation
 from hf_attnprobe.faithfulness.screen import screen
 from hf_attnprobe.faithfulness.uniform_attention import uniform_attention
 from hf_attnprobe.functional.divergence import jsd, largest_jsd, tvd
-from hf_attnprobe.functional.intervention import at_head
-from hf_attnprobe.protocol import ALL, SET, Site
+from hf_attnprobe.functional.intervention import replace_head
+from hf_attnprobe.protocol import ALL, HEAD_SET, Site
 from tests.helpers import tiny_models
 
 
@@ -62,9 +62,9 @@ def test_uniform_attention_equals_a_hook(observed, site):
     _adapter, observation = observed
     visible = observation.batch.mask[:, None, None].expand(-1, -1, 8, -1).double()
     flat = (visible / visible.sum(-1, keepdim=True))[:, 0]
-    edited = at_head(observation.attention[site.layer].double(), site.head, site.query, flat[None])[
-        0
-    ]
+    edited = replace_head(
+        observation.attention[site.layer].double(), site.head, site.query, flat[None]
+    )[0]
     expected = hooked(site, edited)
     found = uniform_attention(observation, site)
     assert torch.allclose(found.uniform_tvd, tvd(expected, observation.probs), atol=1e-6)
@@ -77,12 +77,12 @@ def test_uniform_attention_equals_a_hook(observed, site):
 def test_permutation_equals_full_passes(observed, site):
     _adapter, observation = observed
     found = permutation(observation, site, Permutation(n_permutations=5), seed=2)
-    order = observation.permutations(site.layer, 5, 2)
+    order = observation.draw_permutations(site.layer, 5, 2)
     attention = observation.attention[site.layer]
     shuffled = attention[:, site.head].expand(5, -1, -1, -1).gather(-1, order)
     passes = [
         hooked(site, edited)
-        for edited in at_head(attention, site.head, site.query, shuffled).double()
+        for edited in replace_head(attention, site.head, site.query, shuffled).double()
     ]
     expected = torch.stack([tvd(p, observation.probs) for p in passes]).quantile(0.5, dim=0)
     assert torch.allclose(found.median_tvd, expected, atol=1e-6)
@@ -93,7 +93,9 @@ def test_correlation_reads_the_first_row_and_leaves_special_tokens_out(observed)
     _adapter, observation = observed
     found = correlation(observation, Site(2, 1))
     attention = observation.attention[2][:, 1, 0]
-    importance = observation.leave_one_out_importance().round(decimals=6)  # equal neighbours tie
+    importance = observation.compute_leave_one_out_importance().round(
+        decimals=6
+    )  # equal neighbours tie
     for row, n_tokens in enumerate((6, 6, 3, 1, 6)):
         tokens = slice(1, 1 + n_tokens)
         ranks = attention[row, tokens], importance[row, tokens]
@@ -111,9 +113,9 @@ def test_adversary_is_what_it_says(observed, site, n_steps):
     if site.layer == 2:  # of the last layer only the first row is read
         rows = torch.zeros_like(rows).index_fill(1, torch.tensor([0]), True)
     for epsilon, attention in found.attention.items():
-        edited = at_head(observation.attention[site.layer], site.head, site.query, attention[None])[
-            0
-        ]
+        edited = replace_head(
+            observation.attention[site.layer], site.head, site.query, attention[None]
+        )[0]
         assert (tvd(hooked(site, edited.double()), observation.probs) <= epsilon + 1e-5).all()
         divergence = jsd(attention, own)
         mean = (divergence * rows).sum(-1) / rows.sum(-1)
@@ -133,7 +135,7 @@ def test_rows_that_cannot_reach_the_output_are_neither_moved_nor_counted(observe
         free[:, 1:] = 0
         rows = torch.arange(8)[1:]
         free[:, rows, own[:, 1:].argmin(-1)[0]] = 1
-        edited = at_head(observation.attention[2], head, None, free[None])
+        edited = replace_head(observation.attention[2], head, None, free[None])
         with torch.no_grad():
             moved = adapter.replay(observation, {2: edited})[0]
         assert tvd(moved, observation.probs).max() < 1e-7
@@ -146,7 +148,7 @@ def test_rows_that_cannot_reach_the_output_are_neither_moved_nor_counted(observe
             assert torch.allclose(found.epsilon_max_jsd[epsilon], first, atol=1e-6)
 
 
-GROUPS = [Site(1, ALL), Site(ALL, ALL), Site(2, ALL), Site(SET, 0)]
+GROUPS = [Site(1, ALL), Site(ALL, ALL), Site(2, ALL), Site(HEAD_SET, 0)]
 
 
 @pytest.mark.parametrize("site", GROUPS)
@@ -158,8 +160,8 @@ def test_heads_of_a_group_are_moved_together(observed, site, monkeypatch):
         (layer, head)
         for layer in range(3)
         for head in range(4)
-        if ((layer, head) in {(0, 2), (2, 1)} if site.layer == SET else True)
-        and site.layer in (SET, ALL, layer)
+        if ((layer, head) in {(0, 2), (2, 1)} if site.layer == HEAD_SET else True)
+        and site.layer in (HEAD_SET, ALL, layer)
     }
     replays, replay = [], adapter.replay
 
@@ -219,8 +221,8 @@ def test_screen_is_the_slope_of_the_output_towards_the_edit(observed, site):
     ):
         own = attention[:, site.head]
         nudged = [own + sign * step * (end - own) for sign in (1, -1)]
-        place = observation.target(None)[:, None]
-        edits = [at_head(attention, site.head, site.query, x[None])[0] for x in nudged]
+        place = observation.get_target_classes(None)[:, None]
+        edits = [replace_head(attention, site.head, site.query, x[None])[0] for x in nudged]
         up, down = (hooked(site, edit.double()).gather(1, place)[:, 0] for edit in edits)
         # Rows of padding queries are part of the edit here, but nothing reads them.
         assert torch.allclose(

@@ -11,12 +11,12 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import BertForSequenceClassification
 
 from hf_attnprobe.adapters import wrap
-from hf_attnprobe.faithfulness.input_erasure import OF_SITE, input_erasure
+from hf_attnprobe.faithfulness.input_erasure import HEAD_RANKINGS, input_erasure
 from hf_attnprobe.faithfulness.options import InputErasure
-from hf_attnprobe.faithfulness.rankings import OF_TEXT, ranking
+from hf_attnprobe.faithfulness.rankings import TEXT_RANKINGS, compute_ranking
 from hf_attnprobe.functional import aopc
 from hf_attnprobe.protocol import Site
-from hf_attnprobe.storage.rows import statistics_of
+from hf_attnprobe.storage.rows import collect_statistics
 from tests.helpers import tiny_models
 
 
@@ -116,10 +116,10 @@ def orders(adapter, observation, site, row):
     slopes = observation.attention_gradient[site.layer] * observation.attention[site.layer]
     values = {
         "attention": observation.read(site),
-        "product": adapter.read_map(observation, slopes[:, site.head], site),
-        "input_gradient": observation.gradient_importance(),
-        "leave_one_out": observation.leave_one_out_importance(),
-        "random": ranking(observation, site, "random", seed=5),
+        "product": adapter.select_row(observation, slopes[:, site.head], site),
+        "input_gradient": observation.compute_gradient_importance(),
+        "leave_one_out": observation.compute_leave_one_out_importance(),
+        "random": compute_ranking(observation, site, "random", seed=5),
     }
     scores = {name: x[row][content].tolist() for name, x in values.items()}
     return {
@@ -136,7 +136,11 @@ def test_both_are_what_a_plain_loop_finds(make, site, by):
     model = make()
     adapter, observation = observe(model)
     found = input_erasure(observation, site, InputErasure(by=by), seed=5)
-    assert found.comprehensiveness.keys() == found.sufficiency.keys() == {*OF_SITE, *OF_TEXT}
+    assert (
+        found.comprehensiveness.keys()
+        == found.sufficiency.keys()
+        == {*HEAD_RANKINGS, *TEXT_RANKINGS}
+    )
     for row in range(len(TEXTS)):
         hand = ByHand(model, observation, row, by)
         for name, order in orders(adapter, observation, site, row).items():
@@ -165,11 +169,12 @@ def test_normalised_is_placed_between_all_orders(make, site):
 def test_a_wide_beam_is_exact_and_a_narrow_one_within(make, site, monkeypatch):
     _, observation = observe(make(), TEXTS[1:], WORDS[1:], (1, 4, 15, 9))
     short = observation.batch.content_mask.sum(-1) <= 8
-    exact = statistics_of(input_erasure(observation, site, InputErasure(beam_width=1)))
-    monkeypatch.setattr(aopc, "EXACT_UP_TO", 0)
+    exact = collect_statistics(input_erasure(observation, site, InputErasure(beam_width=1)))
+    monkeypatch.setattr(aopc, "MAX_UNITS_OF_EXACT_BOUNDS", 0)
     _adapter, observation = observe(make(), TEXTS[1:], WORDS[1:], (1, 4, 15, 9))
     wide, narrow = (
-        statistics_of(input_erasure(observation, site, InputErasure(beam_width=k))) for k in (40, 1)
+        collect_statistics(input_erasure(observation, site, InputErasure(beam_width=k)))
+        for k in (40, 1)
     )
     for name, values in exact.items():
         if name.startswith("naopc"):
@@ -188,7 +193,7 @@ def test_not_normalised_unless_asked():
 def test_the_seed_is_of_the_random_ranking_alone():
     _adapter, observation = observe(bert())
     first, second = (
-        statistics_of(input_erasure(observation, Site(1, 0), seed=seed)) for seed in (0, 1)
+        collect_statistics(input_erasure(observation, Site(1, 0), seed=seed)) for seed in (0, 1)
     )
     apart = {
         name.split("@")[1]
@@ -201,7 +206,7 @@ def test_the_seed_is_of_the_random_ranking_alone():
 def test_what_does_not_depend_on_the_head_is_run_once(monkeypatch):
     adapter, observation = observe(bert())
     content, asked, n_run = observation.batch.content_mask, set(), []
-    erase, logits = adapter.erase_inputs, adapter.logits
+    erase, logits = adapter.erase_inputs, adapter.compute_logits
 
     def note_sets(observation, sets, **options):
         for erased in sets & content:
@@ -213,7 +218,7 @@ def test_what_does_not_depend_on_the_head_is_run_once(monkeypatch):
         return logits(inputs, *edit)
 
     monkeypatch.setattr(adapter, "erase_inputs", note_sets)
-    monkeypatch.setattr(adapter, "logits", note_texts)
+    monkeypatch.setattr(adapter, "compute_logits", note_texts)
     for site in (Site(0, 0), Site(0, 1), Site(1, 3)):
         input_erasure(observation, site)
     assert sum(n_run) == sum(any(gone) for _, gone in asked) > 100

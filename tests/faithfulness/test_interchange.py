@@ -11,7 +11,11 @@ from transformers.models.bert import modeling_bert
 from hf_attnprobe import audit, build_tokenizer
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.audits.site_selection import parse_head_sets
-from hf_attnprobe.faithfulness.interchange import INTERCHANGE_DONOR_STREAM, collect_donors, interchange
+from hf_attnprobe.faithfulness.interchange import (
+    INTERCHANGE_DONOR_STREAM,
+    collect_donors,
+    interchange,
+)
 from hf_attnprobe.faithfulness.options import Interchange
 from hf_attnprobe.protocol import ALL, HEAD_SET, Donors, ExchangeableStates, Site
 from tests.helpers import pair_models, tiny_models
@@ -32,7 +36,9 @@ def result_of(adapter, batches, sites, batch=None):
 def donor_by_hand(decisions, row, example_id):
     """The text that is drawn among those decided otherwise."""
     others = [k for k, other in enumerate(decisions) if other != decisions[row]]
-    draw = np.random.default_rng(np.random.SeedSequence([SEED, example_id, INTERCHANGE_DONOR_STREAM]))
+    draw = np.random.default_rng(
+        np.random.SeedSequence([SEED, example_id, INTERCHANGE_DONOR_STREAM])
+    )
     return others[draw.integers(len(others))]
 
 

@@ -9,7 +9,7 @@ from hf_attnprobe.faithfulness.correlation import correlation
 from hf_attnprobe.faithfulness.options import Adversarial
 from hf_attnprobe.functional.divergence import jsd, tvd
 from hf_attnprobe.functional.intervention import permute
-from hf_attnprobe.functional.search import linear_distance, search_adversarial_attention
+from hf_attnprobe.functional.search import make_linear_distance, search_adversarial_attention
 from hf_attnprobe.protocol import Site
 from tests.helpers import reference_oracle as reference
 
@@ -19,7 +19,7 @@ SITE = Site()
 
 @pytest.fixture(scope="module")
 def oracle():
-    return reference.load()
+    return reference.load_oracle()
 
 
 @pytest.fixture(scope="module", params=[torch.float32, torch.float64], ids=["float32", "float64"])
@@ -47,7 +47,7 @@ def test_forward_pass(observed, oracle):
 
 def test_normalised_gradient(observed, oracle):
     adapter, observation, suffix, tolerance = observed
-    raw = adapter.gradient(observation, torch.ones(64, dtype=torch.long))
+    raw = adapter.compute_gradient_times_input(observation, torch.ones(64, dtype=torch.long))
     assert largest(raw - oracle["grad_xxex_raw" + suffix]) < tolerance
     normalised = raw.abs() / raw.abs().sum(-1, keepdim=True)
     assert largest(normalised - oracle["grad_xxex_norm" + suffix]) < tolerance
@@ -92,7 +92,7 @@ def search(observed, oracle, n_steps):
     attention = observation.read(SITE)
     noise, lengths = oracle["adv_noise"].transpose(0, 1), oracle["lengths"]
     start = 3 * noise.to(attention) - lengths.to(attention).log()[:, None]
-    distance = linear_distance(adapter.token_logits(observation), observation.probs)
+    distance = make_linear_distance(adapter.compute_token_logits(observation), observation.probs)
     return search_adversarial_attention(
         start, attention, observation.batch.mask, distance, n_steps=n_steps
     )

@@ -114,7 +114,9 @@ def test_integrated_gradients_are_compared_where_asked_for(bert, pieces):
     observation = adapter.observe(batch)
     options = Plausibility(integrated_gradients=True)
     found = plausibility(observation, Site(0, 0), options).average_precision
-    values = adapter.compute_integrated_gradients(observation, observation.get_target_classes(None), 50)
+    values = adapter.compute_integrated_gradients(
+        observation, observation.get_target_classes(None), 50
+    )
     for row in (0, 2):
         units = batch.content_mask[row].nonzero()[:, 0]
         order = units[values[row, units].abs().argsort(descending=True)]
@@ -185,7 +187,10 @@ def test_a_tokenizer_without_either(bert, pieces, tmp_path):
     bare = PreTrainedTokenizerFast(
         tokenizer_object=pieces.backend_tokenizer, pad_token="[PAD]", model_max_length=32
     )
-    with pytest.raises(AttnProbeError, match="neither a mask token nor an unknown token .*; use the operator deletion"):
+    with pytest.raises(
+        AttnProbeError,
+        match="neither a mask token nor an unknown token .*; use the operator deletion",
+    ):
         audit_by_name(
             bert, ROWS, tokenizer=bare, tests=[InputErasure(by="mask")], output_dir=tmp_path / "out"
         )

@@ -9,17 +9,17 @@ import scipy.stats
 import torch
 
 from hf_attnprobe.core.errors import AttnProbeError
-from hf_attnprobe.core.readings import sentence_of
+from hf_attnprobe.core.readings import get_sentence
 from hf_attnprobe.faithfulness import registry
 from hf_attnprobe.faithfulness.adversarial import adversarial
 from hf_attnprobe.faithfulness.correlation import correlation
-from hf_attnprobe.faithfulness.interchange import donors_of
+from hf_attnprobe.faithfulness.interchange import collect_donors
 from hf_attnprobe.faithfulness.options import Adversarial, Correlation, Permutation
 from hf_attnprobe.faithfulness.permutation import permutation
 from hf_attnprobe.functional.divergence import jsd, tvd
 from hf_attnprobe.protocol import AnswersFromPassage, Site
-from hf_attnprobe.statistics.wording import CLASSES
-from hf_attnprobe.storage.rows import statistics_of
+from hf_attnprobe.statistics.wording import CLASS_WORDING
+from hf_attnprobe.storage.rows import collect_statistics
 from tests.faithfulness.test_erasure import decoder
 from tests.helpers import tiny_models
 
@@ -44,8 +44,8 @@ def test_correlation_equals_scipy(num_labels, target):
     found = correlation(observation, SITE, Correlation(target=target))
     importances = {
         "attention": observation.read(SITE),
-        "gradient": observation.explaining(target).gradient_importance(),
-        "leave_one_out": observation.explaining(target).leave_one_out_importance(),
+        "gradient": observation.with_target(target).compute_gradient_importance(),
+        "leave_one_out": observation.with_target(target).compute_leave_one_out_importance(),
     }
     for pair in itertools.combinations(importances, 2):
         for row in range(3):
@@ -105,15 +105,15 @@ def test_exact_is_refused_where_it_does_not_hold():
 
 def test_every_statistic_has_a_reading():
     adapter, observation = seen()
-    adapter.donors = donors_of(adapter, [observation.batch], [SITE], 0)
-    for test in registry.tests().values():
+    adapter.donors = collect_donors(adapter, [observation.batch], [SITE], 0)
+    for test in registry.load_tests().values():
         if AnswersFromPassage in test.needs:  # told in adapters/test_language_model.py
             continue
-        found = statistics_of(test.function(observation, SITE))
+        found = collect_statistics(test.function(observation, SITE))
         assert found and {name.split("@")[0] for name in found} <= set(test.readings)
         for name in found:
-            pattern = sentence_of(test.name, name, registry.readings())
-            sentence = CLASSES.fill(pattern, mean=0.5, median=0.5, key="0.05")
+            pattern = get_sentence(test.name, name, registry.load_readings())
+            sentence = CLASS_WORDING.fill(pattern, mean=0.5, median=0.5, key="0.05")
             assert "{" not in sentence and len(sentence) > 20
 
 
@@ -175,7 +175,7 @@ def test_shuffles_against_all_permutations(case, n_labels):
 def test_the_drawn_shuffles_one_by_one(case, n_labels):
     adapter, observation = case(n_labels)
     found = permutation(observation, Site(), Permutation(n_permutations=9))
-    drawn = observation.permutations(0, 9, 0)[:, :, 0]
+    drawn = observation.draw_permutations(0, 9, 0)[:, :, 0]
     for row in range(12):
         decode, words = decoder(adapter, observation, row)
         weights = observation.read(SITE)[row, words]

@@ -10,9 +10,14 @@ from transformers.models.bert import modeling_bert
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.adapters.transformer.adapter import TransformerAdapter
 from hf_attnprobe.core.errors import AttnProbeError
-from hf_attnprobe.faithfulness.explanations import explanations, add_layer_sites
+from hf_attnprobe.faithfulness.explanations import add_layer_sites, explanations
 from hf_attnprobe.faithfulness.options import Explanations
-from hf_attnprobe.faithfulness.rankings import HEAD_MAPS, LAYER_MAPS, compute_attention_flow, compute_flow_to_tokens
+from hf_attnprobe.faithfulness.rankings import (
+    HEAD_MAPS,
+    LAYER_MAPS,
+    compute_attention_flow,
+    compute_flow_to_tokens,
+)
 from hf_attnprobe.faithfulness.registry import AuditPreview
 from hf_attnprobe.faithfulness.registry import load_tests as all_tests
 from hf_attnprobe.protocol import ALL, Site
@@ -155,7 +160,9 @@ def test_another_query_is_read_from_its_own_row(observed):
     _adapter, observation = observed
     found = explanations(observation, Site(1, ALL, 1)).rollout_tau[0].item()
     row = ByHand(TEXTS[0]).rollout(1, ALL)[1, 1:-1]
-    expected = scipy.stats.kendalltau(row, observation.compute_leave_one_out_importance()[0, 1:8]).statistic
+    expected = scipy.stats.kendalltau(
+        row, observation.compute_leave_one_out_importance()[0, 1:8]
+    ).statistic
     assert found == pytest.approx(expected)
 
 
@@ -163,7 +170,9 @@ def test_what_a_model_does_not_allow_is_left_out(monkeypatch):
     monkeypatch.setattr(modeling_bert, "eager_attention_forward", families.transposed)
     adapter = wrap(make_model("eager"))
     observation = adapter.observe(adapter.prepare(padded(), (0, 1, 2)))
-    heads, layer = (collect_statistics(explanations(observation, Site(1, head))) for head in (1, ALL))
+    heads, layer = (
+        collect_statistics(explanations(observation, Site(1, head))) for head in (1, ALL)
+    )
     assert heads.keys() == {"raw_attention_tau", "attention_times_gradient_tau"}
     assert "layer_norm_based_tau" not in layer
     assert {"rollout_tau", "value_zeroing_tau"} <= layer.keys()
@@ -229,7 +238,9 @@ def test_flow_against_linear_programs(n_layers, n, sparse):
     maps = random_maps(n_layers, n, seed=n, sparse=sparse)
     for source in (0, n - 1):
         expected = [program(maps, source, sink) for sink in range(n)]
-        np.testing.assert_allclose(compute_attention_flow(maps, source), expected, atol=n * 2**-31 + 1e-9)
+        np.testing.assert_allclose(
+            compute_attention_flow(maps, source), expected, atol=n * 2**-31 + 1e-9
+        )
 
 
 @pytest.mark.parametrize(("family", "readout"), [("bert", "first"), ("gpt2", "last")])
@@ -257,5 +268,7 @@ def test_longer_texts_have_no_flow_and_all_too_long_is_an_error():
     assert explanations(observation, Site(1, 1), Explanations(flow_positions=7)).flow_tau is None
     preview = AuditPreview(observation, adapter.sites(), False)
     check = all_tests()["explanations"].check
-    with pytest.raises(AttnProbeError, match="too small for attention flow: the shortest text has 5"):
+    with pytest.raises(
+        AttnProbeError, match="too small for attention flow: the shortest text has 5"
+    ):
         check(preview, Explanations(flow_positions=4))

@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from hf_attnprobe import AttnProbeError, Options, audit, option
-from hf_attnprobe.core.options import as_text, asked_in_words, from_text
+from hf_attnprobe.core.options import format_option_value, parse_option, parse_set_arguments
 from hf_attnprobe.faithfulness import registry
 from hf_attnprobe.faithfulness.options import Erasure, NoOptions, Permutation
-from hf_attnprobe.faithfulness.registry import asked_tests
+from hf_attnprobe.faithfulness.registry import resolve_tests
 from hf_attnprobe.protocol import Differentiable, EditableInputs, LinearReadout
 from hf_attnprobe.storage.rows import read_rows
 from tests.helpers import tiny_models
@@ -84,7 +84,7 @@ def study(s):
     tests = {"attention_entropy": {"base": 10}}
     for cell in s.grid(dataset=[%r]):
         s.add("audit", "audit", cell, model=%r, **cell, tests=tests, test_limit=3)
-    s.table("entropy", audit={"entropy": "entropy"})
+    s.add_table("entropy", audit={"entropy": "entropy"})
 """
 PROCESS = """
 import json, sys, evaluate, hf_attnprobe
@@ -96,7 +96,7 @@ for command in commands:
     except SystemExit as stop:
         code = stop.code
     print(f"\\nENDED {code}")
-metric = evaluate.load(hf_attnprobe.metric_path())
+metric = evaluate.load(hf_attnprobe.get_metric_path())
 for base in (2.0, 4.0):
     tests = {"attention_entropy": {"base": base}}
     found = metric.compute(predictions=texts, model_id=model, tests=tests)
@@ -164,8 +164,8 @@ def alone(monkeypatch):
 
 def test_built_in_tests_in_their_order():
     first = "scale correlation permutation adversarial erasure input_erasure interchange"
-    assert " ".join([*registry.tests()][:7]) == first
-    for name, test in registry.tests().items():
+    assert " ".join([*registry.load_tests()][:7]) == first
+    for name, test in registry.load_tests().items():
         assert test.name == name == test.function.__name__
 
 
@@ -191,7 +191,7 @@ def test_an_option_of_another_tests_name(alone):
     other.__annotations__ = {"options": Other}
     registry.register_test(readings={})(other)
     asked = {"other": {"n_permutations": 7}, "permutation": {"n_permutations": 8}}
-    assert asked_tests(asked) == {"other": Other(7), "permutation": Permutation(8)}
+    assert resolve_tests(asked) == {"other": Other(7), "permutation": Permutation(8)}
 
 
 # --- what is asked for --------------------------------------------------------------------
@@ -199,29 +199,29 @@ def test_an_option_of_another_tests_name(alone):
 
 def test_names_and_options_together():
     expected = {"erasure": Erasure(), "permutation": Permutation(7)}
-    assert asked_tests(["erasure", Permutation(n_permutations=7)]) == expected
-    assert asked_tests({"erasure": None, "permutation": {"n_permutations": 7}}) == expected
-    assert asked_tests({"erasure": {}, "permutation": Permutation(7)}) == expected
-    assert [*asked_tests(["default", "fragility"])] == ["default", "fragility"]
-    assert asked_tests(None) == asked_tests("default") == {"default": NoOptions()}
-    assert asked_tests(["permutation", Permutation(7), "permutation"]) == {
+    assert resolve_tests(["erasure", Permutation(n_permutations=7)]) == expected
+    assert resolve_tests({"erasure": None, "permutation": {"n_permutations": 7}}) == expected
+    assert resolve_tests({"erasure": {}, "permutation": Permutation(7)}) == expected
+    assert [*resolve_tests(["default", "fragility"])] == ["default", "fragility"]
+    assert resolve_tests(None) == resolve_tests("default") == {"default": NoOptions()}
+    assert resolve_tests(["permutation", Permutation(7), "permutation"]) == {
         "permutation": Permutation(7)
     }
     with pytest.raises(AttnProbeError, match="options of permutation once"):
-        asked_tests([Permutation(7), Permutation(8)])
+        resolve_tests([Permutation(7), Permutation(8)])
     for wrong in ([NoOptions()], ["erasures"], [3]):
         with pytest.raises(AttnProbeError, match="unknown test"):
-            asked_tests(wrong)
+            resolve_tests(wrong)
 
 
-KINDS = {name: test.options for name, test in registry.tests().items()}
+KINDS = {name: test.options for name, test in registry.load_tests().items()}
 
 
 def test_options_in_words():
-    assert asked_in_words(None, [], KINDS) == {"default": {}}
+    assert parse_set_arguments(None, [], KINDS) == {"default": {}}
     words = ["permutation.n_permutations=7", "erasure.renormalise=false", "erasure.draw=uniform"]
     words += ["correlation.tops=1,3", "adversarial.epsilons=.01", "adversarial.n_steps=none"]
-    assert asked_in_words(["erasure"], words, KINDS) == {
+    assert parse_set_arguments(["erasure"], words, KINDS) == {
         "erasure": {"renormalise": False, "draw": "uniform"},
         "permutation": {"n_permutations": 7},
         "correlation": {"tops": [1, 3]},
@@ -232,8 +232,8 @@ def test_options_in_words():
 @pytest.mark.parametrize(
     ("word", "message"),
     [
-        ("n_permutations=7", "expected TEST.OPTION=VALUE behind --set"),
-        ("permutation.n_permutations", "expected TEST.OPTION=VALUE behind --set"),
+        ("n_permutations=7", "expected TEST.OPTION=VALUE after --set"),
+        ("permutation.n_permutations", "expected TEST.OPTION=VALUE after --set"),
         ("permutations.n=7", r"unknown test 'permutations'; did you mean permutation\?"),
         ("erasure.normalise=true", "of erasure; did you mean renormalise"),
         ("permutation.x=1", "'x' of permutation; expected one of n_permutations"),
@@ -244,7 +244,7 @@ def test_options_in_words():
 )
 def test_wrong_words(word, message):
     with pytest.raises(AttnProbeError, match=message):
-        asked_in_words(None, [word], KINDS)
+        parse_set_arguments(None, [word], KINDS)
 
 
 @pytest.mark.parametrize(
@@ -264,7 +264,7 @@ def test_words_are_read_as_they_are_written(value):
         f: Sequence[int] = option(())
         g: Sequence[float] = option(())
 
-    assert from_text(Every, name, as_text(value)) == value
+    assert parse_option(Every, name, format_option_value(value)) == value
 
 
 # --- needs --------------------------------------------------------------------------------
@@ -299,7 +299,7 @@ def test_what_a_model_lacks_is_left_out_and_said_once(without, checkpoint, revie
     said = [record.message for record in caplog.records if "left out" in record.message]
     assert said == [f"the test {name} is left out: {reason}" for name, reason in left_out.items()]
     assert "fraction_to_flip@leave_one_out" not in set(report.to_pandas().statistic)
-    with pytest.raises(AttnProbeError, match="test correlation cannot be run: this one"):
+    with pytest.raises(AttnProbeError, match="test correlation cannot run: this one"):
         audit(checkpoint, data, ["correlation"], progress=False)
 
 
@@ -309,7 +309,7 @@ def test_one_of_two_needs_is_enough(without, checkpoint, reviews):
     options = {"tests": ["adversarial"], "test_limit": 2}
     assert audit_by_name(checkpoint, data, **options).n == 2
     without(Differentiable, LinearReadout)
-    with pytest.raises(AttnProbeError, match="test adversarial cannot be run"):
+    with pytest.raises(AttnProbeError, match="test adversarial cannot run"):
         audit_by_name(checkpoint, data, **options)
 
 

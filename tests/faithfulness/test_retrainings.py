@@ -12,11 +12,20 @@ from transformers import AutoModelForSequenceClassification
 
 from hf_attnprobe import AttentionClassifierConfig, AttnProbeError, load_examples, train_classifier
 from hf_attnprobe.functional.divergence import largest_jsd
-from hf_attnprobe.inference.outputs import read_outputs, make_guide
+from hf_attnprobe.inference.outputs import make_guide, read_outputs
 from hf_attnprobe.retraining import adversary as adversary_training
-from hf_attnprobe.retraining import select_retraining_tests, get_retraining_readings, get_retraining_tests
+from hf_attnprobe.retraining import (
+    get_retraining_readings,
+    get_retraining_tests,
+    select_retraining_tests,
+)
 from hf_attnprobe.retraining.adversary import divide_by_bound, train_adversary
-from hf_attnprobe.retraining.base_model import RetrainingSetup, load_base_model, run_retraining_test, train_variant
+from hf_attnprobe.retraining.base_model import (
+    RetrainingSetup,
+    load_base_model,
+    run_retraining_test,
+    train_variant,
+)
 from hf_attnprobe.retraining.controls import compute_guides, list_other_seeds
 from hf_attnprobe.retraining.options import DEFAULT_LAMBDAS, Adversary, Seeds
 from hf_attnprobe.training.options import TrainingOptions
@@ -46,7 +55,9 @@ def base(reviews, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def flat(base, reviews, tmp_path_factory):
-    return run_retraining_test("uniform", RetrainingSetup(base, reviews, tmp_path_factory.mktemp("uniform")))
+    return run_retraining_test(
+        "uniform", RetrainingSetup(base, reviews, tmp_path_factory.mktemp("uniform"))
+    )
 
 
 def weights(model):
@@ -111,7 +122,9 @@ def test_uniform_against_scipy(flat, base, reviews):
 
 def test_seeds(base, reviews, tmp_path):
     def of(n_seeds):
-        return run_retraining_test("seeds", RetrainingSetup(base, reviews, tmp_path, {"seeds": Seeds(n_seeds=n_seeds)}))
+        return run_retraining_test(
+            "seeds", RetrainingSetup(base, reviews, tmp_path, {"seeds": Seeds(n_seeds=n_seeds)})
+        )
 
     found = of(3)
     own = found.statistics
@@ -120,7 +133,9 @@ def test_seeds(base, reviews, tmp_path):
     assert np.allclose(own["seed_jsd"], np.median(each, axis=0)) and (each > 0).any(1).all()
     changes = np.stack([own[f"one_seed_tvd@{k}"].numpy() for k in (0, 2, 3)])
     assert np.allclose(own["seed_tvd"], changes.mean(0))
-    assert torch.allclose(own["max_attention"], base.get_outputs(reviews["test"]).attention.amax(-1))
+    assert torch.allclose(
+        own["max_attention"], base.get_outputs(reviews["test"]).attention.amax(-1)
+    )
     two = of(2)  # of an even number the mean of the two in the middle
     assert np.allclose(two.statistics["seed_jsd"], np.median(each[:2], axis=0))
 
@@ -194,7 +209,9 @@ def test_guides_that_do_not_fit(base, reviews, tmp_path):
 def adversaries(base, reviews, tmp_path_factory):
     folder = tmp_path_factory.mktemp("adversary")
     options = Adversary(lambdas=(0.0, 0.05), epochs=6)
-    return run_retraining_test("adversary", RetrainingSetup(base, reviews, folder, {"adversary": options}))
+    return run_retraining_test(
+        "adversary", RetrainingSetup(base, reviews, folder, {"adversary": options})
+    )
 
 
 def test_the_second_term_moves_attention(adversaries):

@@ -5,10 +5,10 @@ import torch
 from transformers import BertForSequenceClassification
 
 from hf_attnprobe.adapters import wrap
-from hf_attnprobe.faithfulness.correlation import correlation, leave_one_out_ranks, ranks
-from hf_attnprobe.faithfulness.rankings import ranking
-from hf_attnprobe.faithfulness.registry import readings
-from hf_attnprobe.functional.divergence import small_side, tvd
+from hf_attnprobe.faithfulness.correlation import correlation, rank_by_leave_one_out, rank_with_ties
+from hf_attnprobe.faithfulness.rankings import compute_ranking
+from hf_attnprobe.faithfulness.registry import load_readings
+from hf_attnprobe.functional.divergence import compute_shifted_probability, tvd
 from hf_attnprobe.protocol import Observation, Site
 from tests.helpers import tiny_models
 
@@ -60,8 +60,8 @@ def test_equal_neighbours_are_ties_of_leave_one_out(scale, dtype):
     """Leaving out either leaves the same text."""
     observation = observe(scale, dtype, repeat=2)
     for ranked in (
-        leave_one_out_ranks(observation),
-        ranking(observation, Site(1, 0), "leave_one_out"),
+        rank_by_leave_one_out(observation),
+        compute_ranking(observation, Site(1, 0), "leave_one_out"),
     ):
         inner = ranked[:, 2:-2].unflatten(1, (-1, 2))
         assert torch.equal(inner[..., 0], inner[..., 1])
@@ -71,11 +71,11 @@ def test_equal_neighbours_are_ties_of_leave_one_out(scale, dtype):
 def test_a_scale_alone_never_makes_ties():
     values = torch.rand(4, 30, generator=torch.Generator().manual_seed(0))
     content = torch.ones(4, 30).bool()
-    expected = ranks(values, content)
+    expected = rank_with_ties(values, content)
     assert (expected.amax(-1) == 29).all()
     for scale in (1e-30, 1e-9, 1e9):
-        assert torch.equal(ranks(values * scale, content), expected)
-    half = ranks(values.bfloat16() * 1e-9, content)
+        assert torch.equal(rank_with_ties(values * scale, content), expected)
+    half = rank_with_ties(values.bfloat16() * 1e-9, content)
     assert (half.amax(-1) > 15).all()
 
 
@@ -86,10 +86,10 @@ def test_leave_one_out_is_total_variation(dtype):
     without, probs = observation.leave_one_out, observation.probs[:, None]
     content = observation.batch.content_mask
     tolerance = 4 * torch.finfo(dtype).eps
-    total = observation.leave_one_out_importance()
+    total = observation.compute_leave_one_out_importance()
     assert (total - tvd(without, probs))[content].abs().max() < tolerance
     for target in range(4):
-        own = observation.explaining(target).leave_one_out_importance()
+        own = observation.with_target(target).compute_leave_one_out_importance()
         expected = (without - probs)[..., target].abs()
         assert (own - expected)[content].abs().max() < tolerance
         assert (total - own)[content].min() > -tolerance
@@ -100,8 +100,8 @@ def test_leave_one_out_keeps_its_digits_next_to_probability_1():
     """1 − p is some 1e-6: p itself has lost all but its first digit in float32."""
     single, double = (observe(30, dtype) for dtype in (torch.float32, torch.float64))
     content = double.batch.content_mask
-    exact = double.leave_one_out_importance()[content]
-    ours = single.leave_one_out_importance()[content].double()
+    exact = double.compute_leave_one_out_importance()[content]
+    ours = single.compute_leave_one_out_importance()[content].double()
     assert ((ours - exact).abs() / exact).median() < 1e-4
     of_predicted = single.leave_one_out.amax(-1) - single.probs.amax(-1)[:, None]
     naive = of_predicted.abs()[content].double()
@@ -114,7 +114,7 @@ def test_small_side_is_the_probability_up_to_1():
     target = torch.arange(50) % 3
     probs = (4 * logits).softmax(-1)
     own = probs[torch.arange(50), target]
-    small = small_side(probs, target)
+    small = compute_shifted_probability(probs, target)
     assert torch.allclose(small, torch.where(own > 0.5, own - 1, own))
     (expected,) = torch.autograd.grad(own.sum(), logits, retain_graph=True)
     (found,) = torch.autograd.grad(small.sum(), logits)
@@ -139,7 +139,7 @@ def test_opposite_orders_do_not_agree():
     assert (found.attention_gradient_tau < -0.99).all()
     assert (found.attention_gradient_p_value <= 0.05).all()
     share = found.attention_gradient_significant.mean().item()
-    reading = readings()["correlation"]["attention_gradient_significant"]
+    reading = load_readings()["correlation"]["attention_gradient_significant"]
     assert reading.sentence.format(mean=share) == (
         "attention and gradients agree significantly (p ≤ .05, τ > 0) in 0% of texts"
     )

@@ -12,18 +12,22 @@ from scipy.stats import kendalltau, spearmanr
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.faithfulness.knockout import knockout
 from hf_attnprobe.faithfulness.options import Knockout, Sources
-from hf_attnprobe.faithfulness.passage_units import deletion_effects, knocked_out
+from hf_attnprobe.faithfulness.passage_units import measure_deletion_effects, measure_knockouts
 from hf_attnprobe.faithfulness.sources import (
-    HELD_OUT,
-    MASKS,
-    _at_units,
-    all_sets,
-    masked_outputs,
+    HELD_OUT_STREAM,
+    MASK_STREAM,
+    _scatter_to_units,
+    measure_all_sets,
+    measure_random_halves,
     sources,
 )
-from hf_attnprobe.functional.attribution import lasso, shapley_values
+from hf_attnprobe.functional.attribution import fit_lasso, shapley_values
 from hf_attnprobe.protocol import ALL, KNOCKOUTS, Site
-from tests.helpers.manual_passes import Asked, answer_probs, probs_at
+from tests.helpers.manual_passes import (
+    PromptTokens,
+    compute_answer_probs,
+    compute_probs_at_positions,
+)
 from tests.helpers.transformer_families import BEGIN, N_WORDS, tiny_model
 
 
@@ -51,7 +55,9 @@ class ByHand:
         """The probabilities of the word that answers, with some of the units alone."""
         gone = {place for k, unit in enumerate(self.asked.units) if k not in kept for place in unit}
         left = [place for place in range(self.asked.ids.shape[1]) if place not in gone]
-        return answer_probs(self.adapter.model, self.asked._replace(ids=self.asked.ids[:, left]))[0]
+        return compute_answer_probs(
+            self.adapter.model, self.asked._replace(ids=self.asked.ids[:, left])
+        )[0]
 
     def log_prob(self, probs):
         return math.log(probs[self.asked.ids[0, -1]])
@@ -69,7 +75,7 @@ class ByHand:
         left = [p for p in range(self.asked.ids.shape[1]) if p not in self.asked.units[unit]]
         shorter = self.asked._replace(ids=self.asked.ids[:, left])
         return self.log_prob(self.whole) - self.log_prob(
-            probs_at(self.adapter.model, shorter, left)[0]
+            compute_probs_at_positions(self.adapter.model, shorter, left)[0]
         )
 
     @property
@@ -87,7 +93,8 @@ class ByHand:
             self.observation, dict.fromkeys(layers, kept), operator=operator
         )[0]
         log_probs = (
-            self.adapter.log_prob(self.observation, p) for p in (self.observation.probs, after)
+            self.adapter.compute_log_prob(self.observation, p)
+            for p in (self.observation.probs, after)
         )
         before, left = log_probs
         return float(before - left), float((after - self.observation.probs).abs().sum() / 2)
@@ -105,7 +112,7 @@ def texts():
         units = [[*range(end - n, end)] for n, end in zip(lengths, ends, strict=True)]
         ids = torch.from_numpy(draws.integers(5, N_WORDS, (1, ends[-1] + 3)))
         ids[0, 0] = BEGIN
-        found.append(ByHand(adapter, Asked(ids, units, 1), number))
+        found.append(ByHand(adapter, PromptTokens(ids, units, 1), number))
     return found
 
 
@@ -216,8 +223,8 @@ def test_shapley_values_and_the_smallest_set_are_those_of_all_sets(texts, found)
             for order in orders:
                 for k, unit in enumerate(order):
                     expected[unit] += text.lost(order[k + 1 :]) - text.lost(order[k:])
-            values = shapley_values(all_sets(text.observation, 6)[0])
-            values = _at_units(values, text.observation.batch.content_mask)[0, : text.n]
+            values = shapley_values(measure_all_sets(text.observation, 6)[0])
+            values = _scatter_to_units(values, text.observation.batch.content_mask)[0, : text.n]
             np.testing.assert_allclose(values, expected / len(orders), atol=CLOSE)
         sizes = [
             text.n - len(kept)
@@ -239,15 +246,15 @@ def test_masks_fit_contextcite_and_score_every_ranking(texts):
         found = sources(text.observation, SITE, options, seed=5)
         assert found.smallest_set is None
         assert found.lds.keys() >= {"attention", "length", "deletion", "contextcite"}
-        fitted, outputs = masked_outputs(text.observation, n_masks, MASKS, 5)
-        kept, held = masked_outputs(text.observation, n_held, HELD_OUT, 5)
+        fitted, outputs = measure_random_halves(text.observation, n_masks, MASK_STREAM, 5)
+        kept, held = measure_random_halves(text.observation, n_held, HELD_OUT_STREAM, 5)
         own = kept[:, 0, : text.n]
         every = [text.of_units(tuple(np.flatnonzero(mask).tolist())) for mask in own]
         p = np.exp([*map(text.log_prob, every)])
         np.testing.assert_allclose(held[:, 0], np.log(p / (1 - p)), atol=CLOSE)
         weights = {
             "attention": torch.from_numpy(text.weights[: text.n]).double(),
-            "contextcite": lasso(fitted[:, 0, : text.n], outputs[:, 0]).double(),
+            "contextcite": fit_lasso(fitted[:, 0, : text.n], outputs[:, 0]).double(),
         }
         for name, of_units in weights.items():
             expected = spearmanr(own.double() @ of_units, held[:, 0]).statistic
@@ -261,7 +268,7 @@ def test_masks_fit_contextcite_and_score_every_ranking(texts):
 @pytest.mark.parametrize("operator", KNOCKOUTS)
 def test_knockout_sets_a_units_cells_to_zero(texts, operator):
     for text in texts:
-        lost, moved = knocked_out(text.observation, SITE, operator)
+        lost, moved = measure_knockouts(text.observation, SITE, operator)
         result = knockout(text.observation, SITE, Knockout(operators=(operator,)))
         assert result.largest_knockout.keys() == {operator}
         after = [text.knocked_out(unit, operator) for unit in range(text.n)]
@@ -285,7 +292,7 @@ def test_what_is_mediated_is_of_the_units_that_matter_and_never_clipped(texts):
         effects, units = text.effects, range(text.n)
         lost = np.array([text.knocked_out(unit, "renormalised")[0] for unit in units])
         noise = [abs(effects[unit] - text.lost_by_gap(unit)) for unit in units]
-        for limit in (0.02, deletion_effects(text.observation).max().clamp_min(0).item()):
+        for limit in (0.02, measure_deletion_effects(text.observation).max().clamp_min(0).item()):
             result = knockout(text.observation, SITE, Knockout(least_effect=limit))
             costs = effects >= max(limit - 1e-12, 0.1 * effects.max(), 1e-12)
             matters = costs & (effects > noise)

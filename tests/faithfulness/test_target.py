@@ -12,15 +12,15 @@ from hf_attnprobe import Correlation, Erasure, Explanations, InputErasure, Scree
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.faithfulness.correlation import correlation
-from hf_attnprobe.faithfulness.erasure import ORDER_STREAM, erasure, other_positions
+from hf_attnprobe.faithfulness.erasure import ERASURE_SEED_OFFSET, draw_other_positions, erasure
 from hf_attnprobe.faithfulness.explanations import explanations
 from hf_attnprobe.faithfulness.input_erasure import input_erasure
-from hf_attnprobe.faithfulness.rankings import attention_of
+from hf_attnprobe.faithfulness.rankings import compute_site_attention
 from hf_attnprobe.faithfulness.screen import screen
 from hf_attnprobe.faithfulness.single_token import single_token
-from hf_attnprobe.functional.intervention import random_permutations, uniform
+from hf_attnprobe.functional.intervention import draw_permutations, make_uniform
 from hf_attnprobe.protocol import Site
-from hf_attnprobe.storage.rows import statistics_of
+from hf_attnprobe.storage.rows import collect_statistics
 from tests.faithfulness.test_erasure import decoder
 
 
@@ -61,11 +61,11 @@ def test_erasure_goes_on_until_the_text_changes_sides(observe, kind):
     assert is_predicted.any() and not is_predicted.all()
     assert found.minimal_size is found.no_set_flips is None and not found.way_to_best
     ids, content = observation.batch.example_ids, observation.batch.content_mask
-    shuffled = random_permutations(content[:, None], 3, seed=3 + ORDER_STREAM, example_ids=ids)[
-        :, :, 0
-    ]
-    top = attention_of(observation, SITE).masked_fill(~content, -1).argmax(-1)
-    other = other_positions(top, content, "uniform", seed=3, example_ids=ids)
+    shuffled = draw_permutations(
+        content[:, None], 3, seed=3 + ERASURE_SEED_OFFSET, example_ids=ids
+    )[:, :, 0]
+    top = compute_site_attention(observation, SITE).masked_fill(~content, -1).argmax(-1)
+    other = draw_other_positions(top, content, "uniform", seed=3, example_ids=ids)
     n_flipped = 0
     for row in range(len(ids) - 1):
         decode, words = decoder(adapter, observation, row)
@@ -121,10 +121,10 @@ def test_of_two_classes_a_target_changes_nothing(observe):
         single_token: SingleToken,
     }
     for test, options in tests.items():
-        plain = statistics_of(test(observation, SITE, options(), seed=1))
+        plain = collect_statistics(test(observation, SITE, options(), seed=1))
         for target in (0, 1):
             own = test(observation, SITE, options(target=target), seed=1)
-            own = statistics_of(own)
+            own = collect_statistics(own)
             assert own.keys() == plain.keys()
             for name, values in own.items():
                 torch.testing.assert_close(
@@ -159,9 +159,11 @@ def test_input_erasure_of_a_class(observe, n_steps):
     texts = tokens_of(observation)
     options = InputErasure(target=TARGET, tokens_to_flip=True, n_steps=n_steps)
     found = input_erasure(observation, SITE, options, seed=5)
-    slopes = adapter.attention_gradient(observation, observation.target(TARGET))[0]
+    slopes = adapter.compute_attention_gradient(
+        observation, observation.get_target_classes(TARGET)
+    )[0]
     product = observation.read(SITE) * slopes[:, 0, 0]
-    importance = observation.explaining(TARGET).leave_one_out_importance()
+    importance = observation.with_target(TARGET).compute_leave_one_out_importance()
     n_flipped = 0
     for row, ids in [*enumerate(texts)][6:]:
         content = observation.batch.content_mask[row]
@@ -216,17 +218,17 @@ def test_no_tokens_to_flip_unless_asked(observe):
 def test_correlation_explanations_screen_and_single_tokens_of_a_class(observe):
     adapter, observation = observe("bilstm", "additive", 4, **SHORT)
     texts = tokens_of(observation)
-    target = observation.target(TARGET)
+    target = observation.get_target_classes(TARGET)
     correlated = correlation(observation, SITE, Correlation(target=TARGET, tops=[1, 2]))
     explained = explanations(observation, SITE, Explanations(target=TARGET))
     alone = single_token(observation, SITE, SingleToken(target=TARGET))
     screened = screen(observation, SITE, Screen(target=TARGET))
-    slope = adapter.attention_gradient(observation, target)[0][:, 0]
+    slope = adapter.compute_attention_gradient(observation, target)[0][:, 0]
     attention = observation.attention[0][:, 0]
-    flat = uniform(attention, adapter.visible(observation, 0))
-    moved = (slope * adapter.visible(observation, 0) * (flat - attention)).sum((-2, -1))
+    flat = make_uniform(attention, adapter.get_visible_keys(observation, 0))
+    moved = (slope * adapter.get_visible_keys(observation, 0) * (flat - attention)).sum((-2, -1))
     torch.testing.assert_close(screened.first_order_uniform, moved.abs())
-    gradient = adapter.gradient(observation, target).abs()
+    gradient = adapter.compute_gradient_times_input(observation, target).abs()
     for row, ids in enumerate(texts[:-1]):
         content = observation.batch.content_mask[row]
         whole = probability(adapter, ids, TARGET)[TARGET]
@@ -267,14 +269,16 @@ def test_correlation_explanations_screen_and_single_tokens_of_a_class(observe):
 def test_a_view_shares_what_no_class_changes(observe, monkeypatch):
     adapter, observation = observe("bilstm", "additive", 4, **SHORT)
     runs = []
-    leave_one_out = adapter.leave_one_out
-    monkeypatch.setattr(adapter, "leave_one_out", lambda o: runs.append(1) or leave_one_out(o))
+    leave_one_out = adapter.compute_leave_one_out
+    monkeypatch.setattr(
+        adapter, "compute_leave_one_out", lambda o: runs.append(1) or leave_one_out(o)
+    )
     for target in (None, 0, 2):
         correlation(observation, SITE, Correlation(target=target))
     assert len(runs) == 1
-    view = observation.explaining(1)
-    assert view.explaining(None).explains is None and view.explaining(1) is view
-    assert observation.explains is None
+    view = observation.with_target(1)
+    assert view.with_target(None).explained_class is None and view.with_target(1) is view
+    assert observation.explained_class is None
     plain, own = observation.attention_gradient[0], view.attention_gradient[0]
     assert not torch.equal(plain, own) and view.leave_one_out is observation.leave_one_out
 
@@ -284,19 +288,19 @@ def test_a_class_by_name_or_number(observe):
     names = adapter.label_names
     for number, name in enumerate(names):
         for target in (number, str(number), name):
-            assert observation.explaining(target).explains == number
+            assert observation.with_target(target).explained_class == number
     for wrong in (4, -1, "4", "", "none of them", names[0].upper()):
         with pytest.raises(AttnProbeError, match="expected a target class from 0 to 3"):
-            observation.explaining(wrong)
+            observation.with_target(wrong)
     stars = wrap(adapter.model)
     stars.label_names = ["1", "2", "3", "4"]
     starred = stars.observe(observation.batch)
-    assert starred.explaining("1").explains == 0  # the name
-    assert starred.explaining(1).explains == 1
-    assert starred.explaining("0").explains == 0
+    assert starred.with_target("1").explained_class == 0  # the name
+    assert starred.with_target(1).explained_class == 1
+    assert starred.with_target("0").explained_class == 0
     stars.label_names = ["same", "same", "other", "one"]
     with pytest.raises(AttnProbeError):
-        stars.observe(observation.batch).explaining("same")
+        stars.observe(observation.batch).with_target("same")
 
 
 def test_the_report_names_the_class(cli, make_checkpoint, reviews_folder, tmp_path):
@@ -308,7 +312,7 @@ def test_the_report_names_the_class(cli, make_checkpoint, reviews_folder, tmp_pa
     run = cli(*audited, "--target", name, *more)
     assert run.code == 0, run.err
     report = (tmp_path / "out" / "report.md").read_text()
-    said = f"these tests explain why a text is decided for the class {name} or not"
+    said = f"these tests explain the decision for or against the class {name}"
     assert f"correlation, erasure: {said}" in report and "least_attention" in report
     assert said in " ".join(run.out.split())
     wrong = cli(*audited, "--target", "nothing")

@@ -1,4 +1,4 @@
-"""The numbers of the reference implementation, where they are at hand: a trained model and what it computed."""
+"""Model and results of the reference implementation of Jain & Wallace 2019, if they are available."""
 
 from pathlib import Path
 
@@ -12,8 +12,8 @@ from hf_attnprobe.models.attention_classifier import (
 )
 
 
-FILE = Path(__file__).parents[2] / "../shared/oracles/jw_lstm_tanh.npz"
-NAMES = {
+ORACLE_FILE = Path(__file__).parents[2] / "../shared/oracles/jw_lstm_tanh.npz"
+REFERENCE_NAMES = {
     "attention_classifier.embeddings.weight": "w.encoder.embedding.weight",
     "attention_classifier.attention.projection.weight": "w.decoder.attention.attn1.weight",
     "attention_classifier.attention.projection.bias": "w.decoder.attention.attn1.bias",
@@ -23,11 +23,11 @@ NAMES = {
 }
 
 
-def load() -> dict[str, torch.Tensor]:
-    """Every array of the oracle as a tensor; skips the test where the file is not there."""
-    if not FILE.exists():
-        pytest.skip("the oracle of the reference implementation is not on this machine")
-    with np.load(FILE) as arrays:
+def load_oracle() -> dict[str, torch.Tensor]:
+    """Return all arrays of the oracle as tensors, or skip the test if the file is missing."""
+    if not ORACLE_FILE.exists():
+        pytest.skip("the results of the reference implementation are not on this machine")
+    with np.load(ORACLE_FILE) as arrays:
         widened = {
             name: arrays[name].astype(np.int64) if arrays[name].dtype.kind in "iu" else arrays[name]
             for name in arrays
@@ -36,7 +36,7 @@ def load() -> dict[str, torch.Tensor]:
 
 
 def load_model(oracle: dict[str, torch.Tensor]) -> AttentionClassifierForSequenceClassification:
-    """Our classifier with the reference implementation's weights."""
+    """Return a classifier with the weights of the reference implementation."""
     config = AttentionClassifierConfig(vocab_size=len(oracle["w.encoder.embedding.weight"]))
     model = AttentionClassifierForSequenceClassification(config)
     lstm = {
@@ -44,5 +44,7 @@ def load_model(oracle: dict[str, torch.Tensor]) -> AttentionClassifierForSequenc
         for k in oracle
         if ".rnn." in k
     }
-    model.load_state_dict({ours: oracle[theirs] for ours, theirs in (NAMES | lstm).items()})
+    model.load_state_dict(
+        {ours: oracle[theirs] for ours, theirs in (REFERENCE_NAMES | lstm).items()}
+    )
     return model.eval()

@@ -260,7 +260,10 @@ WIDE = {"embedding_size": 9, "encoder": "mlp", "encoder_size": 8}
         ({"sep_token_id": [2]}, "sep_token_id must be the id of a token"),
         ({"pad_token_id": -1}, "pad_token_id must be the id of a token"),
         ({"embedding_size": -1}, "embedding_size must be at least 1, got -1"),
-        ({"query_encoder": True, "hierarchical": True, "sep_token_id": 4}, "set hierarchical=False"),
+        (
+            {"query_encoder": True, "hierarchical": True, "sep_token_id": 4},
+            "set hierarchical=False",
+        ),
         ({"query_encoder": True, "residual_connection": "concat"}, "as wide as the query"),
         ({"answer_token_ids": [5, 6]}, "query_encoder=True"),
         ({"query_encoder": True, "answer_token_ids": [5, 6, 7]}, "one id for each of the 2"),

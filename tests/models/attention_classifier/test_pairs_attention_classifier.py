@@ -11,9 +11,9 @@ from hf_attnprobe.audits.options import AuditOptions
 from hf_attnprobe.inference.outputs import observe_split
 from hf_attnprobe.training.classifier import train_classifier
 from hf_attnprobe.training.options import TrainingOptions
-from hf_attnprobe.training.procedures import make_paper_optimizer, choose_procedure
+from hf_attnprobe.training.procedures import choose_procedure, make_paper_optimizer
 from tests.helpers.error_messages import refuses
-from tests.helpers.pair_models import PAIRS, ManualPairClassifier, make_batch, make
+from tests.helpers.pair_models import PAIRS, ManualPairClassifier, make, make_batch
 
 
 BY_HAND = ("bilstm", "cnn", "mlp", "none")
@@ -234,7 +234,12 @@ def other_answer(rows):
         (AttentionClassifierConfig(), None, {}, "set query_encoder=True"),
         (OF_PAIRS, without_questions, {}, "texts are single"),
         (AttentionClassifierConfig(), without_questions, IN_TEXT, "answers_in_text needs a model"),
-        (OF_PAIRS, other_answer, IN_TEXT, "text 0 has the label '(garden|kitchen|office)', which is not among"),
+        (
+            OF_PAIRS,
+            other_answer,
+            IN_TEXT,
+            "text 0 has the label '(garden|kitchen|office)', which is not among",
+        ),
     ],
 )
 def test_data_that_do_not_fit_are_refused_before_training(

@@ -15,8 +15,8 @@ from hf_attnprobe.models.attention_classifier.layers_attention_classifier import
 )
 from hf_attnprobe.models.attention_classifier.regularisers_attention_classifier import (
     compute_conicity,
-    draw_masked_words,
     compute_tying_penalty,
+    draw_masked_words,
 )
 from hf_attnprobe.training.procedures import make_paper_loss
 from tests.helpers import tiny_models
@@ -65,7 +65,9 @@ def test_conicity_by_hand():
 def test_both_definitions_of_conicity_agree():
     states, content = torch.randn(5, 7, 3), torch.rand(5, 7) < 0.7
     content[:, 0] = True
-    torch.testing.assert_close(compute_conicity(states, content), functional_conicity(states, content))
+    torch.testing.assert_close(
+        compute_conicity(states, content), functional_conicity(states, content)
+    )
 
 
 @pytest.mark.parametrize("rate", [0.15, 0.6])
@@ -109,16 +111,23 @@ def test_the_text_is_classified_without_masks():
 
 
 @pytest.mark.parametrize(
-    ("penalty", "options"), [(compute_tying_penalty, {"tying": 0.5}), (compute_conicity, {"conicity_weight": 0.7})]
+    ("penalty", "options"),
+    [(compute_tying_penalty, {"tying": 0.5}), (compute_conicity, {"conicity_weight": 0.7})],
 )
 def test_weighted_and_of_the_states_that_attention_weighs(penalty, options):
     model = make(**options)
     states, vectors = states_of(model)
-    expected = penalty(states, vectors, CONTENT) if penalty is compute_tying_penalty else penalty(states, CONTENT)
+    expected = (
+        penalty(states, vectors, CONTENT)
+        if penalty is compute_tying_penalty
+        else penalty(states, CONTENT)
+    )
     (weight,) = options.values()
     torch.testing.assert_close(model(IDS).regularization, weight * expected)
     both = make(tying=0.5, conicity_weight=0.7)(IDS).regularization
-    wanted = 0.5 * compute_tying_penalty(states, vectors, CONTENT) + 0.7 * compute_conicity(states, CONTENT)
+    wanted = 0.5 * compute_tying_penalty(states, vectors, CONTENT) + 0.7 * compute_conicity(
+        states, CONTENT
+    )
     torch.testing.assert_close(both, wanted)
 
 
