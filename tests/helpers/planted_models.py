@@ -45,7 +45,7 @@ class PlantedModel:
     adapter: AttentionModelBase
     texts: Sequence[str]
     labels: Sequence[int]
-    tokenizer: PreTrainedTokenizerBase = field(default_factory=tokenizer)
+    tokenizer: PreTrainedTokenizerBase = field(default_factory=build_planted_tokenizer)
 
     @property
     def rows(self) -> list[dict[str, Any]]:
