@@ -380,10 +380,10 @@ _register_part_question(
         "nine tenths of the decision's margin are lost. This is repeated with random orders and "
         "with the smallest set of weights that is sufficient. A text in which no order is "
         "sufficient counts as 0.",
-        if_yes="setting the largest weights to zero reverses the decision",
-        if_partly="setting the largest weights to zero reverses the decision sooner than setting "
+        if_yes="setting the largest weights to zero undermines the decision",
+        if_partly="setting the largest weights to zero undermines the decision sooner than setting "
         "random ones to zero",
-        if_no="setting the largest weights to zero reverses the decision {little} sooner than "
+        if_no="setting the largest weights to zero undermines the decision {little} sooner than "
         "setting random ones to zero",
         yardsticks={
             "attention": "share of tokens erased in the order of attention",
@@ -466,7 +466,7 @@ _register_part_question(
     procedure="The tokens with most attention are removed from the text itself. The loss is compared "
     "with the loss without as many random tokens, and with the largest loss that any known order "
     "causes.",
-    if_yes="removing the most attended {units} reverses the prediction",
+    if_yes="removing the most attended {units} undermines the prediction",
     if_partly="removing the most attended {units} costs more than removing random ones",
     if_no="removing the most attended {units} costs {little} more than removing random ones",
     test="scale",
@@ -753,7 +753,7 @@ _register_part_question(
     + "The units with most attention are deleted together. The loss is compared "
     "with the loss without as many random units, and without the units whose single deletion costs "
     "most.",
-    if_yes="deleting the most attended {units} reverses the answer",
+    if_yes="deleting the most attended {units} undermines the answer",
     if_partly="deleting the most attended {units} costs more than deleting random ones",
     if_no="deleting the most attended {units} costs {little} more than deleting random ones",
     groups=(ANSWER_QUESTIONS,),

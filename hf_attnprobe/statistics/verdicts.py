@@ -174,7 +174,7 @@ RULES: dict[str, Rule] = {
         source="Pruthi et al. 2020 do not measure this control; .05 of probability is our choice",
         if_yes="the model uses the impermissible tokens",
         if_no="the model hardly uses the impermissible tokens",
-        if_open="it is open whether the model uses the impermissible tokens",
+        if_open="the model may or may not use the impermissible tokens",
     ),
     "hiding": Rule(
         "Hiding",
@@ -186,7 +186,7 @@ RULES: dict[str, Rule] = {
         source="Pruthi et al. 2020; half of the attention is our choice",
         if_yes="attention does not show the impermissible tokens",
         if_no="attention still shows the impermissible tokens",
-        if_open="it is open whether attention shows the impermissible tokens",
+        if_open="attention may or may not show the impermissible tokens",
     ),
 }
 """Rules by key, in the order of reports: rules of audits, of retraining and of deception."""
@@ -431,7 +431,7 @@ CLASSIFIER_SET = QuestionSet(
     CLASSIFIER_QUESTIONS,
     "accuracy",
     (
-        "it is not certain that the model is better than guessing",
+        "the model is not shown to be better than guessing",
         "there are no predictions that are worth explaining",
     ),
 )
@@ -440,7 +440,7 @@ ANSWER_SET = QuestionSet(
     ANSWER_QUESTIONS,
     "passage",
     (
-        "it is not certain that the answer depends on the passage",
+        "the answer is not shown to depend on the passage",
         "a passage on which the answer does not depend cannot explain it",
     ),
     MIN_PROMPTS,

@@ -7,7 +7,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hf_attnprobe.functional.divergence import normalise_positive_part, distribution_overlap, expected_overlap
+from hf_attnprobe.functional.divergence import (
+    distribution_overlap,
+    expected_overlap,
+    normalise_positive_part,
+)
 
 
 def weights(size):
@@ -37,7 +41,9 @@ def test_padding_changes_nothing():
 
 
 def test_a_distribution_is_of_what_is_positive():
-    found = normalise_positive_part(torch.tensor([2.0, -5.0, 2.0, 9.0]), torch.tensor([1, 1, 1, 0]).bool())
+    found = normalise_positive_part(
+        torch.tensor([2.0, -5.0, 2.0, 9.0]), torch.tensor([1, 1, 1, 0]).bool()
+    )
     assert found.tolist() == [0.5, 0.0, 0.5, 0.0]
     nothing = normalise_positive_part(torch.tensor([-1.0, 0.0]), torch.ones(2).bool())
     assert nothing.isnan().all()

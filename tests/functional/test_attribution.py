@@ -11,10 +11,10 @@ from scipy.stats import spearmanr
 from benchmarks.language import of_text, ridge
 from hf_attnprobe.functional.aopc import enumerate_subsets
 from hf_attnprobe.functional.attribution import (
-    fit_lasso,
     compute_logit,
-    shapley_values,
     find_smallest_set_size,
+    fit_lasso,
+    shapley_values,
     spearman,
 )
 from tests.helpers import tiny_models

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from hf_attnprobe.functional import aopc
 from hf_attnprobe.functional.erasure import (
-    erase_each_weight,
-    find_minimal_flip_set,
     compute_removal_order,
     compute_removal_rank,
     count_removals_to_flip,
+    erase_each_weight,
+    find_minimal_flip_set,
 )
 from tests.helpers import tiny_models
 
@@ -252,7 +252,9 @@ def test_a_beam_finds_orders_and_a_wide_one_the_best(n_units, seed, width):
     assert exact[0] - 1e-12 <= lower <= upper + 1e-12 <= exact[1] + 2e-12
     for bound in (lower, upper):
         assert min(abs(bound.item() - x) for x in found) < 1e-12  # it is the value of an order
-    wide = aopc.search_aopc_bounds(lookup(drops, positions), content, math.comb(n_units, n_units // 2))
+    wide = aopc.search_aopc_bounds(
+        lookup(drops, positions), content, math.comb(n_units, n_units // 2)
+    )
     assert torch.allclose(torch.stack(wide), torch.stack(exact), atol=1e-12)
 
 

@@ -18,7 +18,11 @@ from scipy.special import stdtrit
 from scipy.stats import sem
 
 from hf_attnprobe.functional.aopc import compute_aopc, compute_aopc_bounds, enumerate_subsets
-from hf_attnprobe.functional.attribution import shapley_interactions, average_over_orders, shapley_values
+from hf_attnprobe.functional.attribution import (
+    average_over_orders,
+    shapley_interactions,
+    shapley_values,
+)
 from tests.helpers import tiny_models
 
 

@@ -6,10 +6,10 @@ import torch
 from scipy.stats import chisquare
 
 from hf_attnprobe.functional.intervention import (
-    replace_head,
-    permute,
     draw_permutations,
     make_uniform,
+    permute,
+    replace_head,
     zero_out,
 )
 

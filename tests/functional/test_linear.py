@@ -14,9 +14,9 @@ from hf_attnprobe.functional.divergence import jsd, largest_jsd, tvd
 from hf_attnprobe.functional.linear import (
     epsilon_max_jsd,
     epsilon_max_jsd_bounds,
-    solve_linear_program,
     permutation_extremes,
     permutation_moments,
+    solve_linear_program,
 )
 
 

@@ -8,7 +8,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hf_attnprobe.functional.plausibility import auprc, average_precision, compute_iou_scores, token_f1
+from hf_attnprobe.functional.plausibility import (
+    auprc,
+    average_precision,
+    compute_iou_scores,
+    token_f1,
+)
 
 
 def precision_recall_area(scores, marked):

@@ -47,7 +47,9 @@ def test_the_median_lead_is_the_standard_one_at_any_gain(gain):
     prediction = predictions.make_class_prediction(["a", "b", "c"])
     probs = (gain * LOGITS).softmax(-1)
     sharp = prediction.sharpen(probs, prediction.compute_standard_sharpness(probs))
-    assert prediction.compute_margins(sharp).quantile(0.5).item() == pytest.approx(STANDARD_MARGIN, rel=1e-6)
+    assert prediction.compute_margins(sharp).quantile(0.5).item() == pytest.approx(
+        STANDARD_MARGIN, rel=1e-6
+    )
 
 
 def test_numbers_are_in_standard_deviations_of_the_predictions():

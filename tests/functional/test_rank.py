@@ -13,9 +13,9 @@ from hf_attnprobe.functional.rank import (
     compute_chance_of_agreement,
     dense_rank,
     gini_correlation,
-    select_heaviest,
     kendall_tau_b,
     r_precision,
+    select_heaviest,
 )
 
 

@@ -6,7 +6,11 @@ import torch
 from hf_attnprobe.functional import search
 from hf_attnprobe.functional.divergence import jsd
 from hf_attnprobe.functional.linear import epsilon_max_jsd
-from hf_attnprobe.functional.search import LOG_OFFSET, make_linear_distance, search_adversarial_attention
+from hf_attnprobe.functional.search import (
+    LOG_OFFSET,
+    make_linear_distance,
+    search_adversarial_attention,
+)
 
 
 def plain_search(start, original, mask, logits, probs, *, n_steps, epsilon=0.01, penalty=500.0):
@@ -56,7 +60,9 @@ def test_layout_of_the_start_in_memory_does_not_matter():
     torch.manual_seed(0)
     mask, original = torch.ones(2, 5, dtype=torch.bool), torch.rand(2, 5).softmax(-1)
     logits = torch.randn(2, 5, 2)
-    distance = make_linear_distance(logits, torch.einsum("bk,bkn->bn", original, logits).softmax(-1))
+    distance = make_linear_distance(
+        logits, torch.einsum("bk,bkn->bn", original, logits).softmax(-1)
+    )
     start = torch.randn(2, 5, 3).permute(2, 0, 1)
     ours = search_adversarial_attention(start, original, mask, distance, n_steps=20)
     again = search_adversarial_attention(start.contiguous(), original, mask, distance, n_steps=20)

@@ -1,7 +1,7 @@
-"""An audit's numbers and answers again, from its Parquet alone, in plain pandas.
+"""Recomputation of an audit's numbers and answers from its Parquet table, in plain pandas.
 
-Nothing of the package is imported. Thresholds are those of the table that the
-documentation prints.
+Nothing is imported from the package, so that errors in the package cannot hide here. The thresholds
+are read from the table in the documentation.
 """
 
 import re
@@ -14,137 +14,143 @@ import scipy.stats
 
 
 MIN_TEXTS = 30
+"""Smallest number of texts for an answer."""
 RULES_PAGE = Path(__file__).parents[2] / "docs" / "verdicts.md"
+"""Page of the documentation with the table of rules."""
 
 
-def thresholds():
-    """(partly, yes) of each rule, by its name in lower case, from the printed table."""
-    found = {}
+def read_thresholds():
+    """Read (partly, yes) of each rule, by its name in lower case, from the printed table."""
+    thresholds = {}
     for line in RULES_PAGE.read_text().splitlines():
         cells = [cell.strip() for cell in line.strip("| ").split(" | ")]
         if len(cells) == 6 and re.fullmatch(r"[A-Z][\w: ]+", cells[0]):
             yes = 0.0 if cells[4] == "above 0" else float(cells[4])
             partly = yes if cells[3] == "–" else float(cells[3])
-            found[cells[0].lower()] = partly, yes
-    return found
+            thresholds[cells[0].lower()] = partly, yes
+    return thresholds
 
 
-def read(folder):
-    """Rows of a folder of Parquet files; a value may have been written twice."""
+def read_rows(folder):
+    """Read the rows of a folder of Parquet files; a value may have been written twice."""
     rows = pd.read_parquet(folder)
     rows = rows.fillna({"layer": -1, "head": -1}).astype({"layer": int, "head": int})
     return rows.drop_duplicates(["test", "statistic", "layer", "head", "example_id"])
 
 
-def wide(rows, layer, head):
-    """Texts by statistic at one site."""
-    here = rows[(rows.layer == layer) & (rows["head"] == head)]
-    here = here[here.test != "prediction"]
-    return here.pivot(index="example_id", columns="statistic", values="value")
+def pivot_site(rows, layer, head):
+    """Pivot the rows of one site to texts × statistics."""
+    site_rows = rows[(rows.layer == layer) & (rows["head"] == head)]
+    site_rows = site_rows[site_rows.test != "prediction"]
+    return site_rows.pivot(index="example_id", columns="statistic", values="value")
 
 
-def predictions(rows):
-    own = rows[rows.test == "prediction"]
-    return own.pivot(index="example_id", columns="statistic", values="value")
+def pivot_predictions(rows):
+    """Pivot the rows that describe predictions to texts × statistics."""
+    prediction_rows = rows[rows.test == "prediction"]
+    return prediction_rows.pivot(index="example_id", columns="statistic", values="value")
 
 
-def accuracy(own):
-    """How good the predictions are, and the same of always saying what is most usual.
+def compute_accuracy(predictions):
+    """Compute the accuracy, and the accuracy of always predicting the most frequent answer.
 
     Returns:
-        (right, usual, graded, n): of numbers mean absolute errors, and R² as graded.
+        Accuracy of the model and of the baseline, the graded number, and the number of texts. For
+        predicted numbers: two mean absolute errors, R², and the number of texts.
     """
-    if "labelled_value" in own:
-        own = own[own.labelled_value.notna()]
-        wanted, mean = own.labelled_value, own.labelled_value.mean()
-        missed = ((wanted - own.value) ** 2).sum()
-        graded = 1 - missed / ((wanted - mean) ** 2).sum()
-        off = (wanted - own.value).abs().mean()
-        return off, (wanted - mean).abs().mean(), graded, len(own)
-    if "correct" not in own:
-        own = own[own.label >= 0]
-        right = (own.predicted_class == own.label).mean()
-        usual = own.label.value_counts(normalize=True).iloc[0]
-        return right, usual, right - usual, len(own)
-    own = own[own.correct.notna()]
-    right, usual = own.correct.mean(), None
-    sides = own.filter(regex="^label@")
-    if len(sides.columns):
-        usual = np.mean([max(column.mean(), 1 - column.mean()) for _, column in sides.items()])
-    shares = own.filter(regex="^label_share@")
+    if "labelled_value" in predictions:
+        labelled = predictions[predictions.labelled_value.notna()]
+        labels, mean = labelled.labelled_value, labelled.labelled_value.mean()
+        squared_error = ((labels - labelled.value) ** 2).sum()
+        r_squared = 1 - squared_error / ((labels - mean) ** 2).sum()
+        error = (labels - labelled.value).abs().mean()
+        return error, (labels - mean).abs().mean(), r_squared, len(labelled)
+    if "correct" not in predictions:
+        labelled = predictions[predictions.label >= 0]
+        accuracy = (labelled.predicted_class == labelled.label).mean()
+        majority = labelled.label.value_counts(normalize=True).iloc[0]
+        return accuracy, majority, accuracy - majority, len(labelled)
+    labelled = predictions[predictions.correct.notna()]
+    accuracy, majority = labelled.correct.mean(), None
+    labels = labelled.filter(regex="^label@")
+    if len(labels.columns):
+        majority = np.mean([max(column.mean(), 1 - column.mean()) for _, column in labels.items()])
+    shares = labelled.filter(regex="^label_share@")
     if len(shares.columns):
-        usual = shares.mean().max()
-    return right, usual, None if usual is None else right - usual, len(own)
+        majority = shares.mean().max()
+    difference = None if majority is None else accuracy - majority
+    return accuracy, majority, difference, len(labelled)
 
 
-def mean_and_interval(values):
-    """Mean, interval and number of the values that are there.
+def compute_mean_interval(values):
+    """Compute mean, interval and number of the defined values.
 
-    Student's t is bent by Hall's cubic, whose root is found by SciPy.
+    Student's t is transformed by Hall's cubic function, which SciPy inverts.
     """
     values = np.asarray(values, dtype=float)
     values = values[~np.isnan(values)]
     n = len(values)
     if n < 2 or np.ptp(values) == 0:
-        only = values[0] if n else np.nan
-        return only, (only, only), n
+        single_value = values[0] if n else np.nan
+        return single_value, (single_value, single_value), n
     mean, error = values.mean(), scipy.stats.sem(values)
     skewness = scipy.stats.skew(values) / np.sqrt(n)
     cubic = [skewness**2 / 27, skewness / 3, 1, skewness / 6]
     ends = []
-    for share in (0.975, 0.025):
-        wanted = scipy.stats.t.ppf(share, n - 1)
-        t = scipy.optimize.brentq(lambda t, w=wanted: np.polyval(cubic, t) - w, -1e6, 1e6)
+    for level in (0.975, 0.025):
+        quantile = scipy.stats.t.ppf(level, n - 1)
+        t = scipy.optimize.brentq(lambda t, q=quantile: np.polyval(cubic, t) - q, -1e6, 1e6)
         ends.append(np.clip(mean - t * error, values.min(), values.max()))
     return mean, tuple(ends), n
 
 
-def statistics(rows, label_names):
-    """(test, statistic, layer, head, group) -> mean, median, std, n, undefined."""
-    tested = rows[rows.test != "prediction"]
-    predicted = predictions(rows).predicted_class
+def compute_statistics(rows, label_names):
+    """Compute (mean, median, std, n, undefined) by (test, statistic, layer, head, group)."""
+    test_rows = rows[rows.test != "prediction"]
+    predicted = pivot_predictions(rows).predicted_class
     groups = {"all": predicted.index}
     for k, name in enumerate(label_names):
         members = predicted.index[predicted == k]
         if len(members):
             groups[name] = members
-    found = {}
-    for key, column in tested.groupby(["test", "statistic", "layer", "head"]):
+    statistics = {}
+    for key, column in test_rows.groupby(["test", "statistic", "layer", "head"]):
         values = column.set_index("example_id").value
         for group, members in groups.items():
-            of_group = values.reindex(members)
-            real = of_group.dropna()
-            found[(*key, group)] = (
-                real.mean(),
-                real.median(),
-                real.std(ddof=0),
-                len(real),
-                len(of_group) - len(real),
+            group_values = values.reindex(members)
+            defined_values = group_values.dropna()
+            statistics[(*key, group)] = (
+                defined_values.mean(),
+                defined_values.median(),
+                defined_values.std(ddof=0),
+                len(defined_values),
+                len(group_values) - len(defined_values),
             )
-    return found
+    return statistics
 
 
-def site_of_model(rows):
-    tested = rows[rows.test != "prediction"]
-    sites = {(a, b) for a, b in zip(tested.layer, tested["head"], strict=True)}
+def find_model_site(rows):
+    """Find all attention, or the only tested head; None if there are several heads."""
+    test_rows = rows[rows.test != "prediction"]
+    sites = {(layer, head) for layer, head in zip(test_rows.layer, test_rows["head"], strict=True)}
     if (-1, -1) in sites:
         return (-1, -1)
-    heads = [s for s in sites if s[0] >= 0 and s[1] >= 0]
+    heads = [site for site in sites if site[0] >= 0 and site[1] >= 0]
     return heads[0] if len(heads) == 1 else None
 
 
-class Graded:
-    """A number that is graded: some function of means over texts.
+class GradedNumber:
+    """A graded number, which is a function of means over texts.
 
     Attributes:
-        columns: [texts, statistics]; a text counts that has all of them.
-        of_means: from the means of the columns to the number.
+        columns: values [texts, statistics] of the texts that have all statistics.
+        function: function from the means of the columns to the number.
     """
 
-    def __init__(self, columns, of_means=lambda mean: mean):
-        self.columns = np.stack([np.asarray(c, dtype=float) for c in columns], 1)
+    def __init__(self, columns, function=lambda mean: mean):
+        self.columns = np.stack([np.asarray(column, dtype=float) for column in columns], 1)
         self.columns = self.columns[~np.isnan(self.columns).any(1)]
-        self.of_means = of_means
+        self.function = function
 
     @property
     def n(self):
@@ -152,202 +158,224 @@ class Graded:
 
     @property
     def value(self):
-        return self.of_means(*self.columns.mean(0)) if self.n else np.nan
+        return self.function(*self.columns.mean(0)) if self.n else np.nan
 
-    def interval(self):
-        """By Tukey's pseudo-values where several means are in it; None without texts."""
+    def compute_interval(self):
+        """Compute the interval, with Tukey's pseudo-values for several means; None without texts."""
         n = self.n
         if not n:
             return None
-        if self.columns.shape[1] == 1 and self.of_means(2.0) == 2.0:
-            return mean_and_interval(self.columns[:, 0])[1]
+        if self.columns.shape[1] == 1 and self.function(2.0) == 2.0:
+            return compute_mean_interval(self.columns[:, 0])[1]
         if n == 1:
             return None
-        others = [np.delete(self.columns, k, axis=0).mean(0) for k in range(n)]
-        return around(self.value, [self.of_means(*means) for means in others])
+        means_without_text = [np.delete(self.columns, k, axis=0).mean(0) for k in range(n)]
+        values_without_text = [self.function(*means) for means in means_without_text]
+        return compute_jackknife_interval(self.value, values_without_text)
 
 
-def around(value, without):
-    """The interval of a number from what it is without each text; None where that is undefined."""
-    n = len(without)
-    if n < 2 or not np.isfinite(without).all():
+def compute_jackknife_interval(value, values_without_text):
+    """Compute the interval of a number from its values without each text; None if undefined."""
+    n = len(values_without_text)
+    if n < 2 or not np.isfinite(values_without_text).all():
         return None
-    pseudo = n * value - (n - 1) * np.array(without)
-    low, high = mean_and_interval(pseudo)[1]
+    pseudo_values = n * value - (n - 1) * np.array(values_without_text)
+    low, high = compute_mean_interval(pseudo_values)[1]
     return min(low, value), max(high, value)
 
 
-class Placed:
-    """The mean of some parts' places on the scale from a random order to the best one.
+class ScalePosition:
+    """Mean position of several parts on the scale from a random order to the best order.
 
     Attributes:
-        own: [texts, statistics], as the rows have them.
-        parts: functions from such a frame to a place.
+        frame: texts × statistics.
+        parts: functions from such a frame to a position and the texts that count.
     """
 
-    def __init__(self, own, parts):
-        asked = [part(own) for part in parts]
-        self.own, self.parts = own, parts
-        self.n = int(np.any([is_asked for _, is_asked in asked], axis=0).sum())
-        self.value = self.place(own)
+    def __init__(self, frame, parts):
+        measured = [part(frame) for part in parts]
+        self.frame, self.parts = frame, parts
+        self.n = int(np.any([is_counted for _, is_counted in measured], axis=0).sum())
+        self.value = self.compute_position(frame)
 
-    def place(self, own):
+    def compute_position(self, frame):
         with np.errstate(invalid="ignore", divide="ignore"):
-            return float(np.mean([part(own)[0] for part in self.parts]))
+            return float(np.mean([part(frame)[0] for part in self.parts]))
 
-    def interval(self):
-        """Every text left out in turn, all parts together."""
-        texts = np.arange(len(self.own))
-        found = around(self.value, [self.place(self.own[texts != k]) for k in texts])
-        if found is None:
+    def compute_interval(self):
+        """Compute the interval by leaving out each text in turn, for all parts together."""
+        texts = np.arange(len(self.frame))
+        values_without_text = [self.compute_position(self.frame[texts != k]) for k in texts]
+        interval = compute_jackknife_interval(self.value, values_without_text)
+        if interval is None:
             return None
-        low, high = found
+        low, high = interval
         return low, min(high, 1.0)
 
 
-def importance(own):
-    values = own["importance@attention"]
+def compute_importance(frame):
+    """Compute the position of the part "importance" and the texts that count."""
+    values = frame["importance@attention"]
     return values.mean(), values.notna()
 
 
-def between(start, attention, end):
-    """A place from three means over the texts that have all, and which these are."""
+def compute_position(start, attention, end):
+    """Compute a position from three means over the texts with all values, and these texts."""
     columns = pd.concat([start, attention, end], axis=1)
-    is_there = columns.notna().all(axis=1)
-    first, middle, last = columns[is_there].mean().to_numpy()
-    with np.errstate(all="ignore"):  # no place where the random order is the best
-        return (middle - first) / (last - first), is_there
+    is_complete = columns.notna().all(axis=1)
+    start_mean, attention_mean, end_mean = columns[is_complete].mean().to_numpy()
+    # If the random order is the best one, the position is undefined.
+    with np.errstate(all="ignore"):
+        return (attention_mean - start_mean) / (end_mean - start_mean), is_complete
 
 
-def erasure(own):
-    orders = [own[f"fraction_to_lose_lead@{k}"] for k in ("random", "attention", "best")]
-    reached = own["lead_is_lost"]
-    share = reached.mean()
-    way, _ = between(*orders)
-    return (way * share if share else 0.0), reached.notna()
+def compute_erasure(frame):
+    """Compute the position of the part "erasure" and the texts that count."""
+    orders = [frame[f"fraction_to_lose_lead@{k}"] for k in ("random", "attention", "best")]
+    is_reached = frame["lead_is_lost"]
+    share = is_reached.mean()
+    position, _ = compute_position(*orders)
+    return (position * share if share else 0.0), is_reached.notna()
 
 
-def removal(own):
-    return between(*(own[f"removal@{k}"] for k in ("random", "attention", "best")))
+def compute_removal(frame):
+    """Compute the position of the part "removal" and the texts that count."""
+    return compute_position(*(frame[f"removal@{k}"] for k in ("random", "attention", "best")))
 
 
-def mass(own):
-    overlap, chance = own["mass@attention"], own["mass_by_chance@attention"]
-    return between(chance, overlap, 0 * overlap + 1)
+def compute_mass(frame):
+    """Compute the position of the part "mass" and the texts that count."""
+    overlap, chance = frame["mass@attention"], frame["mass_by_chance@attention"]
+    return compute_position(chance, overlap, 0 * overlap + 1)
 
 
-PARTS = {"importance": importance, "erasure": erasure, "removal": removal, "mass": mass}
-NEEDED = {
+PARTS = {
+    "importance": compute_importance,
+    "erasure": compute_erasure,
+    "removal": compute_removal,
+    "mass": compute_mass,
+}
+"""Functions that compute the parts of faithfulness, by key."""
+REQUIRED_STATISTICS = {
     "importance": "importance@attention",
     "erasure": "lead_is_lost",
     "removal": "removal@attention",
     "mass": "mass@attention",
 }
+"""Statistic that a part cannot do without, by key."""
 
 
-def by_default(own, predicted):
-    """The predicted classes in whose texts nothing matters, where the others' are explained better."""
-    found = []
+def find_default_classes(frame, predicted):
+    """Find the classes in whose texts nothing matters and whose faithfulness is certainly lower."""
+    default_classes = []
     for name in predicted.unique():
         members = predicted.index[predicted == name]
-        lost = (
-            own["largest_loss"].reindex(members)
-            if "largest_loss" in own
-            else pd.Series(dtype=float)
-        )
-        _, (_, high), n = mean_and_interval(lost)
+        losses = pd.Series(dtype=float)
+        if "largest_loss" in frame:
+            losses = frame["largest_loss"].reindex(members)
+        _, (_, high), n = compute_mean_interval(losses)
         if not (n and high < 0.1) or len(members) < 10 or len(members) == len(predicted):
             continue
-        inside = faithfulness(own.reindex(members))
-        outside = faithfulness(own.drop(members))
-        ends = outside and outside.interval()
-        theirs = inside and inside.interval()
-        if ends and (theirs is None or theirs[1] < ends[0]):
-            found.append(name)
-    return found if len(found) < predicted.nunique() else []
+        class_faithfulness = compute_faithfulness(frame.reindex(members))
+        other_faithfulness = compute_faithfulness(frame.drop(members))
+        class_interval = class_faithfulness and class_faithfulness.compute_interval()
+        other_interval = other_faithfulness and other_faithfulness.compute_interval()
+        if other_interval and (class_interval is None or class_interval[1] < other_interval[0]):
+            default_classes.append(name)
+    return default_classes if len(default_classes) < predicted.nunique() else []
 
 
-def asked_parts(own):
-    """The parts that have a place of their own."""
-    measured = [
-        part
-        for name, part in PARTS.items()
-        if NEEDED[name] in own and own[NEEDED[name]].notna().any()
-    ]
-    return [part for part in measured if np.isfinite(Placed(own, [part]).value)]
+def list_measured_parts(frame):
+    """List the functions of the parts that were measured and have a scale, by key."""
+    measured_parts = {}
+    for key, part in PARTS.items():
+        statistic = REQUIRED_STATISTICS[key]
+        is_measured = statistic in frame and frame[statistic].notna().any()
+        if is_measured and np.isfinite(ScalePosition(frame, [part]).value):
+            measured_parts[key] = part
+    return measured_parts
 
 
-def faithfulness(own):
-    """The mean of the parts, two at least; else None."""
-    parts = asked_parts(own)
-    return Placed(own, parts) if len(parts) > 1 else None
+def compute_faithfulness(frame):
+    """Compute the mean of the parts; None with fewer than two parts."""
+    parts = [*list_measured_parts(frame).values()]
+    return ScalePosition(frame, parts) if len(parts) > 1 else None
 
 
-def graded_numbers(rows):
-    """What is graded, by rule (lowest, highest): one object unless it is only known to lie between."""
-    site = site_of_model(rows)
+def compute_graded_numbers(rows):
+    """Compute the graded numbers by rule.
+
+    Returns:
+        Lowest and highest number of each rule. They are the same object unless the number is only
+        known to lie between the two.
+    """
+    site = find_model_site(rows)
     if site is None:
         return {}
-    own = wide(rows, *site)
-    predicted = predictions(rows).predicted_class.reindex(own.index)
-    default = by_default(own, predicted[predicted >= 0])
-    explained = own[~predicted.isin(default)]
+    frame = pivot_site(rows, *site)
+    predicted = pivot_predictions(rows).predicted_class.reindex(frame.index)
+    default_classes = find_default_classes(frame, predicted[predicted >= 0])
+    explained = frame[~predicted.isin(default_classes)]
 
-    def has(name):
-        return name in own and own[name].notna().any()
+    def has_values(name):
+        return name in frame and frame[name].notna().any()
 
-    found = {}
-    whole = faithfulness(explained)
-    if whole is not None:
-        found["faithfulness"] = (whole,) * 2
-    for part in asked_parts(explained):
-        found[part.__name__] = (Placed(explained, [part]),) * 2
-    if has("standard_tvd"):
-        found["effect"] = (Graded([own["standard_tvd"]]),) * 2
+    numbers = {}
+    faithfulness = compute_faithfulness(explained)
+    if faithfulness is not None:
+        numbers["faithfulness"] = (faithfulness,) * 2
+    for key, part in list_measured_parts(explained).items():
+        numbers[key] = (ScalePosition(explained, [part]),) * 2
+    if has_values("standard_tvd"):
+        numbers["effect"] = (GradedNumber([frame["standard_tvd"]]),) * 2
     share = "share_of_largest@0.01"
-    if has(share):
-        highest = Graded([1 - own[share]])
-        lowest = Graded([0 * own[share]])
-        if (own["epsilon_max_jsd_exact"].dropna() == 1).all():
+    if has_values(share):
+        highest = GradedNumber([1 - frame[share]])
+        lowest = GradedNumber([0 * frame[share]])
+        if (frame["epsilon_max_jsd_exact"].dropna() == 1).all():
             lowest = highest
-        elif has("share_of_largest_upper@0.01"):
-            lowest = Graded([1 - own["share_of_largest_upper@0.01"]])
-        found["uniqueness"] = lowest, highest
-    return found
+        elif has_values("share_of_largest_upper@0.01"):
+            lowest = GradedNumber([1 - frame["share_of_largest_upper@0.01"]])
+        numbers["uniqueness"] = lowest, highest
+    return numbers
 
 
-def attention_does_nothing(rows):
-    """Low and high of the mean of the worst shuffle; NaN where it is not known."""
-    own = wide(rows, *site_of_model(rows))
-    if "largest_standard_tvd" not in own:
+def compute_worst_effect(rows):
+    """Compute mean, interval and n of the output change by the worst shuffle; NaN if unknown."""
+    frame = pivot_site(rows, *find_model_site(rows))
+    if "largest_standard_tvd" not in frame:
         return np.nan, (np.nan, np.nan), 0
-    return mean_and_interval(own["largest_standard_tvd"])
+    return compute_mean_interval(frame["largest_standard_tvd"])
 
 
-OPEN = "cannot say"
+CANNOT_SAY = "cannot say"
+"""Answer of an open question."""
 
 
-def verdict(answers):
-    """The whole from the answers by question, where the model is any good and something moves."""
+def decide_verdict(answers):
+    """Decide the verdict from the answers by question.
+
+    The model is assumed to be better than guessing and attention to have some effect.
+    """
     effect, score = answers.get("effect"), answers.get("faithfulness")
     if "no" in (effect, score):
         return "no"
-    if effect is None or score is None or effect == OPEN:
-        return OPEN
+    if effect is None or score is None or effect == CANNOT_SAY:
+        return CANNOT_SAY
     return score
 
 
-def possible_grades(interval, n, limits):
-    """The answers that an interval leaves open."""
-    partly, yes = limits
+def list_possible_answers(interval, n, thresholds):
+    """List the answers that an interval does not exclude."""
+    partly, yes = thresholds
     low, high = interval
     if n < MIN_TEXTS:
         return {"no", "partly", "yes"} if partly != yes else {"no", "yes"}
     if partly == yes == 0:
-        grades = ["yes" if end > 0 else "no" for end in (low, high)]
+        answers = ["yes" if end > 0 else "no" for end in (low, high)]
     else:
-        grades = [
+        answers = [
             "yes" if end >= yes else "partly" if end >= partly else "no" for end in (low, high)
         ]
-    between = {"partly"} if set(grades) == {"no", "yes"} and partly != yes else set()
-    return set(grades) | between
+    has_gap = set(answers) == {"no", "yes"} and partly != yes
+    return set(answers) | ({"partly"} if has_gap else set())

@@ -5,7 +5,7 @@ import pandas as pd
 
 from hf_attnprobe.faithfulness.registry import load_readings
 from hf_attnprobe.statistics.checks import find_contradictions
-from tests.helpers.synthetic_rows import rows_of_texts
+from tests.helpers.synthetic_rows import make_rows
 
 
 POSSIBLE = {
@@ -32,7 +32,7 @@ POSSIBLE = {
 
 def rows_of(values):
     named = {(test, name): v for test, of_test in values.items() for name, v in of_test.items()}
-    return rows_of_texts(named, ids=[7, 8, 9], layer=1, head=2)
+    return make_rows(named, ids=[7, 8, 9], layer=1, head=2)
 
 
 FORBIDDEN = [
@@ -69,7 +69,9 @@ def test_rankings_on_different_texts_are_named():
     chosen = (rows.statistic == "fraction_to_flip@attention") & (rows.example_id == 8)
     rows.loc[chosen, "value"] = np.nan
     (sentence,) = find_contradictions(rows, load_readings())
-    assert "text 8: fraction_to_flip@attention has no value while other rankings have one" in sentence
+    assert (
+        "text 8: fraction_to_flip@attention has no value while other rankings have one" in sentence
+    )
 
 
 def test_sites_are_apart():

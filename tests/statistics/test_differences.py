@@ -12,13 +12,17 @@ from hypothesis import strategies as st
 
 from hf_attnprobe import audit
 from hf_attnprobe.reports.report import read_audit
-from hf_attnprobe.statistics.differences import compare_rankings, correct_by_holm, compute_sign_flip_p_values
-from tests.helpers.synthetic_rows import rows_of_texts
+from hf_attnprobe.statistics.differences import (
+    compare_rankings,
+    compute_sign_flip_p_values,
+    correct_by_holm,
+)
+from tests.helpers.synthetic_rows import make_rows
 
 
 def rows_of(test, values, **site):
     """Rows of statistics given as arrays over texts."""
-    return rows_of_texts({(test, name): column for name, column in values.items()}, **site)
+    return make_rows({(test, name): column for name, column in values.items()}, **site)
 
 
 def erasure_rows(n=120, seed=0, **site):
@@ -64,13 +68,19 @@ def test_with_many_texts_the_signs_are_drawn_and_agree_with_scipys():
     theirs = scipy.stats.permutation_test((differences[:, 0],), np.mean, **drawn)
     ours = compute_sign_flip_p_values(differences)[0]
     assert ours == pytest.approx(theirs.pvalue, abs=5 * math.sqrt(ours / 9_999))
-    assert ours == compute_sign_flip_p_values(differences)[0] != compute_sign_flip_p_values(differences, seed=1)[0]
+    assert (
+        ours
+        == compute_sign_flip_p_values(differences)[0]
+        != compute_sign_flip_p_values(differences, seed=1)[0]
+    )
 
 
 def test_texts_without_a_value_count_in_nothing():
     differences = np.random.default_rng(0).normal(0.5, 1, (11, 1))
     gaps = np.insert(differences, [3, 7], np.nan, axis=0)
-    assert compute_sign_flip_p_values(gaps) == pytest.approx(compute_sign_flip_p_values(differences))
+    assert compute_sign_flip_p_values(gaps) == pytest.approx(
+        compute_sign_flip_p_values(differences)
+    )
 
 
 def test_no_difference_has_p_one_and_a_clear_one_the_smallest():
@@ -173,7 +183,9 @@ def test_p_values_are_corrected_within_each_test():
     for test, n in (("erasure", 1 + 2 + 2), ("input_erasure", 2)):
         of_test = [c for c in comparisons if c.test == test]
         assert len(of_test) == n
-        assert [c.adjusted_p_value for c in of_test] == correct_by_holm([c.p_value for c in of_test])
+        assert [c.adjusted_p_value for c in of_test] == correct_by_holm(
+            [c.p_value for c in of_test]
+        )
 
 
 def test_against_one_ranking_or_every_pair():

@@ -7,10 +7,10 @@ import scipy.stats
 from hf_attnprobe.statistics.estimates import (
     compute_difference_interval,
     compute_interval_from_moments,
-    estimate_mean,
-    estimate_means,
     compute_mean_interval,
     compute_moments,
+    estimate_mean,
+    estimate_means,
 )
 
 

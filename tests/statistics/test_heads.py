@@ -19,9 +19,9 @@ from hf_attnprobe.statistics.heads import evaluate_heads, list_possible_verdicts
 from hf_attnprobe.statistics.questions import Measurement
 from hf_attnprobe.statistics.rows import Rows
 from hf_attnprobe.statistics.summary import summarize
-from hf_attnprobe.statistics.verdicts import grade_measurement, conclude, apply_thresholds
+from hf_attnprobe.statistics.verdicts import apply_thresholds, conclude, grade_measurement
 from tests.helpers import recompute
-from tests.helpers.synthetic_rows import judged_rows
+from tests.helpers.synthetic_rows import make_head_rows
 
 
 ASKED = ("effect=.1", "faithfulness=.4,.7")
@@ -42,7 +42,9 @@ def estimates(draw):
 @given(estimates(), estimates())
 def test_a_head_is_judged_as_the_whole_model_is(effect, score):
     asked = {"effect": effect, "faithfulness": score}
-    findings = [grade_measurement(key, RULES[key], Measurement(e, "", {})) for key, e in asked.items()]
+    findings = [
+        grade_measurement(key, RULES[key], Measurement(e, "", {})) for key, e in asked.items()
+    ]
     possible = list_possible_verdicts(effect, score, RULES)
     whole = conclude(findings).answer
     assert whole == (possible[0] if len(possible) == 1 else Answer.CANNOT_SAY)
@@ -54,20 +56,22 @@ def test_a_head_is_judged_as_the_whole_model_is(effect, score):
 
 def jackknifed(rows, layer, head):
     """Pseudo-values of faithfulness from means without each text, in plain pandas."""
-    own = recompute.wide(rows[rows.test == "scale"], layer, head)
-    whole = recompute.Placed(own, recompute.asked_parts(own))
-    others = [whole.site(own.drop(index=k)) for k in own.index]
+    own = recompute.pivot_site(rows[rows.test == "scale"], layer, head)
+    whole = recompute.ScalePosition(own, [*recompute.list_measured_parts(own).values()])
+    others = [whole.compute_position(own.drop(index=k)) for k in own.index]
     return [len(own) * whole.value - (len(own) - 1) * other for other in others]
 
 
 def test_intervals_of_heads_are_those_of_the_jackknife_of_all_at_once():
     places = [(0, 0), (0, 1), (1, 0), (1, 1)]
     rows = pd.concat(
-        [judged_rows(p, 0.1, s, 40) for p, s in zip(places, (0.2, 0.5, 0.7, 0.9), strict=True)]
+        [make_head_rows(p, 0.1, s, 40) for p, s in zip(places, (0.2, 0.5, 0.7, 0.9), strict=True)]
     )
-    groups = [judged_rows(p, 0.3, 0.6, 40) for p in ((0, -1), (-1, -1))]
+    groups = [make_head_rows(p, 0.3, 0.6, 40) for p in ((0, -1), (-1, -1))]
     found = {j.site: j for j in evaluate_heads(pd.concat([rows, *groups]), RULES)}
-    expected = compute_simultaneous_interval(np.column_stack([jackknifed(rows, *p) for p in places]))
+    expected = compute_simultaneous_interval(
+        np.column_stack([jackknifed(rows, *p) for p in places])
+    )
     ours = np.array([found[place].faithfulness.ci95 for place in places]).T
     np.testing.assert_allclose(ours, expected.clip(max=1), rtol=1e-9)
     assert [found[p].faithfulness.value for p in places] == pytest.approx([0.2, 0.5, 0.7, 0.9])
@@ -77,7 +81,7 @@ def test_intervals_of_heads_are_those_of_the_jackknife_of_all_at_once():
 
 
 def test_faithfulness_is_of_the_texts_that_are_explained():
-    rows = judged_rows((0, 0), 0.3, 0.5)
+    rows = make_head_rows((0, 0), 0.3, 0.5)
     right = rows[(rows.statistic == "importance@attention") & (rows.value == 1)]
     (head,) = evaluate_heads(rows, RULES, explained_ids=right.example_id.to_numpy())
     assert head.faithfulness.value == pytest.approx(1) and head.faithfulness.n == 40
@@ -99,7 +103,7 @@ def known(n=80):
     effects, shares = dict.fromkeys(np.ndindex(6, 12), 0.02), {}
     effects |= {(5, 9): 0.4, (3, 3): 0.5}
     shares |= {(5, 9): 0.9, (2, 1): 0.9}
-    rows = [judged_rows(p, effect, shares.get(p, 0.1), n) for p, effect in effects.items()]
+    rows = [make_head_rows(p, effect, shares.get(p, 0.1), n) for p, effect in effects.items()]
     return pd.concat(rows, ignore_index=True)
 
 
@@ -112,8 +116,8 @@ def test_only_the_head_that_decides_is_named(rows):
     report = report_of(rows)
     assert [j.site for j in report.head_evaluations if j.is_surely_faithful] == [(5, 9)]
     assert describe_important_heads(report) == (
-        "2 of 72 heads move the output surely by 0.10 or more when shuffled alone; of these "
-        "surely faithful (0.40 or more): layer 5 head 9 (0.90)."
+        "2 of 72 heads certainly change the output by 0.10 or more when shuffled alone; "
+        "certainly faithful (0.40 or more) among these: layer 5 head 9 (0.90)."
     )
     table = {row[0]: row for row in build_head_table(report).rows}
     assert list(table)[:2] == ["5.9", "3.3"] and len(table) == 40
@@ -126,14 +130,18 @@ def test_thresholds_are_those_that_the_audit_was_asked_for(rows):
     asked = {"thresholds": ["effect=.3", "faithfulness=.95"]}
     report = report_of(rows, asked_for=asked)
     assert [j.site for j in report.head_evaluations if j.is_surely_faithful] == []
-    assert describe_important_heads(report).startswith("2 of 72 heads move the output surely by 0.30 or more")
+    assert describe_important_heads(report).startswith(
+        "2 of 72 heads certainly change the output by 0.30 or more"
+    )
 
 
 def test_few_texts_name_no_head():
     report = report_of(known(29))
     assert {j.answer for j in report.head_evaluations} == {"cannot say"}
-    said = "Of 72 heads 72 were shuffled, on fewer than 30 texts; none surely moves the output, "
-    assert describe_important_heads(report) == f"{said}layer 3 head 3 moves it most, by 0.50."
+    said = (
+        "72 of 72 heads were shuffled, on fewer than 30 texts; none certainly changes the output, "
+    )
+    assert describe_important_heads(report) == f"{said}layer 3 head 3 changes it most, by 0.50."
 
 
 def test_what_was_not_measured_is_said(rows):

@@ -18,7 +18,9 @@ BELOW = {
     ("mean", "exponential, every text 2 to 5 times"): SIZES,
 }
 """What the documentation says holds less often."""
-QUICK = [cell for cell in SIMULATIONS if cell[0].startswith(("mean", "share of", "difference of shares"))]
+QUICK = [
+    cell for cell in SIMULATIONS if cell[0].startswith(("mean", "share of", "difference of shares"))
+]
 
 
 def test_every_cell_is_stored_and_holds_often_enough():
@@ -31,7 +33,9 @@ def test_every_cell_is_stored_and_holds_often_enough():
 
 def test_means_and_shares_of_thirty_texts():
     for cell in QUICK:
-        assert measure_coverage(SIMULATIONS[cell], 30) == pytest.approx(FOUND[cell]["30"], abs=0.005), cell
+        assert measure_coverage(SIMULATIONS[cell], 30) == pytest.approx(
+            FOUND[cell]["30"], abs=0.005
+        ), cell
 
 
 @pytest.mark.slow

@@ -9,11 +9,15 @@ from hf_attnprobe import retraining
 from hf_attnprobe.core.readings import Reading, is_declared_share, make_share_reading
 from hf_attnprobe.faithfulness.registry import load_readings
 from hf_attnprobe.statistics.differences import compare_paired
-from hf_attnprobe.statistics.estimates import estimate_mean, compute_paired_share_interval, compute_share_interval
+from hf_attnprobe.statistics.estimates import (
+    compute_paired_share_interval,
+    compute_share_interval,
+    estimate_mean,
+)
 from hf_attnprobe.statistics.rows import Texts
 from hf_attnprobe.statistics.scores import measure_quality
 from hf_attnprobe.statistics.summary import find_statistic, summarize
-from tests.helpers.synthetic_rows import rows_of_texts
+from tests.helpers.synthetic_rows import make_rows
 
 
 READINGS = {
@@ -27,7 +31,7 @@ READINGS = {
 
 
 def summary_of(name, values):
-    return find_statistic(summarize(rows_of_texts({("erasure", name): values}), [], READINGS), name)
+    return find_statistic(summarize(make_rows({("erasure", name): values}), [], READINGS), name)
 
 
 def test_shares_have_the_interval_of_scipy():
@@ -90,7 +94,8 @@ def test_texts_without_a_pair_do_not_count():
     differences = np.array([1, 0, -1, 1, 0, 0, 0, 1.0])
     padded = np.append(differences, [np.nan] * 5)
     np.testing.assert_array_equal(
-        compute_paired_share_interval(padded[:, None]), compute_paired_share_interval(differences[:, None])
+        compute_paired_share_interval(padded[:, None]),
+        compute_paired_share_interval(differences[:, None]),
     )
     assert np.isnan(compute_paired_share_interval(np.full((3, 1), np.nan))).all()
 
@@ -101,7 +106,7 @@ def test_texts_without_a_pair_do_not_count():
 def test_rewording_a_reading_changes_no_interval():
     for known in (load_readings(), retraining.get_retraining_readings()):
         named = [(test, name) for test, names in known.items() for name in names]
-        rows = rows_of_texts(dict.fromkeys(named, np.arange(40.0) % 3 == 0))
+        rows = make_rows(dict.fromkeys(named, np.arange(40.0) % 3 == 0))
         statistics = summarize(rows, [], known)
         reworded = {test: {} for test in known}
         exact = tuple(compute_share_interval(np.array(14), np.array(40)).tolist())

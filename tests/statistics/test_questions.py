@@ -9,13 +9,17 @@ from scipy.stats import beta
 
 from hf_attnprobe.data.examples import get_dataset_name
 from hf_attnprobe.plots.highlighted_text import HighlightedText
-from hf_attnprobe.reports.first_screen import describe_source_hits, recommend_next_step, explain_verdict
+from hf_attnprobe.reports.first_screen import (
+    describe_source_hits,
+    explain_verdict,
+    recommend_next_step,
+)
 from hf_attnprobe.reports.report import Report
 from hf_attnprobe.reports.verdict import compute_findings, describe_finding
 from hf_attnprobe.statistics.evidence import build_evidence
 from hf_attnprobe.statistics.grades import Answer
 from hf_attnprobe.statistics.rows import Texts
-from hf_attnprobe.statistics.scale import ANSWER_PARTS, compute_faithfulness, add_commonest_position
+from hf_attnprobe.statistics.scale import ANSWER_PARTS, add_commonest_position, compute_faithfulness
 from hf_attnprobe.statistics.verdicts import conclude
 from hf_attnprobe.statistics.wording import build_wording
 
@@ -78,7 +82,7 @@ def test_attention_that_always_finds_the_source_is_told_so_from_ten_prompts_on()
         assert conclude([*found.values()]).answer == answer, n
         assert found["faithfulness"].value > 0.9
     said = describe_finding(found_in(rows_of(9))["faithfulness"], ANSWERS)
-    assert said == "only 9 of the 10 prompts that are needed"
+    assert said == "there are only 9 of the 10 required prompts"
 
 
 def test_attention_that_finds_the_source_by_chance_alone_is_not_told_yes():
@@ -119,8 +123,8 @@ def test_the_headline_counts_prompts_beside_chance_length_and_the_best_place():
     found = SimpleNamespace(findings=compute_findings(rows, (), words=ANSWERS), words=ANSWERS)
     assert hits("last") > max(hits("chance"), hits("length"), hits("first"))
     assert describe_source_hits(found) == (
-        f"In {hits('attention'):.0f} of {own.sum()} prompts attention is highest on the word that "
-        f"the answer rests on. Guessing would hit about {hits('chance'):.0f}, the longest word "
+        f"In {hits('attention'):.0f} of {own.sum()} prompts, attention is highest on the word that "
+        f"the answer depends on. Guessing would find about {hits('chance'):.0f}, the longest word "
         f"{hits('length'):.0f}, the last one {hits('last'):.0f}."
     )
     assert describe_source_hits(SimpleNamespace(findings=[], words=ANSWERS)) is None
@@ -135,7 +139,7 @@ def test_right_answers_are_counted_where_they_are_known(known):
     facts = {"prediction": {"kind": "answer", "name": "it"}, **asked}
     data = get_dataset_name("qa", "test")
     told = str(Report("m", data, 20, 0, (), facts, examples=(shown,), findings=found))
-    of_right = "which are right is not known" if known is None else "1 of 1 right"
+    of_right = "it is not known which are right" if known is None else "1 of 1 right"
     assert f"the answers are its own{'; ' if known is None else ', '}{of_right}" in " ".join(
         told.split()
     )
@@ -147,7 +151,9 @@ def test_too_few_answers_of_its_own_say_nothing(n_own):
     assert conclude(found).answer == Answer.CANNOT_SAY
     assert next(f for f in found if f.rule == "own").answer == Answer.NO
     report = SimpleNamespace(findings=found, words=ANSWERS, provenance={})
-    says_none = explain_verdict(report).startswith("The model itself says none of the 40 answers")
+    says_none = explain_verdict(report).startswith(
+        "The model itself generates none of the 40 provided answers"
+    )
     assert says_none == (n_own == 0)
     assert says_none == (recommend_next_step(report) is None)  # leaving answers out is said there
 
@@ -191,7 +197,8 @@ def test_faithfulness_is_the_mean_of_its_parts_and_no_narrower_than_an_exact_sha
     assert [*found.parts] == ["order", "drop", "source"]
     assert found.score.value == pytest.approx(np.mean([p.value for p in found.parts.values()]))
     base = max(
-        evidence.estimate_mean(f"source_found@{n}").value for n in ("first", "last", "chance", "place")
+        evidence.estimate_mean(f"source_found@{n}").value
+        for n in ("first", "last", "chance", "place")
     )
     low = beta.ppf(0.025, 20, 1)  # 20 of 20, Clopper and Pearson
     assert found.parts["source"].ci95[0] == pytest.approx((low - base) / (1 - base))

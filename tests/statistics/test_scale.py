@@ -13,8 +13,8 @@ from hf_attnprobe.statistics.scale import (
     MASS,
     REMOVAL,
     compute_contributions,
-    estimate_part,
     compute_faithfulness,
+    estimate_part,
     find_default_classes,
 )
 from tests.helpers import recompute
@@ -53,7 +53,7 @@ def measured(n=60, seed=0, unreached=0.0):
 def by_hand(columns, wanted):
     """The mean of the four parts of some texts, from their definitions in plain pandas."""
     own = pd.DataFrame(columns)[wanted]
-    return recompute.Placed(own, [*recompute.PARTS.values()]).value
+    return recompute.ScalePosition(own, [*recompute.PARTS.values()]).value
 
 
 @settings(max_examples=25)
@@ -97,9 +97,16 @@ def test_a_part_of_few_texts_is_not_counted_beside_parts_of_many():
         found = compute_faithfulness(texts)
         assert list(found.parts) == [part.key for part in counted]
         assert found.score == compute_faithfulness(texts, parts=counted).score
-        assert np.isclose(compute_contributions(texts).mean(), compute_contributions(texts, parts=counted).mean())
+        assert np.isclose(
+            compute_contributions(texts).mean(), compute_contributions(texts, parts=counted).mean()
+        )
     all_few = {name: values[:9] for name, values in columns.items()}
-    assert list(compute_faithfulness(texts_of(all_few)).parts) == ["importance", "erasure", "removal", "mass"]
+    assert list(compute_faithfulness(texts_of(all_few)).parts) == [
+        "importance",
+        "erasure",
+        "removal",
+        "mass",
+    ]
 
 
 def test_two_parts_are_needed_and_what_was_not_asked_is_left_out():
@@ -146,9 +153,9 @@ def test_a_class_with_tokens_that_matter_is_not_said_by_default_however_badly_it
 
 def test_classes_of_few_texts_or_all_classes_are_not_said_by_default():
     texts, classes = default_and_other(0.02)
-    assert find_default_classes(texts, {"other": classes["other"]} | {"one": classes["positive"]}) == [
-        "other"
-    ]
+    assert find_default_classes(
+        texts, {"other": classes["other"]} | {"one": classes["positive"]}
+    ) == ["other"]
     few = np.zeros(120, dtype=bool)
     few[115:] = True
     assert find_default_classes(texts, {"few": few, "rest": ~few}) == []

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import mannwhitneyu
 
-from hf_attnprobe.statistics.scores import compare_scores, find_score, compute_metrics
+from hf_attnprobe.statistics.scores import compare_scores, compute_metrics, find_score
 
 
 LABELS = np.array([0, 0, 1, 1, 1, 0])

@@ -6,9 +6,9 @@ import scipy.stats
 
 from hf_attnprobe.statistics.estimates import (
     SINGLE_CRITICAL_VALUE,
-    estimate_critical_value,
     compute_mean_interval,
     compute_simultaneous_interval,
+    estimate_critical_value,
 )
 
 
@@ -57,7 +57,9 @@ def test_columns_without_variation():
     constant = np.column_stack([np.full(100, 0.1), np.zeros(100), np.ones(100)])
     values = np.hstack([varying, constant])
     low, high = compute_simultaneous_interval(values)
-    np.testing.assert_array_equal(np.stack([low, high])[:, :5], compute_simultaneous_interval(varying))
+    np.testing.assert_array_equal(
+        np.stack([low, high])[:, :5], compute_simultaneous_interval(varying)
+    )
     assert low[5] == high[5] == pytest.approx(0.1)
     # All texts agree: a share is still not known to a point.
     assert low[6] == 0 and high[6] > 0.03 and high[7] == 1 and low[7] < 0.97
