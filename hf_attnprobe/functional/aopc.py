@@ -35,7 +35,7 @@ def compute_removal_counts(n_units: Tensor) -> Tensor:
     2020, Section 4).
 
     Args:
-        n_units: number of units of each text, int [batch].
+        n_units: number of units per text, int [batch].
 
     Returns:
         int [5, batch].
@@ -52,7 +52,7 @@ def compute_removal_steps(n_units: Tensor, n_steps: int = 0) -> Tensor:
     """Compute how many units are erased after each step of an order, until one is left.
 
     Args:
-        n_units: number of units of each text, int [batch].
+        n_units: number of units per text, int [batch].
         n_steps: number of steps, each of which erases the same share of a text, rounded up.
             With 0, every step erases one unit.
 
@@ -146,8 +146,8 @@ def compute_aopc_bounds(
     so 2^n sums suffice.
 
     Args:
-        drops: drop of every set, [2^units, batch], in the order of :func:`enumerate_subsets`.
-        n_units: number of units of each text, int [batch], at least 1. Only the first 2^n rows
+        drops: drop per set, [2^units, batch], in the order of :func:`enumerate_subsets`.
+        n_units: number of units per text, int [batch], at least 1. Only the first 2^n rows
             of ``drops`` are used for a text of n units.
         weights: weight of the sets with 0, 1, … units along an order, [units + 1, batch]. By
             default every weight is 1 / n_units.
@@ -176,16 +176,16 @@ def compute_aopc_bounds(
 
 
 def compute_aopc(drops: Tensor, ranks: Tensor, n_units: Tensor) -> Tensor:
-    """Compute the AOPC of orders of removal from the drops of all sets.
+    """Compute the AOPC of removal orders from the drop per set.
 
     If the most important unit leaves first, the result is the comprehensiveness of a ranking.
     Its sufficiency is the AOPC of the reversed order, with ranks ``n_units − 1 − ranks`` (Edin
     et al. 2025, Section 3).
 
     Args:
-        drops: drop of every set, [2^units, batch], in the order of :func:`enumerate_subsets`.
-        ranks: rank of each unit in the order, int [..., batch, units]; rank 0 leaves first.
-        n_units: number of units of each text, int [batch], at least 1. Ranks after the last
+        drops: drop per set, [2^units, batch], in the order of :func:`enumerate_subsets`.
+        ranks: unit ranks in the order, int [..., batch, units]; rank 0 leaves first.
+        n_units: number of units per text, int [batch], at least 1. Ranks after the last
             unit of a text have no effect.
 
     Returns:
@@ -211,7 +211,7 @@ def list_removed_sets(ranks: Tensor) -> Tensor:
     """List the sets that are removed after 0, 1, … all steps of an order.
 
     Args:
-        ranks: rank of each unit in the order, int [..., units]; rank 0 leaves first.
+        ranks: unit ranks in the order, int [..., units]; rank 0 leaves first.
 
     Returns:
         Set numbers, int64 [units + 1, ...], as in :func:`enumerate_subsets`.

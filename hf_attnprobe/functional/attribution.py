@@ -22,7 +22,7 @@ def shapley_values(drops: Tensor) -> Tensor:
     unit i (Shapley 1953). The values of a text sum to the drop without all units.
 
     Args:
-        drops: drop of every set, [2^units, batch], in the order of
+        drops: drop per set, [2^units, batch], in the order of
             :func:`~hf_attnprobe.functional.aopc.enumerate_subsets`. A unit that a text does not
             have changes no drop, and its value is 0.
 
@@ -63,7 +63,7 @@ def shapley_interactions(drops: Tensor) -> Tensor:
     other, and above 0 if removing both costs more than the two single removals.
 
     Args:
-        drops: drop of every set, [2^units, batch], in the order of
+        drops: drop per set, [2^units, batch], in the order of
             :func:`~hf_attnprobe.functional.aopc.enumerate_subsets`. A unit that a text does not
             have changes no drop, and its interactions are 0.
 

@@ -160,7 +160,7 @@ def count_removals_to_flip(
 
     Args:
         attention: [batch, keys], 0 outside ``mask``.
-        token_logits: logits u_t of each token, [batch, keys, classes].
+        token_logits: logits u_t per token, [batch, keys, classes].
         mask: bool [batch, keys], the weights that may be erased.
         order: keys in the order of their removal, int64 [..., batch, keys].
         bias: logits without any attention, [classes] or one number.
@@ -241,7 +241,7 @@ def erase_each_weight(
 
     Args:
         attention: [batch, keys].
-        token_logits: logits u_t of each token, [batch, keys, classes].
+        token_logits: logits u_t per token, [batch, keys, classes].
         bias: logits without any attention, [classes] or one number.
         renormalise: whether the remaining weights are divided by their sum.
 
@@ -286,7 +286,7 @@ def find_minimal_flip_set(
 
     Args:
         attention: [batch, keys], 0 outside ``mask``.
-        token_logits: logits u_t of each token, [batch, keys, classes].
+        token_logits: logits u_t per token, [batch, keys, classes].
         mask: bool [batch, keys], the weights that may be erased.
         bias: logits without any attention, [classes] or one number.
         renormalise: whether the remaining weights are divided by their sum.

@@ -114,8 +114,8 @@ def create_random_generator(seed: int, example_id: int, stream: int = 0) -> np.r
     processes, and after an interruption.
 
     Args:
-        seed: seed of the audit.
-        example_id: id of the text.
+        seed: audit seed.
+        example_id: text id.
         stream: number that separates independent draws for the same text.
 
     Returns:
@@ -131,8 +131,8 @@ def draw_permutation(seed: int, example_id: int, stream: int, n: int) -> np.ndar
     The result is cached, because all heads use the same permutation for a text.
 
     Args:
-        seed: seed of the audit.
-        example_id: id of the text.
+        seed: audit seed.
+        example_id: text id.
         stream: number that separates independent draws for the same text.
         n: number of indices.
 
@@ -151,8 +151,8 @@ def draw_index(seed: int, example_id: int, stream: int, n: int) -> int:
     The result is cached, because all heads use the same index for a text.
 
     Args:
-        seed: seed of the audit.
-        example_id: id of the text.
+        seed: audit seed.
+        example_id: text id.
         stream: number that separates independent draws for the same text.
         n: exclusive upper bound of the index.
 
@@ -197,14 +197,14 @@ def draw_permutations(
     """Draw uniformly random permutations of the keys that each query may attend to.
 
     Every query row of every copy is shuffled independently; hidden keys stay at their position.
-    A permutation depends on the seed, the id of the text, the row within the text and the
+    A permutation depends on the seed, the text id, the row within the text and the
     number of the copy. It does not depend on padding.
 
     Args:
         visible: whether the query may attend to the key, bool [batch, queries, keys].
         n_copies: number of permutations per row.
-        seed: seed of the audit.
-        example_ids: id of each text.
+        seed: audit seed.
+        example_ids: text ids.
         first: number of the first copy, to draw the copies in several calls.
 
     Returns:
@@ -260,7 +260,7 @@ def replace_head(attention: Tensor, head: int, query: int | None, new: Tensor) -
 
     Args:
         attention: [batch, heads, queries, keys].
-        head: index of the head.
+        head: head index.
         query: index of the query row to replace; None replaces all rows.
         new: new weights of the head, [copies, batch, queries, keys].
 

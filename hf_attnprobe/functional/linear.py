@@ -57,7 +57,7 @@ def permutation_extremes(attention: Tensor, scores: Tensor, mask: Tensor) -> tup
 
     Args:
         attention: [batch, keys].
-        scores: differences of two logits of each token, [batch, keys].
+        scores: logit differences per token, [batch, keys].
         mask: bool [batch, keys], the weights that are permuted.
 
     Returns:
@@ -75,7 +75,7 @@ def permutation_moments(attention: Tensor, scores: Tensor, mask: Tensor) -> tupl
 
     Args:
         attention: [batch, keys].
-        scores: differences of two logits of each token, [batch, keys].
+        scores: logit differences per token, [batch, keys].
         mask: bool [batch, keys], the weights that are permuted.
 
     Returns:
@@ -100,7 +100,7 @@ def epsilon_max_jsd(
 
     Args:
         attention: [batch, keys].
-        scores: differences of two logits of each token, [batch, keys].
+        scores: logit differences per token, [batch, keys].
         mask: bool [batch, keys], the tokens that may receive weight.
         epsilons: bounds on the change of the probability, in (0, 1].
 
@@ -174,7 +174,7 @@ def build_edges(attention: Tensor, scores: Tensor, mask: Tensor) -> Edges:
 
     Args:
         attention: [batch, keys].
-        scores: differences of two logits of each token, [batch, keys].
+        scores: logit differences per token, [batch, keys].
         mask: bool [batch, keys], the tokens that may receive weight.
 
     Returns:
@@ -372,7 +372,7 @@ N_GRID_POINTS = 9
 N_REFINED_ENDS = 32
 """Number of interval ends whose outermost feasible weight is found by bisection."""
 N_BISECTIONS = 40
-"""Steps of this bisection."""
+"""Number of bisection steps that refine the end of an interval."""
 EPSILON_MARGIN = 1 - 1e-9
 """Factor on ε in the search, so that its results are within ε despite rounding."""
 SOLVER_TOLERANCE = 1e-6
@@ -404,7 +404,7 @@ def epsilon_max_jsd_bounds(
 
     Args:
         attention: [batch, keys].
-        logits: logits u_t of each token, [batch, keys, classes].
+        logits: logits u_t per token, [batch, keys, classes].
         mask: bool [batch, keys], the tokens that may receive weight.
         epsilons: bounds on the total variation distance of the output, in [0, 1].
 
@@ -699,7 +699,7 @@ def solve_linear_program(attention: Tensor, logits: Tensor, mask: Tensor, epsilo
 
     Args:
         attention: float64 [batch, keys].
-        logits: logits u_t of each token, float64 [batch, keys, classes].
+        logits: logits u_t per token, float64 [batch, keys, classes].
         mask: bool [batch, keys], the tokens that may receive weight.
         epsilon: bound on the total variation distance of the output, in [0, 1].
 
@@ -757,10 +757,10 @@ def search_edges_by_replay(
     """Search for distant attention to two tokens that changes the output by at most ε.
 
     Args:
-        attention: attention of the model, [batch, keys].
+        attention: the model's attention, [batch, keys].
         visible: tokens that may receive weight, bool [batch, keys].
         replay: runs the model with other attention.
-        probs: output of the model, [batch, classes].
+        probs: the model's output, [batch, classes].
         epsilon: bound on the total variation distance of the output.
 
     Returns:

@@ -5,10 +5,10 @@ decide for other reasons than people, and an explanation that shows this is corr
 Goldberg 2020).
 
 Common arguments:
-    scores: importance of each unit, [batch, keys].
+    scores: importance per unit, [batch, keys].
     chosen: units that an explanation selects, bool [batch, keys].
-    marked: units of the human rationale, bool [batch, keys].
-    content: units of the text, bool [batch, keys].
+    marked: units in the human rationale, bool [batch, keys].
+    content: units in the text, bool [batch, keys].
 
 Every score is NaN if no unit or every unit of a text is marked. The average precision of ERASER
 also discards such texts.
@@ -33,9 +33,9 @@ def auprc(scores: Tensor, marked: Tensor, content: Tensor) -> Tensor:
     starting from recall 0 and precision 1.
 
     Args:
-        scores: importance of each unit, [batch, keys].
-        marked: units of the human rationale, bool [batch, keys].
-        content: units of the text, bool [batch, keys].
+        scores: importance per unit, [batch, keys].
+        marked: units in the human rationale, bool [batch, keys].
+        content: units in the text, bool [batch, keys].
 
     Returns:
         float64 [batch] in (0, 1], or NaN.
@@ -56,9 +56,9 @@ def average_precision(scores: Tensor, marked: Tensor, content: Tensor) -> Tensor
     units that score at least as much.
 
     Args:
-        scores: importance of each unit, [batch, keys].
-        marked: units of the human rationale, bool [batch, keys].
-        content: units of the text, bool [batch, keys].
+        scores: importance per unit, [batch, keys].
+        marked: units in the human rationale, bool [batch, keys].
+        content: units in the text, bool [batch, keys].
 
     Returns:
         float64 [batch] in (0, 1], or NaN.
@@ -105,8 +105,8 @@ def token_f1(chosen: Tensor, marked: Tensor, content: Tensor) -> Tensor:
 
     Args:
         chosen: units that an explanation selects, bool [batch, keys].
-        marked: units of the human rationale, bool [batch, keys].
-        content: units of the text, bool [batch, keys].
+        marked: units in the human rationale, bool [batch, keys].
+        content: units in the text, bool [batch, keys].
 
     Returns:
         float64 [batch] in [0, 1], or NaN.
@@ -125,8 +125,8 @@ def compute_marked_share(weights: Tensor, marked: Tensor, content: Tensor) -> Te
 
     Args:
         weights: attention weights, [batch, keys], at least 0.
-        marked: units of the human rationale, bool [batch, keys].
-        content: units of the text, bool [batch, keys].
+        marked: units in the human rationale, bool [batch, keys].
+        content: units in the text, bool [batch, keys].
 
     Returns:
         float64 [batch] in [0, 1], or NaN. It is also NaN if no unit has weight.
@@ -165,8 +165,8 @@ def compute_iou_scores(chosen: Tensor, marked: Tensor, content: Tensor) -> SpanS
 
     Args:
         chosen: units that an explanation selects, bool [batch, keys].
-        marked: units of the human rationale, bool [batch, keys].
-        content: units of the text, bool [batch, keys].
+        marked: units in the human rationale, bool [batch, keys].
+        content: units in the text, bool [batch, keys].
 
     Returns:
         Precision, recall and F1.
@@ -209,8 +209,8 @@ def iou_f1(chosen: Tensor, marked: Tensor, content: Tensor) -> Tensor:
 
     Args:
         chosen: units that an explanation selects, bool [batch, keys].
-        marked: units of the human rationale, bool [batch, keys].
-        content: units of the text, bool [batch, keys].
+        marked: units in the human rationale, bool [batch, keys].
+        content: units in the text, bool [batch, keys].
 
     Returns:
         float64 [batch], at least 0, or NaN.

@@ -353,7 +353,7 @@ def make_class_prediction(names: tuple[str, ...] | list[str]) -> Prediction:
     """Create the prediction of one of several classes.
 
     Args:
-        names: names of the classes.
+        names: class names.
 
     Returns:
         A prediction with one part and one outcome per class.

@@ -66,7 +66,7 @@ def make_linear_distance(logits: Tensor, probs: Tensor) -> Distance:
     """Create the total variation distance, with its gradient, for logits linear in attention.
 
     Args:
-        logits: logits u_t of each token, with logits = Σ_t a_t u_t, [batch, keys, classes].
+        logits: logits u_t per token, with logits = Σ_t a_t u_t, [batch, keys, classes].
         probs: original output, [batch, classes].
 
     Returns:
@@ -157,7 +157,7 @@ def search_adversarial_attention(
 
     Args:
         start: initial attention logits, [copies, batch, keys].
-        original: attention of the model, [batch, keys].
+        original: the model's attention, [batch, keys].
         mask: tokens that may receive attention, bool [batch, keys].
         distance: distance of the output to the original output; see :data:`Distance`.
         epsilon: allowed distance, in [0, 1].
@@ -213,7 +213,7 @@ the largest possible distance on average; 39 candidates with more shares reach .
 candidates without ``ROW_SHARES`` reach .63.
 """
 N_BISECTIONS = 40
-"""Steps of the bisection that finds the multiplier μ."""
+"""Number of bisection steps that find the multiplier μ."""
 LARGEST_MULTIPLIER = 1e4
 """Largest multiplier μ, times the largest slope: with it, only the change of the output counts."""
 

@@ -12,7 +12,7 @@ def compute_alignment_to_mean(vectors: Tensor, mask: Tensor) -> Tensor:
         mask: bool [..., keys], the vectors that count.
 
     Returns:
-        [..., keys] in [−1, 1]; 0 outside the mask and for vectors of length zero.
+        [..., keys] in [−1, 1]; 0 outside the mask and for zero vectors.
 
     >>> vectors = torch.tensor([[3.0, 0.0], [0.0, 3.0]])
     >>> compute_alignment_to_mean(vectors, torch.tensor([True, True])).round(decimals=4)

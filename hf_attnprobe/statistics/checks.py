@@ -1,4 +1,4 @@
-"""Checks that find values in the rows of an audit that are mathematically impossible.
+"""Checks that find values in the audit rows that are mathematically impossible.
 
 An audit without errors has none. The checks only read rows and return sentences.
 """
@@ -23,8 +23,8 @@ class OrderRule(NamedTuple):
     If both statistics have keys (``name@key``), only equal keys are compared.
 
     Attributes:
-        test: name of the test.
-        smaller_statistic: name of the statistic that is never larger.
+        test: test name.
+        smaller_statistic: statistic name that is never larger.
         larger_statistic: name of the other statistic.
         reason: clause that explains the rule.
     """
@@ -39,8 +39,8 @@ class RangeRule(NamedTuple):
     """Rule that a statistic of a test is always within a range.
 
     Attributes:
-        test: name of the test.
-        statistic: name of the statistic.
+        test: test name.
+        statistic: statistic name.
         low: smallest possible value.
         high: largest possible value.
         reason: clause that explains the rule.
@@ -87,7 +87,7 @@ ORDER_RULES = (
 )
 """All rules about two statistics of the same text."""
 SHARE_REASON = "it is a share"
-"""Reason of the range from 0 to 1."""
+"""Reason in sentences about values outside of 0 to 1, as in "max_tvd is 1.2, but it is a share"."""
 UNDECLARED_SHARES = {
     "erasure": ("fraction_to_lose_lead", "probability_mass_removed"),
     "permutation": (
@@ -101,7 +101,7 @@ UNDECLARED_SHARES = {
 }
 """Statistics by test that are between 0 and 1, although their reading does not declare a share."""
 OUTPUT_CHANGES = ("median_tvd", "max_tvd", "standard_tvd", "largest_standard_tvd")
-"""Statistics that are changes of the output. They have no upper limit if a number is predicted."""
+"""Statistics that measure a change of the output, which has no upper limit for predicted numbers."""
 INFINITY = float("inf")
 """Limit of a range that is open on one side."""
 RANGE_RULES = (
@@ -145,11 +145,11 @@ SHARED_TEXT_STATISTICS = (
 def find_contradictions(
     rows: Rows | pd.DataFrame, readings: Readings, *, is_number: bool = False
 ) -> list[str]:
-    """Find impossible values in the rows of an audit.
+    """Find impossible values in the audit rows.
 
     Args:
-        rows: rows of an audit, or a data frame in long form.
-        readings: readings of the tests. A statistic that its reading declares a share must be
+        rows: audit rows, or a data frame in long form.
+        readings: test readings. A statistic that its reading declares a share must be
             between 0 and 1, because the type of its interval follows from the declaration.
         is_number: whether the model predicts a number, whose changes have no upper limit.
 

@@ -47,7 +47,7 @@ class DetectionRule:
 
     @property
     def critical_value(self) -> float:
-        """Half of the width of an interval in standard errors, by Šidák's inequality."""
+        """Half the width of an interval in standard errors, by Šidák's inequality."""
         return compute_sidak_critical_value(self.n_heads)
 
 
@@ -57,7 +57,7 @@ def draw_text_counts(n_texts: int, n: int, seed: int) -> np.ndarray:
     Args:
         n_texts: number of texts to draw from.
         n: number of texts in a sample.
-        seed: seed of the random generator.
+        seed: random seed.
 
     Returns:
         Number of times that each text is in a sample, [N_TEXT_DRAWS, texts].
@@ -127,7 +127,7 @@ def estimate_detection_limit(
     Args:
         values: statistic of each text at each dose, [doses, texts], with dose 0 first.
         n: number of texts in an audit.
-        seed: seed of the random generator.
+        seed: random seed.
         rule: the rule.
 
     Returns:
@@ -181,7 +181,7 @@ def pivot_by_dose(rows: pd.DataFrame, statistic: str) -> np.ndarray:
 
     Args:
         rows: rows of a head with the columns dose, example_id, statistic and value.
-        statistic: name of the statistic.
+        statistic: statistic name.
 
     Returns:
         [doses, texts], without texts that have no value at some dose.

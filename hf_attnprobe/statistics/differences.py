@@ -69,8 +69,8 @@ def compare_paired(
 
     Args:
         first: values that are subtracted, [texts, columns]; NaN for a text without a value.
-        other: values of the other side, with the same texts and columns.
-        critical_value: half of the width of a simultaneous interval in standard errors; by
+        other: values on the other side, with the same texts and columns.
+        critical_value: half the width of a simultaneous interval in standard errors; by
             default that of a single interval.
 
     Returns:
@@ -105,8 +105,8 @@ def compare_unpaired(
 
     Args:
         first: values that are subtracted, [texts, columns]; NaN for a text without a value.
-        other: values of the other side, with other texts and the same columns.
-        critical_value: half of the width of a simultaneous interval in standard errors; by
+        other: values on the other side, with other texts and the same columns.
+        critical_value: half the width of a simultaneous interval in standard errors; by
             default that of a single interval.
 
     Returns:
@@ -209,7 +209,7 @@ def compare_model_pairs(pairs: Sequence[ModelPair], *, seed: int = 0) -> list[li
 
     Args:
         pairs: pairs with the same first model.
-        seed: seed of the random generator.
+        seed: random seed.
 
     Returns:
         For each pair, one difference per column.
@@ -333,7 +333,7 @@ def compare_rankings(
     """Compare rankings by all statistics in :data:`COMPARED_STATISTICS` that the rows contain.
 
     Args:
-        rows: rows of an audit, or a data frame in long form from
+        rows: audit rows, or a data frame in long form from
             :func:`~hf_attnprobe.storage.rows.read_rows`.
         against: ranking with which every other ranking is compared; None compares all pairs of
             rankings.

@@ -31,7 +31,7 @@ class StatisticKey:
 
     Attributes:
         test: name of the faithfulness test.
-        statistic: name of the statistic, or ``name@key`` with a number or a ranking as the key.
+        statistic: statistic name, or ``name@key`` with a number or a ranking as the key.
         layer: layer of the site, from 0; a negative number stands for several layers.
         head: head of the site, from 0; a negative number stands for several heads. Layer −1 with
             head −1 is all attention of the model.
@@ -100,7 +100,7 @@ def compute_sidak_critical_value(n: int) -> float:
             95%, if the means are independent.
 
     Returns:
-        Half of the width of each interval, in standard errors.
+        Half the width of each interval, in standard errors.
     """
     return float(ndtri((1 + CONFIDENCE_LEVEL ** (1 / n)) / 2))
 
@@ -152,7 +152,7 @@ def compute_paired_share_interval(
     Args:
         differences: first value minus second value, [texts, columns], each 1, 0 or −1; NaN for
             a text without a pair.
-        critical_value: half of the width of an interval in standard errors. Use a larger value
+        critical_value: half the width of an interval in standard errors. Use a larger value
             for simultaneous intervals.
 
     Returns:
@@ -192,7 +192,7 @@ def compute_share_difference_interval(
             without a value.
         other_values: values of the second sample, whose share is subtracted,
             [texts, columns].
-        critical_value: half of the width of an interval in standard errors. Use a larger value
+        critical_value: half the width of an interval in standard errors. Use a larger value
             for simultaneous intervals.
 
     Returns:
@@ -310,7 +310,7 @@ def compute_mean_interval(
 
     Args:
         values: [texts, columns]; NaN for a text without a value.
-        critical_value: half of the width of the interval of a normal mean, in standard errors.
+        critical_value: half the width of the interval of a normal mean, in standard errors.
             Use a larger value for simultaneous intervals.
 
     Returns:
@@ -333,7 +333,7 @@ def compute_interval_from_moments(
 
     Args:
         moments: moments of the columns.
-        critical_value: half of the width of the interval of a normal mean, in standard errors.
+        critical_value: half the width of the interval of a normal mean, in standard errors.
             Use a larger value for simultaneous intervals.
 
     Returns:
@@ -358,7 +358,7 @@ def compute_difference_interval(
     Args:
         moments: moments of the first sample.
         other: moments of the second sample, whose mean is subtracted.
-        critical_value: half of the width of the interval of a normal mean, in standard errors.
+        critical_value: half the width of the interval of a normal mean, in standard errors.
             Use a larger value for simultaneous intervals.
 
     Returns:
@@ -453,7 +453,7 @@ def draw_resample_counts(
     Args:
         n_texts: number of texts to draw from.
         n: number of texts in a resample; by default ``n_texts``.
-        seed: seed of the random generator.
+        seed: random seed.
         n_resamples: number of resamples.
 
     Returns:
@@ -629,7 +629,7 @@ def compute_simultaneous_interval(
 
     Args:
         values: [texts, columns]; NaN for a text without a value, which the mean then ignores.
-        seed: seed of the random generator.
+        seed: random seed.
         n_draws: number of random draws, see :func:`estimate_critical_value`.
 
     Returns:
@@ -644,7 +644,7 @@ def compute_interval_at_critical_value(values: np.ndarray, critical_value: float
 
     Args:
         values: [texts, columns]; NaN for a text without a value.
-        critical_value: half of the width of the interval of a normal mean, in standard errors.
+        critical_value: half the width of the interval of a normal mean, in standard errors.
 
     Returns:
         Low and high ends, [2, columns]; NaN for a column with fewer than two texts.
@@ -670,11 +670,11 @@ def estimate_critical_value(values: np.ndarray, *, seed: int = 0, n_draws: int =
 
     Args:
         values: [texts, columns]; NaN for a text without a value.
-        seed: seed of the random generator.
+        seed: random seed.
         n_draws: number of draws.
 
     Returns:
-        Half of the width of a simultaneous interval, in standard errors.
+        Half the width of a simultaneous interval, in standard errors.
     """
     moments = compute_moments(values)
     is_varying = moments.low < moments.high

@@ -36,7 +36,7 @@ class Evidence:
     Attributes:
         texts: statistics of the texts at the site.
         words: wording for the type of prediction.
-        classes: texts of each predicted class, bool [texts], by name of the class.
+        classes: texts of each predicted class, bool [texts], by class name.
         greedy_share: for a language model, the share of all texts whose explained answer is also
             the greedily generated one. The other attributes are then restricted to these texts.
             None for other models.
@@ -51,7 +51,7 @@ class Evidence:
         """Get the values of a statistic.
 
         Args:
-            name: name of the statistic.
+            name: statistic name.
 
         Returns:
             float64 [texts]; NaN for undefined values, or if there is no such statistic.
@@ -62,7 +62,7 @@ class Evidence:
         """Estimate the mean of a statistic.
 
         Args:
-            name: name of the statistic.
+            name: statistic name.
 
         Returns:
             The mean; its n is 0 if no text has a value.
@@ -74,7 +74,7 @@ class Evidence:
 
         Args:
             name: name of a statistic.
-            subtracted_name: name of the statistic that is subtracted.
+            subtracted_name: statistic name that is subtracted.
 
         Returns:
             The mean difference.
@@ -110,7 +110,7 @@ class Evidence:
 
     @cached_property
     def explained_evidence(self) -> "Evidence":
-        """This evidence without the texts of default classes, which have nothing to explain."""
+        """This evidence without the default-class texts, which have nothing to explain."""
         if not self.default_classes:
             return self
         is_default = np.any([self.classes[name] for name in self.default_classes], axis=0)
@@ -132,7 +132,7 @@ class Evidence:
         """Select the texts of a predicted class.
 
         Args:
-            name: name of the class.
+            name: class name.
 
         Returns:
             Evidence with these texts.
@@ -146,11 +146,11 @@ def build_evidence(
     *,
     words: Wording = CLASS_WORDING,
 ) -> Evidence | None:
-    """Build the evidence about a model's attention from the rows of an audit.
+    """Build the evidence about a model's attention from the audit rows.
 
     Args:
-        rows: rows of an audit, or a data frame in long form.
-        label_names: names of the classes.
+        rows: audit rows, or a data frame in long form.
+        label_names: class names.
         words: wording for the type of prediction.
 
     Returns:

@@ -80,7 +80,7 @@ class Measure:
             texts: statistics at one site.
 
         Returns:
-            The numbers by id of the text; None if a statistic is missing.
+            The numbers by text id; None if a statistic is missing.
         """
         values = self.values(texts)
         return None if values is None else pd.Series(values, index=texts.index)
@@ -97,7 +97,7 @@ def make_statistic_measure(
 
     Args:
         description: description of the number.
-        name: name of the statistic.
+        name: statistic name.
         transform: function of the values, [texts] -> [texts].
         excludes_default_classes: whether texts with a default class are left out.
 

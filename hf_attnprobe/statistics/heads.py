@@ -107,11 +107,11 @@ def evaluate_heads(
     """Evaluate every head and group of heads for which effect or faithfulness was measured.
 
     Args:
-        rows: rows of an audit, or a data frame in long form.
+        rows: audit rows, or a data frame in long form.
         rules: rules of effect and faithfulness, by key.
-        parts: parts of faithfulness for this type of model.
-        explained_ids: ids of the texts from which faithfulness is computed, int [texts]; by
-            default all texts. In texts of a default class there is nothing that a head could
+        parts: faithfulness parts for this type of model.
+        explained_ids: text ids from which faithfulness is computed, int [texts]; by
+            default all texts. In default-class texts there is nothing that a head could
             point to.
 
     Returns:

@@ -112,7 +112,7 @@ def register_question(
     """Register a question, as a decorator of the function that measures its number.
 
     Args:
-        key: key of the question.
+        key: question key.
         name: one or two words with which the answer begins.
         question: the question.
         measure: description of the graded number.
@@ -299,7 +299,7 @@ def _register_part_question(
     """Register a question about a part of faithfulness.
 
     Args:
-        key: key of the question.
+        key: question key.
         part: the part.
         name: one or two words with which the answer begins.
         question: the question.
@@ -671,7 +671,7 @@ def subtract_from_one(estimate: Estimate) -> Estimate:
 UNITS_NOTE = (
     "The units are those of the passage, such as its sentences; everything else stays fixed. "
 )
-"""First sentence of the procedures for language models."""
+"""First sentence of the procedure descriptions for language models."""
 
 
 BASELINE_LABELS = {

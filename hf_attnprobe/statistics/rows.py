@@ -32,9 +32,9 @@ UNIT_STATISTICS = ("unit_loss", "unit_attention", "unit_knockout", "unit_matters
 Reports do not average them over texts.
 """
 COLUMN_FIELDS = ["test", "statistic", "layer", "head"]
-"""Names of the fields that identify a column."""
+"""Names of the fields that identify a column of values."""
 FIELD_DTYPES = {"test": "str", "statistic": "str", "layer": "int32", "head": "int32"}
-"""Data types of these fields in a data frame."""
+"""Data types of the fields that identify a column, in a data frame."""
 ROW_KEY = ("test", "statistic", "layer", "head", "example_id")
 """Fields that identify a row of the long form. The long form is sorted by them."""
 VALUES_PER_CHUNK = 2**20
@@ -49,7 +49,7 @@ class Rows:
     """The values of an audit by text and column.
 
     Attributes:
-        ids: ids of the texts, int64 [texts], ascending.
+        ids: text ids, int64 [texts], ascending.
         columns: test, statistic, layer and head of every column, sorted.
         read_column: reads the values of a column, [texts]; NaN for values that are undefined or
             were not measured.
@@ -159,7 +159,7 @@ class Rows:
         """Select the texts with the given ids.
 
         Args:
-            ids: ids of texts; ids without rows are ignored.
+            ids: text ids; ids without rows are ignored.
 
         Returns:
             Rows with all columns and these texts.
@@ -213,7 +213,7 @@ class Rows:
         """Convert one statistic of single heads to a data frame.
 
         Args:
-            statistic: name of the statistic.
+            statistic: statistic name.
 
         Returns:
             One row per text and one column per (layer, head), without empty rows and columns.
@@ -284,7 +284,7 @@ class Texts:
 
     Attributes:
         n: number of texts.
-        ids: returns the ids of the texts, int64 [texts], ascending.
+        ids: returns the text ids, int64 [texts], ascending.
         statistic_names: names of the statistics.
         read_statistic: reads the values of a statistic, [texts].
     """
@@ -299,7 +299,7 @@ class Texts:
         """Select the statistics of one site.
 
         Args:
-            rows: rows of an audit.
+            rows: audit rows.
             site: layer and head.
 
         Returns:
@@ -365,7 +365,7 @@ class Texts:
         """Get the values of a statistic.
 
         Args:
-            name: name of the statistic.
+            name: statistic name.
 
         Returns:
             float64 [texts]; NaN for undefined values, or if there is no such statistic.
@@ -378,7 +378,7 @@ class Texts:
         """Get the values of a statistic without NaN.
 
         Args:
-            name: name of the statistic.
+            name: statistic name.
 
         Returns:
             float64, with one entry for each text that has a value.
@@ -390,7 +390,7 @@ class Texts:
         """Convert to a data frame with one row per text and one column per statistic.
 
         Returns:
-            The data frame, indexed by the ids of the texts.
+            The data frame, indexed by the text ids.
         """
         columns = {name: self.get_values(name) for name in self.statistic_names}
         return pd.DataFrame(columns, index=self.index)
@@ -431,7 +431,7 @@ class Texts:
         """Align to the given texts, in their order.
 
         Args:
-            texts: ids of texts; statistics of ids that are missing here are NaN.
+            texts: text ids; statistics of ids that are missing here are NaN.
 
         Returns:
             These texts with all statistics.
@@ -452,7 +452,7 @@ class Texts:
         )
 
 
-# --- Rows of an audit that ended before all texts were measured ---------------------------------
+# --- Audit rows that ended before all texts were measured ---------------------------------
 # An audit takes the texts in a fixed random order. At each site, the rows of the first texts of this
 # order count, up to the first gap. So the texts that count are a random sample of all texts at any
 # moment, regardless of batches, interruptions and shares.
@@ -466,8 +466,8 @@ def select_gapless_rows(rows: Rows, order: Sequence[int]) -> Rows:
     """Select for every test and site the rows of the first texts of an order, up to a gap.
 
     Args:
-        rows: rows of an audit.
-        order: ids of all texts, from
+        rows: audit rows.
+        order: all text ids, from
             :func:`~hf_attnprobe.statistics.sampling.draw_random_order`.
 
     Returns:
@@ -507,9 +507,9 @@ def select_counted_rows(rows: Rows, facts: Mapping[str, Any] | None, ids: Iterab
     """Select the rows that count in a report; all rows unless the audit ended early.
 
     Args:
-        rows: rows of an audit.
+        rows: audit rows.
         facts: entry :data:`STOPPING_KEY` of the provenance; None for an audit without it.
-        ids: ids of all texts of the audit.
+        ids: all text ids of the audit.
 
     Returns:
         The rows that count.

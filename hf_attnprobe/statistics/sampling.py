@@ -25,7 +25,7 @@ def order_by_hash(ids: "Sequence[int] | np.ndarray", limit: int | None = None) -
     """Order ids by their SHA-256, which is a fixed pseudo-random order.
 
     Args:
-        ids: ids of texts.
+        ids: text ids.
         limit: length of the result; by default all ids.
 
     Returns:
@@ -49,7 +49,7 @@ def draw_sample(
     Args:
         rows: the rows to draw from.
         ids: id of each row.
-        limit: size of the sample; None for all rows.
+        limit: sample size; None for all rows.
 
     Returns:
         The sampled rows in their original order.
@@ -67,7 +67,7 @@ def draw_random_order(ids: Iterable[int], seed: int) -> list[int]:
     three are independent.
 
     Args:
-        ids: ids of texts; duplicates count once.
+        ids: text ids; duplicates count once.
         seed: seed of the order.
 
     Returns:
@@ -87,8 +87,8 @@ def list_share_indices(ids: Sequence[int], share: tuple[int, int]) -> list[int]:
     """List the texts that belong to a share of an audit, chosen by a hash of their ids.
 
     Args:
-        ids: ids of texts.
-        share: number of the share and total number of shares.
+        ids: text ids.
+        share: share number and total number of shares.
 
     Returns:
         Indices into ``ids``.

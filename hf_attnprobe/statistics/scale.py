@@ -43,7 +43,7 @@ from hf_attnprobe.statistics.rows import Texts
 
 
 MIN_PARTS = 2
-"""Smallest number of parts of which faithfulness is the mean."""
+"""Smallest number of measured parts from which faithfulness is computed."""
 NO_ESTIMATE = Estimate(float("nan"), None, 0)
 """Estimate of a number that was not measured."""
 MIN_SCALE_LENGTH = 1e-9
@@ -78,7 +78,7 @@ class Part:
         """Format the names of the statistics for a ranking.
 
         Args:
-            ranking: name of the ranking.
+            ranking: ranking name.
 
         Returns:
             One name per column.
@@ -294,7 +294,7 @@ def compute_faithfulness(
 
     Args:
         texts: statistics at one site.
-        ranking: name of a ranking, such as "attention" or "input_gradient".
+        ranking: ranking name, such as "attention" or "input_gradient".
         parts: parts for this type of model.
 
     Returns:
@@ -312,7 +312,7 @@ def estimate_part(texts: Texts, part: Part, ranking: str = "attention") -> Estim
     Args:
         texts: statistics at one site.
         part: the part.
-        ranking: name of a ranking.
+        ranking: ranking name.
 
     Returns:
         The estimate; its n is 0 if the part was not measured or has no scale.
@@ -332,7 +332,7 @@ def compute_contributions(
 
     Args:
         texts: statistics at one site.
-        ranking: name of a ranking.
+        ranking: ranking name.
         parts: parts for this type of model.
         min_parts: smallest number of measured parts.
 
@@ -411,9 +411,10 @@ def _build_mean_position(
 # --- Default classes ----------------------------------------------------------------------------
 
 MAX_DEFAULT_LOSS = 0.1
-"""Largest loss of probability, at the standard temperature, in texts of a default class.
+"""Loss of probability below which even the most important token of a text does not matter.
 
-If even the most important token of a text certainly costs less, there is nothing to highlight.
+It is measured at the standard temperature. If the mean over the texts of a class is certainly lower,
+these texts have nothing to highlight.
 """
 LARGEST_LOSS_STATISTIC = "largest_loss"
 """Statistic with the loss of probability without the most important token of a text."""
@@ -426,13 +427,13 @@ def find_default_classes(
 ) -> list[str]:
     """Find the classes that are predicted unless something in a text points to another class.
 
-    In the texts of a default class no token is important, and faithfulness is certainly below that
+    In the default-class texts no token is important, and faithfulness is certainly below that
     of the other texts (or undefined, because nothing is important).
 
     Args:
         texts: statistics at one site.
-        classes: texts of each predicted class, bool [texts], by name of the class.
-        parts: parts of faithfulness for this type of model.
+        classes: texts of each predicted class, bool [texts], by class name.
+        parts: faithfulness parts for this type of model.
 
     Returns:
         Names of the default classes; empty if all classes would be.

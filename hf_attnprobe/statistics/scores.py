@@ -41,11 +41,11 @@ class Score(Estimate):
         value: the score, in [0, 1].
         ci95: 95% interval by percentiles over resamples of the texts.
         n: number of texts.
-        model: name of the model.
+        model: model name.
         metric: ``f1``, ``accuracy`` or ``roc_auc``.
         lost: score of the reference model minus the score of this model, paired by text; positive
             if this model is worse.
-        reference: name of the reference model.
+        reference: reference model's name.
     """
 
     ci95: tuple[float, float] = field()
@@ -61,8 +61,8 @@ def find_score(scores: Sequence[Score], model: str, metric: str = "f1") -> Score
 
     Args:
         scores: the scores to search.
-        model: name of the model.
-        metric: name of the metric.
+        model: model name.
+        metric: metric name.
 
     Returns:
         The score; None if there is none.
@@ -86,8 +86,8 @@ def compare_scores(
     Args:
         labels: true classes, [texts].
         probs: predicted probabilities by model, [texts, classes].
-        reference: name of the reference model in ``probs``.
-        seed: seed of the bootstrap.
+        reference: reference model's name in ``probs``.
+        seed: bootstrap seed.
         n_resamples: number of resamples.
 
     Returns:
@@ -499,7 +499,7 @@ def measure_number_quality(predictions: Texts, *, seed: int = 0) -> NumberQualit
     Args:
         predictions: statistics ``value`` and ``labelled_value``, which is NaN for a text without
             a label.
-        seed: seed of the bootstrap.
+        seed: bootstrap seed.
 
     Returns:
         The quality; None if no text has a label.

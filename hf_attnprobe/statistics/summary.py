@@ -103,9 +103,9 @@ def summarize(
     :mod:`~hf_attnprobe.statistics.estimates`.
 
     Args:
-        rows: rows of an audit, or a data frame in long form.
-        label_names: names of the model's classes.
-        readings: readings of the tests, which determine the order of the result.
+        rows: audit rows, or a data frame in long form.
+        label_names: class names.
+        readings: test readings, which determine the order of the result.
 
     Returns:
         The statistics.
@@ -130,7 +130,7 @@ def sort_columns(columns: Iterable[Column], readings: Readings) -> list[Column]:
 
     Args:
         columns: the columns.
-        readings: readings of the tests.
+        readings: test readings.
 
     Returns:
         The sorted columns; those without a reading come last.
@@ -151,12 +151,12 @@ def group_texts(rows: Rows, texts: pd.Index, label_names: Sequence[str]) -> dict
     """Group texts by predicted class, next to the group of all texts.
 
     Args:
-        rows: rows of an audit with the predictions.
-        texts: ids of the texts.
-        label_names: names of the model's classes.
+        rows: audit rows with the predictions.
+        texts: text ids.
+        label_names: class names.
 
     Returns:
-        Members of each group, bool [texts], by name of the group.
+        Members of each group, bool [texts], by group name.
     """
     all_texts = {ALL_TEXTS_GROUP: np.ones(len(texts), dtype=bool)} if len(texts) else {}
     return all_texts | group_by_class(select_predictions(rows).align_to(texts), label_names)
@@ -167,7 +167,7 @@ def group_by_class(predictions: Texts, label_names: Sequence[str]) -> dict[str, 
 
     Args:
         predictions: statistics with ``predicted_class``.
-        label_names: names of the model's classes.
+        label_names: class names.
 
     Returns:
         Members of each class that is predicted at least once, bool [texts], by class name.
@@ -181,7 +181,7 @@ def make_group_names(label_names: Sequence[str]) -> list[str]:
     """Make unique names for the groups of texts by predicted class.
 
     Args:
-        label_names: names of the classes, which need not be unique.
+        label_names: class names, which need not be unique.
 
     Returns:
         Unique names that differ from the name of the group of all texts.
@@ -206,8 +206,8 @@ def _summarize_columns(
     Args:
         values: [texts, columns].
         columns: the columns.
-        group: name of the group.
-        readings: readings of the tests.
+        group: group name.
+        readings: test readings.
 
     Returns:
         One statistic per column.
@@ -238,7 +238,7 @@ def parse_key(statistic: str) -> float | str | None:
         statistic: name of a statistic, with or without a key.
 
     Returns:
-        A number, the name of a ranking, or None without a key.
+        A number, the ranking name, or None without a key.
     """
     _, separator, key = statistic.partition("@")
     if not separator:
@@ -272,7 +272,7 @@ def describe_statistic(
 
     Args:
         statistic: the statistic.
-        readings: readings of the tests, which contain the sentence templates.
+        readings: test readings, which contain the sentence templates.
         words: wording for the type of prediction.
 
     Returns:
@@ -295,8 +295,8 @@ def find_statistic(
 
     Args:
         statistics: the statistics to search.
-        name: name of the statistic, with its key if it has one.
-        group: name of the group of texts.
+        name: statistic name, with its key if it has one.
+        group: group name of texts.
         layer: layer of the site.
         head: head of the site.
 
@@ -322,7 +322,7 @@ def find_model_site(rows: Rows | pd.DataFrame) -> tuple[int, int] | None:
     """Find the site that represents the attention of the whole model.
 
     Args:
-        rows: rows of an audit, or a data frame in long form.
+        rows: audit rows, or a data frame in long form.
 
     Returns:
         Layer and head: all heads together if they were tested, otherwise the only tested head.
@@ -341,7 +341,7 @@ def select_predictions(rows: Rows | pd.DataFrame) -> Texts:
     """Select the statistics that describe the predictions.
 
     Args:
-        rows: rows of an audit, or a data frame in long form.
+        rows: audit rows, or a data frame in long form.
 
     Returns:
         Statistics such as ``predicted_class``, ``probability`` and ``label``.
@@ -368,7 +368,7 @@ def select_site_texts(rows: Rows | pd.DataFrame, site: tuple[int, int]) -> Texts
     """Select the statistics that tests measured at one site.
 
     Args:
-        rows: rows of an audit, or a data frame in long form.
+        rows: audit rows, or a data frame in long form.
         site: layer and head.
 
     Returns:
@@ -384,7 +384,7 @@ def select_site_texts(rows: Rows | pd.DataFrame, site: tuple[int, int]) -> Texts
 ATTENTION_BINS = (0.0, 0.25, 0.5, 0.75, 1.0)
 """Edges of the bins of the largest weight of a text, as in Jain & Wallace 2019, Figure 6."""
 N_GAP_BINS = 10
-"""Number of equal bins of the difference between two weights."""
+"""Number of equally wide bins for the difference between two attention weights."""
 ROUNDING_TOLERANCE = 1e-9
 """Largest difference of two outputs that can be caused by rounding."""
 

@@ -197,7 +197,7 @@ class Finding:
     """The answer to one question.
 
     Attributes:
-        rule: key of the rule.
+        rule: rule key.
         answer: yes, partly, no or cannot say.
         sentence: the answer in words, with the number, its interval and the yardsticks.
         value: the graded number.
@@ -323,7 +323,7 @@ def grade_measurement(
     """Grade the measurement of a question and make the finding.
 
     Args:
-        key: key of the rule.
+        key: rule key.
         rule: the rule, possibly with user-defined thresholds.
         measurement: the measured number.
         min_texts: smallest number of texts for an answer.
@@ -364,7 +364,7 @@ def make_finding(
     """Make a finding whose sentence begins with its answer.
 
     Args:
-        key: key of the rule.
+        key: rule key.
         rule: the rule, possibly with user-defined thresholds.
         answer: the answer.
         explanation: description of the result in sentences.
@@ -404,7 +404,7 @@ class QuestionSet:
 
     Attributes:
         questions: questions by key.
-        gate: key of the rule that must be answered yes.
+        gate: rule key that must be answered yes.
         closed_texts: description of the situation if the gate is not answered yes, and the reason
             why there is no verdict then.
         min_texts: smallest number of texts for an answer.
@@ -416,7 +416,7 @@ class QuestionSet:
     min_texts: int = MIN_TEXTS
 
     def list_keys(self, role: str) -> list[str]:
-        """List the keys of the questions with a role.
+        """List the question keys with a role.
 
         Args:
             role: a role, see :class:`~hf_attnprobe.statistics.questions.Question`.
@@ -464,7 +464,7 @@ def choose_question_set(rules: Iterable[str]) -> QuestionSet:
     """Choose the set of questions to which findings belong.
 
     Args:
-        rules: keys of the rules of all findings.
+        rules: rule keys of all findings.
 
     Returns:
         The questions about language models if one of the rules is only about these; otherwise
@@ -549,7 +549,7 @@ class Conclusion:
         score: finding about faithfulness; None if it was not measured.
         question_set: questions for this type of model.
         gate: finding about whether there is anything to explain; None if it was not measured.
-        missing: keys of the questions that were not measured, but are needed for a verdict.
+        missing: question keys that were not measured, but are needed for a verdict.
     """
 
     answer: Answer
