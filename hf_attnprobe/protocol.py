@@ -64,8 +64,8 @@ class Site(NamedTuple):
     of the model, and `Site(HEAD_SET, 0)` is the first of the model's `head_sets`.
 
     Attributes:
-        layer: Index of the layer, or `ALL` or `HEAD_SET`.
-        head: Index of the head within the layer, or `ALL`; for `HEAD_SET` the index of the set.
+        layer: Layer index, or `ALL` or `HEAD_SET`.
+        head: Head index within the layer, or `ALL`; for `HEAD_SET` the index of the set.
         query: Index of a single query row. With None, edits change every row, and readings use
             the row that the prediction is computed from.
     """
@@ -116,12 +116,12 @@ class Batch:
 
 
 @dataclass(frozen=True, eq=False)
-class Reference:
+class ReferenceOutputs:
     """Head outputs of a fixed sample of texts, for mean and resample ablation.
 
     Attributes:
         example_ids: Ids of the sampled texts.
-        lengths: Number of real (not padding) queries of each text, int `[texts]`.
+        lengths: Number of real (not padding) queries per text, int `[texts]`.
         outputs: One tensor `[texts, heads, queries, width]` per layer. The real queries of a text
             come first, in their order, followed by zeros.
     """
@@ -204,7 +204,7 @@ class AttentionModel(Protocol):
         Args:
             inputs: Tokenizer output, such as `input_ids` and `attention_mask`, each
                 `[batch, keys]`.
-            example_ids: Id of each text in the data set.
+            example_ids: Data set id for each text.
             labels: Class indices, int `[batch]`.
 
         Returns:
@@ -235,7 +235,7 @@ class AttentionModel(Protocol):
 
         Args:
             observation: The observed batch.
-            layer: Index of the layer.
+            layer: Layer index.
 
         Returns:
             Bool `[batch, queries, keys]`.
@@ -362,7 +362,7 @@ class EditableInputs(Protocol):
     """Capability: forward passes on texts without some of their units."""
 
     def compute_leave_one_out(self, observation: "Observation") -> Tensor:
-        """Compute the probabilities of each text without each one of its units.
+        """Compute each text's probabilities without each one of its units.
 
         Args:
             observation: The observed batch.
@@ -378,7 +378,7 @@ class EditableInputs(Protocol):
         *,
         operator: str = "deletion",
     ) -> Tensor:
-        """Compute the probabilities of each text without the erased units.
+        """Compute each text's probabilities without the erased units.
 
         Special tokens are never erased.
 
@@ -468,7 +468,7 @@ class HeadOutputs(Protocol):
         reference: Head outputs to replace a head's output by, or None before `set_reference`.
     """
 
-    reference: Reference | None
+    reference: ReferenceOutputs | None
 
     def set_reference(self, *batches: Batch) -> None:
         """Store the head outputs of a sample of texts as `reference`; called once per audit.
@@ -549,7 +549,7 @@ class Stack(Protocol):
         """List the layers from the input up to a layer.
 
         Args:
-            layer: Index of the layer.
+            layer: Layer index.
 
         Returns:
             Ascending layer indices, which end with `layer`.
@@ -567,7 +567,7 @@ class BlockOutputs(Protocol):
 
         Args:
             observation: The observed batch.
-            layer: Index of the layer.
+            layer: Layer index.
             factors: Factors of the keys, `[copies, batch, 1, 1, keys]`.
 
         Returns:
@@ -590,7 +590,7 @@ class LayerReader(Protocol[S]):
         """Read one layer.
 
         Args:
-            layer: Index of the layer.
+            layer: Layer index.
             weights: Attention weights `[heads, rows, tokens]`. Each row sums to 1, or to less
                 if the layer has an explicit attention sink.
             values: Value vectors that the weights average, `[heads, tokens, width]`.
@@ -693,7 +693,7 @@ class AnswersFromPassage(Protocol):
 
         Args:
             observation: The observed prompt.
-            read_layer: Function of a layer's weights and values.
+            read_layer: Function from a layer's weights and values to a result.
 
         Returns:
             The result of `read_layer` for each layer.
@@ -729,11 +729,11 @@ class Decisions(Protocol):
 
 
 class AttentionModelBase(AttentionModel):
-    """Base class of adapters, with defaults for everything beyond `AttentionModel`.
+    """Base class for adapters, with defaults for everything beyond `AttentionModel`.
 
     Attributes:
         model: The module that is run.
-        label_names: Names of the classes, in the order of the probabilities.
+        label_names: Class names, in the same order as the probabilities.
         unit: Name of the unit that attention weights belong to: "token", "word" or "sentence".
         n_embeddings: Number of token ids that the model embeds, or None if it reads no ids.
         separator_ids: Ids of tokens that are not content, in addition to the special tokens.
@@ -756,7 +756,7 @@ class AttentionModelBase(AttentionModel):
     separator_ids: frozenset[int] = frozenset()
     segment: str | None = None
     mask_id: int | None = None
-    reference: Reference | None = None
+    reference: ReferenceOutputs | None = None
     donors: Donors | None = None
     head_sets: Sequence[Sequence[Site]] = ()
     shared_heads: Sequence[Sequence[Site]] = ()
@@ -908,7 +908,7 @@ class AttentionModelBase(AttentionModel):
 
         Args:
             observation: The observed batch.
-            layer: Index of the layer.
+            layer: Layer index.
             units: Selected units, bool `[..., batch, keys]`.
 
         Returns:
@@ -1125,7 +1125,7 @@ class Observation:
         no other row has a gradient. If the model has no gradients, all real rows are returned.
 
         Args:
-            layer: Index of the layer.
+            layer: Layer index.
 
         Returns:
             Bool `[batch, queries]`.
@@ -1231,7 +1231,7 @@ class Observation:
         """Draw random permutations of the visible keys of each query, equal for all heads.
 
         Args:
-            layer: Index of the layer.
+            layer: Layer index.
             n_copies: Number of permutations per query.
             seed: Seed of the random draws.
 

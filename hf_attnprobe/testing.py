@@ -1,7 +1,7 @@
 """Checks that an adapter implements the protocol correctly, for authors of adapters.
 
-Call `check_adapter` in a test of your adapter, with a few texts of different lengths. It plays the same role
-as `check_estimator` of scikit-learn.
+Call `check_adapter` in a test of your adapter, with a few texts of different lengths. It plays the
+same role as `check_estimator` of scikit-learn.
 """
 
 from collections.abc import Iterator
@@ -39,17 +39,18 @@ def check_adapter(adapter: AttentionModelBase, batch: Batch) -> None:
 
     - All tensors have the documented shapes.
     - Attention sums to 1 over the visible keys of a query and is exactly 0 at other keys.
-    - Two forward passes give the same result, and a text gives the same result alone and in a batch.
+    - Two forward passes give the same result, and a text gives the same result alone and in a
+      batch.
     - Unchanged attention gives the same probabilities.
     - An edit of any layer changes the output, but only of its own text and copy.
 
-    Gradients are compared with finite differences, and leave-one-out with shorter texts. Linear read-outs
-    and head outputs are compared with edits of the attention.
+    Gradients are compared with finite differences, and leave-one-out with shorter texts. Linear
+    read-outs and head outputs are compared with edits of the attention.
 
     Args:
         adapter: The adapter that `hf_attnprobe.wrap` would return.
-        batch: Two or more texts of different lengths, from `adapter.prepare`. Use a model in float64 to
-            detect small errors as well.
+        batch: Two or more texts of different lengths, from `adapter.prepare`. Use a model in
+            float64 to detect small errors as well.
 
     Raises:
         AttnProbeError: If a check fails. The message names the check and the layer.

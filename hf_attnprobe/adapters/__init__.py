@@ -93,7 +93,7 @@ def wrap(
         model: A Transformers model with a classification head or a language-modelling head, a
             model with a registered adapter, or an adapter, which is returned unchanged. A peft
             model is unwrapped.
-        dtype: Data type of all computations. None means float64 for attention classifiers, and
+        dtype: Data type for all computations. None means float64 for attention classifiers, and
             the type of the loaded weights for other models.
         mask_id: Id of the token that replaces erased tokens.
         **options: Further arguments of the adapter, see `TransformerAdapter`. Attention

@@ -35,8 +35,8 @@ def sum_over_pieces(values: Tensor, units: Tensor) -> Tensor:
     """Sum the values of all pieces of a unit at the first piece.
 
     Args:
-        values: Value of each token, `[batch, keys]`.
-        units: Position of the first piece of each token's unit, int `[batch, keys]`.
+        values: Value per token, `[batch, keys]`.
+        units: Position where each token's unit starts, int `[batch, keys]`.
 
     Returns:
         Sums `[batch, keys]`, 0 at all pieces but the first.
@@ -59,10 +59,10 @@ def iterate_shortened_texts(
     Texts without any remaining token are skipped.
 
     Args:
-        inputs: Model inputs of the whole texts. Those of shape `[batch, keys]` are shortened.
-        example: Index of the whole text that each shortened text is made from, int `[rows]`.
+        inputs: Model inputs for the whole texts. Those of shape `[batch, keys]` are shortened.
+        example: Whole-text index for each shortened text, int `[rows]`.
         kept: Tokens that remain in each shortened text, bool `[rows, keys]`.
-        pad_id: Id of the padding token.
+        pad_id: Padding token id.
         tokens_per_pass: Largest number of tokens in a batch, including padding.
         pads_left: Whether to pad on the left.
         ids: Token ids that replace those of the whole texts, int `[rows, keys]`.
@@ -131,9 +131,9 @@ class ErasureSettings:
     """Properties of a model and its tokenizer that erasing tokens depends on.
 
     Attributes:
-        pad_id: Id of the padding token.
-        tokens_per_pass: Largest number of tokens in a forward pass, including padding.
-        mask_id: Id of the mask token, or None if there is none.
+        pad_id: Padding token id.
+        tokens_per_pass: Token limit for a forward pass, including padding.
+        mask_id: Mask token id, or None if there is none.
         pads_left: Whether texts are padded on the left.
     """
 
@@ -168,7 +168,7 @@ def compute_erased_probs(
     units: Tensor | None = None,
     operator: str = "deletion",
 ) -> Tensor:
-    """Compute the probabilities of texts without the erased units.
+    """Compute probabilities for texts without the erased units.
 
     Special tokens always stay. Equal sets of units are run only once per observation.
 
@@ -179,7 +179,7 @@ def compute_erased_probs(
         settings: Properties of the model and its tokenizer.
         empty: Probabilities for a text without any remaining token, `[batch, classes]`.
         inputs: Model inputs to shorten, or None for those of the batch.
-        units: Position of the first token of each token's unit, int `[batch, keys]`. With None,
+        units: Position where each token's unit starts, int `[batch, keys]`. With None,
             each token is a unit.
         operator: "deletion", or "mask" to replace tokens by the mask token.
 
@@ -250,11 +250,11 @@ def _edit_inputs(
     A text without erased tokens keeps no token at all, so that the model is not run on it.
 
     Args:
-        inputs: Model inputs of the whole texts.
-        example: Index of the whole text of each row, int `[rows]`.
+        inputs: Model inputs for the whole texts.
+        example: Whole-text index for each row, int `[rows]`.
         erased_tokens: Tokens to erase, bool `[rows, keys]`.
         operator: One of `ERASURE_OPERATORS`.
-        mask_id: Id of the mask token.
+        mask_id: Mask token id.
     """
     inputs = {name: value for name, value in inputs.items() if name != "units"}
     is_token = inputs["attention_mask"].bool()[example]
@@ -271,8 +271,8 @@ def check_erasure_operator(operator: str, mask_id: int | None) -> None:
     """Raise AttnProbeError if the operator is unknown or if there is no mask token.
 
     Args:
-        operator: Name of the operator, to be checked against `ERASURE_OPERATORS`.
-        mask_id: Id of the mask token, which the operator "mask" needs.
+        operator: Operator name, to be checked against `ERASURE_OPERATORS`.
+        mask_id: Mask token id, which the operator "mask" needs.
     """
     if operator not in ERASURE_OPERATORS:
         raise AttnProbeError(

@@ -58,7 +58,7 @@ class PretrainedModelInfo:
 
     Attributes:
         user_model: The model as the user passed it, which may be a peft wrapper.
-        label_names: Names of the classes, in the order of the probabilities.
+        label_names: Class names, in the same order as the probabilities.
         n_embeddings: Number of token ids that the model embeds, or None for image models.
         separator_ids: Id of the token between the sentences of a hierarchical classifier. It is
             not content.
@@ -201,7 +201,7 @@ def reset_dynamic_positions(model: nn.Module) -> None:
 
 @contextlib.contextmanager
 def use_eval_mode(model: nn.Module) -> Iterator[None]:
-    """Put a model in eval mode, with attention kernels for any length, and restore it afterwards."""
+    """Put a model in eval mode inside the context, with attention kernels for any length."""
     training_modules = [module for module in model.modules() if module.training]
     model.eval()
     try:
@@ -256,7 +256,7 @@ def get_class_names(config: PreTrainedConfig) -> list[str]:
     """Return the names of a model's classes or labels, in the order of their indices.
 
     Args:
-        config: Configuration of the model.
+        config: Model configuration.
 
     Raises:
         AttnProbeError: If a key of `id2label` is not a number.

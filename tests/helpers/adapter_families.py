@@ -1,6 +1,7 @@
-"""Tiny random models of every family, with weights large enough that attention is far from uniform.
+"""Tiny random models of many architectures.
 
-None has a kink (ReLU), so that finite differences converge.
+Their weights are large enough that attention is far from uniform. No model has a ReLU, so that
+finite differences converge.
 """
 
 import functools
@@ -48,25 +49,28 @@ MODEL_TYPES = {"deberta_v2": "deberta-v2"}
 LAYER_COUNT_FIELDS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 TEXT_FAMILIES = [name for name in FAMILIES if name != "vit"]
 FEW = ("bert", "gpt2", "deberta_v2", "modernbert", "llama", "xlnet", "t5", "vit")
-"""Of every form of attention one: tables, one way, by distance, windows, groups, two streams, two stacks, images."""
+"""One family for every form of attention: positions in a table, causal, relative positions,
+windows, grouped queries, two streams, two stacks, images."""
 SOME, SOME_TEXT = tiny_models.daily(FAMILIES, FEW), tiny_models.daily(TEXT_FAMILIES, FEW)
 
 TEXTS = ([3, 11, 12, 13, 14, 15, 16, 17, 2], [3, 21, 22, 23, 2], [3, 31, 32, 33, 34, 35, 2])
-"""Special tokens at both ends; 2 ends a text where a model asks for that."""
+"""Token ids of three texts, with special tokens at both ends; 2 is the end token."""
 WORDS = ([-1, 0, 1, 1, 2, 3, 3, 3, -1], [-1, 0, 0, 1, -1], [-1, 0, 1, 2, 3, 4, -1])
 
 
 def make(family, *, head=None, num_labels=3, attn_implementation=None, **options):
-    """A model in eval mode, for what its head predicts, and in the implementation that Transformers chooses for it."""
+    """Create a tiny model in eval mode."""
     name, fields = FAMILIES[family]
     small = tiny_config(MODEL_TYPES.get(family, family)).to_dict()
-    deep = {field: 3 for field in LAYER_COUNT_FIELDS if field in small and family not in ("t5", "bart")}
-    given = deep | fields | {"num_labels": num_labels} | options
-    config = tiny_config(MODEL_TYPES.get(family, family), **given)
+    layer_counts = {
+        field: 3 for field in LAYER_COUNT_FIELDS if field in small and family not in ("t5", "bart")
+    }
+    options = layer_counts | fields | {"num_labels": num_labels} | options
+    config = tiny_config(MODEL_TYPES.get(family, family), **options)
     torch.manual_seed(0)
-    usual = "ForImageClassification" if family == "vit" else "ForSequenceClassification"
-    kind = getattr(transformers, name + (head or usual))
-    model = kind._from_config(config, attn_implementation=attn_implementation).eval()
+    default_head = "ForImageClassification" if family == "vit" else "ForSequenceClassification"
+    model_class = getattr(transformers, name + (head or default_head))
+    model = model_class._from_config(config, attn_implementation=attn_implementation).eval()
     with torch.no_grad():
         for weight in model.parameters():
             if weight.dim() > 1:
@@ -76,12 +80,12 @@ def make(family, *, head=None, num_labels=3, attn_implementation=None, **options
 
 @functools.cache
 def get_shared_model(family: str):
-    """The same, made once; do not change it."""
+    """Return a cached model, which must not be changed."""
     return make(family)
 
 
 def encode(model, texts=TEXTS, words=None) -> dict[str, torch.Tensor]:
-    """Padded as the model asks, with the masks that a tokenizer gives; for images as many random ones as texts."""
+    """Encode texts as a tokenizer does; for image models, create random images."""
     if model.main_input_name == "pixel_values":
         pixels = torch.randn(len(TEXTS), 3, 8, 8, generator=torch.Generator().manual_seed(0))
         return {"pixel_values": pixels[: len(texts)]}
@@ -103,18 +107,19 @@ def encode(model, texts=TEXTS, words=None) -> dict[str, torch.Tensor]:
 
 
 def prepare(adapter, texts=TEXTS, words=None):
+    """Prepare a batch of texts."""
     return adapter.prepare(encode(adapter.model, texts, words), tuple(range(len(texts))))
 
 
 def observe_texts(model, texts=TEXTS, words=None, **options):
-    """An adapter of a Transformer and what it sees of the texts."""
+    """Return the adapter of a Transformer and its observation of the texts."""
     adapter = TransformerAdapter(model, **options)
     return adapter, adapter.observe(prepare(adapter, texts, words))
 
 
 def transposed(module, query, key, value, mask, scaling=None, dropout=0.0, **kwargs):
-    """Eager attention of BERT whose matrices stand the other way round: the same numbers by other operations."""
+    """Compute eager attention with transposed matrices: the same numbers by other operations."""
     scores = query @ key.transpose(2, 3) * scaling + (0 if mask is None else mask)
     weights = scores.softmax(-1)
-    read = value.transpose(2, 3) @ weights.transpose(2, 3)
-    return read.permute(0, 3, 1, 2).contiguous(), weights
+    output = value.transpose(2, 3) @ weights.transpose(2, 3)
+    return output.permute(0, 3, 1, 2).contiguous(), weights

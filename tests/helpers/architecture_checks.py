@@ -1,4 +1,4 @@
-"""What one classifier of Transformers must pass, whatever its family: native outputs, edits, replays, an audit."""
+"""Checks of a Transformers class after its family: native outputs, edits, replays and an audit."""
 
 import inspect
 import re
@@ -26,7 +26,7 @@ from tests.helpers.transformer_families import BEGIN, END, MASK, N_WORDS, PAD, U
 
 WORKS, REFUSED, ABSENT, WRONG = "works", "refused", "not buildable here", "wrong"
 TOLERANCE = 5e-5
-"""Of probabilities and attention in float32."""
+"""Largest allowed difference of probabilities and attention in float32."""
 
 LENGTHS = (7, 3, 5, 4)
 TEXTS = [
@@ -37,15 +37,15 @@ LABELS = [0, 1, 2, 1]
 
 
 class Outcome(NamedTuple):
-    """What became of one class.
+    """Result of the checks of one class.
 
     Attributes:
-        name: of the class.
-        result: works, refused, not buildable here or wrong.
-        reason: the reason, where it does not work.
-        layers: such as "2 × 4 heads".
-        compared: whether its attention was held against ``output_attentions``.
-        left_out: tests that the default audit left out.
+        name: Name of the class.
+        result: One of `WORKS`, `REFUSED`, `ABSENT` and `WRONG`.
+        reason: Reason if the class does not work.
+        layers: Number of layers and heads, such as "2 × 4".
+        compared: How its attention was compared with `output_attentions`.
+        left_out: Tests that the default audit left out.
     """
 
     name: str
@@ -57,11 +57,11 @@ class Outcome(NamedTuple):
 
 
 class CheckFailedError(AssertionError):
-    """A number that is not what it should be."""
+    """A computed number differs from its expected value."""
 
 
 def tiny_tokenizer() -> PreTrainedTokenizerFast:
-    """Words w5 to w59 between a begin and an end."""
+    """Create a tokenizer of the words w5 to w59, with a begin and an end token."""
     special = ("[PAD]", "[BEGIN]", "[END]", "[UNK]", "[MASK]")
     words = {name: k for k, name in enumerate(special)}
     words |= {f"w{k}": k for k in range(len(special), N_WORDS)}
@@ -84,34 +84,34 @@ assert (PAD, UNKNOWN, MASK) == (0, 3, 4)
 
 
 def examine_class(class_name: str, model_type: str) -> Outcome:
-    """Builds a tiny model of a class, and puts it through everything."""
-    with _quiet():
+    """Build a tiny model of a class and run all checks."""
+    with _suppress_warnings():
         try:
             model = tiny_model(class_name, model_type)
         except ImportError as error:
-            return Outcome(class_name, ABSENT, _needed(error))
+            return Outcome(class_name, ABSENT, _get_missing_library(error))
         try:
             adapter = wrap(model)
         except AttnProbeError as error:
-            return Outcome(class_name, REFUSED, _one_line(error))
+            return Outcome(class_name, REFUSED, _get_message(error))
         assert isinstance(adapter, TransformerAdapter)
         try:
-            return _examined(class_name, model_type, model, adapter)
+            return _run_checks(class_name, model_type, model, adapter)
         except AttnProbeError as error:
-            return Outcome(class_name, REFUSED, _one_line(error))
+            return Outcome(class_name, REFUSED, _get_message(error))
 
 
-def _examined(class_name: str, model_type: str, model: PreTrainedModel, adapter: Any) -> Outcome:
-    """The audit first: what it refuses need not be examined."""
+def _run_checks(class_name: str, model_type: str, model: PreTrainedModel, adapter: Any) -> Outcome:
+    """Run an audit, and then the checks if the audit does not refuse the model."""
     report = audit(
         model,
-        _rows(model),
+        _create_rows(model),
         ["default", Permutation(n_permutations=2)],
         tokenizer=None if _is_image(model) else tiny_tokenizer(),
         options=AuditOptions(shown_texts=2, prune=False),
         progress=False,
     )
-    batch = _batch(adapter, range(len(TEXTS)))
+    batch = _prepare_batch(adapter, range(len(TEXTS)))
     observation = adapter.observe(batch)
     _check_probabilities(model, observation)
     _check_edits(adapter, observation)
@@ -125,28 +125,32 @@ def _examined(class_name: str, model_type: str, model: PreTrainedModel, adapter:
     return Outcome(class_name, WORKS, "", layers, compared, left_out)
 
 
-def _rows(model: PreTrainedModel) -> dict[str, list[Any]]:
+def _create_rows(model: PreTrainedModel) -> dict[str, list[Any]]:
+    """Create the data set of the audit."""
     if not _is_image(model):
         return {"text": TEXTS, "label": LABELS}
-    return {"pixel_values": _pixels(model).tolist(), "label": LABELS}
+    return {"pixel_values": _create_pixels(model).tolist(), "label": LABELS}
 
 
 def _is_image(model: PreTrainedModel) -> bool:
+    """Check whether a model reads images."""
     return model.main_input_name == "pixel_values"
 
 
-def _pixels(model: PreTrainedModel) -> torch.Tensor:
+def _create_pixels(model: PreTrainedModel) -> torch.Tensor:
+    """Create random images."""
     size = getattr(model.config, "image_size", None) or model.config.vision_config.image_size
     height, width = (size, size) if isinstance(size, int) else size
     shape = (len(TEXTS), 3, height, width)
     return torch.randn(shape, generator=torch.Generator().manual_seed(0))
 
 
-def _inputs(model: PreTrainedModel, rows: Any, left: bool) -> dict[str, torch.Tensor]:
+def _create_inputs(model: PreTrainedModel, rows: Any, pads_left: bool) -> dict[str, torch.Tensor]:
+    """Create the inputs of some texts or images."""
     if _is_image(model):
-        return {"pixel_values": _pixels(model)[list(rows)].to(model.dtype)}
+        return {"pixel_values": _create_pixels(model)[list(rows)].to(model.dtype)}
     tokenizer = tiny_tokenizer()
-    tokenizer.padding_side = "left" if left else "right"
+    tokenizer.padding_side = "left" if pads_left else "right"
     encoded = tokenizer(
         [TEXTS[row] for row in rows],
         padding=True,
@@ -156,151 +160,157 @@ def _inputs(model: PreTrainedModel, rows: Any, left: bool) -> dict[str, torch.Te
     return dict(encoded)
 
 
-def _batch(adapter: Any, rows: Any) -> Batch:
-    inputs = _inputs(adapter.model, rows, adapter.pads_left)
+def _prepare_batch(adapter: Any, rows: Any) -> Batch:
+    """Prepare a batch of some texts or images."""
+    inputs = _create_inputs(adapter.model, rows, adapter.pads_left)
     return adapter.prepare(inputs, tuple(rows))
 
 
 @torch.no_grad()
 def _check_probabilities(model: PreTrainedModel, observation: Observation) -> None:
-    """The probabilities are those of a plain call of the model."""
-    known = inspect.signature(model.forward).parameters
-    inputs = _inputs(model, range(len(TEXTS)), observation.model.pads_left)
-    result = model(**{name: value for name, value in inputs.items() if name in known})
+    """Check that the probabilities are those of a plain call of the model."""
+    parameters = inspect.signature(model.forward).parameters
+    inputs = _create_inputs(model, range(len(TEXTS)), observation.model.pads_left)
+    result = model(**{name: value for name, value in inputs.items() if name in parameters})
     expected = result.logits.softmax(-1).to(observation.probs.dtype)
-    _close("probabilities", observation.probs, expected)
+    _check_close("probabilities", observation.probs, expected)
 
 
 @torch.no_grad()
 def _check_edits(adapter: Any, observation: Observation) -> None:
-    """The identity edit, an edit that arrives, and replays as whole passes."""
+    """Check unchanged attention, that edits change the output, and replays against full passes."""
     generator = torch.Generator().manual_seed(0)
     for layer, attention in enumerate(observation.attention):
         name = adapter.layer_names[layer]
-        same = adapter.replay(observation, {layer: attention[None]})[0]
-        _close(f"the identity edit of {name}", same, observation.probs)
+        unchanged = adapter.replay(observation, {layer: attention[None]})[0]
+        _check_close(f"the identity edit of {name}", unchanged, observation.probs)
         visible = adapter.get_visible_keys(observation, layer)
         edits = [put_weight_on_least_attended(attention, visible)]
-        drawn = torch.rand(attention.shape, generator=generator, dtype=attention.dtype)
-        drawn = drawn.masked_fill(~visible[:, None], 0)
-        edits.append(drawn / drawn.sum(-1, keepdim=True).clamp_min(1e-9))
+        random_weights = torch.rand(attention.shape, generator=generator, dtype=attention.dtype)
+        random_weights = random_weights.masked_fill(~visible[:, None], 0)
+        edits.append(random_weights / random_weights.sum(-1, keepdim=True).clamp_min(1e-9))
         replayed = adapter.replay(observation, {layer: torch.stack(edits)})
         if not (replayed - observation.probs).abs().max() > 1e-9:
             raise CheckFailedError(f"edits of {name} do not arrive")
-        for edit, found in zip(edits, replayed, strict=True):
-            expected = _rerun(adapter, observation, layer, edit)
-            _close(f"a replay of {name}", found, expected)
+        for edit, probs in zip(edits, replayed, strict=True):
+            expected = _run_with_edit(adapter, observation, layer, edit)
+            _check_close(f"a replay of {name}", probs, expected)
 
 
-def _rerun(adapter: Any, observation: Observation, layer: int, edit: torch.Tensor) -> torch.Tensor:
-    """The whole model with one edit, nothing resumed."""
+def _run_with_edit(
+    adapter: Any, observation: Observation, layer: int, edit: torch.Tensor
+) -> torch.Tensor:
+    """Compute the probabilities in a full pass with one edit."""
 
-    def edited(n: int, weights: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+    def replace_layer(n: int, weights: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         return edit.reshape(weights.shape) if n == layer else weights
 
-    return adapter.compute_logits(observation.batch.inputs, edited).softmax(-1)
+    return adapter.compute_logits(observation.batch.inputs, replace_layer).softmax(-1)
 
 
 def _check_probes(adapter: Any, observation: Observation) -> None:
-    """Importances are numbers, and leave-one-out is the shorter text."""
-    _finite("gradient × input", observation.compute_gradient_importance())
+    """Check that importances are finite, and that leave-one-out equals the shorter text."""
+    _check_finite("gradient × input", observation.compute_gradient_importance())
     if _is_image(adapter.model):
         return
-    _finite("leave-one-out", observation.compute_leave_one_out_importance())
-    inputs = _inputs(adapter.model, [0], adapter.pads_left)
-    kept = torch.arange(inputs["input_ids"].shape[1]) != 3
-    shorter = {name: value[:, kept] for name, value in inputs.items()}
+    _check_finite("leave-one-out", observation.compute_leave_one_out_importance())
+    inputs = _create_inputs(adapter.model, [0], adapter.pads_left)
+    remaining = torch.arange(inputs["input_ids"].shape[1]) != 3
+    shorter = {name: value[:, remaining] for name, value in inputs.items()}
     expected = adapter.observe(adapter.prepare(shorter, (0,))).probs[0]
-    alone = adapter.observe(_batch(adapter, [0]))
-    _close("leave-one-out", adapter.compute_leave_one_out(alone)[0, 3], expected)
+    alone = adapter.observe(_prepare_batch(adapter, [0]))
+    _check_close("leave-one-out", adapter.compute_leave_one_out(alone)[0, 3], expected)
 
 
 def _check_padding(adapter: Any, together: Observation) -> None:
-    """Padding is seen by nobody, and changes nothing."""
+    """Check that a text has the same results with and without padding."""
     for row in range(len(TEXTS)):
-        alone = adapter.observe(_batch(adapter, [row]))
-        _close("a text without padding", alone.probs[0], together.probs[row])
-        real = together.batch.mask[row]
+        alone = adapter.observe(_prepare_batch(adapter, [row]))
+        _check_close("a text without padding", alone.probs[0], together.probs[row])
+        is_real = together.batch.mask[row]
         for a, b in zip(together.attention, alone.attention, strict=True):
-            _close("attention without padding", a[row][:, real][:, :, real], b[0])
+            _check_close("attention without padding", a[row][:, is_real][:, :, is_real], b[0])
 
 
 @torch.no_grad()
 def _check_attention(class_name: str, model_type: str) -> str:
-    """What is captured is what the eager model itself gives out, where it does."""
+    """Compare the attention with `output_attentions` of the eager model, if it returns them."""
     try:
         model = tiny_model(class_name, model_type, attn_implementation="eager")
         adapter = wrap(model)
     except (ValueError, TypeError):
         return "no eager model"
-    batch = _batch(adapter, range(len(TEXTS)))
-    known = inspect.signature(model.forward).parameters
-    inputs = {k: v for k, v in batch.inputs.items() if k in known}
+    batch = _prepare_batch(adapter, range(len(TEXTS)))
+    parameters = inspect.signature(model.forward).parameters
+    inputs = {k: v for k, v in batch.inputs.items() if k in parameters}
     result = model(**inputs, output_attentions=True)
-    given = _given(result)
-    found = adapter.observe(batch).attention
-    if not given:
+    returned = _list_returned_attention(result)
+    observed = adapter.observe(batch).attention
+    if not returned:
         return "not given out"
-    if [a.shape for a in given] != [a.shape for a in found]:
+    if [a.shape for a in returned] != [a.shape for a in observed]:
         return "given out in another form"
     mask = batch.mask
     has_sink = any(name.endswith("sinks") for name, _ in model.named_parameters())
-    are_scores = any(float(a.max()) > 1 + TOLERANCE for a in given)  # SqueezeBERT's
-    for expected, captured in zip(given, found, strict=True):
+    are_scores = any(float(a.max()) > 1 + TOLERANCE for a in returned)  # as in SqueezeBERT
+    for expected, captured in zip(returned, observed, strict=True):
         if are_scores:
             expected = expected.softmax(-1)
         rows = mask[:, None, :, None] if captured.shape[2] == mask.shape[1] else 1
-        if has_sink:  # what is given out is without the sink, and sums to less than 1
+        if has_sink:  # The returned rows lack the sink, so they sum to less than 1.
             expected = expected / expected.sum(-1, keepdim=True)
-        _close("attention", captured * rows, expected.to(captured.dtype) * rows)
+        _check_close("attention", captured * rows, expected.to(captured.dtype) * rows)
     if are_scores:
         return "equal to the softmax of what is given out"
     return "equal, beside the sink" if has_sink else "equal"
 
 
-def _given(result: Any) -> list[torch.Tensor]:
-    """All attention that a model returns, in the order of its calls."""
+def _list_returned_attention(result: Any) -> list[torch.Tensor]:
+    """List all attention that a model returns, in the order of its calls."""
     if result.get("encoder_attentions") is not None:
         pairs = zip(
             result.get("decoder_attentions") or (),
             result.get("cross_attentions") or (),
             strict=True,
         )
-        all_of = [*result["encoder_attentions"], *(a for pair in pairs for a in pair)]
+        all_attention = [*result["encoder_attentions"], *(a for pair in pairs for a in pair)]
     else:
-        all_of = list(result.get("attentions") or ())
-    return [a for a in all_of if isinstance(a, torch.Tensor)]
+        all_attention = list(result.get("attentions") or ())
+    return [a for a in all_attention if isinstance(a, torch.Tensor)]
 
 
-def _close(what: str, found: torch.Tensor, expected: torch.Tensor) -> None:
-    error = float((found - expected).abs().max())
+def _check_close(quantity: str, actual: torch.Tensor, expected: torch.Tensor) -> None:
+    """Raise CheckFailedError if two tensors differ."""
+    error = float((actual - expected).abs().max())
     if not error <= TOLERANCE:
-        raise CheckFailedError(f"{what}: off by {error:.1e}")
+        raise CheckFailedError(f"{quantity}: off by {error:.1e}")
 
 
-def _finite(what: str, values: torch.Tensor) -> None:
+def _check_finite(quantity: str, values: torch.Tensor) -> None:
+    """Raise CheckFailedError if a value is not finite."""
     if not values.isfinite().all():
-        raise CheckFailedError(f"{what}: not finite")
+        raise CheckFailedError(f"{quantity}: not finite")
 
 
-def _one_line(error: AttnProbeError) -> str:
+def _get_message(error: AttnProbeError) -> str:
+    """Return the one-line message of an error, without numbers that depend on the processor."""
     if "\n" in str(error):
         raise CheckFailedError(f"an error of several lines: {error}") from error
-    # How much differs from processor to processor; that it does is the reason.
     return re.sub(r" by \d\.\de-\d\d ", " ", str(error))
 
 
-def _needed(error: ImportError) -> str:
-    """The library that is missing."""
+def _get_missing_library(error: ImportError) -> str:
+    """Return the message that names a missing library."""
     lines = [line for line in str(error).splitlines() if line.strip()]
     return lines[0].strip() if lines else type(error).__name__
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    before = transformers.logging.get_verbosity()
+def _suppress_warnings() -> Iterator[None]:
+    """Suppress warnings of Transformers inside the context."""
+    verbosity = transformers.logging.get_verbosity()
     transformers.logging.set_verbosity_error()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
-    transformers.logging.set_verbosity(before)
+    transformers.logging.set_verbosity(verbosity)

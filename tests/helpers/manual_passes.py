@@ -1,7 +1,7 @@
-"""Answers of language models by full passes, with every edit written by hand.
+"""Answers of language models by full forward passes, with every edit written by hand.
 
-The attention of an eager model is changed where it calls ``softmax``, cell by cell: no code of
-the package has a part in it.
+The attention of an eager model is changed at its call of `softmax`, cell by cell. No code of the
+package is involved, so these passes are an independent reference.
 """
 
 from collections.abc import Callable, Iterator
@@ -22,16 +22,16 @@ from tests.helpers.transformer_families import BEGIN, N_WORDS, tiny_language_mod
 
 
 Edit = Callable[[int, Tensor], Tensor]
-"""(layer, weights [heads, tokens, keys]) -> weights."""
+"""Function from a layer and its weights `[heads, tokens, keys]` to edited weights."""
 
 
 class PromptTokens(NamedTuple):
     """A prompt with its answer, as tokens.
 
     Attributes:
-        ids: int [1, tokens].
-        units: the positions of each unit's tokens.
-        n_answer: number of tokens of the answer, the last ones.
+        ids: Token ids, int `[1, tokens]`.
+        units: Positions of each unit's tokens.
+        n_answer: Number of last tokens that are the answer.
     """
 
     ids: Tensor
@@ -39,21 +39,21 @@ class PromptTokens(NamedTuple):
     n_answer: int
 
     @property
-    def start(self) -> int:
-        """The first row behind the passage, or that predicts the answer."""
-        behind = max(max(unit) for unit in self.units) + 1
-        return min(behind, self.ids.shape[1] - 1 - self.n_answer)
+    def first_row(self) -> int:
+        """First row after the passage, or the first row that predicts the answer."""
+        after_passage = max(max(unit) for unit in self.units) + 1
+        return min(after_passage, self.ids.shape[1] - 1 - self.n_answer)
 
     @property
     def columns(self) -> list[list[int]]:
-        """The keys of each column: the units, all others, and the first token if no unit is it."""
+        """Keys of each column: the units, other tokens, and the first token if it is no unit."""
         n_keys, sink = self.ids.shape[1] - 1, [] if [0] in self.units else [0]
         units = [[key for key in unit if key not in sink] for unit in self.units]
-        taken = {key for unit in units for key in unit} | set(sink)
-        return [*units, [key for key in range(n_keys) if key not in taken], sink]
+        assigned = {key for unit in units for key in unit} | set(sink)
+        return [*units, [key for key in range(n_keys) if key not in assigned], sink]
 
     def inputs(self, other: int | None = None) -> dict[str, Tensor]:
-        """What an adapter prepares a batch of."""
+        """Return the inputs of `LanguageModelAdapter.prepare`."""
         unit_ids, other_ids = torch.full_like(self.ids, -1), torch.full_like(self.ids, -1)
         for number, unit in enumerate(self.units):
             unit_ids[0, unit] = number
@@ -78,7 +78,7 @@ def create_prompt(
     n_answer: int = 2,
     seed: int = 7,
 ) -> PromptTokens:
-    """A prompt of random words: template, units with a word between them, question, answer."""
+    """Create a prompt of random words: template, units separated by a word, question, answer."""
     generator = torch.Generator().manual_seed(seed)
     units = [
         list(range(first, first + length))
@@ -93,11 +93,11 @@ def create_prompt(
 
 @contextmanager
 def edit_softmax(edit: Edit, n_tokens: int) -> Iterator[None]:
-    """Changes what attention's softmax returns, layers counted by its calls."""
-    real, layers = F.softmax, iter(range(1000))
+    """Edit the result of each attention softmax; layers are counted by its calls."""
+    original_softmax, layers = F.softmax, iter(range(1000))
 
     def softmax(scores: Tensor, *args: object, **kwargs: object) -> Tensor:
-        weights = real(scores, *args, **kwargs)
+        weights = original_softmax(scores, *args, **kwargs)
         if weights.shape[-2] not in (n_tokens, n_tokens + 1) or weights.shape[-1] < n_tokens:
             return weights
         by_head = weights if weights.dim() == 3 else weights[0]
@@ -107,74 +107,82 @@ def edit_softmax(edit: Edit, n_tokens: int) -> Iterator[None]:
     try:
         yield
     finally:
-        F.softmax = real
+        F.softmax = original_softmax
 
 
 @torch.no_grad()
-def compute_answer_probs(model: PreTrainedModel, asked: PromptTokens, edit: Edit | None = None) -> Tensor:
-    """Probabilities [answer tokens, words] of a full pass with edited attention."""
-    with edit_softmax(edit or (lambda layer, weights: weights), asked.ids.shape[1] - 1):
-        logits = model(asked.ids[:, :-1], use_cache=False).logits[0]
-    return logits[-asked.n_answer :].double().softmax(-1)
+def compute_answer_probs(
+    model: PreTrainedModel, prompt: PromptTokens, edit: Edit | None = None
+) -> Tensor:
+    """Compute probabilities `[answer tokens, words]` in a full pass with edited attention."""
+    with edit_softmax(edit or (lambda layer, weights: weights), prompt.ids.shape[1] - 1):
+        logits = model(prompt.ids[:, :-1], use_cache=False).logits[0]
+    return logits[-prompt.n_answer :].double().softmax(-1)
 
 
-def rescale_columns(weights: Tensor, asked: PromptTokens, new: Tensor) -> Tensor:
-    """Weights [heads, tokens, keys] whose rows behind the passage have totals ``new``.
+def rescale_columns(weights: Tensor, prompt: PromptTokens, new: Tensor) -> Tensor:
+    """Rescale the columns of the rows after the passage to new sums, cell by cell.
 
-    Shape: new [heads, rows, columns]; cell by cell.
+    Args:
+        weights: Attention weights `[heads, tokens, keys]`, changed in place.
+        prompt: The prompt.
+        new: New sums `[heads, rows, columns]`.
     """
-    n_keys, columns = asked.ids.shape[1] - 1, asked.columns
-    if weights.shape[-1] > n_keys:  # an explicit sink
+    n_keys, columns = prompt.ids.shape[1] - 1, prompt.columns
+    if weights.shape[-1] > n_keys:  # The last key is an explicit sink.
         columns = [*columns[:-2], [*columns[-1], *columns[-2]], [n_keys]]
     for head in range(len(weights)):
-        for row in range(asked.start, n_keys):
+        for row in range(prompt.first_row, n_keys):
             cells = weights[head, row]
-            for keys, total in zip(columns, new[head, row - asked.start].tolist(), strict=True):
-                own = sum(float(cells[key]) for key in keys)
-                seen = [key for key in keys if float(cells[key]) > 0]
+            for keys, total in zip(
+                columns, new[head, row - prompt.first_row].tolist(), strict=True
+            ):
+                old_total = sum(float(cells[key]) for key in keys)
+                visible = [key for key in keys if float(cells[key]) > 0]
                 for key in keys:
-                    share = float(cells[key]) / own if own else 1 / max(len(seen), 1)
+                    even_share = 1 / max(len(visible), 1)
+                    share = float(cells[key]) / old_total if old_total else even_share
                     cells[key] = share * total
     return weights
 
 
-def sum_by_column(weights: Tensor, asked: PromptTokens) -> Tensor:
-    """[heads, tokens, keys] -> [heads, rows, columns] of the rows behind the passage."""
-    n_keys, columns = asked.ids.shape[1] - 1, asked.columns
+def sum_by_column(weights: Tensor, prompt: PromptTokens) -> Tensor:
+    """Sum the weights of rows after the passage by column, to `[heads, rows, columns]`."""
+    n_keys, columns = prompt.ids.shape[1] - 1, prompt.columns
     if weights.shape[-1] > n_keys:
         columns = [*columns[:-2], [*columns[-1], *columns[-2]], [n_keys]]
-    rows = weights[:, asked.start :]
+    rows = weights[:, prompt.first_row :]
     return torch.stack([rows[..., keys].sum(-1) for keys in columns], -1)
 
 
-def apply_knockout(weights: Tensor, asked: PromptTokens, unit: int, operator: str) -> Tensor:
-    """Weights [heads, tokens, keys] whose rows behind the passage do not look at a unit."""
-    n_keys = asked.ids.shape[1] - 1
-    gone = [key for key in asked.units[unit] if key != 0 or asked.units[unit] == [0]]
+def apply_knockout(weights: Tensor, prompt: PromptTokens, unit: int, operator: str) -> Tensor:
+    """Block the attention of the rows after the passage to a unit; changes the weights in place."""
+    n_keys = prompt.ids.shape[1] - 1
+    unit_keys = [key for key in prompt.units[unit] if key != 0 or prompt.units[unit] == [0]]
     for head in range(len(weights)):
-        for row in range(asked.start, n_keys):
+        for row in range(prompt.first_row, n_keys):
             cells = weights[head, row]
-            lost = float(cells[gone].sum())
-            cells[gone] = 0
+            blocked_weight = float(cells[unit_keys].sum())
+            cells[unit_keys] = 0
             if operator == "renormalised" and cells.sum() > 0:
                 cells /= cells.sum()
             sink = n_keys if len(cells) > n_keys else 0
             if operator == "sink" and float(cells[sink]) > 0:
-                cells[sink] += lost
+                cells[sink] += blocked_weight
     return weights
 
 
 def get_named_probs(adapter: LanguageModelAdapter, probs: Tensor, n_answer: int) -> Tensor:
-    """The adapter's probabilities of the words it names, [answer tokens, words]."""
+    """Return the adapter's probabilities of candidate words, `[answer tokens, words]`."""
     return probs.unflatten(-1, (n_answer, -1))[..., :-2] * n_answer
 
 
 TOLERANCE = 1e-5
-"""Of probabilities in float32."""
+"""Largest allowed difference of probabilities in float32."""
 
 
 def examine_class(name: str, model_type: str) -> list[str]:
-    """What became of one class: the result, why not, layers × heads, the rows that run."""
+    """Return the result of one class, the reason, layers × heads, and the rows that run."""
     try:
         model = tiny_language_model(name, model_type)
     except Exception as error:
@@ -190,97 +198,114 @@ def examine_class(name: str, model_type: str) -> list[str]:
     assert isinstance(adapter, LanguageModelAdapter)
     try:
         eager = tiny_language_model(name, model_type, attn_implementation="eager")
-    except ValueError:  # of families with one implementation
+    except ValueError:
+        # The family has only one implementation.
         eager = model
-    found = measure_errors(adapter, eager, prompt)
-    wrong = [f"{name} by {error:.0e}" for name, error in found.items() if not error <= TOLERANCE]
+    max_errors = measure_errors(adapter, eager, prompt)
+    wrong = [
+        f"{name} by {error:.0e}" for name, error in max_errors.items() if not error <= TOLERANCE
+    ]
     shape = f"{len(adapter.layers)} × {max(adapter.n_heads)}"
     rows = "behind the passage" if observation.state.first_run_row else "all"
     return ["wrong" if wrong else "works", ", ".join(wrong), shape, rows]
 
 
-def measure_errors(adapter: LanguageModelAdapter, model: PreTrainedModel, asked: PromptTokens) -> dict[str, float]:
-    """The largest difference to full passes, by what was edited.
+def measure_errors(
+    adapter: LanguageModelAdapter, model: PreTrainedModel, prompt: PromptTokens
+) -> dict[str, float]:
+    """Measure the largest difference between the adapter and full passes, for each kind of edit.
 
     Args:
-        adapter: of the model, or of its twin with other kernels.
-        model: with eager attention.
-        asked: the prompt.
+        adapter: Adapter of the model, or of the same model with other attention kernels.
+        model: The model with eager attention.
+        prompt: The prompt.
     """
-    batch = adapter.prepare(asked.inputs(), (0,))
+    batch = adapter.prepare(prompt.inputs(), (0,))
     observation = adapter.observe(batch)
-    kept = batch.inputs["kept"][0]
-    found: dict[str, float] = {}
+    candidates = batch.inputs["kept"][0]
+    max_errors: dict[str, float] = {}
 
     def compare(name: str, probs: Tensor, expected: Tensor) -> None:
-        named = get_named_probs(adapter, probs, asked.n_answer)
-        error = float((named - expected.gather(-1, kept)).abs().max())
-        found[name] = max(found.get(name, 0.0), error)
+        named = get_named_probs(adapter, probs, prompt.n_answer)
+        error = float((named - expected.gather(-1, candidates)).abs().max())
+        max_errors[name] = max(max_errors.get(name, 0.0), error)
 
     weights: dict[int, Tensor] = {}
 
-    def note(layer: int, by_hand: Tensor) -> Tensor:
-        weights[layer] = by_hand.clone()
-        return by_hand
+    def note_weights(layer: int, layer_weights: Tensor) -> Tensor:
+        weights[layer] = layer_weights.clone()
+        return layer_weights
 
-    compare("native", observation.probs[0], compute_answer_probs(model, asked, note))
+    compare("native", observation.probs[0], compute_answer_probs(model, prompt, note_weights))
     layers = range(len(adapter.layers))
-    read = [
-        float((sum_by_column(weights[n], asked) - observation.attention[n][0]).abs().max()) for n in layers
+    attention_errors = [
+        float((sum_by_column(weights[n], prompt) - observation.attention[n][0]).abs().max())
+        for n in layers
     ]
-    found["attention"] = max(read)
+    max_errors["attention"] = max(attention_errors)
     generator = torch.Generator().manual_seed(3)
     edits = {}
     for n in layers:
-        own = observation.attention[n]
-        same = adapter.replay(observation, {n: own[None]})[0]
-        found["identity"] = max(
-            found.get("identity", 0.0), float((same - observation.probs).abs().max())
+        attention = observation.attention[n]
+        same = adapter.replay(observation, {n: attention[None]})[0]
+        max_errors["identity"] = max(
+            max_errors.get("identity", 0.0), float((same - observation.probs).abs().max())
         )
-        new = torch.rand((2, *own.shape), generator=generator) * (own > 0)
+        new = torch.rand((2, *attention.shape), generator=generator) * (attention > 0)
         edits[n] = new / new.sum(-1, keepdim=True)
     top = layers[-1]
-    for chosen in ([0], [top], [*layers]):
-        after = adapter.replay(observation, {n: edits[n] for n in chosen})
+    for edited_layers in ([0], [top], [*layers]):
+        after = adapter.replay(observation, {n: edits[n] for n in edited_layers})
         for copy in range(2):
-            wanted = {n: edits[n][copy, 0] for n in chosen}
-            change = partial(_replaced, asked, wanted)
-            compare("edits", after[copy, 0], compute_answer_probs(model, asked, change))
-    unit = 0 if [0] in asked.units else len(asked.units) - 1
-    kept_units = torch.ones(1, 1, 1, 1, len(asked.units) + 2)
-    kept_units[..., unit] = 0
+            new_sums = {n: edits[n][copy, 0] for n in edited_layers}
+            change = partial(_rescale_layer, prompt, new_sums)
+            compare("edits", after[copy, 0], compute_answer_probs(model, prompt, change))
+    unit = 0 if [0] in prompt.units else len(prompt.units) - 1
+    unit_factors = torch.ones(1, 1, 1, 1, len(prompt.units) + 2)
+    unit_factors[..., unit] = 0
     for operator in KNOCKOUTS:
         after = adapter.replay_masked(
-            observation, dict.fromkeys(layers, kept_units), operator=operator
+            observation, dict.fromkeys(layers, unit_factors), operator=operator
         )
-        knock = partial(_knocked, asked, unit, operator)
-        compare(f"knockout {operator}", after[0, 0], compute_answer_probs(model, asked, knock))
+        knockout = partial(_knock_out_unit, prompt, unit, operator)
+        compare(f"knockout {operator}", after[0, 0], compute_answer_probs(model, prompt, knockout))
     without = adapter.compute_leave_one_out(observation)
-    for number, gone in enumerate(asked.units):
-        left = [place for place in range(asked.ids.shape[1]) if place not in gone]
-        shorter = asked._replace(ids=asked.ids[:, left])
+    for number, unit_tokens in enumerate(prompt.units):
+        remaining = [
+            position for position in range(prompt.ids.shape[1]) if position not in unit_tokens
+        ]
+        shorter = prompt._replace(ids=prompt.ids[:, remaining])
         compare("deletion", without[0, number], compute_answer_probs(model, shorter))
         if adapter.keeps_positions:
             erased = torch.zeros_like(batch.content_mask)[None]
             erased[..., number] = True
             after = adapter.erase_inputs(observation, erased, operator="gap")
-            compare("gap", after[0, 0], compute_probs_at_positions(model, shorter, left))
-    return found
+            compare("gap", after[0, 0], compute_probs_at_positions(model, shorter, remaining))
+    return max_errors
 
 
-def _replaced(asked: PromptTokens, wanted: dict[int, Tensor], layer: int, weights: Tensor) -> Tensor:
-    return rescale_columns(weights, asked, wanted[layer]) if layer in wanted else weights
+def _rescale_layer(
+    prompt: PromptTokens, new_sums: dict[int, Tensor], layer: int, weights: Tensor
+) -> Tensor:
+    """Rescale the columns of a layer if it is edited."""
+    return rescale_columns(weights, prompt, new_sums[layer]) if layer in new_sums else weights
 
 
-def _knocked(asked: PromptTokens, unit: int, operator: str, layer: int, weights: Tensor) -> Tensor:
-    return apply_knockout(weights, asked, unit, operator)
+def _knock_out_unit(
+    prompt: PromptTokens, unit: int, operator: str, layer: int, weights: Tensor
+) -> Tensor:
+    """Block the attention to a unit in every layer."""
+    return apply_knockout(weights, prompt, unit, operator)
 
 
 @torch.no_grad()
-def compute_probs_at_positions(model: PreTrainedModel, shorter: PromptTokens, places: list[int]) -> Tensor:
-    """Probabilities [answer tokens, words] where tokens have other positions."""
+def compute_probs_at_positions(
+    model: PreTrainedModel, shorter: PromptTokens, token_positions: list[int]
+) -> Tensor:
+    """Compute probabilities `[answer tokens, words]` of tokens at given positions."""
     ids = shorter.ids[:, :-1]
-    positions = torch.tensor([places[:-1]])
-    mask = torch.ones_like(ids)  # without it such positions are several packed texts
+    positions = torch.tensor([token_positions[:-1]])
+    # Without a mask, the model interprets such positions as several packed texts.
+    mask = torch.ones_like(ids)
     logits = model(ids, position_ids=positions, attention_mask=mask, use_cache=False).logits[0]
     return logits[-shorter.n_answer :].double().softmax(-1)

@@ -1,4 +1,4 @@
-"""Adapters of this package's attention classifiers.
+"""Adapters for this package's attention classifiers.
 
 Their attention is one layer with one head and one query, so no hooks are needed: the adapters run
 the encoder once and recompute only the read-out. Start reading with `adapter`.

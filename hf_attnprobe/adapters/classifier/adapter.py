@@ -1,4 +1,4 @@
-"""Adapters of the attention classifiers: encode the tokens, attend to them, classify.
+"""Adapters for the attention classifiers: encode the tokens, attend to them, classify.
 
 These models are small and their attention is explicit, so no hooks are needed. A replay reuses the
 encoder states and computes only the read-out again.
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from hf_attnprobe.adapters.classifier.leave_one_out import (
     DELETION_METHODS,
     ClassifierState,
-    compute_gradient_times_input,
+    compute_lstm_gradient_times_input,
     compute_leave_one_out_outputs,
     create_readout,
     trace_lstm,
@@ -33,12 +33,12 @@ from hf_attnprobe.protocol import (
 )
 
 
-TOKENS_PER_PASS = 4096
+DELETION_TOKENS_PER_PASS = 4096
 """Largest number of tokens, including padding, in a forward pass over shortened texts."""
 
 
 class SingleHeadAdapter(PretrainedModelInfo, ScaledGradients, AttentionModelBase):
-    """Base class of the adapters of all attention classifiers.
+    """Base class for adapters to all attention classifiers.
 
     The adapter works on a frozen copy of the model in `dtype`; the user's model is not changed. The
     default is float64, because leave-one-out ranks differences as small as 1e-8 if a prediction is
@@ -47,11 +47,11 @@ class SingleHeadAdapter(PretrainedModelInfo, ScaledGradients, AttentionModelBase
     Args:
         model: The classifier. A model loaded with `trust_remote_code` is also accepted, although
             its class is another one.
-        dtype: Data type of all computations.
+        dtype: Data type for all computations.
         mask_id: Id of the token that replaces erased tokens.
 
     Attributes:
-        layer: Index of the layer whose attention is read and edited.
+        layer: Layer index whose attention is read and edited.
         base: The encoder with its attention, without the classification head.
     """
 
@@ -92,7 +92,7 @@ class SingleHeadAdapter(PretrainedModelInfo, ScaledGradients, AttentionModelBase
         """Properties of the model that erasing tokens depends on."""
         return ErasureSettings(
             pad_id=self.model.config.pad_token_id or 0,
-            tokens_per_pass=TOKENS_PER_PASS,
+            tokens_per_pass=DELETION_TOKENS_PER_PASS,
             mask_id=self.mask_id,
         )
 
@@ -105,7 +105,7 @@ class SingleHeadAdapter(PretrainedModelInfo, ScaledGradients, AttentionModelBase
         return values[:, site.query or 0]
 
     def compute_native_probs(self, batch: Batch) -> Tensor | None:
-        """Compute the probabilities of the user's model, `[batch, classes]`."""
+        """Compute the user's model's probabilities, `[batch, classes]`."""
         inputs = batch.tokenizer_output or batch.inputs
         arguments = {
             name: value.to(batch.mask.device) for name, value in inputs.items() if name != "units"
@@ -214,7 +214,7 @@ class SingleHeadAdapter(PretrainedModelInfo, ScaledGradients, AttentionModelBase
 
 
 class ClassifierAdapter(SingleHeadAdapter):
-    """Adapter of a classifier with a linear read-out; see `SingleHeadAdapter` for arguments."""
+    """Adapter for a classifier with a linear read-out; see `SingleHeadAdapter` for arguments."""
 
     def prepare(
         self,
@@ -259,7 +259,7 @@ class ClassifierAdapter(SingleHeadAdapter):
 
         Args:
             attention: Attention weights a_t, `[copies, batch, 1, 1, keys]`.
-            token_logits: Read-out of each state h_t, `[batch, keys, classes]`.
+            token_logits: Read-out for each state h_t, `[batch, keys, classes]`.
 
         Returns:
             Probabilities `[copies, batch, classes]`.
@@ -309,7 +309,7 @@ class ClassifierAdapter(SingleHeadAdapter):
             probs = self._compute_probs(observation.attention[0][None], token_logits)
             explained = compute_shifted_probability(probs[0], target).sum()
             (gradient,) = torch.autograd.grad(explained, states)
-        return compute_gradient_times_input(state.traces, gradient)
+        return compute_lstm_gradient_times_input(state.traces, gradient)
 
     def _compute_scaled_probs(
         self, observation: Observation, factor: Tensor, *, hold_attention: bool

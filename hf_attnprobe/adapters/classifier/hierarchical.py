@@ -1,4 +1,4 @@
-"""Adapter of hierarchical attention classifiers, with sentences as units.
+"""Adapter for hierarchical attention classifiers, with sentences as units.
 
 The attention that is read and edited is the one over sentences, layer 1, as in Serrano & Smith
 (2019, Section 3). Erasure removes whole sentences. The vectors of the remaining sentences stay the
@@ -33,12 +33,12 @@ SENTENCES_PER_PASS = 1 << 15
 
 
 class HierarchicalState(NamedTuple):
-    """Results of one forward pass, detached from the graph.
+    """Results from one forward pass, detached from the graph.
 
     Attributes:
         vectors: Sentence vectors, `[batch, sentences, hidden]`.
         states: States of the sentence encoder, `[batch, sentences, hidden]`.
-        token_logits: Read-out of each state, `[batch, sentences, classes]`.
+        token_logits: Read-out for each state, `[batch, sentences, classes]`.
     """
 
     vectors: Tensor
@@ -168,7 +168,7 @@ class HierarchicalAdapter(ClassifierAdapter):
 
         Args:
             observation: The observed whole texts.
-            text: Index of the whole text of each row, int `[rows]`.
+            text: Whole-text index for each row, int `[rows]`.
             remaining: Sentences of each row, bool `[rows, sentences]`.
 
         Returns:

@@ -22,9 +22,9 @@ from torch import Tensor, nn
 
 
 # --- Recurrent encoders that resume after a deleted token ----------------------------------------
-# The LSTM is evaluated with sigmoids only: tanh(x) = 2σ(2x) - 1. To save operations, cell states are
-# stored multiplied by 2, hidden states divided by 2, and candidate gates as σ(2x) - 1/2. Weights are
-# rescaled accordingly.
+# The LSTM is evaluated with sigmoids only: tanh(x) = 2σ(2x) - 1. To save operations, cell states
+# are stored multiplied by 2, hidden states divided by 2, and candidate gates as σ(2x) - 1/2.
+# Weights are rescaled accordingly.
 
 
 DIRECTION_SUFFIXES = ("l0", "l0_reverse")
@@ -88,7 +88,7 @@ def compute_step_positions(attention_mask: Tensor) -> list[tuple[Tensor, Tensor]
     Padding is read first in both directions, so that all texts end at the same step.
 
     Args:
-        attention_mask: Mask of right-padded texts, `[batch, keys]`.
+        attention_mask: Mask for right-padded texts, `[batch, keys]`.
 
     Returns:
         Pairs of positions and steps, int `[batch, keys]`, for the forward and the backward
@@ -130,7 +130,7 @@ def trace_lstm(
         lstm: A bidirectional `nn.LSTM` with one layer.
         embedding: Word vectors of the vocabulary, `[words, embedding]`.
         input_ids: Token ids of right-padded texts, int `[batch, keys]`.
-        attention_mask: Mask of the texts, `[batch, keys]`.
+        attention_mask: Text mask, `[batch, keys]`.
 
     Returns:
         Traces of the forward and the backward direction.
@@ -198,7 +198,7 @@ def advance_step(gates: Tensor, cell: Tensor, hidden: Tensor) -> None:
     torch.mul(out, cell.sigmoid().sub_(0.5), out=hidden)
 
 
-def compute_gradient_times_input(traces: Sequence[LstmTrace], gradient: Tensor) -> Tensor:
+def compute_lstm_gradient_times_input(traces: Sequence[LstmTrace], gradient: Tensor) -> Tensor:
     """Compute gradient × input of the word vectors through both directions of an LSTM.
 
     Args:
@@ -269,13 +269,13 @@ COPIES_PER_STEP = 512
 
 
 class ClassifierState(NamedTuple):
-    """Results of one forward pass.
+    """Results from one forward pass.
 
     Attributes:
         embeddings: Word vectors, `[batch, keys, embedding]`; empty if `traces` are stored instead.
         traces: Traces of both directions of a BiLSTM; empty for other encoders.
         states: Encoder states, `[batch, keys, hidden]`.
-        token_logits: Read-out of each state, `[batch, keys, classes]`.
+        token_logits: Read-out for each state, `[batch, keys, classes]`.
     """
 
     embeddings: Tensor
@@ -364,10 +364,10 @@ def compute_leave_one_out_outputs(
     Args:
         encoder_type: A key of `DELETION_METHODS`.
         encoder: The encoder of that type.
-        readout: Read-out of the encoder states.
+        readout: Read-out for the encoder states.
         state: Forward pass over the whole texts, without a gradient graph.
-        attention_mask: Mask of the texts, `[batch, keys]`.
-        content: Mask of the tokens that receive attention, bool `[batch, keys]`.
+        attention_mask: Text mask, `[batch, keys]`.
+        content: Mask for the tokens that receive attention, bool `[batch, keys]`.
 
     Returns:
         Outputs `[batch, deleted, outputs]`; 0 if the only token of a text is deleted.
@@ -497,7 +497,7 @@ def _resume_direction(
 
     Args:
         trace: Trace of the direction.
-        content: Mask of the tokens that may be deleted, bool `[batch, keys]`.
+        content: Mask for the tokens that may be deleted, bool `[batch, keys]`.
         constant: Contribution of the other direction's states to the read-out,
             `[batch, keys, projection + outputs]`.
         weight: Weight of this direction in the read-out, `[projection + outputs, size]`.

@@ -1,4 +1,4 @@
-"""Adapter of attention classifiers of text pairs.
+"""Adapter for attention classifiers of text pairs.
 
 The first text is read, edited and explained. The second text, from which the query is computed,
 stays fixed. The read-out tanh(W_p Σ_t a_t h_t + W_q q) is not linear, but its argument is linear in
@@ -34,10 +34,10 @@ class TanhArgument(NamedTuple):
 
 
 class PairState(NamedTuple):
-    """Results of one forward pass.
+    """Results from one forward pass.
 
     Attributes:
-        first: Mask of the tokens of the first text, int64 `[batch, keys]`.
+        first: Mask for the first text's tokens, int64 `[batch, keys]`.
         states: Encoder states of the first text, `[batch, keys, hidden]`.
         query: Query vector q from the second text, `[batch, hidden]`.
         candidates: Labels that may be predicted, bool `[batch, classes]`.
@@ -167,8 +167,8 @@ class PairAdapter(SingleHeadAdapter):
 
         Args:
             vectors: Word vectors, `[batch, keys, embedding]`.
-            first: Mask of the tokens of the first text, `[batch, keys]`.
-            content: Mask of the tokens that receive attention, `[batch, keys]`.
+            first: Mask for the first text's tokens, `[batch, keys]`.
+            content: Mask for the tokens that receive attention, `[batch, keys]`.
             query: Query vector q, `[batch, hidden]`.
             candidates: Labels that may be predicted, bool `[batch, classes]`.
             hold_attention: Whether attention weights are treated as constants by gradients.

@@ -1,7 +1,7 @@
 """Adapter of decoders that answer from a passage.
 
-A passage consists of units, such as sentences, and the tests measure how the answer depends on them. Start
-reading with `adapter`.
+A passage consists of units, such as sentences, and the tests measure how the answer depends on
+them. Start reading with `adapter`.
 
 - `adapter`: `LanguageModelAdapter`, which implements the protocol.
 - `prompt`: a prompt with its answer; which tokens belong to which unit, and edits of unit weights.

@@ -1,7 +1,7 @@
-"""Adapter of a decoder that answers from a passage.
+"""Adapter for a decoder that answers from a passage.
 
-The keys of this model are the units of the passage, and its queries are the rows after the passage. See
-`hf_attnprobe.protocol.AnswersFromPassage`.
+The keys of this model are the units of the passage, and its queries are the rows after the passage.
+See `hf_attnprobe.protocol.AnswersFromPassage`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -57,7 +57,7 @@ from hf_attnprobe.protocol import (
     LayerReader,
     Observation,
     OutputProjections,
-    Reference,
+    ReferenceOutputs,
     S,
     Site,
 )
@@ -77,12 +77,12 @@ T = TypeVar("T")
 class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase):
     """Adapter that reads and edits the attention from the rows after a passage to its units.
 
-    It works on a copy of the model that shares its weights, like `TransformerAdapter`. A batch is one
-    prompt with its answer.
+    It works on a copy of the model that shares its weights, like `TransformerAdapter`. A batch is
+    one prompt with its answer.
 
     Args:
         model: A model with a causal language-modelling head.
-        dtype: Data type of all computations. None keeps the type of the weights.
+        dtype: Data type for all computations. None keeps the weights' type.
         rows: Rows that tests may edit, one of `ROW_CHOICES`.
         unit: Name of a unit of the passage, such as "sentence".
         tokens_per_pass: Number of keys in a forward pass of replays. None chooses it by device.
@@ -178,7 +178,7 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
             jobs: Functions without arguments, each for another prompt.
 
         Returns:
-            The results of the jobs.
+            The jobs' results.
         """
         return run_jobs_together(jobs, self.run_passes)
 
@@ -193,11 +193,11 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
         """Create a batch of one prompt with its answer.
 
         Args:
-            inputs: Tensors of shape `[1, tokens]`: `input_ids`; `unit_ids`, the index of each token's
-                unit, or -1; `labelled`, 1 for the tokens of the answer, which are the last ones; and
-                optionally `other_ids`, which is -1 except for the first token at which an alternative
-                answer differs, where it is that answer's token.
-            example_ids: Id of the prompt in the data set.
+            inputs: Tensors of shape `[1, tokens]`: `input_ids`; `unit_ids`, the index of each
+                token's unit, or -1; `labelled`, 1 for the tokens of the answer, which are the last
+                ones; and optionally `other_ids`, which is -1 except for the first token at which an
+                alternative answer differs, where it is that answer's token.
+            example_ids: Data set id for the prompt.
             labels: Not used by tests of language models.
 
         Returns:
@@ -210,8 +210,8 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
         if missing:
             raise AttnProbeError(
                 "expected prompts with answers, got texts without "
-                f"{', '.join(sorted(missing))}; {type(self.model).__name__} is a language model, so "
-                "audit it on Answers"
+                f"{', '.join(sorted(missing))}; {type(self.model).__name__} is a language model, "
+                "so audit it on Answers"
             )
         inputs = {name: value.to(self.model.device) for name, value in inputs.items()}
         inputs.setdefault("other_ids", torch.full_like(inputs["input_ids"], -1))
@@ -301,7 +301,7 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
         return values[:, -n_answer:].mean(1)
 
     def compute_native_probs(self, batch: Batch) -> Tensor:
-        """Compute the prediction vector of the user's model on prompt and answer, `[1, entries]`."""
+        """Compute the prediction vector of the user's own model, `[1, entries]`."""
         return self._run_user_model(batch, batch.inputs["input_ids"], 1)
 
     def _run_user_model(
@@ -317,7 +317,7 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
             batch: The prompt.
             ids: Token ids of the prompt, or its remaining part, and the answer, int `[1, tokens]`.
             n_trailing_rows: Number of last rows that do not predict a token of the answer.
-            visible: Visible keys of each row, bool `[tokens, tokens]`; None for the model's own mask.
+            visible: Visible keys of each row, bool `[tokens, tokens]`; None keeps the model's mask.
         """
         candidates = batch.inputs["kept"]
         n_read = candidates.shape[1] + n_trailing_rows
@@ -339,17 +339,17 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
         """Measure how far a deletion and a knockout differ from passes of the user's own model.
 
         The user's model uses neither hooks nor a cache. The deletion is compared with a pass over a
-        shorter prompt. The knockout is compared with a pass in which an attention mask hides the unit. The
-        latter is only possible if such a mask does not change the model otherwise, as it does with sliding
-        windows.
+        shorter prompt. The knockout is compared with a pass in which an attention mask hides the
+        unit. The latter is only possible if such a mask does not change the model otherwise, as it
+        does with sliding windows.
 
         Args:
             observation: The observed prompt.
             unit: Index of the unit that is deleted and knocked out.
 
         Returns:
-            Largest difference of probabilities, by "deletion" and "knockout". A comparison that is not
-            possible is left out.
+            Largest difference of probabilities, by "deletion" and "knockout". A comparison that is
+            not possible is left out.
         """
         batch, prompt = observation.batch, observation.state.prompt
         run_user_model = partial(self._run_user_model, batch)
@@ -384,7 +384,7 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
                 if not mask_error <= tolerance:
                     return differences
         except Exception:
-            # A model may raise exceptions of any type.
+            # A model may raise arbitrary exceptions.
             return differences
         return differences | {"knockout": error}
 
@@ -449,9 +449,9 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
 
         Args:
             observation: The observed prompt.
-            edits: Data of the edits by layer, each `[copies, 1, ...]`.
-            apply_edit: Function from rows of weights, rows of scores, columns and the data of a layer's
-                edit to edited rows.
+            edits: Edit data by layer, each `[copies, 1, ...]`.
+            apply_edit: Function from rows of weights, rows of scores, columns and the data of a
+                layer's edit to edited rows.
         """
         lowest, state = min(edits), observation.state
         ids = state.prompt.ids.expand(len(edits[lowest]), -1)
@@ -524,9 +524,9 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
         """Store the head outputs of the rows after the passages; see `HeadOutputs`."""
         self.require(HeadOutputs)
         references = [self._create_reference(batch) for batch in batches]
-        self.reference = Reference.concatenate(references)
+        self.reference = ReferenceOutputs.concatenate(references)
 
-    def _create_reference(self, batch: Batch) -> Reference:
+    def _create_reference(self, batch: Batch) -> ReferenceOutputs:
         """Create a reference from the head outputs of one prompt."""
         observation = self.observe(batch)
         n_rows = observation.state.prompt.n_rows
@@ -537,10 +537,10 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
             return output
 
         self.compute_row_scores(observation.state, output_hook=OutputHook(note_output))
-        return Reference(batch.example_ids, torch.tensor([n_rows]), tuple(outputs))
+        return ReferenceOutputs(batch.example_ids, torch.tensor([n_rows]), tuple(outputs))
 
     def get_output_projections(self) -> tuple[Tensor, ...]:
-        """Return the heads' slices of the output projections; see `OutputProjections`."""
+        """Return the output projection slices per head; see `OutputProjections`."""
         self.require(OutputProjections)
         assert self._head_support.projections is not None
         return self._head_support.projections
@@ -699,8 +699,8 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
     def is_greedy(self, observation: Observation) -> Tensor:
         """Check whether greedy decoding generates the answer; see `AnswersFromPassage`.
 
-        Ties up to rounding count as the answer, because in half precision one pass over an answer and its
-        generation token by token differ by rounding.
+        Ties up to rounding count as the answer, because in half precision one pass over an answer
+        and its generation token by token differ by rounding.
         """
         token_probs = self._group_probs_by_token(observation, observation.probs)
         log_probs = token_probs[..., :-1].log()
@@ -732,8 +732,9 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
     def self_check(self, batch: Batch) -> None:
         """Raise AttnProbeError unless edits reach the logits, in three layers.
 
-        The first, the middle and the last layer are checked. Other layers are checked when they are edited
-        for the first time. In addition, the user's model must agree on the prompt with the whole answer.
+        The first, the middle and the last layer are checked. Other layers are checked when they are
+        edited for the first time. In addition, the user's model must agree on the prompt with the
+        whole answer.
         """
         observation = self.observe(batch)
         self._check_last_token(observation)

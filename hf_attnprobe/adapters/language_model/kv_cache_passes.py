@@ -1,11 +1,12 @@
 """Forward passes of a language model over the last tokens of a prompt, with a key-value cache.
 
-In a causal model, no token sees a later one. The keys and values of the tokens before the first edited row
-are therefore computed once per prompt (*prefill*). A pass then runs only the rows after this prefix. All
-copies of an edit are a batch with the same cached prefix, and they start at the lowest edited block.
+In a causal model, no token sees a later one. The keys and values of the tokens before the first
+edited row are therefore computed once per prompt (*prefill*). A pass then runs only the rows after
+this prefix. All copies of an edit are a batch with the same cached prefix, and they start at the
+lowest edited block.
 
-If a model gives other results with cached keys and values than without them (hybrids), all rows run in
-every pass.
+If a model gives other results with cached keys and values than without them (hybrids), all rows run
+in every pass.
 """
 
 import inspect
@@ -50,14 +51,17 @@ DELETION_TOKENS_ON_CPU = 512
 FREE_TOKENS_ON_GPU = 1024
 """Number of tokens in a pass on a GPU that add almost no time.
 
-The start of the kernels dominates such a pass: 200 tokens took 0.02 to 0.04 s and 2,000 tokens 0.06 s with
-7 billion weights (H200).
+The start of the kernels dominates such a pass: 200 tokens took 0.02 to 0.04 s and 2,000 tokens 0.06
+s with 7 billion weights (H200).
 """
 MAX_REPEATED_SHARE = 1 / 4
 """Largest share of a prompt's rows that a joint pass may compute although they have not changed."""
 
 KeysValues = Sequence[tuple[Tensor, Tensor] | None]
-"""Keys and values of each cache layer, both `[1, heads, tokens, width]`; None for layers without."""
+"""Keys and values of each cache layer, both `[1, heads, tokens, width]`.
+
+An entry is None for a layer that caches nothing.
+"""
 
 
 class CachedPrefixLayer(DynamicLayer):
@@ -66,9 +70,9 @@ class CachedPrefixLayer(DynamicLayer):
     Prefixes of different lengths are padded on the left. All copies of a prompt share its prefix.
 
     Args:
-        keys: Keys of each prompt's prefix, `[1, heads, tokens, width]`.
-        values: Values of each prompt's prefix, in the same shape.
-        n_copies: Number of copies of each prompt.
+        keys: Keys for each prompt's prefix, `[1, heads, tokens, width]`.
+        values: Values for each prompt's prefix, in the same shape.
+        n_copies: Number of copies per prompt.
     """
 
     def __init__(
@@ -118,13 +122,13 @@ def build_prefix_cache(
 ) -> DynamicCache | None:
     """Build a cache with the first tokens of some prompts.
 
-    The cache has no model configuration, so models with a sliding window keep all keys. Their masks hide
-    the keys outside the window.
+    The cache has no model configuration, so models with a sliding window keep all keys. Their masks
+    hide the keys outside the window.
 
     Args:
-        prompt_keys_values: Keys and values of all tokens of each prompt.
-        n_tokens: Number of first tokens of each prompt.
-        n_copies: Number of copies of each prompt.
+        prompt_keys_values: Keys and values for all tokens, by prompt.
+        n_tokens: Prefix length for each prompt.
+        n_copies: Number of copies per prompt.
 
     Returns:
         The cache, or None if all prefixes are empty.
@@ -160,13 +164,13 @@ def get_keys_values(cache: DynamicCache) -> KeysValues:
 
 
 class PrefillResult(NamedTuple):
-    """Result of a full pass over a prompt, without hooks.
+    """Result from a full pass over a prompt, without hooks.
 
     Attributes:
         candidates: Candidate words of each answer token, int `[1, answer tokens, words]`; see
             `AnswerHead`.
-        scores: Scores of the answer, `[1, scores]`.
-        keys_values: Keys and values of all tokens, or None if the model cannot use them.
+        scores: Answer scores, `[1, scores]`.
+        keys_values: Keys and values for all tokens, or None if the model cannot use them.
     """
 
     candidates: Tensor
@@ -175,12 +179,12 @@ class PrefillResult(NamedTuple):
 
 
 class PassageState(NamedTuple):
-    """Results of one pass over a prompt, from which replays start.
+    """Results from one pass over a prompt, from which replays start.
 
     Attributes:
         prompt: Positions in the prompt.
         candidates: Candidate words, see `PrefillResult`.
-        keys_values: Keys and values of all tokens, or None if the model cannot use them.
+        keys_values: Keys and values for all tokens, or None if the model cannot use them.
         outputs: Output of every block call, for the rows that run.
         visible: Visible columns, bool `[1, rows, columns]` per layer.
     """
@@ -202,13 +206,13 @@ class PromptPass(NamedTuple):
 
     Attributes:
         state: The observed prompt.
-        ids: Token ids of the copies, int `[copies, tokens]`.
-        n_prefix_tokens: Number of first tokens that equal those of the prompt, so that cached keys and
-            values are used.
-        edit: Edit of the rows that tests may edit, or None.
+        ids: Token ids for all copies, int `[copies, tokens]`.
+        n_prefix_tokens: Number of first tokens that equal those of the prompt, so that cached keys
+            and values are used.
+        edit: Edit for the rows that tests may change, or None.
         output_hook: Hook for the head outputs, or None.
         layer: Layer in whose block the pass starts.
-        positions: Position of each token, int `[tokens]`; None for consecutive positions.
+        positions: Position per token, int `[tokens]`; None for consecutive positions.
         n_trailing_rows: Number of last rows that do not predict a token of the answer.
     """
 
@@ -223,7 +227,7 @@ class PromptPass(NamedTuple):
 
     @property
     def n_rows(self) -> int:
-        """Number of rows of each copy that run."""
+        """Number of rows that run in each copy."""
         return self.ids.shape[1] - self.n_prefix_tokens
 
 
@@ -264,7 +268,7 @@ class PromptRunner(HookedTransformer):
         except torch.OutOfMemoryError:
             raise
         except Exception:
-            # A model may raise exceptions of any type.
+            # A model may raise arbitrary exceptions.
             return None
         return keys_values if self.scores_agree(logits, expected) else None
 
@@ -309,7 +313,7 @@ class PromptRunner(HookedTransformer):
         except torch.OutOfMemoryError:
             raise
         except Exception:
-            # A model may raise exceptions of any type.
+            # A model may raise arbitrary exceptions.
             return False
         return all(
             self.scores_agree(scores, expected)
@@ -334,8 +338,8 @@ class PromptRunner(HookedTransformer):
         """Check whether two computations of the same scores agree up to rounding.
 
         Args:
-            scores: Scores of one computation.
-            expected: Scores of the other computation.
+            scores: Scores from one computation.
+            expected: Scores from the other computation.
         """
         tolerance = get_relative_tolerance(self.model.dtype) * expected.abs().max()
         return bool((scores - expected).abs().max() <= tolerance)
@@ -362,7 +366,7 @@ class PromptRunner(HookedTransformer):
         """Run a full pass over a prompt without hooks; the last prompt's result is cached.
 
         Args:
-            inputs: Inputs of a prompt. `kept`, the candidate words, is used if it is present.
+            inputs: Inputs for a prompt. `kept`, the candidate words, is used if it is present.
 
         Returns:
             Candidate words, scores, and keys and values.
@@ -406,12 +410,12 @@ class PromptRunner(HookedTransformer):
         output_hook: OutputHook | None = None,
         extra_inputs: Mapping[str, Any] | None = None,
     ) -> Tensor:
-        """Compute the scores of the answer in one pass over the last tokens.
+        """Compute the answer scores in one pass over the last tokens.
 
         Args:
             ids: Token ids, int `[batch, rows]`.
             candidates: Candidate words, see `PrefillResult`.
-            edit: Edit of the attention of every layer.
+            edit: Edit for the attention in every layer.
             cache: Cache of the tokens before `ids`.
             skipped_outputs: Outputs of the first block calls, which do not run.
             output_hook: Hook for the head outputs.
@@ -439,11 +443,11 @@ class PromptRunner(HookedTransformer):
         edit: RowEdit | None = None,
         output_hook: OutputHook | None = None,
     ) -> Tensor:
-        """Compute the scores of the answer in one pass over the rows after the prefix.
+        """Compute the answer scores in one pass over the rows after the prefix.
 
         Args:
             state: The prompt.
-            edit: Edit of the rows that tests may edit.
+            edit: Edit for the rows that tests may change.
             output_hook: Hook for the head outputs.
 
         Returns:
@@ -457,7 +461,8 @@ class PromptRunner(HookedTransformer):
     def run_passes(self, passes: Sequence[PromptPass]) -> list[Tensor]:
         """Run passes, and join those that need about the same number of rows.
 
-        A pass over few tokens takes as long as reading the model's weights, so joining passes saves time.
+        A pass over few tokens takes as long as reading the model's weights, so joining passes saves
+        time.
 
         Args:
             passes: The passes.
@@ -516,8 +521,8 @@ class PromptRunner(HookedTransformer):
     def _run_joined(self, passes: Sequence[PromptPass]) -> list[Tensor]:
         """Run passes as one batch and return the scores `[copies, scores]` of each pass.
 
-        Rows are padded at the end, where no other row sees the padding. The cached prefixes of several
-        prompts are padded on the left and hidden by a mask.
+        Rows are padded at the end, where no other row sees the padding. The cached prefixes of
+        several prompts are padded on the left and hidden by a mask.
         """
         n_prefix_tokens = _count_prefix_tokens(passes)
         n_copies = [len(prompt_pass.ids) for prompt_pass in passes]
@@ -651,7 +656,7 @@ def _build_position_inputs(
 
     Args:
         passes: The passes of a joint pass.
-        n_prefix_tokens: Number of cached tokens of each pass.
+        n_prefix_tokens: Number of cached tokens per pass.
         n_rows: Number of rows, including padding.
     """
     max_prefix = max(n_prefix_tokens)

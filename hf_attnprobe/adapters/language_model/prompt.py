@@ -1,8 +1,8 @@
 """A prompt with its answer: the units that its tokens belong to, and the rows that tests may edit.
 
-Attention of a language model is summed over the tokens of each unit, so one key of the protocol is a
-*column* of several tokens. An edit assigns new sums to the columns. Within a unit, the weights keep the
-proportions that the model computes.
+Attention of a language model is summed over the tokens of each unit, so one key of the protocol is
+a *column* of several tokens. An edit assigns new sums to the columns. Within a unit, the weights
+keep the proportions that the model computes.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -24,8 +24,8 @@ from hf_attnprobe.functional.predictions import Prediction
 ROW_CHOICES = ("behind", "answer", "all")
 """Choices for the rows that tests may edit.
 
-"behind" are all rows after the passage, "answer" the rows that predict the answer, and "all" also the rows
-within the passage.
+"behind" are all rows after the passage, "answer" the rows that predict the answer, and "all" also
+the rows within the passage.
 """
 N_EXTRA_COLUMNS = 2
 """Number of columns after the units: one for all other tokens, and one for the attention sink."""
@@ -37,8 +37,8 @@ class KeyColumns(NamedTuple):
     Attributes:
         column_of_key: Column of each key, int `[keys]`.
         membership: 1 if a key belongs to a column, otherwise 0, `[keys, columns]`.
-        sink: Key of the attention sink. This is the explicit sink of the model, or otherwise the first
-            token, even if that token is a unit by itself.
+        sink: Key of the attention sink. This is the explicit sink of the model, or otherwise the
+            first token, even if that token is a unit by itself.
     """
 
     column_of_key: Tensor
@@ -74,7 +74,7 @@ class Prompt:
     """Positions of units, answer and editable rows in a prompt with its answer.
 
     Args:
-        inputs: Inputs of one prompt, see `LanguageModelAdapter.prepare`.
+        inputs: Inputs for one prompt, see `LanguageModelAdapter.prepare`.
         rows: One of `ROW_CHOICES`.
 
     Attributes:
@@ -133,8 +133,8 @@ class Prompt:
     def find_first_changed_row(self, remaining: Tensor) -> int:
         """Find the first row that must be computed again if only some tokens remain.
 
-        This is the first row after a deletion, or the first row that predicts the answer, whichever comes
-        first.
+        This is the first row after a deletion, or the first row that predicts the answer, whichever
+        comes first.
 
         Args:
             remaining: Positions of the remaining tokens, int `[n]`.
@@ -147,8 +147,8 @@ class Prompt:
         """Return the columns of the keys.
 
         Args:
-            n_keys: Number of keys. It is larger than the number of tokens if the model has an explicit
-                attention sink.
+            n_keys: Number of keys. It is larger than the number of tokens if the model has an
+                explicit attention sink.
         """
         if n_keys not in self._columns:
             other_column, sink_column = self.n_columns - 2, self.n_columns - 1
@@ -167,8 +167,8 @@ class Prompt:
 
 
 RowEdit = Callable[[int, Tensor, Tensor, KeyColumns], Tensor]
-"""Function from layer, editable rows of the weights `[batch, heads, rows, keys]`, the same rows of the
-scores before the softmax, and the columns of the keys to edited rows."""
+"""Function from layer, editable rows of the weights `[batch, heads, rows, keys]`, the same rows of
+the scores before the softmax, and the columns of the keys to edited rows."""
 
 
 def rescale_columns(
@@ -181,7 +181,7 @@ def rescale_columns(
     Args:
         weights: Attention weights `[batch, heads, rows, keys]`.
         scores: Scores before the softmax, in the same shape.
-        columns: Columns of the keys.
+        columns: Key columns.
         new_sums: New sums `[batch, heads, rows, columns]`.
 
     Returns:
@@ -212,7 +212,7 @@ def apply_knockout(
     Args:
         weights: Attention weights `[batch, heads, rows, keys]`.
         scores: Scores before the softmax, in the same shape.
-        columns: Columns of the keys.
+        columns: Key columns.
         factors: 0 for blocked columns, 1 for others, `[batch, heads, rows, columns]`.
         operator: One of `hf_attnprobe.protocol.KNOCKOUTS`.
 
@@ -237,15 +237,15 @@ def apply_knockout(
 
 
 class AnswerHead(TaskHead):
-    """Task head of the answer: one distribution per answer token, divided by their number.
+    """Task head for the answer: one distribution per answer token, divided by their number.
 
-    The outcomes of each token are, in this order: the answer's token, the alternative answer's token where
-    the two first differ, the most likely other words, the next most likely word, and all remaining words
-    together. Merging words can only reduce a total variation distance, so computed distances are lower
-    bounds.
+    The outcomes of each token are, in this order: the answer's token, the alternative answer's
+    token where the two first differ, the most likely other words, the next most likely word, and
+    all remaining words together. Merging words can only reduce a total variation distance, so
+    computed distances are lower bounds.
 
     Args:
-        n_words: Size of the vocabulary.
+        n_words: Vocabulary size.
     """
 
     output = "logits [batch, tokens, words]"
@@ -269,13 +269,13 @@ class AnswerHead(TaskHead):
         return logits is not None and logits.dim() == 3
 
     def compute_scores(self, result: Any, inputs: Mapping[str, Tensor]) -> Tensor:
-        """Compute the scores of the answer's tokens, which are predicted by the last rows.
+        """Compute the scores for the answer's tokens, which are predicted by the last rows.
 
         Args:
-            result: Output of the model.
+            result: The model's output.
             inputs: Inputs with `kept`, the candidate words of each answer token, int
-                `[batch, answer tokens, words]`; without it, all logits are returned. `n_padded`, int
-                `[batch]`, is the number of padding rows after the answer.
+                `[batch, answer tokens, words]`; without it, all logits are returned. `n_padded`,
+                int `[batch]`, is the number of padding rows after the answer.
 
         Returns:
             Scores `[batch, tokens · entries]`.
@@ -310,12 +310,12 @@ def select_candidate_words(logits: Tensor, answer: Tensor, alternative: Tensor) 
 
     Args:
         logits: Logits `[tokens, words]`.
-        answer: Token ids of the answer, int `[tokens]`.
-        alternative: Token ids of the alternative answer, int `[tokens]`; -1 for none.
+        answer: Token ids in the answer, int `[tokens]`.
+        alternative: Token ids in the alternative answer, int `[tokens]`; -1 for none.
 
     Returns:
-        Token ids, int `[tokens, n]`: the answer's token, the alternative's token if there is one, and the
-        most likely words.
+        Token ids, int `[tokens, n]`: the answer's token, the alternative's token if there is one,
+        and the most likely words.
     """
     ranking_logits = logits.scatter(-1, answer[:, None], torch.inf)
     rows = (alternative >= 0).nonzero()[:, 0]

@@ -1,9 +1,10 @@
 """Run the forward passes of several prompts as one batch.
 
-The tests of an audit work on one prompt at a time. To use a GPU well, the passes of several prompts are
-combined. Each prompt gets a thread, in which its job (the tests of that prompt) runs until it calls
-`run_batched`. Only one thread runs at any time, so nothing depends on how fast a thread is. When all jobs
-wait for results, their requests are run as one padded forward pass, and every job receives its results:
+The tests of an audit work on one prompt at a time. To use a GPU well, the passes of several prompts
+are combined. Each prompt gets a thread, in which its job (the tests of that prompt) runs until it
+calls `run_batched`. Only one thread runs at any time, so nothing depends on how fast a thread is.
+When all jobs wait for results, their requests are run as one padded forward pass, and every job
+receives its results:
 
     thread 1   job 1 ──▶ requests ┐                            ┌─▶ results ──▶ job 1 continues
     thread 2   job 2 ──▶ requests ┼─▶ one padded forward pass ─┼─▶ results ──▶ job 2 continues
@@ -49,7 +50,7 @@ def run_batched(
         run: Function that runs requests; used if this code is not called by `run_jobs_together`.
 
     Returns:
-        The results of the requests.
+        The request results.
     """
     run_requests = _submit_function.get() or run
     return run_requests(requests)
@@ -63,7 +64,7 @@ def run_jobs_together(jobs: Sequence[Callable[[], T]], run: BatchFunction[Any, A
         run: Function that runs the collected requests of all unfinished jobs.
 
     Returns:
-        The results of the jobs.
+        The jobs' results.
 
     Raises:
         Exception: The error of the first job that fails, or of `run`. All other jobs are cancelled.

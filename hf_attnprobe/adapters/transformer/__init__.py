@@ -1,4 +1,4 @@
-"""Adapter of any Transformer: read its attention, edit it, and run the layers above the edit.
+"""Adapter for any Transformer: read its attention, edit it, and run the layers above the edit.
 
 Start reading with `adapter`, which implements the protocol by calling the other modules.
 

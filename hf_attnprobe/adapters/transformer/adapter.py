@@ -1,8 +1,8 @@
-"""Adapter of any Transformer with a supported task head.
+"""Adapter for any Transformer with a supported task head.
 
-Each method of the protocol consists of a check and a call; the work is done in the other modules of this
-package. The abilities of a model's heads are determined once, and `TransformerAdapter.lacks` returns the
-result.
+Each method of the protocol consists of a check and a call; the work is done in the other modules of
+this package. The abilities of a model's heads are determined once, and `TransformerAdapter.lacks`
+returns the result.
 """
 
 import contextlib
@@ -70,7 +70,7 @@ from hf_attnprobe.protocol import (
     HeadValues,
     Observation,
     OutputProjections,
-    Reference,
+    ReferenceOutputs,
     Site,
     Stack,
 )
@@ -93,7 +93,8 @@ def build_masks(
         inputs: Tokenizer output, or `pixel_values`.
 
     Returns:
-        Positions that may receive attention, and positions of special tokens, both bool `[batch, keys]`.
+        Positions that may receive attention, and positions of special tokens, both bool `[batch,
+        keys]`.
 
     Raises:
         AttnProbeError: If inputs are missing or do not suit the model.
@@ -129,7 +130,9 @@ def build_masks(
     return mask, inputs["special_tokens_mask"].bool()
 
 
-def find_units(level: str | None, inputs: Mapping[str, Tensor], mask: Tensor) -> Tensor:
+def find_unit_representatives(
+    level: str | None, inputs: Mapping[str, Tensor], mask: Tensor
+) -> Tensor:
     """Find the position that represents each token's unit.
 
     This is the first piece of its word, or the token's own position.
@@ -157,7 +160,7 @@ def find_units(level: str | None, inputs: Mapping[str, Tensor], mask: Tensor) ->
 # --- The adapter ---------------------------------------------------------------------------------
 
 DELETION_TOKENS_ON_CPU = 1024
-"""Largest number of tokens in a forward pass over shortened texts, on a CPU.
+"""Token limit for a forward pass over shortened texts, on a CPU.
 
 It was the fastest among 512 to 4,096 tokens, because larger passes exceed a core's cache.
 """
@@ -168,7 +171,8 @@ ERROR_HINTS = {
 }
 """Hints that are added to errors raised by a model, by a fragment of its message.
 
-The first occurs in models such as GPT-2 that were saved without a padding token, the second in BART.
+The first occurs in models such as GPT-2 that were saved without a padding token, the second in
+BART.
 """
 
 
@@ -182,10 +186,10 @@ HEAD_CAPABILITIES = {
 
 
 class TransformerState(NamedTuple):
-    """Results of one forward pass, from which replays start.
+    """Results from one forward pass, from which replays start.
 
     Attributes:
-        calls: Recorded calls of all blocks, in order.
+        calls: Recorded block calls, in order.
         visible: Keys that the model's mask leaves visible, bool `[batch, queries, keys]` per layer.
     """
 
@@ -203,28 +207,30 @@ class TransformerAdapter(
 ):
     """Adapter that reads and edits the attention of every layer and head of a Transformer.
 
-    It works on a copy of the model that shares its weights, in eval mode and in the loaded precision and
-    attention implementation. The user's model is never hooked or changed. Move the model to its device
-    before creating the adapter.
+    It works on a copy of the model that shares its weights, in eval mode and in the loaded
+    precision and attention implementation. The user's model is never hooked or changed. Move the
+    model to its device before creating the adapter.
 
     Args:
-        model: A model with a head that `create_head` supports: classes of texts or images, several labels,
-            a number, tags of words, the span of an answer, one of several choices, or a masked word.
-        dtype: Data type of all computations. None keeps the type of the weights.
-        level: Unit that is explained and erased, "token" or "word" (all pieces of a word, represented by
-            the first). None uses words if `prepare` receives `word_ids`.
-        readout: Query row that the prediction is read from, "first", "last" or "mean". None determines it
-            from the attention, see `compute_row_weights`.
+        model: A model with a head that `create_head` supports: classes of texts or images, several
+            labels, a number, tags of words, the span of an answer, one of several choices, or a
+            masked word.
+        dtype: Data type for all computations. None keeps the weights' type.
+        level: Unit that is explained and erased, "token" or "word" (all pieces of a word,
+            represented by the first). None uses words if `prepare` receives `word_ids`.
+        readout: Query row that the prediction is read from, "first", "last" or "mean". None
+            determines it from the attention, see `compute_row_weights`.
         mask_id: Id of the token that replaces erased tokens.
-        tokens_per_pass: Number of tokens in a forward pass of replays and leave-one-out. None chooses it by
-            device.
-        predicts: Meaning of a single logit, "probability" or "number". "auto" follows the configuration.
+        tokens_per_pass: Token count for a forward pass of replays and leave-one-out. None
+            chooses it by device.
+        predicts: Meaning of a single logit, "probability" or "number". "auto" follows the
+            configuration.
         scale: Unit of changes of a predicted number.
         threshold: Number above which a predicted number counts as a positive decision.
 
     Attributes:
         layers: Kind and number of heads of each layer; the index is the layer's number.
-        n_heads: Number of heads of each layer.
+        n_heads: Number of heads per layer.
         layer_names: Names such as "layer.3", or "encoder.0", "decoder.0" and "cross.0".
 
     Example:
@@ -299,11 +305,11 @@ class TransformerAdapter(
         """Create a batch from padded tokenizer output or from images.
 
         Args:
-            inputs: For texts, the model's own inputs and `special_tokens_mask` `[batch, keys]`. With
-                `word_ids` (int `[batch, keys]`, -1 for none), pieces are grouped to words. For images,
-                `pixel_values`.
-            example_ids: Id of each text in the data set.
-            labels: Labels of the data set.
+            inputs: For texts, the model's own inputs and `special_tokens_mask` `[batch, keys]`.
+                With `word_ids` (int `[batch, keys]`, -1 for none), pieces are grouped to words. For
+                images, `pixel_values`.
+            example_ids: Data set id for each text.
+            labels: Data set labels.
 
         Returns:
             A batch. Its inputs contain `units`, the position that represents each token's unit.
@@ -312,7 +318,7 @@ class TransformerAdapter(
         inputs = {name: value.to(device) for name, value in inputs.items()}
         inputs = self.head.select_inputs(inputs, self._run)
         mask, is_special = build_masks(self.model, self.layout, inputs)
-        units = find_units(self.level, inputs, mask)
+        units = find_unit_representatives(self.level, inputs, mask)
         positions = torch.arange(mask.shape[1], device=mask.device)
         content = mask & ~is_special & (units == positions)
         inputs = self.head.add_readout_inputs(inputs, mask, content, self._run)
@@ -368,7 +374,7 @@ class TransformerAdapter(
         return Observation(self, batch, probs, tuple(attention), state)
 
     def compute_native_probs(self, batch: Batch) -> Tensor | None:
-        """Compute the probabilities of the user's model, `[batch, classes]`."""
+        """Compute the user's model's probabilities, `[batch, classes]`."""
         inputs = dict(batch.inputs)
         tokenizer_output = {
             name: value.to(batch.mask.device) for name, value in batch.tokenizer_output.items()
@@ -388,7 +394,7 @@ class TransformerAdapter(
         return self.head.compute_probs(scores, observation.batch.inputs)
 
     def replay_logits(self, observation: Observation, attention: Mapping[int, Tensor]) -> Tensor:
-        """Compute the scores of the task head with other attention.
+        """Compute the task head's scores with other attention.
 
         Args:
             observation: The observed batch.
@@ -421,7 +427,7 @@ class TransformerAdapter(
         self.require(HeadOutputs)
         with shorten_model_errors(batches[0].inputs):
             references = [create_reference(self, batch) for batch in batches]
-            self.reference = Reference.concatenate(references)
+            self.reference = ReferenceOutputs.concatenate(references)
 
     def replay_outputs(self, observation: Observation, site: Site, outputs: Tensor) -> Tensor:
         """Compute the probabilities with another head output; see `HeadOutputs`."""
@@ -456,7 +462,7 @@ class TransformerAdapter(
         return observation.head_values[site.layer][:, site.head]
 
     def get_output_projections(self) -> tuple[Tensor, ...]:
-        """Return the heads' slices of the output projections; see `OutputProjections`."""
+        """Return the output projection slices per head; see `OutputProjections`."""
         self.require(OutputProjections)
         assert self._head_support.projections is not None
         return self._head_support.projections
@@ -469,7 +475,7 @@ class TransformerAdapter(
     # Importances
 
     def select_row(self, observation: Observation, values: Tensor, site: Site) -> Tensor:
-        """Select the query row that the prediction is read from; see `AttentionModel.select_row`."""
+        """Select the query row that the prediction is read from; see `AttentionModel`."""
         kind = self.layers[site.layer].kind
         if site.query is not None:
             row = values[:, site.query]
@@ -478,15 +484,16 @@ class TransformerAdapter(
             row_weights = self._compute_row_weights(observation, kind, visible)
             row = (row_weights.to(values.dtype)[:, None] @ values)[:, 0]
         if kind == "decoder":
-            # A decoder's input starts with an additional token, so its positions are shifted by one.
+            # A decoder's input starts with an additional token, so its positions are shifted by
+            # one.
             row = F.pad(row[:, 1:], (0, 1))
         return sum_over_pieces(row, observation.batch.inputs["units"])
 
     def describe_readout(self, observation: Observation) -> str:
         """Describe the tokens that the prediction of the first text is read from.
 
-        The result is empty if the model has several stacks, or if parts of the prediction are read from
-        different tokens.
+        The result is empty if the model has several stacks, or if parts of the prediction are read
+        from different tokens.
         """
         batch = observation.batch
         if {layer.kind for layer in self.layers} != {"layer"} or "reads" in batch.inputs:
@@ -501,12 +508,12 @@ class TransformerAdapter(
     def _compute_row_weights(self, observation: Observation, kind: str, visible: Tensor) -> Tensor:
         """Compute the weight of each query row in the read-out, `[batch, queries]`.
 
-        All tokens that the prediction is read from have the same weight. If it is read from the whole
-        text, see `compute_row_weights`.
+        All tokens that the prediction is read from have the same weight. If it is read from the
+        whole text, see `compute_row_weights`.
 
         Args:
             observation: The observed batch.
-            kind: Kind of the layer, see `Layer`.
+            kind: Layer kind, see `Layer`.
             visible: Visible keys of the layer, bool `[batch, queries, keys]`.
         """
         reads = observation.batch.inputs.get("reads")
@@ -541,9 +548,9 @@ class TransformerAdapter(
         """Compute the sum over texts of the target classes' probabilities.
 
         Args:
-            inputs: Inputs of the batch.
+            inputs: Batch inputs.
             edit: Edit of the attention, or None.
-            target: Class of each text, int `[batch]`.
+            target: Target class per text, int `[batch]`.
         """
         probs = self.head.compute_probs(self.compute_logits(inputs, edit), inputs)
         return compute_shifted_probability(probs, target).sum()
@@ -603,8 +610,8 @@ class TransformerAdapter(
     ) -> Tensor:
         """Compute the probabilities without the erased units; see `EditableInputs`.
 
-        If no token at all would remain, not even a special token, the probabilities of the whole text are
-        returned.
+        If no token at all would remain, not even a special token, the probabilities of the whole
+        text are returned.
         """
         self.require(EditableInputs)
         inputs = dict(observation.batch.inputs)
@@ -634,8 +641,8 @@ class TransformerAdapter(
     def self_check(self, batch: Batch) -> None:
         """Raise AttnProbeError unless edits of every layer reach the logits.
 
-        Unchanged attention must not change the logits. If partial replays differ from full passes, they are
-        disabled.
+        Unchanged attention must not change the logits. If partial replays differ from full passes,
+        they are disabled.
         """
         observation = self.observe(batch)
         check_partial_replays(self, observation)
@@ -661,7 +668,7 @@ def _find_only_readout_tokens(inputs: Mapping[str, Tensor], content: Tensor) -> 
     Without such a token there is no prediction to compare with, so it is not explained.
 
     Args:
-        inputs: Inputs of the batch.
+        inputs: Batch inputs.
         content: Explained tokens, bool `[batch, keys]`.
 
     Returns:
@@ -678,7 +685,7 @@ def shorten_model_errors(inputs: Mapping[str, Tensor]) -> Iterator[None]:
     """Convert errors raised by a model, for example for long texts, to a one-line AttnProbeError.
 
     Args:
-        inputs: Inputs of the model, whose shape is included in the message.
+        inputs: Model inputs, whose shape is included in the message.
     """
     try:
         yield

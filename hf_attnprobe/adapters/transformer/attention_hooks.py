@@ -1,17 +1,17 @@
 """Read and replace attention weights and head outputs inside a running Transformer.
 
-One mechanism serves all architectures and both attention implementations ("eager" and "sdpa"). Inside
-attention modules, it intercepts the softmax over keys and `scaled_dot_product_attention`:
+One mechanism serves all architectures and both attention implementations ("eager" and "sdpa").
+Inside attention modules, it intercepts the softmax over keys and `scaled_dot_product_attention`:
 
     with hook_attention(modules, edit):
         model(**inputs)
 
-calls `edit(layer, weights, scores)` once per attention layer, and the model continues with the returned
-weights. Gradients flow through the edit.
+calls `edit(layer, weights, scores)` once per attention layer, and the model continues with the
+returned weights. Gradients flow through the edit.
 
 The attention interface of Transformers was no alternative. It supports fewer architectures (not
-DeBERTa, MPNet, XLNet, Bloom, Falcon and others) and requires the model to be switched to it. Where both
-apply, the numbers are bit-identical.
+DeBERTa, MPNet, XLNet, Bloom, Falcon and others) and requires the model to be switched to it. Where
+both apply, the numbers are bit-identical.
 """
 
 import math
@@ -80,7 +80,7 @@ def is_packed(weights: Tensor, n_heads: int | None, n_keys: int | None = None) -
 
     Args:
         weights: The result of a softmax.
-        n_heads: Number of heads of the module, or None if it is unknown.
+        n_heads: Number of heads in the module, or None if it is unknown.
         n_keys: Number of keys, or None if it equals the number of queries.
     """
     if weights.dim() != 3 or not n_heads or len(weights) % n_heads:
@@ -173,8 +173,8 @@ def find_attention_modules(model: nn.Module, run: Callable[[], object]) -> dict[
     """Find the modules that compute attention by running the model once.
 
     A module computes attention if a softmax over the keys of `[1, heads, n, n]`, or
-    `scaled_dot_product_attention`, runs inside it. If several nested modules qualify, the innermost one
-    whose class is named like attention is chosen, and without such a name the innermost one.
+    `scaled_dot_product_attention`, runs inside it. If several nested modules qualify, the innermost
+    one whose class is named like attention is chosen, and without such a name the innermost one.
 
     In a module that is named like attention, any softmax with four axes counts. Banded or pooled
     attention is thereby found as well, and can be rejected with an error.
@@ -221,7 +221,7 @@ def hook_attention(
 ) -> Iterator["AttentionHook"]:
     """Pass all attention weights through an edit function, inside the context.
 
-    Layers are numbered in the order of their calls, because ALBERT calls one module for all layers.
+    Layers are numbered in call order, because ALBERT calls one module for all layers.
 
     Args:
         modules: Attention modules by name, see `find_attention_modules`.
@@ -263,8 +263,8 @@ class AttentionHook(TorchFunctionMode):
     """Interceptor of PyTorch functions that passes attention weights through an edit.
 
     Attributes:
-        stack: Names of the attention modules that are running, innermost last.
-        names: Names of the modules that have computed attention, in the order of their calls.
+        stack: Attention module names that are running, innermost last.
+        names: Names of the modules that have computed attention, in call order.
     """
 
     def __init__(
@@ -341,10 +341,10 @@ def _is_attention(
     kernels of ConvBERT or routers, have another shape.
 
     Args:
-        weights: Result of the softmax.
+        weights: The softmax result.
         args: Positional arguments of the softmax.
         kwargs: Keyword arguments of the softmax.
-        n_heads: Number of heads of the running module, or None if it is unknown.
+        n_heads: Number of heads in the running module, or None if it is unknown.
         n_keys: Number of keys, or None if it equals the number of queries.
     """
     axis = kwargs.get("dim", args[1] if len(args) > 1 else None)
@@ -463,7 +463,7 @@ def create_masking_edit(factors: Mapping[int, Tensor], n_heads: Sequence[int]) -
 
     Args:
         factors: Factors by layer, which broadcast to `[batch, heads, queries, keys]`.
-        n_heads: Number of heads of every layer.
+        n_heads: Number of heads per layer.
 
     Returns:
         The edit.
@@ -563,7 +563,7 @@ class OutputHook:
         """Process the result of one PyTorch function.
 
         Args:
-            name: Name of the function.
+            name: Function name.
             args: Its arguments.
             result: Its result.
 
@@ -683,7 +683,7 @@ class InterchangeHook(OutputHook):
         positions: Keys at which other values are read, by layer bool `[copies · batch, keys]`.
             Layers without an entry are not changed.
         substitutes: The other values, by layer.
-        n_heads: Number of heads of every layer.
+        n_heads: Number of heads per layer.
     """
 
     def __init__(
@@ -752,9 +752,9 @@ def create_output_edit(
 
     Args:
         layer: Number of the layer.
-        head: Index of the head.
+        head: Head index.
         query: The only row to replace, or None for all rows.
-        n_heads: Number of heads of the layer.
+        n_heads: Number of heads in the layer.
         new: New outputs, `[batch, queries, width]`.
 
     Returns:

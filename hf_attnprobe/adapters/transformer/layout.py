@@ -48,7 +48,7 @@ CROSS_ATTENTION_NAMES = (
 
 
 class Layer(NamedTuple):
-    """One attention layer; layers are numbered in the order of their calls.
+    """One attention layer; layers are numbered in call order.
 
     Attributes:
         module: Qualified name of the attention module.
@@ -99,7 +99,7 @@ def choose_readout(config: PreTrainedConfig, readout: str | None) -> str | None:
     """Choose the read-out of a model.
 
     Args:
-        config: Configuration of the model.
+        config: Model configuration.
         readout: The user's choice, one of `READOUTS`, or None.
 
     Returns:
@@ -122,7 +122,7 @@ def needs_left_padding(config: PreTrainedConfig) -> bool:
     """Check whether the texts of a model must be padded on the left.
 
     Args:
-        config: Configuration of the model.
+        config: Model configuration.
     """
     return config.model_type in LAST_POSITION_MODEL_TYPES
 
@@ -139,7 +139,7 @@ def compute_row_weights(readout: str | None, kind: str, visible: Tensor, mask: T
 
     Args:
         readout: One of `READOUTS`, or None.
-        kind: Kind of the layer, see `Layer`.
+        kind: Layer kind, see `Layer`.
         visible: Visible keys, bool `[batch, queries, keys]`.
         mask: Real tokens, bool `[batch, keys]`.
 
@@ -173,7 +173,7 @@ def get_image_shape(config: PreTrainedConfig) -> tuple[int, int, int]:
     """Return the number of channels, the height and the width of a model's images.
 
     Args:
-        config: Configuration of the model.
+        config: Model configuration.
     """
     n_channels = _get_image_setting(config, "num_channels")
     return (n_channels, *get_height_and_width(_get_image_setting(config, "image_size")))
@@ -183,7 +183,7 @@ def count_patches(config: PreTrainedConfig) -> int:
     """Return the number of patches of an image.
 
     Args:
-        config: Configuration of the model.
+        config: Model configuration.
     """
     height, width = get_height_and_width(_get_image_setting(config, "image_size"))
     patch_height, patch_width = get_height_and_width(_get_image_setting(config, "patch_size"))
@@ -248,7 +248,7 @@ SUPPORTED_MODELS = (
 )
 """List of the tasks whose models can be audited, for error messages."""
 EXAMPLE_LENGTH = 8
-"""Number of tokens of the example.
+"""Length of the example in tokens.
 
 Attention over windows, landmarks or additional tokens does not happen to have 8 keys as well.
 """
@@ -272,7 +272,7 @@ class Layout(NamedTuple):
     Attributes:
         modules: Attention modules by qualified name.
         blocks: Blocks that contain them, see `recorded_blocks`.
-        layers: Attention layers in the order of their calls.
+        layers: Attention layers in call order.
         embeddings: Modules at whose outputs gradient × input is computed.
         n_keys: Number of positions of an image, which is fixed; None for text models.
     """
@@ -292,8 +292,8 @@ def copy_with_shared_weights(model: PreTrainedModel, dtype: torch.dtype | None) 
 
     Args:
         model: The user's model.
-        dtype: Data type of the copy. Weights are copied only if it differs from the model's type. None
-            keeps the type.
+        dtype: Data type of the copy. Weights are copied only if it differs from the model's type.
+            None keeps the type.
 
     Returns:
         The copy.
@@ -321,8 +321,8 @@ def find_layout(model: PreTrainedModel, head: TaskHead) -> Layout:
         The layout with all layers of softmax attention.
 
     Raises:
-        AttnProbeError: If the model's output does not suit the head, or if there is no softmax attention
-            over all tokens.
+        AttnProbeError: If the model's output does not suit the head, or if there is no softmax
+            attention over all tokens.
     """
     inputs = create_example_inputs(model)
     run = partial(model, **head.build_arguments(inputs))
@@ -362,7 +362,7 @@ def _find_attention_modules(
     except (torch.OutOfMemoryError, AttnProbeError):
         raise
     except Exception as error:
-        # A model may raise exceptions of any type.
+        # A model may raise arbitrary exceptions.
         reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
         raise AttnProbeError(
             f"expected a model that runs on a single text or image, but {type(model).__name__} "
@@ -378,8 +378,8 @@ def find_embeddings(
     """Find the modules at whose outputs gradient × input is computed.
 
     In some models (DeBERTa-v3, ModernBERT, Bloom), embeddings are only read by a normalisation. The
-    output then does not depend on their length, and gradient × input is 0 by Euler's theorem. For these
-    models, the normalised embeddings are used.
+    output then does not depend on their length, and gradient × input is 0 by Euler's theorem. For
+    these models, the normalised embeddings are used.
 
     Args:
         model: The model.
@@ -485,9 +485,9 @@ def _check_attention_shapes(
 
     Args:
         model: The model.
-        names: Names of the attention modules, in the order of their calls.
-        shapes: Shapes of their weights.
-        n_keys: Number of tokens of the example.
+        names: Attention module names, in call order.
+        shapes: Shapes that their weights have.
+        n_keys: Length of the example in tokens.
     """
     if not names:
         raise AttnProbeError(
@@ -508,7 +508,8 @@ def _check_attention_shapes(
 # --- Models whose layers are not numbered as in their code: hybrids, layers with two attentions --
 
 LAYER_NAME_PATTERN = re.compile(r"(.*?)\.(\d+)(?:\.|$)")
-"""Pattern for the name of a model's layer list and the index of a layer, as in `encoder.layer.3`."""
+"""Pattern for the name of a model's layer list and the index of a layer, as in
+`encoder.layer.3`."""
 MAX_LISTED_NUMBERS = 8
 """Largest number of layer indices that a note lists."""
 
@@ -520,12 +521,12 @@ def describe_unusual_layers(
 
     Args:
         model: The model.
-        layers: Its layers with softmax attention, in the order of their calls.
-        names: Names of these layers in reports.
+        layers: Its layers with softmax attention, in call order.
+        names: Layer names in reports.
 
     Returns:
-        A sentence if some layers have no softmax attention, as in hybrids (MiniMax, Jamba), and one if
-        a layer has several attentions (DiffLlama, LiLT).
+        A sentence if some layers have no softmax attention, as in hybrids (MiniMax, Jamba), and one
+        if a layer has several attentions (DiffLlama, LiLT).
     """
     attention_indices: dict[str, set[int]] = {}
     for layer in layers:
@@ -548,7 +549,7 @@ def _describe_layers_without_attention(
         return []
     return [
         f"Layers: {len(missing_indices)} of {n_layers} in {prefix} have no softmax attention "
-        f"({_list_numbers(missing_indices)}). They are not tested, and this report does not cover them."
+        f"({_list_numbers(missing_indices)}). They are not tested."
     ]
 
 
@@ -565,7 +566,7 @@ def _describe_repeated_attention(layers: Sequence[Layer], names: Sequence[str]) 
     ]
     return [
         f"Layers: {module} has {len(layer_names)} attentions, counted as separate layers: "
-        f"{', '.join(layer_names)}, in the order of their calls. The same holds for all similar layers."
+        f"{', '.join(layer_names)}, in call order."
         for module, layer_names in repeated[:1]
     ]
 
@@ -589,15 +590,15 @@ def compute_gradient_times_input(
 ) -> Tensor:
     """Compute gradient × input, summed over the embedding dimensions.
 
-    A decoder reads each token again, one position later because of its start token. The values of both
-    occurrences are added.
+    A decoder reads each token again, one position later because of its start token. The values of
+    both occurrences are added.
 
     Args:
-        embeddings: Embedding modules of the model.
+        embeddings: The model's embedding modules.
         compute_explained: Function that runs the model and returns the scalar to differentiate.
         n_keys: Number of positions. The patches of an image are the last positions.
-        scale: Factor on the embeddings at which the gradient is evaluated. The input that the gradient
-            is multiplied by is not scaled.
+        scale: Factor on the embeddings at which the gradient is evaluated. The input that the
+            gradient is multiplied by is not scaled.
 
     Returns:
         Signed values `[batch, keys]`.
@@ -651,11 +652,11 @@ def run_with_zero_embeddings(embeddings: Embeddings, run: Callable[[], Tensor]) 
     """Call a function while all embeddings are 0, the baseline of integrated gradients.
 
     Args:
-        embeddings: Embedding modules of the model.
+        embeddings: The model's embedding modules.
         run: Function that runs the model.
 
     Returns:
-        The result of the function.
+        The function's result.
     """
     with _replace_embeddings(embeddings, 0.0, lambda unscaled, scaled: scaled):
         return run()

@@ -3,19 +3,21 @@
 For an edit of one layer's attention, a partial replay does the following:
 
 1. Blocks below the edit do not run.
-2. In the edited block, only the change of the edited heads' outputs is computed. It is multiplied by
+2. In the edited block, only the change of the edited heads' outputs is computed. It is multiplied
+by
    these heads' slices of the output projection, and added to the recorded result of the attention.
-3. Blocks above the edit run on hidden states. If the prediction is read from one row, such as [CLS],
+3. Blocks above the edit run on hidden states. If the prediction is read from one row, such as
+[CLS],
    the last block runs for this row only.
 
-All steps are exact. For edits of MiniLM's top layer, partial replays are 116 times faster than a loop of
-full forward passes (vectorised full passes: 8 times). For edits of all layers, they are 2.4 times faster
-(vectorised full passes: 1.9 times).
+All steps are exact. For edits of MiniLM's top layer, partial replays are 116 times faster than a
+loop of full forward passes (vectorised full passes: 8 times). For edits of all layers, they are 2.4
+times faster (vectorised full passes: 1.9 times).
 
-Partial replays require a stack of blocks that pass hidden states from one to the next. This is checked
-three times: for a model on an example (`find_sublayers`), for every batch (`PartialReplay.is_exact`), and
-by the self-check of an audit. Other models (ALBERT, Bloom, DeBERTa-v2, XLNet, encoder-decoders) are
-replayed by full forward passes.
+Partial replays require a stack of blocks that pass hidden states from one to the next. This is
+checked three times: for a model on an example (`find_sublayers`), for every batch
+(`PartialReplay.is_exact`), and by the self-check of an audit. Other models (ALBERT, Bloom,
+DeBERTa-v2, XLNet, encoder-decoders) are replayed by full forward passes.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -81,7 +83,7 @@ def find_sublayer(
     """Find the attention sublayer of a block.
 
     Args:
-        call: A recorded call of the block.
+        call: A recorded block call.
         modules: Attention modules by qualified name.
         n_heads: Number of heads.
 
@@ -135,9 +137,9 @@ def _returns_projected_rows(
     """Check whether the sublayer returns exactly the projected rows `[batch, queries, hidden]`.
 
     Args:
-        call: The call of the block.
-        args: Arguments of the projection.
-        projected: Output of the projection.
+        call: The block call.
+        args: Projection arguments.
+        projected: Projection output.
         joint_output: Output of the module that returns to the block.
     """
     shape, head_outputs = call.hidden_in.shape[:2], args[0]
@@ -150,7 +152,7 @@ def run_sublayer(call: BlockCall, sublayer: Sublayer) -> SublayerResults:
     """Run a block again and return the intermediate results of its attention sublayer.
 
     Args:
-        call: The recorded call of the block.
+        call: The recorded block call.
         sublayer: The block's attention sublayer.
 
     Returns:
@@ -179,13 +181,13 @@ def finish_block(call: BlockCall, sublayer: Sublayer, hidden: Tensor, projected:
     be passed.
 
     Args:
-        call: The recorded call of the block.
+        call: The recorded block call.
         sublayer: The block's attention sublayer.
-        hidden: Rows of the block's input, `[n, rows, hidden]`.
-        projected: Projected head outputs of the same rows, `[n, rows, hidden]`.
+        hidden: Rows from the block's input, `[n, rows, hidden]`.
+        projected: Projected head outputs for the same rows, `[n, rows, hidden]`.
 
     Returns:
-        Rows of the block's output, `[n, rows, hidden]`.
+        Rows from the block's output, `[n, rows, hidden]`.
     """
     joint_output: Any = projected
     if sublayer.joint is sublayer.attention:
@@ -208,7 +210,7 @@ def compute_head_outputs(call: BlockCall, sublayer: Sublayer, hidden: Tensor) ->
     """Compute the concatenated head outputs of a block, without running the rest of it.
 
     Args:
-        call: A call of the block whose other arguments are for the same number of texts.
+        call: A block call whose other arguments are for the same number of texts.
         sublayer: The block's attention sublayer.
         hidden: Input of the block, `[n, queries, hidden]`.
 
@@ -234,8 +236,8 @@ def compute_head_outputs(call: BlockCall, sublayer: Sublayer, hidden: Tensor) ->
 def index_rows(is_chosen: Tensor) -> Tensor | None:
     """Return the positions of the chosen rows of each text.
 
-    Every text gets the same number of rows, and at least one. A text with fewer chosen rows gets some
-    of its other rows in addition.
+    Every text gets the same number of rows, and at least one. A text with fewer chosen rows gets
+    some of its other rows in addition.
 
     Args:
         is_chosen: Chosen rows, bool `[batch, queries]`.
@@ -253,8 +255,8 @@ def take_rows(values: Tensor, rows: Tensor | None) -> Tensor:
     """Select rows of each text.
 
     Args:
-        values: `[copies, batch, heads, queries, width]`; the axes of the heads, and then also of the
-            copies, may be missing.
+        values: `[copies, batch, heads, queries, width]`; the axes of the heads, and then also of
+            the copies, may be missing.
         rows: Positions, int `[batch, rows]`, or None for all rows.
 
     Returns:
@@ -296,7 +298,7 @@ def is_stack(calls: Sequence[BlockCall]) -> bool:
     """Check whether every block receives the output of the block below, `[batch, keys, hidden]`.
 
     Args:
-        calls: Recorded calls of all blocks.
+        calls: Recorded block calls.
     """
     hidden_below: Tensor | None = None
     for call in calls:
@@ -317,9 +319,9 @@ def find_sublayers(
     """Find the attention sublayer of every block.
 
     Args:
-        calls: Recorded calls of all blocks.
+        calls: Recorded block calls.
         modules: Attention modules by qualified name.
-        n_heads: Number of heads of each layer.
+        n_heads: Number of heads per layer.
 
     Returns:
         The sublayers, or None if the model has another structure.
@@ -372,9 +374,9 @@ class PartialReplay:
     """One observed batch, prepared for partial replays.
 
     Args:
-        calls: Recorded calls of all blocks for this batch.
-        sublayers: Attention sublayers of the blocks, see `find_sublayers`.
-        attention: Attention of each layer, `[batch, heads, queries, keys]`.
+        calls: Recorded block calls for this batch.
+        sublayers: Attention sublayers per block, see `find_sublayers`.
+        attention: Attention per layer, `[batch, heads, queries, keys]`.
         mask: Real tokens, bool `[batch, keys]`.
         head: Function that runs the rest of the model after the last block.
 
@@ -446,7 +448,7 @@ class PartialReplay:
         """Return the largest number of rows per text that run when a layer is edited.
 
         Args:
-            layer: Index of the layer.
+            layer: Layer index.
         """
         if layer == self.top_layer and self.readout_rows is not None:
             return self.readout_rows.shape[1]
@@ -484,8 +486,8 @@ class PartialReplay:
         """Compute scores with another output of a head.
 
         Args:
-            layer: Index of the layer.
-            head: Index of the head.
+            layer: Layer index.
+            head: Head index.
             query: The only row that is replaced, or None for all rows.
             output: New outputs, `[copies, batch, queries, width]`.
 
@@ -507,7 +509,7 @@ class PartialReplay:
         """Return the intermediate results of a layer's attention, and cache those of one layer.
 
         Args:
-            layer: Index of the layer.
+            layer: Layer index.
         """
         if layer not in self._results:
             self._results.clear()
@@ -527,7 +529,7 @@ class PartialReplay:
         """Compute scores from a change of some heads' outputs.
 
         Args:
-            layer: Index of the layer.
+            layer: Layer index.
             heads: Indices of the changed heads.
             rows: Rows that change, int `[batch, rows]`, or None for all rows.
             change: Change of the head outputs, `[copies, batch, heads, rows, width]`.
@@ -551,7 +553,7 @@ class PartialReplay:
         rows: Tensor | None,
         change: Tensor,
     ) -> Tensor:
-        """Compute the changed rows of the edited block's output, `[copies, batch, rows, hidden]`."""
+        """Compute the changed rows of the edited block, `[copies, batch, rows, hidden]`."""
         call, sublayer = self.calls[layer], self.sublayers[layer]
         by_row = change.transpose(2, 3).flatten(3)
         projected_change = by_row @ sublayer.slices[heads].flatten(0, 1)

@@ -3,9 +3,9 @@
 A replay with edited attention does not have to run the layers below the edit. Their recorded
 outputs are returned instead.
 
-A block is an element of a model's layer lists that contains attention, such as `encoder.layer[3]` or
-`decoder.block[0]`. Blocks are counted by calls and not by name, because ALBERT calls the same block
-for all its layers.
+A block is an element of a model's layer lists that contains attention, such as `encoder.layer[3]`
+or `decoder.block[0]`. Blocks are counted by calls and not by name, because ALBERT calls the same
+block for all its layers.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -111,8 +111,8 @@ class BlockCall(NamedTuple):
         """Return this call with all arguments but the hidden states repeated.
 
         Args:
-            n_copies: Number of copies of the batch.
-            n_batch: Number of texts in the batch.
+            n_copies: Number of batch copies.
+            n_batch: Batch size.
         """
         arguments = repeat_batch((self.args[1:], self.kwargs), n_copies, n_batch)
         return self._replace(args=(self.hidden_in, *arguments[0]), kwargs=arguments[1])
@@ -224,8 +224,8 @@ def repeat_batch(output: Any, n_copies: int, n_batch: int) -> Any:
 
     Args:
         output: A tensor, or nested tuples, lists and dictionaries of tensors.
-        n_copies: Number of copies of the batch.
-        n_batch: Number of texts in the batch.
+        n_copies: Number of batch copies.
+        n_batch: Batch size.
     """
 
     def repeat(tensor: Tensor) -> Tensor:

@@ -1,9 +1,9 @@
 """Forward passes of a Transformer with edited attention, on a copy that shares its weights.
 
-The layers below an edit are not run again, and all copies of an edit run as one vectorised batch. On 8
-texts, 32 edits of the top layer of a 6-layer BERT are 7.6 times faster than a loop of full passes. Caching
-the lower layers alone gives a factor of 5.4, and vectorising alone 6.6. If a model cannot be vectorised
-(Bloom, Falcon), the batch is repeated above the cached layers.
+The layers below an edit are not run again, and all copies of an edit run as one vectorised batch.
+On 8 texts, 32 edits of the top layer of a 6-layer BERT are 7.6 times faster than a loop of full
+passes. Caching the lower layers alone gives a factor of 5.4, and vectorising alone 6.6. If a model
+cannot be vectorised (Bloom, Falcon), the batch is repeated above the cached layers.
 """
 
 import inspect
@@ -54,14 +54,14 @@ from hf_attnprobe.adapters.transformer.recorded_blocks import (
 )
 from hf_attnprobe.adapters.transformer.task_heads import ADAPTER_INPUTS, TaskHead
 from hf_attnprobe.core.errors import AttnProbeError
-from hf_attnprobe.protocol import Batch, Observation, Reference, Site
+from hf_attnprobe.protocol import Batch, Observation, ReferenceOutputs, Site
 
 
 TOKENS_PER_PASS = {"cpu": 4096}
 """Default number of tokens in a forward pass, by device type.
 
-On a CPU core, larger passes exceed the caches: 8,192 tokens take 10 to 30% more time per token, and 1,024
-tokens up to 20% more.
+On a CPU core, larger passes exceed the caches: 8,192 tokens take 10 to 30% more time per token, and
+1,024 tokens up to 20% more.
 """
 
 
@@ -71,18 +71,18 @@ class HookedTransformer:
     Args:
         model: The user's model, which is not changed.
         head: Its task head.
-        dtype: Data type of all computations; None keeps the type of the weights.
-        tokens_per_pass: Number of tokens in a forward pass; None chooses it by device.
+        dtype: Data type for all computations; None keeps the weights' type.
+        tokens_per_pass: Token count for a forward pass; None chooses it by device.
 
     Attributes:
         model: The copy, in eval mode.
         head: The task head.
         layout: Modules that are read and edited, see `Layout`.
         layers: Kind and number of heads of each layer; the index is the layer's number.
-        n_heads: Number of heads of each layer.
+        n_heads: Number of heads per layer.
         layer_names: Names such as "layer.3", or "encoder.0", "decoder.0" and "cross.0".
         accepts_use_cache: Whether the model's forward has the argument `use_cache`.
-        tokens_per_pass: Number of tokens in a forward pass.
+        tokens_per_pass: Token count for a forward pass.
     """
 
     def __init__(
@@ -128,13 +128,13 @@ class HookedTransformer:
         output_hook: OutputHook | None = None,
         n_keys: int | None = None,
     ) -> Tensor:
-        """Run one forward pass and compute the scores of the task head.
+        """Run one forward pass and compute the task head's scores.
 
         Args:
-            inputs: Inputs of the model and of the task head.
-            edit: Edit of the attention of every layer.
-            skipped_outputs: Outputs of the first block calls, which are returned instead of running these
-                blocks.
+            inputs: Inputs for the model and the task head.
+            edit: Edit for the attention in every layer.
+            skipped_outputs: Outputs of the first block calls, which are returned instead of running
+                these blocks.
             output_hook: Hook for the head outputs.
             n_keys: See `standardise_form`.
 
@@ -168,10 +168,10 @@ class HookedTransformer:
         outputs: Sequence[Any],
         hidden: Tensor,
     ) -> Tensor:
-        """Compute the scores of the task head from the last hidden states.
+        """Compute the task head's scores from the last hidden states.
 
         Args:
-            inputs: Inputs of the model and of the task head.
+            inputs: Inputs for the model and the task head.
             outputs: Recorded outputs of all block calls.
             hidden: Hidden states that replace the output of the last block,
                 `[copies, batch, queries, hidden]`.
@@ -207,7 +207,7 @@ class HookedTransformer:
         except torch.OutOfMemoryError:
             raise
         except Exception:
-            # A block with another structure may raise exceptions of any type.
+            # A block with another structure may raise arbitrary exceptions.
             return None
 
     def _find_verified_sublayers(self) -> list[Sublayer] | None:
@@ -236,7 +236,7 @@ class HookedTransformer:
         """Build the keyword arguments of the model, without inputs that only adapters use.
 
         Args:
-            inputs: Inputs of the model and of the task head.
+            inputs: Inputs for the model and the task head.
         """
         model_inputs = {name: value for name, value in inputs.items() if name not in ADAPTER_INPUTS}
         arguments = self.head.build_arguments(model_inputs)
@@ -248,9 +248,9 @@ class HookedTransformer:
     def supports_vmap(self) -> bool:
         """Whether `torch.func.vmap` can run the model over several edits.
 
-        Determined once on an example, so that errors during an audit are not misinterpreted. vmap fails
-        for layers that branch on values (routers, overflow guards) and for custom autograd functions
-        (Bloom).
+        Determined once on an example, so that errors during an audit are not misinterpreted. vmap
+        fails for layers that branch on values (routers, overflow guards) and for custom autograd
+        functions (Bloom).
         """
         inputs = create_example_inputs(self.model)
         n_keys = self.layout.n_keys or EXAMPLE_LENGTH
@@ -272,7 +272,7 @@ class HookedTransformer:
 # --- Many edits of one observation at once -------------------------------------------------------
 
 Inputs = Mapping[str, Tensor]
-"""Inputs of the model and of the task head, by name."""
+"""Inputs for the model and the task head, by name."""
 Edits = Mapping[int, Tensor]
 """Data of edits by layer, such as new attention, each `[copies, batch, ...]`."""
 RunAboveEdits = Callable[[Inputs, tuple[Any, ...], Edits], Tensor]
@@ -291,7 +291,7 @@ def resume_above_edits(
     Args:
         transformer: The model.
         observation: The observed batch.
-        edits: Data of the edits by layer, each `[copies, batch, ...]`.
+        edits: Edit data by layer, each `[copies, batch, ...]`.
         run: Function that runs one copy of the edits.
 
     Returns:
@@ -379,7 +379,7 @@ def equals_full_pass(
     Args:
         transformer: The model.
         partial_replay: The prepared batch.
-        inputs: Inputs of the same batch.
+        inputs: Inputs for the same batch.
         layer: The edited layer.
         edited: New attention, `[batch, heads, queries, keys]`.
     """
@@ -417,12 +417,12 @@ def replay_logits(
     edits: Edits,
     create_edit: Callable[[Edits], AttentionEdit],
 ) -> Tensor:
-    """Compute the scores of the task head with edited attention.
+    """Compute the task head's scores with edited attention.
 
     Args:
         transformer: The model.
         observation: The observed batch.
-        edits: Data of the edits by layer, each `[copies, batch, ...]`.
+        edits: Edit data by layer, each `[copies, batch, ...]`.
         create_edit: Function that creates an edit from one copy of the data.
 
     Returns:
@@ -557,7 +557,7 @@ def compute_block_output(
     Args:
         transformer: The model.
         observation: The observed batch.
-        layer: Index of the layer.
+        layer: Layer index.
         factors: Factors of the keys, `[copies, batch, 1, 1, keys]`.
 
     Returns:
@@ -589,7 +589,7 @@ def extract_hidden_states(transformer: HookedTransformer, output: Any) -> Tensor
 
     Args:
         transformer: The model.
-        output: Output of one of its blocks.
+        output: Output from one of its blocks.
     """
     hidden = get_first_tensor(output)
     if transformer.layout.embeddings.sequence_first:
@@ -618,8 +618,8 @@ def check_edits_reach_logits(
         observation: Texts to check with.
         native: Logits without any edit, `[batch, outputs]`.
         replay_logits: Function from an observation and new attention by layer to logits.
-        layer_names: Name of each layer, for error messages.
-        dtype: Data type of the model's computations.
+        layer_names: Layer names for error messages.
+        dtype: Data type that the model computes in.
         layers: Layers to check, or None for all.
 
     Raises:
@@ -672,9 +672,9 @@ class HeadSupport(NamedTuple):
     """What can be read from the heads of a model.
 
     Attributes:
-        projections: Each head's slice of the output projection, one tensor `[heads, width, hidden]` per
-            layer. A head adds `output @ slice` to the hidden states. None if a layer has no linear output
-            projection.
+        projections: Each head's slice of the output projection, one tensor `[heads, width, hidden]`
+            per layer. A head adds `output @ slice` to the hidden states. None if a layer has no
+            linear output projection.
         no_values: Reason why values cannot be read, or None.
         no_projections: Reason why output projections cannot be read, or None.
         no_outputs: Reason why head outputs cannot be replaced, or None.
@@ -690,7 +690,8 @@ class HeadSupport(NamedTuple):
 def examine_head_support(transformer: HookedTransformer) -> HeadSupport:
     """Determine what can be read from the heads of a model.
 
-    On an example, setting a head's output to 0 must have the same effect as setting its attention to 0.
+    On an example, setting a head's output to 0 must have the same effect as setting its attention
+    to 0.
 
     Args:
         transformer: The model.
@@ -769,13 +770,13 @@ def _compute_ablation_error(
 ) -> float:
     """Compute the difference of logits between two ways to ablate the first head of a layer.
 
-    Either its output or its attention is set to 0. Both agree if the output is attention times values.
-    They differ if the model applies a gate or a norm in between.
+    Either its output or its attention is set to 0. Both agree if the output is attention times
+    values. They differ if the model applies a gate or a norm in between.
 
     Args:
         transformer: The model.
-        inputs: Inputs of the example.
-        layer: Index of the layer.
+        inputs: Example inputs.
+        layer: Layer index.
         attention: Its attention on the example.
         output: Its head outputs on the example.
     """
@@ -800,8 +801,8 @@ def compute_outputs_and_values(
         batch: The texts.
 
     Returns:
-        Outputs `[batch, heads, queries, width]` and values `[batch, heads, keys, width]`, each one tensor
-        per layer.
+        Outputs `[batch, heads, queries, width]` and values `[batch, heads, keys, width]`, each one
+        tensor per layer.
     """
     outputs, values = {}, {}
 
@@ -818,7 +819,7 @@ def compute_outputs_and_values(
     return tuple(outputs[layer] for layer in layers), tuple(values[layer] for layer in layers)
 
 
-def create_reference(transformer: HookedTransformer, batch: Batch) -> Reference:
+def create_reference(transformer: HookedTransformer, batch: Batch) -> ReferenceOutputs:
     """Create a reference from the head outputs of a sample of texts, padded on the right.
 
     Args:
@@ -833,4 +834,4 @@ def create_reference(transformer: HookedTransformer, batch: Batch) -> Reference:
     for output in compute_outputs_and_values(transformer, batch)[0]:
         sorted_output = output.gather(2, rows.expand(output.shape))
         sorted_outputs.append(sorted_output * is_real)
-    return Reference(batch.example_ids, mask.sum(1), tuple(sorted_outputs))
+    return ReferenceOutputs(batch.example_ids, mask.sum(1), tuple(sorted_outputs))

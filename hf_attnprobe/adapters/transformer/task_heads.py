@@ -1,12 +1,12 @@
 """Task heads, which convert a model's output to a prediction; one class per task.
 
-A head first computes *scores* `[batch, ...]` from the model's output. It then converts scores to the
-prediction vector that tests compare, see `hf_attnprobe.functional.predictions`. The two steps are
-separate because replays are checked on scores, which are more precise.
+A head first computes *scores* `[batch, ...]` from the model's output. It then converts scores to
+the prediction vector that tests compare, see `hf_attnprobe.functional.predictions`. The two steps
+are separate because replays are checked on scores, which are more precise.
 
-Some predictions consist of one decision per token, for example tags. Each such decision has a *slot*.
-The input `reads` `[batch, keys]` contains the slot of each token, or -1, so that the tokens are found
-again in a shortened text.
+Some predictions consist of one decision per token, for example tags. Each such decision has a
+*slot*. The input `reads` `[batch, keys]` contains the slot of each token, or -1, so that the tokens
+are found again in a shortened text.
 """
 
 from collections.abc import Callable, Mapping
@@ -36,7 +36,7 @@ LOGIT_MEANINGS = ("auto", "probability", "number")
 
 
 class TaskHead:
-    """Base class of task heads, and the head of models with one logit per class.
+    """Base class for task heads, and the head for models with one logit per class.
 
     Args:
         prediction: Meaning of the prediction vector.
@@ -54,7 +54,7 @@ class TaskHead:
         """Check whether the head can read a model's output.
 
         Args:
-            result: Output object of the model.
+            result: The model's output object.
         """
         logits = getattr(result, "logits", None)
         return logits is not None and logits.dim() == 2
@@ -71,7 +71,7 @@ class TaskHead:
         """Select the inputs of the texts to explain, if an example consists of several texts.
 
         Args:
-            inputs: Inputs of whole examples.
+            inputs: Inputs for whole examples.
             run: Function that runs the model.
 
         Returns:
@@ -85,7 +85,7 @@ class TaskHead:
         """Add inputs that depend on the whole text and are needed for its shortened copies.
 
         Args:
-            inputs: Inputs of the whole texts.
+            inputs: Inputs for the whole texts.
             mask: Real tokens, bool `[batch, keys]`.
             content: Explained tokens, bool `[batch, keys]`.
             run: Function that runs the model.
@@ -99,8 +99,8 @@ class TaskHead:
         """Convert labels to indices of the prediction's outcomes.
 
         Args:
-            labels: Labels of the data set.
-            inputs: Inputs of the same texts.
+            labels: Data set labels.
+            inputs: Inputs for the same texts.
 
         Returns:
             Outcome indices, -1 for missing labels.
@@ -111,7 +111,7 @@ class TaskHead:
         """Compute scores `[batch, scores]` from the output of the model.
 
         Args:
-            result: Output object of the model.
+            result: The model's output object.
             inputs: Inputs that the model was run on.
         """
         return result.logits
@@ -127,7 +127,7 @@ class TaskHead:
 
 
 class BinaryLogitHead(TaskHead):
-    """Head of models with a single logit, the log-odds of the second of two classes."""
+    """Head for models with a single logit, the log-odds of the second of two classes."""
 
     def compute_probs(self, scores: Tensor, inputs: Inputs) -> Tensor:
         """Compute the probabilities of both classes, `[..., batch, 2]`."""
@@ -135,7 +135,7 @@ class BinaryLogitHead(TaskHead):
 
 
 class MultiLabelHead(TaskHead):
-    """Head of models with one logit per label, the log-odds of that label."""
+    """Head for models with one logit per label, the log-odds of that label."""
 
     def compute_probs(self, scores: Tensor, inputs: Inputs) -> Tensor:
         """Compute both probabilities of each label, divided by the number of labels."""
@@ -144,7 +144,7 @@ class MultiLabelHead(TaskHead):
 
 
 class RegressionHead(TaskHead):
-    """Head of models that predict one number or several numbers."""
+    """Head for models that predict one number or several numbers."""
 
     def compute_probs(self, scores: Tensor, inputs: Inputs) -> Tensor:
         """Compute the distance to the origin in units of the scale, with both signs."""
@@ -153,7 +153,7 @@ class RegressionHead(TaskHead):
 
 
 class TokenTagHead(TaskHead):
-    """Head of models that predict a tag for each word."""
+    """Head for models that predict a tag for each word."""
 
     output = "logits [batch, keys, classes]"
 
@@ -195,16 +195,16 @@ class TokenTagHead(TaskHead):
 
 
 class MaskedWordHead(TokenTagHead):
-    """Head of models that predict masked words.
+    """Head for models that predict masked words.
 
-    Each masked word has one outcome for each of the most likely words of the whole text, one outcome for
-    the next most likely word, and one for all other words together. The next most likely word, which may
-    change with an edit, has its own outcome so that a decision for it is noticed. The last outcome is
-    never decided for.
+    Each masked word has one outcome for each of the most likely words of the whole text, one
+    outcome for the next most likely word, and one for all other words together. The next most
+    likely word, which may change with an edit, has its own outcome so that a decision for it is
+    noticed. The last outcome is never decided for.
 
     Args:
         prediction: Meaning of the prediction vector.
-        mask_id: Id of the mask token.
+        mask_id: Mask token id.
     """
 
     def __init__(self, prediction: Prediction, mask_id: int) -> None:
@@ -252,7 +252,7 @@ class MaskedWordHead(TokenTagHead):
 
 
 class SpanHead(TaskHead):
-    """Head of models that predict the start and the end of an answer within a context."""
+    """Head for models that predict the start and the end of an answer within a context."""
 
     output = "start_logits and end_logits [batch, keys]"
 
@@ -296,10 +296,10 @@ class SpanHead(TaskHead):
 
 
 class MultipleChoiceHead(TaskHead):
-    """Head of models that choose one of several texts.
+    """Head for models that choose one of several texts.
 
-    The chosen text is explained. The model computes the logit of each text separately, so the logits of
-    the other texts are computed once and stay fixed.
+    The chosen text is explained. The model computes the logit of each text separately, so the
+    logits of the other texts are computed once and stay fixed.
     """
 
     output = "logits [batch, choices]"
@@ -359,8 +359,8 @@ def _find_slot_positions(
 ) -> tuple[Tensor, Tensor]:
     """Find the position of each slot's token, and whether the text still has that token.
 
-    While the layout of the model is being determined there is no input `reads`; then every token is a
-    slot.
+    While the layout of the model is being determined there is no input `reads`; then every token is
+    a slot.
 
     Args:
         inputs: Inputs that the model was run on.
@@ -417,11 +417,11 @@ def create_head(
     Args:
         model: The model.
         predicts: Meaning of a single logit, "probability" or "number". "auto" uses
-            `problem_type` of the configuration. If that is not set, the logit is a probability, as in
-            Transformers' pipeline.
+            `problem_type` of the configuration. If that is not set, the logit is a probability, as
+            in Transformers' pipeline.
         scale: Unit of a predicted number; 1 by default.
         threshold: Number above which a predicted number counts as a positive decision.
-        mask_id: Id of the mask token, which masked language models need.
+        mask_id: Mask token id, which masked language models need.
 
     Returns:
         The task head.
@@ -506,7 +506,7 @@ def count_candidate_words(n_words: int) -> int:
     """Return the number of words that have an outcome of their own.
 
     Args:
-        n_words: Size of the vocabulary.
+        n_words: Vocabulary size.
     """
     return min(N_CANDIDATE_WORDS, n_words - 2)
 
@@ -514,8 +514,8 @@ def count_candidate_words(n_words: int) -> int:
 def compute_candidate_scores(logits: Tensor, candidates: Tensor) -> Tensor:
     """Compute the logits of the candidate words, of the next word, and of all others together.
 
-    The result has float32 or higher precision. In half precision, a sum over a vocabulary would be wrong
-    by hundredths of a nat.
+    The result has float32 or higher precision. In half precision, a sum over a vocabulary would be
+    wrong by hundredths of a nat.
 
     Args:
         logits: Logits `[..., words]`.
@@ -572,7 +572,7 @@ def predicts_number(config: PreTrainedConfig, predicts: str = "auto") -> bool:
     """Check whether the logits of a model are predicted numbers.
 
     Args:
-        config: Configuration of the model.
+        config: Model configuration.
         predicts: The user's choice, one of `LOGIT_MEANINGS`.
     """
     if predicts == "auto":

@@ -74,7 +74,7 @@ def test_leave_one_out_by_hand(kind):
     model = make(kind[0], kind[1], answers=kind[2])
     hand, (_, observation) = ManualPairClassifier(model), observe(model)
     for row, (first, second) in enumerate(PAIRS):
-        candidates = hand.candidates(first)
+        candidates = hand.find_candidates(first)
         for place in range(len(first)):
             shorter = first[:place] + first[place + 1 :]
             expected, _ = hand.run(shorter, second, candidates)
@@ -89,7 +89,7 @@ def test_masked_tokens_by_hand():
     erased[0, :, 1] = True
     found = adapter.erase_inputs(observation, erased, operator="mask")[0]
     for row, (first, second) in enumerate(PAIRS):
-        expected, _ = hand.run([1, *first[1:]], second, hand.candidates(first))
+        expected, _ = hand.run([1, *first[1:]], second, hand.find_candidates(first))
         np.testing.assert_allclose(found[row].numpy(), expected, atol=1e-10)
 
 
@@ -102,9 +102,9 @@ def test_permuted_attention_by_hand(kind):
     moved = moved.gather(-1, shuffle[:, :, None])
     found = adapter.replay(observation, {0: moved})
     for copy, (row, (first, second)) in itertools.product(range(3), enumerate(PAIRS)):
-        q, states = hand.question(second), hand.states(first)
+        q, states = hand.compute_query(second), hand.compute_states(first)
         weights = moved[copy, row, 0, 0, 1 : len(first) + 1].numpy()
-        expected = hand.decode(weights @ states, q, hand.candidates(first))
+        expected = hand.decode(weights @ states, q, hand.find_candidates(first))
         np.testing.assert_allclose(found[copy, row].numpy(), expected, atol=1e-10)
 
 
@@ -116,12 +116,12 @@ def test_gradient_is_a_finite_difference_by_hand(kind):
     target, step = torch.tensor([1, 1, 0, 2]), 1e-6
     ours = adapter.compute_gradient_times_input(observation, target)
     for row, (first, second) in enumerate(PAIRS):
-        q = hand.question(second)
+        q = hand.compute_query(second)
         _, weights = hand.run(first, second)
 
         def explained(scale, row=row, first=first, q=q, weights=weights):
-            context = weights @ hand.states(first, scale)
-            return hand.decode(context, q, hand.candidates(first))[target[row]]
+            context = weights @ hand.compute_states(first, scale)
+            return hand.decode(context, q, hand.find_candidates(first))[target[row]]
 
         n_tokens = len(first) + 2
         assert not ours[row, n_tokens:].any()
@@ -139,9 +139,9 @@ def test_integrated_gradients_add_up_to_what_the_first_text_changes(kind):
     target, hand = observation.get_target_classes(None), ManualPairClassifier(model)
     found, changes = adapter.compute_integrated_gradients(observation, target, 60), []
     for row, (first, second) in enumerate(PAIRS):
-        q = hand.question(second)
-        blank = hand.states(first, np.zeros(len(first) + 2))
-        without = hand.decode(hand.attention(blank, q) @ blank, q, hand.candidates(first))
+        q = hand.compute_query(second)
+        blank = hand.compute_states(first, np.zeros(len(first) + 2))
+        without = hand.decode(hand.compute_attention(blank, q) @ blank, q, hand.find_candidates(first))
         expected = hand.run(first, second)[0][target[row]] - without[target[row]]
         changes.append(abs(expected))
         assert found[row].sum().item() == pytest.approx(expected, abs=1e-7)
@@ -153,7 +153,7 @@ def test_inputs_that_are_no_pairs():
     adapter, batch = wrap(make()), make_batch()
     kinds = batch["token_type_ids"]
     for inputs, message in (
-        (batch | {"token_type_ids": 0 * kinds}, "no second one"),
+        (batch | {"token_type_ids": 0 * kinds}, "no second text"),
         (batch | {"token_type_ids": 1 - kinds}, "before the second"),
         (
             {name: v for name, v in batch.items() if name != "token_type_ids"},

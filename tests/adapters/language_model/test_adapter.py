@@ -362,7 +362,7 @@ def test_uniform_attention_keeps_what_a_row_gives_the_passage(adapter, observati
 
 
 def test_every_test_works_or_says_what_is_lacking(adapter, observation):
-    refused = {"conicity": "one value per unit", "attribution_agreement": "IntegratedGradients"}
+    refused = {"conicity": "one value vector per unit", "attribution_agreement": "IntegratedGradients"}
     for name, test in registered().items():
         for site in (Site(1, 1), Site(ALL, ALL)) if test.groups else (Site(1, 1),):
             reason = test.lacks(adapter, site)

@@ -425,7 +425,7 @@ def test_batches_that_cannot_be_audited():
     inputs = encode(model)
     with pytest.raises(AttnProbeError, match="expected token ids below 60, got 99; use the token"):
         adapter.prepare(inputs | {"input_ids": inputs["input_ids"] + 64}, (0, 1, 2))
-    with pytest.raises(AttnProbeError, match="expected special_tokens_mask in a batch"):
+    with pytest.raises(AttnProbeError, match="batch has no special_tokens_mask"):
         adapter.prepare({k: v for k, v in inputs.items() if k != "special_tokens_mask"}, (0, 1, 2))
     xlnet = TransformerAdapter(get_shared_model("xlnet"))
     with pytest.raises(AttnProbeError, match="expected padding on the left"):
