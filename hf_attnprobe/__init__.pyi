@@ -36,7 +36,7 @@ from hf_attnprobe.faithfulness.registry import (
 from hf_attnprobe.faithfulness.registry import register_test as register_test
 from hf_attnprobe.integrations.card_options import CardOptions as CardOptions
 from hf_attnprobe.integrations.evaluate_metric import install_metric as install_metric
-from hf_attnprobe.integrations.evaluate_metric import metric_path as metric_path
+from hf_attnprobe.integrations.evaluate_metric import get_metric_path as get_metric_path
 from hf_attnprobe.integrations.pipeline import TextExplainer as TextExplainer
 from hf_attnprobe.integrations.pipeline import explain as explain
 from hf_attnprobe.integrations.pipeline import explain_html as explain_html

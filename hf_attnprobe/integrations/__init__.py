@@ -1,39 +1,48 @@
-"""Makes the package known to Transformers: Auto classes and pipelines.
+"""Integrations with the Hugging Face libraries.
 
-What is registered is known as soon as both packages are imported, in either order.
+- ``pipeline``: ``pipeline("attention-explain")`` and explanations of single texts.
+- ``publishing``: model cards, and publication of models and rows on the Hub.
+- ``card_options``: the options of model cards and of publication.
+- ``trainer_callback``: audits during training with Transformers' Trainer.
+- ``evaluate_metric``: ``evaluate.load("attention_faithfulness")``.
+
+This module registers our models and the pipeline with Transformers.
 """
 
 from typing import Any
 
 
-TASK = "attention-explain"
+PIPELINE_TASK = "attention-explain"
+"""Name of the task for ``transformers.pipeline``."""
 
 
-class AnyHead:
-    """The class by which ``pipeline`` loads a model: it returns the class that was saved."""
+class AutoModelForAnyTask:
+    """Model class for ``pipeline``, which loads a model with the class that was saved."""
 
     @classmethod
     def from_pretrained(cls, name: str, **options: Any) -> Any:
-        """Loads the model; every weight must be found and used.
+        """Load a model, and check that no weight is missing or unused.
 
         Args:
-            name: a folder or a Hub id.
-            options: of ``pipeline``; those that say nothing of where the model is from or
-                of its number format change nothing.
+            name: A folder or Hub id.
+            options: Options of ``pipeline``; only those about the source of the model and its number
+                format have an effect.
+
+        Returns:
+            The model.
 
         Raises:
-            AttnProbeError: see :func:`hf_attnprobe.checkpoints.loading.load_model`.
+            AttnProbeError: See :func:`hf_attnprobe.checkpoints.loading.load_model`.
         """
-        from hf_attnprobe.integrations.pipeline import load
+        from hf_attnprobe.integrations.pipeline import load_pipeline_model
 
-        return load(name, **options)
+        return load_pipeline_model(name, **options)
 
 
 def register_with_transformers() -> None:
-    """Registers attention classifiers with the Auto classes, and the task with ``pipeline``.
+    """Register the attention classifiers with the Auto classes, and the task with ``pipeline``.
 
-    The class of the pipeline is named, as Transformers names its own, and imported when
-    it is used.
+    The class of the pipeline is registered by its name, so that it is imported when it is used.
     """
     from transformers import (
         AutoConfig,
@@ -49,13 +58,13 @@ def register_with_transformers() -> None:
         modeling_attention_classifier as modeling,
     )
 
-    kind = configuration.AttentionClassifierConfig
-    AutoConfig.register(kind.model_type, kind, exist_ok=True)
-    AutoModel.register(kind, modeling.AttentionClassifierModel, exist_ok=True)
-    classifier = modeling.AttentionClassifierForSequenceClassification
-    AutoModelForSequenceClassification.register(kind, classifier, exist_ok=True)
-    PIPELINE_REGISTRY.supported_tasks[TASK] = {
+    config_class = configuration.AttentionClassifierConfig
+    AutoConfig.register(config_class.model_type, config_class, exist_ok=True)
+    AutoModel.register(config_class, modeling.AttentionClassifierModel, exist_ok=True)
+    classifier_class = modeling.AttentionClassifierForSequenceClassification
+    AutoModelForSequenceClassification.register(config_class, classifier_class, exist_ok=True)
+    PIPELINE_REGISTRY.supported_tasks[PIPELINE_TASK] = {
         "impl": "hf_attnprobe.integrations.pipeline.AttentionExplainPipeline",
-        "pt": (AnyHead,),
+        "pt": (AutoModelForAnyTask,),
         "type": "text",
     }

@@ -1,55 +1,55 @@
-"""Options of a card."""
+"""Options of model cards and of their publication."""
 
 from dataclasses import dataclass
 
 from hf_attnprobe.core.errors import AttnProbeError
-from hf_attnprobe.core.options import HUB_ID, Options, option
+from hf_attnprobe.core.options import HUB_ID_PATTERN, Options, option
 
 
 @dataclass(frozen=True)
 class PublishingOptions(Options):
-    """Where a checkpoint is published on the Hub."""
+    """Options for publishing a checkpoint on the Hub."""
 
     push_to_hub: str | None = option(
         None,
-        "publish model, tokenizer, code and card in this repository of the Hub, and the rows "
+        "publish model, tokenizer, code and card in this repository on the Hub, and the rows "
         "and reports of its audits, without texts, as the data set ORG/NAME-attention-audit",
         metavar="ORG/NAME",
     )
     private: bool = option(False, "make new repositories private")
     token: str | None = option(
         None,
-        "of the Hub, one that may write (default: the one that is logged in)",
+        "token of the Hub with write access (default: the token of hf auth login)",
         secret=True,
     )
 
     def __post_init__(self) -> None:
         super().__post_init__()
         name = self.push_to_hub
-        if name is not None and not HUB_ID.fullmatch(name):
+        if name is not None and not HUB_ID_PATTERN.fullmatch(name):
             raise AttnProbeError(
-                f"expected a repository of the Hub as ORG/NAME, got {name!r}; give both"
+                f"expected a repository on the Hub as ORG/NAME, got {name!r}; include both parts"
             )
 
 
 @dataclass(frozen=True)
 class CardOptions(PublishingOptions):
-    """What a card says beyond the audits, and where it is published."""
+    """Options of a model card, in addition to its audits."""
 
     publish_texts: bool = option(
         False,
-        "publish the texts too that the reports of its audits show, for anybody to read",
+        "also publish the example texts in the reports of its audits, for anybody to read",
     )
     data_id: str | None = option(
         None,
-        "Hub id of the data it was trained and audited on, where their name does not tell",
+        "Hub id of the data set for training and audits, if its name is not the id",
         metavar="ORG/NAME",
     )
     license: str | None = option(
-        None, "license of the model, as the Hub names it, such as apache-2.0"
+        None, "license of the model, by its name on the Hub, such as apache-2.0"
     )
     trust_remote_code: bool = option(False, "run code that comes with the model in its folder")
     allow_pickle: bool = option(
         False,
-        "read weights that are not safetensors; reading those can run code hidden in them",
+        "read weights that are not safetensors; such files can run hidden code",
     )

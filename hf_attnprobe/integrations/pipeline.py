@@ -1,4 +1,8 @@
-"""Explains one text, or one answer: ``pipeline("attention-explain")``, as data or HTML."""
+"""Explanations of single texts and answers: ``pipeline("attention-explain")`` and functions.
+
+:class:`TextExplainer` does the work. :func:`explain_text`, :func:`explain_html` and :func:`explain`
+are functions for a single text, and :class:`AttentionExplainPipeline` is a Transformers pipeline.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
@@ -9,20 +13,20 @@ import torch
 from transformers import Pipeline, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import ModelOutput
 
-from hf_attnprobe.audits.audited_model import is_language_model, make_subject
+from hf_attnprobe.audits.audited_model import is_language_model, load_audited_model
 from hf_attnprobe.audits.options import AuditOptions
-from hf_attnprobe.audits.text_scores import Explainer, whole_attention
+from hf_attnprobe.audits.text_scores import Explainer, choose_model_attention
 from hf_attnprobe.checkpoints.loading import load_model
-from hf_attnprobe.checkpoints.origins import origin_of
+from hf_attnprobe.checkpoints.origins import locate_checkpoint
 from hf_attnprobe.core.errors import AttnProbeError
-from hf_attnprobe.core.options import check_known, public_function
+from hf_attnprobe.core.options import check_known_names, public_function
 from hf_attnprobe.data.specs import Answers, Data
-from hf_attnprobe.documents.blocks import Texts
-from hf_attnprobe.documents.html import to_cell
-from hf_attnprobe.inference.answers import answered, encode_answers, of_span
-from hf_attnprobe.inference.choices import encode
+from hf_attnprobe.documents.blocks import ExampleTexts
+from hf_attnprobe.documents.html import render_cell_html
+from hf_attnprobe.inference.answers import encode_answers, prepare_prompts, restrict_answer
+from hf_attnprobe.inference.choices import encode_examples
 from hf_attnprobe.inference.encoding import ImageReader
-from hf_attnprobe.plots.shown_text import ShownText
+from hf_attnprobe.plots.highlighted_text import HighlightedText
 
 
 CAUTION = (
@@ -30,22 +34,26 @@ CAUTION = (
     "plausible here may be one of many that give the same output, and measures of "
     "importance disagree on single texts. Audit the model on many texts."
 )
-
-
-OF_ANSWERS = ("context", "question", "answer", "other", "span", "units")
-"""What a dict may have of which a language model's answer is explained."""
+"""Warning that accompanies every explanation of a single text."""
+ANSWER_FIELDS = ("context", "question", "answer", "other", "span", "units")
+"""Keys of a dict that describes an answer of a language model."""
+TEXT_FIELDS = ("text", "text_pair", "choices")
+"""Keys of a dict that describes a text for a classifier."""
+LOADING_OPTIONS = ("revision", "token", "subfolder", "trust_remote_code", "allow_pickle")
+"""Options of ``pipeline`` that decide how a model is loaded."""
 Units = Literal["sentence", "token", "word", "passage", "turn"]
+"""Parts of a passage whose importance is compared."""
 
 
 class TextExplainer:
-    """Explains texts with one model.
+    """Explains the predictions of one model for single texts.
 
     Args:
-        model: with a head for a task; it is left as it is.
-        tokenizer: of the model.
+        model: A model with a head for a task, or a language model. It is not changed.
+        tokenizer: Tokenizer of the model.
 
     Raises:
-        AttnProbeError: a model that cannot be audited, or another model's tokenizer.
+        AttnProbeError: The model cannot be audited, or the tokenizer belongs to another model.
     """
 
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
@@ -53,21 +61,22 @@ class TextExplainer:
 
     @cached_property
     def _explainer(self) -> Explainer:
+        """Explainer of the wrapped model."""
         device = next(self.model.parameters()).device
-        subject = make_subject((self.model, self.tokenizer), None, AuditOptions(), device)
+        subject = load_audited_model((self.model, self.tokenizer), None, AuditOptions(), device)
         if isinstance(subject.tokenizer, ImageReader):
             raise AttnProbeError(
-                "expected a model of texts, this one takes images; audit it instead"
+                "expected a model of texts, but this model takes images; audit it instead"
             )
-        site, of = whole_attention(subject.adapter)
-        return Explainer(subject.adapter, subject.tokenizer, site, attention_of=of)
+        site, attention_name = choose_model_attention(subject.adapter)
+        return Explainer(subject.adapter, subject.tokenizer, site, attention_of=attention_name)
 
     @cached_property
-    def _answers(self) -> bool:
-        """Whether the model answers from a passage."""
+    def _is_language_model(self) -> bool:
+        """Whether the model generates an answer from a passage."""
         return is_language_model(self.model)
 
-    def answer(
+    def explain_answer(
         self,
         context: str | Sequence[str],
         question: str,
@@ -76,33 +85,46 @@ class TextExplainer:
         other: str | None = None,
         span: str | tuple[int, int] | None = None,
         units: Units = "sentence",
-    ) -> ShownText:
-        """What a language model's answer from a passage rests on, see :func:`explain`."""
-        if not self._answers:
+    ) -> HighlightedText:
+        """Measure how much an answer of a language model depends on each unit of a passage.
+
+        Args:
+            context: See :func:`explain`.
+            question: See :func:`explain`.
+            answer: See :func:`explain`.
+            other: See :func:`explain`.
+            span: See :func:`explain`.
+            units: See :func:`explain`.
+
+        Returns:
+            The passage with a score for each unit.
+
+        Raises:
+            AttnProbeError: See :func:`explain`.
+        """
+        if not self._is_language_model:
             raise AttnProbeError(
-                f"expected a language model (…ForCausalLM), got {type(self.model).__name__}; a "
-                "text that it predicts is explained by explain_text"
+                f"expected a language model (…ForCausalLM), got {type(self.model).__name__}; use "
+                "explain_text for the predictions of other models"
             )
-        row = {
-            "context": context,
-            "question": question,
-            "answer": answer,
-            "other": other,
-        }
-        data = Answers([{k: v for k, v in row.items() if v is not None}], units=units)
+        fields = {"context": context, "question": question, "answer": answer, "other": other}
+        row = {name: value for name, value in fields.items() if value is not None}
+        data = Answers([row], units=units)
         explainer = self._explainer
         explainer.model.unit = units
-        rows = answered(data.examples(), data, self.tokenizer, explainer.model, self.model)
-        text = encode_answers(rows).texts[0]
+        prompts = prepare_prompts(
+            data.load_examples(), data, self.tokenizer, explainer.model, self.model
+        )
+        text = encode_answers(prompts).texts[0]
         if span is not None:
-            text = of_span(text, span, self.tokenizer)
-            labelled = text.inputs["labelled"]
-            if other and max(compress(text.inputs["other_ids"], labelled)) < 0:
+            text = restrict_answer(text, span, self.tokenizer)
+            is_answer_token = text.inputs["labelled"]
+            if other and max(compress(text.inputs["other_ids"], is_answer_token)) < 0:
                 raise AttnProbeError(
-                    "expected a part of the answer in which the other answer parts from it, "
-                    f"got {span!r}; give a longer part, or no other answer"
+                    f"the span {span!r} does not contain the token where the other answer differs; "
+                    "choose a longer span, or omit the other answer"
                 )
-        return explainer.explain(text, rows[0])
+        return explainer.explain(text, prompts[0])
 
     @torch.enable_grad()
     def explain(
@@ -111,93 +133,117 @@ class TextExplainer:
         text_pair: str | None = None,
         *,
         choices: Sequence[str] | None = None,
-    ) -> ShownText:
-        """A text's prediction and the scores of its tokens.
+    ) -> HighlightedText:
+        """Return the prediction for a text, with scores of its tokens.
 
         Args:
-            text: alone, or the first of a pair; or a dict as the pipeline takes it.
-            text_pair: the second of a pair: a question's context, a model's query.
-            choices: of a multiple-choice model.
+            text: A text, or the first text of a pair. It can also be a dict as the pipeline takes it;
+                for a language model it must be one.
+            text_pair: The second text of a pair, such as the context of a question.
+            choices: Choices of a multiple-choice model.
+
+        Returns:
+            The text with a score for each token and ranking.
 
         Raises:
-            AttnProbeError: no text, or not what the model reads.
+            AttnProbeError: The text is empty or has another type than the model needs.
         """
-        if self._answers:
-            return self.answer(**arguments_of_answer(text))
+        if self._is_language_model:
+            return self.explain_answer(**parse_answer_arguments(text))
         if not isinstance(text, str):
-            return self.explain(**arguments_of(text))
-        for given in (
-            text,
-            *(choices or ([] if text_pair is None else [text_pair])),
-        ):
-            _check_text(given)
+            return self.explain(**parse_text_arguments(text))
+        pair_texts = [] if text_pair is None else [text_pair]
+        for part in (text, *(choices or pair_texts)):
+            _check_text(part)
         if not text.strip():
-            raise AttnProbeError("expected a text, got none; write some words")
-        row: dict[str, Any] = {"text": [text]}
+            raise AttnProbeError("expected a text, got an empty one; write some words")
+        columns: dict[str, Any] = {"text": [text]}
         if choices is not None:
-            row["choices"] = [list(choices)]
+            columns["choices"] = [list(choices)]
         if text_pair is not None:
-            row["second"] = [text_pair]
-        pair = None if text_pair is None else "second"
+            columns["second"] = [text_pair]
         import datasets
 
-        data = Data(datasets.Dataset.from_dict(row), text_pair_column=pair)
+        data = Data(
+            datasets.Dataset.from_dict(columns),
+            text_pair_column=None if text_pair is None else "second",
+        )
         explainer = self._explainer
-        examples = data.examples(seed=0)
-        encoded = encode(self.tokenizer, examples, explainer.model).texts[0]
-        return explainer.explain(encoded, examples[0])
+        examples = data.load_examples(seed=0)
+        encoded_text = encode_examples(self.tokenizer, examples, explainer.model).texts[0]
+        return explainer.explain(encoded_text, examples[0])
 
-    def html(
+    def render_html(
         self,
         text: str | Mapping[str, Any],
         text_pair: str | None = None,
-        **given: Any,
+        **arguments: Any,
     ) -> str:
-        """The same as HTML with its style, without a script."""
-        return to_cell([Texts([self.explain(text, text_pair, **given)]), CAUTION])
+        """Explain a text and render the result as an HTML fragment with CSS, without scripts.
+
+        Args:
+            text: See :meth:`explain`.
+            text_pair: See :meth:`explain`.
+            arguments: Further arguments of :meth:`explain`.
+        """
+        explained_text = self.explain(text, text_pair, **arguments)
+        return render_cell_html([ExampleTexts([explained_text]), CAUTION])
 
 
-def arguments_of(given: Any) -> dict[str, Any]:
-    """Arguments of :meth:`TextExplainer.explain` from a text or a dict with its parts.
+def parse_text_arguments(text: Any) -> dict[str, Any]:
+    """Return the arguments of :meth:`TextExplainer.explain` for an input of the pipeline.
+
+    Args:
+        text: A text, or a dict with the keys `TEXT_FIELDS`.
+
+    Returns:
+        Arguments by name.
 
     Raises:
-        AttnProbeError: neither.
+        AttnProbeError: The input is neither a text nor such a dict.
     """
-    if isinstance(given, str):
-        return {"text": given}
-    known = {"text", "text_pair", "choices"}
-    is_known = isinstance(given, Mapping) and isinstance(given.get("text"), str)
-    if not is_known or {*given} - known:
+    if isinstance(text, str):
+        return {"text": text}
+    has_text = isinstance(text, Mapping) and isinstance(text.get("text"), str)
+    if not has_text or {*text} - {*TEXT_FIELDS}:
         raise AttnProbeError(
             "expected a text or a dict of text with text_pair or choices, got "
-            f"{given!r:.80}; name the second text text_pair"
+            f"{text!r:.80}; name the second text text_pair"
         )
-    return dict(given)
+    return dict(text)
 
 
-def arguments_of_answer(given: Any) -> dict[str, Any]:
-    """Arguments of :meth:`TextExplainer.answer` from a dict with them.
+def parse_answer_arguments(prompt: Any) -> dict[str, Any]:
+    """Return the arguments of :meth:`TextExplainer.explain_answer` for an input of the pipeline.
+
+    Args:
+        prompt: A dict with the keys `ANSWER_FIELDS`.
+
+    Returns:
+        Arguments by name.
 
     Raises:
-        AttnProbeError: no such dict.
+        AttnProbeError: The input is not such a dict.
     """
-    if not isinstance(given, Mapping) or not {"context", "question"} <= {*given}:
+    if not isinstance(prompt, Mapping) or not {"context", "question"} <= {*prompt}:
         raise AttnProbeError(
-            f"expected a dict of context and question for a language model, got {given!r:.80}; "
-            "give the passage that it answers from"
+            f"expected a dict of context and question for a language model, got {prompt!r:.80}; "
+            "add the passage that contains the answer"
         )
-    check_known("part", given, OF_ANSWERS)
-    return dict(given)
+    check_known_names("part", prompt, ANSWER_FIELDS)
+    return dict(prompt)
 
 
 def _check_text(text: object) -> None:
+    """Raise AttnProbeError if an object is not a text, or a text that UTF-8 cannot encode."""
     if not isinstance(text, str):
         raise AttnProbeError(f"expected a text, got {text!r:.80}; write some words")
     try:
         text.encode()
     except UnicodeEncodeError as error:
         raise AttnProbeError(
-            f"expected a text of whole characters, got half of one at {error.start}; mend it"
+            f"expected a text of valid characters, got an unpaired surrogate at {error.start}; "
+            "remove it"
         ) from error
 
 
@@ -212,30 +258,36 @@ def explain(
     other: str | None = None,
     span: str | tuple[int, int] | None = None,
     units: Units = "sentence",
-) -> ShownText:
-    """Explains what a language model's answer from a passage rests on.
+) -> HighlightedText:
+    """Measure how much an answer of a language model depends on each unit of a passage.
 
-        print(explain(model, tokenizer, passage, "Who directs it?"))
-
-    Every unit is deleted and knocked out; see :class:`ShownText`, whose ``units`` has a row for
-    each. It takes seconds, writes nothing, and says nothing of other texts: see :func:`audit`.
+    Each unit is deleted, and attention to it is blocked. This takes seconds and writes no files. The
+    result is about this text only; use :func:`audit` for conclusions about the model.
 
     Args:
-        model: a …ForCausalLM; it is left as it is.
-        tokenizer: of the model, a fast one.
-        context: the passage, or several.
-        question: about it.
-        answer: what is explained; None: what the model says, greedily.
-        other: another answer; at the first token where they part, ``contrast`` says what the
-            answer's lead over it loses without each unit.
-        span: a part of the answer, as it is written or by its characters; None: the whole.
-        units: parts of the passage that are compared, see :class:`Answers`.
+        model: A model for causal language modelling (…ForCausalLM). It is not changed.
+        tokenizer: Tokenizer of the model, a fast one.
+        context: The passage, or several passages.
+        question: The question about the passage.
+        answer: The answer to explain; None for the answer that the model generates greedily.
+        other: Another answer. The score ``contrast`` is then the decrease of the margin between both
+            answers, at the first token where they differ, when a unit is deleted.
+        span: Part of the answer to explain, as text or as start and end character; None for the
+            whole answer.
+        units: Parts of the passage that are compared.
+
+    Returns:
+        The passage with scores; its property ``units`` has one row per unit.
 
     Raises:
-        AttnProbeError: another model, a passage of one unit, or no such part of the answer.
+        AttnProbeError: The model is not a language model, the passage has only one unit, or the answer
+            does not contain the span.
+
+    Example:
+        print(explain(model, tokenizer, passage, "Who directs it?"))
     """
     explainer = TextExplainer(model, tokenizer)
-    return explainer.answer(context, question, answer, other=other, span=span, units=units)
+    return explainer.explain_answer(context, question, answer, other=other, span=span, units=units)
 
 
 @public_function
@@ -244,10 +296,24 @@ def explain_text(
     tokenizer: PreTrainedTokenizerBase,
     text: str | Mapping[str, Any],
     text_pair: str | None = None,
-    **given: Any,
-) -> ShownText:
-    """One text with its prediction and scores, see :meth:`TextExplainer.explain`."""
-    return TextExplainer(model, tokenizer).explain(text, text_pair, **given)
+    **arguments: Any,
+) -> HighlightedText:
+    """Return the prediction of a model for one text, with scores of its tokens.
+
+    Args:
+        model: The model.
+        tokenizer: Tokenizer of the model.
+        text: See :meth:`TextExplainer.explain`.
+        text_pair: See :meth:`TextExplainer.explain`.
+        arguments: Further arguments of :meth:`TextExplainer.explain`.
+
+    Returns:
+        The text with a score for each token and ranking.
+
+    Example:
+        print(explain_text(model, tokenizer, "A gorgeous, witty movie."))
+    """
+    return TextExplainer(model, tokenizer).explain(text, text_pair, **arguments)
 
 
 @public_function
@@ -256,30 +322,42 @@ def explain_html(
     tokenizer: PreTrainedTokenizerBase,
     text: str | Mapping[str, Any],
     text_pair: str | None = None,
-    **given: Any,
+    **arguments: Any,
 ) -> str:
-    """The same as HTML, see :meth:`TextExplainer.html`."""
-    return TextExplainer(model, tokenizer).html(text, text_pair, **given)
+    """Explain one text like :func:`explain_text`, and render the result as an HTML fragment.
+
+    Args:
+        model: The model.
+        tokenizer: Tokenizer of the model.
+        text: See :meth:`TextExplainer.explain`.
+        text_pair: See :meth:`TextExplainer.explain`.
+        arguments: Further arguments of :meth:`TextExplainer.explain`.
+
+    Returns:
+        HTML with CSS, without scripts.
+    """
+    return TextExplainer(model, tokenizer).render_html(text, text_pair, **arguments)
 
 
 class AttentionExplainPipeline(Pipeline):
-    """Predictions with the scores that attention and other measures give each token.
+    """Pipeline that returns predictions with scores of the tokens by attention and other measures.
 
+    The result for a text is a dict with ``prediction``, ``probability``, ``tokens``, one list of scores
+    per ranking (``attention``, ``gradient``, ``leave_one_out``), ``attention_of`` (the heads whose
+    attention it is) and ``caution``.
+
+    The input for a language model is a dict with ``context`` and ``question``, and optionally
+    ``answer``, ``other``, ``span`` and ``units``, see :func:`explain`. Then ``tokens`` are the units of
+    the passage, and the result also has ``numbers`` (such as the share of attention on the passage),
+    ``matters`` (positions of the units whose deletion costs the answer more than noise) and
+    ``rests_on`` (a sentence that summarises them).
+
+    Texts run one at a time, as in an audit, so ``batch_size`` has no effect.
+
+    Example:
         explain = pipeline("attention-explain", model="bilstm-sst")
         explain("A gorgeous, witty movie.")
         explain([{"text": "…", "text_pair": "…"}, "another text"])
-
-    Of each text a dict: ``prediction`` and ``probability``, ``tokens``, by name one number
-    per token (``attention``, ``gradient``, ``leave_one_out``), ``attention_of`` (which heads) and
-    ``caution``.
-
-    Of a language model a dict of ``context`` and ``question`` is explained, with ``answer``,
-    ``other``, ``span`` and ``units`` as :func:`explain` takes them. ``tokens`` are the units of the passage,
-    ``numbers`` the shares of attention on sink and passage and what the passage gains, ``matters`` the positions of those that cost the answer more than noise, and ``rests_on`` says
-    what it rests on.
-
-    Texts are run one by one, so ``batch_size`` changes nothing: their numbers are those
-    of an audit.
     """
 
     _load_processor = False  # type: ignore[assignment]
@@ -288,17 +366,18 @@ class AttentionExplainPipeline(Pipeline):
     _load_video_processor = False  # type: ignore[assignment]
     _load_tokenizer = True  # type: ignore[assignment]
 
-    def _sanitize_parameters(self, **given: Any) -> tuple[dict, dict, dict]:
-        if given:
+    def _sanitize_parameters(self, **parameters: Any) -> tuple[dict, dict, dict]:
+        if parameters:
             raise AttnProbeError(
-                f"expected no options of attention-explain, got {', '.join(given)}; leave them out"
+                f"expected no options of attention-explain, got {', '.join(parameters)}; omit them"
             )
         return {}, {}, {}
 
     @cached_property
     def explainer(self) -> TextExplainer:
-        """The explainer of this model; ``explainer.html(text)`` gives HTML."""
-        assert self.tokenizer is not None  # pipeline() has refused
+        """Explainer of this model; ``explainer.render_html(text)`` returns HTML."""
+        # `pipeline` raises an error for a model without a tokenizer.
+        assert self.tokenizer is not None
         return TextExplainer(self.model, self.tokenizer)
 
     def __call__(
@@ -309,64 +388,75 @@ class AttentionExplainPipeline(Pipeline):
         batch_size: int | None = None,
         **kwargs: Any,
     ) -> list[dict[str, Any]]:
-        """Returns a dict for every text.
+        """Explain one or several texts.
 
         Args:
-            inputs: a text, a dict of ``text`` with ``text_pair`` or ``choices``, of a language
-                model one of ``context`` and ``question``, or several of these.
-            num_workers: changes nothing.
-            batch_size: changes nothing.
+            inputs: A text, or a dict of ``text`` with ``text_pair`` or ``choices``, or for a language
+                model a dict of ``context`` and ``question``; or a list of these.
+            args: Ignored.
+            num_workers: Has no effect.
+            batch_size: Has no effect.
+            kwargs: Not allowed.
+
+        Returns:
+            A dict for every text.
 
         Raises:
-            AttnProbeError: no text, not what the model reads, or unknown options.
+            AttnProbeError: An input is not a text or dict that the model can read, or an option is
+                unknown.
         """
         self._sanitize_parameters(**kwargs)
-        is_one = isinstance(inputs, str | Mapping) or not isinstance(inputs, Iterable)
-        several: Iterable[Any] = [inputs] if is_one else inputs
-        return [self.run_single(one, {}, {}, {}) for one in several]
+        is_single = isinstance(inputs, str | Mapping) or not isinstance(inputs, Iterable)
+        texts: Iterable[Any] = [inputs] if is_single else inputs
+        return [self.run_single(text, {}, {}, {}) for text in texts]
 
-    def preprocess(self, input_: Any, **given: Any) -> dict[str, Any]:
-        """Returns what is explained, as it is."""
-        return {"given": input_}
+    def preprocess(self, input_: Any, **parameters: Any) -> dict[str, Any]:
+        """Return the input unchanged, since tokenisation is part of the explanation."""
+        return {"input": input_}
 
-    def _forward(self, input_tensors: dict[str, Any], **given: Any) -> ModelOutput:
-        return ModelOutput(shown=self.explainer.explain(input_tensors["given"]))
+    def _forward(self, input_tensors: dict[str, Any], **parameters: Any) -> ModelOutput:
+        explained_text = self.explainer.explain(input_tensors["input"])
+        return ModelOutput(explained_text=explained_text)
 
-    def postprocess(self, model_outputs: dict[str, Any], **given: Any) -> dict[str, Any]:
-        """Returns plain data that can be printed or written as JSON."""
-        return as_dict(model_outputs["shown"])
+    def postprocess(self, model_outputs: dict[str, Any], **parameters: Any) -> dict[str, Any]:
+        """Return plain data that can be printed or stored as JSON."""
+        return convert_to_dict(model_outputs["explained_text"])
 
 
-def as_dict(shown: ShownText) -> dict[str, Any]:
-    """An explained text as the pipeline returns it."""
-    matters = shown.matters and list(shown.matters)
-    of_answers = {
-        "numbers": shown.numbers,
-        "matters": matters,
-        "rests_on": shown.rests_on,
+def convert_to_dict(text: HighlightedText) -> dict[str, Any]:
+    """Convert an explained text to the dict that the pipeline returns.
+
+    Args:
+        text: The explained text.
+    """
+    answer_fields = {
+        "numbers": text.numbers,
+        "matters": text.matters and list(text.matters),
+        "rests_on": text.importance_summary,
     }
     return {
-        "prediction": shown.predicted,
-        "probability": shown.probability,
-        "tokens": list(shown.tokens),
-        **{name: list(values) for name, values in shown.scores.items()},
-        **(of_answers if shown.unit else {}),
-        "attention_of": shown.attention_of or "the only head",
+        "prediction": text.predicted,
+        "probability": text.probability,
+        "tokens": list(text.tokens),
+        **{name: list(values) for name, values in text.scores.items()},
+        **(answer_fields if text.unit else {}),
+        "attention_of": text.attention_of or "the only head",
         "caution": CAUTION,
     }
 
 
-def load(name: str, **options: Any) -> PreTrainedModel:
-    """Loads a folder or a Hub id as the class that was saved."""
-    where = (
-        "revision",
-        "token",
-        "subfolder",
-        "trust_remote_code",
-        "allow_pickle",
-    )
-    place = {key: options[key] for key in where if options.get(key)}
-    model = load_model(origin_of(name, **place))
+def load_pipeline_model(name: str, **options: Any) -> PreTrainedModel:
+    """Load a model for the pipeline with the class that was saved.
+
+    Args:
+        name: A folder or Hub id.
+        options: Options of ``pipeline``. Only `LOADING_OPTIONS` and ``dtype`` have an effect.
+
+    Returns:
+        The model.
+    """
+    loading_options = {key: options[key] for key in LOADING_OPTIONS if options.get(key)}
+    model = load_model(locate_checkpoint(name, **loading_options))
     dtype = options.get("dtype")
     if isinstance(dtype, torch.dtype):
         torch.nn.Module.to(model, dtype)

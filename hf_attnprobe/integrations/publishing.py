@@ -1,4 +1,7 @@
-"""The verb ``card``: writes a checkpoint's card from its audits, and publishes both on the Hub."""
+"""Model cards with the results of audits, and publication of models, cards and rows on the Hub.
+
+:func:`write_card` implements ``attnprobe card``. Start reading there.
+"""
 
 import contextlib
 import io
@@ -19,68 +22,70 @@ from huggingface_hub.errors import (
 
 from hf_attnprobe.cards.card import (
     PublishedRows,
+    extract_user_text,
     has_findings,
-    own_text,
+    merge_remote_metadata,
     read_card,
-    rows_readme,
-    updated,
-    with_others,
+    render_rows_readme,
+    update_readme,
 )
 from hf_attnprobe.cards.metadata import (
-    IN_MEMORY,
-    AuditedOn,
-    Card,
-    DataName,
-    anonymous,
-    public,
-    public_record,
+    IN_MEMORY_NAME,
+    AuditSummary,
+    CardContent,
+    DatasetReference,
+    replace_local_paths,
+    strip_local_folders,
+    strip_record_folders,
 )
 from hf_attnprobe.checkpoints.loading import load_model
-from hf_attnprobe.checkpoints.origins import first_line
+from hf_attnprobe.checkpoints.origins import summarize_error
 from hf_attnprobe.checkpoints.records import (
-    README,
-    RECORD,
-    describe,
-    read_text,
-    write_alone,
+    README_FILE,
+    RECORD_FILE,
+    describe_checkpoint,
+    read_text_file,
+    write_readme_locked,
 )
 from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.core.options import public_function
-from hf_attnprobe.data.columns import PAIRED
-from hf_attnprobe.functional.fingerprint import model_fingerprint
+from hf_attnprobe.data.columns import PAIR_SEPARATOR
+from hf_attnprobe.functional.fingerprint import compute_fingerprint
 from hf_attnprobe.integrations.card_options import CardOptions
-from hf_attnprobe.reports.report import Report, check_once, read_audit
-from hf_attnprobe.reports.verdict import conclusion_sentence
-from hf_attnprobe.storage.provenance import OBJECT, repeating
+from hf_attnprobe.reports.report import Report, check_distinct_folders, read_audit
+from hf_attnprobe.reports.verdict import format_conclusion
+from hf_attnprobe.storage.provenance import OBJECT_NAME, format_repeat_command
 
 
-ROWS = "{repository}-attention-audit"
-"""The data set of rows of a model's repository."""
-OF_TRAININGS = (
+ROWS_REPOSITORY = "{repository}-attention-audit"
+"""Id of the data set that contains the rows of the audits of a model."""
+TRAINER_FILE_PREFIXES = (
     "optimizer",
     "scheduler",
     "rng_state",
     "trainer_state",
     "training_args",
 )
-"""What files of a Trainer begin with that nobody needs to use the model."""
-TEXTS = "texts.json"
-BESIDE = ("summary.json", TEXTS, "report.html", "report.md")
-"""Files of an audit that are published with its rows, as far as they have no texts."""
-SPLIT = "model"
-"""Of the rows in their data set."""
-Kind = Literal["model", "dataset"]
-AGAIN = "nothing here is lost: run the same command again"
+"""Beginnings of the names of files that only a Trainer needs; they are not published."""
+TEXTS_FILE = "texts.json"
+"""File of an audit with its example texts."""
+AUDIT_FILES = ("summary.json", TEXTS_FILE, "report.html", "report.md")
+"""Files of an audit that are published with its rows."""
+ROWS_SPLIT = "model"
+"""Name of the split that contains the rows in their data set."""
+RepositoryType = Literal["model", "dataset"]
+"""Types of repositories on the Hub."""
+RETRY_ADVICE = "nothing here is lost: run the same command again"
 
 
 @dataclass(frozen=True)
 class WrittenCard:
-    """Path of the card, and URLs of what was published.
+    """Path of a model card, and URLs of the published repositories.
 
     Attributes:
-        file: in the checkpoint's folder.
-        model_url: of the repository on the Hub; None where it was not published.
-        rows_url: of the data set of rows; None where there are no audits.
+        file: README.md in the folder of the checkpoint.
+        model_url: URL of the model on the Hub; None if it was not published.
+        rows_url: URL of the data set of rows; None if it was not published.
     """
 
     file: Path
@@ -96,16 +101,16 @@ class WrittenCard:
         return "\n".join(lines)
 
 
-# --- repositories: made, read and written in one commit, errors in one line -------------
+# --- Repositories on the Hub ---
 
 
 @dataclass(frozen=True)
-class Hub:
-    """Writes to repositories on the Hub.
+class HubClient:
+    """Client that reads and writes repositories, and converts all errors to `AttnProbeError`.
 
     Attributes:
-        token: that may write; None: the one that is logged in.
-        private: whether new repositories are private.
+        token: Token with write access; None for the token of ``hf auth login``.
+        private: Whether new repositories are private.
     """
 
     token: str | None = field(default=None, repr=False)
@@ -113,162 +118,202 @@ class Hub:
 
     @property
     def api(self) -> HfApi:
-        """The Hub's client."""
+        """Client of huggingface_hub."""
         return HfApi(token=self.token)
 
-    def make(self, repository: str, kind: Kind) -> str:
-        """Creates a repository if there is none.
+    def create_repository(self, repository: str, repository_type: RepositoryType) -> str:
+        """Create a repository if it does not exist.
+
+        Args:
+            repository: Id of the repository.
+            repository_type: "model" or "dataset".
 
         Returns:
-            Its address.
+            URL of the repository.
 
         Raises:
-            AttnProbeError: the token may not, the organisation is not there, no network.
+            AttnProbeError: The token has no write access, the organisation does not exist, or the
+                network failed.
         """
-        with _reported(repository, kind):
-            made = self.api.create_repo(
+        with _convert_hub_errors(repository, repository_type):
+            url = self.api.create_repo(
                 repository,
-                repo_type=kind,
-                # Of one that is there nothing is changed.
+                repo_type=repository_type,
+                # None does not change the visibility of an existing repository.
                 private=self.private or None,
                 exist_ok=True,
             )
-        return str(made)
+        return str(url)
 
-    def text(self, repository: str, kind: Kind, path: str) -> str | None:
-        """Reads a text file of a repository; None if there is none.
+    def read_text(self, repository: str, repository_type: RepositoryType, path: str) -> str | None:
+        """Read a text file of a repository.
+
+        Args:
+            repository: Id of the repository.
+            repository_type: "model" or "dataset".
+            path: Path of the file within the repository.
+
+        Returns:
+            The text, or None if the file does not exist.
 
         Raises:
-            AttnProbeError: as :meth:`make`.
+            AttnProbeError: See :meth:`create_repository`.
         """
-        with _reported(repository, kind):
+        with _convert_hub_errors(repository, repository_type):
             try:
-                file = self.api.hf_hub_download(repository, path, repo_type=kind)
+                local_file = self.api.hf_hub_download(repository, path, repo_type=repository_type)
             except (EntryNotFoundError, RepositoryNotFoundError):
                 return None
-            with Path(file).open(newline="", encoding="utf-8-sig") as opened:
+            with Path(local_file).open(newline="", encoding="utf-8-sig") as opened:
                 return opened.read()
 
-    def commit(self, repository: str, kind: Kind, files: Mapping[str, Path | bytes]) -> None:
-        """Writes all files in one commit, or none.
+    def commit_files(
+        self,
+        repository: str,
+        repository_type: RepositoryType,
+        files: Mapping[str, Path | bytes],
+    ) -> None:
+        """Upload files in a single commit.
+
+        Args:
+            repository: Id of the repository.
+            repository_type: "model" or "dataset".
+            files: Local paths or contents, by path within the repository.
 
         Raises:
-            AttnProbeError: as :meth:`make`.
+            AttnProbeError: See :meth:`create_repository`.
         """
         operations = [
             CommitOperationAdd(path, str(file) if isinstance(file, Path) else io.BytesIO(file))
             for path, file in files.items()
         ]
-        with _reported(repository, kind):
+        with _convert_hub_errors(repository, repository_type):
             self.api.create_commit(
                 repository,
                 operations,
-                repo_type=kind,
+                repo_type=repository_type,
                 commit_message="attnprobe card",
             )
 
 
 @contextlib.contextmanager
-def _reported(repository: str, kind: Kind) -> Iterator[None]:
-    """Turns any exception of the client into one line that says what to do."""
+def _convert_hub_errors(repository: str, repository_type: RepositoryType) -> Iterator[None]:
+    """Convert any error of the client, the network or the disk to one line with advice."""
     try:
         yield
-    except Exception as error:  # its own errors, those of the network, of the disk
-        what = f"cannot publish the {kind} {repository}"
-        raise AttnProbeError(f"{what}: {_reason(error)}") from error
+    except Exception as error:
+        raise AttnProbeError(
+            f"cannot publish the {repository_type} {repository}: {_explain_hub_error(error)}"
+        ) from error
 
 
-def _reason(error: Exception) -> str:
-    """One line: the cause, and what to do."""
+def _explain_hub_error(error: Exception) -> str:
+    """Return the cause of an error and what the user can do, in one line."""
     if isinstance(error, OfflineModeIsEnabled):
-        return f"HF_HUB_OFFLINE is set; unset it and {AGAIN}"
+        return f"HF_HUB_OFFLINE is set; unset it and {RETRY_ADVICE}"
+    summary = summarize_error(error)
     if isinstance(error, HfHubHTTPError):
         response = getattr(error, "response", None)
         status = getattr(response, "status_code", None)
-        said = first_line(error)
         if status in (401, 403):
             return (
-                f"the token may not write there ({said}); give one that may with --token "
-                "or hf auth login"
+                f"the token has no write access ({summary}); use another one with --token or hf "
+                "auth login"
             )
         if status == 404:
-            return f"there is no such organisation or repository ({said}); mend ORG/NAME"
-        return f"{constants.ENDPOINT} refused it ({said}); {AGAIN}"
+            return f"the organisation or repository does not exist ({summary}); correct ORG/NAME"
+        return f"{constants.ENDPOINT} refused it ({summary}); {RETRY_ADVICE}"
     return (
-        f"the connection to {constants.ENDPOINT} failed ({type(error).__name__}: "
-        f"{first_line(error)}); {AGAIN}"
+        f"the connection to {constants.ENDPOINT} failed ({type(error).__name__}: {summary}); "
+        f"{RETRY_ADVICE}"
     )
 
 
-# --- audits of this model, and of no other, as a card tells them -------------------------
+# --- Audits of the model ---
 
 
 @dataclass(frozen=True)
-class ReadAudit:
-    """An audit's folder and the report in it."""
+class LoadedAudit:
+    """An audit that was read from its folder.
+
+    Attributes:
+        folder: Output folder of the audit.
+        report: The report in it.
+    """
 
     folder: Path
     report: Report
 
     @property
-    def data(self) -> DataName:
-        """The audited data."""
-        return DataName.of(self.report.dataset.name)
+    def data(self) -> DatasetReference:
+        """Data set of the audit."""
+        return DatasetReference.from_name(self.report.dataset.name)
 
-    def public_names(self, model: str) -> dict[str, str]:
-        """Public names of model and data, by their local ones.
+    def get_public_names(self, model_id: str) -> dict[str, str]:
+        """Return what replaces the local paths of the model and data set in published files.
 
         Args:
-            model: its public name.
+            model_id: Public name of the model.
+
+        Returns:
+            Public names by local name.
         """
-        report = self.report
-        asked = report.provenance.get("asked_for") or {}
-        origin = report.provenance.get("origin") or {}
-        of_model = (report.model, asked.get("model"), origin.get("checkpoint"))
-        of_data = (report.dataset.name, asked.get("dataset"))
-        names = dict.fromkeys(map(str, of_model), model)
-        return names | dict.fromkeys(map(str, of_data), self.data.name)
+        provenance = self.report.provenance
+        settings = provenance.get("asked_for") or {}
+        origin = provenance.get("origin") or {}
+        model_names = (self.report.model, settings.get("model"), origin.get("checkpoint"))
+        data_names = (self.report.dataset.name, settings.get("dataset"))
+        public_names = dict.fromkeys(map(str, model_names), model_id)
+        return public_names | dict.fromkeys(map(str, data_names), self.data.name)
 
 
-def read_audits(folders: Sequence[str | Path], model: Path, fingerprint: str) -> list[ReadAudit]:
-    """Reads the audits in these folders.
+def load_audits(
+    folders: Sequence[str | Path], model_folder: Path, fingerprint: str
+) -> list[LoadedAudit]:
+    """Read audits and check that they are audits of this model.
 
     Args:
-        model: the checkpoint's folder, for the error.
-        fingerprint: of its weights.
+        folders: Output folders of the audits.
+        model_folder: Folder of the checkpoint, for the error message.
+        fingerprint: Fingerprint of the weights of the checkpoint.
+
+    Returns:
+        The audits.
 
     Raises:
-        AttnProbeError: a folder without an audit, or with one of other weights, or one
-            folder given twice.
+        AttnProbeError: A folder contains no audit or an audit of other weights, or a folder occurs
+            twice.
     """
-    read = [ReadAudit(Path(folder), read_audit(folder)) for folder in folders]
-    check_once(folders)
-    for audit in read:
-        found = audit.report.provenance.get("model_fingerprint")
-        if found != fingerprint:
+    audits = [LoadedAudit(Path(folder), read_audit(folder)) for folder in folders]
+    check_distinct_folders(folders)
+    for audit in audits:
+        audited_fingerprint = audit.report.provenance.get("model_fingerprint")
+        if audited_fingerprint != fingerprint:
             raise AttnProbeError(
-                f"expected audits of {model} (fingerprint {fingerprint}), {audit.folder} "
-                f"is of another model ({found}); audit this one with attnprobe audit"
+                f"expected audits of {model_folder} (fingerprint {fingerprint}), but "
+                f"{audit.folder} is an audit of another model ({audited_fingerprint}); audit this "
+                "one with attnprobe audit"
             )
-    return read
+    return audits
 
 
-def as_told(audit: ReadAudit, model: str) -> AuditedOn:
-    """An audit in the form that a card needs.
+def summarize_audit(audit: LoadedAudit, model_id: str) -> AuditSummary:
+    """Return the contents of an audit that a model card needs.
 
     Args:
-        model: its public name.
+        audit: The audit.
+        model_id: Public name of the model.
     """
     report = audit.report
-    return AuditedOn(
+    return AuditSummary(
         data=audit.data,
         split=report.dataset.split,
-        n=report.n,
+        n_texts=report.n,
         seed=report.seed,
-        conclusion=conclusion_sentence(report.findings, report.words),
+        conclusion=format_conclusion(report.findings, report.words),
         answer=report.answer,
-        command=_command(audit, model),
-        has_pairs=PAIRED in (report.provenance.get("text_columns") or ""),
+        command=_format_audit_command(audit, model_id),
+        has_pairs=PAIR_SEPARATOR in (report.provenance.get("text_columns") or ""),
         findings=report.findings,
         notes=report.notes,
         contradictions=report.contradictions,
@@ -276,18 +321,16 @@ def as_told(audit: ReadAudit, model: str) -> AuditedOn:
     )
 
 
-def _command(audit: ReadAudit, model: str) -> str:
-    """The command that repeats an audit, with public names; none for data given in memory."""
-    asked = public_record(audit.report.provenance["asked_for"])
-    if asked["dataset"] == OBJECT or audit.data.name == IN_MEMORY:
+def _format_audit_command(audit: LoadedAudit, model_id: str) -> str:
+    """Return the command that repeats an audit, with public names; empty for data in memory."""
+    settings = strip_record_folders(audit.report.provenance["asked_for"])
+    if settings["dataset"] == OBJECT_NAME or audit.data.name == IN_MEMORY_NAME:
         return ""
-    return repeating(
-        "audit",
-        {"asked_for": {**asked, "model": model, "dataset": audit.data.name}},
-    )
+    public_settings = {**settings, "model": model_id, "dataset": audit.data.name}
+    return format_repeat_command("audit", {"asked_for": public_settings})
 
 
-# --- the verb ---------------------------------------------------------------------------
+# --- Model cards ---
 
 
 @public_function
@@ -297,203 +340,227 @@ def write_card(
     *,
     options: CardOptions = CardOptions(),
 ) -> WrittenCard:
-    """Writes or updates a checkpoint's README.md, and publishes it with the checkpoint.
+    """Write or update the model card of a checkpoint, and optionally publish it with the model.
 
-        write_card("bilstm-sst", ["audit"])
-        write_card(
-            "bilstm-sst", ["audit"], options=CardOptions(push_to_hub="org/bilstm-sst")
-        )
+    The card describes the model, its training and its use. It contains the results of the audits with
+    their intervals, and the limits of attention as an explanation. In README.md the card stands between
+    two comments; text around the comments and existing metadata are kept.
 
-    The card says what the model is, how it was trained, how it is used, what the audits
-    found with every interval, and what attention cannot tell. It stands
-    between two comments in the README; what is written around them, and what the front
-    matter says already, stays. With ``push_to_hub`` the model, tokenizer, code and card go
-    into one repository, in one commit, and the rows of the audits before it into a data
-    set beside it, with the reports; the texts that these show are left out unless
-    ``publish_texts`` asks for them. Run again to publish what an interruption left out.
+    With ``push_to_hub``, the rows and reports of the audits are published first, as a data set. Example
+    texts in the reports are left out unless ``publish_texts`` is set. Then the model, tokenizer, code and
+    card are published in one commit. If an interruption left something out, run it again.
 
     Args:
-        model: the folder of a checkpoint.
-        audits: output folders of its audits; none says that it was not audited.
-        options: license, data, and where on the Hub it goes.
+        model: Folder of the checkpoint.
+        audits: Output folders of its audits. Without any, the card states that it was not audited.
+        options: License, data set, and where it is published.
 
     Returns:
-        The files, and the addresses.
+        Path of the card and URLs of the repositories.
 
     Raises:
-        AttnProbeError: no checkpoint, an audit of another model, no audits where the card
-            there tells of some, a README that cannot be kept, or a Hub that refuses.
+        AttnProbeError: There is no checkpoint, an audit belongs to another model, the existing card
+            contains audits but none were given, README.md cannot be merged, or publication failed.
+
+    Example:
+        write_card("bilstm-sst", ["audit"])
+        write_card("bilstm-sst", ["audit"], options=CardOptions(push_to_hub="org/bilstm-sst"))
     """
     folder = Path(model)
     if not folder.is_dir():
         raise AttnProbeError(
-            f"expected the folder of a checkpoint, got {model}, which is none; download "
-            "a model of the Hub first, with hf download"
+            f"expected the folder of a checkpoint, got {model}, which is not a folder; download a "
+            "model from the Hub first, with hf download"
         )
-    loaded = load_model(
+    loaded_model = load_model(
         folder,
         trust_remote_code=options.trust_remote_code,
         allow_pickle=options.allow_pickle,
     )
-    read = read_audits(audits, folder, model_fingerprint(loaded))
-    if not read and has_findings(read_text(folder / README)):
+    loaded_audits = load_audits(audits, folder, compute_fingerprint(loaded_model))
+    if not loaded_audits and has_findings(read_text_file(folder / README_FILE)):
         raise AttnProbeError(
-            f"expected the audits that the card in {folder} tells of, got none; name "
-            f"their folders, or delete {README}"
+            f"expected the audits whose results are in the card in {folder}, got none; name their "
+            f"folders, or delete {README_FILE}"
         )
-    checkpoint = describe(folder, loaded, options.push_to_hub)
-    card = Card(
+    checkpoint = describe_checkpoint(folder, loaded_model, options.push_to_hub)
+    card = CardContent(
         checkpoint=checkpoint,
-        audits=tuple(as_told(audit, checkpoint.name) for audit in read),
+        audits=tuple(summarize_audit(audit, checkpoint.name) for audit in loaded_audits),
         data_id=options.data_id,
         license=options.license,
     )
     if options.push_to_hub is None:
-        return WrittenCard(write_alone(folder, card))
-    return _publish(folder, card, read, options.push_to_hub, options)
+        return WrittenCard(write_readme_locked(folder, card))
+    return _publish(folder, card, loaded_audits, options.push_to_hub, options)
 
 
-def announcement(options: CardOptions, n_audits: int) -> str:
-    """Says what will be uploaded and who may read it, before it is uploaded.
+def describe_upload(options: CardOptions, n_audits: int) -> str:
+    """Describe what will be uploaded and who can read it.
 
-    >>> announcement(CardOptions(push_to_hub="org/m"), 1)
+    Args:
+        options: Options with the name of the repository.
+        n_audits: Number of audits.
+
+    Returns:
+        One line, which the command line prints before the upload.
+
+    >>> describe_upload(CardOptions(push_to_hub="org/m"), 1)
     'publishing org/m (new repositories are public): model, tokenizer, code, card; rows and reports of 1 audit, without texts (--publish-texts adds them)'
     """
-    who = "private" if options.private else "public"
-    said = f"publishing {options.push_to_hub} (new repositories are {who}): model, tokenizer, code, card"
+    visibility = "private" if options.private else "public"
+    description = (
+        f"publishing {options.push_to_hub} (new repositories are {visibility}): model, tokenizer, "
+        "code, card"
+    )
     if not n_audits:
-        return said
-    texts = "with the texts that they show"
-    if not options.publish_texts:
+        return description
+    if options.publish_texts:
+        texts = "with their example texts"
+    else:
         texts = "without texts (--publish-texts adds them)"
-    return f"{said}; rows and reports of {n_audits} audit{'s' if n_audits > 1 else ''}, {texts}"
+    plural = "s" if n_audits > 1 else ""
+    return f"{description}; rows and reports of {n_audits} audit{plural}, {texts}"
 
 
 def _publish(
     folder: Path,
-    card: Card,
-    read: list[ReadAudit],
+    card: CardContent,
+    audits: list[LoadedAudit],
     repository: str,
     options: CardOptions,
 ) -> WrittenCard:
-    """Publishes rows first, so that the card never links to a missing page."""
-    hub, rows_url = Hub(options.token, options.private), None
-    if read:
-        rows = ROWS.format(repository=repository)
-        rows_url = hub.make(rows, "dataset")
-        files = rows_files(
-            read,
-            rows,
+    """Publish the rows and then the model, so that the card never links to a missing page."""
+    hub, rows_url = HubClient(options.token, options.private), None
+    if audits:
+        rows_repository = ROWS_REPOSITORY.format(repository=repository)
+        rows_url = hub.create_repository(rows_repository, "dataset")
+        files = build_rows_files(
+            audits,
+            rows_repository,
             repository,
             options.license,
             with_texts=options.publish_texts,
         )
-        hub.commit(rows, "dataset", files)
-        told = tuple(replace(audit, rows_url=rows_url) for audit in card.audits)
-        card = replace(card, audits=told)
-    written = write_alone(folder, card)
-    model_url = hub.make(repository, "model")
-    hub.commit(repository, "model", _files_of(folder, card, hub, repository))
-    return WrittenCard(written, model_url, rows_url)
+        hub.commit_files(rows_repository, "dataset", files)
+        linked_audits = tuple(replace(audit, rows_url=rows_url) for audit in card.audits)
+        card = replace(card, audits=linked_audits)
+    card_file = write_readme_locked(folder, card)
+    model_url = hub.create_repository(repository, "model")
+    hub.commit_files(repository, "model", _collect_model_files(folder, card, hub, repository))
+    return WrittenCard(card_file, model_url, rows_url)
 
 
-def _files_of(folder: Path, card: Card, hub: Hub, repository: str) -> dict[str, Path | bytes]:
-    """The checkpoint's files, with its card merged into the one on the Hub."""
+def _collect_model_files(
+    folder: Path, card: CardContent, hub: HubClient, repository: str
+) -> dict[str, Path | bytes]:
+    """Return the files of a checkpoint to upload, with its card merged into the card on the Hub."""
     files: dict[str, Path | bytes] = {
         file.name: file
         for file in sorted(folder.iterdir())
-        if file.is_file() and file.name[0] != "." and not file.name.startswith(OF_TRAININGS)
+        if file.is_file()
+        and file.name[0] != "."
+        and not file.name.startswith(TRAINER_FILE_PREFIXES)
     }
     record = card.checkpoint.record
     if record:
-        files[RECORD] = (json.dumps(public_record(record), indent=1) + "\n").encode()
-    there = hub.text(repository, "model", README)
-    files[README] = _joined(read_text(folder / README), there, card).encode()
+        files[RECORD_FILE] = (json.dumps(strip_record_folders(record), indent=1) + "\n").encode()
+    local_readme = read_text_file(folder / README_FILE)
+    remote_readme = hub.read_text(repository, "model", README_FILE)
+    files[README_FILE] = _merge_readmes(local_readme, remote_readme, card).encode()
     return files
 
 
-def _joined(here: str | None, there: str | None, card: Card) -> str:
-    """The README to publish: the user's text from here, else the one on the Hub."""
-    if there is None or here is None:
-        return updated(here or there, card)
-    if own_text(read_card(here)):
-        return with_others(here, there)
-    return with_others(updated(there, card), here)
+def _merge_readmes(local: str | None, remote: str | None, card: CardContent) -> str:
+    """Return the README to publish: text of the user from the local file, else from the Hub."""
+    if remote is None or local is None:
+        return update_readme(local or remote, card)
+    if extract_user_text(read_card(local)):
+        return merge_remote_metadata(local, remote)
+    return merge_remote_metadata(update_readme(remote, card), local)
 
 
-# --- an audit's folder as files of a data set, without folders of this machine ----------
+# --- The data set of rows ---
 
 
-def rows_files(
-    audits: Sequence[ReadAudit],
+def build_rows_files(
+    audits: Sequence[LoadedAudit],
     repository: str,
-    model: str,
-    license: str | None,
+    model_id: str,
+    license: str | None,  # noqa: A002
     *,
     with_texts: bool = False,
 ) -> dict[str, bytes]:
-    """Files of the data set of rows, by path.
+    """Build the files of the data set that contains the rows of audits.
 
     Args:
-        repository: the data set's id.
-        model: the model's id, which stands where a report names a folder.
-        license: of the data set.
-        with_texts: whether the texts that the reports show may be seen by anybody.
+        audits: The audits.
+        repository: Id of the data set.
+        model_id: Id of the model on the Hub, which replaces local paths in the reports.
+        license: License of the data set.
+        with_texts: Whether the example texts of the reports are included.
+
+    Returns:
+        Contents of the files by path. Local paths are replaced by public names.
     """
     files: dict[str, bytes] = {}
-    published = []
-    for config, audit in zip(_configs(audits), audits, strict=True):
-        own = _own_files(audit, model, with_texts=with_texts)
-        files |= {f"{config}/{name}": content for name, content in own.items()}
-        published.append(
+    published_rows = []
+    for configuration, audit in zip(_name_configurations(audits), audits, strict=True):
+        audit_files = _build_audit_files(audit, model_id, with_texts=with_texts)
+        for name, content in audit_files.items():
+            files[f"{configuration}/{name}"] = content
+        rows_file = f"{ROWS_SPLIT}.parquet"
+        published_rows.append(
             PublishedRows(
-                config=config,
+                config=configuration,
                 data=audit.data,
                 split=audit.report.dataset.split,
-                n=audit.report.n,
-                conclusion=conclusion_sentence(audit.report.findings, audit.report.words),
-                files={SPLIT: f"{SPLIT}.parquet"} if f"{SPLIT}.parquet" in own else {},
-                beside=tuple(name for name in BESIDE if name in own),
+                n_texts=audit.report.n,
+                conclusion=format_conclusion(audit.report.findings, audit.report.words),
+                files={ROWS_SPLIT: rows_file} if rows_file in audit_files else {},
+                other_files=tuple(name for name in AUDIT_FILES if name in audit_files),
             )
         )
-    readme = rows_readme(repository, model, published, license)
+    readme = render_rows_readme(repository, model_id, published_rows, license)
     return files | {"README.md": readme.encode()}
 
 
-def _configs(audits: Sequence[ReadAudit]) -> list[str]:
-    """Names each audit by data and split, numbered where these are equal."""
+def _name_configurations(audits: Sequence[LoadedAudit]) -> list[str]:
+    """Return a name for each audit from its data set and split, numbered if it is not unique."""
     names: list[str] = []
     for audit in audits:
-        words = f"{public(audit.data.name).replace('/', '-')}-{audit.report.dataset.split}"
-        name = re.sub(r"[^A-Za-z0-9_.-]+", "-", words).strip("-.") or "audit"
-        number = 2
-        free = name
-        while free in names:
-            free, number = f"{name}-{number}", number + 1
-        names.append(free)
+        data_name = strip_local_folders(audit.data.name).replace("/", "-")
+        label = f"{data_name}-{audit.report.dataset.split}"
+        base_name = re.sub(r"[^A-Za-z0-9_.-]+", "-", label).strip("-.") or "audit"
+        name, number = base_name, 2
+        while name in names:
+            name, number = f"{base_name}-{number}", number + 1
+        names.append(name)
     return names
 
 
-def _own_files(audit: ReadAudit, model: str, *, with_texts: bool) -> dict[str, bytes]:
-    """Rows as Parquet, and reports in the form that anyone may see."""
+def _build_audit_files(audit: LoadedAudit, model_id: str, *, with_texts: bool) -> dict[str, bytes]:
+    """Return the rows of an audit as Parquet, and its reports without local paths."""
     rows = audit.report.to_pandas()
-    files = {f"{SPLIT}.parquet": rows.to_parquet(index=False)} if len(rows) else {}
-    names = audit.public_names(model)
-    for name, text in _reports(audit, with_texts=with_texts).items():
-        files[name] = anonymous(text, names).encode()
+    files = {f"{ROWS_SPLIT}.parquet": rows.to_parquet(index=False)} if len(rows) else {}
+    public_names = audit.get_public_names(model_id)
+    for name, text in _collect_reports(audit, with_texts=with_texts).items():
+        files[name] = replace_local_paths(text, public_names).encode()
     return files
 
 
-def _reports(audit: ReadAudit, *, with_texts: bool) -> dict[str, str]:
-    """The reports published beside the rows; rewritten without texts where they show some."""
-    found = {
-        name: file.read_text(encoding="utf-8")
-        for name in BESIDE
-        if (file := audit.folder / name).is_file()
+def _collect_reports(audit: LoadedAudit, *, with_texts: bool) -> dict[str, str]:
+    """Return the report files of an audit, rendered again if example texts are left out."""
+    reports = {
+        name: (audit.folder / name).read_text(encoding="utf-8")
+        for name in AUDIT_FILES
+        if (audit.folder / name).is_file()
     }
     if not with_texts:
-        found.pop(TEXTS, None)
-        silent = replace(audit.report, examples=())
-        forms = {"report.html": silent.to_html, "report.md": silent.to_markdown}
-        found |= {name: form() for name, form in forms.items() if name in found}
-    return found
+        reports.pop(TEXTS_FILE, None)
+        report_without_texts = replace(audit.report, examples=())
+        if "report.html" in reports:
+            reports["report.html"] = report_without_texts.to_html()
+        if "report.md" in reports:
+            reports["report.md"] = report_without_texts.to_markdown()
+    return reports

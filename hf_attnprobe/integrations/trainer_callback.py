@@ -1,4 +1,7 @@
-"""Audits during training: a callback for Transformers' Trainer."""
+"""Audits during training, by a callback for the Trainer of Transformers.
+
+Start reading at :class:`AttentionFaithfulnessCallback`.
+"""
 
 import contextlib
 import dataclasses
@@ -17,20 +20,22 @@ from transformers import Trainer, TrainerCallback
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.audits.api import audit
 from hf_attnprobe.audits.options import AuditOptions
-from hf_attnprobe.core.distributed import process_state
+from hf_attnprobe.core.distributed import get_process_state
 from hf_attnprobe.core.errors import AttnProbeError
-from hf_attnprobe.core.options import Asked
-from hf_attnprobe.data.specs import Answers, Data, as_data
-from hf_attnprobe.reports.experiment_trackers import GROUP, with_interval
+from hf_attnprobe.core.options import TestSelection
+from hf_attnprobe.data.specs import Answers, Data, to_data
+from hf_attnprobe.reports.experiment_trackers import METRIC_PREFIX, expand_estimate
 from hf_attnprobe.reports.report import Report
-from hf_attnprobe.statistics.summary import site_of_model
+from hf_attnprobe.statistics.summary import find_model_site
 
 
 logger = logging.getLogger(__name__)
-PREFIX = f"eval_{GROUP}"
-SCORE = "faithfulness"
-LOGGED = (
-    SCORE,
+LOG_PREFIX = f"eval_{METRIC_PREFIX}"
+"""Beginning of the names of logged numbers; the Trainer expects "eval_" for evaluations."""
+SCORE_NAME = "faithfulness"
+"""Name of the faithfulness score among the logged numbers."""
+DEFAULT_STATISTICS = (
+    SCORE_NAME,
     "attention_leave_one_out_tau",
     "attention_gradient_tau",
     "max_attention",
@@ -42,57 +47,59 @@ LOGGED = (
     "contextual_gain",
     "source_found@attention",
 )
-"""The score, and statistics that are logged where their test runs."""
-CHEAP = ("scale", "permutation")
-"""Tests of a classifier that is in training."""
-REHEARSED = 2  # texts that are audited before the training, to hear of mistakes early
+"""The score and the statistics that are logged by default, if their test runs."""
+CLASSIFIER_TESTS = ("scale", "permutation")
+"""Tests that are run by default on a classifier during training, because they are fast."""
+N_REHEARSAL_TEXTS = 2
+"""Number of texts that are audited before the training, so that errors occur early."""
 
 
 class AttentionFaithfulnessCallback(TrainerCallback):
     """Audits a small sample of texts at evaluations and logs the results.
 
-        trainer = Trainer(model, arguments, processing_class=tokenizer, …)
-        AttentionFaithfulnessCallback(data["validation"]).add_to(trainer)
-
-    They go through the Trainer's log, so to its history and to all that ``report_to``
-    names, as ``eval_attention_faithfulness/faithfulness`` (0 a random order of the tokens, 1
-    the best one) and ``eval_attention_faithfulness/TEST.STATISTIC`` with ``_low`` and
-    ``_high``, the ends of the 95% interval over the texts, and ``_n``, the texts behind it. Of a
-    model with several heads they are of all its attention edited at once. The training
-    is the same with and without the callback, to the last bit.
+    The results go to the log of the Trainer, and from there to its history and to all trackers in
+    ``report_to``. ``eval_attention_faithfulness/faithfulness`` is the score (0 for a random order of the
+    tokens, 1 for the best order). ``eval_attention_faithfulness/TEST.STATISTIC`` is the mean of a
+    statistic; names with ``_low`` and ``_high`` are the bounds of its 95% interval, and ``_n`` is the
+    number of texts. For a model with several heads, all attention is edited at once. The callback does
+    not change the training: the weights are the same to the last bit.
 
     Args:
-        dataset: as :func:`~hf_attnprobe.audit` takes it.
-        tests: names of tests, or their options. None: scale and permutation, of a language
-            model's answers those of an audit.
-        options: of the audit. None audits a model with several heads without single ones.
-        every: an audit at each so manieth evaluation, beginning with the first.
-        limit: texts, drawn by a hash of their ids, the same at each audit; a
-            :class:`~hf_attnprobe.Data` with a ``test_limit`` has its own.
-        statistics: names of those that are logged.
-        tokenizer: that of the model; None takes the Trainer's ``processing_class``.
+        dataset: Data set as in :func:`~hf_attnprobe.audit`.
+        tests: Names of tests, or their options. The default is `CLASSIFIER_TESTS` for classifiers, and
+            the default tests of an audit for language models.
+        options: Options of the audit. By default single heads are not tested.
+        every: The audit runs at every n-th evaluation, starting with the first.
+        limit: Number of texts. They are selected by a hash of their ids, so every audit uses the same
+            texts. ``test_limit`` of a :class:`~hf_attnprobe.Data` takes precedence.
+        statistics: Names of the statistics to log.
+        tokenizer: Tokenizer of the model; None for the ``processing_class`` of the Trainer.
+
+    Raises:
+        AttnProbeError: ``every`` is less than 1.
+
+    Example:
+        trainer = Trainer(model, arguments, processing_class=tokenizer, …)
+        AttentionFaithfulnessCallback(data["validation"]).add_to(trainer)
     """
 
     def __init__(
         self,
         dataset: Any,
-        tests: Asked | None = None,
+        tests: TestSelection | None = None,
         *,
         options: AuditOptions | None = None,
         every: int = 1,
         limit: int = 50,
-        statistics: Sequence[str] | str = LOGGED,
+        statistics: Sequence[str] | str = DEFAULT_STATISTICS,
         tokenizer: Any = None,
     ) -> None:
         if every < 1:
-            raise AttnProbeError(
-                f"expected an audit at each 1st, 2nd, … evaluation, got every={every}; "
-                "give 1 or more"
-            )
-        data = as_data(dataset)
+            raise AttnProbeError(f"every must be at least 1, got {every}; increase it")
+        data = to_data(dataset)
         self.data = dataclasses.replace(data, test_limit=data.test_limit or limit)
-        of_answers = isinstance(data, Answers)
-        self.tests = tests or (None if of_answers else CHEAP)
+        default_tests = None if isinstance(data, Answers) else CLASSIFIER_TESTS
+        self.tests = tests or default_tests
         self.options = options
         self.every = every
         names = [statistics] if isinstance(statistics, str) else statistics
@@ -104,33 +111,39 @@ class AttentionFaithfulnessCallback(TrainerCallback):
         self._last_step: int | None = None
 
     def add_to(self, trainer: Trainer) -> "AttentionFaithfulnessCallback":
-        """Adds this callback to a Trainer and logs through it.
+        """Add this callback to a Trainer, whose log it will use.
 
-        A callback sees no Trainer, and those of ``report_to`` are called before it, so
-        that only the Trainer's own log reaches them.
+        ``callbacks=[…]`` is not enough: a callback does not know its Trainer, and the callbacks of
+        trackers have already run when this one is called. Only the log of the Trainer reaches them.
+
+        Args:
+            trainer: The Trainer.
+
+        Returns:
+            This callback.
 
         Raises:
-            AttnProbeError: the weights are spread over processes.
+            AttnProbeError: FSDP or DeepSpeed splits the weights between processes.
         """
         if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:
             raise AttnProbeError(
-                "expected a model that is whole on every process, FSDP and DeepSpeed "
-                "spread its weights; leave the callback out and audit the checkpoints"
+                "expected the complete model in every process, but FSDP and DeepSpeed split its "
+                "weights; remove the callback and audit the checkpoints instead"
             )
         self.trainer = trainer
         trainer.add_callback(self)
         return self
 
     def on_init_end(self, *_: Any, **__: Any) -> None:
-        """Refuses ``callbacks=[…]``: a callback added that way cannot log."""
+        """Raise an error if the callback was passed in ``callbacks=[…]``."""
         self._log({})
 
     def _log(self, numbers: dict[str, float]) -> None:
+        """Log numbers through the Trainer; raise an error if the Trainer is unknown."""
         if self.trainer is None:
             raise AttnProbeError(
-                "expected a callback that knows its Trainer, got it in callbacks=[…] or "
-                "add_callback; call AttentionFaithfulnessCallback(…).add_to(trainer) "
-                "instead"
+                "the callback was added by callbacks=[…] or add_callback and cannot log; call "
+                "AttentionFaithfulnessCallback(…).add_to(trainer) instead"
             )
         if numbers:
             self.trainer.log(numbers)
@@ -141,29 +154,30 @@ class AttentionFaithfulnessCallback(TrainerCallback):
         state: Any,
         control: Any,
         model: Any = None,
-        **known: Any,
+        **kwargs: Any,
     ) -> None:
-        """Audits two texts, so that errors come before the training."""
+        """Audit two texts, so that errors occur before the training."""
         self._log({})
         self._n_evaluations, self._last_step = 0, None
-        screened = self.options is not None and self.options.screen is not None
-        if not screened:  # a screen needs both halves of the texts
-            few = dataclasses.replace(self.data, test_limit=REHEARSED)
-            report = self._audit(few, model, args, known.get("processing_class"))
+        # A screen needs more texts, since it splits them into two halves.
+        has_screen = self.options is not None and self.options.screen is not None
+        if not has_screen:
+            sample = dataclasses.replace(self.data, test_limit=N_REHEARSAL_TEXTS)
+            report = self._audit(sample, model, args, kwargs.get("processing_class"))
             self._check_statistics(report)
         if args.eval_strategy == "no":
             logger.warning(
-                "this Trainer does not evaluate while it trains, so attention is not "
-                "audited; set eval_strategy to steps or epoch"
+                "this Trainer does not evaluate during training, so attention is not audited; set "
+                "eval_strategy to steps or epoch"
             )
 
     def _check_statistics(self, report: Report) -> None:
-        """Refuses names of statistics that would never be logged."""
-        there = dict.fromkeys([SCORE, *(s.statistic for s in report.statistics)])
-        if there.keys().isdisjoint(self.statistics):
+        """Raise an error if none of the names is a statistic of the tests."""
+        available = dict.fromkeys([SCORE_NAME, *(s.statistic for s in report.statistics)])
+        if available.keys().isdisjoint(self.statistics):
             raise AttnProbeError(
-                f"expected statistics of the tests, got {', '.join(self.statistics)}; "
-                f"there are {', '.join(there)}"
+                f"expected statistics of the tests, got {', '.join(self.statistics)}; choose from "
+                f"{', '.join(available)}"
             )
 
     def on_evaluate(
@@ -172,72 +186,87 @@ class AttentionFaithfulnessCallback(TrainerCallback):
         state: Any,
         control: Any,
         model: Any = None,
-        **known: Any,
+        **kwargs: Any,
     ) -> None:
-        """Audits and logs, once per step whatever number of data sets is evaluated."""
+        """Audit and log once per step, even if several data sets are evaluated."""
         if state.global_step == self._last_step:
             return
         self._last_step = state.global_step
-        turn, self._n_evaluations = self._n_evaluations, self._n_evaluations + 1
-        if turn % self.every:
+        evaluation_number = self._n_evaluations
+        self._n_evaluations += 1
+        if evaluation_number % self.every:
             return
-        reads = known.get("processing_class")
-        self.report = self._audit(self.data, model, args, reads)
-        self._log(logged(self.report, self.statistics))
+        self.report = self._audit(self.data, model, args, kwargs.get("processing_class"))
+        self._log(collect_metrics(self.report, self.statistics))
 
-    def _audit(self, data: Data, model: nn.Module, args: Any, reads: Any) -> Report:
-        """Audits; every process takes its share of the texts and gets the whole report."""
-        with unchanged(model), _meeting_place(Path(args.output_dir)) as folder:
+    def _audit(self, data: Data, model: nn.Module, args: Any, processing_class: Any) -> Report:
+        """Audit the model. Each process takes a share of the texts and gets the full report."""
+        with preserve_state(model), _create_shared_folder(Path(args.output_dir)) as folder:
             return audit(
                 model,
                 data,
                 self.tests,
-                options=self.options or _options_for(model),
+                options=self.options or _choose_options(model),
                 output_dir=folder,
-                tokenizer=self.tokenizer or reads,
+                tokenizer=self.tokenizer or processing_class,
                 progress=False,
             )
 
 
-def logged(report: Report, names: Sequence[str]) -> dict[str, float]:
-    """Means of the named statistics over all texts, for all the model's attention.
+def collect_metrics(report: Report, names: Sequence[str]) -> dict[str, float]:
+    """Return the numbers of a report to log, with their intervals.
 
-    Where single heads alone were audited, layer and head follow the name. Undefined means
-    are left out. Trackers refuse an @, so a dot stands for it.
+    Args:
+        report: The report.
+        names: Names of statistics.
+
+    Returns:
+        Means over all texts by name, for all attention of the model. If only single heads were audited,
+        layer and head are appended to the name. Undefined means are left out. An @ in a name is replaced
+        by a dot, since trackers do not accept it.
     """
-    place = site_of_model(report.rows)
-    numbers = with_interval(PREFIX + SCORE, report.score) if SCORE in names else {}
-    for s in report.statistics:
-        at = (s.layer, s.head)
-        if s.group != "all" or s.statistic not in names or place not in (None, at):
+    model_site = find_model_site(report.rows)
+    numbers: dict[str, float] = {}
+    if SCORE_NAME in names:
+        numbers |= expand_estimate(LOG_PREFIX + SCORE_NAME, report.score)
+    for statistic in report.statistics:
+        if statistic.group != "all" or statistic.statistic not in names:
             continue
-        key = f"{PREFIX}{s.test}.{s.statistic}".replace("@", ".")
-        key += f".{s.layer}.{s.head}" if place is None else ""
-        numbers |= with_interval(key, s)
+        site = (statistic.layer, statistic.head)
+        if model_site not in (None, site):
+            continue
+        name = f"{LOG_PREFIX}{statistic.test}.{statistic.statistic}".replace("@", ".")
+        if model_site is None:
+            name += f".{statistic.layer}.{statistic.head}"
+        numbers |= expand_estimate(name, statistic)
     return numbers
 
 
-def _options_for(model: nn.Module) -> AuditOptions:
-    """Cheap options: of several heads only all of them at once."""
-    single = len(wrap(model).sites()) == 1
-    return AuditOptions(prune=False, single_heads=single)
+def _choose_options(model: nn.Module) -> AuditOptions:
+    """Return options for a fast audit, which tests several heads only together."""
+    has_one_site = len(wrap(model).sites()) == 1
+    return AuditOptions(prune=False, single_heads=has_one_site)
 
 
 @contextlib.contextmanager
-def unchanged(model: nn.Module) -> Iterator[None]:
-    """Restores the modes of a model's modules and all random states on leaving."""
+def preserve_state(model: nn.Module) -> Iterator[None]:
+    """Restore the training modes of a model and all random states at the end of the block.
+
+    Args:
+        model: The model.
+    """
     modes = [(module, module.training) for module in model.modules()]
-    states = random_states()
+    states = get_random_states()
     try:
         yield
     finally:
-        restore(states)
+        set_random_states(states)
         for module, mode in modes:
             module.training = mode
 
 
-def random_states() -> Mapping[str, Any]:
-    """States of all random generators that a training uses."""
+def get_random_states() -> Mapping[str, Any]:
+    """Return the states of all random generators that a training uses, by library."""
     states = {
         "python": random.getstate(),
         "numpy": np.random.get_state(),
@@ -248,8 +277,12 @@ def random_states() -> Mapping[str, Any]:
     return states
 
 
-def restore(states: Mapping[str, Any]) -> None:
-    """Restores what :func:`random_states` returned."""
+def set_random_states(states: Mapping[str, Any]) -> None:
+    """Set the states of the random generators.
+
+    Args:
+        states: States from :func:`get_random_states`.
+    """
     random.setstate(states["python"])
     np.random.set_state(states["numpy"])
     torch.set_rng_state(states["torch"])
@@ -258,21 +291,25 @@ def restore(states: Mapping[str, Any]) -> None:
 
 
 @contextlib.contextmanager
-def _meeting_place(output_dir: Path) -> Iterator[Path | None]:
-    """A folder where several processes collect their rows; None for one process."""
-    state = process_state()
+def _create_shared_folder(output_dir: Path) -> Iterator[Path | None]:
+    """Yield a temporary folder in which several processes collect their rows.
+
+    Yields:
+        The folder; None if there is only one process.
+    """
+    state = get_process_state()
     if state.num_processes == 1:
         yield None
         return
     folder = output_dir / ".attention_faithfulness"
-    _clear(folder)
+    _delete_folder(folder)
     yield folder
-    _clear(folder)
+    _delete_folder(folder)
 
 
-def _clear(folder: Path) -> None:
-    """Deletes a folder; every process waits until it is gone."""
-    state = process_state()
+def _delete_folder(folder: Path) -> None:
+    """Delete a folder; every process waits until it is deleted."""
+    state = get_process_state()
     state.wait_for_everyone()
     if state.is_main_process:
         shutil.rmtree(folder, ignore_errors=True)

@@ -1,1 +1,6 @@
-"""Files on disk: folders and their owners, rows, plain data, provenance."""
+"""Files that runs read and write.
+
+- ``rows``: the measured values of an audit, as one tidy Parquet table. Start reading here.
+- ``folders``: output folders, which are locked, continued or refused, and atomic writes.
+- ``provenance``: settings, versions and summaries, and the command that repeats a run.
+"""

@@ -1,8 +1,11 @@
-"""Folders of results: claimed by one process, continued, replaced, or refused.
+"""Output folders: used by one run at a time, continued or refused, and written atomically.
 
-A run has its folder alone: a lock of the kernel on a hidden file, which goes with the process
-however it ends, so nobody has to take a dead run's lock away. Whoever holds it takes away files
-that a killed run was writing, by their names. What only reads needs no lock.
+- :func:`reserve_folder` locks the output folder of a run and checks that it belongs to the same run.
+- :func:`write_atomically` and :func:`write_json` write a file completely or not at all.
+- :func:`check_writable` and :func:`check_available` check a folder before work starts.
+
+A run marks its output folder with a file such as ``audit.json`` or ``training.json``, which contains its
+settings. A folder can be used if it is new or empty, or if it has this file with the same settings.
 """
 
 import contextlib
@@ -20,351 +23,409 @@ from typing import Any
 from filelock import BaseFileLock, FileLock, Timeout
 
 from hf_attnprobe.core import options
-from hf_attnprobe.core.distributed import process_state
+from hf_attnprobe.core.distributed import get_process_state
 from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.core.serialization import read_json
 
 
-OF_SYSTEM = re.compile(r"\(os error (\d+)\)")
-"""How Rust's libraries, safetensors and tokenizers among them, end such a message."""
-PROBE = 1 << 16  # bytes
+logger = logging.getLogger(__name__)
+
+
+# --- Disk errors ---
+
+OS_ERROR_PATTERN = re.compile(r"\(os error (\d+)\)")
+"""End of an error message of the Rust libraries safetensors and tokenizers."""
+PROBE_BYTES = 1 << 16
+"""Size of a file that is written to find out whether a disk is full, in bytes."""
+DISK_FULL_ERRORS = (errno.ENOSPC, errno.EDQUOT)
+"""Error numbers of a full disk and of an exhausted quota."""
 
 
 @contextlib.contextmanager
-def disk_errors(folder: Path) -> Iterator[None]:
-    """Errors of safetensors, tokenizers and torch that are the disk's, as ``OSError``.
+def convert_disk_errors(folder: Path) -> Iterator[None]:
+    """Convert disk errors of safetensors, tokenizers and PyTorch inside the block to ``OSError``.
 
-    torch says that a write failed and not why; then the disk is asked.
+    PyTorch does not report why writing failed, so a test file is written to find the reason.
 
     Args:
-        folder: that is written to.
+        folder: Folder to which the block writes.
 
     Raises:
-        OSError: with the system's number, of a full or a read-only disk, say.
+        OSError: Writing failed; it has the error number of the system, for example of a full disk.
     """
     try:
         yield
     except OSError:
         raise
     except Exception as error:
-        number = _number_of(error, folder)
-        if number is None:
+        error_number = _find_error_number(error, folder)
+        if error_number is None:
             raise
-        raise OSError(number, os.strerror(number), str(folder)) from error
+        raise OSError(error_number, os.strerror(error_number), str(folder)) from error
 
 
-def _number_of(error: Exception, folder: Path) -> int | None:
-    """The system's error number for a failure of the disk; None for other errors."""
-    found = OF_SYSTEM.search(str(error))
-    if found:
-        return int(found[1])
+def _find_error_number(error: Exception, folder: Path) -> int | None:
+    """Return the system's error number if the disk is the reason of an error, otherwise None."""
+    match = OS_ERROR_PATTERN.search(str(error))
+    if match:
+        return int(match[1])
     from safetensors import SafetensorError
 
     if not isinstance(error, RuntimeError | SafetensorError):
         return None
     try:
         with TemporaryFile(dir=folder, buffering=0) as file:
-            file.write(bytes(PROBE))
-    except OSError as refused:
-        return refused.errno
+            file.write(bytes(PROBE_BYTES))
+    except OSError as disk_error:
+        return disk_error.errno
     return None
 
 
-# --- One run at a time in a folder, and nothing left of one that was killed ----------------------
-# The lock is the kernel's, on a hidden file in the folder: it goes with the process that
-# holds it, however that ends. Whoever holds it may take away what a killed run left half
-# written, since nobody else is writing there.
+# --- Locks and temporary files ---
+# The lock belongs to the kernel and ends with the process that holds it, however that process ends.
+# Whoever holds the lock of a folder may delete the temporary files of killed runs in it.
 
-LOCK = ".attnprobe.lock"
-ENDING = ".attnprobe"
-"""Of files that are being written: ``.NAME.PROCESS.attnprobe``."""
-LEFT = re.compile(rf"\..+\.\d+\{ENDING}")
-"""Names of half written files."""
-WITHOUT_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
-"""What network disks without locks answer."""
-
-logger = logging.getLogger(__name__)
+LOCK_FILE = ".attnprobe.lock"
+"""Name of the lock file in an output folder."""
+TEMPORARY_SUFFIX = ".attnprobe"
+"""End of the name of a temporary file, ``.NAME.PROCESS.attnprobe``."""
+TEMPORARY_FILE_PATTERN = re.compile(rf"\..+\.\d+\{TEMPORARY_SUFFIX}")
+"""Pattern of the names of temporary files."""
+NO_LOCK_ERRORS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
+"""Error numbers of network disks that do not support locks."""
 
 
-def half_written(file: Path) -> Path:
-    """Where a file is written before it is whole: beside it, hidden, this process's."""
-    return file.with_name(f".{file.name}.{os.getpid()}{ENDING}")
+def get_temporary_path(file: Path) -> Path:
+    """Return the hidden path under which this process writes a file before it is complete.
+
+    Args:
+        file: The final path, which is in the same folder.
+    """
+    return file.with_name(f".{file.name}.{os.getpid()}{TEMPORARY_SUFFIX}")
 
 
 @contextlib.contextmanager
-def lock(folder: Path) -> Iterator[None]:
-    """Has a folder for this run alone while the block lasts; made where there is none.
+def lock_folder(folder: Path) -> Iterator[None]:
+    """Lock a folder for this run inside the block.
 
-    A folder that was made for it and that nothing was written to goes away again.
+    The folder is created if it does not exist, and removed again if nothing was written to it.
+
+    Args:
+        folder: The folder.
 
     Raises:
-        AttnProbeError: another run is at work in it.
-        OSError: it cannot be made or written to.
+        AttnProbeError: Another run uses the folder.
+        OSError: The folder cannot be created or written to.
     """
     existed = folder.is_dir()
-    held = FileLock(folder / LOCK, fallback_to_soft=False)
-    _take(held, folder)
+    file_lock = FileLock(folder / LOCK_FILE, fallback_to_soft=False)
+    _acquire_lock(file_lock, folder)
     try:
-        _clean(folder)
+        _delete_temporary_files(folder)
         yield
     finally:
         with contextlib.suppress(OSError):
-            (folder / LOCK).unlink()  # while it is held: who waits for it looks again
-        held.release()
+            # Delete the file before the lock is released: a waiting process then creates a new one.
+            (folder / LOCK_FILE).unlink()
+        file_lock.release()
         if not existed:
-            with contextlib.suppress(OSError):  # something is in it
+            # This fails if the folder is not empty.
+            with contextlib.suppress(OSError):
                 folder.rmdir()
 
 
-def _take(held: BaseFileLock, folder: Path) -> None:
-    """Takes the lock of a folder, or says who has it."""
+def _acquire_lock(file_lock: BaseFileLock, folder: Path) -> None:
+    """Acquire the lock of a folder, or raise an error that names the process that holds it."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        held.acquire(blocking=False)
-        with contextlib.suppress(OSError):  # only for the message of others
-            (folder / LOCK).write_text(str(os.getpid()))
-    except (
-        FileNotFoundError,
-        FileExistsError,
-    ):  # who made the folder took it away again
-        if os.path.lexists(folder) and not folder.is_dir():  # a broken link is there, too
+        file_lock.acquire(blocking=False)
+        # Other processes display this number in their error message.
+        with contextlib.suppress(OSError):
+            (folder / LOCK_FILE).write_text(str(os.getpid()))
+    except (FileNotFoundError, FileExistsError):
+        if os.path.lexists(folder) and not folder.is_dir():
+            # The path is a file or a broken link.
             raise
-        _take(held, folder)
+        # The run that had created the folder removed it in the meantime.
+        _acquire_lock(file_lock, folder)
     except Timeout as error:
         raise AttnProbeError(
-            f"another run{_holder(folder)} is at work in {folder}; wait for its end, or choose "
-            "another --output-dir"
+            f"another run{_describe_lock_holder(folder)} uses {folder}; wait until it has finished, "
+            "or choose another --output-dir"
         ) from error
     except OSError as error:
-        if error.errno not in WITHOUT_LOCKS:
+        if error.errno not in NO_LOCK_ERRORS:
             raise
         logger.warning(
-            "%s is on a disk without locks (%s); start one run at a time in it",
+            "%s is on a disk without locks (%s); start only one run at a time in it",
             folder,
             error.strerror,
         )
 
 
-def _holder(folder: Path) -> str:
-    """The number of the process that has the lock, where it is known."""
+def _describe_lock_holder(folder: Path) -> str:
+    """Return the number of the process that holds a lock in parentheses, or an empty text."""
     try:
-        number = (folder / LOCK).read_text(encoding="utf-8").strip()
+        process_id = (folder / LOCK_FILE).read_text(encoding="utf-8").strip()
     except (OSError, ValueError):
         return ""
-    return f" (process {number})" if number.isdigit() else ""
+    return f" (process {process_id})" if process_id.isdigit() else ""
 
 
-def _clean(folder: Path) -> None:
-    """Takes away the files that a killed run was writing; no others."""
-    for place in (folder, folder / "rows"):
-        for file in place.iterdir() if place.is_dir() else ():
-            if LEFT.fullmatch(file.name) and file.is_file():
+def _delete_temporary_files(folder: Path) -> None:
+    """Delete the temporary files that killed runs left in an output folder."""
+    for parent in (folder, folder / "rows"):
+        for file in parent.iterdir() if parent.is_dir() else ():
+            if TEMPORARY_FILE_PATTERN.fullmatch(file.name) and file.is_file():
                 file.unlink(missing_ok=True)
 
 
-# --- Folders of results: whose they are, and what is written whole or not at all -----------------
-# Whoever writes a folder leaves a file in it that says so, its mark: ``audit.json``,
-# ``training.json``, ``study.json``, …. A folder can be written to if it is new, holds
-# nothing visible, or has the writer's mark; then the settings in the mark must be the
-# same.
-
-URL = re.compile(r"[A-Za-z][\w+.-]+:/")
-"""How a URL begins, as a path too, which has no two slashes in a row; no drive has two letters."""
-FULL = (errno.ENOSPC, errno.EDQUOT)
-"""A full disk, a full share of one."""
+# --- Writing files ---
 
 
 def write_atomically(file: Path, text: str) -> None:
-    """Writes the whole text, in UTF-8, or nothing."""
-    hidden = half_written(file)
+    """Write a text file in UTF-8, completely or not at all.
+
+    Args:
+        file: Path of the file.
+        text: Its content.
+    """
+    temporary_file = get_temporary_path(file)
     try:
-        hidden.write_text(text, encoding="utf-8")
-        os.replace(hidden, file)
+        temporary_file.write_text(text, encoding="utf-8")
+        os.replace(temporary_file, file)
     except BaseException:
         with contextlib.suppress(OSError):
-            hidden.unlink()
+            temporary_file.unlink()
         raise
 
 
 def write_json(file: Path, data: object) -> None:
-    """Writes plain data as JSON, the whole file or nothing."""
+    """Write plain data as JSON, completely or not at all.
+
+    Args:
+        file: Path of the file.
+        data: Data that JSON can store.
+    """
     write_atomically(file, json.dumps(data, indent=1) + "\n")
 
 
-def check_usable(folder: str | Path) -> None:
-    """Raises AttnProbeError where a folder can be neither made nor written to."""
-    there = check_name(folder)
-    while not os.path.lexists(there) and there != there.parent:
-        there = there.parent
-    try:
-        TemporaryFile(dir=there).close()
-    except OSError as error:
-        refused = OSError(error.errno, error.strerror, str(there))
-        raise cannot_use(folder, refused) from error
+# --- Checks of output folders ---
+
+URL_PATTERN = re.compile(r"[A-Za-z][\w+.-]+:/")
+"""Beginning of a URL. Paths collapse the two slashes to one; drives have only one letter."""
 
 
-def check_name(folder: str | Path) -> Path:
-    """The folder as a path.
+def check_writable(folder: str | Path) -> None:
+    """Raise an error if a folder can neither be created nor written to.
+
+    Args:
+        folder: The folder, which does not need to exist.
 
     Raises:
-        AttnProbeError: a name that no file system takes, or a URL.
+        AttnProbeError: Neither the folder nor its nearest existing parent is writable.
+    """
+    existing_folder = check_output_path(folder)
+    while not os.path.lexists(existing_folder) and existing_folder != existing_folder.parent:
+        existing_folder = existing_folder.parent
+    try:
+        TemporaryFile(dir=existing_folder).close()
+    except OSError as error:
+        # The error should name the folder instead of the temporary file.
+        folder_error = OSError(error.errno, error.strerror, str(existing_folder))
+        raise make_folder_error(folder, folder_error) from error
+
+
+def check_output_path(folder: str | Path) -> Path:
+    """Check the name of an output folder.
+
+    Args:
+        folder: The folder.
+
+    Returns:
+        The folder as a path.
+
+    Raises:
+        AttnProbeError: The name is too long for a file system, or a URL.
     """
     options.check_name("the output", str(folder))
-    if URL.match(str(folder)):
+    if URL_PATTERN.match(str(folder)):
         raise AttnProbeError(
-            f"expected a folder of this machine for the output, got the URL {folder}; choose "
-            "another --output-dir"
+            f"expected a local folder for the output, got the URL {folder}; choose another "
+            "--output-dir"
         )
     return Path(folder)
 
 
-def check_free(folder: str | Path, *marks: str) -> Path:
-    """Checks that a folder can be written to.
+def check_available(folder: str | Path, *markers: str) -> Path:
+    """Check that a folder is empty or belongs to the same command.
 
-    Hidden files do not count: an interrupted run may have left some.
+    Hidden files are ignored, since an interrupted run can leave some.
 
     Args:
-        marks: names or patterns of files, one of which says that it is the writer's.
+        folder: The folder, which does not need to exist.
+        markers: Names or patterns of files. The folder belongs to the command if one of them exists.
 
     Returns:
-        The folder as a path. It need not exist.
+        The folder as a path.
 
     Raises:
-        AttnProbeError: it holds other files or a link that leads out of it, or is none.
+        AttnProbeError: The folder contains other files or a link to outside, or is not a folder.
     """
-    folder = check_name(folder)
+    folder = check_output_path(folder)
     try:
         paths = list(folder.iterdir()) if folder.exists() else []
     except OSError as error:
-        raise cannot_use(folder, error) from error
-    visible = any(not path.name.startswith(".") for path in paths)
-    marked = any(any(folder.glob(mark)) for mark in marks)
-    if visible and not marked:
+        raise make_folder_error(folder, error) from error
+    has_visible_files = any(not path.name.startswith(".") for path in paths)
+    has_marker = any(any(folder.glob(marker)) for marker in markers)
+    if has_visible_files and not has_marker:
         raise AttnProbeError(
-            f"expected a new or an empty folder, {folder} holds other files; choose "
-            "another --output-dir"
+            f"expected a new or an empty folder, but {folder} contains other files; choose another "
+            "--output-dir"
         )
     for path in paths:
         is_inside = path.resolve().is_relative_to(folder.resolve())
         if path.is_symlink() and not is_inside:
             raise AttnProbeError(
-                f"expected no links in the output folder, {path} leads out of it; delete "
-                "the link, or choose another --output-dir"
+                f"expected no links in the output folder, but {path} leads out of it; delete the "
+                "link, or choose another --output-dir"
             )
     return folder
 
 
-def cannot_use(folder: str | Path, error: Exception) -> AttnProbeError:
-    """The error for a folder that cannot be read or written."""
-    is_full = isinstance(error, OSError) and error.errno in FULL
-    advice = "make room, or choose" if is_full else "choose"
+def make_folder_error(folder: str | Path, error: Exception) -> AttnProbeError:
+    """Return the error for a folder that cannot be read or written.
+
+    Args:
+        folder: The folder.
+        error: The cause.
+    """
+    is_full = isinstance(error, OSError) and error.errno in DISK_FULL_ERRORS
+    advice = "free some space, or choose" if is_full else "choose"
     return AttnProbeError(
         f"cannot use {folder} for the output ({error}); {advice} another --output-dir"
     )
 
 
-def differing(held: object, wanted: Mapping) -> dict[str, tuple[object, object]]:
-    """Where the settings that a folder holds are not those wanted.
+# --- Settings of the run to which a folder belongs ---
+
+
+def find_differences(stored: object, settings: Mapping) -> dict[str, tuple[object, object]]:
+    """Compare the settings stored in a folder with those of this run.
 
     Args:
-        held: as JSON gave them back; what is no mapping holds none.
-        wanted: by name; compared as JSON would give them back.
+        stored: Settings as read from JSON. Anything but a mapping counts as empty.
+        settings: Settings of this run; they are compared as JSON would store them.
 
     Returns:
-        (held, wanted) by the name of each setting that differs, in the order wanted.
+        The stored and the new value of each setting that differs, by name.
     """
-    held = held if isinstance(held, Mapping) else {}
+    stored_settings = stored if isinstance(stored, Mapping) else {}
     return {
-        name: (held.get(name), value)
-        for name, value in as_json(wanted).items()
-        if held.get(name) != value
+        name: (stored_settings.get(name), value)
+        for name, value in normalize_settings(settings).items()
+        if stored_settings.get(name) != value
     }
 
 
-def as_json(settings: Mapping) -> dict:
-    """Settings as JSON gives them back: a tuple is a list there."""
+def normalize_settings(settings: Mapping) -> dict:
+    """Return settings as they are after storing them as JSON, with lists instead of tuples."""
     return json.loads(json.dumps(dict(settings)))
 
 
 @contextlib.contextmanager
-def alone_in(folder: str | Path, *marks: str, identity: Mapping | None = None) -> Iterator[Path]:
-    """Has a folder for this run alone, on all its processes together.
-
-    With an identity the first mark says whose the folder is, until the run fails before
-    its first rows.
+def reserve_folder(
+    folder: str | Path, *markers: str, identity: Mapping | None = None
+) -> Iterator[Path]:
+    """Lock an output folder for this run, in all of its processes, and mark it with its settings.
 
     Args:
-        folder: of the output; made where there is none, and taken away again where
-            nothing was written to it.
-        marks: as for :func:`check_free`.
-        identity: the settings without which the rows would be other rows.
+        folder: The output folder. It is created if it does not exist, and removed again if nothing
+            was written to it.
+        markers: Names of files that belong to the command, see :func:`check_available`. The settings
+            are stored in the first one.
+        identity: Settings that determine the results; a folder with other settings is refused. If the
+            run fails before it has written rows, the stored settings are deleted again.
+
+    Yields:
+        The folder as a path.
 
     Raises:
-        AttnProbeError: another run is at work in it, it holds other files or is of a run
-            with another identity, or it cannot be written to.
+        AttnProbeError: Another run uses the folder, it contains other files or results with other
+            settings, or it cannot be written to.
     """
     from accelerate.utils import broadcast_object_list
 
     folder = Path(folder)
-    is_main = process_state().is_main_process
-    is_new, wrong = False, None
-    with contextlib.ExitStack() as held:
+    is_main = get_process_state().is_main_process
+    is_new, message = False, None
+    with contextlib.ExitStack() as stack:
         try:
             if is_main:
-                check_free(folder, *marks)
-                held.enter_context(lock(folder))
+                check_available(folder, *markers)
+                stack.enter_context(lock_folder(folder))
                 if identity is not None:
-                    is_new = _mark(folder / marks[0], identity)
+                    is_new = _store_settings(folder / markers[0], identity)
         except AttnProbeError as error:
-            wrong = str(error)
+            message = str(error)
         except OSError as error:
-            wrong = str(cannot_use(folder, error))
-        # no process may wait for one that has given up
-        said = [wrong]
-        broadcast_object_list(said)
-        if said[0] is not None:
-            raise AttnProbeError(said[0])
+            message = str(make_folder_error(folder, error))
+        # If the main process fails, the others must fail too instead of waiting for it.
+        messages = [message]
+        broadcast_object_list(messages)
+        if messages[0] is not None:
+            raise AttnProbeError(messages[0])
         try:
             yield folder
         except BaseException:
             if is_new and not any((folder / "rows").glob("part-*")):
-                (folder / marks[0]).unlink(missing_ok=True)
+                (folder / markers[0]).unlink(missing_ok=True)
                 shutil.rmtree(folder / "rows", ignore_errors=True)
             raise
 
 
-def _mark(mark: Path, identity: Mapping) -> bool:
-    """Writes the mark if the folder has none; whether it was so."""
-    if not mark.exists():
-        write_json(mark, identity)
+def _store_settings(file: Path, settings: Mapping) -> bool:
+    """Store settings if there are none, otherwise check them; return whether they were stored."""
+    if not file.exists():
+        write_json(file, settings)
         return True
-    check_same(mark, identity)
+    check_same_settings(file, settings)
     return False
 
 
-def check_same(mark: Path, identity: Mapping) -> None:
-    """Raises AttnProbeError where a mark is there and says another identity."""
-    if not os.path.exists(mark):  # whatever is wrong with its name
+def check_same_settings(file: Path, settings: Mapping) -> None:
+    """Raise an error if a file contains other settings than those of this run.
+
+    Args:
+        file: File with stored settings. Nothing is checked if it does not exist.
+        settings: Settings of this run.
+
+    Raises:
+        AttnProbeError: A setting differs, or the file cannot be read.
+    """
+    # Unlike `Path.exists`, this does not raise an error for an impossible name.
+    if not os.path.exists(file):
         return
-    held = read_json(mark, Any, "choose another --output-dir")
-    wrong = differing(held, identity)
-    if wrong:
-        names = ", ".join(name.replace("_", " ") for name in wrong)
-        theirs, ours = next(iter(wrong.values()))
+    stored = read_json(file, Any, "choose another --output-dir")
+    differences = find_differences(stored, settings)
+    if differences:
+        names = ", ".join(name.replace("_", " ") for name in differences)
+        stored_value, value = next(iter(differences.values()))
         raise AttnProbeError(
-            f"{mark.parent} belongs to another {mark.stem}: its {names} "
-            f"({_changed(theirs, ours)}) is not this one's ({_changed(ours, theirs)}); "
-            "choose another --output-dir"
+            f"{file.parent} belongs to another {file.stem}: its {names} "
+            f"({_describe_difference(stored_value, value)}) is not this one's "
+            f"({_describe_difference(value, stored_value)}); choose another --output-dir"
         )
 
 
-def _changed(value: object, other: object) -> object:
-    """Of nested settings only those that are not the other's, in words."""
-    if not isinstance(value, Mapping) or not isinstance(other, Mapping):
+def _describe_difference(value: object, other_value: object) -> object:
+    """Return a setting; of nested settings, only those that differ from the other value."""
+    if not isinstance(value, Mapping) or not isinstance(other_value, Mapping):
         return value
-    changed = [
-        f"{name} {_changed(inner, other.get(name))}"
-        for name, inner in value.items()
-        if name not in other or other[name] != inner
+    differences = [
+        f"{name} {_describe_difference(inner_value, other_value.get(name))}"
+        for name, inner_value in value.items()
+        if name not in other_value or other_value[name] != inner_value
     ]
-    return ", ".join(changed) or "none of them"
+    return ", ".join(differences) or "none of them"

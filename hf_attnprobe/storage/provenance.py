@@ -1,10 +1,14 @@
-"""How a result was made: versions, summary, options that differ from the defaults, shown texts.
+"""Provenance of results: settings, package versions, summaries, and the command to repeat a run.
 
-Options are data, and the command that repeats a verb. Secrets are never recorded.
+- :func:`collect_settings` returns the options of a command that differ from their defaults, without
+  secrets. :func:`format_repeat_command` converts them back to a command.
+- :func:`read_summary` reads ``summary.json`` in the folder of a finished run.
+- :func:`write_texts` and :func:`read_texts` store the example texts of an audit.
 """
 
 import dataclasses
 import json
+import math
 import os
 import platform
 import shlex
@@ -14,61 +18,96 @@ from pathlib import Path
 from typing import Any, TypedDict, TypeVar
 
 from hf_attnprobe.core.errors import AttnProbeError
-from hf_attnprobe.core.options import DEFAULT, Options, as_text
-from hf_attnprobe.core.serialization import from_plain, plain, read_json
+from hf_attnprobe.core.options import DEFAULT_TESTS, Options, format_option_value
+from hf_attnprobe.core.serialization import parse_plain, read_json, to_plain
 from hf_attnprobe.data.specs import Data
-from hf_attnprobe.plots.shown_text import ShownText
+from hf_attnprobe.plots.highlighted_text import HighlightedText
 from hf_attnprobe.storage.folders import write_json
 
 
 Result = TypeVar("Result")
 
 
-def in_words(value: Any) -> str:
-    """Nested plain data on one line.
+# --- Settings as text ---
 
-    >>> in_words({"permutation": {"n_permutations": 100}, "layers": [0, 1]})
+
+def format_settings(value: Any) -> str:
+    """Format nested plain data on one line.
+
+    Args:
+        value: Plain data.
+
+    >>> format_settings({"permutation": {"n_permutations": 100}, "layers": [0, 1]})
     'permutation (n_permutations 100), layers 0 1'
     """
     if isinstance(value, Mapping):
-        pairs = []
-        for name, inner in value.items():
-            words = in_words(inner)
-            pairs.append(f"{name} ({words})" if isinstance(inner, Mapping) else f"{name} {words}")
-        return ", ".join(pairs)
+        parts = []
+        for name, item in value.items():
+            text = format_settings(item)
+            parts.append(f"{name} ({text})" if isinstance(item, Mapping) else f"{name} {text}")
+        return ", ".join(parts)
     if isinstance(value, list | tuple):
-        return " ".join(map(in_words, value)) or "none"
+        return " ".join(map(format_settings, value)) or "none"
     return "none" if value is None else str(value)
 
 
-def flat(settings: Mapping, before: str = "") -> Iterator[tuple[str, str]]:
-    """Yields nested settings one by one, with the names on the way.
+def flatten_settings(settings: Mapping, prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the path and the value of every setting in nested settings.
 
-    >>> [*flat({"options": {"permutation": {"n_permutations": 100}}})]
+    Args:
+        settings: Plain data by name.
+        prefix: Text in front of every path.
+
+    >>> [*flatten_settings({"options": {"permutation": {"n_permutations": 100}}})]
     [('options: permutation: n permutations', '100')]
     """
     for name, value in settings.items():
-        named = f"{before}{str(name).replace('_', ' ')}"
+        path = f"{prefix}{str(name).replace('_', ' ')}"
         if isinstance(value, Mapping):
-            yield from flat(value, f"{named}: ")
+            yield from flatten_settings(value, f"{path}: ")
         else:
-            yield named, in_words(value)
+            yield path, format_settings(value)
 
 
-# --- Where numbers come from: the versions of what computed them, and the stored summary ---------
+# --- Summaries of finished runs ---
 
-SUMMARY = "summary.json"
-
-UNREADABLE = (ValueError, LookupError, TypeError, AttributeError)
-"""What a foreign summary raises where it is parsed."""
-PACKAGES = ("hf_attnprobe", "torch", "transformers", "scipy", "numpy")
+SUMMARY_FILE = "summary.json"
+"""Name of the file with the summary of a finished run, in its output folder."""
+PARSE_ERRORS = (ValueError, LookupError, TypeError, AttributeError)
+"""Errors that occur if a summary has another structure than expected."""
+RECORDED_PACKAGES = ("hf_attnprobe", "torch", "transformers", "scipy", "numpy")
+"""Packages whose versions are recorded, because they compute the numbers."""
 
 
 class Provenance(TypedDict, total=False):
-    """How a result was made, as far as a report reads it; there may be more."""
+    """The part of the provenance of a result that reports read; it can have further keys.
+
+    Attributes:
+        model_fingerprint: Hash of the weights of the model.
+        data_fingerprint: Hash of the data set, or of each split.
+        options: Options of each test, by name of the test.
+        sites: Tested layers and heads.
+        head_sets: Names of the tested sets of heads.
+        prediction: Description of the prediction.
+        tests: Names of the tests.
+        classes: Names of the classes.
+        asked_for: Options of the command that differ from the defaults, see `collect_settings`.
+        architecture: Description of the architecture of the model.
+        versions: Versions of Python and packages, see `get_versions`.
+        attention: Type of the attention.
+        text_columns: Names of the columns of the data set that contain the texts.
+        dtype: Number format of the computation.
+        sharpness: Factor on the logits for the standard temperature.
+        segment: The text of a pair that was tested; None for both.
+        unit_of_number: Unit of a predicted number.
+        skipped_empty: Number of texts without tokens, which were skipped.
+        truncated: Number of texts that were longer than the model can read.
+        unknown_tokens: Share of the tokens that are not in the vocabulary.
+        notes: Remarks for the report.
+    """
 
     model_fingerprint: str
-    data_fingerprint: str | dict[str, str]  # or of each split
+    data_fingerprint: str | dict[str, str]
     options: dict[str, dict[str, Any]]
     sites: dict[str, Any]
     head_sets: tuple[str, ...]
@@ -90,135 +129,155 @@ class Provenance(TypedDict, total=False):
     notes: tuple[str, ...]
 
 
-def versions() -> dict[str, str]:
-    """Versions of Python and of the packages that compute the numbers, by name."""
-    found = {name: version(name) for name in PACKAGES}
-    return found | {"python": platform.python_version()}
+def get_versions() -> dict[str, str]:
+    """Return the versions of Python and of `RECORDED_PACKAGES`, by name."""
+    package_versions = {name: version(name) for name in RECORDED_PACKAGES}
+    return package_versions | {"python": platform.python_version()}
 
 
 def read_summary(
     folder: str | Path,
     parse: Callable[[dict[str, Any]], Result],
     *,
-    kind: str,
+    run_name: str,
     verb: str,
     check: Callable[[Mapping[str, Any], str], None] = lambda data, source: None,
 ) -> Result:
-    """Reads the summary in a finished run's folder.
+    """Read the summary in the folder of a finished run.
 
     Args:
-        folder: of the run.
-        parse: makes the result of the summary's data.
-        kind: of run, with its article, such as "an audit".
-        verb: what is to be run where the summary is missing or torn.
-        check: of data and the file's name; raises AttnProbeError for what cannot be
-            parsed by this version.
+        folder: Output folder of the run.
+        parse: Function that creates the result from the data of the summary.
+        run_name: Kind of the run with its article, such as "an audit", for error messages.
+        verb: The command that creates a summary, such as "the audit", for error messages.
+        check: Function of the data and the file name that raises an error if this version cannot
+            parse the summary.
+
+    Returns:
+        The parsed result.
 
     Raises:
-        AttnProbeError: no summary there, or one that cannot be read.
+        AttnProbeError: There is no summary, or it cannot be read.
     """
-    file = Path(folder) / SUMMARY
+    file = Path(folder) / SUMMARY_FILE
     if not file.is_file():
         raise AttnProbeError(
-            f"expected {kind} in {folder}, found no {SUMMARY} there; finish or run {verb} first"
+            f"expected {run_name} in {folder}, found no {SUMMARY_FILE} there; finish or run {verb} "
+            "first"
         )
-    again = f"run {verb} again"
-    data = read_json(file, dict[str, Any], again)
+    advice = f"run {verb} again"
+    data = read_json(file, dict[str, Any], advice)
     check(data, str(file))
     try:
         return parse(data)
-    except UNREADABLE as error:
-        raise AttnProbeError(f"cannot read {file} ({error}); {again}") from error
+    except PARSE_ERRORS as error:
+        raise AttnProbeError(f"cannot read {file} ({error}); {advice}") from error
 
 
-# --- What was asked for: the options of a verb that differ from the defaults ---
+# --- Settings of a command, and the command to repeat it ---
 
-WITHOUT_EFFECT = ("batch_size", "memory_budget")
-"""Options of an audit that change no number."""
-OBJECT = "an object in Python"
+OPTIONS_WITHOUT_EFFECT = ("batch_size", "memory_budget")
+"""Options of an audit that do not change any result."""
+OBJECT_NAME = "an object in Python"
+"""Recorded name of a model or data set that was passed as an object."""
 
 
-def asked_for(
+def collect_settings(
     model: Any,
     data: Data,
     options: Options,
     tests: Mapping[str, Options],
-    usual: Mapping[str, Options],
+    default_options: Mapping[str, Options],
     *,
-    leave_out: Collection[str] = (),
+    excluded: Collection[str] = (),
 ) -> dict[str, Any]:
-    """The options of a verb that differ from the defaults, by the name of their flag.
-
-    A model or data set that is an object is recorded as being one.
+    """Return the options of a command that differ from their defaults.
 
     Args:
-        model: a :class:`~hf_attnprobe.core.options.SavedModel`, a name, or an object.
-        tests: the tests that were asked for, with their options.
-        usual: the options of tests of which nothing is said, by name of the test.
-        leave_out: arguments that mean nothing to the verb, or change no number.
+        model: A :class:`~hf_attnprobe.core.options.SavedModel`, a name, or an object. For an object
+            only `OBJECT_NAME` is recorded.
+        data: The data set with its options.
+        options: Options of the command.
+        tests: The selected tests with their options.
+        default_options: Default options of the tests, by name of the test.
+        excluded: Names of options that the command does not use or that do not change results.
+
+    Returns:
+        Values by the name of the flag; "tests" has the changed options by name of the test.
     """
-    said = {
-        name: {} if name == DEFAULT else _changed(given, usual[name])
-        for name, given in tests.items()
+    changed_test_options = {
+        name: {} if name == DEFAULT_TESTS else _collect_changes(test_options, default_options[name])
+        for name, test_options in tests.items()
     }
-    is_saved = isinstance(model, Options)
+    has_default_tests = changed_test_options in ({}, {DEFAULT_TESTS: {}})
+    is_saved_model = isinstance(model, Options)
     return {
-        **(_changed(model) if is_saved else {"model": named(model)}),
-        "dataset": named(data.dataset),
-        **_changed(data, leave_out=("dataset", *leave_out)),
-        **_changed(options, leave_out=leave_out),
-        **({} if said in ({}, {DEFAULT: {}}) else {"tests": said}),
+        **(_collect_changes(model) if is_saved_model else {"model": get_recorded_name(model)}),
+        "dataset": get_recorded_name(data.dataset),
+        **_collect_changes(data, excluded=("dataset", *excluded)),
+        **_collect_changes(options, excluded=excluded),
+        **({} if has_default_tests else {"tests": changed_test_options}),
     }
 
 
-def named(thing: Any) -> str:
-    """A path or a name; of an object that it is one."""
-    return os.fspath(thing) if isinstance(thing, str | os.PathLike) else OBJECT
+def get_recorded_name(source: Any) -> str:
+    """Return the path or name of a model or data set, or `OBJECT_NAME` for an object."""
+    return os.fspath(source) if isinstance(source, str | os.PathLike) else OBJECT_NAME
 
 
-def _changed(
+def _collect_changes(
     options: Options,
-    usual: Options | None = None,
+    default_options: Options | None = None,
     *,
-    leave_out: Collection[str] = (),
+    excluded: Collection[str] = (),
 ) -> dict[str, Any]:
-    """Fields that are not the usual ones, which are the defaults; no secret ones."""
-    changed = {}
+    """Return the fields of options that differ from the defaults, without secret ones.
+
+    Args:
+        options: The options.
+        default_options: The defaults; None for those of the dataclass.
+        excluded: Names of fields to leave out.
+    """
+    changes = {}
     for field in dataclasses.fields(options):
         value = getattr(options, field.name)
-        expected = field.default if usual is None else getattr(usual, field.name)
-        if field.repr and field.name not in leave_out and value != expected:
-            changed[field.name] = _plain(value)
-    return changed
+        default = field.default if default_options is None else getattr(default_options, field.name)
+        # Secret fields have no repr.
+        if field.repr and field.name not in excluded and value != default:
+            changes[field.name] = _convert_to_plain(value)
+    return changes
 
 
-def _plain(value: Any) -> Any:
+def _convert_to_plain(value: Any) -> Any:
+    """Convert paths to text and tuples to lists."""
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     return list(value) if isinstance(value, list | tuple) else value
 
 
-def repeating(verb: str, provenance: Mapping[str, Any], **changed: Any) -> str:
-    """Returns the line for a shell that repeats a verb, by its report's provenance.
+def format_repeat_command(verb: str, provenance: Mapping[str, Any], **changes: Any) -> str:
+    """Return the shell command that repeats a run.
 
     Args:
-        changed: arguments with other values than they had.
+        verb: Name of the command, such as "audit".
+        provenance: Provenance of a report, with the settings in "asked_for".
+        changes: Settings that get another value than in the provenance.
     """
-    asked = {**provenance["asked_for"], **changed}
-    said = asked.pop("tests", {})
-    values = [
-        f"{test}.{name}={as_text(value)}"
-        for test, options in said.items()
-        for name, value in options.items()
+    settings = {**provenance["asked_for"], **changes}
+    options_by_test = settings.pop("tests", {})
+    assignments = [
+        f"{test}.{name}={format_option_value(value)}"
+        for test, test_options in options_by_test.items()
+        for name, value in test_options.items()
     ]
-    flags = _flags(asked | {"tests": [*said] or None, "set": values or None})
-    return shlex.join(["attnprobe", verb, *flags])
+    settings |= {"tests": [*options_by_test] or None, "set": assignments or None}
+    return shlex.join(["attnprobe", verb, *_format_flags(settings)])
 
 
-def _flags(asked: Mapping[str, Any]) -> list[str]:
-    """Values by name as flags; true and false as the flag alone."""
+def _format_flags(settings: Mapping[str, Any]) -> list[str]:
+    """Convert values by name to the flags of a command; None is left out."""
     flags: list[str] = []
-    for name, value in asked.items():
+    for name, value in settings.items():
         flag = name.replace("_", "-")
         if value is True:
             flags.append(f"--{flag}")
@@ -231,34 +290,63 @@ def _flags(asked: Mapping[str, Any]) -> list[str]:
 
 
 def is_repeatable(provenance: Mapping[str, Any]) -> bool:
-    """Whether model and data have names that a command can be given."""
-    asked = provenance["asked_for"]
-    return OBJECT not in (asked["model"], asked["dataset"], asked.get("scores"))
+    """Return whether the model, the data set and user-provided scores have names for a command.
+
+    Args:
+        provenance: Provenance of a report.
+    """
+    settings = provenance["asked_for"]
+    return OBJECT_NAME not in (settings["model"], settings["dataset"], settings.get("scores"))
 
 
-# --- Shown texts: ``texts.json`` in the folder of an audit ---
+# --- Example texts of an audit ---
 
-TEXTS = "texts.json"
-
-
-def write_texts(folder: Path, texts: Sequence[ShownText]) -> None:
-    """Writes the texts that an audit shows into its folder, all or none."""
-    write_json(folder / TEXTS, {"texts": plain(texts)})
+TEXTS_FILE = "texts.json"
+"""Name of the file with the example texts, in the output folder of an audit."""
 
 
-def read_texts(folder: Path) -> tuple[ShownText, ...]:
-    """The texts in an audit's folder; none where it has none that can be read."""
+def write_texts(folder: Path, texts: Sequence[HighlightedText]) -> None:
+    """Write the example texts of an audit, completely or not at all.
+
+    Args:
+        folder: Output folder of the audit.
+        texts: The example texts.
+    """
+    write_json(folder / TEXTS_FILE, {"texts": to_plain(texts)})
+
+
+def read_texts(folder: Path) -> tuple[HighlightedText, ...]:
+    """Read the example texts of an audit.
+
+    Args:
+        folder: Output folder of the audit.
+
+    Returns:
+        The example texts; empty if there are none or they cannot be read.
+    """
     try:
-        held = json.loads((folder / TEXTS).read_text(encoding="utf-8"))
-        return tuple(map(text_from_plain, held["texts"]))
-    except (OSError, *UNREADABLE):
+        stored = json.loads((folder / TEXTS_FILE).read_text(encoding="utf-8"))
+        return tuple(map(parse_text, stored["texts"]))
+    except (OSError, *PARSE_ERRORS):
         return ()
 
 
-def text_from_plain(data: Mapping[str, Any]) -> ShownText:
-    """The inverse of ``plain``."""
-    text = from_plain(ShownText, data)
+def parse_text(data: Mapping[str, Any]) -> HighlightedText:
+    """Restore an example text from plain data.
+
+    Args:
+        data: Plain data of the text.
+
+    Returns:
+        The text, without numbers that are NaN.
+
+    Raises:
+        ValueError: The text has no attention scores.
+    """
+    text = parse_plain(HighlightedText, data)
     if "attention" not in text.scores:
         raise ValueError(f"expected attention in text {text.example_id}")
-    known = {name: n for name, n in text.numbers.items() if n == n}
-    return dataclasses.replace(text, numbers=known)
+    defined_numbers = {
+        name: number for name, number in text.numbers.items() if not math.isnan(number)
+    }
+    return dataclasses.replace(text, numbers=defined_numbers)

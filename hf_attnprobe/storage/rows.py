@@ -43,8 +43,8 @@ from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.core.options import public_function
 from hf_attnprobe.functional.predictions import Prediction
 from hf_attnprobe.protocol import AttentionModelBase, Batch, Site
-from hf_attnprobe.statistics.rows import PREDICTION, Column, Rows
-from hf_attnprobe.storage.folders import half_written
+from hf_attnprobe.statistics.rows import PREDICTION_TEST, Column, Rows
+from hf_attnprobe.storage.folders import get_temporary_path
 
 
 NO_SITE = Site(layer=-1, head=-1)
@@ -272,7 +272,7 @@ def build_rows(
     n_values = len(columns) * len(ids)
     distinct_names, name_codes = np.unique(np.array(names, dtype=object), return_inverse=True)
     layers, heads = np.repeat(np.array(sites, np.int32).reshape(-1, 2), len(ids), axis=0).T
-    has_no_site = np.full(n_values, test == PREDICTION)
+    has_no_site = np.full(n_values, test == PREDICTION_TEST)
     values = np.concatenate([np.empty(0), *columns])
     # Processors differ in the sign bits of zero and NaN, which would change the digest.
     values = np.where(np.isnan(values), np.nan, values) + 0.0
@@ -414,7 +414,7 @@ def append_rows(folder: Path, rows: pa.Table, *, name: str | None = None) -> Non
     """
     folder.mkdir(parents=True, exist_ok=True)
     name = name or uuid.uuid4().hex
-    temporary_file = half_written(folder / name)
+    temporary_file = get_temporary_path(folder / name)
     try:
         write_part(rows, temporary_file, hash_audit_settings(folder))
         os.replace(temporary_file, folder / f"part-{name}.parquet")
@@ -581,8 +581,8 @@ class _ColumnStore:
         return Rows(
             ids=all_ids,
             columns=tuple(sorted(self._pieces)),
-            read=read_values,
-            is_there=read_is_measured,
+            read_column=read_values,
+            read_mask=read_is_measured,
         )
 
 
@@ -643,4 +643,4 @@ def read_rows(folder: str | Path, test: str | None = None) -> pd.DataFrame:
         rows = read_rows("out/rows", "permutation")
         print(rows.groupby(["statistic", "layer", "head"]).value.mean())
     """
-    return load_rows(folder, test).long()
+    return load_rows(folder, test).to_long_frame()

@@ -65,8 +65,8 @@ def test_the_auto_classes_know_ours_in_either_order(imports, run_python):
 THREADS = """
 import hf_attnprobe, torch
 torch.set_num_threads(7)
-from hf_attnprobe.core.hardware import suited_threads
-with suited_threads(torch.nn.Linear(2, 2)) as n:
+from hf_attnprobe.core.hardware import limit_threads
+with limit_threads(torch.nn.Linear(2, 2)) as n:
     print(n)
 """
 
@@ -85,7 +85,7 @@ ANSWERS = [
     (["audit", "--modell", "x"], 2, "did you mean --model?"),
     (["audti"], 2, "attnprobe: unknown command 'audti'; did you mean audit?"),
     (["--verison"], 2, "attnprobe: unknown flag --verison; did you mean --version?"),
-    (["audit", "--n-permutations", "5"], 2, "are written --set TEST.OPTION=VALUE, see --help-all"),
+    (["audit", "--n-permutations", "5"], 2, "use --set TEST.OPTION=VALUE; --help-all lists them"),
     (["audit", "--model", "x", "--dataset", "y.csv"], 1, "there is no file y.csv"),
     (["audit", "--model", "./x", "--dataset", "sst"], 1, "expected a model at ./x"),
     (["train", "--dataset", "sst", "--output-dir", "/dev/null/x"], 1, "--output-dir"),
@@ -110,7 +110,7 @@ def test_a_command_answers_before_anything_heavy_is_imported(run_python):
 
 STUDIES = [
     (("x.yaml",), "expected a Python file or one of encoders"),
-    (("room", "--dataset", "a/x", "b/x"), "of different names, got a/x and b/x"),
+    (("room", "--dataset", "a/x", "b/x"), "must have different names, but a/x and b/x"),
 ]
 
 

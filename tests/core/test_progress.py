@@ -79,7 +79,7 @@ def test_on_a_terminal_one_line_moves_and_never_back(clock, stderr_as, monkeypat
         for left in (30, 10, 40, 5):  # it was less than thought
             clock.now += 10
             bar.update(left, "permutation")
-            bar._line.refresh()
+            bar._tqdm.refresh()
     text = terminal.getvalue()
     shares = [int(share) for share in re.findall(r"(\d+)%", text)]
     assert shares == sorted(shares) and shares[:2] == [0, 25]
@@ -113,7 +113,7 @@ def test_a_bar_that_is_not_shown_says_nothing_and_an_error_closes_one(clock, std
         bar.print_line("a line")
     with pytest.raises(KeyboardInterrupt), ProgressBar("audit", clock=clock):
         raise KeyboardInterrupt
-    assert file.getvalue() == "" and ProgressBar._open == []
+    assert file.getvalue() == "" and ProgressBar._open_bars == []
 
 
 # --- the estimate of an audit -------------------------------------------------------

@@ -10,7 +10,7 @@ from hf_attnprobe import AttnProbeError, TrainingOptions, train_classifier
 from hf_attnprobe.checkpoints.loading import load_model
 from hf_attnprobe.cli import main
 from hf_attnprobe.data.specs import to_data
-from hf_attnprobe.storage.folders import ENDING, LOCK, half_written, write_atomically
+from hf_attnprobe.storage.folders import TEMPORARY_SUFFIX, LOCK_FILE, get_temporary_path, write_atomically
 from hf_attnprobe.storage.rows import read_rows
 from hf_attnprobe.training.procedures import make_paper_config
 from tests.helpers.child_processes import Writes, in_child
@@ -142,9 +142,9 @@ def test_what_a_killed_audit_left_is_taken_away_and_nothing_else(commands, cli, 
     for written, at in (("rows/.", 0), (".summary.json", 1)):
         assert killed(command(folder), f"{folder}/{written}", at)
         left = [file.name for file in hidden_in(folder)]
-        assert LOCK in left and len(left) == 2, left
+        assert LOCK_FILE in left and len(left) == 2, left
     older = [".summary.json.99999", ".report.md.7", "rows/.part-0f.parquet.12"]
-    older = [f"{name}{ENDING}" for name in older]
+    older = [f"{name}{TEMPORARY_SUFFIX}" for name in older]
     for name in older:
         (folder / name).write_text("{")
     others = [folder / ".notes.json.1", folder / ".git", folder / "rows" / ".thesis"]
@@ -156,7 +156,7 @@ def test_what_a_killed_audit_left_is_taken_away_and_nothing_else(commands, cli, 
 
 def test_half_written_files_have_names_of_their_own(tmp_path):
     file = tmp_path / "report.html"
-    assert half_written(file).name.startswith(".report.html.")
-    assert half_written(file).name.endswith(".attnprobe")
+    assert get_temporary_path(file).name.startswith(".report.html.")
+    assert get_temporary_path(file).name.endswith(".attnprobe")
     write_atomically(file, json.dumps({}))
     assert [f.name for f in tmp_path.iterdir()] == ["report.html"]

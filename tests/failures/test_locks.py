@@ -12,7 +12,7 @@ import pytest
 
 from hf_attnprobe import AttnProbeError
 from hf_attnprobe.cli import main
-from hf_attnprobe.storage.folders import LOCK, alone_in, lock
+from hf_attnprobe.storage.folders import LOCK_FILE, reserve_folder, lock_folder
 from tests.helpers.child_processes import in_child
 
 
@@ -28,7 +28,7 @@ def held_elsewhere(folder: Path):
     process = os.fork()
     if not process:
         try:
-            with lock(folder):
+            with lock_folder(folder):
                 os.write(writer, b"!")
                 time.sleep(300)
         finally:
@@ -51,14 +51,14 @@ def test_the_second_run_is_refused_in_one_line(verb, commands, cli, tmp_path):
         done = cli(*commands[verb](folder))
         assert done.code == 1 and done.out == ""
         last = done.err.splitlines()[-1]
-        assert f"another run (process {process}) is at work in {folder}" in last
-        assert sorted(folder.iterdir()) == before == [folder / LOCK]
+        assert f"another run (process {process}) uses {folder}" in last
+        assert sorted(folder.iterdir()) == before == [folder / LOCK_FILE]
 
 
 def test_a_lock_goes_with_the_process_that_is_killed(commands, cli, tmp_path):
     with held_elsewhere(tmp_path):
         pass
-    assert (tmp_path / LOCK).exists()
+    assert (tmp_path / LOCK_FILE).exists()
     assert cli(*commands["audit"](tmp_path)).code == 0
     assert not [file for file in tmp_path.rglob(".*") if file.is_file()]
 
@@ -77,7 +77,7 @@ def test_of_two_trainings_at_once_one_ends_right(commands, tmp_path):
 
     ended = in_child(both)
     assert ended.code in (1, 10), ended.err
-    assert ended.err.count("is at work in") == 1 and "Traceback" not in ended.err
+    assert ended.err.count("another run") == 1 and "Traceback" not in ended.err
     assert {"model.safetensors", "training.json"} <= {
         file.name for file in (tmp_path / "out").iterdir()
     }
@@ -91,7 +91,7 @@ def test_never_two_at_a_time(tmp_path):
     def add():
         for _ in range(n_rounds):
             while True:
-                with contextlib.suppress(AttnProbeError), lock(folder):
+                with contextlib.suppress(AttnProbeError), lock_folder(folder):
                     value = int(number.read_text())
                     time.sleep(0.0002)
                     number.write_text(str(value + 1))
@@ -117,7 +117,7 @@ def test_a_disk_without_locks_is_told_of(monkeypatch, tmp_path, caplog):
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
     monkeypatch.setattr(fcntl, "flock", refuse)
-    with alone_in(tmp_path):
+    with reserve_folder(tmp_path):
         (tmp_path / "result").touch()
     (record,) = caplog.records
     assert "without locks (No locks available)" in record.getMessage()
@@ -127,7 +127,7 @@ def test_a_disk_without_locks_is_told_of(monkeypatch, tmp_path, caplog):
 def test_a_link_in_place_of_the_lock_is_not_followed(tmp_path):
     (tmp_path / "thesis").write_text("all of it")
     (tmp_path / "out").mkdir()
-    (tmp_path / "out" / LOCK).symlink_to(tmp_path / "thesis")
-    with pytest.raises(AttnProbeError, match="expected no links"), alone_in(tmp_path / "out"):
+    (tmp_path / "out" / LOCK_FILE).symlink_to(tmp_path / "thesis")
+    with pytest.raises(AttnProbeError, match="expected no links"), reserve_folder(tmp_path / "out"):
         pass
     assert (tmp_path / "thesis").read_text() == "all of it"

@@ -51,7 +51,7 @@ def test_an_error_of_two_processes_is_printed_once(commands, torchrun, tmp_path)
     done = torchrun(*commands["audit"](tmp_path))
     lines = re.findall("^attnprobe: .*", done.err, re.MULTILINE)
     assert done.code == 1 and len(lines) == 1, done.err
-    assert "holds other files" in lines[0]
+    assert "contains other files" in lines[0]
 
 
 @pytest.mark.slow

@@ -34,7 +34,7 @@ import json, pathlib, sys
 modules = pathlib.Path(evaluate.config.HF_MODULES_CACHE)
 files = {f.name: f.stat().st_size for f in modules.rglob("*") if f.is_file()}
 found = {"installed": files, "name": evaluate.load("attention_faithfulness").name}
-for name in ("attention_faithfulness", hf_attnprobe.metric_path()):
+for name in ("attention_faithfulness", hf_attnprobe.get_metric_path()):
     metric = evaluate.load(name)
     found[metric.__class__.__module__.split(".")[0]] = metric.compute(
         predictions=json.loads(sys.argv[2]), model_id=sys.argv[1], tests=["permutation"]
@@ -45,7 +45,7 @@ print("RESULT" + json.dumps(found))
 
 @pytest.fixture(scope="module")
 def metric():
-    return evaluate.load(hf_attnprobe.metric_path())
+    return evaluate.load(hf_attnprobe.get_metric_path())
 
 
 def plain(value):
@@ -82,7 +82,7 @@ def test_loading_by_name_and_by_path(status, run_python, checkpoint, texts, tmp_
         assert {status for *_, status in hub.requests} == ({status} if status else set())
     assert run.code == 0, run.err
     found = json.loads(run.out.split("RESULT")[1])
-    sizes = {"__init__.py": 0, "attention_faithfulness.py": len(metrics.SHIM)}
+    sizes = {"__init__.py": 0, "attention_faithfulness.py": len(metrics.LOADER_SOURCE)}
     assert (found.pop("name"), found.pop("installed")) == ("attention_faithfulness", sizes)
     # the shim imports the first, the path copies the file
     assert found.keys() == {"hf_attnprobe", "evaluate_modules"}
@@ -99,7 +99,7 @@ def test_a_cache_that_cannot_be_written_breaks_nothing(inside, monkeypatch, tmp_
     (tmp_path / "file").write_text("a file where a folder should be")
     monkeypatch.setenv("HF_MODULES_CACHE", str(tmp_path / "file" / inside))
     assert metrics.install_metric() is None
-    assert Path(hf_attnprobe.metric_path()).is_dir()
+    assert Path(hf_attnprobe.get_metric_path()).is_dir()
 
 
 @pytest.mark.skipif(
@@ -126,7 +126,7 @@ def test_no_home_at_all(monkeypatch):
         raise KeyError(uid)
 
     monkeypatch.setattr("pwd.getpwuid", unknown)
-    assert metrics.modules_cache() == Path("~/.cache/huggingface/modules")  # as evaluate has it
+    assert metrics.get_modules_cache() == Path("~/.cache/huggingface/modules")  # as evaluate has it
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_the_cache_is_where_evaluate_has_it(env, monkeypatch):
     spec = importlib.util.spec_from_file_location("evaluate.config_again", evaluate.config.__file__)
     config = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(config)
-    assert metrics.modules_cache() == config.HF_MODULES_CACHE
+    assert metrics.get_modules_cache() == config.HF_MODULES_CACHE
 
 
 def test_processes_that_install_at_once_leave_one_whole_file(tmp_path):
@@ -158,7 +158,7 @@ def test_processes_that_install_at_once_leave_one_whole_file(tmp_path):
     running = [subprocess.Popen(command) for _ in range(8)]
     assert [process.wait(timeout=60) for process in running] == [0] * 8
     files = sorted(p for p in tmp_path.rglob("*") if p.is_file() and p.name != "__init__.py")
-    assert [file.read_text() for file in files] == [metrics.SHIM]
+    assert [file.read_text() for file in files] == [metrics.LOADER_SOURCE]
     assert len(files[0].parent.name) == 64
     for folder in files[0].relative_to(tmp_path).parents[:-1]:
         assert (tmp_path / folder / "__init__.py").exists()
@@ -173,7 +173,7 @@ def test_without_the_package_the_installed_file_says_what_to_do(monkeypatch, tmp
 
 
 def test_the_folder_holds_what_a_space_needs():
-    files = {file.name for file in Path(hf_attnprobe.metric_path()).iterdir()}
+    files = {file.name for file in Path(hf_attnprobe.get_metric_path()).iterdir()}
     assert {"attention_faithfulness.py", "README.md"} <= files
 
 
@@ -275,11 +275,11 @@ def test_texts_added_bit_by_bit_as_arrays_and_in_combinations(metric, checkpoint
         ({"model_id": "x", "model": object()}, "exactly one of model_id and model"),
         ({"model_id": "{checkpoint}", "tests": ["permutations"]}, "did you mean permutation?"),
         ({"model_id": "{checkpoint}", "references": [0, 5]}, "label"),
-        ({"model_id": "{checkpoint}", "predictions": []}, "empty"),
-        ({"model_id": "{checkpoint}", "predictions": ["", " "]}, "all 2 have none"),
-        ({"model_id": "{checkpoint}", "predictions": "a text"}, "got one string; put it in a list"),
+        ({"model_id": "{checkpoint}", "predictions": []}, "has no rows"),
+        ({"model_id": "{checkpoint}", "predictions": ["", " "]}, "none of the 2 texts has tokens"),
+        ({"model_id": "{checkpoint}", "predictions": "a text"}, "got a single string; put it in a list"),
         ({"model_id": "x", "predictions": [PROMPT, PROMPT | {"answer": "A"}]}, "question, answer"),
-        ({"model_id": "no/such/folder"}, "expected a model at no/such/folder, there is nothing"),
+        ({"model_id": "no/such/folder"}, "expected a model at no/such/folder, which does not exist"),
     ],
 )
 def test_bad_input_and_the_metric_still_works_after_it(

@@ -13,7 +13,7 @@ from transformers.pipelines import check_task
 from hf_attnprobe import Answers, audit, wrap
 from hf_attnprobe import explain as explain_answer
 from hf_attnprobe.core.errors import AttnProbeError
-from hf_attnprobe.inference.answers import answered
+from hf_attnprobe.inference.answers import prepare_prompts
 from hf_attnprobe.integrations.pipeline import CAUTION, TextExplainer, explain_html, explain_text
 from tests.helpers import tiny_language_models, tiny_models
 from tests.helpers.error_messages import refused, refuses
@@ -126,9 +126,9 @@ def test_the_page_takes_what_the_pipeline_takes(bert):
     first, second = sentences(2)
     explainer = TextExplainer(model, tokenizer)
     asked = {"text": first, "text_pair": second}
-    assert explainer.html(asked) == explainer.html(first, second)
+    assert explainer.render_html(asked) == explainer.render_html(first, second)
     assert explainer.explain(asked) == explainer.explain(first, second)
-    refused("name the second text text_pair", explainer.html, {"text": first, "second": second})
+    refused("name the second text text_pair", explainer.render_html, {"text": first, "second": second})
 
 
 # --- answers of language models ---------------------------------------------------------------------
@@ -166,7 +166,7 @@ def test_a_part_of_an_answer_is_explained_given_what_stands_before_it(speaker):
     model, tokenizer = speaker
     shown = explain_answer(*speaker, **ASKED, answer="Bob lives in Oslo, not Rome", span="Oslo")
     data = Answers([ASKED | {"answer": "Bob lives in Oslo, not Rome"}])
-    row = answered(data.examples(), data, tokenizer, wrap(model), model)[0]
+    row = prepare_prompts(data.load_examples(), data, tokenizer, wrap(model), model)[0]
     n_prompt = row["labelled"].index(1)
     said = [tokenizer.decode(row["input_ids"][n_prompt:k]) for k in range(n_prompt, 200)]
     first = n_prompt + next(k for k, text in enumerate(said) if len(text) > 13) - 1
@@ -186,7 +186,7 @@ def test_a_part_of_an_answer_is_explained_given_what_stands_before_it(speaker):
     by_place = explain_answer(*speaker, **ASKED, answer="Bob lives in Oslo", span=(13, 17))
     assert by_place.scores == shown.scores
     apart = {"answer": "Bob lives in Oslo, not Rome", "other": "Bob lives in Rome", "span": "not"}
-    refused("the other answer parts from it", explain_answer, *speaker, **ASKED, **apart)
+    refused("does not contain the token where the other answer differs", explain_answer, *speaker, **ASKED, **apart)
 
 
 @torch.no_grad()
@@ -195,7 +195,7 @@ def test_an_answer_is_explained_against_another_one(speaker):
     model, tokenizer = speaker
     shown = explain_answer(*speaker, **ASKED, answer="Oslo", other="Rome")
     data = Answers([ASKED | {"answer": "Oslo", "other": "Rome"}])
-    row = answered(data.examples(), data, tokenizer, wrap(model), model)[0]
+    row = prepare_prompts(data.load_examples(), data, tokenizer, wrap(model), model)[0]
     place = next(k for k, token in enumerate(row["other_ids"]) if token >= 0)
     own, other = row["input_ids"][place], row["other_ids"][place]
     tokens = [*zip(row["unit_ids"], row["input_ids"], strict=True)][:place]
@@ -208,8 +208,8 @@ def test_an_answer_is_explained_against_another_one(speaker):
     lost = [lead(None) - lead(number) for number in range(4)]
     assert [unit["contrast"] for unit in shown.units] == pytest.approx(lost, abs=1e-5)
     most = lost.index(max(lost)) + 1
-    assert f"Its lead over the other answer rests on sentence {most} (" in shown.rests_on
-    assert "its lead" in str(shown)
+    assert f"Its margin over the other answer depends most on sentence {most} (" in shown.importance_summary
+    assert "margin" in str(shown)
     assert "contrast" not in explain_answer(*speaker, **ASKED, answer="Oslo").scores
 
 
@@ -218,7 +218,7 @@ def test_the_pipeline_explains_answers(speaker):
     explains = pipeline("attention-explain", model=model, tokenizer=tokenizer)
     (found,) = explains(ASKED | {"answer": "Oslo"})
     shown = explain_answer(model, tokenizer, **ASKED, answer="Oslo")
-    assert found["tokens"] == [*shown.tokens] and found["rests_on"] == shown.rests_on
+    assert found["tokens"] == [*shown.tokens] and found["rests_on"] == shown.importance_summary
     assert found["leave_one_out"] == [*shown.scores["leave_one_out"]]
     json.dumps(found)
 
@@ -229,7 +229,7 @@ def test_the_pipeline_explains_answers(speaker):
         ("Where does Bob live?", "expected a dict of context and question for a language model"),
         ({"text": "Bob."}, "expected a dict of context and question for a language model"),
         (ASKED | {"anwser": "Oslo"}, "did you mean answer?"),
-        (ASKED | {"answer": "Oslo", "span": "Rome"}, "expected a part of the answer 'Oslo'"),
+        (ASKED | {"answer": "Oslo", "span": "Rome"}, "the answer 'Oslo' has no part"),
         (ASKED | {"context": "Bob lives in Oslo."}, "are of one sentence only"),
     ],
 )

@@ -13,9 +13,9 @@ from transformers.integrations import integration_utils
 
 from hf_attnprobe import Answers, AttnProbeError, AuditOptions, Data, audit
 from hf_attnprobe.integrations.trainer_callback import (
-    PREFIX,
+    LOG_PREFIX,
     AttentionFaithfulnessCallback,
-    unchanged,
+    preserve_state,
 )
 from tests.helpers import tiny_language_models, tiny_models
 from tests.helpers.error_messages import refused
@@ -79,10 +79,10 @@ def test_the_numbers_reach_what_report_to_names(make_trainer, reviews):
     logged = [
         (step, logs)
         for step, logs in tracker_of(trainer).logged
-        if any(name.startswith(PREFIX) for name in logs)
+        if any(name.startswith(LOG_PREFIX) for name in logs)
     ]
     assert [step for step, _ in logged] == [2, 6]  # of evaluations at 2, 4, 6 and 8
-    kept = [e for e in trainer.state.log_history if f"{PREFIX}permutation.median_tvd" in e]
+    kept = [e for e in trainer.state.log_history if f"{LOG_PREFIX}permutation.median_tvd" in e]
     assert [(e["step"], {k: v for k, v in e.items() if k != "step"}) for e in kept] == [
         (step, logs) for step, logs in logged
     ]
@@ -92,11 +92,11 @@ def test_the_numbers_reach_what_report_to_names(make_trainer, reviews):
     means = whole.groupby(["test", "statistic"]).value.mean().dropna()
     numbers = logged[-1][1]
     for statistic in ("median_tvd", "standard_tvd"):
-        key = f"{PREFIX}permutation.{statistic}"
+        key = f"{LOG_PREFIX}permutation.{statistic}"
         assert numbers[key] == pytest.approx(means["permutation", statistic], rel=1e-12)
         assert numbers[f"{key}_low"] <= numbers[key] <= numbers[f"{key}_high"]
         assert numbers[f"{key}_n"] == 12 == whole.example_id.nunique()
-    assert numbers[f"{PREFIX}faithfulness"] == callback.report.score.value
+    assert numbers[f"{LOG_PREFIX}faithfulness"] == callback.report.score.value
 
 
 def test_a_language_models_answers_are_audited_by_their_own_tests(tmp_path):
@@ -119,11 +119,11 @@ def test_a_language_models_answers_are_audited_by_their_own_tests(tmp_path):
     callback.add_to(trainer)
     trainer.train()
     assert callback.report.provenance["tests"] == ["permutation", "sources", "knockout"]
-    (logged,) = (e for e in trainer.state.log_history if f"{PREFIX}permutation.standard_tvd" in e)
+    (logged,) = (e for e in trainer.state.log_history if f"{LOG_PREFIX}permutation.standard_tvd" in e)
     rows = callback.report.to_pandas()
     for name in ("contextual_gain", "source_found@attention"):
         values = rows[(rows.test == "sources") & (rows.statistic == name)].value
-        key = f"{PREFIX}sources.{name}".replace("@", ".")
+        key = f"{LOG_PREFIX}sources.{name}".replace("@", ".")
         assert logged[key] == pytest.approx(values.mean())
 
 
@@ -159,9 +159,9 @@ def test_a_sample_audited_by_the_callback_is_the_one_that_audit_draws(
     given = {"options": options, "tokenizer": tokenizer, "progress": False}
     apart = audit(trainer.model, data, "permutation", **given)
     pd.testing.assert_frame_equal(apart.to_pandas(), callback.report.to_pandas())
-    (entry,) = (e for e in trainer.state.log_history if f"{PREFIX}permutation.median_tvd" in e)
-    assert {name for name in entry if name.startswith(PREFIX)} == {
-        f"{PREFIX}permutation.median_tvd{end}" for end in ("", "_low", "_high", "_n")
+    (entry,) = (e for e in trainer.state.log_history if f"{LOG_PREFIX}permutation.median_tvd" in e)
+    assert {name for name in entry if name.startswith(LOG_PREFIX)} == {
+        f"{LOG_PREFIX}permutation.median_tvd{end}" for end in ("", "_low", "_high", "_n")
     }
 
 
@@ -180,7 +180,7 @@ def test_modes_and_random_states_are_put_back(make_model):
     seeded()
     expected = draws()
     seeded()
-    with pytest.raises(ZeroDivisionError), unchanged(model):
+    with pytest.raises(ZeroDivisionError), preserve_state(model):
         model.eval()
         draws()
         1 / 0  # noqa: B018
@@ -200,7 +200,7 @@ def test_what_would_never_be_logged_is_said_before_the_training(make_trainer, re
     data, tests = reviews["test"].select(range(4)), ["permutation"]
     callback = AttentionFaithfulnessCallback(data, tests, statistics="no_such_number")
     callback.add_to(trainer)
-    with pytest.raises(AttnProbeError, match=r"no_such_number; there are .*median_tvd"):
+    with pytest.raises(AttnProbeError, match=r"no_such_number; choose from .*median_tvd"):
         trainer.train()
     assert trainer.state.global_step == 0
     callback.statistics, trainer.args.eval_strategy = ("median_tvd",), "no"
@@ -217,7 +217,7 @@ def test_a_callback_that_knows_no_trainer_is_refused(make_trainer, reviews):
         Trainer(trainer.model, trainer.args, **given)
     trainer.add_callback(AttentionFaithfulnessCallback(reviews["test"]))
     refused("add_to", trainer.train)
-    refused("every=0", AttentionFaithfulnessCallback, reviews["test"], every=0)
+    refused("every must be at least 1, got 0", AttentionFaithfulnessCallback, reviews["test"], every=0)
 
 
 TWO_PROCESSES = """
@@ -273,5 +273,5 @@ def test_two_processes_share_the_texts_and_log_the_same(run_two, tmp_path):
     first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1))
     assert (first["of"], second["of"]) == (2, 2)
     assert first["logged"] == second["logged"] and len(first["logged"]) == 1
-    assert first["logged"][0][f"{PREFIX}permutation.median_tvd_n"] == 12
+    assert first["logged"][0][f"{LOG_PREFIX}permutation.median_tvd_n"] == 12
     assert first["same"] and second["same"]

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from hf_attnprobe import AttnProbeError
-from hf_attnprobe.storage.folders import alone_in, check_free, differing, write_json
+from hf_attnprobe.storage.folders import reserve_folder, check_available, find_differences, write_json
 from tests.helpers.error_messages import refused
 
 
@@ -14,27 +14,27 @@ IDENTITY = {"seed": 0, "layers": (0, 1), "options": {"erasure": {"draw": "unifor
 
 def test_settings_are_compared_as_json_gives_them_back():
     held = json.loads(json.dumps(IDENTITY))
-    assert differing(held, IDENTITY) == {}
+    assert find_differences(held, IDENTITY) == {}
     expected = {"seed": (0, 1), "layers": ([0, 1], [0])}
-    assert differing(held, {"seed": 1, "layers": [0]}) == expected
-    assert differing("no settings", {"seed": 0}) == {"seed": (None, 0)}
+    assert find_differences(held, {"seed": 1, "layers": [0]}) == expected
+    assert find_differences("no settings", {"seed": 0}) == {"seed": (None, 0)}
 
 
 def test_a_folder_is_free_if_new_empty_or_marked(tmp_path):
-    assert check_free(tmp_path / "new") == tmp_path / "new"
+    assert check_available(tmp_path / "new") == tmp_path / "new"
     (tmp_path / ".hidden").touch()
-    assert check_free(str(tmp_path), "study.json") == tmp_path
+    assert check_available(str(tmp_path), "study.json") == tmp_path
     (tmp_path / "thesis.tex").touch()
-    refused("holds other files", check_free, tmp_path, "study.json")
+    refused("contains other files", check_available, tmp_path, "study.json")
     write_json(tmp_path / "study.json", {})
-    assert check_free(tmp_path, "study.json") == tmp_path
-    refused("cannot use", check_free, tmp_path / "thesis.tex")
+    assert check_available(tmp_path, "study.json") == tmp_path
+    refused("cannot use", check_available, tmp_path / "thesis.tex")
 
 
 def test_another_identity_is_refused_with_what_differs(tmp_path):
-    with alone_in(tmp_path, "audit.json", identity=IDENTITY):
+    with reserve_folder(tmp_path, "audit.json", identity=IDENTITY):
         pass
-    with alone_in(tmp_path, "audit.json", identity=IDENTITY):
+    with reserve_folder(tmp_path, "audit.json", identity=IDENTITY):
         pass
     other = IDENTITY | {"options": {"erasure": {"draw": "released"}}}
     message = (
@@ -43,7 +43,7 @@ def test_another_identity_is_refused_with_what_differs(tmp_path):
     )
     with (
         pytest.raises(AttnProbeError, match=message),
-        alone_in(tmp_path, "audit.json", identity=other),
+        reserve_folder(tmp_path, "audit.json", identity=other),
     ):
         pass
 
@@ -51,7 +51,7 @@ def test_another_identity_is_refused_with_what_differs(tmp_path):
 @pytest.mark.parametrize("rows", [False, True])
 def test_the_mark_of_a_run_that_failed_before_its_rows_goes(rows, tmp_path):
     folder = tmp_path / "out"
-    with pytest.raises(KeyboardInterrupt), alone_in(folder, "retraining.json", identity=IDENTITY):
+    with pytest.raises(KeyboardInterrupt), reserve_folder(folder, "retraining.json", identity=IDENTITY):
         (folder / "rows").mkdir()
         if rows:
             (folder / "rows" / "part-0.parquet").touch()

@@ -58,7 +58,7 @@ def parts(out):
 
 def test_rows_that_depend_on_the_batch_are_refused_and_kept(tokenizer, rows, tmp_path):
     subject = make(tokenizer, CentredOverBatches), tokenizer
-    said = r"own probabilities, it gives .* by itself, in .*rows.*--batch-size 1"
+    said = r"model's own predictions, but for text .* alone .*rows.*--batch-size 1"
     refused(said, subject, rows, output_dir=tmp_path)
     assert len(read_rows(tmp_path / "rows").example_id.unique()) == len(rows)
     one = AuditOptions(single_heads=False, batch_size=1)

@@ -22,7 +22,7 @@ from hf_attnprobe.storage import rows as stored
 from hf_attnprobe.storage.folders import write_atomically
 from tests.helpers import tiny_models
 from tests.helpers.error_messages import refuses
-from tests.helpers.synthetic_rows import head_rows
+from tests.helpers.synthetic_rows import make_many_head_rows
 
 
 FILES = ("summary.json", "texts.json", "report.md", "report.html")
@@ -167,7 +167,7 @@ def test_a_cell_keeps_to_its_place():
 
 
 def test_heads_without_a_value_have_no_map():
-    rows = head_rows(40)
+    rows = make_many_head_rows(40)
     nothing = evaluate_heads(rows.assign(value=np.nan), RULES)
     assert nothing == [] and build_head_maps(nothing, RULES) == ()
 

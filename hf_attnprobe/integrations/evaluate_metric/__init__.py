@@ -1,12 +1,16 @@
-"""Where the evaluate module is, and how ``evaluate.load`` finds it by its bare name."""
+"""The evaluate metric ``attention_faithfulness``, and its installation for ``evaluate.load``.
+
+The metric itself is in the folder ``attention_faithfulness``.
+"""
 
 import hashlib
 import os
 from pathlib import Path
 
 
-NAME = "attention_faithfulness"
-SHIM = '''"""Written by hf_attnprobe: evaluate.load("attention_faithfulness") finds it."""
+METRIC_NAME = "attention_faithfulness"
+"""Name of the metric for ``evaluate.load``."""
+LOADER_SOURCE = '''"""Written by hf_attnprobe: evaluate.load("attention_faithfulness") finds it."""
 
 try:
     from hf_attnprobe.integrations.evaluate_metric.attention_faithfulness import (
@@ -19,48 +23,53 @@ except ModuleNotFoundError as error:
 
 AttentionFaithfulness = attention_faithfulness.AttentionFaithfulness
 '''
+"""Python module that is written into the module cache of evaluate and imports the metric."""
 
 
-def metric_path() -> str:
-    """The folder of the evaluate module, for ``evaluate.load`` where nothing can be cached."""
-    return str(Path(__file__).parent / NAME)
+def get_metric_path() -> str:
+    """Return the folder of the metric, for ``evaluate.load`` without a module cache or network.
+
+    Example:
+        metric = evaluate.load(hf_attnprobe.get_metric_path())
+    """
+    return str(Path(__file__).parent / METRIC_NAME)
 
 
-def modules_cache() -> Path:
-    """Where evaluate keeps modules, by its own rules."""
+def get_modules_cache() -> Path:
+    """Return the folder in which evaluate caches modules, by the same rules as evaluate."""
     if "HF_MODULES_CACHE" in os.environ:
         return Path(os.environ["HF_MODULES_CACHE"])
-    cache = os.path.join(os.environ.get("XDG_CACHE_HOME", "~/.cache"), "huggingface")
-    # Not Path.expanduser, which raises where no home is known.
-    return Path(os.path.expanduser(os.environ.get("HF_HOME", cache))) / "modules"
+    default_cache = os.path.join(os.environ.get("XDG_CACHE_HOME", "~/.cache"), "huggingface")
+    # `Path.expanduser` would raise an error if there is no home folder.
+    return Path(os.path.expanduser(os.environ.get("HF_HOME", default_cache))) / "modules"
 
 
 def install_metric(cache: Path | None = None) -> Path | None:
-    """Makes ``evaluate.load("attention_faithfulness")`` find the installed metric.
+    """Make ``evaluate.load("attention_faithfulness")`` find the installed metric.
 
-    evaluate asks the Hub first and then uses the newest module of that name in its
-    cache; a few lines that import the metric are written there, when the package is
-    imported. Several processes may do it at once.
+    evaluate searches the Hub first, and then uses the newest module of this name in its cache. When
+    this package is imported, it writes a module into the cache that imports the metric. Several
+    processes can do so at the same time.
 
     Args:
-        cache: the folder of modules; by default evaluate's own.
+        cache: Folder of cached modules; the default is the cache of evaluate.
 
     Returns:
-        The file, or None where the cache cannot be written; then load by
-        :func:`metric_path`.
+        Path of the module, or None if the cache is not writable. Then the metric can be loaded by
+        :func:`get_metric_path`.
     """
-    metrics = (cache or modules_cache()) / "evaluate_modules" / "metrics"
-    folder = metrics / f"evaluate-metric--{NAME}"
-    file = folder / hashlib.sha256(SHIM.encode()).hexdigest() / f"{NAME}.py"
+    metrics = (cache or get_modules_cache()) / "evaluate_modules" / "metrics"
+    folder = metrics / f"evaluate-metric--{METRIC_NAME}"
+    file = folder / hashlib.sha256(LOADER_SOURCE.encode()).hexdigest() / f"{METRIC_NAME}.py"
     try:
         if file.exists():
             return file
         file.parent.mkdir(parents=True, exist_ok=True)
         for parent in file.parents[:4]:
             (parent / "__init__.py").touch()
-        hidden = file.with_suffix(f".{os.getpid()}")
-        hidden.write_text(SHIM)
-        os.replace(hidden, file)
-    except OSError:  # a home that cannot be written or read: the path still works
+        temporary_file = file.with_suffix(f".{os.getpid()}")
+        temporary_file.write_text(LOADER_SOURCE)
+        os.replace(temporary_file, file)
+    except OSError:
         return None
     return file

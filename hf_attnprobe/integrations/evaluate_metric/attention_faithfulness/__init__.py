@@ -1,0 +1,1 @@
+"""The evaluate metric ``attention_faithfulness`` and its Gradio app."""

@@ -1,7 +1,6 @@
-"""The Space's page: type a text, see where the model looks and what its decision needs.
+"""Gradio app of the Space, which explains the prediction for a text that the user types.
 
-Run it with ``python app.py``. Gradio is in the Space's requirements and not in the
-package's.
+Run it with ``python app.py``. It needs Gradio, which is not a dependency of this package.
 """
 
 import functools
@@ -16,50 +15,61 @@ from hf_attnprobe.integrations.pipeline import explain_html
 
 
 TITLE = "Does attention explain this prediction?"
-SAID = (
-    "Type a text and name a text classifier of the Hub. Its tokens are shaded by attention, "
-    "beside what leaving each of them out changes. One text proves nothing: `attnprobe "
-    "audit` tests a model on many, against yardsticks and with intervals."
+"""Title of the page."""
+DESCRIPTION = (
+    "Type a text and the id of a text classifier on the Hub. The tokens are shaded by attention, and "
+    "next to it by the change of the prediction when a token is left out. One text proves nothing: "
+    "`attnprobe audit` tests a model on many texts, with baselines and confidence intervals."
 )
-MODEL = "distilbert/distilbert-base-uncased-finetuned-sst-2-english"
-TEXT = "a wonderful film with a dull end"
+"""Explanation below the title, as Markdown."""
+DEFAULT_MODEL = "distilbert/distilbert-base-uncased-finetuned-sst-2-english"
+"""Hub id of the model that is filled in at first."""
+DEFAULT_TEXT = "a wonderful film with a dull end"
+"""Text that is filled in at first."""
 
 
 @functools.lru_cache(maxsize=2)
-def loaded(model: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """A classifier of the Hub with its tokenizer; code that comes with it is not run."""
+def load(model: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Load a classifier from the Hub with its tokenizer, without running code from the Hub."""
     return load_model(model, task="text-classification"), load_tokenizer(model)
 
 
 def explain(text: str, model: str) -> str:
-    """The text view as HTML.
+    """Explain the prediction for a text as HTML.
+
+    Args:
+        text: The text.
+        model: Hub id of the model.
+
+    Returns:
+        An HTML fragment.
 
     Raises:
-        gr.Error: no text, or a model that does not load, in one line.
+        gr.Error: The text is empty, or the model cannot be loaded.
     """
     try:
         if not text.strip():
-            raise AttnProbeError("expected a text, got none; type some words")
-        return explain_html(*loaded(model.strip()), text)
+            raise AttnProbeError("expected a text, got an empty one; type some words")
+        return explain_html(*load(model.strip()), text)
     except AttnProbeError as error:
         raise gr.Error(str(error)) from error
 
 
-def interface() -> Any:
-    """The page."""
+def build_interface() -> Any:
+    """Build the page."""
     return gr.Interface(
         explain,
         [
-            gr.Textbox(TEXT, label="Text", lines=4),
-            gr.Textbox(MODEL, label="Model (Hub id)"),
+            gr.Textbox(DEFAULT_TEXT, label="Text", lines=4),
+            gr.Textbox(DEFAULT_MODEL, label="Model (Hub id)"),
         ],
-        gr.HTML(label="What the model looks at"),
+        gr.HTML(label="Attention and importance"),
         title=TITLE,
-        description=SAID,
+        description=DESCRIPTION,
         flagging_mode="never",
         api_name="explain",
     )
 
 
 if __name__ == "__main__":
-    interface().launch()
+    build_interface().launch()

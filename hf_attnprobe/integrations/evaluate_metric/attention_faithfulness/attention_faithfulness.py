@@ -1,6 +1,6 @@
-"""Does a model's attention explain its predictions? An evaluate metric."""
+"""evaluate metric that measures whether the attention of a model explains its predictions."""
 
-# One import per line: evaluate reads them line by line.
+# evaluate parses imports line by line, so each must be on a line of its own.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,27 +10,34 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 import hf_attnprobe
-from hf_attnprobe.core.options import Asked, from_names, names_of
-from hf_attnprobe.core.serialization import plain
-from hf_attnprobe.statistics.rows import PREDICTION
+from hf_attnprobe.core.options import TestSelection, build_options, collect_fields
+from hf_attnprobe.core.serialization import to_plain
+from hf_attnprobe.statistics.rows import PREDICTION_TEST
 
 
-NUMBER = datasets.Value("float64")  # of integers too: they are classes where all are
-SEVERAL = datasets.List(datasets.Value("int64"))
-SINGLE = datasets.Value("string")
-PAIR = {"text": datasets.Value("string"), "text_pair": datasets.Value("string")}
-ASKED = {
+NUMBER = datasets.Value("float64")
+"""Feature of a label that is a class index or a number."""
+LABEL_LIST = datasets.List(datasets.Value("int64"))
+"""Feature of several labels that hold at once."""
+SINGLE_TEXT = datasets.Value("string")
+"""Feature of a text."""
+TEXT_PAIR = {"text": datasets.Value("string"), "text_pair": datasets.Value("string")}
+"""Feature of a pair of texts."""
+PROMPT = {
     "context": datasets.Value("string"),
     "question": datasets.Value("string"),
 }
-GIVEN = {**ASKED, "answer": datasets.Value("string")}
-TEXTS = (SINGLE, PAIR, ASKED, GIVEN)
+"""Feature of a passage and a question, whose answer the language model generates."""
+ANSWERED_PROMPT = {**PROMPT, "answer": datasets.Value("string")}
+"""Feature of a passage, a question and an answer."""
+INPUT_FEATURES = (SINGLE_TEXT, TEXT_PAIR, PROMPT, ANSWERED_PROMPT)
+"""Features of all supported inputs."""
 
 _DESCRIPTION = """
 Runs faithfulness tests on the attention of a text classifier: rank correlation with
-gradients and leaving out, shuffled attention, and adversarial attention (Jain &
-Wallace 2019), exact where the model's read-out is linear. Of a language model it asks which
-sentence of a passage an answer rests on, and whether attention finds it.
+gradients and leave-one-out, shuffled attention, and adversarial attention (Jain &
+Wallace 2019), which is exact for models with a linear read-out. For a language model it measures
+which sentence of a passage an answer depends on, and whether attention finds it.
 """
 
 _CITATION = """
@@ -44,55 +51,65 @@ _CITATION = """
 
 _KWARGS_DESCRIPTION = """
 Args:
-    predictions (list of str, or of dict): the texts to audit; of pairs dicts with
-        "text" and "text_pair", as pipelines and evaluate's text-classification
-        evaluator take them; of a language model dicts with "context" and "question", all or
-        none with the "answer" that is explained (else what the model says).
-    references (list of int, optional): their labels; of a regression numbers, of several
-        labels at once lists of the numbers of those that hold.
+    predictions (list of str, or of dict): the texts to audit. Pairs of texts are dicts with
+        "text" and "text_pair", as in pipelines and in the text-classification evaluator of
+        evaluate. For a language model they are dicts with "context" and "question"; either all
+        or none of them have the "answer" to explain (by default the answer that the model
+        generates).
+    references (list of int, optional): the labels. For a regression they are numbers; for several
+        labels at once they are lists of the indices of the labels that hold.
     model_id (str): folder or Hub id of the model; or
     model, tokenizer: a loaded model with its tokenizer.
-    tests (list of str, or dict, optional): names of tests, or their options by name, as
-        {"permutation": {"n_permutations": 10}}; by default those that suit the model.
-    output_dir (str, optional): where rows and report go.
-    progress (bool): whether to show a bar, no by default.
-    summary (bool): whether the values of single texts are left out, no by default.
-    Further keyword arguments are options of the audit by name, such as seed=1 or
-    layers=[0], and beside model_id what loading it needs, such as revision="v1";
-    "attnprobe audit --help-all" lists them and those of the tests.
+    tests (list of str, or dict, optional): names of tests, or their options by name, such as
+        {"permutation": {"n_permutations": 10}}. The default is all tests that suit the model.
+    output_dir (str, optional): folder for the rows and the report.
+    progress (bool): whether to display a progress bar; False by default.
+    summary (bool): whether to leave out the values of single texts; False by default.
+    Further keyword arguments are options of the audit, such as seed=1 or layers=[0]. With
+    model_id, options for loading the model are also accepted, such as revision="v1".
+    "attnprobe audit --help-all" lists them and the options of the tests.
 Returns:
-    dict: "faithfulness", where attention stands between a random order of the tokens, 0, and
-    the best one, 1 (None where it was not asked), and "faithfulness_ci95", its interval;
-    "answer", whether attention explains the predictions (yes, partly, no or cannot say), and
-    "findings", the questions behind it, each a dict with rule,
-    group, answer, sentence, value, ci95, n and yardsticks. And floats: for every
-    statistic its mean over texts ("mean_<test>_<statistic>") and the list of its
-    values ("<test>_<statistic>"), in the order of the texts; NaN where a text has no
-    value. For a model with several heads the names end in "_layer<l>_head<h>",
-    negative numbers for groups of heads.
+    dict: "faithfulness" is the position of attention on the scale between a random order of the
+    tokens, 0, and the best order, 1 (None if it was not measured), and "faithfulness_ci95" its
+    interval. "answer" states whether attention explains the predictions (yes, partly, no or cannot
+    say). "findings" are the answers to the single questions, each a dict with rule, group, answer,
+    sentence, value, ci95, n and yardsticks. For every statistic, "mean_<test>_<statistic>" is
+    its mean over texts, and "<test>_<statistic>" the list of its values in the order of the
+    texts, with NaN for a text without a value. For a model with several heads, these names end
+    in "_layer<l>_head<h>", with negative numbers for groups of heads.
 """
 
 
 @evaluate.utils.file_utils.add_start_docstrings(_DESCRIPTION, _KWARGS_DESCRIPTION)
 class AttentionFaithfulness(evaluate.Metric):
-    """Faithfulness tests over texts, with the model as a keyword argument."""
+    """Metric that runs faithfulness tests on texts; the model is a keyword argument."""
 
     def _info(self) -> evaluate.MetricInfo:
         return evaluate.MetricInfo(
             description=_DESCRIPTION,
             citation=_CITATION,
             inputs_description=_KWARGS_DESCRIPTION,
-            features=[_features(text, label) for label in (NUMBER, SEVERAL) for text in TEXTS],
+            features=[
+                _build_features(text, label)
+                for label in (NUMBER, LABEL_LIST)
+                for text in INPUT_FEATURES
+            ],
             reference_urls=["https://arxiv.org/abs/1902.10186"],
         )
 
     def _infer_feature_from_batch(self, batch: Mapping[str, Any]) -> datasets.Features:
-        """By the first text and label; evaluate itself fails where there is none."""
+        """Infer the features from the first text and label.
+
+        evaluate itself would raise an error for an empty batch.
+
+        Args:
+            batch: Predictions and references.
+        """
         if len(batch["predictions"]) == 0:
             return self.features[0]
-        text = _kind_of(batch["predictions"][0])
+        text_feature = _get_text_feature(batch["predictions"][0])
         is_list = isinstance(batch["references"][0], list | tuple)
-        return _features(text, SEVERAL if is_list else NUMBER)
+        return _build_features(text_feature, LABEL_LIST if is_list else NUMBER)
 
     def compute(
         self,
@@ -101,8 +118,17 @@ class AttentionFaithfulness(evaluate.Metric):
         references: Sequence[Any] | None = None,
         **kwargs: Any,
     ) -> dict[str, Any] | None:
-        """Runs the tests; the module's description has the arguments."""
-        return super().compute(**_with_references(predictions, references), **kwargs)
+        """Run the tests.
+
+        Args:
+            predictions: Texts to audit.
+            references: Their labels; may be left out.
+            kwargs: See the description of this metric.
+
+        Returns:
+            The results by name.
+        """
+        return super().compute(**_add_missing_references(predictions, references), **kwargs)
 
     def add(
         self,
@@ -111,7 +137,13 @@ class AttentionFaithfulness(evaluate.Metric):
         reference: float | Sequence[int] | None = None,
         **kwargs: Any,
     ) -> None:
-        """Adds one text for a later ``compute``. Its label may be left out."""
+        """Add one text for a later ``compute``.
+
+        Args:
+            prediction: The text.
+            reference: Its label; may be left out.
+            kwargs: Further arguments of evaluate.
+        """
         super().add(
             prediction=prediction,
             reference=-1 if reference is None else reference,
@@ -125,98 +157,110 @@ class AttentionFaithfulness(evaluate.Metric):
         references: Sequence[Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        """Adds texts for a later ``compute``. Labels may be left out."""
-        super().add_batch(**_with_references(predictions, references), **kwargs)
+        """Add texts for a later ``compute``.
 
-    def _compute(
+        Args:
+            predictions: The texts.
+            references: Their labels; may be left out.
+            kwargs: Further arguments of evaluate.
+        """
+        super().add_batch(**_add_missing_references(predictions, references), **kwargs)
+
+    def _compute(  # noqa: PLR0913
         self,
         predictions: Sequence[str | Mapping[str, str]],
         references: Sequence[Any],
         model_id: str | None = None,
         model: torch.nn.Module | None = None,
         tokenizer: PreTrainedTokenizerBase | None = None,
-        tests: Asked | None = None,
+        tests: TestSelection | None = None,
         output_dir: str | None = None,
         progress: bool = False,
         summary: bool = False,
         **options: Any,
     ) -> dict[str, Any]:
         if (model_id is None) == (model is None):
-            raise hf_attnprobe.AttnProbeError("expected exactly one of model_id and model")
+            raise hf_attnprobe.AttnProbeError(
+                "expected exactly one of model_id and model; pass one"
+            )
         subject: Any = model
         if model_id is not None:
-            of_model = options.keys() & names_of([hf_attnprobe.SavedModel])
-            place = {name: options.pop(name) for name in of_model}
-            subject = hf_attnprobe.SavedModel(model_id, **place)
+            loading_names = options.keys() & collect_fields([hf_attnprobe.SavedModel])
+            loading_options = {name: options.pop(name) for name in loading_names}
+            subject = hf_attnprobe.SavedModel(model_id, **loading_options)
         texts = [
-            {"example_id": k, **_texts(text), "label": label}
-            for k, (text, label) in enumerate(zip(predictions, references, strict=True))
+            {"example_id": example_id, **_get_text_columns(text), "label": label}
+            for example_id, (text, label) in enumerate(zip(predictions, references, strict=True))
         ]
         report = hf_attnprobe.audit(
             subject,
             texts,
             tests,
-            options=from_names(options, hf_attnprobe.AuditOptions, of=" of an audit"),
+            options=build_options(options, hf_attnprobe.AuditOptions, suffix=" of an audit"),
             output_dir=output_dir,
             tokenizer=tokenizer,
             progress=progress,
         )
         score = report.score
         answers = {
-            "faithfulness": plain(score.value),
-            "faithfulness_ci95": plain(score.ci95),
+            "faithfulness": to_plain(score.value),
+            "faithfulness_ci95": to_plain(score.ci95),
             "answer": str(report.answer),
-            "findings": plain(report.findings),
+            "findings": to_plain(report.findings),
         }
-        numbers = _as_floats(report, len(texts))
+        numbers = _collect_statistics(report, len(texts))
         if summary:
-            numbers = {k: v for k, v in numbers.items() if k.startswith("mean_")}
+            numbers = {name: value for name, value in numbers.items() if name.startswith("mean_")}
         return answers | numbers
 
 
-def _texts(prediction: str | Mapping[str, str]) -> Mapping[str, str]:
-    """The text, or both of a pair, by column."""
+def _get_text_columns(prediction: str | Mapping[str, str]) -> Mapping[str, str]:
+    """Return the columns of a text, or of the parts of a pair or prompt."""
     return {"text": prediction} if isinstance(prediction, str) else prediction
 
 
-def _features(text: Any, label: Any) -> datasets.Features:
-    """Both columns, with a text or a pair of them as the prediction."""
-    return datasets.Features({"predictions": text, "references": label})
+def _build_features(text_feature: Any, label_feature: Any) -> datasets.Features:
+    """Return the features of predictions and references."""
+    return datasets.Features({"predictions": text_feature, "references": label_feature})
 
 
-def _kind_of(text: Any) -> Any:
-    """The feature of a text by its keys; a dict with others is a pair that lacks some."""
+def _get_text_feature(text: Any) -> Any:
+    """Return the feature of a text by its keys; a dict with other keys counts as a pair."""
     if not isinstance(text, Mapping):
-        return SINGLE
-    named = {frozenset(kind): kind for kind in (PAIR, ASKED, GIVEN)}
-    return named.get(frozenset(text), PAIR)
+        return SINGLE_TEXT
+    feature_by_keys = {
+        frozenset(feature): feature for feature in (TEXT_PAIR, PROMPT, ANSWERED_PROMPT)
+    }
+    return feature_by_keys.get(frozenset(text), TEXT_PAIR)
 
 
 def _check_texts(predictions: Any) -> None:
-    """Texts of one kind; evaluate itself says so in several lines."""
+    """Raise an error in one line unless all predictions have the same form."""
     dicts = [text for text in predictions if isinstance(text, Mapping)]
-    kind = _kind_of(dicts[0]) if dicts else SINGLE
+    expected_feature = _get_text_feature(dicts[0]) if dicts else SINGLE_TEXT
     for row, text in enumerate(predictions):
-        got, is_of_kind = f"is {text!r:.60}", isinstance(text, str)
         if dicts and isinstance(text, Mapping):
-            got = f"has {', '.join(map(str, text))}"
-            is_of_kind = {*text} == {*kind}
-            is_of_kind &= all(isinstance(part, str) for part in text.values())
-        if not is_of_kind:
+            description = f"has {', '.join(map(str, text))}"
+            is_valid = {*text} == {*expected_feature}
+            is_valid &= all(isinstance(part, str) for part in text.values())
+        else:
+            description = f"is {text!r:.60}"
+            is_valid = isinstance(text, str)
+        if not is_valid:
             raise hf_attnprobe.AttnProbeError(
-                "expected as predictions texts, or dicts with a text and a text_pair, or with a "
-                "context and a question, all or none with an answer, all of one kind, row "
-                f"{row} {got}; mend or drop it"
+                "predictions must be texts, or dicts of text and text_pair, or dicts of context and "
+                "question with or without answer, and all of the same form; row "
+                f"{row} {description}; correct or remove it"
             )
 
 
-def _with_references(
+def _add_missing_references(
     predictions: Sequence[Any] | None, references: Sequence[Any] | None
 ) -> dict[str, Any]:
-    """Both columns, -1 standing for a label that is not known."""
+    """Return predictions and references by name, with −1 for every label if there are none."""
     if isinstance(predictions, str):
         raise hf_attnprobe.AttnProbeError(
-            "expected a list of texts as predictions, got one string; put it in a list"
+            "expected a list of texts as predictions, got a single string; put it in a list"
         )
     if predictions is not None:
         _check_texts(predictions)
@@ -225,15 +269,15 @@ def _with_references(
     return {"predictions": predictions, "references": references}
 
 
-def _as_floats(report: hf_attnprobe.Report, n_texts: int) -> dict[str, Any]:
-    """Means and per-text lists by name."""
-    wide = report.rows.select(lambda test, *_: test != PREDICTION).wide()
-    wide = wide.reindex(range(n_texts)).astype(float)
-    several = len(report.rows.sites) > 1
+def _collect_statistics(report: hf_attnprobe.Report, n_texts: int) -> dict[str, Any]:
+    """Return the mean and the values of every statistic, by name."""
+    test_rows = report.rows.select(lambda test, *_: test != PREDICTION_TEST)
+    wide_frame = test_rows.to_wide_frame().reindex(range(n_texts)).astype(float)
+    has_several_sites = len(report.rows.sites) > 1
     numbers: dict[str, Any] = {}
-    for (test, statistic, layer, head), values in wide.items():
+    for (test, statistic, layer, head), values in wide_frame.items():
         name = f"{test}_{statistic}"
-        if several:
+        if has_several_sites:
             name += f"_layer{layer}_head{head}"
         numbers[f"mean_{name}"] = float(values.mean())
         numbers[name] = values.tolist()
