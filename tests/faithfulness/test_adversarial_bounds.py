@@ -1,4 +1,4 @@
-"""What the adversarial test says of linear read-outs with two classes and with more."""
+"""Test the adversarial test on linear read-outs with two classes and with more."""
 
 import pytest
 import torch
@@ -27,12 +27,12 @@ def three_classes():
 def test_the_attention_of_the_lower_bound_is_within_epsilon(three_classes):
     model = three_classes.model
     for options in (Adversarial(), Adversarial(n_steps=100)):
-        found = adversarial(three_classes, Site(), options)
-        for epsilon, attention in found.attention.items():
+        result = adversarial(three_classes, Site(), options)
+        for epsilon, attention in result.attention.items():
             probs = model.replay(three_classes, {0: attention[None, :, None]})[0]
             assert (tvd(probs, three_classes.probs) <= epsilon + 1e-9).all()
             theirs = jsd(attention[:, 0], three_classes.attention[0][:, 0, 0])
-            assert torch.allclose(theirs, found.epsilon_max_jsd[epsilon], atol=1e-9)
+            assert torch.allclose(theirs, result.epsilon_max_jsd[epsilon], atol=1e-9)
 
 
 def test_a_search_from_the_best_only_adds(three_classes):
@@ -62,22 +62,22 @@ def test_unless_asked_nothing_is_searched(three_classes, monkeypatch):
 def test_every_number_carries_its_kind(n_classes, method, is_exact, has_upper):
     observation = observe(n_classes, n_texts=5)
     options = Adversarial(method=method, epsilons=(0.01, 0.05), n_steps=20)
-    found = collect_statistics(adversarial(observation, Site(), options))
-    assert found["epsilon_max_jsd_exact"].tolist() == [is_exact] * 5
+    result = collect_statistics(adversarial(observation, Site(), options))
+    assert result["epsilon_max_jsd_exact"].tolist() == [is_exact] * 5
     for epsilon in (0.01, 0.05):
-        assert (f"epsilon_max_jsd_upper@{epsilon}" in found) == has_upper
-        assert (f"share_of_largest_upper@{epsilon}" in found) == has_upper
-        share = found[f"share_of_largest@{epsilon}"]
-        assert not has_upper or (share <= found[f"share_of_largest_upper@{epsilon}"] + 1e-12).all()
-        expected = found[f"epsilon_max_jsd@{epsilon}"] / found["largest_jsd"]
+        assert (f"epsilon_max_jsd_upper@{epsilon}" in result) == has_upper
+        assert (f"share_of_largest_upper@{epsilon}" in result) == has_upper
+        share = result[f"share_of_largest@{epsilon}"]
+        assert not has_upper or (share <= result[f"share_of_largest_upper@{epsilon}"] + 1e-12).all()
+        expected = result[f"epsilon_max_jsd@{epsilon}"] / result["largest_jsd"]
         assert torch.equal(share, expected) and (share <= 1 + 1e-9).all()
 
 
 def test_the_share_of_no_room_is_undefined():
-    found = adversarial(observe(3, n_texts=2, n_tokens=1), Site())
-    assert (found.largest_jsd == 0).all() and (found.epsilon_max_jsd[0.05] == 0).all()
-    assert found.share_of_largest[0.05].isnan().all()
-    assert found.share_of_largest_upper[0.05].isnan().all()
+    result = adversarial(observe(3, n_texts=2, n_tokens=1), Site())
+    assert (result.largest_jsd == 0).all() and (result.epsilon_max_jsd[0.05] == 0).all()
+    assert result.share_of_largest[0.05].isnan().all()
+    assert result.share_of_largest_upper[0.05].isnan().all()
 
 
 @pytest.mark.parametrize("n_classes", [2, 3])
@@ -87,7 +87,7 @@ def test_a_text_without_units_cannot_be_moved(n_classes):
     inputs = {"input_ids": tokens, "attention_mask": (tokens > 0).long()}
     inputs["special_tokens_mask"] = ((tokens == 2) | (tokens == 3)).long()
     adapter = wrap(model)
-    found = adversarial(adapter.observe(adapter.prepare(inputs, (0, 1))), Site())
-    for values in (found.largest_jsd, found.epsilon_max_jsd[0.01]):
+    result = adversarial(adapter.observe(adapter.prepare(inputs, (0, 1))), Site())
+    for values in (result.largest_jsd, result.epsilon_max_jsd[0.01]):
         assert values[0] == 0 and values[1] > 0
-    assert found.share_of_largest[0.01].isnan().tolist() == [True, False]
+    assert result.share_of_largest[0.01].isnan().tolist() == [True, False]

@@ -1,4 +1,4 @@
-"""What a test says of a text it says of it alone, behind padding and in another order: all tests, all kinds of sites."""
+"""Check for all tests and sites that results do not depend on padding, order or the other texts of a batch."""
 
 from dataclasses import replace
 
@@ -46,7 +46,7 @@ MODELS = {
 GROUPS = (Site(1, ALL), Site(ALL, ALL), Site(HEAD_SET, 0), Site(ALL, ALL, 0))
 
 
-def batch_of(adapter, rows, extra=0):
+def make_batch(adapter, rows, extra=0):
     """Some of the texts, of which something is marked; a pair's second text has its first two words."""
     chosen = [ROWS[row] for row in rows]
     inputs = tiny_models.encoded(chosen, extra=extra)
@@ -74,12 +74,12 @@ def test_alone_or_together(name):
         sample = tiny_models.encoded([ROWS[2], [2, 13, 10, 3], [2, 17, 3]])
         adapter.set_reference(adapter.prepare(sample, (4, 7, 8)))
     order, alone_of = (4, 2, 0, 3, 1), (0, 3, 4)
-    whole_batch = batch_of(adapter, range(5))
+    whole_batch = make_batch(adapter, range(5))
     if not adapter.lacks(ExchangeableStates):
         adapter.donors = collect_donors(adapter, [whole_batch], [*sites, *groups], 3)
     together = adapter.observe(whole_batch)
-    other = adapter.observe(batch_of(adapter, order, extra=3))
-    alone = {row: adapter.observe(batch_of(adapter, [row], extra=row)) for row in alone_of}
+    other = adapter.observe(make_batch(adapter, order, extra=3))
+    alone = {row: adapter.observe(make_batch(adapter, [row], extra=row)) for row in alone_of}
     n_compared, random = 0, set()
     for test_name, places in list_sites_by_test([*all_tests()], adapter, sites, groups).items():
         test = all_tests()[test_name]

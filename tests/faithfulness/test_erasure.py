@@ -1,4 +1,4 @@
-"""The erasure test against plain loops over the model's own read-out, scipy, brute force, and single replays of heads."""
+"""Compare the erasure test with plain loops, scipy, brute force, and replays of single texts."""
 
 import functools
 import itertools
@@ -30,42 +30,44 @@ SITE = Site()
 CELLS = ("only_top_flips", "only_random_flips", "both_flip", "neither_flips")
 
 
-def decoder(adapter, observation, row):
+def make_decoder(adapter, observation, row):
     """The logits of an attention over the words of one text, through the context vector, and how many words there are."""
     words = observation.batch.content_mask[row]
     states = observation.state.states[row].detach()[words]
     return lambda attention: adapter.model.decode(attention @ states), words
 
 
-def divided(attention, renormalise):
+def divide_by_sum(attention, renormalise):
     total = attention.sum()
     return attention / total if renormalise and total > 0 else attention
 
 
-def flips(before, after):
+def has_flipped(before, after):
     return bool(after.argmax() != before.argmax())
 
 
-def loses_lead(before, after):
+def has_lost_margin(before, after):
     """Whether some rival is nearer than a tenth of its distance of before."""
     first = before.argmax()
     nearer = (after[first] - after) < (before[first] - before) / 10
     return bool(nearer[torch.arange(len(after)) != first].any())
 
 
-def plain_fraction(decode, attention, order, happens=flips, *, renormalise=True, all_zero=False):
+def compute_erased_fraction(
+    decode, attention, order, happens=has_flipped, *, renormalise=True, all_zero=False
+):
     """The paper's loop: one decode per removal."""
     before, weights = decode(attention), attention.clone()
     for n, place in enumerate(order, start=1):
         weights[place] = 0
-        weights = divided(weights, renormalise)
+        weights = divide_by_sum(weights, renormalise)
         if (all_zero or weights.sum() > 0) and happens(before, decode(weights)):
             return n / len(attention)
     return math.nan
 
 
-def close(found, expected):
-    return float(found) == pytest.approx(float(expected), abs=1e-9, nan_ok=True)
+def assert_all_close(result, expected):
+    return float(result) == pytest.approx(float(expected), abs=1e-9, nan_ok=True)
 
 
 def sentences(*_):
@@ -95,13 +97,13 @@ BY_LOOP = [
 def test_rankings_of_a_classifier_go_as_in_the_papers_loop(observe, kind, rules):
     adapter, observation = kind() if kind is sentences else observe(*kind)
     (site,) = adapter.sites()
-    found = erasure(observation, site, Erasure(**rules), seed=3)
+    result = erasure(observation, site, Erasure(**rules), seed=3)
     ids, content = observation.batch.example_ids, observation.batch.content_mask
     shuffled = draw_permutations(
         content[:, None], 5, seed=3 + ERASURE_SEED_OFFSET, example_ids=ids
     )[:, :, 0]
     for row in range(len(ids) - 1):
-        decode, words = decoder(adapter, observation, row)
+        decode, words = make_decoder(adapter, observation, row)
         attention = observation.read(site)[row, words]
         leaf = attention.clone().requires_grad_()
         (slope,) = torch.autograd.grad(decode(leaf).softmax(-1).max(), leaf)
@@ -115,30 +117,30 @@ def test_rankings_of_a_classifier_go_as_in_the_papers_loop(observe, kind, rules)
             "leave_one_out": observation.compute_leave_one_out_importance()[row, words],
             "input_gradient": observation.compute_gradient_importance()[row, words],
         }
-        assert scores.keys() | {"random", "margin"} == found.fraction_to_flip.keys()
-        smallest = smallest_by_brute_force(decode, attention, **rules)
+        assert scores.keys() | {"random", "margin"} == result.fraction_to_flip.keys()
+        smallest = find_smallest_by_brute_force(decode, attention, **rules)
         nothing_flips = math.isnan(smallest)
-        assert found.no_set_flips[row] == float(nothing_flips)
-        assert close(found.minimal_size[row], smallest)
-        assert close(found.minimal_fraction[row], smallest / len(attention))
+        assert result.no_set_flips[row] == float(nothing_flips)
+        assert assert_all_close(result.minimal_size[row], smallest)
+        assert assert_all_close(result.minimal_fraction[row], smallest / len(attention))
 
         def counted(fraction, nothing_flips=nothing_flips):
             never_as_all = 1.0 if math.isnan(fraction) else fraction
             return math.nan if nothing_flips else never_as_all
 
         orders = [drawn[row, words].argsort(descending=True).tolist() for drawn in shuffled]
-        draws = [plain_fraction(decode, attention, order, **rules) for order in orders]
+        draws = [compute_erased_fraction(decode, attention, order, **rules) for order in orders]
         never = math.nan if nothing_flips else np.isnan(draws).mean()
-        assert close(found.never_flips["random"][row], never)
+        assert assert_all_close(result.never_flips["random"][row], never)
         random = np.mean([counted(draw) for draw in draws])
-        assert close(found.fraction_to_flip["random"][row], random)
+        assert assert_all_close(result.fraction_to_flip["random"][row], random)
         for name, values in scores.items():
             order = values.argsort(descending=True).tolist()
-            expected = plain_fraction(decode, attention, order, **rules)
+            expected = compute_erased_fraction(decode, attention, order, **rules)
             never = math.nan if nothing_flips else float(math.isnan(expected))
-            assert close(found.never_flips[name][row], never), (row, name)
+            assert assert_all_close(result.never_flips[name][row], never), (row, name)
             expected = counted(expected)
-            assert close(found.fraction_to_flip[name][row], expected), (row, name)
+            assert assert_all_close(result.fraction_to_flip[name][row], expected), (row, name)
             way, regret = math.nan, math.nan
             if not nothing_flips:
                 n_removed = round(expected * len(order))
@@ -147,33 +149,38 @@ def test_rankings_of_a_classifier_go_as_in_the_papers_loop(observe, kind, rules)
                     way = (random - expected) / (random - smallest / len(order))
             else:
                 mass = math.nan
-            assert close(found.probability_mass_removed[name][row], mass)
-            assert close(found.regret[name][row], regret)
-            assert close(found.way_to_best[name][row], way)
+            assert assert_all_close(result.probability_mass_removed[name][row], mass)
+            assert assert_all_close(result.regret[name][row], regret)
+            assert assert_all_close(result.way_to_best[name][row], way)
         if not rules:
-            least = smallest_by_brute_force(decode, attention, loses_lead)
+            least = find_smallest_by_brute_force(decode, attention, has_lost_margin)
             tried = [attention.argsort(descending=True).tolist(), *orders]
-            needed = [plain_fraction(decode, attention, order, loses_lead) for order in tried]
-            check_lead(found, row, needed[0], needed[1:], least / len(attention))
-    everything = collect_statistics(found)
+            needed = [
+                compute_erased_fraction(decode, attention, order, has_lost_margin)
+                for order in tried
+            ]
+            check_margin_loss(result, row, needed[0], needed[1:], least / len(attention))
+    everything = collect_statistics(result)
     assert all(values[-1].isnan() for values in everything.values())  # one word
-    assert (found.never_flips["attention"][:-1] == 0).sum() > 0
-    margin = found.fraction_to_flip["margin"].nan_to_num()
-    assert torch.equal(margin, found.minimal_fraction.nan_to_num())
+    assert (result.never_flips["attention"][:-1] == 0).sum() > 0
+    margin = result.fraction_to_flip["margin"].nan_to_num()
+    assert torch.equal(margin, result.minimal_fraction.nan_to_num())
 
 
-def check_lead(found, row, attention, random, best):
+def check_margin_loss(result, row, attention, random, best):
     """Against the shares that loops find; an order that never gets there counts as all."""
     expected = dict.fromkeys(("attention", "random", "best"), math.nan)
     if not math.isnan(best):
         attention, *random = np.nan_to_num([attention, *random], nan=1.0)
         expected = {"attention": attention, "random": np.mean(random), "best": best}
     for name, share in expected.items():
-        assert close(found.fraction_to_lose_lead[name][row], share), (row, name)
-    assert found.lead_is_lost[row] == float(not math.isnan(best))
+        assert assert_all_close(result.fraction_to_lose_lead[name][row], share), (row, name)
+    assert result.lead_is_lost[row] == float(not math.isnan(best))
 
 
-def smallest_by_brute_force(decode, attention, happens=flips, renormalise=True, all_zero=False):
+def find_smallest_by_brute_force(
+    decode, attention, happens=has_flipped, renormalise=True, all_zero=False
+):
     """Over all subsets."""
     kept = torch.tensor(
         list(itertools.product([0.0, 1.0], repeat=len(attention))), dtype=torch.float64
@@ -207,37 +214,37 @@ def test_product_and_margins_differ_by_the_bias_alone(observe):
 )
 def test_single_weights_against_scipy(observe, n_labels, draw, divide):
     adapter, observation = observe("bilstm", "additive", n_labels)
-    found = erasure(observation, SITE, Erasure(draw=draw, renormalise=divide), seed=2)
+    result = erasure(observation, SITE, Erasure(draw=draw, renormalise=divide), seed=2)
     attention, content = observation.read(SITE), observation.batch.content_mask
     top = attention.argmax(-1)
     other = draw_other_positions(
         top, content, draw, seed=2, example_ids=observation.batch.example_ids
     )
     for row in range(len(top) - 1):
-        decode, words = decoder(adapter, observation, row)
+        decode, words = make_decoder(adapter, observation, row)
         before = decode(attention[row, words])
 
         def moved(place, renormalise=divide, row=row, words=words, decode=decode, before=before):
             weights = attention[row].clone()
             weights[place] = 0
-            after = decode(divided(weights[words], renormalise))
+            after = decode(divide_by_sum(weights[words], renormalise))
             p, q = before.softmax(-1).numpy(), after.softmax(-1).numpy()
             return jensenshannon(p, q) ** 2, float(after.argmax() != before.argmax())
 
         (js_top, flip_top), (js_other, flip_other) = moved(top[row]), moved(other[row])
-        assert close(found.delta_js[row], js_top - js_other)
+        assert assert_all_close(result.delta_js[row], js_top - js_other)
         unnormalised = moved(top[row], False)[0] - moved(other[row], False)[0]
-        assert close(found.delta_js_unnormalised[row], unnormalised)
-        assert close(
-            found.delta_attention[row], attention[row, top[row]] - attention[row, other[row]]
+        assert assert_all_close(result.delta_js_unnormalised[row], unnormalised)
+        assert assert_all_close(
+            result.delta_attention[row], attention[row, top[row]] - attention[row, other[row]]
         )
-        assert (found.top_flips[row], found.random_flips[row]) == (flip_top, flip_other)
-        cells = [getattr(found, name)[row] for name in CELLS]
+        assert (result.top_flips[row], result.random_flips[row]) == (flip_top, flip_other)
+        cells = [getattr(result, name)[row] for name in CELLS]
         pair = (flip_top, flip_other)
         assert cells == [pair == (1, 0), pair == (0, 1), pair == (1, 1), pair == (0, 0)]
         others = [moved(place)[0] for place in words.nonzero()[:, 0].tolist() if place != top[row]]
-        assert close(found.delta_js_expected[row], js_top - np.mean(others))
-        assert found.top_moves_most[row] == float(js_top >= max(others))
+        assert assert_all_close(result.delta_js_expected[row], js_top - np.mean(others))
+        assert result.top_moves_most[row] == float(js_top >= max(others))
 
 
 def test_draws():
@@ -264,16 +271,18 @@ def test_draws():
 def test_constant_attention(observe):
     """All orders by attention are those from left to right; the largest weight is no larger than the other."""
     adapter, observation = observe("mlp", "uniform")
-    found = erasure(observation, SITE)
-    assert found.delta_attention[:-1].abs().max() < 1e-12
+    result = erasure(observation, SITE)
+    assert result.delta_attention[:-1].abs().max() < 1e-12
     for row in range(len(observation.probs) - 1):
-        decode, words = decoder(adapter, observation, row)
+        decode, words = make_decoder(adapter, observation, row)
         attention = observation.read(SITE)[row, words]
-        assert close(found.minimal_size[row], smallest_by_brute_force(decode, attention))
-        expected = plain_fraction(decode, attention, range(len(attention)))
-        if math.isnan(expected) and found.no_set_flips[row] == 0:
+        assert assert_all_close(
+            result.minimal_size[row], find_smallest_by_brute_force(decode, attention)
+        )
+        expected = compute_erased_fraction(decode, attention, range(len(attention)))
+        if math.isnan(expected) and result.no_set_flips[row] == 0:
             expected = 1.0
-        assert close(found.fraction_to_flip["attention"][row], expected)
+        assert assert_all_close(result.fraction_to_flip["attention"][row], expected)
 
 
 def test_a_weight_of_one_leaves_nothing(observe):
@@ -282,13 +291,13 @@ def test_a_weight_of_one_leaves_nothing(observe):
     attention = observation.attention[0]
     attention.zero_()[:, 0, 0, 1] = 1
     adapter.model.classifier.bias.data.fill_(-50.0)
-    found = erasure(observation, SITE)
-    assert found.delta_js.isnan().all() and found.top_flips.isnan().all()
-    assert (found.no_set_flips[:-1] == 1).all() and found.delta_js_unnormalised.isnan().all()
+    result = erasure(observation, SITE)
+    assert result.delta_js.isnan().all() and result.top_flips.isnan().all()
+    assert (result.no_set_flips[:-1] == 1).all() and result.delta_js_unnormalised.isnan().all()
     counted = erasure(observation, SITE, Erasure(all_zero=True))
     assert not counted.delta_js[:-1].isnan().any()
     assert not counted.delta_js_expected[:-1].isnan().any()
-    assert found.delta_js_expected.isnan().all() and found.top_moves_most.isnan().all()
+    assert result.delta_js_expected.isnan().all() and result.top_moves_most.isnan().all()
     flips = observation.probs.argmax(-1)[:-1] == 1
     assert torch.equal(counted.top_flips[:-1], flips.double())
 
@@ -296,13 +305,18 @@ def test_a_weight_of_one_leaves_nothing(observe):
 # --- heads --------------------------------------------------------------------------------------------------------
 
 
-def removals_by_replay(adapter, alone, site, order, pieces, *, renormalise=True, all_zero=False):
+def count_removals_with_replays(
+    adapter, alone, site, order, pieces, *, renormalise=True, all_zero=False
+):
     """One full replay per removal for a single text: removals until the decision flips, and until its lead is lost.
 
     Args:
         pieces: by layer, the positions of each unit.
     """
-    members, found = adapter.get_heads_by_layer(site), dict.fromkeys((flips, loses_lead), math.nan)
+    members, result = (
+        adapter.get_heads_by_layer(site),
+        dict.fromkeys((has_flipped, has_lost_margin), math.nan),
+    )
     edited = {layer: alone.attention[layer].clone() for layer in members}
     for n, unit in enumerate(order, start=1):
         left = 0
@@ -316,16 +330,16 @@ def removals_by_replay(adapter, alone, site, order, pieces, *, renormalise=True,
                 own = Site(layer, head, site.query)
                 left += adapter.select_row(alone, edited[layer][:, head], own).sum()
         after = adapter.replay(alone, {layer: own[None] for layer, own in edited.items()})[0, 0]
-        for happens, before in found.items():
+        for happens, before in result.items():
             is_new = math.isnan(before) and (all_zero or left > 0)
             if is_new and happens(alone.probs[0].log(), after.log()):
-                found[happens] = n
-        if not any(map(math.isnan, found.values())):
+                result[happens] = n
+        if not any(map(math.isnan, result.values())):
             break
-    return found.values()
+    return result.values()
 
 
-def mean_over_rows(observation, site):
+def average_over_rows(observation, site):
     """Attention to each word, averaged over the rows that can reach the output and over a group's heads."""
     if site.query is not None:
         return observation.read(site)
@@ -373,21 +387,21 @@ def test_heads_and_groups_against_single_replays(family, site, rules):
     adapter, observation = observed(family)
     adapter.head_sets = [[Site(0, 1), Site(2, 0), Site(2, 3)]]
     texts, words = long_texts()
-    found = erasure(observation, site, Erasure(n_random=2, **rules))
+    result = erasure(observation, site, Erasure(n_random=2, **rules))
     content, n_flips = observation.batch.content_mask, 0
     scores = compute_rankings(observation, site)
     orders = draw_permutations(
         content[:, None], 2, seed=ERASURE_SEED_OFFSET, example_ids=range(len(texts))
     )
     scores_of_all = {**scores, 0: orders[0, :, 0], 1: orders[1, :, 0]}
-    attention = mean_over_rows(observation, site)
+    attention = average_over_rows(observation, site)
     assert torch.allclose(compute_site_attention(observation, site)[content], attention[content])
     for row, text in enumerate(texts):
         inputs = encode(adapter.model, (text,), (words[row],))
         alone = adapter.observe(adapter.prepare(inputs, (row,)))
         places = content[row].nonzero()[:, 0].tolist()
         if len(places) < 2:
-            assert all(values[row].isnan() for values in collect_statistics(found).values())
+            assert all(values[row].isnan() for values in collect_statistics(result).values())
             continue
         units, pieces = alone.batch.inputs["units"][0].tolist(), {}
         for layer in adapter.get_heads_by_layer(site):
@@ -400,37 +414,39 @@ def test_heads_and_groups_against_single_replays(family, site, rules):
         expected, lost = {}, {}
         for name, values in scores_of_all.items():
             order = sorted(places, key=lambda u, v=values[row]: (-v[u].item(), u))
-            needed = removals_by_replay(adapter, alone, site, order, pieces, **rules)
+            needed = count_removals_with_replays(adapter, alone, site, order, pieces, **rules)
             expected[name], lost[name] = needed
         lost = {name: n / len(places) for name, n in lost.items()}
         best = min((share for share in lost.values() if share == share), default=math.nan)
-        check_lead(found, row, lost["attention"], [lost[0], lost[1]], best)
+        check_margin_loss(result, row, lost["attention"], [lost[0], lost[1]], best)
         flipping = [n for n in expected.values() if not math.isnan(n)]
         best = min(flipping, default=math.nan)
-        assert close(found.greedy_bound_size[row], best)
-        assert found.no_order_flips[row] == float(not flipping)
+        assert assert_all_close(result.greedy_bound_size[row], best)
+        assert result.no_order_flips[row] == float(not flipping)
         all_of = len(places) if flipping else math.nan
         never = {k: float(math.isnan(n)) for k, n in expected.items()}
         counted = {k: all_of if never[k] else n for k, n in expected.items()}
         counted["random"] = (counted.pop(0) + counted.pop(1)) / 2
         never["random"] = (never.pop(0) + never.pop(1)) / 2
         for name, n_removed in counted.items():
-            share = found.fraction_to_flip[name][row]
-            assert close(share, n_removed / len(places)), (row, name)
+            share = result.fraction_to_flip[name][row]
+            assert assert_all_close(share, n_removed / len(places)), (row, name)
             if flipping:
-                assert found.never_flips[name][row] == never[name]
+                assert result.never_flips[name][row] == never[name]
             if name != "random" and flipping and counted["random"] > best:
                 way = (counted["random"] - n_removed) / (counted["random"] - best)
-                assert close(found.way_to_best_tried[name][row], way)
+                assert assert_all_close(result.way_to_best_tried[name][row], way)
         n_flips += len(flipping)
         single = erasure(alone, site, Erasure(n_random=2, **rules))
         for name, value in collect_statistics(single).items():
-            assert close(value[0].float(), collect_statistics(found)[name][row].float()), name
-    assert n_flips > 3 and found.minimal_size is None
+            assert assert_all_close(
+                value[0].float(), collect_statistics(result)[name][row].float()
+            ), name
+    assert n_flips > 3 and result.minimal_size is None
 
 
 @functools.cache
-def undecided(family):
+def make_undecided_model(family):
     """A model that is hardly decided between its classes, so that some of its heads decide."""
     model = make(family, num_labels=5)
     with torch.no_grad():
@@ -459,11 +475,11 @@ def test_pieces_of_a_word_go_together():
 
 
 def observed(family):
-    adapter = wrap(undecided(family), dtype=torch.float64)
+    adapter = wrap(make_undecided_model(family), dtype=torch.float64)
     return adapter, adapter.observe(prepare(adapter, *long_texts()))
 
 
-def slope_of_columns(adapter, observation, site):
+def compute_column_slopes(adapter, observation, site):
     """By finite differences, layer by layer: the predicted class's probability by each word's columns, [batch, keys]."""
     step, content = 1e-5, observation.batch.content_mask
     predicted = observation.probs.argmax(-1, keepdim=True)
@@ -486,7 +502,7 @@ def slope_of_columns(adapter, observation, site):
 @pytest.mark.parametrize("site", [Site(0, 1), Site(1, ALL), Site(ALL, ALL)], ids=str)
 def test_the_product_is_what_erasing_the_columns_changes_to_first_order(site):
     adapter, observation = observed("bert")
-    slopes = slope_of_columns(adapter, observation, site)
+    slopes = compute_column_slopes(adapter, observation, site)
     ranks = compute_rankings(observation, site)["product"]
     n_pairs = 0
     for row, words in enumerate(observation.batch.content_mask):

@@ -1,4 +1,4 @@
-"""Fragility, single tokens and conicity against plain loops over the models' own forward passes."""
+"""Compare fragility, single tokens and conicity with plain loops over the models' forward passes."""
 
 import math
 
@@ -136,7 +136,7 @@ def test_single_tokens_are_one_token_texts(model):
 # --- conicity -----------------------------------------------------------------------------------------------------
 
 
-def by_hand(vectors):
+def compute_conicity_by_hand(vectors):
     """(conicity, absolute conicity) of a list of vectors."""
     mean = [sum(v[i] for v in vectors) / len(vectors) for i in range(len(vectors[0]))]
     norm = math.hypot(*mean)
@@ -153,7 +153,7 @@ def test_conicity_of_a_classifiers_states(kind):
     result = conicity(observation, SITE)
     for row, text in enumerate(TEXTS):
         outputs = model.double()(torch.tensor([text]), output_hidden_states=True)
-        expected = by_hand(outputs.hidden_states[0][0, 1:-1].tolist())
+        expected = compute_conicity_by_hand(outputs.hidden_states[0][0, 1:-1].tolist())
         found = result.conicity[row].item(), result.absolute_conicity[row].item()
         assert found == pytest.approx(expected, abs=1e-9)
 
@@ -170,7 +170,7 @@ def test_conicity_of_a_heads_values():
         model(torch.tensor([text]))
         values = seen[-1][0, 1:-1, 8:12]
         found = result.conicity[row].item(), result.absolute_conicity[row].item()
-        assert found == pytest.approx(by_hand(values.tolist()), abs=1e-9)
+        assert found == pytest.approx(compute_conicity_by_hand(values.tolist()), abs=1e-9)
 
 
 def test_conicity_of_a_hierarchical_models_sentences():
@@ -179,5 +179,7 @@ def test_conicity_of_a_hierarchical_models_sentences():
     assert observation.batch.mask.sum(-1).tolist() == [1, 2, 1, 1]
     result = conicity(observation, adapter.sites()[0])
     states = model.double()(torch.tensor([TEXTS[1]]), output_hidden_states=True).hidden_states[0][0]
-    assert result.conicity[1].item() == pytest.approx(by_hand(states.tolist())[0], abs=1e-9)
+    assert result.conicity[1].item() == pytest.approx(
+        compute_conicity_by_hand(states.tolist())[0], abs=1e-9
+    )
     assert result.conicity[0].item() == pytest.approx(1)

@@ -1,4 +1,4 @@
-"""Groups of heads edited at once, against a BERT whose own weights are changed, and single heads."""
+"""Compare edits of head groups with edits of the weights of a BERT, and with single heads."""
 
 import numpy as np
 import pytest
@@ -58,14 +58,14 @@ def run(observation, site, name, seed=0):
     return collect_statistics(function(observation, site, *given, seed=seed))
 
 
-def output_of(model):
+def compute_output(model):
     given = inputs()
     given.pop("special_tokens_mask")
     with torch.no_grad():
         return model(**given).logits.softmax(-1)
 
 
-def attentions(model):
+def compute_attentions(model):
     return [layer.attention.self for layer in model.bert.encoder.layer]
 
 
@@ -92,20 +92,20 @@ ALL_HEADS = slice(None)
 def test_an_edit_of_heads_is_a_model_with_other_weights(name, site, layers, heads):
     """Where all scores are equal softmax itself spreads over what is visible."""
     model, (edit, parts) = make_model(), EDITS[name]
-    before = output_of(model)
+    before = compute_output(model)
     for layer in layers:
-        for part in (getattr(attentions(model)[layer], part) for part in parts):
+        for part in (getattr(compute_attentions(model)[layer], part) for part in parts):
             part.weight.data.unflatten(0, (N_HEADS, WIDTH))[heads] = 0
             part.bias.data.unflatten(0, (N_HEADS, WIDTH))[heads] = 0
-    found = run(observe(sets=("1.3+1.0",)), site, name)
-    after = output_of(model)
+    result = run(observe(sets=("1.3+1.0",)), site, name)
+    after = compute_output(model)
     expected = tvd(after, before)
     assert expected.max() > 0.01 or site.layer == HEAD_SET
-    assert torch.allclose(found[f"{edit}_tvd"], expected, atol=1e-12)
+    assert torch.allclose(result[f"{edit}_tvd"], expected, atol=1e-12)
     flips = (after.argmax(-1) != before.argmax(-1)).double()
-    assert torch.equal(found[f"{edit}_flip"], flips)
+    assert torch.equal(result[f"{edit}_flip"], flips)
     if name == "head_ablation":
-        assert set(found) == {"zero_tvd", "zero_flip"}  # no mean, no resample
+        assert set(result) == {"zero_tvd", "zero_flip"}  # no mean, no resample
 
 
 def test_a_shuffle_of_all_attention_only_moves_weights_between_visible_keys(monkeypatch):
@@ -120,7 +120,7 @@ def test_a_shuffle_of_all_attention_only_moves_weights_between_visible_keys(monk
 
     monkeypatch.setattr(observation.model, "replay", spy)
     monkeypatch.setattr("hf_attnprobe.faithfulness.permutation.MAX_WEIGHTS_PER_REPLAY", 1)
-    found = run(observation, EVERYWHERE, "permutation")
+    result = run(observation, EVERYWHERE, "permutation")
     assert len(seen) == 4  # 7 copies of 3 layers, 2 at once
     orders = {}
     for layer in range(N_LAYERS):
@@ -138,7 +138,7 @@ def test_a_shuffle_of_all_attention_only_moves_weights_between_visible_keys(monk
     assert not torch.equal(orders[0], orders[1]) and not torch.equal(orders[1], orders[2])
     outputs = torch.cat([replay(observation, part) for part in seen])
     changes = (outputs - observation.probs).abs().sum(-1).numpy() / 2
-    assert np.allclose(found["median_tvd"].numpy(), np.median(changes, axis=0), atol=1e-12)
+    assert np.allclose(result["median_tvd"].numpy(), np.median(changes, axis=0), atol=1e-12)
 
 
 # --- a group of one, batches, padding, order ------------------------------------------
@@ -168,8 +168,8 @@ def test_a_query_alone_is_edited():
 def test_the_largest_attention_of_a_group_is_that_of_its_mean():
     observation = observe()
     rows = torch.stack(observation.attention)[:, :, :, 0]  # [layers, batch, heads, keys]
-    found = run(observation, EVERYWHERE, "permutation")["max_attention"]
-    assert torch.allclose(found, rows.mean((0, 2)).amax(-1), atol=1e-12)
+    result = run(observation, EVERYWHERE, "permutation")["max_attention"]
+    assert torch.allclose(result, rows.mean((0, 2)).amax(-1), atol=1e-12)
 
 
 # --- erased inputs --------------------------------------------------------------------
@@ -178,9 +178,9 @@ def test_the_largest_attention_of_a_group_is_that_of_its_mean():
 def test_erasure_in_the_order_of_aggregated_attention():
     """The orders from plain means and rollout; the losses from the model run on shorter texts."""
     model, observation = make_model(), observe()
-    found = input_erasure(observation, EVERYWHERE, InputErasure())
+    result = input_erasure(observation, EVERYWHERE, InputErasure())
     names = {"mean_attention", "last_layer_attention", "rollout"}
-    assert set(found.comprehensiveness) == names | set(TEXT_RANKINGS)
+    assert set(result.comprehensiveness) == names | set(TEXT_RANKINGS)
     maps = torch.stack(observation.attention).mean(2)  # [layers, batch, queries, keys]
     expected = {
         "mean_attention": maps.mean(0)[:, 0],
@@ -190,11 +190,11 @@ def test_erasure_in_the_order_of_aggregated_attention():
     hand = ByHand(model, observation, 0)
     for name, rows in expected.items():
         order = rows[0, 1:7].argsort(descending=True).tolist()
-        own = found.comprehensiveness[name][0].item(), found.sufficiency[name][0].item()
+        own = result.comprehensiveness[name][0].item(), result.sufficiency[name][0].item()
         wanted = hand.removal(order), hand.removal(order, kept=True)
         assert own == pytest.approx(wanted, abs=1e-10)
     # 1, 1, 1, 2 and 3 of six tokens, and all of a text of one
-    assert found.erased_share[[0, 3]].tolist() == pytest.approx([8 / 30, 1.0])
+    assert result.erased_share[[0, 3]].tolist() == pytest.approx([8 / 30, 1.0])
 
 
 def test_what_a_layer_and_a_set_rank():

@@ -1,4 +1,4 @@
-"""Head ablation against hooks on the modules of a tiny BERT and full forward passes, text by text and unpadded."""
+"""Compare head ablation with hooks in a tiny BERT, one unpadded text at a time."""
 
 import numpy as np
 import pytest
@@ -33,27 +33,27 @@ def make_model(implementation="sdpa"):
     ).double()
 
 
-def texts(seed, lengths):
+def make_texts(seed, lengths):
     generator = torch.Generator().manual_seed(seed)
     return [[1, *torch.randint(5, 60, (n,), generator=generator).tolist(), 2] for n in lengths]
 
 
-AUDITED, SAMPLE = texts(1, (6, 6, 3, 1, 4)), texts(2, (3, 5, 1))
+AUDITED, SAMPLE = make_texts(1, (6, 6, 3, 1, 4)), make_texts(2, (3, 5, 1))
 SAMPLE[0] = AUDITED[2]
 
 
-def encoded(rows):
+def encode_texts(rows):
     return tiny_models.encoded(rows, special=(1, 2))
 
 
 @pytest.fixture(scope="module", params=["eager", "sdpa"])
 def observed(request):
     adapter = wrap(make_model(request.param))
-    adapter.set_reference(adapter.prepare(encoded(SAMPLE), SAMPLE_IDS))
-    return adapter, adapter.observe(adapter.prepare(encoded(AUDITED), IDS))
+    adapter.set_reference(adapter.prepare(encode_texts(SAMPLE), SAMPLE_IDS))
+    return adapter, adapter.observe(adapter.prepare(encode_texts(AUDITED), IDS))
 
 
-def part(site):
+def get_head_slice(site):
     """The head's slice of what BERT's self-attention gives [batch, queries, heads · width], at the edited queries."""
     queries = slice(None) if site.query is None else site.query
     return slice(None), queries, slice(site.head * WIDTH, (site.head + 1) * WIDTH)
@@ -68,26 +68,26 @@ def run(model, text, layer, hook):
         return model(input_ids=torch.tensor([text])).logits.softmax(-1)[0]
 
 
-def head_output(model, text, site):
+def compute_head_output(model, text, site):
     seen = []
     run(model, text, site.layer, lambda module, args, output: seen.append(output[0]) or None)
-    return seen[0][0, :, part(site)[2]]
+    return seen[0][0, :, get_head_slice(site)[2]]
 
 
-def replaced(model, text, site, new):
+def predict_with_head_output(model, text, site, new):
     def hook(module, args, output):
         context = output[0].clone()
-        context[part(site)] = new if site.query is None else new[site.query]
+        context[get_head_slice(site)] = new if site.query is None else new[site.query]
         return (context, *output[1:])
 
     return run(model, text, site.layer, hook)
 
 
-def by_hand(site, kind, seed):
+def compute_ablation_by_hand(site, kind, seed):
     """Change of output and flip of each audited text, by the definitions."""
     model, changes = make_model(), []
     for example_id, text in zip(IDS, AUDITED, strict=True):
-        outputs = [head_output(model, other, site) for other in SAMPLE]
+        outputs = [compute_head_output(model, other, site) for other in SAMPLE]
         new = torch.zeros(len(text), WIDTH, dtype=torch.double)
         if kind == "mean":
             new += torch.cat(outputs).mean(0)
@@ -100,7 +100,10 @@ def by_hand(site, kind, seed):
             donor = others[draw.integers(len(others))]
             new += donor.mean(0)
             new[: len(donor)] = donor[: len(text)]
-        before, after = (run(model, text, 0, lambda *_: None), replaced(model, text, site, new))
+        before, after = (
+            run(model, text, 0, lambda *_: None),
+            predict_with_head_output(model, text, site, new),
+        )
         flips = after.argmax() != before.argmax()
         changes.append(((after - before).abs().sum().item() / 2, float(flips)))
     return torch.tensor(changes, dtype=torch.double).unbind(1)
@@ -109,25 +112,25 @@ def by_hand(site, kind, seed):
 @pytest.mark.parametrize("site", SITES)
 def test_every_ablation_equals_a_hook(observed, site):
     _adapter, observation = observed
-    found = head_ablation(observation, site, seed=5)
+    result = head_ablation(observation, site, seed=5)
     for kind in ("zero", "mean", "resample"):
-        expected, flips = by_hand(site, kind, 5)
-        ours = getattr(found, f"{kind}_tvd").double()
+        expected, flips = compute_ablation_by_hand(site, kind, 5)
+        ours = getattr(result, f"{kind}_tvd").double()
         torch.testing.assert_close(ours, expected, atol=1e-6, rtol=0)
-        assert torch.equal(getattr(found, f"{kind}_flip"), flips)
-    assert found.resample_tvd.max() > 0.01 and found.mean_tvd.max() > 0.01
+        assert torch.equal(getattr(result, f"{kind}_flip"), flips)
+    assert result.resample_tvd.max() > 0.01 and result.mean_tvd.max() > 0.01
 
 
 def test_a_text_alone_in_the_sample_has_no_other():
     adapter = wrap(make_model())
-    batch = adapter.prepare(encoded(AUDITED[:2]), IDS[:2])
+    batch = adapter.prepare(encode_texts(AUDITED[:2]), IDS[:2])
     observation = adapter.observe(batch)
     assert head_ablation(observation, Site()).mean_tvd is None  # no sample yet
-    adapter.set_reference(adapter.prepare(encoded(AUDITED[:1]), IDS[:1]))
-    found = head_ablation(observation, Site())
-    for values in (found.resample_tvd, found.resample_flip):
+    adapter.set_reference(adapter.prepare(encode_texts(AUDITED[:1]), IDS[:1]))
+    result = head_ablation(observation, Site())
+    for values in (result.resample_tvd, result.resample_flip):
         assert values.isnan().tolist() == [True, False]
-    assert found.mean_tvd.isfinite().all()
+    assert result.mean_tvd.isfinite().all()
 
 
 def test_other_arithmetic_than_attention_times_values_leaves_zero_alone(monkeypatch):
@@ -141,22 +144,24 @@ def test_other_arithmetic_than_attention_times_values_leaves_zero_alone(monkeypa
         monkeypatch.setattr(modeling_bert, "eager_attention_forward", changed)
         adapter = wrap(make_model("eager"))
         if not adapter.lacks(HeadOutputs):
-            adapter.set_reference(adapter.prepare(encoded(SAMPLE), SAMPLE_IDS))
-        found = head_ablation(adapter.observe(adapter.prepare(encoded(AUDITED), IDS)), Site(1, 1))
-        assert found.zero_tvd.max() > 0
-        assert (found.mean_tvd is None) == (changed is families.transposed)
+            adapter.set_reference(adapter.prepare(encode_texts(SAMPLE), SAMPLE_IDS))
+        result = head_ablation(
+            adapter.observe(adapter.prepare(encode_texts(AUDITED), IDS)), Site(1, 1)
+        )
+        assert result.zero_tvd.max() > 0
+        assert (result.mean_tvd is None) == (changed is families.transposed)
 
 
 def test_the_head_of_a_classifier_can_be_silenced():
     adapter = wrap(tiny_models.classifier(60))
-    inputs = encoded(AUDITED)
+    inputs = encode_texts(AUDITED)
     batch = adapter.prepare(inputs, IDS)
     observation = adapter.observe(batch)
-    found = head_ablation(observation, Site())
+    result = head_ablation(observation, Site())
     bias = adapter.model.classifier.bias.detach()
     base = torch.cat([torch.zeros(1), bias]).softmax(-1) if len(bias) == 1 else bias.softmax(-1)
-    torch.testing.assert_close(found.zero_tvd, (observation.probs - base).abs().sum(-1) / 2)
-    assert found.mean_tvd is found.resample_flip is None
+    torch.testing.assert_close(result.zero_tvd, (observation.probs - base).abs().sum(-1) / 2)
+    assert result.mean_tvd is result.resample_flip is None
     with pytest.raises(AttnProbeError, match="methods of HeadOutputs"):
         adapter.require(HeadOutputs)
 
@@ -170,36 +175,36 @@ def test_without_removed_heads_the_output_is_the_models_own(observed):
     assert torch.equal(nothing, observation.probs.expand(2, -1, -1))
 
 
-def predictions_without(model, heads):
+def predict_classes_without(model, heads):
     """What each audited text is decided for where hooks silence some heads."""
 
     def silence(site):
         def hook(module, args, output):
             context = output[0].clone()
-            context[part(site)] = 0
+            context[get_head_slice(site)] = 0
             return (context, *output[1:])
 
         return model.bert.encoder.layer[site.layer].attention.self.register_forward_hook(hook)
 
     handles = [silence(site) for site in heads]
     with torch.no_grad():
-        found = [model(input_ids=torch.tensor([text])).logits[0].argmax() for text in AUDITED]
+        result = [model(input_ids=torch.tensor([text])).logits[0].argmax() for text in AUDITED]
     for handle in handles:
         handle.remove()
-    return torch.stack(found)
+    return torch.stack(result)
 
 
 def test_prune_curve_equals_hooks(observed):
     adapter, _ = observed
     model, labels = make_model(), torch.tensor([0, 1, -1, 1, 0])
     batches = [
-        adapter.prepare(encoded(AUDITED[rows]), IDS[rows], labels[rows])
+        adapter.prepare(encode_texts(AUDITED[rows]), IDS[rows], labels[rows])
         for rows in (slice(0, 2), slice(2, 5))
     ]
     places = ((1, 2), (0, 0), (1, 0), (2, 3), (0, 1), (0, 2), (0, 3), (2, 0))
     ranking = [Site(*place) for place in places]
     curve = measure_prune_curve(adapter, [(batches, ranking)], n_removed=range(9))
-    predicted = [predictions_without(model, ranking[:n]) for n in range(9)]
+    predicted = [predict_classes_without(model, ranking[:n]) for n in range(9)]
     assert curve.n_removed == tuple(range(9))
     agreement = [(p == predicted[0]).double().mean().item() for p in predicted]
     assert curve.agreement == pytest.approx(agreement)

@@ -1,4 +1,4 @@
-"""Roles of heads against loops over rows, and on patterns that are pure."""
+"""Compare head roles with loops over query rows, and check them on pure patterns."""
 
 import numpy as np
 import pytest
@@ -42,7 +42,7 @@ class Written(AttentionModelBase):
     observe = get_visible_keys = select_row = replay = prepare
 
 
-def scores_of(model):
+def compute_scores(model):
     inputs = {"input_ids": IDS[None], "unit_ids": UNITS[None]}
     none = torch.zeros(1, 4, dtype=torch.bool)
     observation = Observation(model, Batch(inputs, none, none, (0,)), torch.zeros(1, 2), ())
@@ -52,38 +52,38 @@ def scores_of(model):
     }
 
 
-def drawn_weights(n_heads=3, seed=0):
+def draw_weights(n_heads=3, seed=0):
     weights = tiny_models.drawn(n_heads, len(ROWS), len(IDS) - 1, seed=seed).sigmoid()
     seen = torch.arange(len(IDS) - 1) <= ROWS[:, None]
     weights = weights.pow(3) * seen
     return weights / weights.sum(-1, keepdim=True)
 
 
-def by_loops(weights):
+def score_with_loops(weights):
     """The definitions, one row and one token at a time."""
     ids, rows = IDS.tolist(), ROWS.tolist()
-    found = {role: [] for role in ROLES}
+    result = {role: [] for role in ROLES}
     for r, p in enumerate(rows):
         w = weights[r].tolist()
-        found["previous_token"].append(w[p - 1])
-        found["first_token"].append(w[0] + 1 - sum(w))
+        result["previous_token"].append(w[p - 1])
+        result["first_token"].append(w[0] + 1 - sum(w))
         earlier = [q for q in range(p) if ids[q] == ids[p]]
         if earlier:
-            found["duplicate_token"].append(sum(w[q] for q in earlier))
-            found["induction"].append(sum(w[q + 1] for q in earlier))
+            result["duplicate_token"].append(sum(w[q] for q in earlier))
+            result["induction"].append(sum(w[q + 1] for q in earlier))
         answer = ids[p + 1]
         copies = [q for q in range(len(ids) - 1) if ids[q] == answer and UNITS[q] >= 0]
         if p >= len(ids) - 1 - N_ANSWER and copies:
-            found["retrieval"].append(int(np.argmax(w)) in copies)
-    return {role: np.mean(values) for role, values in found.items()}
+            result["retrieval"].append(int(np.argmax(w)) in copies)
+    return {role: np.mean(values) for role, values in result.items()}
 
 
 def test_scores_are_the_definitions_in_every_layer_and_head():
-    layers = drawn_weights(3), 0.7 * drawn_weights(2, seed=1)  # the second has an explicit sink
-    found = scores_of(Written(*layers))
-    assert len(found) == 5
-    for site, scores in found.items():
-        expected = by_loops(layers[site.layer][site.head])
+    layers = draw_weights(3), 0.7 * draw_weights(2, seed=1)  # the second has an explicit sink
+    result = compute_scores(Written(*layers))
+    assert len(result) == 5
+    for site, scores in result.items():
+        expected = score_with_loops(layers[site.layer][site.head])
         assert scores == pytest.approx(expected)
 
 
@@ -92,16 +92,16 @@ def test_a_head_that_only_looks_there_scores_one(role):
     positions = find_role_positions(IDS[:-1], ROWS)[role].double()
     pure = positions / positions.sum(-1, keepdim=True).clamp_min(1)
     pure[:, 0] += 1 - pure.sum(-1)  # a row without such a token looks at the sink
-    scores = scores_of(Written(pure[None]))[Site(0, 0)]
+    scores = compute_scores(Written(pure[None]))[Site(0, 0)]
     assert scores[ROLES[role]] == pytest.approx(1)
 
 
 def test_a_head_that_copies_retrieves():
     weights = torch.zeros(1, len(ROWS), len(IDS) - 1, dtype=torch.float64)
     weights[..., 0] = 1
-    assert scores_of(Written(weights))[Site(0, 0)]["retrieval"] == 0
+    assert compute_scores(Written(weights))[Site(0, 0)]["retrieval"] == 0
     for row in (-2, -1):
         weights[0, row] = 0
         place = int(((IDS[ROWS[row] + 1] == IDS) & (UNITS >= 0)).int().argmax())
         weights[0, row, place] = 1
-    assert scores_of(Written(weights))[Site(0, 0)]["retrieval"] == 1
+    assert compute_scores(Written(weights))[Site(0, 0)]["retrieval"] == 1

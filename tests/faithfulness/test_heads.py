@@ -1,4 +1,4 @@
-"""The probes on the heads of a tiny random BERT, against edits written as hooks and full forward passes."""
+"""Compare the tests of single heads of a tiny BERT with hooks and full forward passes."""
 
 import itertools
 
@@ -37,7 +37,7 @@ def observed():
     return adapter, observation
 
 
-def hooked(site, edited):
+def predict_with_hook(site, edited):
     """Probabilities of a full forward pass whose softmax output at one layer is replaced, by patching one module."""
     model = make_model()
     attention = model.bert.encoder.layer[site.layer].attention.self
@@ -65,33 +65,33 @@ def test_uniform_attention_equals_a_hook(observed, site):
     edited = replace_head(
         observation.attention[site.layer].double(), site.head, site.query, flat[None]
     )[0]
-    expected = hooked(site, edited)
-    found = uniform_attention(observation, site)
-    assert torch.allclose(found.uniform_tvd, tvd(expected, observation.probs), atol=1e-6)
+    expected = predict_with_hook(site, edited)
+    result = uniform_attention(observation, site)
+    assert torch.allclose(result.uniform_tvd, tvd(expected, observation.probs), atol=1e-6)
     assert torch.equal(
-        found.uniform_flip, (expected.argmax(-1) != observation.probs.argmax(-1)).double()
+        result.uniform_flip, (expected.argmax(-1) != observation.probs.argmax(-1)).double()
     )
 
 
 @pytest.mark.parametrize("site", SITES)
 def test_permutation_equals_full_passes(observed, site):
     _adapter, observation = observed
-    found = permutation(observation, site, Permutation(n_permutations=5), seed=2)
+    result = permutation(observation, site, Permutation(n_permutations=5), seed=2)
     order = observation.draw_permutations(site.layer, 5, 2)
     attention = observation.attention[site.layer]
     shuffled = attention[:, site.head].expand(5, -1, -1, -1).gather(-1, order)
     passes = [
-        hooked(site, edited)
+        predict_with_hook(site, edited)
         for edited in replace_head(attention, site.head, site.query, shuffled).double()
     ]
     expected = torch.stack([tvd(p, observation.probs) for p in passes]).quantile(0.5, dim=0)
-    assert torch.allclose(found.median_tvd, expected, atol=1e-6)
-    assert found.max_tvd is None and found.logit_mean is None
+    assert torch.allclose(result.median_tvd, expected, atol=1e-6)
+    assert result.max_tvd is None and result.logit_mean is None
 
 
 def test_correlation_reads_the_first_row_and_leaves_special_tokens_out(observed):
     _adapter, observation = observed
-    found = correlation(observation, Site(2, 1))
+    result = correlation(observation, Site(2, 1))
     attention = observation.attention[2][:, 1, 0]
     importance = observation.compute_leave_one_out_importance().round(
         decimals=6
@@ -100,7 +100,7 @@ def test_correlation_reads_the_first_row_and_leaves_special_tokens_out(observed)
         tokens = slice(1, 1 + n_tokens)
         ranks = attention[row, tokens], importance[row, tokens]
         theirs = scipy.stats.kendalltau(*ranks).statistic if n_tokens > 1 else float("nan")
-        assert found.attention_leave_one_out_tau[row].item() == pytest.approx(
+        assert result.attention_leave_one_out_tau[row].item() == pytest.approx(
             theirs, abs=1e-9, nan_ok=True
         )
 
@@ -108,22 +108,24 @@ def test_correlation_reads_the_first_row_and_leaves_special_tokens_out(observed)
 @pytest.mark.parametrize(("site", "n_steps"), list(itertools.product(SITES, (0, 25))))
 def test_adversary_is_what_it_says(observed, site, n_steps):
     _adapter, observation = observed
-    found = adversarial(observation, site, Adversarial(n_steps=n_steps, n_starts=2))
+    result = adversarial(observation, site, Adversarial(n_steps=n_steps, n_starts=2))
     own, rows = observation.attention[site.layer][:, site.head], observation.batch.mask
     if site.layer == 2:  # of the last layer only the first row is read
         rows = torch.zeros_like(rows).index_fill(1, torch.tensor([0]), True)
-    for epsilon, attention in found.attention.items():
+    for epsilon, attention in result.attention.items():
         edited = replace_head(
             observation.attention[site.layer], site.head, site.query, attention[None]
         )[0]
-        assert (tvd(hooked(site, edited.double()), observation.probs) <= epsilon + 1e-5).all()
+        assert (
+            tvd(predict_with_hook(site, edited.double()), observation.probs) <= epsilon + 1e-5
+        ).all()
         divergence = jsd(attention, own)
         mean = (divergence * rows).sum(-1) / rows.sum(-1)
         mean = mean if site.query is None else divergence[:, site.query]
-        assert torch.allclose(mean, found.epsilon_max_jsd[epsilon], atol=1e-6)
-        assert (found.epsilon_max_jsd[epsilon] <= found.largest_jsd + 1e-6).all()
-    assert (found.epsilon_max_jsd[0.05] >= found.epsilon_max_jsd[0.01]).all()
-    assert found.epsilon_max_jsd[0.05].max() > 0.05
+        assert torch.allclose(mean, result.epsilon_max_jsd[epsilon], atol=1e-6)
+        assert (result.epsilon_max_jsd[epsilon] <= result.largest_jsd + 1e-6).all()
+    assert (result.epsilon_max_jsd[0.05] >= result.epsilon_max_jsd[0.01]).all()
+    assert result.epsilon_max_jsd[0.05].max() > 0.05
 
 
 def test_rows_that_cannot_reach_the_output_are_neither_moved_nor_counted(observed):
@@ -139,13 +141,13 @@ def test_rows_that_cannot_reach_the_output_are_neither_moved_nor_counted(observe
         with torch.no_grad():
             moved = adapter.replay(observation, {2: edited})[0]
         assert tvd(moved, observation.probs).max() < 1e-7
-        found = adversarial(observation, Site(2, head))
+        result = adversarial(observation, Site(2, head))
         bound = largest_jsd(own[:, 0], observation.batch.mask)
-        assert torch.allclose(found.largest_jsd, bound, atol=1e-6)
-        for epsilon, attention in found.attention.items():
+        assert torch.allclose(result.largest_jsd, bound, atol=1e-6)
+        for epsilon, attention in result.attention.items():
             assert torch.equal(attention[:, 1:], own[:, 1:])
             first = jsd(attention[:, 0], own[:, 0])
-            assert torch.allclose(found.epsilon_max_jsd[epsilon], first, atol=1e-6)
+            assert torch.allclose(result.epsilon_max_jsd[epsilon], first, atol=1e-6)
 
 
 GROUPS = [Site(1, ALL), Site(ALL, ALL), Site(2, ALL), Site(HEAD_SET, 0)]
@@ -170,7 +172,7 @@ def test_heads_of_a_group_are_moved_together(observed, site, monkeypatch):
         return replays[-1][1]
 
     monkeypatch.setattr(adapter, "replay", recorded)
-    found = adversarial(observation, site)
+    result = adversarial(observation, site)
     attained = {epsilon: torch.zeros(5).double() for epsilon in (0.01, 0.05)}
     for attention, probs in replays:
         change = tvd(probs[0], observation.probs)
@@ -191,10 +193,10 @@ def test_heads_of_a_group_are_moved_together(observed, site, monkeypatch):
         for epsilon, known in attained.items():
             known.copy_(torch.maximum(known, (moved / n_rows) * (change <= epsilon)))
     for epsilon, expected in attained.items():
-        assert torch.allclose(found.epsilon_max_jsd[epsilon], expected, atol=1e-6)
-        assert (found.epsilon_max_jsd[epsilon] <= found.largest_jsd + 1e-6).all()
-    assert found.epsilon_max_jsd[0.05].max() > 0.02
-    assert (found.epsilon_max_jsd_exact == 0).all() and not found.attention
+        assert torch.allclose(result.epsilon_max_jsd[epsilon], expected, atol=1e-6)
+        assert (result.epsilon_max_jsd[epsilon] <= result.largest_jsd + 1e-6).all()
+    assert result.epsilon_max_jsd[0.05].max() > 0.02
+    assert (result.epsilon_max_jsd_exact == 0).all() and not result.attention
 
 
 def test_groups_are_not_searched(observed):
@@ -210,7 +212,7 @@ def test_groups_are_not_searched(observed):
 @pytest.mark.parametrize("site", SITES)
 def test_screen_is_the_slope_of_the_output_towards_the_edit(observed, site):
     _adapter, observation = observed
-    found = screen(observation, site)
+    result = screen(observation, site)
     attention = observation.attention[site.layer]
     visible = observation.batch.mask[:, None].expand(-1, 8, -1)
     flat = visible / visible.sum(-1, keepdim=True)
@@ -223,8 +225,8 @@ def test_screen_is_the_slope_of_the_output_towards_the_edit(observed, site):
         nudged = [own + sign * step * (end - own) for sign in (1, -1)]
         place = observation.get_target_classes(None)[:, None]
         edits = [replace_head(attention, site.head, site.query, x[None])[0] for x in nudged]
-        up, down = (hooked(site, edit.double()).gather(1, place)[:, 0] for edit in edits)
+        up, down = (predict_with_hook(site, edit.double()).gather(1, place)[:, 0] for edit in edits)
         # Rows of padding queries are part of the edit here, but nothing reads them.
         assert torch.allclose(
-            getattr(found, name).double(), ((up - down) / (2 * step)).abs(), atol=1e-4
+            getattr(result, name).double(), ((up - down) / (2 * step)).abs(), atol=1e-4
         )

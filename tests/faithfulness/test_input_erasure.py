@@ -1,4 +1,4 @@
-"""Comprehensiveness, sufficiency and their normalised form against a plain loop over edited token lists."""
+"""Compare comprehensiveness, sufficiency and NAOPC with a plain loop over edited token lists."""
 
 import functools
 import itertools
@@ -55,7 +55,7 @@ def observe(model, texts=TEXTS, words=WORDS, example_ids=(3, 1, 4, 15, 9)):
     return adapter, adapter.observe(adapter.prepare(inputs, example_ids))
 
 
-def units_of(observation, row):
+def list_units(observation, row):
     """Token positions of each unit of a text, from its first token on."""
     firsts = observation.batch.content_mask[row].nonzero()[:, 0].tolist()
     if "units" not in observation.batch.inputs:
@@ -70,7 +70,7 @@ class ByHand:
     def __init__(self, model, observation, row, by="deletion", sharpness=1.0):
         self.model, self.by, self.sharpness = model.double(), by, sharpness
         self.ids = [token for token in observation.batch.inputs["input_ids"][row].tolist() if token]
-        self.units = units_of(observation, row)
+        self.units = list_units(observation, row)
         self.target = int(observation.probs[row].argmax())
         self.p = functools.cache(self.p_without)
 
@@ -103,14 +103,14 @@ class ByHand:
 
     def values(self):
         """Shapley values: the mean over all orders of what a unit's leaving costs."""
-        found = np.zeros(len(self.units))
+        result = np.zeros(len(self.units))
         for order in self.every_order:
             for k, unit in enumerate(order):
-                found[unit] += self.drop(order[: k + 1]) - self.drop(order[:k])
-        return found / len(self.every_order)
+                result[unit] += self.drop(order[: k + 1]) - self.drop(order[:k])
+        return result / len(self.every_order)
 
 
-def orders(adapter, observation, site, row):
+def rank_by_all_orders(adapter, observation, site, row):
     """The units of a text in the order of every ranking, highest first, then by place; from the importances themselves."""
     content = observation.batch.content_mask[row]
     slopes = observation.attention_gradient[site.layer] * observation.attention[site.layer]
@@ -135,17 +135,17 @@ CASES = [(classifier, Site()), (bert, Site(0, 1)), (bert, Site(1, 2, 0))]
 def test_both_are_what_a_plain_loop_finds(make, site, by):
     model = make()
     adapter, observation = observe(model)
-    found = input_erasure(observation, site, InputErasure(by=by), seed=5)
+    result = input_erasure(observation, site, InputErasure(by=by), seed=5)
     assert (
-        found.comprehensiveness.keys()
-        == found.sufficiency.keys()
+        result.comprehensiveness.keys()
+        == result.sufficiency.keys()
         == {*HEAD_RANKINGS, *TEXT_RANKINGS}
     )
     for row in range(len(TEXTS)):
         hand = ByHand(model, observation, row, by)
-        for name, order in orders(adapter, observation, site, row).items():
+        for name, order in rank_by_all_orders(adapter, observation, site, row).items():
             comprehensiveness, sufficiency = hand.removal(order), hand.removal(order, kept=True)
-            own = found.comprehensiveness[name][row].item(), found.sufficiency[name][row].item()
+            own = result.comprehensiveness[name][row].item(), result.sufficiency[name][row].item()
             assert own == pytest.approx((comprehensiveness, sufficiency), abs=1e-6), name
 
 
@@ -153,16 +153,16 @@ def test_both_are_what_a_plain_loop_finds(make, site, by):
 def test_normalised_is_placed_between_all_orders(make, site):
     model = make()
     adapter, observation = observe(model)
-    found = input_erasure(observation, site, InputErasure(beam_width=1), seed=5)
+    result = input_erasure(observation, site, InputErasure(beam_width=1), seed=5)
     for row in (1, 2):
         hand = ByHand(model, observation, row)
         every = [hand.aopc(order) for order in hand.every_order]
         low, high = min(every), max(every)
-        for name, order in orders(adapter, observation, site, row).items():
+        for name, order in rank_by_all_orders(adapter, observation, site, row).items():
             expected = [(hand.aopc(o) - low) / (high - low) for o in (order, order[::-1])]
-            own = found.naopc_comprehensiveness[name][row], found.naopc_sufficiency[name][row]
+            own = result.naopc_comprehensiveness[name][row], result.naopc_sufficiency[name][row]
             assert [*map(float, own)] == pytest.approx(expected, abs=1e-4), name
-    assert all(x[3].isnan() for x in found.naopc_comprehensiveness.values())  # one unit, one order
+    assert all(x[3].isnan() for x in result.naopc_comprehensiveness.values())  # one unit, one order
 
 
 @pytest.mark.parametrize(("make", "site"), CASES[:2])
@@ -178,16 +178,16 @@ def test_a_wide_beam_is_exact_and_a_narrow_one_within(make, site, monkeypatch):
     )
     for name, values in exact.items():
         if name.startswith("naopc"):
-            found = wide[name][short]
-            torch.testing.assert_close(found, values[short], atol=1e-6, rtol=0, equal_nan=True)
+            result = wide[name][short]
+            torch.testing.assert_close(result, values[short], atol=1e-6, rtol=0, equal_nan=True)
             real = narrow[name][~narrow[name].isnan()]
             assert ((real >= 0) & (real <= 1)).all()
 
 
 def test_not_normalised_unless_asked():
     _adapter, observation = observe(classifier())
-    found = input_erasure(observation, Site())
-    assert found.naopc_comprehensiveness is found.naopc_sufficiency is None
+    result = input_erasure(observation, Site())
+    assert result.naopc_comprehensiveness is result.naopc_sufficiency is None
 
 
 def test_the_seed_is_of_the_random_ranking_alone():

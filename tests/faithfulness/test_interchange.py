@@ -1,4 +1,4 @@
-"""Interchange against full passes with hooks on the modules, one text at a time."""
+"""Compare interchange with full forward passes and hooks, one text at a time."""
 
 import logging
 from functools import partial
@@ -26,14 +26,14 @@ SEED = 3
 EVERYWHERE = Site(ALL, ALL)
 
 
-def result_of(adapter, batches, sites, batch=None):
+def run_interchange(adapter, batches, sites, batch=None):
     """Interchange at each site, with the donors of some batches; of one of them or of another batch."""
     adapter.donors = collect_donors(adapter, batches, sites, SEED)
     observation = adapter.observe(batch or batches[0])
     return [interchange(observation, site, Interchange(n_others=99), seed=SEED) for site in sites]
 
 
-def donor_by_hand(decisions, row, example_id):
+def draw_donor_by_hand(decisions, row, example_id):
     """The text that is drawn among those decided otherwise."""
     others = [k for k, other in enumerate(decisions) if other != decisions[row]]
     draw = np.random.default_rng(
@@ -42,7 +42,7 @@ def donor_by_hand(decisions, row, example_id):
     return others[draw.integers(len(others))]
 
 
-def check(found, run, by_row):
+def check(result, run, by_row):
     """That the result is what whole passes say.
 
     Args:
@@ -53,20 +53,20 @@ def check(found, run, by_row):
     decisions = [int(probs.argmax()) for probs in before]
     assert len(set(decisions)) > 1
     for row, (example_id, places, top) in enumerate(by_row):
-        donor = donor_by_hand(decisions, row, example_id)
+        donor = draw_donor_by_hand(decisions, row, example_id)
         after = {place: run(row, place, donor) for place in places}
         moved = {p: (after[p] - before[row]).abs().sum() / 2 for p in places}
         follows = {p: float(after[p].argmax() == decisions[donor]) for p in places}
         others = [place for place in places if place != top]
-        assert float(found.follows["attention"][row]) == follows[top]
-        assert float(found.moved["attention"][row]) == pytest.approx(float(moved[top]), abs=1e-9)
+        assert float(result.follows["attention"][row]) == follows[top]
+        assert float(result.moved["attention"][row]) == pytest.approx(float(moved[top]), abs=1e-9)
         if not others:
-            assert found.follows["other"][row].isnan() and found.moved["other"][row].isnan()
+            assert result.follows["other"][row].isnan() and result.moved["other"][row].isnan()
             continue
         expected = np.mean([float(moved[p]) for p in others])
-        assert float(found.moved["other"][row]) == pytest.approx(expected, abs=1e-9)
+        assert float(result.moved["other"][row]) == pytest.approx(expected, abs=1e-9)
         expected = np.mean([follows[p] for p in others])
-        assert float(found.follows["other"][row]) == pytest.approx(expected)
+        assert float(result.follows["other"][row]) == pytest.approx(expected)
 
 
 class Hooked:
@@ -105,7 +105,7 @@ class Hooked:
         return seen[self.encoder], seen[self.attention]
 
 
-def single(encoder, attention, n_labels):
+def make_single_case(encoder, attention, n_labels):
     """A model, texts, how they are encoded, and how many units each has."""
     fields = {"encoder": encoder, "attention": attention, "num_labels": n_labels}
     model = tiny_models.classifier(60, read_out=8, query=5, kernel_sizes=(3, 5), **fields)
@@ -113,7 +113,7 @@ def single(encoder, attention, n_labels):
     return model, texts, tiny_models.encoded, [len(text) - 2 for text in texts]
 
 
-def in_pairs(encoder, attention):
+def make_pair_case(encoder, attention):
     """The other state is read beside the text's own question."""
     several = [*pair_models.PAIRS, ([7, 10, 12, 5], [9, 9]), ([14, 8], [10])]
     model = pair_models.make(encoder, attention)
@@ -122,7 +122,7 @@ def in_pairs(encoder, attention):
     return model, several, pair_models.make_batch, [len(first) for first, _ in several]
 
 
-def in_sentences():
+def make_hierarchical_case():
     sep, texts = 4, [[[5, 6, 7, 7], [8], [9, 5, 10]], [[5, 6]], [[7, 9, 8], [6, 6]], [[11], [10]]]
     fields = {"encoder": "bigru", "hierarchical": True, "sep_token_id": sep}
     model = tiny_models.classifier(read_out=9, query=5, num_labels=3, **fields)
@@ -131,13 +131,13 @@ def in_sentences():
 
 
 KINDS = [
-    (single, "none", "additive", 2),
-    (single, "mlp", "dot_product", 3),
-    (single, "cnn", "additive", 2),
-    (single, "bilstm", "additive", 4),
-    (in_pairs, "bilstm", "additive"),
-    (in_pairs, "cnn", "dot_product"),
-    (in_sentences,),
+    (make_single_case, "none", "additive", 2),
+    (make_single_case, "mlp", "dot_product", 3),
+    (make_single_case, "cnn", "additive", 2),
+    (make_single_case, "bilstm", "additive", 4),
+    (make_pair_case, "bilstm", "additive"),
+    (make_pair_case, "cnn", "dot_product"),
+    (make_hierarchical_case,),
 ]
 
 
@@ -148,7 +148,7 @@ def test_a_classifier_reads_the_other_state_with_the_weights_it_has(kind):
     adapter, ids = wrap(model), tuple(range(10, 10 + len(texts)))
     batch = adapter.prepare(encode(texts), ids)
     (site,) = adapter.sites()
-    (found,) = result_of(adapter, [batch], [site])
+    (result,) = run_interchange(adapter, [batch], [site])
     base = model.double().attention_classifier
     reader = base.sentences if model.config.hierarchical else base
 
@@ -163,9 +163,9 @@ def test_a_classifier_reads_the_other_state_with_the_weights_it_has(kind):
     start = 0 if model.config.hierarchical else 1  # behind a start token
     places = [range(start, start + n) for n in n_units]
     rows = [*zip(ids, places, tops, strict=True)]
-    check(found, lambda row, place, donor: hooked(row, place, donor, tops[donor or 0]), rows)
-    assert {"gradient", "product", "leave_one_out", "input_gradient"} <= found.follows.keys()
-    assert found.follows.keys() == found.moved.keys()
+    check(result, lambda row, place, donor: hooked(row, place, donor, tops[donor or 0]), rows)
+    assert {"gradient", "product", "leave_one_out", "input_gradient"} <= result.follows.keys()
+    assert result.follows.keys() == result.moved.keys()
 
 
 # --- heads of Transformers -----------------------------------------------------------------------
@@ -188,7 +188,7 @@ def bert_texts():
     return [*tiny_models.five_texts(), [1, 40, 41, 17, 2]]
 
 
-def in_words(inputs):
+def group_by_word(inputs):
     """The same texts, the second and third token of each one word."""
     words = torch.arange(inputs["input_ids"].shape[1]).expand_as(inputs["input_ids"]).clone()
     words[:, 3:] -= 1
@@ -242,15 +242,15 @@ def test_heads_read_the_other_values_with_the_weights_they_have(implementation, 
     adapter = wrap(make_bert(implementation))
     adapter.head_sets = parse_head_sets(adapter, ["0.3+2.0+2.1"])
     inputs = tiny_models.encoded(texts, special=(1, 2))
-    batch = adapter.prepare(in_words(inputs) if words else inputs, IDS)
-    results = result_of(adapter, [batch], SITES)
+    batch = adapter.prepare(group_by_word(inputs) if words else inputs, IDS)
+    results = run_interchange(adapter, [batch], SITES)
     observation = adapter.observe(batch)
     hand = ByHand(make_bert(), monkeypatch)
-    for site, found in zip(SITES, results, strict=True):
-        check_site(observation, site, found, hand, texts, words)
+    for site, result in zip(SITES, results, strict=True):
+        check_site(observation, site, result, hand, texts, words)
 
 
-def check_site(observation, site, found, hand, texts, words):
+def check_site(observation, site, result, hand, texts, words):
     """That interchange at a site is what passes of the attention that is written out say."""
     members = observation.model.get_heads_by_layer(site)
     rows = slice(None) if site.query is None else slice(site.query, site.query + 1)
@@ -278,19 +278,21 @@ def check_site(observation, site, found, hand, texts, words):
             edit[layer] = heads, rows, pieces(row, place), new
         return hand.run(texts[row], edit)
 
-    check(found, run, [*zip(IDS, places, tops, strict=True)])
-    assert found.moved["attention"].max() > 0.01
+    check(result, run, [*zip(IDS, places, tops, strict=True)])
+    assert result.moved["attention"].max() > 0.01
 
 
 def test_a_model_that_cannot_be_vectorised_gives_the_same():
     adapter = wrap(make_bert())
     batch = adapter.prepare(tiny_models.encoded(bert_texts(), special=(1, 2)), IDS)
     sites = [Site(0, 1), Site(1, ALL), EVERYWHERE]
-    expected = result_of(adapter, [batch], sites)
+    expected = run_interchange(adapter, [batch], sites)
     adapter.__dict__["supports_vmap"] = False
-    for found, whole in zip(result_of(adapter, [batch], sites), expected, strict=True):
+    for result, whole in zip(run_interchange(adapter, [batch], sites), expected, strict=True):
         for key, values in whole.moved.items():
-            torch.testing.assert_close(found.moved[key], values, atol=1e-10, rtol=0, equal_nan=True)
+            torch.testing.assert_close(
+                result.moved[key], values, atol=1e-10, rtol=0, equal_nan=True
+            )
 
 
 # --- audits --------------------------------------------------------------------------------------
@@ -316,12 +318,12 @@ def test_an_audit_draws_from_the_same_sample_whatever_its_limit():
     tests = [Interchange(n_others=3), "head_ablation"]
     run = {"tests": tests, "tokenizer": tokenizer}
     whole = audit_by_name(model, rows, **run).to_pandas()
-    found = whole[whole.test == "interchange"]
+    result = whole[whole.test == "interchange"]
     places = {(layer, head) for layer in range(2) for head in (0, 1, ALL)} | {(ALL, ALL)}
-    assert set(zip(found.layer, found["head"], strict=True)) == places
-    names = {name.partition("@")[2] for name in found.statistic}
+    assert set(zip(result.layer, result["head"], strict=True)) == places
+    names = {name.partition("@")[2] for name in result.statistic}
     assert {"attention", "other", "leave_one_out", "rollout"} < names
-    assert set(found[found.statistic == "follows@attention"].value.dropna()) == {0, 1}
+    assert set(result[result.statistic == "follows@attention"].value.dropna()) == {0, 1}
     # what is drawn, and from which texts, is the same for some of the texts in other batches
     part = audit_by_name(model, rows, test_limit=13, batch_size=2, **run).to_pandas()
     key = ["test", "statistic", "layer", "head", "example_id"]
@@ -338,8 +340,8 @@ def test_texts_that_are_predicted_alike_have_nothing_to_exchange(caplog):
         model.classifier.bias.fill_(99)
     with caplog.at_level(logging.WARNING, logger="hf_attnprobe"):
         report = audit(model, rows, ["interchange"], tokenizer=tokenizer, progress=False)
-    found = report.to_pandas().query("test == 'interchange'")
-    assert found.value.isna().all() and len(found)
+    result = report.to_pandas().query("test == 'interchange'")
+    assert result.value.isna().all() and len(result)
     (said,) = [r.getMessage() for r in caplog.records if "interchange" in r.getMessage()]
     assert "all 9 texts of its sample have the same prediction" in said
 
@@ -357,12 +359,12 @@ def test_a_text_without_words_has_no_numbers():
     )
     states = torch.ones(2, 1, adapter.model.config.hidden_size).double()
     adapter.donors = Donors(torch.tensor([[0], [1]]), {Site(): {0: states}})
-    found = interchange(observation, Site())
-    assert found.follows["attention"].isnan().tolist() == [False, True]
-    assert found.moved["attention"].isnan().tolist() == [False, True]
+    result = interchange(observation, Site())
+    assert result.follows["attention"].isnan().tolist() == [False, True]
+    assert result.moved["attention"].isnan().tolist() == [False, True]
 
 
 def test_without_other_texts_there_are_no_numbers():
     _, observation = tiny_models.seen(tiny_models.classifier(), [[2, 5, 6, 3], [2, 7, 3, 0]])
-    found = interchange(observation, Site())
-    assert found.follows == found.moved == {}
+    result = interchange(observation, Site())
+    assert result.follows == result.moved == {}

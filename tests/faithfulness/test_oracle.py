@@ -1,4 +1,4 @@
-"""Every number of the reference implementation of Jain & Wallace 2019, from its weights on its 64 sentences."""
+"""Compare all numbers with the reference implementation of Jain & Wallace 2019 on 64 sentences."""
 
 import pytest
 import torch
@@ -67,15 +67,15 @@ def test_rank_correlations(oracle):
     batch = adapter.prepare(
         {"input_ids": ids, "attention_mask": (ids != 0).long()}, tuple(range(64))
     )
-    found = correlation(adapter.observe(batch), SITE)
+    result = correlation(adapter.observe(batch), SITE)
     names = {
         "attention_gradient": "tau_attn_gradxxex_f64",
         "attention_leave_one_out": "tau_attn_loo_f64",
         "gradient_leave_one_out": "tau_loo_gradxxex_f64",
     }
     for ours, theirs in names.items():
-        assert largest(getattr(found, ours + "_tau") - oracle[theirs][:, 0]) < 1e-6
-        assert largest(getattr(found, ours + "_p_value") - oracle[theirs][:, 1]) < 1e-6
+        assert largest(getattr(result, ours + "_tau") - oracle[theirs][:, 0]) < 1e-6
+        assert largest(getattr(result, ours + "_p_value") - oracle[theirs][:, 1]) < 1e-6
 
 
 def test_permutations(observed, oracle):
@@ -100,17 +100,17 @@ def search(observed, oracle, n_steps):
 
 @pytest.mark.parametrize("n_steps", [0, 1, 10])
 def test_first_steps_of_the_search(observed, oracle, n_steps):
-    found = search(observed, oracle, n_steps).transpose(0, 1)
-    assert largest(found - oracle[f"adv_attn_step{n_steps}"]) < 1e-5
+    result = search(observed, oracle, n_steps).transpose(0, 1)
+    assert largest(result - oracle[f"adv_attn_step{n_steps}"]) < 1e-5
 
 
 def test_whole_search_and_exact_answer(observed, oracle):
     adapter, observation, suffix, _ = observed
-    found = search(observed, oracle, 500)
-    assert largest(found.transpose(0, 1) - oracle["adv_attn" + suffix]) < 1e-3
-    change = tvd(adapter.replay(observation, {0: found[:, :, None, None]}), observation.probs)
+    result = search(observed, oracle, 500)
+    assert largest(result.transpose(0, 1) - oracle["adv_attn" + suffix]) < 1e-3
+    change = tvd(adapter.replay(observation, {0: result[:, :, None, None]}), observation.probs)
     own = observation.read(SITE)
-    searched = jsd(found, own).masked_fill(change > 0.05, 0).amax(0)
+    searched = jsd(result, own).masked_fill(change > 0.05, 0).amax(0)
     assert largest(searched - oracle["emax_jsd" + suffix]) < 1e-3
 
     exact = adversarial(observation, SITE, Adversarial(method="exact", epsilons=(0.01, 0.05)))

@@ -1,4 +1,4 @@
-"""Rationales on their way from a data set to the probe, and what an audit says where there are none."""
+"""Test the alignment of human rationales, their scores, and audits of data without rationales."""
 
 from types import SimpleNamespace
 
@@ -46,14 +46,14 @@ def bert(pieces):
     return tiny_models.bert(pieces, spread=0.5)
 
 
-def batch_of(bert, pieces, level=None, rows=ROWS):
+def make_batch(bert, pieces, level=None, rows=ROWS):
     adapter = wrap(bert, level=level)
     texts = tokenize(pieces, load_examples(rows, "test"), adapter).texts
     return adapter, collate(adapter, texts, pieces.pad_token_id)
 
 
 def test_rationales_reach_the_tokens(bert, pieces):
-    _, batch = batch_of(bert, pieces, "token")
+    _, batch = make_batch(bert, pieces, "token")
     tokens = [
         [pieces.convert_ids_to_tokens(int(i)) for i in row] for row in batch.inputs["input_ids"]
     ]
@@ -66,7 +66,7 @@ def test_rationales_reach_the_tokens(bert, pieces):
 
 def test_rationales_reach_words_at_their_first_piece(bert, pieces):
     """White space makes the words of the rationale, the tokenizer those that are explained: one of them may be several."""
-    _, batch = batch_of(bert, pieces)
+    _, batch = make_batch(bert, pieces)
     assert batch.rationale[0].nonzero()[:, 0].tolist() == [7, 9, 10]  # hope(less), -, ness
     assert not (batch.rationale & ~batch.content_mask).any()
     assert batch.rationale[2].nonzero()[:, 0].tolist() == [2, 3]
@@ -83,37 +83,37 @@ def test_a_classifier_has_them_too(make_model, tokenizer, reviews):
 
 
 def test_the_probe_by_hand(bert, pieces):
-    adapter, batch = batch_of(bert, pieces)
+    adapter, batch = make_batch(bert, pieces)
     observation = adapter.observe(batch)
-    found = collect_statistics(plausibility(observation, Site(1, 1), seed=2))
+    result = collect_statistics(plausibility(observation, Site(1, 1), seed=2))
     scores = ["auprc", "average_precision", "token_f1", "iou_precision", "iou_recall", "iou_f1"]
     keys = {f"{name}@{key}" for name in scores for key in ("attention", *TEXT_RANKINGS)}
-    assert found.keys() == keys | {"attention_on_rationale", "rationale_size"}
+    assert result.keys() == keys | {"attention_on_rationale", "rationale_size"}
     # of "a superb plot", marked are the last two
     attention = observation.read(Site(1, 1))[2, 1:4].tolist()
     order = sorted(range(3), key=lambda k: -attention[k])
     hits = [k > 0 for k in order]
     precision = [sum(hits[: k + 1]) / (k + 1) for k in range(3)]
     expected = sum(p for p, h in zip(precision, hits, strict=True) if h) / 2
-    assert found["average_precision@attention"][2].item() == pytest.approx(expected)
+    assert result["average_precision@attention"][2].item() == pytest.approx(expected)
     before = [1, *precision]  # ERASER's curve starts at precision 1
     wanted = sum((precision[k] + before[k]) / 2 for k in range(3) if hits[k]) / 2
-    assert found["auprc@attention"][2].item() == pytest.approx(wanted)
-    assert found["token_f1@attention"][2].item() == pytest.approx(sum(hits[:2]) / 2)
+    assert result["auprc@attention"][2].item() == pytest.approx(wanted)
+    assert result["token_f1@attention"][2].item() == pytest.approx(sum(hits[:2]) / 2)
     theirs = sum(attention[1:]) / sum(attention)
-    assert found["attention_on_rationale"][2].item() == pytest.approx(theirs)
-    assert found["rationale_size"][2].item() == pytest.approx(2 / 3)
-    for values in found.values():
+    assert result["attention_on_rationale"][2].item() == pytest.approx(theirs)
+    assert result["rationale_size"][2].item() == pytest.approx(2 / 3)
+    for values in result.values():
         assert values[[1, 3]].isnan().all()  # all marked, none marked
         assert ((values[[0, 2]] >= 0) & (values[[0, 2]] <= 1)).all()
 
 
 def test_integrated_gradients_are_compared_where_asked_for(bert, pieces):
     """Average precision by scikit-learn's definition, of attributions that the adapter gives."""
-    adapter, batch = batch_of(bert, pieces)
+    adapter, batch = make_batch(bert, pieces)
     observation = adapter.observe(batch)
     options = Plausibility(integrated_gradients=True)
-    found = plausibility(observation, Site(0, 0), options).average_precision
+    result = plausibility(observation, Site(0, 0), options).average_precision
     values = adapter.compute_integrated_gradients(
         observation, observation.get_target_classes(None), 50
     )
@@ -122,7 +122,7 @@ def test_integrated_gradients_are_compared_where_asked_for(bert, pieces):
         order = units[values[row, units].abs().argsort(descending=True)]
         hits = batch.rationale[row, order].numpy()
         precision = np.cumsum(hits) / (1 + np.arange(len(hits)))
-        assert found["integrated_gradient"][row].item() == pytest.approx(precision[hits].mean())
+        assert result["integrated_gradient"][row].item() == pytest.approx(precision[hits].mean())
 
 
 def test_an_adapter_without_integrated_gradients_serves_until_they_are_asked_for():
@@ -152,9 +152,9 @@ def test_a_rationale_that_is_not_of_its_text(rationale, message, make_checkpoint
 def test_an_audit_runs_it_where_there_are_rationales(make_checkpoint, reviews):
     examples = reviews["test"].select(range(6))
     options = {"n_permutations": 2, "progress": False}
-    found = audit_by_name(make_checkpoint(), examples, **options)
+    result = audit_by_name(make_checkpoint(), examples, **options)
     assert {"auprc@attention", "auprc@random"} <= {
-        s.statistic for s in found.statistics if s.test == "plausibility"
+        s.statistic for s in result.statistics if s.test == "plausibility"
     }
     without = audit_by_name(make_checkpoint(), examples.remove_columns("rationale"), **options)
     assert "plausibility" not in {s.test for s in without.statistics}
@@ -173,8 +173,8 @@ def test_asked_for_where_there_are_none(make_checkpoint, reviews_folder, cli, tm
 def test_erasure_by_the_mask_or_the_unknown_token(make_checkpoint, reviews, bert, pieces):
     by_unknown = {"input_erasure": {"by": "mask", "beam_width": 1}}
     few = reviews["test"].select(range(2))
-    found = audit_by_name(make_checkpoint(), few, tests=by_unknown)
-    assert "naopc_comprehensiveness@attention" in {s.statistic for s in found.statistics}
+    result = audit_by_name(make_checkpoint(), few, tests=by_unknown)
+    assert "naopc_comprehensiveness@attention" in {s.statistic for s in result.statistics}
     options = {"tokenizer": pieces, "layers": [0], "heads": [0]}
     masked, deleted = (
         audit_by_name(bert, ROWS, tests=[InputErasure(by=by)], **options).to_pandas().value
@@ -189,7 +189,7 @@ def test_a_tokenizer_without_either(bert, pieces, tmp_path):
     )
     with pytest.raises(
         AttnProbeError,
-        match="neither a mask token nor an unknown token .*; use the operator deletion",
+        match=r"neither a mask token nor an unknown token .*; use the operator deletion",
     ):
         audit_by_name(
             bert, ROWS, tokenizer=bare, tests=[InputErasure(by="mask")], output_dir=tmp_path / "out"

@@ -1,4 +1,4 @@
-"""Every reading on a tiny BERT, against maps made by hooks and from the modules' own weights, text by text, unpadded."""
+"""Compare all attention maps of a tiny BERT with maps from hooks and weights, one text at a time."""
 
 import numpy as np
 import pytest
@@ -42,14 +42,14 @@ def make_model(implementation="sdpa"):
     return model
 
 
-def padded():
+def make_padded_inputs():
     return tiny_models.encoded(TEXTS, special=(1, 2))
 
 
 @pytest.fixture(scope="module")
 def observed():
     adapter = wrap(make_model())
-    return adapter, adapter.observe(adapter.prepare(padded(), (0, 1, 2)))
+    return adapter, adapter.observe(adapter.prepare(make_padded_inputs(), (0, 1, 2)))
 
 
 class ByHand:
@@ -80,8 +80,8 @@ class ByHand:
         return self.attention[layer][head] * self.slopes[layer][head]
 
     def effective_attention(self, layer, head):
-        T, attention = self.f(layer, head).numpy(), self.attention[layer][head].numpy()
-        left, singular, _ = np.linalg.svd(T)
+        transform, attention = self.f(layer, head).numpy(), self.attention[layer][head].numpy()
+        left, singular, _ = np.linalg.svd(transform)
         null = left[:, (singular > 1e-9).sum() :]
         return torch.from_numpy(attention - attention @ null @ null.T)
 
@@ -114,8 +114,8 @@ class ByHand:
                 moved = block(self.hidden[layer])
             moved = moved[0] if isinstance(moved, tuple) else moved
             columns.append(1 - torch.cosine_similarity(moved, self.hidden[layer + 1], dim=-1)[0])
-        found = torch.stack(columns, dim=1)
-        return found / found.sum(1, keepdim=True)
+        result = torch.stack(columns, dim=1)
+        return result / result.sum(1, keepdim=True)
 
     def value_zeroing_rollout(self, layer, head):
         total = torch.eye(len(self.hidden[0][0])).double()
@@ -127,12 +127,12 @@ class ByHand:
 def check(observed, name, reading, site):
     """The map itself on every text, and τ of its first row with leave-one-out."""
     _, observation = observed
-    found = reading.function(observation, site)
+    result = reading.function(observation, site)
     taus = getattr(explanations(observation, site), f"{name}_tau")
     importance = observation.compute_leave_one_out_importance()
     for row, text in enumerate(TEXTS):
         expected, n = getattr(ByHand(text), name)(site.layer, site.head), len(text)
-        torch.testing.assert_close(found[row, :n, :n].double(), expected, atol=1e-6, rtol=1e-5)
+        torch.testing.assert_close(result[row, :n, :n].double(), expected, atol=1e-6, rtol=1e-5)
         orders = expected[0, 1:-1].abs(), importance[row, 1 : n - 1]
         tau = scipy.stats.kendalltau(*orders).statistic if n > 3 else np.nan
         assert taus[row].item() == pytest.approx(tau, abs=1e-9, nan_ok=True)
@@ -158,18 +158,18 @@ def test_a_layer_is_asked_once_behind_its_heads():
 
 def test_another_query_is_read_from_its_own_row(observed):
     _adapter, observation = observed
-    found = explanations(observation, Site(1, ALL, 1)).rollout_tau[0].item()
+    result = explanations(observation, Site(1, ALL, 1)).rollout_tau[0].item()
     row = ByHand(TEXTS[0]).rollout(1, ALL)[1, 1:-1]
     expected = scipy.stats.kendalltau(
         row, observation.compute_leave_one_out_importance()[0, 1:8]
     ).statistic
-    assert found == pytest.approx(expected)
+    assert result == pytest.approx(expected)
 
 
 def test_what_a_model_does_not_allow_is_left_out(monkeypatch):
     monkeypatch.setattr(modeling_bert, "eager_attention_forward", families.transposed)
     adapter = wrap(make_model("eager"))
-    observation = adapter.observe(adapter.prepare(padded(), (0, 1, 2)))
+    observation = adapter.observe(adapter.prepare(make_padded_inputs(), (0, 1, 2)))
     heads, layer = (
         collect_statistics(explanations(observation, Site(1, head))) for head in (1, ALL)
     )
@@ -189,16 +189,16 @@ def test_two_stacks_have_no_rollout():
 
 def test_a_classifier_has_the_readings_of_its_head():
     adapter = wrap(tiny_models.classifier(60, embedding_size=8, encoder_size=2))
-    observation = adapter.observe(adapter.prepare(padded(), (0, 1, 2)))
-    found = collect_statistics(explanations(observation, Site()))
-    assert found.keys() == {f"{name}_tau" for name in HEAD_MAPS}
+    observation = adapter.observe(adapter.prepare(make_padded_inputs(), (0, 1, 2)))
+    result = collect_statistics(explanations(observation, Site()))
+    assert result.keys() == {f"{name}_tau" for name in HEAD_MAPS}
     assert "rollout_tau" not in collect_statistics(explanations(observation, Site(0, ALL)))
 
 
 # Attention flow against linear programs, which know nothing of paths
 
 
-def random_maps(n_layers, n, seed, *, sparse=False):
+def draw_random_maps(n_layers, n, seed, *, sparse=False):
     rng = np.random.default_rng(seed)
     maps = rng.dirichlet(np.full(n, 0.3), size=(n_layers, n))
     if sparse:  # causal
@@ -206,7 +206,7 @@ def random_maps(n_layers, n, seed, *, sparse=False):
     return list(maps)
 
 
-def program(maps, source, sink):
+def solve_flow_program(maps, source, sink):
     """The maximum flow as a linear program over edges."""
     n, edges, capacities = len(maps[0]), [], []
     for layer, weights in enumerate(maps):
@@ -227,17 +227,17 @@ def program(maps, source, sink):
     bounds = [(0, 0 if c else most) for c, most in zip(closed, capacities, strict=True)]
     cost = [-1.0 if head == (0, sink) else 0.0 for _, head in edges]
     equal = {"A_eq": balance, "b_eq": np.zeros(len(inner))} if inner else {}
-    found = linprog(cost, bounds=bounds, **equal)
-    assert found.success
-    return -found.fun
+    result = linprog(cost, bounds=bounds, **equal)
+    assert result.success
+    return -result.fun
 
 
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize(("n_layers", "n"), [(1, 4), (2, 3), (3, 4)])
 def test_flow_against_linear_programs(n_layers, n, sparse):
-    maps = random_maps(n_layers, n, seed=n, sparse=sparse)
+    maps = draw_random_maps(n_layers, n, seed=n, sparse=sparse)
     for source in (0, n - 1):
-        expected = [program(maps, source, sink) for sink in range(n)]
+        expected = [solve_flow_program(maps, source, sink) for sink in range(n)]
         np.testing.assert_allclose(
             compute_attention_flow(maps, source), expected, atol=n * 2**-31 + 1e-9
         )
@@ -247,14 +247,14 @@ def test_flow_against_linear_programs(n_layers, n, sparse):
 def test_of_a_model_it_is_read_at_the_row_of_the_prediction(family, readout):
     adapter = TransformerAdapter(make(family), dtype=torch.float64)
     observation = adapter.observe(prepare(adapter))
-    found = compute_flow_to_tokens(observation, Site(2, ALL), longest=20)
+    result = compute_flow_to_tokens(observation, Site(2, ALL), longest=20)
     for text, real in enumerate(observation.batch.mask):
         places = real.nonzero()[:, 0]
         maps = [a[text].mean(0)[places][:, places].numpy() for a in observation.attention]
         row = 0 if readout == "first" else len(places) - 1
-        expected = [program(maps, row, sink) for sink in range(len(places))]
-        np.testing.assert_allclose(found[text, places].numpy(), expected, atol=1e-6)
-    assert not found[~observation.batch.mask].any()
+        expected = [solve_flow_program(maps, row, sink) for sink in range(len(places))]
+        np.testing.assert_allclose(result[text, places].numpy(), expected, atol=1e-6)
+    assert not result[~observation.batch.mask].any()
 
 
 def test_longer_texts_have_no_flow_and_all_too_long_is_an_error():

@@ -1,4 +1,4 @@
-"""How tests register, what is refused, and what follows for a test of an installed package."""
+"""Test the registration of tests, its errors, and tests of installed packages."""
 
 import json
 import os
@@ -127,8 +127,8 @@ def test_an_installed_test_is_one_of_the_tests(
     assert "attention_entropy.base=BASE" in shown
     ended, _, report = audited.partition("\n")
     assert ended == "0", run.err  # of the command before
-    found = json.loads(report)
-    assert found["provenance"]["options"]["attention_entropy"] == {"base": 10.0}
+    result = json.loads(report)
+    assert result["provenance"]["options"]["attention_entropy"] == {"base": 10.0}
     report = (tmp_path / "out" / "report.md").read_text()
     assert "the attention of a text has an entropy of" in report
     assert refused.startswith("0\n") and studied.startswith("2\n")

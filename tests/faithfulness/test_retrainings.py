@@ -194,7 +194,7 @@ def test_guides_that_do_not_fit(base, reviews, tmp_path):
     spoilt = guides | {"train": guides["train"] | {lost: torch.ones(99)}}
     with pytest.raises(AttnProbeError, match=f"text {lost}, one per token, but the guide has 99"):
         train_variant(base, reviews, tmp_path / "b", changes=changes, guides=spoilt)
-    with pytest.raises(AttnProbeError, match="expected guides"):
+    with pytest.raises(AttnProbeError, match=r"guides .* are required for attention='guided'"):
         train_variant(base, reviews, tmp_path / "c", changes=changes)
     of_train = {"train": guides["train"]}
     with pytest.raises(AttnProbeError, match="expected guides for the validation texts"):
@@ -323,14 +323,14 @@ def test_three_classes(tmp_path):
 # --- interrupted and finished -------------------------------------------------------------------------------------
 
 
-class Stop(Exception):
+class SimulatedStopError(Exception):
     """As if the process were gone."""
 
 
 def stop_at(step):
     def on_step_end(self, args, state, control, **options):
         if state.global_step == step:
-            raise Stop
+            raise SimulatedStopError
 
     return on_step_end
 
@@ -361,7 +361,7 @@ def test_an_interrupted_training_continues_to_the_same_weights(
     stopped, whole, base, reviews, tmp_path, monkeypatch
 ):
     train, step = stopped
-    with monkeypatch.context() as patched, pytest.raises(Stop):
+    with monkeypatch.context() as patched, pytest.raises(SimulatedStopError):
         patched.setattr(Stopwatch, "on_step_end", stop_at(step))
         train(base, reviews, tmp_path / "cut")
     assert not (tmp_path / "cut" / "training.json").exists()
@@ -383,11 +383,11 @@ def test_interrupted_after_it_had_given_up(base, reviews, tmp_path, monkeypatch)
 
     def on_save(self, args, state, control, **options):
         if control.should_training_stop:
-            raise Stop
+            raise SimulatedStopError
 
     whole = train(tmp_path / "whole")
     assert whole.n_epochs < 30
-    with monkeypatch.context() as patched, pytest.raises(Stop):
+    with monkeypatch.context() as patched, pytest.raises(SimulatedStopError):
         patched.setattr(Stopwatch, "on_save", on_save)
         train(tmp_path / "cut")
     moved = (tmp_path / "cut").rename(tmp_path / "moved")
@@ -398,7 +398,7 @@ def test_interrupted_after_it_had_given_up(base, reviews, tmp_path, monkeypatch)
 
 @pytest.mark.slow
 def test_half_a_checkpoint_is_none(whole, base, reviews, tmp_path, monkeypatch):
-    with monkeypatch.context() as patched, pytest.raises(Stop):
+    with monkeypatch.context() as patched, pytest.raises(SimulatedStopError):
         patched.setattr(Stopwatch, "on_step_end", stop_at(27))
         plain(base, reviews, tmp_path / "cut")
     (state,) = (tmp_path / "cut" / ".steps" / "checkpoint-20").glob("trainer_state.json")

@@ -1,4 +1,4 @@
-"""Ranks of a confident float32 model are those of its float64 twin; ties stay ties."""
+"""Check that ranks and ties in float32 equal those in float64."""
 
 import pytest
 import torch
@@ -43,12 +43,12 @@ def observe(
 @pytest.mark.parametrize("scale", tiny_models.daily([8, 11, 14, 17, 30], [17, 30]))
 def test_float32_has_the_correlations_of_float64(scale, n_classes):
     """At scale 17 (mean p .9997) half of the texts were undefined."""
-    found, twin = (
+    result, twin = (
         correlation(observe(scale, dtype, n_classes), Site(1, 0))
         for dtype in (torch.float32, torch.float64)
     )
     for pair in PAIRS:
-        ours, exact = getattr(found, f"{pair}_tau"), getattr(twin, f"{pair}_tau")
+        ours, exact = getattr(result, f"{pair}_tau"), getattr(twin, f"{pair}_tau")
         assert ours.isfinite().all() and exact.isfinite().all()
         assert (ours - exact).abs().mean() < 0.002
         assert (ours - exact).abs().max() < 0.01
@@ -117,8 +117,8 @@ def test_small_side_is_the_probability_up_to_1():
     small = compute_shifted_probability(probs, target)
     assert torch.allclose(small, torch.where(own > 0.5, own - 1, own))
     (expected,) = torch.autograd.grad(own.sum(), logits, retain_graph=True)
-    (found,) = torch.autograd.grad(small.sum(), logits)
-    assert torch.allclose(found, expected, atol=1e-12)
+    (result,) = torch.autograd.grad(small.sum(), logits)
+    assert torch.allclose(result, expected, atol=1e-12)
 
 
 def test_opposite_orders_do_not_agree():
@@ -135,10 +135,10 @@ def test_opposite_orders_do_not_agree():
     model.classifier.bias.data[:] = 0
     tokens = torch.stack([torch.randperm(36)[:12] + 4 for _ in range(20)])
     ids = torch.cat([torch.full((20, 1), 2), tokens, torch.full((20, 1), 3)], 1)
-    found = correlation(tiny_models.seen(model, ids)[1], Site())
-    assert (found.attention_gradient_tau < -0.99).all()
-    assert (found.attention_gradient_p_value <= 0.05).all()
-    share = found.attention_gradient_significant.mean().item()
+    result = correlation(tiny_models.seen(model, ids)[1], Site())
+    assert (result.attention_gradient_tau < -0.99).all()
+    assert (result.attention_gradient_p_value <= 0.05).all()
+    share = result.attention_gradient_significant.mean().item()
     reading = load_readings()["correlation"]["attention_gradient_significant"]
     assert reading.sentence.format(mean=share) == (
         "attention and gradients agree significantly (p ≤ .05, τ > 0) in 0% of texts"

@@ -1,4 +1,4 @@
-"""The scale's parts against a plain loop over edited token lists, at multiplied logits."""
+"""Compare the parts of the scale with a plain loop over edited token lists."""
 
 import itertools
 
@@ -29,7 +29,7 @@ def classifier(classes=2):
     return tiny_models.classifier(60, read_out=10, query=10, seed=1, num_labels=classes)
 
 
-def gini(values, order):
+def compute_gini_by_pairs(values, order):
     """Of all pairs, how much of their differences an order places rightly."""
     pairs = list(itertools.combinations(range(len(values)), 2))
     sign = lambda x: (x > 0) - (x < 0)  # noqa: E731
@@ -42,34 +42,34 @@ def gini(values, order):
 def test_every_part_is_that_of_a_plain_loop(classes):
     model = classifier(classes)
     observation = observe(model)
-    found = scale(observation, SITE)
+    result = scale(observation, SITE)
     for row in (0, 1):
         hand = ByHand(model, observation, row, sharpness=SHARPNESS)
         n = len(hand.units)
         attention = observation.read(SITE)[row, 1 : n + 1].tolist()
         losses = [hand.drop((unit,)) for unit in range(n)]
-        importance = gini([abs(loss) for loss in losses], attention)
-        assert found.importance["attention"][row].item() == pytest.approx(importance)
-        assert found.largest_loss[row].item() == pytest.approx(max(losses))
+        importance = compute_gini_by_pairs([abs(loss) for loss in losses], attention)
+        assert result.importance["attention"][row].item() == pytest.approx(importance)
+        assert result.largest_loss[row].item() == pytest.approx(max(losses))
         removed = hand.removal(sorted(range(n), key=lambda unit: -attention[unit]))
-        assert found.removal["attention"][row].item() == pytest.approx(removed)
+        assert result.removal["attention"][row].item() == pytest.approx(removed)
         best = max(hand.removal(order) for order in hand.every_order)
-        assert found.removal["best"][row].item() == pytest.approx(best)
+        assert result.removal["best"][row].item() == pytest.approx(best)
 
 
 def test_mass_of_short_texts_is_overlap_with_shapley_values():
     model = classifier()
     observation = observe(model)
-    found = scale(observation, SITE)
+    result = scale(observation, SITE)
     hand = ByHand(model, observation, 0, sharpness=SHARPNESS)
-    wanted = hand.values().clip(min=0)
-    wanted /= wanted.sum()
-    attention = observation.read(SITE)[0, 1 : len(wanted) + 1].numpy()
+    expected = hand.values().clip(min=0)
+    expected /= expected.sum()
+    attention = observation.read(SITE)[0, 1 : len(expected) + 1].numpy()
     given = attention / attention.sum()
-    overlap = np.minimum(given, wanted).sum()
-    assert found.mass["attention"][0].item() == pytest.approx(overlap)
-    moved = [np.minimum(given[[*order]], wanted).sum() for order in hand.every_order]
-    assert found.mass_by_chance["attention"][0].item() == pytest.approx(np.mean(moved))
+    overlap = np.minimum(given, expected).sum()
+    assert result.mass["attention"][0].item() == pytest.approx(overlap)
+    moved = [np.minimum(given[[*order]], expected).sum() for order in hand.every_order]
+    assert result.mass_by_chance["attention"][0].item() == pytest.approx(np.mean(moved))
 
 
 def test_longer_texts_have_the_best_order_that_is_known():
@@ -91,8 +91,8 @@ def test_multiplied_logits_change_no_part(gain):
     after = scale(observe(model, SHARPNESS / gain), SITE)
     for part in ("importance", "mass", "mass_by_chance", "removal"):
         for name, values in getattr(before, part).items():
-            found = getattr(after, part)[name]
-            torch.testing.assert_close(found, values, equal_nan=True, atol=1e-7, rtol=0)
+            result = getattr(after, part)[name]
+            torch.testing.assert_close(result, values, equal_nan=True, atol=1e-7, rtol=0)
 
 
 def test_where_nothing_matters_importance_and_mass_are_undefined_and_removal_is_zero():
@@ -100,11 +100,11 @@ def test_where_nothing_matters_importance_and_mass_are_undefined_and_removal_is_
     with torch.no_grad():
         model.classifier.weight.zero_()
         model.classifier.bias.fill_(1.0)
-    found = scale(observe(model), SITE)
-    assert found.importance["attention"].isnan().all()
-    assert found.mass["attention"].isnan().all()
-    assert found.removal["best"].abs().max() < 1e-9
-    assert found.largest_loss.abs().max() < 1e-9
+    result = scale(observe(model), SITE)
+    assert result.importance["attention"].isnan().all()
+    assert result.mass["attention"].isnan().all()
+    assert result.removal["best"].abs().max() < 1e-9
+    assert result.largest_loss.abs().max() < 1e-9
 
 
 def test_one_head_among_several_is_placed_by_its_attention_alone():

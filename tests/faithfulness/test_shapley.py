@@ -1,4 +1,4 @@
-"""Every set of a text's units: against plain loops over edited texts and over all orders."""
+"""Compare the test of all unit sets with plain loops over edited texts and over all orders."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,14 @@ from hf_attnprobe.faithfulness.options import InputErasure, Shapley
 from hf_attnprobe.faithfulness.rankings import TEXT_RANKINGS
 from hf_attnprobe.faithfulness.shapley import _RemovalGame, shapley
 from hf_attnprobe.protocol import ALL, Site
-from tests.faithfulness.test_input_erasure import TEXTS, ByHand, bert, classifier, observe, orders
+from tests.faithfulness.test_input_erasure import (
+    TEXTS,
+    ByHand,
+    bert,
+    classifier,
+    observe,
+    rank_by_all_orders,
+)
 
 
 FEW = 5  # units: the second to fourth text have so many at most
@@ -22,29 +29,29 @@ CASES = [(classifier, Site()), (bert, Site(0, 1))]
 def test_all_of_it_is_what_plain_loops_find(make, site, by):
     model = make()
     adapter, observation = observe(model)
-    found = shapley(observation, site, Shapley(by=by, exact_units=FEW), seed=5)
+    result = shapley(observation, site, Shapley(by=by, exact_units=FEW), seed=5)
     names = {"attention", "product", *TEXT_RANKINGS}
-    assert found.shapley_tau.keys() == found.naopc_sufficiency.keys() == names
+    assert result.shapley_tau.keys() == result.naopc_sufficiency.keys() == names
     n_all = observation.batch.content_mask.sum(-1).tolist()
-    assert found.is_exact.tolist() == [float(n <= FEW) for n in n_all]
+    assert result.is_exact.tolist() == [float(n <= FEW) for n in n_all]
     for row in (1, 2, 3):
         game = ByHand(model, observation, row, by)
         n_units = n_all[row]
         values, areas = game.values(), [game.aopc(order) for order in game.every_order]
-        assert found.largest_value[row].item() == pytest.approx(abs(values).max(), abs=1e-6)
-        assert found.lowest_area[row].item() == pytest.approx(min(areas), abs=1e-6)
-        assert found.highest_area[row].item() == pytest.approx(max(areas), abs=1e-6)
-        for name, order in orders(adapter, observation, site, row).items():
+        assert result.largest_value[row].item() == pytest.approx(abs(values).max(), abs=1e-6)
+        assert result.lowest_area[row].item() == pytest.approx(min(areas), abs=1e-6)
+        assert result.highest_area[row].item() == pytest.approx(max(areas), abs=1e-6)
+        for name, order in rank_by_all_orders(adapter, observation, site, row).items():
             own = {"comprehensiveness": game.aopc(order), "sufficiency": game.aopc(order[::-1])}
             for statistic, expected in own.items():
-                measured = getattr(found, statistic)[name][row].item()
+                measured = getattr(result, statistic)[name][row].item()
                 assert measured == pytest.approx(expected, abs=1e-6)
             if n_units > 1 and name in ("random", "input_gradient"):  # without ties
                 score = [-order.index(unit) for unit in range(n_units)]
                 tau = kendalltau(score, values).statistic
-                assert found.shapley_tau[name][row].item() == pytest.approx(tau)
-    long = found.is_exact == 0
-    assert found.lowest_area[long].isnan().all() and not found.half_width[long].isnan().any()
+                assert result.shapley_tau[name][row].item() == pytest.approx(tau)
+    long = result.is_exact == 0
+    assert result.lowest_area[long].isnan().all() and not result.half_width[long].isnan().any()
 
 
 @pytest.mark.parametrize(("make", "site"), CASES)
@@ -52,19 +59,19 @@ def test_sets_of_a_decision_are_the_smallest_of_all(make, site):
     _, observation = observe(make())
     game = _RemovalGame(observation, site, Shapley(exact_units=FEW))
     _, flips = game.measure_every_set()
-    found = shapley(observation, site, Shapley(exact_units=FEW))
+    result = shapley(observation, site, Shapley(exact_units=FEW))
     for row in (1, 2, 3):
         n_units = int(game.n_units[row])
         gone = [s for s in range(2**n_units) if flips[s, row]]
         kept = [s for s in range(2**n_units) if not flips[2**n_units - 1 - s, row]]
         expected = min((s.bit_count() for s in gone), default=float("nan"))
-        smallest = found.necessary_units["smallest"][row].item()
+        smallest = result.necessary_units["smallest"][row].item()
         assert smallest == pytest.approx(expected, nan_ok=True)
-        assert found.no_necessary_set[row].item() == (not gone)
-        assert found.sufficient_units["smallest"][row] == min(s.bit_count() for s in kept)
-        for name in found.shapley_tau:
-            assert not found.necessary_units[name][row] < smallest
-            assert found.sufficient_units["smallest"][row] <= found.sufficient_units[name][row], (
+        assert result.no_necessary_set[row].item() == (not gone)
+        assert result.sufficient_units["smallest"][row] == min(s.bit_count() for s in kept)
+        for name in result.shapley_tau:
+            assert not result.necessary_units[name][row] < smallest
+            assert result.sufficient_units["smallest"][row] <= result.sufficient_units[name][row], (
                 name
             )
 
@@ -127,8 +134,8 @@ def test_phrases_stand_for_the_units_of_longer_texts():
             for k in range(4)[: int(game.n_units[row])]
         ]
         assert np.argmax(best) == ranked[row].argmax().item()
-    found = shapley(observation, Site(), Shapley(exact_units=4, longer="phrases"))
-    assert not found.highest_area.isnan().any()
+    result = shapley(observation, Site(), Shapley(exact_units=4, longer="phrases"))
+    assert not result.highest_area.isnan().any()
 
 
 def test_limits_are_those_of_input_erasure():

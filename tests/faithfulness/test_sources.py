@@ -1,4 +1,4 @@
-"""Units of a passage against loops over texts, units and sets of a constructed language model."""
+"""Compare the tests of passages with loops over texts, units and sets in a hand-made language model."""
 
 import itertools
 import math
@@ -105,35 +105,35 @@ def texts():
     """Prompts of two to seven units of one to three words."""
     draws = np.random.default_rng(3)
     adapter = wrap(tiny_model("LlamaForCausalLM", "llama", attn_implementation="eager").double())
-    found = []
+    result = []
     for number in range(12):
         lengths = draws.integers(1, 4, 2 + number % 6)
         ends = 2 + np.cumsum(lengths)
         units = [[*range(end - n, end)] for n, end in zip(lengths, ends, strict=True)]
         ids = torch.from_numpy(draws.integers(5, N_WORDS, (1, ends[-1] + 3)))
         ids[0, 0] = BEGIN
-        found.append(ByHand(adapter, PromptTokens(ids, units, 1), number))
-    return found
+        result.append(ByHand(adapter, PromptTokens(ids, units, 1), number))
+    return result
 
 
 # --- sources ---------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
-def found(texts):
+def result(texts):
     return [sources(text.observation, SITE, Sources(exact_units=6), seed=3) for text in texts]
 
 
-def test_the_gain_is_what_the_passage_adds(texts, found):
-    for text, own in zip(texts, found, strict=True):
+def test_the_gain_is_what_the_passage_adds(texts, result):
+    for text, own in zip(texts, result, strict=True):
         assert own.contextual_gain.item() == pytest.approx(text.lost([]), abs=CLOSE)
         assert own.answer_is_greedy.item() == (text.whole.argmax() == text.asked.ids[0, -1])
         assert own.passage_share.item() == pytest.approx(text.weights[: text.n].sum(), abs=CLOSE)
         assert own.sink_share.item() == pytest.approx(text.weights[-1], abs=CLOSE)
 
 
-def test_the_source_is_the_unit_that_costs_most(texts, found):
-    for text, own in zip(texts, found, strict=True):
+def test_the_source_is_the_unit_that_costs_most(texts, result):
+    for text, own in zip(texts, result, strict=True):
         effects, weights = text.effects, text.weights[: text.n]
         assert [v.item() for v in own.unit_loss.values()] == pytest.approx(
             effects.tolist(), abs=CLOSE
@@ -160,8 +160,8 @@ def test_the_source_is_the_unit_that_costs_most(texts, found):
     assert {text.effects.max() > 0 for text in texts} == {True, False}
 
 
-def test_orders_are_compared_where_there_are_more_than_four_units(texts, found):
-    for text, own in zip(texts, found, strict=True):
+def test_orders_are_compared_where_there_are_more_than_four_units(texts, result):
+    for text, own in zip(texts, result, strict=True):
         tau, agreement = (x["attention"][0] for x in (own.source_tau, own.source_agreement))
         if text.n <= 4:
             assert tau.isnan() and agreement.isnan()
@@ -176,9 +176,9 @@ def test_orders_are_compared_where_there_are_more_than_four_units(texts, found):
         assert agreement == pytest.approx(agreed / total, abs=CLOSE)
 
 
-def test_drops_are_of_the_first_units(texts, found):
+def test_drops_are_of_the_first_units(texts, result):
     """Means over the first 1, 3 and 5, of texts with twice as many; the best is never below."""
-    for text, own in zip(texts, found, strict=True):
+    for text, own in zip(texts, result, strict=True):
         tops = [k for k in (1, 3, 5) if 2 * k <= text.n]
         effects = text.effects
         orders = {
@@ -195,25 +195,25 @@ def test_drops_are_of_the_first_units(texts, found):
         assert low - CLOSE <= own.drop["random"].item() <= high + CLOSE
 
 
-def test_the_mass_on_what_matters_and_its_chance_are_means_over_all_orders(texts, found):
-    for text, of_text in zip(texts, found, strict=True):
+def test_the_mass_on_what_matters_and_its_chance_are_means_over_all_orders(texts, result):
+    for text, of_text in zip(texts, result, strict=True):
         if text.n > 6:
             continue
         effects = text.effects.clip(min=0)
         if not effects.sum():
             assert of_text.mass["attention"].isnan()
             continue
-        weights, wanted = text.weights[: text.n], effects / effects.sum()
+        weights, expected = text.weights[: text.n], effects / effects.sum()
         own, orders = weights / weights.sum(), itertools.permutations(range(text.n))
-        overlaps = [np.minimum(own[[*order]], wanted).sum() for order in orders]
+        overlaps = [np.minimum(own[[*order]], expected).sum() for order in orders]
         assert of_text.mass["attention"].item() == pytest.approx(overlaps[0], abs=CLOSE)
         assert of_text.mass_by_chance["attention"].item() == pytest.approx(
             np.mean(overlaps), abs=CLOSE
         )
 
 
-def test_shapley_values_and_the_smallest_set_are_those_of_all_sets(texts, found):
-    for text, own in zip(texts, found, strict=True):
+def test_shapley_values_and_the_smallest_set_are_those_of_all_sets(texts, result):
+    for text, own in zip(texts, result, strict=True):
         units = range(text.n)
         if text.n > 6:
             assert own.smallest_set is None
@@ -243,9 +243,9 @@ def test_masks_fit_contextcite_and_score_every_ranking(texts):
     assert Sources().exact_units == Sources().masks == 0  # on request alone
     options = Sources(exact_units=0, masks=n_masks, held_out=n_held)
     for text in texts:
-        found = sources(text.observation, SITE, options, seed=5)
-        assert found.smallest_set is None
-        assert found.lds.keys() >= {"attention", "length", "deletion", "contextcite"}
+        result = sources(text.observation, SITE, options, seed=5)
+        assert result.smallest_set is None
+        assert result.lds.keys() >= {"attention", "length", "deletion", "contextcite"}
         fitted, outputs = measure_random_halves(text.observation, n_masks, MASK_STREAM, 5)
         kept, held = measure_random_halves(text.observation, n_held, HELD_OUT_STREAM, 5)
         own = kept[:, 0, : text.n]
@@ -258,7 +258,7 @@ def test_masks_fit_contextcite_and_score_every_ranking(texts):
         }
         for name, of_units in weights.items():
             expected = spearmanr(own.double() @ of_units, held[:, 0]).statistic
-            np.testing.assert_allclose(found.lds[name].item(), expected, atol=CLOSE)
+            np.testing.assert_allclose(result.lds[name].item(), expected, atol=CLOSE)
         assert not torch.equal(fitted[:n_held], kept)
 
 

@@ -1,4 +1,4 @@
-"""A class to explain, in every test that explains one: against loops that know of this class alone."""
+"""Compare all tests that explain a chosen class with loops that only use this class."""
 
 import math
 from functools import partial
@@ -21,7 +21,7 @@ from hf_attnprobe.faithfulness.single_token import single_token
 from hf_attnprobe.functional.intervention import draw_permutations, make_uniform
 from hf_attnprobe.protocol import Site
 from hf_attnprobe.storage.rows import collect_statistics
-from tests.faithfulness.test_erasure import decoder
+from tests.faithfulness.test_erasure import make_decoder
 
 
 SITE = Site()
@@ -56,10 +56,10 @@ def descending(values):
 def test_erasure_goes_on_until_the_text_changes_sides(observe, kind):
     adapter, observation = observe(*kind, **SHORT)
     options = Erasure(target=TARGET, bottom_up=True, each_random=True, n_random=3)
-    found = erasure(observation, SITE, options, seed=3)
+    result = erasure(observation, SITE, options, seed=3)
     is_predicted = observation.probs.argmax(-1) == TARGET
     assert is_predicted.any() and not is_predicted.all()
-    assert found.minimal_size is found.no_set_flips is None and not found.way_to_best
+    assert result.minimal_size is result.no_set_flips is None and not result.way_to_best
     ids, content = observation.batch.example_ids, observation.batch.content_mask
     shuffled = draw_permutations(
         content[:, None], 3, seed=3 + ERASURE_SEED_OFFSET, example_ids=ids
@@ -68,7 +68,7 @@ def test_erasure_goes_on_until_the_text_changes_sides(observe, kind):
     other = draw_other_positions(top, content, "uniform", seed=3, example_ids=ids)
     n_flipped = 0
     for row in range(len(ids) - 1):
-        decode, words = decoder(adapter, observation, row)
+        decode, words = make_decoder(adapter, observation, row)
         weights = observation.read(SITE)[row, words]
         leaf = weights.clone().requires_grad_()
         (slope,) = torch.autograd.grad(decode(leaf).softmax(-1)[TARGET], leaf)
@@ -87,7 +87,7 @@ def test_erasure_goes_on_until_the_text_changes_sides(observe, kind):
 
         n = int(words.sum())
         counts = {name: removed(is_for, weights, descending(x)) for name, x in scores.items()}
-        fewest = found.greedy_bound_size[row].item()
+        fewest = result.greedy_bound_size[row].item()
         flipped = [count for count in counts.values() if not math.isnan(count)]
         assert not flipped or fewest <= min(flipped)
         n_flipped += bool(flipped)
@@ -97,13 +97,13 @@ def test_erasure_goes_on_until_the_text_changes_sides(observe, kind):
                 assert math.isnan(count)
             elif math.isnan(count):
                 expected = 1.0
-            value = found.fraction_to_flip[name][row].item()
+            value = result.fraction_to_flip[name][row].item()
             assert value == pytest.approx(expected, nan_ok=True), name
-        draws = [found.fraction_to_flip[f"random_{k}"][row] for k in (1, 2, 3)]
+        draws = [result.fraction_to_flip[f"random_{k}"][row] for k in (1, 2, 3)]
         wanted = sum(draws).item() / 3
-        assert found.fraction_to_flip["random"][row].item() == pytest.approx(wanted, nan_ok=True)
+        assert result.fraction_to_flip["random"][row].item() == pytest.approx(wanted, nan_ok=True)
         places = content[row].nonzero()[:, 0].tolist()
-        for flips, place in ((found.top_flips, top), (found.random_flips, other)):
+        for flips, place in ((result.top_flips, top), (result.random_flips, other)):
             left = weights.clone()
             left[places.index(int(place[row]))] = 0
             assert flips[row].item() == (is_for(left / left.sum()) != is_for(weights))
@@ -137,11 +137,11 @@ def test_all_weights_gone_is_a_decision_for_or_against_the_target(observe):
     with torch.no_grad():
         adapter.model.classifier.bias[TARGET] += 0.3
     observation = adapter.observe(observation.batch)
-    found = erasure(observation, SITE, Erasure(target=TARGET, all_zero=True))
+    result = erasure(observation, SITE, Erasure(target=TARGET, all_zero=True))
     empty = adapter.model.classifier.bias.argmax().item() == TARGET
     is_for = observation.probs.argmax(-1) == TARGET
     several = observation.batch.content_mask.sum(-1) > 1
-    assert not found.no_order_flips[several & (is_for != empty)].any()
+    assert not result.no_order_flips[several & (is_for != empty)].any()
 
 
 def probability(adapter, ids, target):
@@ -158,7 +158,7 @@ def test_input_erasure_of_a_class(observe, n_steps):
     adapter, observation = observe("bilstm", "additive", 4, **SHORT)
     texts = tokens_of(observation)
     options = InputErasure(target=TARGET, tokens_to_flip=True, n_steps=n_steps)
-    found = input_erasure(observation, SITE, options, seed=5)
+    result = input_erasure(observation, SITE, options, seed=5)
     slopes = adapter.compute_attention_gradient(
         observation, observation.get_target_classes(TARGET)
     )[0]
@@ -193,14 +193,14 @@ def test_input_erasure_of_a_class(observe, n_steps):
                 order = descending(-x)
             lost = [float((whole - without(order[:k]))[TARGET]) for k in counts]
             expected = (1 if is_for else -1) * sum(lost) / 5
-            assert found.comprehensiveness[name][row].item() == pytest.approx(expected, abs=1e-6)
+            assert result.comprehensiveness[name][row].item() == pytest.approx(expected, abs=1e-6)
             flips = [k for k in steps if k and (without(order[:k]).argmax() == TARGET) != is_for]
             needed[name] = min(flips, default=math.nan)
-        none = found.no_tokens_flip[row].item()
+        none = result.no_tokens_flip[row].item()
         n_flipped += none == 0
         for name, count in needed.items():
-            value = found.tokens_to_flip[name][row].item()
-            never = found.tokens_never_flip[name][row].item()
+            value = result.tokens_to_flip[name][row].item()
+            never = result.tokens_never_flip[name][row].item()
             if none != 0:
                 assert math.isnan(count) and math.isnan(value) and math.isnan(never)
             else:
@@ -211,8 +211,8 @@ def test_input_erasure_of_a_class(observe, n_steps):
 
 def test_no_tokens_to_flip_unless_asked(observe):
     _adapter, observation = observe("bilstm", "additive", 2, **SHORT)
-    found = input_erasure(observation, SITE, InputErasure())
-    assert found.tokens_to_flip is found.no_tokens_flip is None
+    result = input_erasure(observation, SITE, InputErasure())
+    assert result.tokens_to_flip is result.no_tokens_flip is None
 
 
 def test_correlation_explanations_screen_and_single_tokens_of_a_class(observe):

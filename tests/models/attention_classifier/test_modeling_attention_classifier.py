@@ -1,11 +1,11 @@
-"""The forward pass against oracles written by hand: torch's own LSTM and convolution, one unpadded text at a time."""
+"""Compare the forward pass with PyTorch's own layers, one unpadded text at a time."""
 
 import itertools
 import math
 
 import pytest
 import torch
-import torch.nn.functional as F
+from torch.nn import functional
 
 from hf_attnprobe.models.attention_classifier import (
     AttentionClassifierConfig,
@@ -28,7 +28,7 @@ def pad(texts, n_keys=None):
     """input_ids and attention_mask, [batch, keys], padded on the right."""
     rows = [torch.tensor([2, *text, 3]) for text in texts]
     n_keys = n_keys or max(map(len, rows))
-    ids = torch.stack([F.pad(row, (0, n_keys - len(row))) for row in rows])
+    ids = torch.stack([functional.pad(row, (0, n_keys - len(row))) for row in rows])
     return {"input_ids": ids, "attention_mask": (ids != 0).long()}
 
 
@@ -41,7 +41,7 @@ def encoded(encoder, kind, vectors):
         return rnn(vectors)[0]
     if kind == "cnn":
         maps = [
-            F.conv1d(vectors.t(), c.weight, c.bias, padding=c.weight.shape[-1] // 2)
+            functional.conv1d(vectors.t(), c.weight, c.bias, padding=c.weight.shape[-1] // 2)
             for c in encoder.convolutions
         ]
         return torch.cat(maps).relu().t()
@@ -60,7 +60,7 @@ def expected_attention(model, states):
         scores = content @ attention.query.weight[0] / states.shape[1] ** 0.5
     else:
         scores = torch.zeros(len(content), dtype=states.dtype)
-    return F.pad(scores.exp() / scores.exp().sum(), (1, 1))
+    return functional.pad(scores.exp() / scores.exp().sum(), (1, 1))
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
@@ -75,11 +75,15 @@ def test_each_text_of_a_padded_batch_equals_the_oracle_on_it_alone(kind):
             states = encoded(model.attention_classifier.encoder, kind[0], vectors)
             attention = expected_attention(model, states)
             logits = model.classifier.weight @ (attention @ states) + model.classifier.bias
-            logits = F.pad(logits, (1, 0)) if kind[2] == 2 else logits
-            found = outputs.attentions[0][row, 0, 0]
+            logits = functional.pad(logits, (1, 0)) if kind[2] == 2 else logits
+            result = outputs.attentions[0][row, 0, 0]
             torch.testing.assert_close(outputs.hidden_states[0][row, : len(text) + 2], states)
-            torch.testing.assert_close(found, F.pad(attention, (0, 11 - len(text))))
-            assert (found > 0).tolist() == [False, *[True] * len(text), *[False] * (12 - len(text))]
+            torch.testing.assert_close(result, functional.pad(attention, (0, 11 - len(text))))
+            assert (result > 0).tolist() == [
+                False,
+                *[True] * len(text),
+                *[False] * (12 - len(text)),
+            ]
             torch.testing.assert_close(outputs.logits[row], logits)
 
 
@@ -96,7 +100,7 @@ def test_the_loss_is_the_papers_binary_cross_entropy():
     model, labels = make(), torch.tensor([0, 1, 1, 0])
     outputs = model(**pad(TEXTS), labels=labels)
     z = outputs.logits[:, 1]
-    torch.testing.assert_close(outputs.loss, F.binary_cross_entropy_with_logits(z, labels.double()))
+    torch.testing.assert_close(outputs.loss, functional.binary_cross_entropy_with_logits(z, labels.double()))
     halved = model(
         **pad(TEXTS), labels=labels, num_items_in_batch=8
     ).loss  # how the Trainer accumulates gradients
@@ -106,7 +110,7 @@ def test_the_loss_is_the_papers_binary_cross_entropy():
 def test_the_loss_of_more_labels_is_cross_entropy():
     model, labels = make(n_labels=4), torch.tensor([3, 0, 2, 1])
     outputs = model(**pad(TEXTS), labels=labels)
-    torch.testing.assert_close(outputs.loss, F.cross_entropy(outputs.logits, labels))
+    torch.testing.assert_close(outputs.loss, functional.cross_entropy(outputs.logits, labels))
 
 
 @pytest.mark.parametrize("kind", tiny_models.daily(KINDS, tiny_models.FEW_ENCODERS), ids=str)
@@ -143,7 +147,7 @@ def test_an_empty_text_has_no_attention_and_the_logits_of_the_bias(kind):
     model = make(*kind)
     outputs = model(**pad([[], [5, 6]]), output_attentions=True)
     assert (outputs.attentions[0][0] == 0).all()
-    bias = F.pad(model.classifier.bias, (1, 0)) if kind[2] == 2 else model.classifier.bias
+    bias = functional.pad(model.classifier.bias, (1, 0)) if kind[2] == 2 else model.classifier.bias
     assert torch.equal(outputs.logits[0], bias)
 
 
@@ -152,7 +156,7 @@ def test_an_empty_text_has_no_attention_and_the_logits_of_the_bias(kind):
 )
 def test_a_row_of_nothing_but_padding_is_finite(encoder):
     batch = pad([[5, 6]])
-    batch = {name: F.pad(values, (0, 0, 0, 1)) for name, values in batch.items()}
+    batch = {name: functional.pad(values, (0, 0, 0, 1)) for name, values in batch.items()}
     outputs = make(encoder)(**batch, output_attentions=True)
     assert outputs.logits.isfinite().all() and (outputs.attentions[0][1] == 0).all()
 

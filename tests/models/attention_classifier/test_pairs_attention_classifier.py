@@ -1,4 +1,4 @@
-"""Classifiers of pairs against the same written out in NumPy, and as ordinary Transformers models."""
+"""Compare pair models with a NumPy implementation, and test them as Transformers models."""
 
 import numpy as np
 import pytest
@@ -28,8 +28,8 @@ def test_forward_is_the_papers_computation(kind, answers):
     outputs, hand = model(**make_batch(), output_attentions=True), ManualPairClassifier(model)
     for row, pair in enumerate(PAIRS):
         probs, weights = hand.run(*pair)
-        found = outputs.logits.softmax(-1)[row].detach().numpy()
-        np.testing.assert_allclose(found, probs, atol=1e-10)
+        result = outputs.logits.softmax(-1)[row].detach().numpy()
+        np.testing.assert_allclose(result, probs, atol=1e-10)
         attention = outputs.attentions[0][row, 0, 0].detach().numpy()
         np.testing.assert_allclose(attention[1 : len(weights) + 1], weights, atol=1e-10)
         outside = np.delete(attention, np.arange(1, len(weights) + 1))
@@ -59,8 +59,8 @@ def test_gradients_of_all_weights_are_finite_differences(kind):
                 losses.append(model(**make_batch(), labels=labels).loss.item())
         with torch.no_grad():
             parameter += 1e-5 * direction
-        found = (parameter.grad * direction).sum().item()
-        assert found == pytest.approx((losses[0] - losses[1]) / 2e-5, abs=2e-6), name
+        result = (parameter.grad * direction).sum().item()
+        assert result == pytest.approx((losses[0] - losses[1]) / 2e-5, abs=2e-6), name
 
 
 def test_labels_that_are_no_candidates_have_probability_zero():
@@ -95,11 +95,11 @@ def test_word_vectors_may_be_given_instead_of_ids():
 def test_guided_attention_is_taken_as_it_is():
     model, batch = make(attention="guided"), make_batch()
     guide = torch.rand(batch["input_ids"].shape, dtype=torch.float64)
-    found = model(**batch, guide=guide, output_attentions=True).attentions[0][:, 0, 0]
-    content = torch.zeros_like(found, dtype=torch.bool)
+    result = model(**batch, guide=guide, output_attentions=True).attentions[0][:, 0, 0]
+    content = torch.zeros_like(result, dtype=torch.bool)
     for row, (first, _) in enumerate(PAIRS):
         content[row, 1 : len(first) + 1] = True
-    assert torch.equal(found, guide * content)
+    assert torch.equal(result, guide * content)
 
 
 def test_inputs_that_are_no_pairs():
@@ -191,11 +191,11 @@ def test_pipeline_saves_and_loads(trained, tmp_path):
     rows = stories(7, seed=3)
     run = pipeline("text-classification", model=model, tokenizer=tokenizer)
     asked = [{"text": row["text"], "text_pair": row["text_pair"]} for row in rows]
-    found = run(asked, batch_size=3, top_k=None)
+    result = run(asked, batch_size=3, top_k=None)
     batch = tokenizer(rows["text"][:], rows["text_pair"][:], padding=True, return_tensors="pt")
     with torch.no_grad():
         probs = trained.model.eval()(**batch).logits.softmax(-1)
-    for answers, row in zip(found, probs.tolist(), strict=True):
+    for answers, row in zip(result, probs.tolist(), strict=True):
         by_name = {answer["label"]: answer["score"] for answer in answers}
         assert [by_name[name] for name in ROOMS] == pytest.approx(row, abs=1e-6)
     with pytest.raises(ValueError, match="no second text"):
@@ -270,8 +270,8 @@ def test_an_audit_is_of_the_first_text(trained):
             answers = run(asked[example_id], top_k=None)
             by_name = {answer["label"]: answer["score"] for answer in answers}
             expected = [by_name[name] for name in ROOMS]
-            found = observation.probs[row].tolist()
-            assert found == pytest.approx(expected, abs=1e-6)
+            result = observation.probs[row].tolist()
+            assert result == pytest.approx(expected, abs=1e-6)
     of_single = rows.remove_columns("text_pair")
     other = AuditOptions(segment="text_pair")
     for data, options, message in (

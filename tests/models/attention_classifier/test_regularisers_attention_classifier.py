@@ -1,11 +1,11 @@
-"""Regularised training: every penalty by hand, nothing of it outside of training, and all of it in the checkpoint."""
+"""Compare the penalties with computations by hand, and test their effect on training and checkpoints."""
 
 import copy
 import math
 
 import pytest
 import torch
-import torch.nn.functional as F
+from torch.nn import functional
 from transformers import AutoModelForSequenceClassification
 
 from hf_attnprobe.functional.similarity import conicity as functional_conicity
@@ -86,7 +86,7 @@ def test_masked_words_by_hand():
     model = make(mlm_weight=2.0, mlm_rate=0.6)
     base = model.attention_classifier
     torch.manual_seed(3)
-    found = model(IDS, (IDS != 0).long()).regularization
+    result = model(IDS, (IDS != 0).long()).regularization
     torch.manual_seed(3)
     masked = torch.rand(IDS.shape) < 0.6
     masked &= torch.isin(
@@ -100,8 +100,10 @@ def test_masked_words_by_hand():
         chosen = masked[row, : len(ids)]
         expected = 0.0
         if chosen.any():
-            expected = F.cross_entropy(base.regulariser.words(states[chosen]), ids[chosen]).item()
-        assert found[row].item() == pytest.approx(2 * expected, rel=1e-9)
+            expected = functional.cross_entropy(
+                base.regulariser.words(states[chosen]), ids[chosen]
+            ).item()
+        assert result[row].item() == pytest.approx(2 * expected, rel=1e-9)
 
 
 def test_the_text_is_classified_without_masks():
@@ -139,7 +141,7 @@ def test_the_models_own_loss_has_the_mean_of_the_penalties(options):
     model = make(**options)
     torch.manual_seed(1)
     outputs = model(IDS, labels=LABELS)
-    task = F.cross_entropy(outputs.logits, LABELS)
+    task = functional.cross_entropy(outputs.logits, LABELS)
     torch.testing.assert_close(outputs.loss, task + outputs.regularization.mean())
     torch.manual_seed(1)
     halved = model(
@@ -155,10 +157,10 @@ def test_the_papers_loss_reduces_penalties_as_losses(options):
     train = Dataset.from_dict({"label": [0, 0, 0, 1]})
     outputs = make(**options)(IDS)
     weights = torch.tensor([1.0, 3.0], dtype=torch.float64)
-    summed = F.cross_entropy(outputs.logits, LABELS, weights, reduction="sum")
+    summed = functional.cross_entropy(outputs.logits, LABELS, weights, reduction="sum")
     summed = summed + outputs.regularization.sum()
     torch.testing.assert_close(make_paper_loss(train, 2)(outputs, LABELS), summed)
-    averaged = F.cross_entropy(outputs.logits, LABELS) + outputs.regularization.mean()
+    averaged = functional.cross_entropy(outputs.logits, LABELS) + outputs.regularization.mean()
     torch.testing.assert_close(make_paper_loss(train, 2, weighted=False)(outputs, LABELS), averaged)
 
 

@@ -1,4 +1,4 @@
-"""A checkpoint is an ordinary Transformers model: with the package, without it, from a folder and from a Hub."""
+"""Test saved checkpoints with and without the package, from a folder and from a Hub."""
 
 import json
 import shutil
@@ -161,20 +161,20 @@ def test_the_package_is_really_out_of_reach_there(without_the_package):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_same_numbers_without_the_package(name, without_the_package, expected):
-    found = without_the_package[name]
+    result = without_the_package[name]
     logits, attention, context = expected(name)
-    assert not found["training"]
-    torch.testing.assert_close(torch.tensor(found["logits"]), logits)
-    torch.testing.assert_close(torch.tensor(found["attention"]), attention)
-    torch.testing.assert_close(torch.tensor(found["context"]), context)
+    assert not result["training"]
+    torch.testing.assert_close(torch.tensor(result["logits"]), logits)
+    torch.testing.assert_close(torch.tensor(result["attention"]), attention)
+    torch.testing.assert_close(torch.tensor(result["context"]), context)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_saved_again_without_the_package_and_loaded_again(name, without_the_package):
-    found, folder = without_the_package[name], without_the_package["saved"] / name
+    result, folder = without_the_package[name], without_the_package["saved"] / name
     pairs = {"logits again": "logits", "context again": "context"}
     for again, first in (pairs | {"context of the saved": "context"}).items():
-        torch.testing.assert_close(torch.tensor(found[again]), torch.tensor(found[first]))
+        torch.testing.assert_close(torch.tensor(result[again]), torch.tensor(result[first]))
     assert {file.name for file in folder.iterdir()} >= SAVED
     # and back here, with the package
     model = AutoModelForSequenceClassification.from_pretrained(folder)
@@ -184,7 +184,7 @@ def test_saved_again_without_the_package_and_loaded_again(name, without_the_pack
 def test_a_pipeline_without_the_package(without_the_package):
     logits = without_the_package["bilstm"]["logits"]
     names = [("negative", "positive")[row[1] > 0] for row in logits]
-    assert [found["label"] for found in without_the_package["labels"]] == names
+    assert [result["label"] for result in without_the_package["labels"]] == names
 
 
 def test_without_consent_no_remote_code_runs(without_the_package):
@@ -205,11 +205,11 @@ def test_a_model_of_the_remote_classes_is_audited_like_ours(
     assert not isinstance(stranger, AttentionClassifierForSequenceClassification)
     data = [{"text": f"{text} {other}"} for text, other in zip(texts[:4], texts[4:], strict=False)]
     options = AuditOptions(shown_texts=1)
-    found, expected = (
+    result, expected = (
         audit(model, data, tokenizer=tokenizer, options=options, progress=False).to_pandas()
         for model in (stranger, folder)
     )
-    pd.testing.assert_frame_equal(found, expected)
+    pd.testing.assert_frame_equal(result, expected)
 
 
 @pytest.mark.parametrize("encoder", tiny_models.ENCODERS)
@@ -265,9 +265,9 @@ def test_a_hierarchical_checkpoint_reads_raw_text(hierarchical):
     words, sentences = loaded(**batch, output_attentions=True).attentions
     assert words.shape == (1, 1, 3, batch["input_ids"].shape[1]) and sentences.shape == (1, 1, 1, 3)
     probs = model(**tokenizer(text, return_tensors="pt")).logits.softmax(-1)[0]
-    found = pipeline("text-classification", model=str(folder))(text, top_k=None)
+    result = pipeline("text-classification", model=str(folder))(text, top_k=None)
     expected = {f"LABEL_{k}": probs[k].item() for k in range(3)}
-    assert {row["label"]: row["score"] for row in found} == pytest.approx(expected, abs=1e-5)
+    assert {row["label"]: row["score"] for row in result} == pytest.approx(expected, abs=1e-5)
 
 
 def test_a_base_model_is_a_checkpoint_too(make_model, tokenizer, tmp_path):
@@ -289,10 +289,10 @@ def test_loading_in_another_precision(checkpoint, dtype):
 def test_a_pipeline_gives_the_names_of_the_labels(checkpoint, make_model, tokenizer):
     classify = pipeline("text-classification", model=str(checkpoint))
     model = make_model()
-    for sentence, found in zip(SENTENCES, classify(SENTENCES, batch_size=3), strict=True):
+    for sentence, result in zip(SENTENCES, classify(SENTENCES, batch_size=3), strict=True):
         probs = model(**tokenizer(sentence, return_tensors="pt")).logits.softmax(-1)[0]
-        assert found["label"] == ("negative", "positive")[probs.argmax()]
-        assert found["score"] == pytest.approx(probs.max().item(), abs=1e-5)
+        assert result["label"] == ("negative", "positive")[probs.argmax()]
+        assert result["score"] == pytest.approx(probs.max().item(), abs=1e-5)
     both = classify(SENTENCES[0], top_k=None)
     assert {one["label"] for one in both} == {"negative", "positive"}
     assert sum(one["score"] for one in both) == pytest.approx(1)

@@ -1,10 +1,10 @@
-"""Hierarchical models against a plain loop over texts, sentences and words: torch's own layers, nothing padded."""
+"""Compare hierarchical models with a plain loop over texts, sentences and words."""
 
 import pytest
 import torch
-import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.nn import functional
 
 from tests.helpers import tiny_models
 from tests.models.attention_classifier.test_modeling_attention_classifier import encoded
@@ -44,18 +44,18 @@ def attended(attention, states):
 def plain(model, text):
     """Logits, attention of words per sentence, attention of sentences of one text [[word, …], …]."""
     base, kind = model.attention_classifier, model.config.encoder
-    found = [
+    result = [
         attended(base.attention, encoded(base.encoder, kind, base.embeddings.weight[ids]))
         for ids in text
     ]
-    vectors = torch.stack([vector for _, vector in found])
+    vectors = torch.stack([vector for _, vector in result])
     weights, context = attended(
         base.sentences.attention, encoded(base.sentences.encoder, kind, vectors)
     )
     logits = model.classifier.weight @ context + model.classifier.bias
     return (
-        F.pad(logits, (1, 0)) if model.config.num_labels == 2 else logits,
-        [w for w, _ in found],
+        functional.pad(logits, (1, 0)) if model.config.num_labels == 2 else logits,
+        [w for w, _ in result],
         weights,
     )
 
@@ -71,7 +71,9 @@ def test_a_padded_batch_equals_the_plain_loop(kind, training):
     for row, text in enumerate(TEXTS):
         logits, of_words, of_sentences = plain(model, text)
         torch.testing.assert_close(outputs.logits[row], logits, atol=1e-6, rtol=0)
-        torch.testing.assert_close(sentences[row, 0, 0], F.pad(of_sentences, (0, 3 - len(text))))
+        torch.testing.assert_close(
+            sentences[row, 0, 0], functional.pad(of_sentences, (0, 3 - len(text)))
+        )
         expected, place = torch.zeros(3, 17, dtype=torch.float64), 1
         for number, weights in enumerate(of_words):
             expected[number, place : place + len(weights)] = weights
@@ -143,19 +145,19 @@ def test_embeddings_in_place_of_ids_are_one_sentence():
 @pytest.mark.parametrize("hierarchical", [False, True])
 def test_training_and_evaluation_have_the_same_gradients(encoder, hierarchical):
     """Training on a CPU goes another way through recurrent layers."""
-    model, found = make(encoder), []
+    model, result = make(encoder), []
     model.config.hierarchical = hierarchical
     for training in (False, True):
         model.train(training).zero_grad()
         model(
             **pad([ids_of(text) for text in TEXTS]), labels=torch.tensor([0, 1, 1, 0])
         ).loss.backward()
-        found.append(
+        result.append(
             {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
         )
-    assert found[0].keys() == found[1].keys() and len(found[0]) > 8
-    for name in found[0]:
-        torch.testing.assert_close(found[0][name], found[1][name], atol=1e-12, rtol=1e-9)
+    assert result[0].keys() == result[1].keys() and len(result[0]) > 8
+    for name in result[0]:
+        torch.testing.assert_close(result[0][name], result[1][name], atol=1e-12, rtol=1e-9)
 
 
 def test_a_gru_starts_as_the_papers():
