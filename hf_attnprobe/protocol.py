@@ -131,7 +131,7 @@ class ReferenceOutputs:
     outputs: tuple[Tensor, ...]
 
     @classmethod
-    def concatenate(cls, parts: Sequence["Reference"]) -> "Reference":
+    def concatenate(cls, parts: Sequence["ReferenceOutputs"]) -> "ReferenceOutputs":
         """Concatenate references along the text axis, padded to the largest number of queries.
 
         Args:
@@ -576,9 +576,9 @@ class BlockOutputs(Protocol):
 
 
 KNOCKOUTS = ("none", "renormalised", "sink")
-"""What happens to the attention weight that a knockout removes.
+"""Ways to treat the attention weight that a knockout removes.
 
-It is lost ("none"), distributed over the remaining keys of the row in proportion to their weights
+The weight is lost ("none"), distributed over the remaining keys of the row in proportion to their weights
 ("renormalised"), or moved to the attention sink ("sink").
 """
 
@@ -840,14 +840,17 @@ class AttentionModelBase(AttentionModel):
         if site.layer == ALL:
             return all_heads
         if site.layer not in all_heads:
-            expected = f"expected a layer from {min(all_heads)} to {max(all_heads)}"
-            raise AttnProbeError(f"{expected}, got {site.layer}")
+            raise AttnProbeError(
+                f"expected a layer from {min(all_heads)} to {max(all_heads)}, got {site.layer}"
+            )
         heads = all_heads[site.layer]
         if site.head == ALL:
             return {site.layer: heads}
         if site.head not in heads:
-            expected = f"expected a head from {min(heads)} to {max(heads)}"
-            raise AttnProbeError(f"{expected} in layer {site.layer}, got {site.head}")
+            raise AttnProbeError(
+                f"expected a head from {min(heads)} to {max(heads)} in layer {site.layer}, "
+                f"got {site.head}"
+            )
         return {site.layer: [site.head]}
 
     @cached_property
@@ -942,7 +945,7 @@ def _group_heads_by_layer(sites: Sequence[Site]) -> dict[int, list[int]]:
 
 
 UNLIMITED_LENGTH = 10**9
-"""Tokenizers without a length limit report a number above this one, in tokens."""
+"""Length in tokens above which a limit counts as none; tokenizers without a limit report more."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from hf_attnprobe.adapters.classifier.leave_one_out import (
     DELETION_METHODS,
     ClassifierState,
-    compute_lstm_gradient_times_input,
     compute_leave_one_out_outputs,
+    compute_lstm_gradient_times_input,
     create_readout,
     trace_lstm,
 )

@@ -49,13 +49,13 @@ from hf_attnprobe.core.errors import AttnProbeError
 DELETION_TOKENS_ON_CPU = 512
 """Largest number of rows of shortened prompts in a pass on a CPU; larger passes are not faster."""
 FREE_TOKENS_ON_GPU = 1024
-"""Number of tokens in a pass on a GPU that add almost no time.
+"""Number of tokens below which a pass on a GPU takes almost no time per token.
 
-The start of the kernels dominates such a pass: 200 tokens took 0.02 to 0.04 s and 2,000 tokens 0.06
-s with 7 billion weights (H200).
+Starting the kernels dominates such a pass. With 7 billion weights, 200 tokens took 0.02 to 0.04 s
+and 2,000 tokens took 0.06 s (H200).
 """
 MAX_REPEATED_SHARE = 1 / 4
-"""Largest share of a prompt's rows that a joint pass may compute although they have not changed."""
+"""Largest share of unchanged rows that a pass may compute again to join a longer pass."""
 
 KeysValues = Sequence[tuple[Tensor, Tensor] | None]
 """Keys and values of each cache layer, both `[1, heads, tokens, width]`.

@@ -182,7 +182,7 @@ HEAD_CAPABILITIES = {
     HeadOutputs: "no_outputs",
     ExchangeableStates: "no_outputs",
 }
-"""Field of `HeadSupport` with the reason why a capability is missing."""
+"""Field of `HeadSupport` that contains the reason why a capability is missing."""
 
 
 class TransformerState(NamedTuple):

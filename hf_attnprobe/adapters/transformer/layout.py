@@ -163,9 +163,9 @@ def compute_row_weights(readout: str | None, kind: str, visible: Tensor, mask: T
 # --- Model inputs: image sizes and embeddings ----------------------------------------------------
 
 DEFAULT_IMAGE_CONFIG = {"num_channels": 3, "image_size": 224, "patch_size": 16}
-"""Values in pixels for configurations without them, such as those of convolutional networks.
+"""Image settings for configurations that lack them; sizes are in pixels.
 
-Convolutional networks accept images of any size.
+Such configurations belong to convolutional networks, which accept images of any size.
 """
 
 
@@ -246,11 +246,12 @@ SUPPORTED_MODELS = (
     "classifiers of texts, images and tokens, extractive question answering, multiple "
     "choice, masked language models and decoders that answer from a passage"
 )
-"""List of the tasks whose models can be audited, for error messages."""
+"""Tasks whose models can be audited, as text for error messages."""
 EXAMPLE_LENGTH = 8
 """Length of the example in tokens.
 
-Attention over windows, landmarks or additional tokens does not happen to have 8 keys as well.
+Attention over windows, landmarks or additional tokens has another number of keys than 8, so it is
+recognized by its shape.
 """
 
 
@@ -417,7 +418,7 @@ def find_embeddings(
     tensors = [leaf for leaf in first_output if isinstance(leaf, Tensor)]
     if len(tensors) != 1:
         raise AttnProbeError(
-            f"expected embeddings that are one tensor, got {len(tensors)} from "
+            f"expected embeddings as one tensor, got {len(tensors)} tensors from "
             f"{type(table_modules[0]).__name__}; such a model cannot be audited"
         )
     return Embeddings(reading_norms or table_modules, sequence_first=len(tensors[0]) != 1)
@@ -508,8 +509,7 @@ def _check_attention_shapes(
 # --- Models whose layers are not numbered as in their code: hybrids, layers with two attentions --
 
 LAYER_NAME_PATTERN = re.compile(r"(.*?)\.(\d+)(?:\.|$)")
-"""Pattern for the name of a model's layer list and the index of a layer, as in
-`encoder.layer.3`."""
+"""Pattern that splits a module name into layer list and layer index, as in `encoder.layer.3`."""
 MAX_LISTED_NUMBERS = 8
 """Largest number of layer indices that a note lists."""
 

@@ -157,7 +157,7 @@ def test_inputs_that_are_no_pairs():
         (batch | {"token_type_ids": 1 - kinds}, "before the second"),
         (
             {name: v for name, v in batch.items() if name != "token_type_ids"},
-            "expected token_type_ids",
+            "token_type_ids are needed",
         ),
     ):
         with refuses(message) as error:
