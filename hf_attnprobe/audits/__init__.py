@@ -3,7 +3,7 @@
 Main names:
 
 - :func:`~hf_attnprobe.audits.api.audit` runs the tests of one model.
-- :func:`~hf_attnprobe.audits.api.evaluate_scores` evaluates the scores of another explainer.
+- :func:`~hf_attnprobe.audits.api.evaluate_scores` evaluates the scores from another explainer.
 - :func:`~hf_attnprobe.audits.compare.compare` audits several versions of a model and compares them.
 - :class:`~hf_attnprobe.audits.options.AuditOptions` holds the options of all three.
 

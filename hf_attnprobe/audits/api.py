@@ -62,7 +62,7 @@ def audit(
         output_dir: Folder for ``rows``, ``summary.json``, ``texts.json``, ``report.md`` and
             ``report.html``. Run again with the same folder to resume after an interruption, or to
             add texts or tests. None writes nothing.
-        tokenizer: Tokenizer of a model that is passed as an object. It is not needed if the model
+        tokenizer: Tokenizer for a model that is passed as an object. It is not needed if the model
             knows the folder from which it was loaded.
         progress: Whether to display a progress bar on stderr.
 
@@ -103,21 +103,21 @@ def evaluate_scores(
     tokenizer: "PreTrainedTokenizerBase | None" = None,
     progress: bool = True,
 ) -> "Report":
-    """Evaluate the token scores of another explainer with the tests of rankings.
+    """Evaluate the token scores from another explainer with the tests of rankings.
 
-    The report compares the scores (``given``) text by text with attention (the mean over all heads),
-    with other rankings, and with the same scores at other tokens (``given_moved``).
+    The report compares the scores (``given``) text by text with attention (the mean over all
+    heads), with other rankings, and with the same scores at other tokens (``given_moved``).
 
     Args:
         model: The model, as :func:`audit` accepts it.
         dataset: The data set, as :func:`audit` accepts it.
-        scores: A file or objects, see :func:`~hf_attnprobe.audits.user_scores.read_scores`. A higher
-            score means more evidence for the predicted class, or for ``options.target``.
+        scores: A file or objects, see :func:`~hf_attnprobe.audits.user_scores.read_scores`. A
+            higher score means more evidence for the predicted class, or for ``options.target``.
         tests: Names or options of the tests. None stands for :data:`DEFAULT_SCORE_TESTS`, or for
             ``sources`` with a language model. The test ``plausibility`` supports scores too.
-        options: Options of the audit.
+        options: Audit options.
         output_dir: Output folder, as of :func:`audit`; None writes nothing.
-        tokenizer: Tokenizer of a model that is passed as an object.
+        tokenizer: Tokenizer for a model that is passed as an object.
         progress: Whether to display a progress bar on stderr.
 
     Returns:

@@ -41,7 +41,7 @@ from hf_attnprobe.checkpoints.origins import Origin, find_commit, locate_checkpo
 from hf_attnprobe.checkpoints.weights import change_weights
 from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.core.hardware import has_native_bfloat16
-from hf_attnprobe.core.options import SavedModel, to_saved_model
+from hf_attnprobe.core.options import SavedModel, convert_model_name
 from hf_attnprobe.core.serialization import format_short
 from hf_attnprobe.inference.encoding import (
     ImageReader,
@@ -78,7 +78,7 @@ class AuditedModel:
     """The audited model with its adapter and tokenizer.
 
     Attributes:
-        name: Name of the model: a folder, a Hub id or a class.
+        name: Model name: a folder, a Hub id or a class.
         adapter: The adapter, which runs the model.
         tokenizer: Tokenizer, or reader of images.
         origin: Plain data about the origin of the weights, for the report's provenance.
@@ -101,7 +101,7 @@ class LoadedModel:
     """A model and its tokenizer, before an adapter is made.
 
     Attributes:
-        name: Name of the model: a folder, a Hub id or a class.
+        name: Model name: a folder, a Hub id or a class.
         model: The module, or an object that holds one.
         tokenizer: Tokenizer, or reader of images.
         origin: Plain data about the origin of the weights, for the report's provenance.
@@ -127,8 +127,8 @@ def load_audited_model(
     Args:
         model: A folder, a Hub id, a :class:`~hf_attnprobe.core.options.SavedModel`, a loaded model,
             a (model, tokenizer) pair, a pipeline, or an adapter.
-        tokenizer: Tokenizer of a model that is passed as an object.
-        options: Options of the audit.
+        tokenizer: Tokenizer for a model that is passed as an object.
+        options: Audit options.
         device: Device of the model.
         spread: Standard deviation of numeric labels, the default unit of a predicted number.
         unit: Unit into which a passage is divided, for a language model; see :class:`Answers`.
@@ -222,7 +222,7 @@ def _unpack_model(model: Any, tokenizer: TokenizerLike | None) -> tuple[Any, Tok
 
 def _load_model(model: Any, tokenizer: TokenizerLike | None) -> LoadedModel:
     """Load a saved model and its tokenizer; a model that is an object is used as it is."""
-    saved = to_saved_model(model)
+    saved = convert_model_name(model)
     if isinstance(saved, SavedModel):
         return _load_saved_model(saved, tokenizer)
     source = str(getattr(model, "name_or_path", "") or "")
@@ -308,7 +308,7 @@ def is_language_model(model: Any) -> bool:
     Raises:
         AttnProbeError: If the configuration cannot be read.
     """
-    model = to_saved_model(model)
+    model = convert_model_name(model)
     if isinstance(model, SavedModel):
         is_declared = model.gguf_file is not None or model.task == TEXT_GENERATION
         return is_declared or find_saved_task(locate_checkpoint(model)) == TEXT_GENERATION
@@ -423,7 +423,7 @@ def _refuse_options(options: AuditOptions, names: Sequence[str], reason: str) ->
     """Raise AttnProbeError if any of the named options is set.
 
     Args:
-        options: Options of the audit.
+        options: Audit options.
         names: Names of options that must not be set.
         reason: Model that does not support them, for the error message.
     """

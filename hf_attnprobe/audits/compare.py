@@ -11,10 +11,10 @@ from hf_attnprobe.audits.pipeline import prepare_and_run
 from hf_attnprobe.audits.setup import AuditRequest
 from hf_attnprobe.core.distributed import get_process_state
 from hf_attnprobe.core.errors import AttnProbeError
-from hf_attnprobe.core.options import SavedModel, TestSelection, public_function, to_saved_model
+from hf_attnprobe.core.options import SavedModel, TestSelection, convert_model_name, public_function
 from hf_attnprobe.data.specs import Answers
 from hf_attnprobe.reports.comparison import AuditComparison, compare_audits
-from hf_attnprobe.storage.folders import alone_in
+from hf_attnprobe.storage.folders import reserve_folder
 
 
 MODEL_FOLDER = "0-model"
@@ -51,8 +51,8 @@ def compare(
         dataset: The data set, as :func:`~hf_attnprobe.audit` accepts it.
         tests: Names or options of the tests; None for those that suit the model and the data.
         output_dir: A new or empty folder, or that of an earlier run.
-        options: Options of all audits.
-        tokenizer: Tokenizer of a model that is passed as an object.
+        options: Options for all audits.
+        tokenizer: Tokenizer for a model that is passed as an object.
         progress: Whether to display progress bars on stderr.
 
     Returns:
@@ -73,7 +73,7 @@ def compare(
         is_language_model(audited_model)
     folder_names = [_name_folder(number, version) for number, version in enumerate(versions, 1)]
     reference_examples = None
-    with alone_in(output_dir, MODEL_FOLDER) as folder:
+    with reserve_folder(output_dir, MODEL_FOLDER) as folder:
         audit_folders = [folder / name for name in (MODEL_FOLDER, *folder_names)]
         for audit_folder, (audited_model, audit_options) in zip(audit_folders, audits, strict=True):
             audit, _ = prepare_and_run(
@@ -115,7 +115,7 @@ def _resolve_version(model: Any, version: Any, options: AuditOptions) -> tuple[A
 
 def _name_folder(number: int, version: Any) -> str:
     """Name the folder of a version, such as "2-int8"."""
-    saved = to_saved_model(version)
+    saved = convert_model_name(version)
     if isinstance(saved, SavedModel):
         return f"{number}-{Path(saved.model).name}"
     return f"{number}-{type(version).__name__}"

@@ -21,9 +21,9 @@ from hf_attnprobe.protocol import Site
 REPORT_TIME_SHARE = 0.1
 """Share of a time limit that is reserved for the report; the rest is for the tests."""
 MIN_REPORT_SECONDS = 10.0
-"""Smallest reserve for the report, in seconds (but never more than half of the time limit)."""
+"""Minimum time reserved for the report, in seconds; at most half of the time limit is reserved."""
 BAR_UPDATE_SECONDS = 0.3
-"""Smallest time between two updates of the progress bar, in seconds."""
+"""Minimum time between two updates of the progress bar, in seconds."""
 
 CostClass = Literal["first", "head", "group"]
 """Position of a step within its test: first site of the batch, later single head, or later group."""
@@ -35,10 +35,10 @@ class Step(NamedTuple):
     """One test at one site on one batch.
 
     Attributes:
-        test: Name of the test.
+        test: Test name.
         cost_class: "first" for the first site that the test visits on this batch. This step also
             pays for all computations that the later sites share. Later sites are "head" or "group".
-        n_tokens: Number of tokens of the batch, including padding.
+        n_tokens: Number of tokens in the batch, including padding.
     """
 
     test: str
@@ -138,7 +138,7 @@ def estimate_text_bytes(
     text longer than all measured ones, memory is extrapolated with the square of the length.
 
     Args:
-        n_tokens: Number of tokens of the text.
+        n_tokens: The text's number of tokens.
         lengths: Numbers of tokens of the texts that can be measured.
         measure: Function that returns the measured bytes of a text with the given number of tokens.
         negligible_bytes: Memory of one text up to which a full batch fits into the memory budget.

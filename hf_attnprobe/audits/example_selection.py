@@ -65,14 +65,14 @@ UNIT_STATISTICS = {
     "knockout": "unit_knockout",
     "leave_one_out": "unit_loss",
 }
-"""Statistics with one score for each unit of a prompt, by the name of the ranking."""
+"""Statistics with one score for each unit of a prompt, by ranking name."""
 PROMPT_STATISTICS = {
     "sink_share": SINK_SHARE_LABEL,
     "passage_share": PASSAGE_SHARE_LABEL,
     "contextual_gain": PASSAGE_GAIN_LABEL,
     "answer_is_greedy": "",
 }
-"""Descriptions of the numbers displayed with a prompt, by the name of the statistic.
+"""Descriptions of the numbers displayed with a prompt, by statistic name.
 
 A statistic with an empty description is not displayed as a number.
 """
@@ -104,10 +104,10 @@ def select_example_texts(
 
     Args:
         audited_model: The model with its tokenizer.
-        runner: Runner of the tests.
-        rows: Rows of the audit.
+        runner: The test runner.
+        rows: The audit's rows.
         examples: The data set of the texts.
-        options: Options of the audit.
+        options: Audit options.
 
     Returns:
         The examples; empty for images, and if no site was tested.
@@ -160,7 +160,7 @@ def load_scored_prompts(
     Args:
         explainer: Describes the prompts in words.
         texts: Prompts and answers as tokens.
-        rows: Rows of the audit.
+        rows: The audit's rows.
         examples: The data set of the prompts.
 
     Returns:
@@ -196,7 +196,7 @@ def _add_unit_scores(
     Args:
         prompt: The prompt in words.
         unit_values: Values of the units, by names such as "unit_loss@3" for the fourth unit.
-        prompt_values: Values of the prompt, by the name of the statistic.
+        prompt_values: Values of the prompt, by statistic name.
 
     Returns:
         The prompt with its scores.
@@ -234,7 +234,7 @@ def choose_example_ids(rows: Rows, n_examples: int) -> dict[int, str]:
     """Choose the texts to display.
 
     Args:
-        rows: Rows of the audit.
+        rows: The audit's rows.
         n_examples: Largest number of texts.
 
     Returns:
@@ -293,7 +293,7 @@ def choose_displayed_site(rows: Rows) -> Site | None:
     first tested head or group.
 
     Args:
-        rows: Rows of the audit.
+        rows: The audit's rows.
 
     Returns:
         The site; None if no site was tested.
@@ -317,7 +317,7 @@ def describe_attention(model: AttentionModelBase, site: Site, rows: Rows) -> str
     Args:
         model: The audited model.
         site: The displayed site.
-        rows: Rows of the audit.
+        rows: The audit's rows.
 
     Returns:
         The description; empty if the model has only one head.

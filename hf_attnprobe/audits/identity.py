@@ -56,9 +56,9 @@ def build_identity(
 
     Args:
         audited_model: The model with its adapter and tokenizer.
-        examples: All examples of the split.
-        data: Description of the data.
-        options: Options of the audit.
+        examples: All examples in the split.
+        data: The data specification.
+        options: Audit options.
         selection: The tests and sites.
 
     Returns:

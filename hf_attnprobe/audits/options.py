@@ -1,4 +1,4 @@
-"""Options of an audit, apart from those of its tests."""
+"""Audit options, apart from those of its tests."""
 
 import math
 import re
@@ -23,7 +23,7 @@ N_PARTIAL_EXAMPLES = 3
 
 @dataclass(frozen=True)
 class AuditOptions(Options):
-    """Options of an audit: the sites to test, and how to run.
+    """Audit options: the sites to test, and how to run.
 
     The help text of each field describes it.
     """
@@ -177,7 +177,7 @@ def parse_time_limit(options: AuditOptions) -> float | None:
     """Parse the time limit of an audit.
 
     Args:
-        options: Options of the audit.
+        options: Audit options.
 
     Returns:
         Seconds from the start of the audit to its report; None for no limit.
@@ -223,7 +223,7 @@ def limit_report_extras(options: AuditOptions) -> AuditOptions:
     """Limit the parts of a report that run the model again, for a partial audit.
 
     Args:
-        options: Options of the audit.
+        options: Audit options.
 
     Returns:
         The options without the pruning curve and with at most :data:`N_PARTIAL_EXAMPLES` examples.
@@ -236,10 +236,10 @@ def parse_share(options: AuditOptions) -> tuple[int, int] | None:
     """Parse the share of the texts that is audited.
 
     Args:
-        options: Options of the audit.
+        options: Audit options.
 
     Returns:
-        Index of the share and number of shares; None for all texts.
+        Share index and number of shares; None for all texts.
 
     Raises:
         AttnProbeError: If the share is not of the form K/N with K from 0 to N − 1, or if an option
@@ -266,7 +266,7 @@ def get_share_folder(output_dir: str | Path, share: tuple[int, int]) -> Path:
 
     Args:
         output_dir: Output folder of the audit.
-        share: Index of the share and number of shares.
+        share: Share index and number of shares.
     """
     return Path(output_dir) / f"share-{share[0]}-of-{share[1]}"
 

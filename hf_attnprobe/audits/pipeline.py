@@ -53,15 +53,15 @@ from hf_attnprobe.reports.report import Report, assemble_report, select_reported
 from hf_attnprobe.reports.result import convert_extras_to_json, convert_report_to_json
 from hf_attnprobe.reports.verdict import warn_about_precision
 from hf_attnprobe.statistics.rows import PREDICTION_TEST, STOPPING_KEY
-from hf_attnprobe.storage.folders import alone_in, write_atomically, write_json
-from hf_attnprobe.storage.provenance import SUMMARY, versions
+from hf_attnprobe.storage.folders import reserve_folder, write_atomically, write_json
+from hf_attnprobe.storage.provenance import SUMMARY_FILE, get_versions
 from hf_attnprobe.storage.rows import NO_SITE, load_rows, read_finished_ids
 
 
 logger = logging.getLogger(__name__)
 
 PAGE_FILE = "report.html"
-"""File name of the HTML page in the output folder of an audit."""
+"""File name of the HTML page in an audit's output folder."""
 FIRST_TOKEN = "the first token"
 """Description of a read-out at the first position, as adapters return it."""
 LONG_AUDIT_SECONDS = 1800.0
@@ -74,7 +74,7 @@ def run_audit(
     """Run an audit and return its report.
 
     Args:
-        request: Arguments of the audit.
+        request: The audit's arguments.
         output_dir: Output folder; None keeps nothing on disk. A share uses a folder inside it.
         show_progress: Whether to display a progress bar.
 
@@ -99,9 +99,9 @@ def prepare_and_run(
     """Prepare an audit and run it.
 
     Args:
-        request: Arguments of the audit.
+        request: The audit's arguments.
         output_dir: Output folder; None keeps nothing on disk.
-        reference_examples: Prompts with the answers of another model, which are explained instead
+        reference_examples: Prompts with another model's answers, which are explained instead
             of this model's own answers; None in an ordinary audit.
         show_progress: Whether to display a progress bar.
 
@@ -191,7 +191,7 @@ def open_audit(
             runner.texts,
             runner.pad_token_id,
         )
-        with alone_in(folder, "audit.json", identity=audit.identity):
+        with reserve_folder(folder, "audit.json", identity=audit.identity):
             runner.verify_saved_rows(N_TEXTS_CHECKED_BEFORE, CHANGED_MODEL_CAUSE)
             yield runner, audit.extra_provenance | rounding
 
@@ -223,8 +223,8 @@ def build_report(
 
     Args:
         audit: The prepared audit.
-        runner: Runner of the tests, which has finished.
-        provenance: Provenance of the report.
+        runner: The test runner, which has finished.
+        provenance: The report's provenance.
         options: Options that decide which extras of the report are computed.
 
     Returns:
@@ -270,8 +270,8 @@ def list_training_overlap_notes(model: str, provenance: Mapping[str, Any]) -> li
     """List a note for each training split that equals the audited texts.
 
     Args:
-        model: Name of the model; a folder may hold a record of its training.
-        provenance: Provenance of the report.
+        model: Model name; a folder may hold a record of its training.
+        provenance: The report's provenance.
 
     Returns:
         Notes; empty if the record mentions no such split.
@@ -333,7 +333,7 @@ def write_report(report: Report, folder: Path) -> None:
         folder: The output folder.
     """
     summary = convert_report_to_json(report) | convert_extras_to_json(report)
-    write_json(folder / SUMMARY, summary)
+    write_json(folder / SUMMARY_FILE, summary)
     renderers = {"report.md": report.to_markdown, PAGE_FILE: report.to_html}
     for file_name, render in renderers.items():
         try:
@@ -357,8 +357,8 @@ def build_provenance(
 
     Args:
         identity: Record that identifies the rows of the audit.
-        runner: Runner of the tests.
-        left_out: Reasons for tests that did not run, by the name of the test.
+        runner: The test runner.
+        left_out: Reasons for tests that did not run, by test name.
         extra_provenance: Further entries.
 
     Returns:
@@ -371,7 +371,7 @@ def build_provenance(
         "classes": list(adapter.label_names),
         **extra_provenance,
         "n_processes": get_process_state().num_processes,
-        "versions": versions(),
+        "versions": get_versions(),
     }
     if left_out:
         provenance["left_out"] = dict(left_out)
@@ -390,8 +390,8 @@ def _describe_model_attention(
     """Describe the attention that represents the model, such as "mean of 72 heads from [CLS]".
 
     Args:
-        runner: Runner of the tests. A classifier reads its first text once more.
-        groups: Groups of heads that are tested as a whole.
+        runner: The test runner. A classifier reads its first text once more.
+        groups: Head groups that are tested as a whole.
         first_token: Name of the special token at the start of texts, or None.
 
     Returns:
@@ -425,9 +425,9 @@ class AuditEstimate:
     """Estimated duration of the rest of an audit, from a warm-up on a few texts.
 
     Attributes:
-        n_texts: Number of texts of the audit.
+        n_texts: Number of texts in the audit.
         n_runs: Number of runs that remain; one test at one site on one text is a run.
-        seconds: Estimated seconds on this machine under its present load, by the name of the test.
+        seconds: Estimated seconds on this machine under its present load, by test name.
         saved_folder: Folder with the rows of the warm-up; None if they were not saved.
     """
 
@@ -505,9 +505,9 @@ def estimate_audit(
         model: The model, as :func:`audit` accepts it.
         dataset: The data set, as :func:`audit` accepts it.
         tests: Names or options of the tests; None for those that suit the model and the data.
-        options: Options of the audit.
+        options: Audit options.
         output_dir: Output folder of the audit; None saves nothing.
-        tokenizer: Tokenizer of a model that is passed as an object.
+        tokenizer: Tokenizer for a model that is passed as an object.
 
     Returns:
         The estimate.

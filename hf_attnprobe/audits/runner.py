@@ -1,4 +1,4 @@
-"""Runs the tests of an audit on its texts and writes the rows, so that a killed run can resume.
+"""Runs an audit's tests on its texts and writes the rows, so that a killed run can resume.
 
 :class:`AuditRunner` forms batches, runs every test at every site on them and appends the rows to
 the output folder. Tests, sites and texts that already have rows are skipped. A batch that does not
@@ -79,7 +79,7 @@ Some tests are searches; their later steps need no more memory than the first on
 """
 
 SitesByTest = Mapping[str, Sequence[Site]]
-"""Sites at which each test runs, by the name of the test."""
+"""Sites at which each test runs, by test name."""
 WorkItem = tuple[SitesByTest, list[Text]]
 """Tests with their sites, and a batch of texts on which they have not run yet."""
 
@@ -111,7 +111,7 @@ class BatchLimit:
 
 
 def _get_max_length(texts: Sequence[Text]) -> int:
-    """Return the number of tokens of the longest text."""
+    """Return the number of tokens in  the longest text."""
     return max(text.n_tokens for text in texts)
 
 
@@ -145,13 +145,13 @@ class PartialWriter:
 
 @dataclass(frozen=True)
 class AuditRunner:
-    """Runs the tests of an audit on its texts.
+    """Runs an audit's tests on its texts.
 
     Attributes:
         adapter: The audited model.
         texts: The audited texts.
-        options: Options of the tests that run, by the name of the test.
-        seed: Seed of all random numbers.
+        options: Options for the tests that run, by test name.
+        seed: Random seed.
         pad_token_id: Token id for padding.
         memory_budget: Memory that a batch may take, in bytes.
         batch_size: Largest number of texts per batch.
@@ -175,8 +175,8 @@ class AuditRunner:
         The longest texts come first, so that a batch that does not fit into memory fails early.
 
         Args:
-            sites_by_test: The sites of every test.
-            finished: Ids of the texts with rows, by test, layer and head.
+            sites_by_test: The sites for every test.
+            finished: Text ids with rows, by test, layer and head.
         """
         work = self.plan_pending_work(sites_by_test, finished)[::-1]
         state = get_process_state()
@@ -197,7 +197,7 @@ class AuditRunner:
         GPU kernels. The rows of all rounds are saved.
 
         Args:
-            sites_by_test: The sites of every test.
+            sites_by_test: The sites for every test.
         """
         sampled_sites = {test: pick_warm_up_sites(sites) for test, sites in sites_by_test.items()}
         n_texts, remaining_texts = 1, self.texts
@@ -340,8 +340,8 @@ class AuditRunner:
         """Form batches, within the memory budget, of all tests and texts that have not run yet.
 
         Args:
-            sites_by_test: The sites of every test.
-            finished: Ids of the texts with rows, by test, layer and head.
+            sites_by_test: The sites for every test.
+            finished: Text ids with rows, by test, layer and head.
 
         Returns:
             Batches of texts, each with the tests and sites that are still to run on it.
@@ -375,7 +375,7 @@ class AuditRunner:
         order in which heads are removed for it.
 
         Args:
-            rows: Rows of the audit.
+            rows: The audit's rows.
 
         Returns:
             The curve; None if the effects were not measured on both halves, or if the model cannot
@@ -424,8 +424,8 @@ def make_memory_estimator(
     Args:
         adapter: The audited model.
         texts: Texts of which batches will be formed, or a sample of them.
-        sites_by_test: The sites of every test.
-        options: Options of the tests, by the name of the test.
+        sites_by_test: The sites for every test.
+        options: Options for the tests, by test name.
         pad_token_id: Token id for padding.
         negligible_bytes: Memory of one text up to which a full batch fits into the memory budget.
         measured_bytes: Cache of measurements, by tests and number of tokens; new ones are added.
@@ -486,8 +486,8 @@ def plan_batches(
 
     Args:
         texts: The texts.
-        sites_by_test: The sites of every test.
-        finished: Ids of the texts with rows, by test, layer and head.
+        sites_by_test: The sites for every test.
+        finished: Text ids with rows, by test, layer and head.
         bytes_per_text: Function from a number of tokens to the bytes of such a text in a batch.
         memory_budget: Memory that a batch may take, in bytes.
         batch_size: Largest number of texts per batch.
@@ -548,8 +548,8 @@ def run_batch(
         adapter: The audited model.
         batch: The batch.
         sites_by_test: The tests to run, with their sites.
-        options: Options by the name of the test; a missing test runs with its default options.
-        seed: Seed of all random numbers.
+        options: Options by test name; a missing test runs with its default options.
+        seed: Random seed.
         on_step_end: Called after each test at each site.
         writer: Saves finished rows from time to time; they are not returned.
 
@@ -573,8 +573,8 @@ def compute_rows(
     Args:
         observation: A model's output and attention on a batch.
         sites_by_test: The tests to run, with their sites.
-        options: Options by the name of the test; a missing test runs with its default options.
-        seed: Seed of all random numbers.
+        options: Options by test name; a missing test runs with its default options.
+        seed: Random seed.
         on_step_end: Called after each test at each site.
         writer: Saves finished rows from time to time; they are not returned.
 
@@ -614,13 +614,13 @@ def run_test(
 
     Args:
         observation: A model's output and attention on a batch.
-        name: Name of the test, or "prediction" for statistics of the model's predictions.
+        name: Test name, or "prediction" for statistics of the model's predictions.
         site: The site.
-        options: Options by the name of the test; a missing test runs with its default options.
-        seed: Seed of all random numbers.
+        options: Options by test name; a missing test runs with its default options.
+        seed: Random seed.
 
     Returns:
-        Values `[batch]` by the name of the statistic.
+        Values `[batch]` by statistic name.
     """
     if name == PREDICTION_TEST:
         return compute_prediction_rows(observation.model, observation.batch, observation.probs)

@@ -45,14 +45,14 @@ FIRST_GOAL = MIN_TEXTS
 With fewer texts, no question of the report is answered.
 """
 PREDICTION_FACTOR = 4
-"""Factor on the number of texts for predictions.
+"""Number of texts with predictions, as a multiple of the number of texts per test.
 
 The accuracy needs more texts for a narrow interval, and a prediction takes only one forward pass.
 """
 HEADS_PER_TURN = 10
 """Number of heads on which a test runs before the next test has its turn."""
 TIME_SAFETY_FACTOR = 1.3
-"""Factor on the estimated seconds of a portion of texts, because estimates are not exact."""
+"""Factor on the estimated duration of a portion of texts, because estimates are not exact."""
 
 Decision = TypeVar("Decision")
 RunTests = Callable[[Sequence[Text], SitesByTest, FinishedIds], None]
@@ -67,7 +67,7 @@ class CompletedWork:
         folder: Folder of the saved rows.
         texts: Texts in the fixed random order.
         run_tests: Function that runs tests and saves their rows.
-        finished_ids: Ids of the texts with rows, by test, layer and head.
+        finished_ids: Text ids with rows, by test, layer and head.
     """
 
     folder: Path
@@ -83,7 +83,7 @@ class CompletedWork:
 
         Args:
             texts: The texts.
-            sites_by_test: The sites of every test.
+            sites_by_test: The sites for every test.
         """
         all_sites = {**sites_by_test, PREDICTION_TEST: [NO_SITE]}
         self.run_tests(texts, all_sites, self.finished_ids)
@@ -97,7 +97,7 @@ class CompletedWork:
         return decisions[0]
 
     def get_ids(self, test: str, site: Site) -> set[int]:
-        """Return the ids of the texts on which a test has run at a site."""
+        """Return the text ids on which a test has run at a site."""
         return self.finished_ids.setdefault((test, site.layer, site.head), set())
 
     def is_missing(self, sites_by_test: SitesByTest, text: Text) -> bool:
@@ -116,7 +116,7 @@ def load_completed_work(runner: AuditRunner) -> CompletedWork:
     """Read from the output folder which tests have already run on which texts.
 
     Args:
-        runner: Runner of the audit.
+        runner: The test runner.
 
     Returns:
         The completed work, with the texts in the fixed random order.
@@ -264,9 +264,9 @@ def plan_turns(
     the next test starts.
 
     Args:
-        runner: Runner of the audit.
+        runner: The test runner.
         heads: Heads that are tested one by one.
-        groups: Groups of heads that are tested as a whole.
+        groups: Head groups that are tested as a whole.
 
     Returns:
         Function that yields the turns. Call it again in every round, because the screened order of
@@ -316,16 +316,16 @@ def run_tests(
     options: AuditOptions,
     time_limit: float | None,
 ) -> dict[str, Any]:
-    """Run the tests of an audit, within its time limit if it has one.
+    """Run an audit's tests, within its time limit if it has one.
 
     With ``--screen``, single heads are tested only if they have the largest first-order effects.
-    They are chosen for one half of the texts by the effects on the other half. Groups of heads are
+    They are chosen for one half of the texts by the effects on the other half. Head groups are
     always tested.
 
     Args:
-        runner: Runner of the audit.
+        runner: The test runner.
         selection: The tests and sites.
-        options: Options of the audit.
+        options: Audit options.
         time_limit: Seconds from the start of the audit to its report; None for no limit.
 
     Returns:
@@ -372,7 +372,7 @@ def summarise_work(
         completed: The work that was done.
         time_limit: The time limit in seconds.
         sites_by_test: All tests and sites of the full audit.
-        seed: Seed of the random order of the texts.
+        seed: Seed for the random order of the texts.
 
     Returns:
         Plain data for the report's provenance.

@@ -44,18 +44,18 @@ CHANGED_MODEL_CAUSE = (
     "the model, its tokenizer or its hooks have changed since; restore them, or choose another "
     "--output-dir"
 )
-"""Cause of a difference that is found before an audit is resumed, and its remedy."""
+"""Cause of a difference that is found before an audit is resumed, and advice for the user."""
 BATCH_DEPENDENCE_CAUSE = (
     "the model changed during the audit, or its predictions depend on padding or on the other "
     "texts of a batch; the rows are kept, try --batch-size 1 in another --output-dir"
 )
-"""Cause of a difference that is found at the end of an audit, and its remedy."""
+"""Cause of a difference that is found at the end of an audit, and advice for the user."""
 UNSUPPORTED_EDIT_CAUSE = (
     "the prompts of this model cannot be edited correctly, please report it; the rows are kept"
 )
-"""Cause of a wrong edit of a prompt, and what to do."""
+"""Cause of a wrong edit in a prompt, and advice for the user."""
 UNSUPPORTED_MODEL_CAUSE = "this model cannot be audited, please report it"
-"""Cause of a difference that is found by the pre-flight checks, and what to do."""
+"""Cause of a difference that the pre-flight checks find, and advice for the user."""
 N_PRECISION_TEXTS = 8
 """Number of texts, the longest ones, on which half precision is compared with float32."""
 LOGGED_DIFFERENCE = 0.01
@@ -78,9 +78,9 @@ def draw_texts(
 
     Args:
         texts: The audited texts.
-        predictions: Saved predictions, indexed by the ids of the texts.
+        predictions: Saved predictions, indexed by text id.
         n_texts: Largest number of texts to draw.
-        seed: Seed of the random order.
+        seed: Seed for the random order.
 
     Returns:
         The drawn texts.
@@ -108,7 +108,7 @@ def check_recorded_prediction(
 
     Args:
         adapter: The audited model.
-        batch: Batch of a single text.
+        batch: A batch with a single text.
         predictions: Recorded predictions, one row per text and one column per statistic.
         source: Origin of the recorded prediction, for the error message, such as
             "the value in folder/rows".
@@ -272,9 +272,9 @@ def run_preflight_checks(
     Args:
         adapter: The audited model.
         texts: The audited texts, or a sample of them.
-        tests: Options of the tests that will run, by the name of the test.
+        tests: Options for the tests that will run, by test name.
         sites: The selected heads.
-        tokenizer: Tokenizer of the model.
+        tokenizer: The model's tokenizer.
         rationales: Whether the data has human rationales.
         target: Class that the audit explains; None for the predicted one.
 

@@ -43,7 +43,7 @@ from hf_attnprobe.audits.user_scores import attach_scores, read_scores
 from hf_attnprobe.core.distributed import get_process_state
 from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.core.hardware import convert_memory_errors, limit_threads
-from hf_attnprobe.core.options import Options, SavedModel, TestSelection, to_saved_model
+from hf_attnprobe.core.options import Options, SavedModel, TestSelection, convert_model_name
 from hf_attnprobe.core.progress import print_line
 from hf_attnprobe.data.columns import read_column
 from hf_attnprobe.data.examples import describe_text_columns
@@ -58,8 +58,12 @@ from hf_attnprobe.models.attention_classifier import AttentionClassifierConfig
 from hf_attnprobe.protocol import ALL, AttentionModelBase
 from hf_attnprobe.reports.detection_limits import read_planted_rows
 from hf_attnprobe.statistics.sampling import draw_sample, list_share_indices
-from hf_attnprobe.storage.folders import check_same
-from hf_attnprobe.storage.provenance import WITHOUT_EFFECT, asked_for, named
+from hf_attnprobe.storage.folders import check_same_settings
+from hf_attnprobe.storage.provenance import (
+    OPTIONS_WITHOUT_EFFECT,
+    collect_settings,
+    get_recorded_name,
+)
 
 
 if TYPE_CHECKING:
@@ -82,9 +86,9 @@ class AuditRequest:
         model: The model.
         dataset: The data set.
         tests: Names or options of the tests; None for those that suit the model and the data.
-        options: Options of the audit.
-        tokenizer: Tokenizer of a model that is passed as an object.
-        scores: Scores of another explainer that are evaluated; None in an ordinary audit.
+        options: Audit options.
+        tokenizer: Tokenizer for a model that is passed as an object.
+        scores: Scores from another explainer that are evaluated; None in an ordinary audit.
     """
 
     model: ModelLike
@@ -100,13 +104,14 @@ class LoadedAudit:
     """Model and data of an audit, after they are loaded and before anything is selected.
 
     Attributes:
-        request: Arguments of the audit.
+        request: The audit's arguments.
         audited_model: The model with its adapter and tokenizer.
-        data: Description of the data.
-        examples: All examples of the split.
-        options: Options of the audit, adapted to the model.
-        requested_tests: Options of the requested tests, by the name of the test.
-        user_scores: Scores of another explainer; a file has already been read. None without scores.
+        data: The data specification.
+        examples: All examples in the split.
+        options: Audit options, adapted to the model.
+        requested_tests: Options for the requested tests, by test name.
+        user_scores: Scores from another explainer; a file has already been read. None without
+            scores.
         label_spread: Standard deviation of numeric labels; None for labels that are not numbers.
         share: Index of this share of the texts and number of shares; None for all texts.
     """
@@ -131,7 +136,7 @@ class SelectedAudit:
         identity: Record that identifies the rows of the audit.
         examples: The selected examples. They include those of the other shares if a test needs
             the answers of a language model on them.
-        n_texts: Number of texts of the full audit.
+        n_texts: Number of texts in the full audit.
         is_warm_up: Whether only a few texts are selected, to estimate the duration.
     """
 
@@ -148,14 +153,14 @@ class PreparedAudit:
 
     Attributes:
         audited_model: The model with its adapter and tokenizer.
-        options: Options of the audit, adapted to the model.
+        options: Audit options, adapted to the model.
         selection: The tests and sites.
-        examples: All examples of the split; for a language model, the selected prompts with their
+        examples: All examples in the split; for a language model, the selected prompts with their
             answers.
-        data: Description of the data.
+        data: The data specification.
         identity: Record that identifies the rows of the audit.
         tokenized: The selected texts as tokens.
-        n_texts: Number of texts of the full audit.
+        n_texts: Number of texts in the full audit.
         extra_provenance: Entries of the report's provenance in addition to the identity.
     """
 
@@ -231,7 +236,7 @@ def prepare_audit(
     """Load the model and the data, select tests and texts, and encode the texts.
 
     Args:
-        request: Arguments of the audit.
+        request: The audit's arguments.
         folder: Output folder; None if there is none. The generated answers of a language model are
             cached in it.
         reference_examples: Prompts with answers of another model's audit. If given, its generated
@@ -250,7 +255,7 @@ def prepare_audit(
     cache_file = None
     if folder is not None:
         # Fail before a language model spends time on answers.
-        check_same(Path(folder) / "audit.json", selected.identity)
+        check_same_settings(Path(folder) / "audit.json", selected.identity)
         cache_file = Path(folder) / f".answers-{hash_json(selected.identity)}.jsonl"
     return encode_audit(
         loaded,
@@ -270,7 +275,7 @@ def load_audit(request: AuditRequest, *, show_progress: bool = False) -> LoadedA
     Mistakes that can be found without the model are reported before it is loaded.
 
     Args:
-        request: Arguments of the audit.
+        request: The audit's arguments.
         show_progress: Whether to print a line before a language model is loaded.
 
     Returns:
@@ -282,7 +287,7 @@ def load_audit(request: AuditRequest, *, show_progress: bool = False) -> LoadedA
     options = request.options
     parse_bytes(options.memory_budget)
     share = parse_share(options)
-    model = to_saved_model(request.model)
+    model = convert_model_name(request.model)
     data = _adapt_data(model, to_data(request.dataset))
     has_answers = isinstance(data, Answers)
     requested_tests = resolve_tests(request.tests, answers=has_answers)
@@ -424,7 +429,7 @@ def encode_audit(
         loaded: The loaded model and data.
         selected: The selected tests, sites and texts.
         cache_file: File that caches generated answers; None for no cache.
-        reference_examples: Prompts with the answers of another model, which are explained instead
+        reference_examples: Prompts with another model's answers, which are explained instead
             of this model's own answers.
         show_progress: Whether to display how many prompts have been answered.
 
@@ -493,7 +498,7 @@ def _attach_user_scores(
     audited_model: AuditedModel,
     examples: "datasets.Dataset",
 ) -> TokenizedSplit:
-    """Attach the scores of another explainer to the units of the texts."""
+    """Attach the scores from another explainer to the units of the texts."""
     tokenizer = audited_model.tokenizer
     if isinstance(tokenizer, ImageReader) or "choices" in examples.column_names:
         raise AttnProbeError(
@@ -555,27 +560,27 @@ def describe_audit_request(
 
     Args:
         model: A saved model, a name or an object.
-        data: Description of the data.
-        requested_tests: Options of the requested tests, by the name of the test.
-        options: Options of the audit.
-        scores: Scores of another explainer; None in an ordinary audit.
+        data: The data specification.
+        requested_tests: Options for the requested tests, by test name.
+        options: Audit options.
+        scores: Scores from another explainer; None in an ordinary audit.
 
     Returns:
-        Plain data by the name of the flag; see :func:`~hf_attnprobe.storage.provenance.asked_for`.
+        Plain data by flag name; see :func:`~hf_attnprobe.storage.provenance.collect_settings`.
     """
     has_answers = isinstance(data, Answers)
     default_options = {
         name: test.default_options(answers=has_answers) for name, test in load_tests().items()
     }
-    request = asked_for(
+    request = collect_settings(
         model,
         data,
         options,
         requested_tests,
         default_options,
-        leave_out=("train_limit", *WITHOUT_EFFECT),
+        excluded=("train_limit", *OPTIONS_WITHOUT_EFFECT),
     )
-    return request if scores is None else {**request, "scores": named(scores)}
+    return request if scores is None else {**request, "scores": get_recorded_name(scores)}
 
 
 def _describe_architecture(adapter: AttentionModelBase) -> dict[str, dict[str, str]]:

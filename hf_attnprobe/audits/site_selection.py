@@ -1,4 +1,4 @@
-"""Selects the tests of an audit and the sites at which they run.
+"""Selects an audit's tests and the sites at which they run.
 
 If "default" is among the names of the tests, as in ``["default", Permutation(n_permutations=10)]``,
 all tests that suit the model and the data are added. A model may lack a capability that a test
@@ -30,9 +30,9 @@ from hf_attnprobe.statistics.rows import Rows
 ALL_HEADS = "all"
 """Value of ``--heads`` that stands for all heads."""
 SHARED_KEYS = "shared"
-"""Value of ``--head-sets`` that stands for all sets of heads that share keys."""
+"""Value of ``--head-sets`` that stands for all head sets that share keys."""
 UNREQUESTED_HEADS_REASON = "it looks at single heads, which were not asked for"
-"""Reason why a test of single heads is left out if only groups of heads are tested."""
+"""Reason why a test of single heads is left out if only head groups are tested."""
 
 
 @dataclass(frozen=True)
@@ -42,11 +42,11 @@ class AuditSelection:
     Attributes:
         sites: Heads that the options select.
         heads: Heads that are tested one by one: all of ``sites``, or none.
-        groups: Groups of heads that are tested together.
+        groups: Head groups that are tested together.
         has_rationales: Whether the data has human rationales that the audit can use.
-        tests: Options of the tests that run, by the name of the test.
-        requested: Options of the tests that were requested by name.
-        left_out: Reasons for tests that do not run, by the name of the test.
+        tests: Options for the tests that run, by test name.
+        requested: Options for the tests that were requested by name.
+        left_out: Reasons for tests that do not run, by test name.
     """
 
     sites: list[Site]
@@ -67,15 +67,15 @@ def select_tests_and_sites(
     """Select the tests and sites that the options, the model and the data allow.
 
     For a language model, only the mean over all heads is tested, unless the options name heads,
-    layers or sets of heads.
+    layers or head sets.
 
     Args:
         adapter: The audited model.
-        requested: Options of the requested tests by name, as returned by
+        requested: Options for the requested tests by name, as returned by
             :func:`~hf_attnprobe.faithfulness.registry.resolve_tests`. The name "default" stands for
             all suitable tests.
         has_rationales: Whether the data has human rationales that the audit can use.
-        options: Options of the audit.
+        options: Audit options.
 
     Returns:
         The selection.
@@ -171,11 +171,11 @@ def _check_indices(name: str, requested: Sequence[int | str] | None, existing: s
 
 
 def parse_head_sets(adapter: AttentionModelBase, names: Sequence[str]) -> list[list[Site]]:
-    """Parse the names of sets of heads.
+    """Parse the names of head sets.
 
     Args:
         adapter: The audited model.
-        names: Sets such as "5.0+5.3" (two heads of layer 5), or "shared" for all sets of heads that
+        names: Sets such as "5.0+5.3" (two heads of layer 5), or "shared" for all head sets that
             share keys.
 
     Returns:
@@ -218,7 +218,7 @@ def _parse_head_set(adapter: AttentionModelBase, name: str) -> list[Site]:
 
 
 def list_head_set_names(adapter: AttentionModelBase) -> list[str]:
-    """Return the names of the model's sets of heads, such as "5.0+5.3", in their order."""
+    """Return the names of the model's head sets, such as "5.0+5.3", in their order."""
     return [
         "+".join(f"{layer}.{head}" for layer, head, _ in sorted(members))
         for members in adapter.head_sets
@@ -228,7 +228,7 @@ def list_head_set_names(adapter: AttentionModelBase) -> list[str]:
 def list_groups(
     adapter: AttentionModelBase, sites: Sequence[Site], *, whole: bool = True
 ) -> list[Site]:
-    """List the groups of heads that are tested in addition to single heads.
+    """List the head groups that are tested in addition to single heads.
 
     Args:
         adapter: The audited model.
@@ -237,8 +237,8 @@ def list_groups(
 
     Returns:
         All heads together, if every head of the model is selected; then each layer with several
-        heads that are all selected, if the model has several layers; then the model's sets of
-        heads. Empty for a model with a single head.
+        heads that are all selected, if the model has several layers; then the model's head sets.
+        Empty for a model with a single head.
     """
     model_sites, query = adapter.sites(), sites[0].query
     if len(model_sites) == 1:
@@ -308,13 +308,13 @@ def add_suitable_tests(
     """Add the tests that run by default to the requested ones, in the order of the registry.
 
     Args:
-        requested: Options of the tests that were requested by name.
+        requested: Options for the tests that were requested by name.
         n_sites: Number of selected heads.
         has_rationales: Whether the data has human rationales.
         answers: Whether the model answers from a passage.
 
     Returns:
-        Options by the name of the test.
+        Options by test name.
     """
     return {
         name: requested.get(name, test.default_options(answers=answers))
@@ -332,13 +332,13 @@ def select_tests(
     """Select the tests that the model supports at any of the selected heads.
 
     Args:
-        candidates: Options of tests by name.
-        requested: Names of the tests that were requested.
+        candidates: Options for tests by name.
+        requested: Test names that were requested.
         adapter: The audited model.
         sites: The selected heads.
 
     Returns:
-        The options of the tests to run, and the reason for each test that cannot run at some of the
+        The test options to run, and the reason for each test that cannot run at some of the
         heads.
 
     Raises:
@@ -365,15 +365,15 @@ def select_group_tests(
     left_out: Mapping[str, str],
     groups: Sequence[Site],
 ) -> tuple[dict[str, Options], dict[str, str]]:
-    """Select the tests that can look at groups of heads.
+    """Select the tests that can look at head groups.
 
     Args:
-        tests: Options of the tests by name.
-        left_out: Reasons for tests that do not run, by the name of the test.
-        groups: The groups of heads.
+        tests: Options for the tests by name.
+        left_out: Reasons for tests that do not run, by test name.
+        groups: The head groups.
 
     Returns:
-        The options of the tests to run, and the reasons for all others.
+        The test options to run, and the reasons for all others.
 
     Raises:
         AttnProbeError: If there is no group, or no test that can look at one.
@@ -401,13 +401,13 @@ def list_sites_by_test(
     """List the sites at which each test runs: those where the model has what the test needs.
 
     Args:
-        names: Names of the tests.
+        names: Test names.
         adapter: The audited model.
         heads: Single heads.
-        groups: Groups of heads, for the tests that can look at them.
+        groups: Head groups, for the tests that can look at them.
 
     Returns:
-        The sites by the name of the test.
+        The sites by test name.
     """
     sites_by_test: dict[str, Sequence[Site]] = {}
     for name in names:
@@ -436,7 +436,7 @@ def assign_half(example_id: int) -> int:
     which draws a sample, so that a sample has texts of both halves.
 
     Args:
-        example_id: Id of the text.
+        example_id: Text id.
 
     Returns:
         0 or 1.
@@ -473,7 +473,7 @@ def assign_screened_sites(
 
     Args:
         texts: The audited texts.
-        screen_rows: Rows of the test ``screen`` on these texts.
+        screen_rows: Rows from the test ``screen`` on these texts.
         sites: Single heads.
         n_sites: Number of sites to choose for each half.
 
@@ -494,7 +494,7 @@ def select_top_sites(screen_rows: Rows, sites: Sequence[Site], n_sites: int) -> 
     """Select the sites with the largest first-order effect of uniform attention.
 
     Args:
-        screen_rows: Rows of the test ``screen``.
+        screen_rows: Rows from the test ``screen``.
         sites: Single heads.
         n_sites: Number of sites to select.
 
@@ -509,8 +509,8 @@ def sort_by_screen(screen_rows: Rows, sites: Sequence[Site]) -> list[Site]:
     """Sort sites by their first-order effect of uniform attention, the largest effect first.
 
     Args:
-        screen_rows: Rows of the test ``screen``. Sites without rows come last, in the order of the
-            model.
+        screen_rows: Rows from the test ``screen``. Sites without rows come last, in the order of
+            the model.
         sites: Single heads.
 
     Returns:

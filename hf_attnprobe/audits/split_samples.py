@@ -1,9 +1,9 @@
 """Quantities that an audit computes in advance from a sample of the whole split.
 
 These are the standard temperature of the model, the head outputs that replace those of an ablated
-head, and the states that are exchanged between texts. The sample is drawn by the ids of the
-examples. It therefore does not depend on a limit on the number of texts, on their order, on shares
-or on the number of processes.
+head, and the states that are exchanged between texts. The sample is drawn by example id. It
+therefore does not depend on a limit on the number of texts, on their order, on shares or on the
+number of processes.
 """
 
 import logging
@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 MAX_REFERENCE_TEXTS = 32
 """Largest number of texts whose head outputs replace those of an ablated head."""
 MAX_REFERENCE_TOKENS = 4096
-"""Largest number of tokens of these texts, including padding."""
+"""Largest number of tokens in  these texts, including padding."""
 N_SHARPNESS_TEXTS = 128
 """Number of texts from which the standard temperature is computed."""
 N_DONOR_TEXTS = 64
@@ -54,7 +54,7 @@ def is_needed(requirement: str, tests: Iterable[str]) -> bool:
 
     Args:
         requirement: Field of a registered test, such as "uses_donors".
-        tests: Names of the tests.
+        tests: Test names.
     """
     return any(getattr(load_tests()[name], requirement) for name in tests)
 
@@ -71,8 +71,8 @@ def set_sharpness(
 
     Args:
         adapter: The model; its attribute ``sharpness`` is set.
-        tokenizer: Tokenizer of the model.
-        examples: All examples of the split.
+        tokenizer: The model's tokenizer.
+        examples: All examples in the split.
     """
     if not adapter.lacks(AnswersFromPassage):
         return
@@ -99,9 +99,9 @@ def set_reference(
 
     Args:
         adapter: The model; its reference is set.
-        tokenizer: Tokenizer of the model.
-        examples: All examples of the split.
-        tests: Names of the tests that run.
+        tokenizer: The model's tokenizer.
+        examples: All examples in the split.
+        tests: Test names that run.
     """
     if not is_needed("uses_reference", tests) or adapter.lacks(HeadOutputs) is not None:
         return
@@ -127,9 +127,9 @@ def set_donors(
 
     Args:
         audited_model: The model with its tokenizer; the donors of its adapter are set.
-        examples: All examples of the split.
+        examples: All examples in the split.
         selection: The tests and sites.
-        seed: Seed of the random choice of donors.
+        seed: Seed for the random choice of donors.
 
     Raises:
         AttnProbeError: If the shortest text does not have the query position of the sites.

@@ -58,7 +58,7 @@ def list_unit_positions(batch: Batch) -> list[list[int]]:
     """List the token positions of every explained unit of a text.
 
     Args:
-        batch: Batch of a single text.
+        batch: A batch with a single text.
 
     Returns:
         For each unit (a token, a word or a sentence), the positions of its tokens.
@@ -102,9 +102,9 @@ def render_units(
     the tokens.
 
     Args:
-        tokenizer: Tokenizer of the model.
-        ids: Token ids of the whole text.
-        units: Token positions of every unit, see :func:`list_unit_positions`.
+        tokenizer: The model's tokenizer.
+        ids: Token ids for the whole text.
+        units: Token positions for every unit, see :func:`list_unit_positions`.
         strings: The original text.
 
     Returns:
@@ -219,10 +219,10 @@ def describe_prediction(
     """Describe the prediction for a text.
 
     Args:
-        prediction: Description of what the model predicts.
+        prediction: The model's prediction type and its outcomes.
         probs: Probabilities, `[1, entries]`.
-        batch: Batch of a single text.
-        tokenizer: Tokenizer of the model.
+        batch: A batch with a single text.
+        tokenizer: The model's tokenizer.
 
     Returns:
         The prediction in words and its probability. The probability is the mean over the parts of
@@ -247,10 +247,10 @@ def describe_label(
     """Describe the label of a text, and compare it with the prediction.
 
     Args:
-        prediction: Description of what the model predicts.
+        prediction: The model's prediction type and its outcomes.
         probs: Probabilities, `[1, entries]`.
-        batch: Batch of a single text.
-        tokenizer: Tokenizer of the model.
+        batch: A batch with a single text.
+        tokenizer: The model's tokenizer.
 
     Returns:
         The label in words, and whether the prediction is right. Both are None without a label; the
@@ -288,10 +288,10 @@ def _describe_decisions(
     """Describe the decisions of a model about a text.
 
     Args:
-        prediction: Description of what the model predicts.
+        prediction: The model's prediction type and its outcomes.
         decisions: Index of the outcome of every part, int `[parts]`; −1 for no decision.
-        batch: Batch of a single text.
-        tokenizer: Tokenizer of the model.
+        batch: A batch with a single text.
+        tokenizer: The model's tokenizer.
 
     Returns:
         The decisions in words.
@@ -343,7 +343,7 @@ class Explainer:
 
     Attributes:
         model: The model.
-        tokenizer: Tokenizer of the model.
+        tokenizer: The model's tokenizer.
         site: Site whose attention is displayed.
         attention_of: Description of this attention, such as "the mean of all 72 heads".
         target: Class that is explained; None for the predicted class of each text.
@@ -362,7 +362,7 @@ class Explainer:
 
         Args:
             text: The text as tokens.
-            row: The row of the data from which the text was encoded.
+            row: The data row from which the text was encoded.
 
         Returns:
             The text with its prediction and scores.
@@ -443,7 +443,7 @@ class Explainer:
 
         Args:
             text: The prompt and the answer as tokens.
-            row: The row of the data from which the text was encoded.
+            row: The data row from which the text was encoded.
 
         Returns:
             The prompt with its answer.

@@ -1,4 +1,4 @@
-"""Reads scores of another explainer, and assigns them to the units of the texts.
+"""Reads scores from another explainer, and assigns them to the units of the texts.
 
 A unit is whatever the tests explain: a token, a word of several tokens, or a sentence of a passage.
 Scores can be given for units, for the tokens of the encoded text, for spans of characters, or for
@@ -86,10 +86,10 @@ def read_scores(scores: Any, ids: Sequence[int]) -> dict[int, UserScores]:
             (``VisualizationDataRecord``), SHAP (``Explanation``), inseq
             (``FeatureAttributionOutput``) or interpreto (``AttributionOutput``), or a table with
             the columns Score and Source, such as that of ContextCite.
-        ids: Ids of the texts in their order.
+        ids: Text ids in their order.
 
     Returns:
-        The scores by the id of the text.
+        The scores by text id.
 
     Raises:
         AttnProbeError: If a file cannot be read, or if the number of objects is not that of the
@@ -126,7 +126,7 @@ class ScoreRow:
     """A row of a file of scores: a single score, or lists with all scores of a text.
 
     Attributes:
-        id: Id of the text.
+        id: Text id.
         score: Score, or list of scores.
         unit: Index of the unit that each score belongs to.
         start: Start, in characters, of the span that each score belongs to.
@@ -156,7 +156,7 @@ def _parse_id(value: Any) -> int:
 
 
 def _read_score_file(file: Path) -> dict[int, UserScores]:
-    """Read a file of scores, and return the scores by the id of the text."""
+    """Read a file of scores, and return the scores by text id."""
     if not is_data_file(file):
         raise AttnProbeError(f"expected scores in a file {' or '.join(FILE_FORMATS)}, got {file}")
     try:
@@ -214,7 +214,7 @@ def parse_scores(scores: Any, example_id: Any) -> UserScores:
 
     Args:
         scores: A sequence of numbers, or an object of a library; see :func:`read_scores`.
-        example_id: Id of the text, for error messages.
+        example_id: Text id, for error messages.
 
     Returns:
         The scores.
@@ -247,7 +247,7 @@ def _convert_to_vector(values: Any, type_name: str, example_id: Any) -> np.ndarr
     Args:
         values: The numbers.
         type_name: Type of the object that contains them, for error messages.
-        example_id: Id of the text, for error messages.
+        example_id: Text id, for error messages.
 
     Returns:
         The numbers, `[n]`.
@@ -293,9 +293,9 @@ def attach_scores(
 
     Args:
         texts: The texts as tokens.
-        scores_by_id: User-provided scores, by the id of the text.
+        scores_by_id: User-provided scores, by text id.
         adapter: The audited model.
-        tokenizer: Tokenizer of the model.
+        tokenizer: The model's tokenizer.
         string_by_id: The original texts, by their ids.
 
     Returns:
@@ -389,7 +389,7 @@ def _sum_token_scores(
     Args:
         text: The text as tokens.
         scores: The scores.
-        units: Token positions of every unit.
+        units: Token positions for every unit.
         model_tokens: All tokens of the text, as the model's tokenizer writes them.
 
     Returns:
@@ -429,7 +429,7 @@ def _check_tokens(
         part_tokens = [model_tokens[position] for position in positions]
         if _remove_marks([user_token]) != _remove_marks(part_tokens):
             raise _make_score_error(
-                text.example_id, f"those of the token {''.join(part_tokens)!r}", repr(user_token)
+                text.example_id, f"the token {''.join(part_tokens)!r}", repr(user_token)
             )
 
 
@@ -449,8 +449,8 @@ def _sum_quoted_scores(
     Args:
         text: The text as tokens.
         scores: The scores with their quotations.
-        units: Token positions of every unit.
-        tokenizer: Tokenizer of the model.
+        units: Token positions for every unit.
+        tokenizer: The model's tokenizer.
 
     Returns:
         One score per unit.
@@ -485,7 +485,7 @@ def _sum_span_scores(
     Args:
         text: The text as tokens.
         scores: The scores with their spans.
-        unit_spans: Start and end of every unit in characters.
+        unit_spans: Start and end for every unit in characters.
         string: The original text.
 
     Returns:

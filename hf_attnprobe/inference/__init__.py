@@ -4,7 +4,8 @@ Main names:
 
 - :func:`~hf_attnprobe.inference.choices.encode_examples` turns the rows of a data set into texts
   for a model: single texts, pairs, choices, prompts or images.
-- :func:`~hf_attnprobe.inference.answers.prepare_prompts` renders the prompts of a language model and
+- :func:`~hf_attnprobe.inference.answers.prepare_prompts` renders the prompts of a language model
+and
   generates missing answers.
 - :func:`~hf_attnprobe.inference.batching.form_batches` and
   :func:`~hf_attnprobe.inference.batching.collate` make batches.

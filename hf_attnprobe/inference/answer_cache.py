@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from hf_attnprobe.core.errors import AttnProbeError
-from hf_attnprobe.storage.folders import cannot_use
+from hf_attnprobe.storage.folders import make_folder_error
 
 
 class AnswerCache:
@@ -25,7 +25,7 @@ class AnswerCache:
         self.file = file
 
     def read(self) -> dict[str, list[int]]:
-        """Return the token ids of the cached answers, by the name of the prompt."""
+        """Return the token ids of the cached answers, by prompt name."""
         if self.file is None or not os.path.isfile(self.file):
             return {}
         answers = {}
@@ -39,7 +39,7 @@ class AnswerCache:
         """Append answers to the file; the folder is created if it does not exist.
 
         Args:
-            answers: Token ids by the name of the prompt.
+            answers: Token ids by prompt name.
 
         Raises:
             AttnProbeError: If the file cannot be written.
@@ -53,7 +53,7 @@ class AnswerCache:
             with self.file.open("a", encoding="utf-8") as stream:
                 stream.writelines(lines)
         except OSError as error:
-            raise cannot_use(self.file.parent, error) from error
+            raise make_folder_error(self.file.parent, error) from error
 
 
 @contextlib.contextmanager

@@ -29,7 +29,7 @@ PAD_VALUES = {
     "tags": -1,
     "scores": 0.0,
 }
-"""Values of padding positions, by the name of the input; ``input_ids`` use the padding token."""
+"""Values of padding positions, by input name; ``input_ids`` use the padding token."""
 BYTES_PER_UNIT = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 """Bytes of each unit of a memory size such as "500MB"."""
 
@@ -73,7 +73,8 @@ def form_batches(
     Args:
         texts: The texts, at least one.
         bytes_per_text: Function from a number of tokens to the bytes of such a text in a batch.
-        memory_budget: Memory that a batch may take, in bytes. A batch of a single text may exceed it.
+        memory_budget: Memory that a batch may take, in bytes. A batch of a single text may exceed
+            it.
         batch_size: Largest number of texts per batch.
 
     Yields:

@@ -40,7 +40,7 @@ def compute_unknown_share(
 
     Args:
         texts: The texts as tokens.
-        tokenizer: Tokenizer of the model.
+        tokenizer: The model's tokenizer.
 
     Returns:
         The share from 0 to 1; 0 for images and for tokenizers that know every byte.
@@ -103,7 +103,7 @@ class ChoiceText(Text):
 
     @property
     def n_tokens(self) -> int:
-        """Number of tokens of the longest choice."""
+        """Number of tokens in  the longest choice."""
         return max(map(len, self.inputs["input_ids"]))
 
     @property
@@ -126,7 +126,7 @@ def encode_examples(
     Args:
         tokenizer: Tokenizer, or reader of images.
         examples: The examples.
-        model: Properties of the model.
+        model: The model's properties.
         truncate: Whether texts that are too long are cut.
         segment: The text of a pair that is explained, "text" or "text_pair"; None for both.
 
@@ -162,9 +162,9 @@ def tokenize_choices(
     """Tokenize texts with choices for a multiple-choice model.
 
     Args:
-        tokenizer: Tokenizer of the model.
+        tokenizer: The model's tokenizer.
         examples: The examples, with a column "choices".
-        model: Properties of the model.
+        model: The model's properties.
         truncate: Whether pairs that are too long are cut.
         segment: The part of a pair that is explained, "text" or "text_pair"; None for both.
 

@@ -55,7 +55,7 @@ class Text:
     """An encoded text.
 
     Attributes:
-        example_id: Id of the text within its split.
+        example_id: Text id within its split.
         label: The model's index of the class, −1 for no label. For models that predict something
             else, a number or a list; see :mod:`hf_attnprobe.inference.labels`.
         inputs: Lists with one number per token. Pairs also have ``segment_ids``: 0 in the first
@@ -126,7 +126,7 @@ class TextModel(Protocol):
 
     @property
     def prediction(self) -> Prediction:
-        """Description of what the model predicts."""
+        """The model's prediction type and its outcomes."""
 
     def get_max_length(self, tokenizer: PreTrainedTokenizerBase) -> int | None:
         """Return the largest number of tokens that the model reads; None for no limit."""
@@ -191,7 +191,7 @@ def tokenize(
     Args:
         tokenizer: Tokenizer that was saved with the model.
         examples: Rows of :func:`~hf_attnprobe.data.examples.load_examples`.
-        model: Properties of the model, such as its largest length and its labels.
+        model: The model's properties, such as its largest length and its labels.
         truncate: Whether texts that are too long are cut.
         segment: The text of a pair that is explained, "text" or "text_pair"; the other text stays
             unchanged. None explains both.
@@ -376,7 +376,7 @@ def check_token_ids(input_ids: list[list[int]], model: TextModel) -> None:
 
     Args:
         input_ids: Token ids of several texts.
-        model: Properties of the model.
+        model: The model's properties.
 
     Raises:
         AttnProbeError: If a token id is too large.
@@ -413,7 +413,7 @@ def _find_rationale_tokens(
 
     Args:
         examples: The examples.
-        offsets: Start and end of every token in characters; None if they are unknown.
+        offsets: Start and end for every token in characters; None if they are unknown.
         segment_ids: Text of a pair to which each token belongs; None for single texts.
 
     Returns:
@@ -462,7 +462,7 @@ def find_rationale_spans(
     """Find the words of a rationale in a text.
 
     Args:
-        example_id: Id of the text, for error messages.
+        example_id: Text id, for error messages.
         text: The text.
         rationale: Positions, from 0, among the words that white space separates.
 
@@ -490,7 +490,7 @@ def find_mask_id(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> 
     """Find the token that replaces an erased one: the mask token, else the unknown token.
 
     Args:
-        tokenizer: Tokenizer of the model.
+        tokenizer: The model's tokenizer.
         model: The model.
 
     Returns:
@@ -627,7 +627,7 @@ def encode_images(
     Args:
         reader: The reader of images.
         examples: Examples with a column of images.
-        model: Properties of the model.
+        model: The model's properties.
 
     Returns:
         One text for each image.

@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerBase
 
 from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.data.columns import read_column
-from hf_attnprobe.data.examples import get_class_names, list_label_names
+from hf_attnprobe.data.examples import get_label_names, read_class_names
 from hf_attnprobe.functional.predictions import Prediction
 
 
@@ -61,11 +61,11 @@ def convert_labels(
     every labelled word.
 
     Args:
-        prediction: Description of what the model predicts.
+        prediction: The model's prediction type and its outcomes.
         examples: The examples.
-        tokenizer: Tokenizer of the model.
+        tokenizer: The model's tokenizer.
         inputs: Inputs of the texts by name, as lists with one number per token.
-        offsets: Start and end of every token; None if the labels are no positions.
+        offsets: Start and end for every token; None if the labels are no positions.
 
     Returns:
         The label of every text.
@@ -99,7 +99,7 @@ def convert_class_labels(classes: Sequence[str], examples: "datasets.Dataset") -
     """Convert class labels to the model's numbering.
 
     Args:
-        classes: Names of the model's classes.
+        classes: The model's class names.
         examples: The examples.
 
     Returns:
@@ -117,7 +117,7 @@ def convert_class_labels(classes: Sequence[str], examples: "datasets.Dataset") -
     else:
         expected, predicted = "one class per text", "a class"
     _check_label_types(labels, int, expected, predicted)
-    names = list_label_names(examples)
+    names = get_label_names(examples)
     model_indices = _match_names(classes, names, has_names)
     converted = {-1: -1}
     for label in sorted({*labels} - {-1}):
@@ -140,8 +140,8 @@ def _match_names(classes: Sequence[str], names: Sequence[str], has_names: bool) 
     are matched by number.
 
     Args:
-        classes: Names of the model's classes.
-        names: Names of the data's classes.
+        classes: The model's class names.
+        names: The data's class names.
         has_names: Whether the data has names for its classes.
 
     Returns:
@@ -196,7 +196,7 @@ def _check_label_types(
         labels: The labels; None for texts without a label.
         label_type: Type of a suitable label.
         expected: Description of a suitable label, for the error message.
-        predicted: Description of what the model predicts, for the error message.
+        predicted: The model's prediction type and its outcomes, for the error message.
 
     Raises:
         AttnProbeError: If a label has another type.
@@ -217,7 +217,7 @@ def _check_no_text_labels(
     """Check that no text has a single label, for a model that predicts parts of a text.
 
     Args:
-        prediction: Description of what the model predicts.
+        prediction: The model's prediction type and its outcomes.
         examples: The examples.
         expected: Description of a suitable label, for the error message.
 
@@ -265,7 +265,7 @@ def _convert_label_sets(prediction: Prediction, examples: "datasets.Dataset") ->
     if all(isinstance(label, int) and label < 0 for label in labels):
         return [[-1] * n_labels for _ in labels]
     _check_label_types(labels, list, "a list of the labels that hold", prediction.name)
-    class_names = get_class_names(examples.features["label"])
+    class_names = read_class_names(examples.features["label"])
     data_names = class_names or [f"LABEL_{index}" for index in range(n_labels)]
     model_indices = _match_names(prediction.parts, data_names, class_names is not None)
     matched_indices = [index for index in model_indices if index is not None]
@@ -298,7 +298,7 @@ def _convert_numbers(prediction: Prediction, examples: "datasets.Dataset") -> li
     labels = read_column(examples, "label")
     _check_label_types(labels, int | float, "a number", "a number")  # type: ignore[arg-type]
     if hasattr(examples.features["label"], "names"):
-        names = ", ".join(list_label_names(examples)[:5])
+        names = ", ".join(get_label_names(examples)[:5])
         raise AttnProbeError(
             f"the model predicts a number: expected numbers as labels, got the classes {names}; "
             "name another column with --label-column, or use --predicts probability"
@@ -353,7 +353,7 @@ def _convert_masked_words(
             )
         return labels
     word_ids = []
-    for name in list_label_names(examples):
+    for name in get_label_names(examples):
         token_ids = tokenizer(f" {name}", add_special_tokens=False)["input_ids"]
         is_known_token = len(token_ids) == 1 and token_ids[0] != tokenizer.unk_token_id
         word_ids.append(token_ids[0] if is_known_token else -1)
@@ -396,10 +396,10 @@ def _convert_tags(
     """Convert tags of words to tags of the model, and add ``labelled`` to the inputs.
 
     Args:
-        prediction: Description of what the model predicts.
+        prediction: The model's prediction type and its outcomes.
         examples: The examples.
         inputs: Inputs of the texts; ``labelled`` is 1 at the first token of every labelled word.
-        offsets: Start and end of every token; None without tags.
+        offsets: Start and end for every token; None without tags.
 
     Returns:
         For each text, the tags of its labelled words in the order of their first tokens.
@@ -407,7 +407,7 @@ def _convert_tags(
     if offsets is None:
         _check_no_text_labels(prediction, examples, "a label for every word (word_labels)")
         return [[-1]] * len(examples)
-    names = get_class_names(examples.features["word_labels"])
+    names = read_class_names(examples.features["word_labels"])
     model_indices = None
     if names is not None:
         model_indices = _match_names(prediction.outcomes, names, has_names=True)
@@ -455,7 +455,7 @@ def _convert_tag(
     """Convert one tag of the data to the model's index.
 
     Args:
-        prediction: Description of what the model predicts.
+        prediction: The model's prediction type and its outcomes.
         names: Names of the data's tags; None if tags are the model's indices.
         model_indices: The model's index for each tag of the data; None if they are the same.
         tag: The tag.

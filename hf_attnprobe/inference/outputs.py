@@ -1,6 +1,6 @@
 """Runs a model over a split and returns its predictions and attention.
 
-The attention of one model can be imposed on another one: a *guide* holds the attention weights of
+The attention of one model can be imposed on another one: a *guide* holds the attention weights for
 every text, and a model with guided attention uses them instead of its own.
 """
 
@@ -44,7 +44,7 @@ class Outputs:
     """Predictions and attention on the texts of a split that have tokens, in the order of their ids.
 
     Attributes:
-        example_ids: Ids of the texts.
+        example_ids: Text ids.
         labels: Labels, int64 `[texts]`.
         probs: Probabilities, `[texts, classes]`.
         attention: Attention weights, `[texts, tokens]`. These are the weights of a text's content
@@ -72,7 +72,7 @@ def observe_split(
 
     Args:
         model: Any model that :func:`hf_attnprobe.wrap` accepts.
-        tokenizer: Tokenizer of the model.
+        tokenizer: The model's tokenizer.
         examples: The texts.
         batch_size: Number of texts per batch.
         **options: Further arguments of ``wrap``.
@@ -100,7 +100,7 @@ def read_outputs(
 
     Args:
         model: Any model that :func:`hf_attnprobe.wrap` accepts.
-        tokenizer: Tokenizer of the model.
+        tokenizer: The model's tokenizer.
         examples: The texts.
         **options: Further arguments of :func:`observe_split`.
 
@@ -146,7 +146,7 @@ def measure_texts(
         measure: Function that returns values `[batch, ...]` by name.
 
     Returns:
-        Values `[texts, ...]` by name, in the order of the ids of the texts.
+        Values `[texts, ...]` by name, in the order of the text ids.
     """
     ids: list[int] = []
     batch_values: dict[str, list[Tensor]] = {}
@@ -175,7 +175,7 @@ def make_guide(outputs: Outputs) -> Guide:
         outputs: Predictions and attention of the model.
 
     Returns:
-        Attention weights of every text, without padding.
+        Attention weights for every text, without padding.
     """
     rows = zip(outputs.example_ids, outputs.attention, outputs.mask, strict=True)
     return {example_id: weights[mask] for example_id, weights, mask in rows}
@@ -195,7 +195,7 @@ def predict(
 
     Args:
         model: A classifier.
-        tokenizer: Tokenizer of the model.
+        tokenizer: The model's tokenizer.
         examples: The texts.
         guide: Attention weights, for a model with guided attention.
         edit: Function that returns the token ids to read instead of those of the text; None for
@@ -258,7 +258,7 @@ def build_guide_rows(
     """Assign the guide's weights to the tokens of every text, and 0 to special tokens.
 
     Args:
-        guide: Attention weights of every text.
+        guide: Attention weights for every text.
         examples: The texts.
         input_ids: Token ids of every text.
         special_ids: Tokens that never receive attention, see :func:`get_special_ids`.
@@ -287,9 +287,9 @@ def build_guide_row(
     """Assign the guide's weights to the tokens of one text, and 0 to special tokens.
 
     Args:
-        guide: Attention weights of every text.
-        example_id: Id of the text.
-        tokens: Token ids of the text.
+        guide: Attention weights for every text.
+        example_id: Text id.
+        tokens: Token ids for the text.
         special_ids: Tokens that never receive attention.
 
     Returns:

@@ -129,7 +129,7 @@ BAD = [
     # labels of another kind
     ("classes", DATA["number"], {}, "expected one class per text"),
     ("classes", DATA["labels"], {}, "row 0 has several labels"),
-    ("classes", changed("classes", label=-7), {}, "expected labels from 0 on"),
+    ("classes", changed("classes", label=-7), {}, "expected labels from 0 to"),
     ("labels", DATA["classes"], {}, "expected a list of the labels that hold"),
     ("labels", changed("labels", labels=[0, 7]), {}, "row 0 has label 7"),
     ("labels", changed("labels", labels=lambda k, row: [0] * (k + 1)), {}, "a mask of 0 and 1"),
@@ -138,7 +138,7 @@ BAD = [
     ("number", DATA["labels"], {}, "expected a number as label"),
     ("number", changed("number", label=1.5), {}, "missing or all equal"),
     ("tags", DATA["classes"], {}, "one label for the whole text"),
-    ("tags", changed("tags", ner_tags=[0] * 9), {}, "has 9; give each word one label"),
+    ("tags", changed("tags", ner_tags=[0] * 9), {}, "9 labels; give each word one label"),
     ("tags", changed("tags", ner_tags=lambda k, r: ["X"] * len(r["tokens"])), {}, "'X'"),
     ("tags", UNREAD, {}, "row 3 has none that the model reads"),
     ("span", DATA["number"], {}, "expected a context for every question"),

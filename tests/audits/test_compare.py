@@ -211,5 +211,5 @@ def test_bad_input(checkpoints, reviews_folder, tmp_path):
     assert not (tmp_path / "out").exists()
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("mine")
-    refused("holds other files", run, checkpoints, reviews_folder, tmp_path / "mine")
+    refused("contains other files", run, checkpoints, reviews_folder, tmp_path / "mine")
     assert [f.name for f in (tmp_path / "mine").iterdir()] == ["thesis.tex"]

@@ -133,7 +133,7 @@ def test_the_table_says_what_the_rows_say(folder, data):
         "worst shuffle": "largest_standard_tvd",
         "made uniform": "uniform_tvd",
         "zeroed": "zero_tvd",
-        "averaged": "mean_tvd",
+        "replaced by its mean": "mean_tvd",
     }
     for place, name in zip((EVERYWHERE, (0, ALL), (1, ALL), (HEAD_SET, 0), (1, 2)), names, strict=True):
         here = rows[(rows.layer == place[0]) & (rows["head"] == place[1])]

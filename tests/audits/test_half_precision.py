@@ -42,7 +42,7 @@ def test_the_difference_is_that_of_the_two_models(
     expected = float((own - coarse).abs().max())
     assert found["rounding"]["probability"] == pytest.approx(expected, abs=5e-3)
     monkeypatch.setattr(checks, "MAX_DIFFERENCE", expected / 4)
-    refused("say --dtype float32", checks.compare_with_float32, half, lambda: exact, texts, 0)
+    refused("use --dtype float32", checks.compare_with_float32, half, lambda: exact, texts, 0)
 
 
 def test_a_language_model_saved_in_half_precision_is_audited_in_float32(tmp_path):

@@ -154,7 +154,7 @@ def test_a_screened_audit_is_continued_with_the_same_heads(folder, data, tmp_pat
 def test_a_screen_of_texts_of_one_half_is_refused(folder, data, tmp_path):
     ids = [i for i in range(100) if assign_half(i) == 0][:3]
     texts = [row | {"example_id": i} for i, row in zip(ids, data.to_list()[:3], strict=True)]
-    refused("take more texts", quick, folder, texts, screen=1, output_dir=tmp_path / "out")
+    refused("audit more texts", quick, folder, texts, screen=1, output_dir=tmp_path / "out")
     assert not (tmp_path / "out").exists()
     report = quick(folder, texts, tests=["head_ablation"])  # no half to take it from
     assert report.prune is None

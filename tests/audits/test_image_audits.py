@@ -99,7 +99,7 @@ def test_fingerprints_differ_by_pixels(rows):
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        ([{"text": "a cat"}], "expected a column 'pixel_values' or 'image'"),
+        ([{"text": "a cat"}], "needs a column 'pixel_values' or 'image'"),
         ([{"pixel_values": [[[0.0]]]}], r"expected pixels of shape \[3, 12, 12\]"),
     ],
 )

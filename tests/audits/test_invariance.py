@@ -14,7 +14,7 @@ from hf_attnprobe.statistics.summary import PREDICTION_TEST
 from hf_attnprobe.storage.rows import read_rows
 from tests.helpers import tiny_models
 from tests.helpers.audit_by_name import audit_by_name
-from tests.helpers.child_processes import Writes, in_child
+from tests.helpers.child_processes import WriteMonitor, run_in_child
 from tests.helpers.compare_rows import assert_same, by_place
 
 
@@ -163,10 +163,10 @@ def test_killed_and_resumed(checkpoint, data_folder, usual, cli, tmp_path):
     folder = tmp_path / "out"
 
     def die():
-        Writes(folder / "rows" / ".", kill_at=7)
+        WriteMonitor(folder / "rows" / ".", kill_at=7)
         return main(command(checkpoint, data_folder, folder, "--batch-size", "1"))
 
-    assert in_child(die).code == -9
+    assert run_in_child(die).code == -9
     before = {name: time_ for name, time_ in parts(folder).items() if name.startswith("part-")}
     assert 2 <= len(before) < 12 and not (folder / "summary.json").exists()
     done = cli(*command(checkpoint, data_folder, folder))

@@ -100,7 +100,7 @@ def test_a_text_is_named_that_does_not_fit_on_a_device(checkpoint, reviews, monk
         return run_batch(adapter, batch, *rest)
 
     monkeypatch.setattr(sweeps, "run_batch", without)
-    with pytest.raises(AttnProbeError, match=r"for text 3 of .* tokens by itself"):
+    with pytest.raises(AttnProbeError, match=r"for text 3 of .* tokens alone"):
         rows = [{"example_id": k, "text": text} for k, text in enumerate(texts)]
         audit(checkpoint, rows, ["permutation"], output_dir=tmp_path / "out", progress=False)
     kept = read_rows(tmp_path / "out" / "rows")

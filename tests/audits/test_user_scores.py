@@ -28,7 +28,7 @@ ALONE = AuditOptions()
 
 @pytest.fixture(scope="module")
 def drawn():
-    return planted_models.drawn(3, 60)
+    return planted_models.draw_planted_model(3, 60)
 
 
 def probs_of(drawn, ids):
@@ -86,7 +86,7 @@ def test_what_is_planted_is_best_and_better_than_attention(drawn):
     best = max(v for name, v in means.items() if name.startswith("shapley_agreement@"))
     assert means["shapley_agreement@given"] >= best - 0.02
     text = report.to_markdown()
-    assert "given scores by" in text and " better" in text and "given_moved" in text
+    assert "user-provided scores" in text and " better" in text and "given_moved" in text
 
 
 def test_noise_is_judged_at_chance(drawn):
@@ -209,7 +209,7 @@ def test_spans_inside_a_unit_are_added_up_and_those_around_it_are_its_own(drawn)
 def test_the_folder_is_of_these_scores(drawn, tmp_path, cli):
     judged(drawn, drawn.planted, ["erasure"], output_dir=tmp_path)
     again = read_audit(tmp_path)
-    assert "given scores by" in again.to_markdown()
+    assert "user-provided scores" in again.to_markdown()
     assert "--scores" not in again.to_text() and "attnprobe evaluate-scores" in again.to_markdown()
     refused("its scores fingerprint", judged, drawn, noise(drawn), ["erasure"], output_dir=tmp_path)
 
@@ -260,7 +260,7 @@ def no_span(k, values, text):
     [
         (longer, r"scores of text 7: expected \d+.* of them, got \d+$"),
         (not_a_number, r"scores of text 7: expected numbers, got nan at position \d+$"),
-        (other_tokens, r"scores of text 7: expected those of the token '\w+', got 'other'$"),
+        (other_tokens, r"scores of text 7: expected the token '\w+', got 'other'$"),
         (cut_spans, r"scores of text 7: expected spans that do not cut '\w+', .* got 1 to \d+$"),
         (no_span, r"scores of text 7: expected a span of '\w+', characters .*, got none$"),
         (lambda *_: None, r"expected scores of all 60 texts, but 1 have none, such as text 7; "),
@@ -472,7 +472,7 @@ def test_scores_of_quoted_words_are_those_of_their_units(tmp_path):
             found, expected = (of_texts(one, statistic) for one in (report, by_unit))
             pd.testing.assert_series_equal(found, expected)
     printed = report.to_text()
-    assert "The given scores" in printed and "sources:" in printed
+    assert "user-provided scores" in printed and "sources:" in printed
     assert max(map(len, printed.splitlines())) <= 100
 
 

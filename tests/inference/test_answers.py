@@ -490,7 +490,7 @@ def test_units_of_a_tokenizer_of_words_are_shown_apart():
 
 def test_the_page_shows_prompt_units_and_answer(report):
     page = report.to_html()
-    assert "knocked out" in page and "&lt;|assistant|&gt;" in page and "The answer rests on" in page
+    assert "knockout" in page and "&lt;|assistant|&gt;" in page and "The answer rests on" in page
     assert "of it on these sentences" in page and "of it on these" in report.to_markdown()
     assert "weighs sentences of the prompt" in report.to_text(verbose=True)
 

@@ -242,7 +242,7 @@ def test_an_audit_of_a_segment_is_another_audit_and_says_which(tmp_path):
     assert card.has_pairs  # where no text is shown
     said, of_pairs = (" ".join(r.to_text(verbose=True).split()) for r in (second, whole))
     assert "second text of each pair" in said and "second text of each pair" not in of_pairs
-    assert "Columns read as texts: premise with hypothesis." in of_pairs
+    assert "Columns that contain the texts: premise with hypothesis." in of_pairs
     assert (whole.n, second.n, second.provenance["skipped_empty"]) == (5, 4, 1)
     report = (tmp_path / "out" / "report.md").read_text()
     assert "| segment | text_pair |" in report
