@@ -1,11 +1,11 @@
-"""What the tests say of five small models, kept in a folder; or compared with what was kept.
+"""Record all numbers that audits of five small models compute, or compare them with an earlier record.
 
     python -m tests.record_numbers FOLDER              # at the commit before
     python -m tests.record_numbers FOLDER --compare    # at the commit after
 
-For changes that should change no number: move code, rename, restructure. Every row of every test and every number of
-every summary is compared, 1e-12 apart at most. Both are made on one machine: what a training comes to, to the last bit,
-is another machine's own affair.
+Use it for changes that should not affect any number, such as renaming or moving code. Every row of every test and every
+number of every summary is compared, with a tolerance of 1e-12. Make both records on the same machine, since trainings
+differ between machines in the last bits.
 """
 
 import argparse
@@ -45,6 +45,7 @@ from tests.helpers import tiny_models
 
 
 TOLERANCE = 1e-12
+"""Largest relative or absolute difference between two numbers that count as equal."""
 TEXTS = (
     "the plot was dull . the cast was fine ! we left .",
     "a moving film",
@@ -59,13 +60,13 @@ SMALL = SIZES | QUICKLY
 
 
 def record_demo(folder: Path) -> None:
-    """Trained and audited as `attnprobe demo` does it."""
+    """Run `attnprobe demo`, which trains and audits a classifier."""
     options = DemoOptions(n_examples=300, epochs=2)
     demo(folder / "demo", options=options, progress=False)
 
 
 def record_bert(folder: Path) -> None:
-    """Every test at every head of a BERT with random weights, with human rationales."""
+    """Run every test at every head of a BERT with random weights, on data with human rationales."""
     data = make_rationale_dataset(60, seed=0)["test"]
     tokenizer = build_tokenizer(data["text"])
     tokenizer.model_max_length = 64
@@ -84,7 +85,7 @@ def record_bert(folder: Path) -> None:
 
 
 def record_hierarchical(folder: Path) -> None:
-    """A classifier of words and sentences with random weights."""
+    """Audit a hierarchical classifier (words and sentences) with random weights."""
     tokenizer = build_tokenizer(TEXTS, sentences=True, min_document_frequency=1)
     torch.manual_seed(0)
     sizes = {"embedding_size": 8, "encoder_size": 4, "attention_size": 4}
@@ -96,7 +97,7 @@ def record_hierarchical(folder: Path) -> None:
 
 
 def record_retraining(folder: Path) -> None:
-    """Uniform, seeds, adversary and diagnostic MLP beside a BiLSTM."""
+    """Run all retraining tests on a BiLSTM."""
     data = make_rationale_dataset(150, seed=0)
     splits = data["train"], data["validation"]
     given = {"options": TrainingOptions(**QUICKLY), "progress": False}
@@ -108,7 +109,7 @@ def record_retraining(folder: Path) -> None:
 
 
 def record_study(folder: Path) -> None:
-    """Trainings, audits and a transfer over a grid, and their tables."""
+    """Run a study with trainings, audits and transfers on a grid, and its tables."""
     for name, examples in make_rationale_dataset(150, seed=0).items():
         frame = examples.remove_columns("rationale").to_pandas()
         (folder / "reviews").mkdir(exist_ok=True)
@@ -139,62 +140,65 @@ def tiny(s: Steps) -> None:
 RECORDS = (record_demo, record_bert, record_hierarchical, record_retraining, record_study)
 
 
-def numbers_of(folder: Path) -> dict[str, float | str | None]:
-    """Every row and every number of a summary by file and place; without times, versions and fingerprints of files."""
-    found: dict[str, float | str | None] = {}
-    for part in sorted({file.parent for file in folder.rglob("*.parquet")}):
-        place = part.relative_to(folder)
-        for row in read_rows(part).itertuples(index=False):
-            of = f"{row.test}/{row.statistic}/{row.layer}.{row.head}/{row.example_id}"
-            found[f"{place}/{of}"] = row.value
+def collect_numbers(folder: Path) -> dict[str, float | str | None]:
+    """Return every row and every number of a summary, by file and position in it.
+
+    Times, versions and fingerprints of files are left out.
+    """
+    numbers: dict[str, float | str | None] = {}
+    for rows_folder in sorted({file.parent for file in folder.rglob("*.parquet")}):
+        for row in read_rows(rows_folder).itertuples(index=False):
+            key = f"{row.test}/{row.statistic}/{row.layer}.{row.head}/{row.example_id}"
+            numbers[f"{rows_folder.relative_to(folder)}/{key}"] = row.value
     for file in sorted(folder.rglob("summary.json")):
-        for key, value in flat(json.loads(file.read_text())):
-            found[f"{file.relative_to(folder)}{key}"] = value
-    return found
+        for key, value in flatten_numbers(json.loads(file.read_text())):
+            numbers[f"{file.relative_to(folder)}{key}"] = value
+    return numbers
 
 
-LEFT_OUT = ("provenance", "seconds", "versions", "steps", "differences", "arguments")
+EXCLUDED_KEYS = ("provenance", "seconds", "versions", "steps", "differences", "arguments")
+"""Keys of a summary whose contents are not compared."""
 
 
-def flat(value, key: str = ""):
-    """(path, number) for every number in nested data; lists of records are named by what they are of."""
+def flatten_numbers(value, key: str = ""):
+    """Yield the path and the value of every number in nested data."""
     if isinstance(value, dict):
         for name, inner in value.items():
-            if name not in LEFT_OUT:
-                yield from flat(inner, f"{key}/{name}")
+            if name not in EXCLUDED_KEYS:
+                yield from flatten_numbers(inner, f"{key}/{name}")
     elif isinstance(value, list):
-        for place, inner in enumerate(value):
-            yield from flat(inner, f"{key}/{name_of(inner, place)}")
+        for position, inner in enumerate(value):
+            yield from flatten_numbers(inner, f"{key}/{name_record(inner, position)}")
     elif isinstance(value, float | int | None):
         yield key, value
 
 
-NAMING = "test statistic method first second group layer head model metric name"
-"""What says of what a record is."""
+NAMING_KEYS = "test statistic method first second group layer head model metric name"
+"""Keys whose values identify a record in a list."""
 
 
-def name_of(record, place: int) -> str:
-    """What a record is of, so that its place in a list does not matter."""
+def name_record(record, position: int) -> str:
+    """Return a name for a record in a list that does not depend on the order of the list."""
     if not isinstance(record, dict):
-        return str(place)
-    known = [Path(str(record[word])).name for word in NAMING.split() if word in record]
-    return ".".join(known) or str(place)
+        return str(position)
+    parts = [Path(str(record[key])).name for key in NAMING_KEYS.split() if key in record]
+    return ".".join(parts) or str(position)
 
 
-def compare(kept: dict, now: dict) -> list[str]:
-    """What is missing, new or different."""
-    lines = [f"missing {key}" for key in kept.keys() - now.keys()]
-    lines += [f"new {key}" for key in now.keys() - kept.keys()]
+def compare(recorded: dict, current: dict) -> list[str]:
+    """Return a line for every number that is missing, new or different."""
+    lines = [f"missing {key}" for key in recorded.keys() - current.keys()]
+    lines += [f"new {key}" for key in current.keys() - recorded.keys()]
     lines += [
-        f"{key}: was {kept[key]}, is {now[key]}"
-        for key in kept.keys() & now.keys()
-        if not same(kept[key], now[key])
+        f"{key}: was {recorded[key]}, is {current[key]}"
+        for key in recorded.keys() & current.keys()
+        if not is_same_number(recorded[key], current[key])
     ]
     return sorted(lines)
 
 
-def same(old: float | None, new: float | None) -> bool:
-    """Whether two numbers are equal to rounding; what is undefined is equal to itself."""
+def is_same_number(old: float | None, new: float | None) -> bool:
+    """Return whether two numbers are equal within the tolerance; NaN equals NaN."""
     if old is None or new is None:
         return old is new
     are_undefined = math.isnan(old) and math.isnan(new)
@@ -202,7 +206,7 @@ def same(old: float | None, new: float | None) -> bool:
 
 
 def main() -> int:
-    """Records, or compares and says what differs."""
+    """Record the numbers, or compare them and print the differences."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -216,15 +220,15 @@ def main() -> int:
         if not arguments.compare:
             shutil.rmtree(arguments.folder, ignore_errors=True)
             arguments.folder.mkdir(parents=True)
-            found = numbers_of(Path(work))
-            (arguments.folder / "numbers.json").write_text(json.dumps(found))
-            print(f"{len(found)} numbers")
+            numbers = collect_numbers(Path(work))
+            (arguments.folder / "numbers.json").write_text(json.dumps(numbers))
+            print(f"{len(numbers)} numbers")
             return 0
-        now = numbers_of(Path(work))
-    kept = json.loads((arguments.folder / "numbers.json").read_text())
-    lines = compare(kept, now)
+        current = collect_numbers(Path(work))
+    recorded = json.loads((arguments.folder / "numbers.json").read_text())
+    lines = compare(recorded, current)
     print("\n".join(lines[:40]))
-    print(f"{len(kept)} numbers kept, {len(now)} now, {len(lines)} differ")
+    print(f"{len(recorded)} numbers recorded, {len(current)} now, {len(lines)} differ")
     return 1 if lines else 0
 
 

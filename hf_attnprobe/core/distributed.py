@@ -14,7 +14,7 @@ def check_one_process(verb: str) -> None:
     """Raise an error if a command that needs a single process was started in several.
 
     Args:
-        verb: Name of the command.
+        verb: Command name.
 
     Raises:
         AttnProbeError: There are several processes.

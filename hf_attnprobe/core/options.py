@@ -158,7 +158,7 @@ def select_options(values: Mapping[str, Any], option_class: type[T]) -> T:
 
     Args:
         values: Values by name, for example all arguments of a command.
-        option_class: Class of the options.
+        option_class: Options class.
 
     Returns:
         An instance of the class.
@@ -172,7 +172,7 @@ def build_options(values: Mapping[str, Any], option_class: type[T], suffix: str 
 
     Args:
         values: Values by name.
-        option_class: Class of the options.
+        option_class: Options class.
         suffix: Text after the name of an option in an error message, such as " of permutation".
 
     Returns:
@@ -191,12 +191,12 @@ def parse_test_selection(
     """Return the selected tests with their options.
 
     Args:
-        selection: Names of tests and option objects in a list, or a mapping from names to options.
+        selection: Test names and option objects in a list, or a mapping from names to options.
             Options in a mapping may be values by name.
-        option_classes: Classes of the options of all tests, by name of the test.
+        option_classes: Options classes of all tests, by test name.
 
     Returns:
-        Options by name of the test, in the selected order; None if no options were specified.
+        Options by test name, in the selected order; None if no options were specified.
 
     Raises:
         AttnProbeError: No test or an unknown test is selected, a test has contradictory options, or an
@@ -234,11 +234,11 @@ def resolve_tests(
 
     Args:
         selection: See :func:`parse_test_selection`; None selects "default".
-        option_classes: Classes of the options of all tests, by name of the test.
+        option_classes: Options classes of all tests, by test name.
         default: Names of the default tests.
 
     Returns:
-        Options by name of the test, in the order of ``option_classes``.
+        Options by test name, in the order of ``option_classes``.
     """
     options_by_test = parse_test_selection(
         DEFAULT_TESTS if selection is None else selection,
@@ -438,7 +438,7 @@ class SavedModel(Options):
     )
 
 
-def to_saved_model(model: Any) -> Any:
+def convert_model_name(model: Any) -> Any:
     """Convert the name of a model to a :class:`SavedModel`; return other objects unchanged.
 
     Args:
@@ -461,8 +461,8 @@ def check_name(purpose: str, name: str) -> None:
     n_bytes = max(len(part.encode(errors="replace")) for part in name.split("/"))
     if n_bytes > MAX_NAME_BYTES or "\0" in name:
         raise AttnProbeError(
-            f"expected a path or an id for {purpose}, of at most {MAX_NAME_BYTES} bytes "
-            f"between its /, got {format_short(name)}"
+            f"expected a path or an id for {purpose} without null characters and with at most "
+            f"{MAX_NAME_BYTES} bytes between slashes, got {format_short(name)}; choose another"
         )
 
 
@@ -493,7 +493,7 @@ def get_item_type(hint: Any) -> tuple[Any, bool]:
     """Return the type as which the text of an option is read, and whether it is a list.
 
     Args:
-        hint: Type hint of the option.
+        hint: Type hint.
 
     >>> get_item_type(Sequence[float] | None), get_item_type(str | int | None)
     ((<class 'float'>, True), (<class 'str'>, False))
@@ -509,8 +509,8 @@ def parse_option(option_class: type[Options], name: str, text: str) -> Any:
     """Parse the value of an option from text; items of a list are separated by commas.
 
     Args:
-        option_class: Class of the options.
-        name: Name of the option.
+        option_class: Options class.
+        name: Option name.
         text: The value as text; "none" for None.
 
     Returns:
@@ -546,9 +546,9 @@ def parse_set_arguments(
     """Parse the tests and options of a command line, ``--tests NAME --set TEST.OPTION=VALUE``.
 
     Args:
-        names: Names of tests; None selects "default".
+        names: Test names; None selects "default".
         assignments: Options as TEST.OPTION=VALUE. A test whose option is set is also selected.
-        option_classes: Classes of the options of all tests, by name of the test.
+        option_classes: Options classes of all tests, by test name.
 
     Returns:
         A selection of tests for :func:`parse_test_selection`.

@@ -42,8 +42,8 @@ def get_sentence(test: str, statistic: str, readings: Readings) -> str:
     """Return the sentence template of a statistic.
 
     Args:
-        test: Name of the test.
-        statistic: Name of the statistic, ``name`` or ``name@key``; the key does not matter.
+        test: Test name.
+        statistic: Statistic name, ``name`` or ``name@key``; the key does not matter.
         readings: Readings of all tests.
 
     Raises:
@@ -57,8 +57,8 @@ def is_declared_share(test: str, statistic: str, readings: Readings) -> bool:
     """Return whether a statistic is declared to be a share; False if it has no reading.
 
     Args:
-        test: Name of the test.
-        statistic: Name of the statistic, ``name`` or ``name@key``; the key does not matter.
+        test: Test name.
+        statistic: Statistic name, ``name`` or ``name@key``; the key does not matter.
         readings: Readings of all tests.
     """
     reading = readings.get(test, {}).get(statistic.partition("@")[0])

@@ -1,6 +1,6 @@
 """Conversion between dataclasses and plain data (JSON and YAML), driven by type hints.
 
-:func:`to_plain` converts a dataclass to dicts, lists and numbers. :func:`parse_plain` converts them back,
+:func:`convert_to_plain` converts a dataclass to dicts, lists and numbers. :func:`parse_plain` converts them back,
 and names the field in an error if a value has another type than the hint of its field. It reads the
 YAML files of this package and the summaries of finished runs.
 
@@ -57,7 +57,7 @@ def read_package_yaml(file: Path, hint: Any) -> Any:
     """Read a YAML file that is part of this package.
 
     Args:
-        file: Path of the file.
+        file: File path.
         hint: Type of its content, see :func:`parse_plain`.
 
     Returns:
@@ -71,7 +71,7 @@ def read_json(file: Path, hint: Any, advice: str) -> Any:
     """Read a JSON file.
 
     Args:
-        file: Path of the file.
+        file: File path.
         hint: Type of its content, see :func:`parse_plain`.
         advice: What the user can do if the file cannot be read, for the error message.
 
@@ -90,7 +90,7 @@ def read_json(file: Path, hint: Any, advice: str) -> Any:
 # --- Values to plain data ---
 
 
-def to_plain(value: Any) -> Any:
+def convert_to_plain(value: Any) -> Any:
     """Convert a value to plain data that JSON can store.
 
     Dataclasses become dicts, tuples become lists, enums become their values, and NaN becomes None. A
@@ -111,9 +111,9 @@ def to_plain(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return convert_fields(value)
     if isinstance(value, Mapping):
-        return {name: to_plain(item) for name, item in value.items()}
+        return {name: convert_to_plain(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [to_plain(item) for item in value]
+        return [convert_to_plain(item) for item in value]
     if isinstance(value, Enum):
         return value.value
     is_nan = isinstance(value, float) and value != value
@@ -125,13 +125,13 @@ def convert_fields(value: Any, *excluded: str) -> dict[str, Any]:
 
     Args:
         value: The instance.
-        excluded: Names of fields to leave out, for example because other files store them.
+        excluded: Field names to leave out, for example because other files store them.
 
     Returns:
         Plain data by name.
     """
     return {
-        get_plain_name(field): to_plain(getattr(value, field.name))
+        get_plain_name(field): convert_to_plain(getattr(value, field.name))
         for field in dataclasses.fields(value)
         if field.name not in excluded
     }
@@ -146,7 +146,7 @@ def get_plain_name(field: dataclasses.Field) -> str:
 
 
 def parse_plain(hint: Any, value: Any, location: str = "") -> Any:
-    """Restore a value from the plain data that :func:`to_plain` made from it.
+    """Restore a value from the plain data that :func:`convert_to_plain` made from it.
 
     Args:
         hint: Type of the value: a dataclass, typed dict, named tuple, tuple, mapping, union or enum,
@@ -237,7 +237,7 @@ def parse_fields(data_class: Any, data: Mapping[str, Any], *excluded: str) -> di
     Args:
         data_class: The dataclass.
         data: Plain data by name.
-        excluded: Names of fields that are not in the data.
+        excluded: Field names that are not in the data.
 
     Returns:
         Values of the fields by name.
@@ -336,7 +336,7 @@ def matches_type(value: Any, hint: Any) -> bool:
 
     Args:
         value: The value.
-        hint: Type hint of the option. A whole number also matches float.
+        hint: Type hint. A whole number also matches float.
 
     >>> matches_type(3, float), matches_type("3", int)
     (True, False)

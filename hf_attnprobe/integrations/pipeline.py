@@ -50,7 +50,7 @@ class TextExplainer:
 
     Args:
         model: A model with a head for a task, or a language model. It is not changed.
-        tokenizer: Tokenizer of the model.
+        tokenizer: Its tokenizer.
 
     Raises:
         AttnProbeError: The model cannot be audited, or the tokenizer belongs to another model.
@@ -266,7 +266,7 @@ def explain(
 
     Args:
         model: A model for causal language modelling (…ForCausalLM). It is not changed.
-        tokenizer: Tokenizer of the model, a fast one.
+        tokenizer: Its tokenizer, a fast one.
         context: The passage, or several passages.
         question: The question about the passage.
         answer: The answer to explain; None for the answer that the model generates greedily.
@@ -302,7 +302,7 @@ def explain_text(
 
     Args:
         model: The model.
-        tokenizer: Tokenizer of the model.
+        tokenizer: Its tokenizer.
         text: See :meth:`TextExplainer.explain`.
         text_pair: See :meth:`TextExplainer.explain`.
         arguments: Further arguments of :meth:`TextExplainer.explain`.
@@ -328,7 +328,7 @@ def explain_html(
 
     Args:
         model: The model.
-        tokenizer: Tokenizer of the model.
+        tokenizer: Its tokenizer.
         text: See :meth:`TextExplainer.explain`.
         text_pair: See :meth:`TextExplainer.explain`.
         arguments: Further arguments of :meth:`TextExplainer.explain`.

@@ -125,7 +125,7 @@ class HubClient:
         """Create a repository if it does not exist.
 
         Args:
-            repository: Id of the repository.
+            repository: Repository id.
             repository_type: "model" or "dataset".
 
         Returns:
@@ -149,9 +149,9 @@ class HubClient:
         """Read a text file of a repository.
 
         Args:
-            repository: Id of the repository.
+            repository: Repository id.
             repository_type: "model" or "dataset".
-            path: Path of the file within the repository.
+            path: File path within the repository.
 
         Returns:
             The text, or None if the file does not exist.
@@ -176,7 +176,7 @@ class HubClient:
         """Upload files in a single commit.
 
         Args:
-            repository: Id of the repository.
+            repository: Repository id.
             repository_type: "model" or "dataset".
             files: Local paths or contents, by path within the repository.
 
@@ -237,7 +237,7 @@ class LoadedAudit:
     """An audit that was read from its folder.
 
     Attributes:
-        folder: Output folder of the audit.
+        folder: Output folder.
         report: The report in it.
     """
 
@@ -253,7 +253,7 @@ class LoadedAudit:
         """Return what replaces the local paths of the model and data set in published files.
 
         Args:
-            model_id: Public name of the model.
+            model_id: Public model name.
 
         Returns:
             Public names by local name.
@@ -273,7 +273,7 @@ def load_audits(
     """Read audits and check that they are audits of this model.
 
     Args:
-        folders: Output folders of the audits.
+        folders: Output folders.
         model_folder: Folder of the checkpoint, for the error message.
         fingerprint: Fingerprint of the weights of the checkpoint.
 
@@ -302,7 +302,7 @@ def summarize_audit(audit: LoadedAudit, model_id: str) -> AuditSummary:
 
     Args:
         audit: The audit.
-        model_id: Public name of the model.
+        model_id: Public model name.
     """
     report = audit.report
     return AuditSummary(

@@ -66,14 +66,14 @@ class AttentionFaithfulnessCallback(TrainerCallback):
 
     Args:
         dataset: Data set as in :func:`~hf_attnprobe.audit`.
-        tests: Names of tests, or their options. The default is `CLASSIFIER_TESTS` for classifiers, and
+        tests: Test names, or their options. The default is `CLASSIFIER_TESTS` for classifiers, and
             the default tests of an audit for language models.
         options: Options of the audit. By default single heads are not tested.
         every: The audit runs at every n-th evaluation, starting with the first.
         limit: Number of texts. They are selected by a hash of their ids, so every audit uses the same
             texts. ``test_limit`` of a :class:`~hf_attnprobe.Data` takes precedence.
         statistics: Names of the statistics to log.
-        tokenizer: Tokenizer of the model; None for the ``processing_class`` of the Trainer.
+        tokenizer: A tokenizer; None for the ``processing_class`` of the Trainer.
 
     Raises:
         AttnProbeError: ``every`` is less than 1.
@@ -218,7 +218,7 @@ def collect_metrics(report: Report, names: Sequence[str]) -> dict[str, float]:
 
     Args:
         report: The report.
-        names: Names of statistics.
+        names: Statistic names.
 
     Returns:
         Means over all texts by name, for all attention of the model. If only single heads were audited,

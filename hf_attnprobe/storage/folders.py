@@ -187,7 +187,7 @@ def write_atomically(file: Path, text: str) -> None:
     """Write a text file in UTF-8, completely or not at all.
 
     Args:
-        file: Path of the file.
+        file: File path.
         text: Its content.
     """
     temporary_file = get_temporary_path(file)
@@ -204,7 +204,7 @@ def write_json(file: Path, data: object) -> None:
     """Write plain data as JSON, completely or not at all.
 
     Args:
-        file: Path of the file.
+        file: File path.
         data: Data that JSON can store.
     """
     write_atomically(file, json.dumps(data, indent=1) + "\n")

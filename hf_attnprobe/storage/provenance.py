@@ -19,7 +19,7 @@ from typing import Any, TypedDict, TypeVar
 
 from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.core.options import DEFAULT_TESTS, Options, format_option_value
-from hf_attnprobe.core.serialization import parse_plain, read_json, to_plain
+from hf_attnprobe.core.serialization import convert_to_plain, parse_plain, read_json
 from hf_attnprobe.data.specs import Data
 from hf_attnprobe.plots.highlighted_text import HighlightedText
 from hf_attnprobe.storage.folders import write_json
@@ -85,7 +85,7 @@ class Provenance(TypedDict, total=False):
     Attributes:
         model_fingerprint: Hash of the weights of the model.
         data_fingerprint: Hash of the data set, or of each split.
-        options: Options of each test, by name of the test.
+        options: Options of each test, by test name.
         sites: Tested layers and heads.
         head_sets: Names of the tested sets of heads.
         prediction: Description of the prediction.
@@ -146,7 +146,7 @@ def read_summary(
     """Read the summary in the folder of a finished run.
 
     Args:
-        folder: Output folder of the run.
+        folder: Output folder.
         parse: Function that creates the result from the data of the summary.
         run_name: Kind of the run with its article, such as "an audit", for error messages.
         verb: The command that creates a summary, such as "the audit", for error messages.
@@ -162,8 +162,8 @@ def read_summary(
     file = Path(folder) / SUMMARY_FILE
     if not file.is_file():
         raise AttnProbeError(
-            f"expected {run_name} in {folder}, found no {SUMMARY_FILE} there; finish or run {verb} "
-            "first"
+            f"expected {run_name} in {folder}, but there is no {SUMMARY_FILE}; run {verb} to the "
+            "end first"
         )
     advice = f"run {verb} again"
     data = read_json(file, dict[str, Any], advice)
@@ -199,11 +199,11 @@ def collect_settings(
         data: The data set with its options.
         options: Options of the command.
         tests: The selected tests with their options.
-        default_options: Default options of the tests, by name of the test.
+        default_options: Default options of the tests, by test name.
         excluded: Names of options that the command does not use or that do not change results.
 
     Returns:
-        Values by the name of the flag; "tests" has the changed options by name of the test.
+        Values by the name of the flag; "tests" has the changed options by test name.
     """
     changed_test_options = {
         name: {} if name == DEFAULT_TESTS else _collect_changes(test_options, default_options[name])
@@ -236,7 +236,7 @@ def _collect_changes(
     Args:
         options: The options.
         default_options: The defaults; None for those of the dataclass.
-        excluded: Names of fields to leave out.
+        excluded: Field names to leave out.
     """
     changes = {}
     for field in dataclasses.fields(options):
@@ -259,7 +259,7 @@ def format_repeat_command(verb: str, provenance: Mapping[str, Any], **changes: A
     """Return the shell command that repeats a run.
 
     Args:
-        verb: Name of the command, such as "audit".
+        verb: Command name, such as "audit".
         provenance: Provenance of a report, with the settings in "asked_for".
         changes: Settings that get another value than in the provenance.
     """
@@ -309,17 +309,17 @@ def write_texts(folder: Path, texts: Sequence[HighlightedText]) -> None:
     """Write the example texts of an audit, completely or not at all.
 
     Args:
-        folder: Output folder of the audit.
+        folder: Output folder.
         texts: The example texts.
     """
-    write_json(folder / TEXTS_FILE, {"texts": to_plain(texts)})
+    write_json(folder / TEXTS_FILE, {"texts": convert_to_plain(texts)})
 
 
 def read_texts(folder: Path) -> tuple[HighlightedText, ...]:
     """Read the example texts of an audit.
 
     Args:
-        folder: Output folder of the audit.
+        folder: Output folder.
 
     Returns:
         The example texts; empty if there are none or they cannot be read.

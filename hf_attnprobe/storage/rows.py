@@ -53,7 +53,7 @@ NO_SITE = Site(layer=-1, head=-1)
 TestSite = tuple[str, int, int]
 """A test, and the layer and head at which it was run."""
 FinishedIds = Mapping[TestSite, Collection[int]]
-"""Ids of the texts that have rows, by test, layer and head."""
+"""Ids of texts that have rows, by test, layer and head."""
 
 
 # --- Statistics of a batch, before they are rows ---
@@ -244,8 +244,8 @@ def build_rows(
     float32 would save at most a third of the file.
 
     Args:
-        test: Name of the test; sites of the test "prediction" are stored as null.
-        example_ids: Ids of the texts.
+        test: Test name; sites of the test "prediction" are stored as null.
+        example_ids: Text ids.
         statistics_by_site: For each site the statistics, each ``[texts]``. Sites may have different
             statistics.
 
@@ -359,7 +359,7 @@ class _Series(NamedTuple):
 
     Attributes:
         column: The test, statistic, layer and head of these rows.
-        ids: Ids of the texts, ``[rows]``.
+        ids: Text ids, ``[rows]``.
         values: Values of the statistic, ``[rows]``.
     """
 
@@ -409,7 +409,7 @@ def append_rows(folder: Path, rows: pa.Table, *, name: str | None = None) -> Non
     Args:
         folder: Folder of the parts, which is created if it does not exist.
         rows: A table from :func:`build_rows` or :func:`concatenate_rows`.
-        name: Name of the part. An existing part with this name is replaced. The default is a new
+        name: Part name. An existing part with this name is replaced. The default is a new
             random name.
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -429,7 +429,7 @@ def write_part(rows: pa.Table, file: Path, audit_hash: str | None) -> None:
 
     Args:
         rows: A table from :func:`build_rows` or :func:`concatenate_rows`.
-        file: Path of the file.
+        file: File path.
         audit_hash: Result of :func:`hash_audit_settings`.
     """
     table = _sort_rows(rows)
@@ -488,7 +488,7 @@ def read_part(part: Path) -> pa.Table:
         raise AttnProbeError(f"cannot read the rows in {part}; {REPAIR_ADVICE}") from error
     if not has_this_format:
         raise AttnProbeError(
-            f"{part} has another file format than rows of this version; {REPAIR_ADVICE}"
+            f"{part} has another file format than this version reads; {REPAIR_ADVICE}"
         )
     if hash_audit_settings(part.parent) not in (None, audit_hash):
         raise AttnProbeError(
@@ -510,7 +510,7 @@ def read_finished_ids(folder: Path) -> dict[TestSite, set[int]]:
         folder: A folder of rows.
 
     Returns:
-        Ids of the texts by test, layer and head.
+        Text ids by test, layer and head.
 
     Raises:
         AttnProbeError: See :func:`read_part`.

@@ -147,4 +147,8 @@ def test_what_is_light_is_imported_alone(imported):
 
 
 def test_the_answers_of_fail_on_are_those_of_the_verdict():
-    assert tuple(str(answer).replace(" ", "-") for answer in Answer) == gate.ANSWER_NAMES == ANSWER_CONDITIONS
+    assert (
+        tuple(str(answer).replace(" ", "-") for answer in Answer)
+        == gate.ANSWER_NAMES
+        == ANSWER_CONDITIONS
+    )

@@ -160,7 +160,9 @@ def test_while_a_report_is_made_no_seconds_are_said(clock, stderr_as):
 def test_of_many_heads_two_are_measured():
     heads, groups = [Site(0, k) for k in range(72)], [Site(k, ALL) for k in range(7)]
     assert pick_warm_up_sites([*heads, *groups]) == [heads[0], heads[36], groups[3]]
-    assert pick_warm_up_sites(heads[:2]) == heads[:2] and pick_warm_up_sites(groups[:1]) == groups[:1]
+    assert (
+        pick_warm_up_sites(heads[:2]) == heads[:2] and pick_warm_up_sites(groups[:1]) == groups[:1]
+    )
 
 
 # --- libraries ----------------------------------------------------------------------

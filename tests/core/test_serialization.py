@@ -6,7 +6,7 @@ from enum import StrEnum
 
 import pytest
 
-from hf_attnprobe.core.serialization import parse_plain, to_plain
+from hf_attnprobe.core.serialization import convert_to_plain, parse_plain
 from hf_attnprobe.data.examples import DatasetName
 
 
@@ -46,12 +46,14 @@ class Result:
     ids=lambda result: result.name,
 )
 def test_there_and_back(result):
-    again = parse_plain(Result, json.loads(json.dumps(to_plain(result))))
+    again = parse_plain(Result, json.loads(json.dumps(convert_to_plain(result))))
     assert repr(again) == repr(result)  # nan is not equal to itself
 
 
 def test_json_without_nan():
-    found = to_plain({"rows": (Result("a", float("nan"), (0.0, float("nan"))), [float("nan"), 1])})
+    found = convert_to_plain(
+        {"rows": (Result("a", float("nan"), (0.0, float("nan"))), [float("nan"), 1])}
+    )
     assert json.loads(json.dumps(found, allow_nan=False))["rows"][1] == [None, 1]
 
 

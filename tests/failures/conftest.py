@@ -88,7 +88,16 @@ def commands(few, base, tmp_path_factory):
     given |= {
         "answers": ("audit", *of_answers),
         "share": ("audit", *of_answers, "--share", "0/2"),
-        "evaluate-scores": ("evaluate-scores", "--model", base, *tests[:2], "--test-limit", 4, "--scores", scores),
+        "evaluate-scores": (
+            "evaluate-scores",
+            "--model",
+            base,
+            *tests[:2],
+            "--test-limit",
+            4,
+            "--scores",
+            scores,
+        ),
         "compare-rounded": ("compare", base, "int8", *tests),
         "detection-limit": ("detection-limit", base, *data, "--test-limit", 8, "--doses", 0.5),
     }

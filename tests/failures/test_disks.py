@@ -8,7 +8,13 @@ from pathlib import Path
 import pytest
 
 from hf_attnprobe.cli import main
-from tests.helpers.child_processes import fill, in_child, mount_disk, needs_mount, only_read
+from tests.helpers.child_processes import (
+    fill_disk,
+    make_read_only,
+    mount_disk,
+    run_in_child,
+    skip_without_mount,
+)
 
 
 VERBS = ("train", "audit", "retrain", "study", "compare", "deception", "demo")
@@ -20,7 +26,7 @@ AGAIN = "===== again\n"
 
 @pytest.fixture(scope="module", autouse=True)
 def _mounts():
-    needs_mount()
+    skip_without_mount()
 
 
 def refused(ended, *causes):
@@ -39,7 +45,7 @@ def on_a_disk(disk, command, prepare):
         prepare(disk)
         return main(command)
 
-    return in_child(run)
+    return run_in_child(run)
 
 
 def again_on_a_disk(disk, command, second, prepare):
@@ -53,14 +59,14 @@ def again_on_a_disk(disk, command, second, prepare):
         print(AGAIN, end="", file=sys.stderr, flush=True)
         return main(second)
 
-    ended = in_child(run)
+    ended = run_in_child(run)
     return ended._replace(err=ended.err.split(AGAIN)[-1])
 
 
 @pytest.mark.parametrize("verb", EACH)
 def test_a_disk_that_is_only_read(verb, commands, tmp_path):
     disk = tmp_path / "disk"
-    ended = on_a_disk(disk, commands[verb](disk / "out"), only_read)
+    ended = on_a_disk(disk, commands[verb](disk / "out"), make_read_only)
     assert "cannot use" in refused(ended, READ_ONLY)
 
 
@@ -78,13 +84,13 @@ def test_a_disk_that_fills_up_and_has_room_again(commands, tmp_path):
 
     def run():
         mount_disk(disk, "2m")
-        fill(disk, leave)
+        fill_disk(disk, leave)
         first = main(command)
         (disk / "ballast").unlink()
         print(AGAIN, end="", file=sys.stderr, flush=True)
         return 10 * first + main(command)
 
-    ended = in_child(run)
+    ended = run_in_child(run)
     first, again = ended.err.split(AGAIN)
     assert ended.code == 10 and "attnprobe: " not in again, ended
     refused(ended._replace(code=1, err=first), FULL)
@@ -96,7 +102,7 @@ def test_a_disk_that_is_full_after_some_bytes(verb, commands, tmp_path):
     disk, n_refused = tmp_path / "disk", 0
     for leave in range(0, 2_000_000, 12_288):
         ended = on_a_disk(
-            disk, commands[verb](disk / "out"), lambda at, leave=leave: fill(at, leave)
+            disk, commands[verb](disk / "out"), lambda at, leave=leave: fill_disk(at, leave)
         )
         if ended.code == 0:
             break
@@ -107,7 +113,7 @@ def test_a_disk_that_is_full_after_some_bytes(verb, commands, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("prepare", [fill, only_read])
+@pytest.mark.parametrize("prepare", [fill_disk, make_read_only])
 @pytest.mark.parametrize("verb", VERBS)
 def test_nothing_left_to_do(verb, prepare, commands, tmp_path):
     disk = tmp_path / "disk"
@@ -126,7 +132,7 @@ def test_a_limit_of_the_size_of_files(verb, commands, tmp_path):
         resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000))
         return main(commands[verb](tmp_path / "out"))
 
-    refused(in_child(run), "File too large")
+    refused(run_in_child(run), "File too large")
     assert main(commands[verb](tmp_path / "out")) == 0  # with larger files
 
 
@@ -137,7 +143,7 @@ def drawn(command):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("prepare", [fill, only_read])
+@pytest.mark.parametrize("prepare", [fill_disk, make_read_only])
 def test_reports_figures_and_cards(prepare, commands, base, tmp_path):
     disk, audited = tmp_path / "disk", tmp_path / "audit"
     assert main(drawn(commands["audit"](audited))) == 0
@@ -167,10 +173,10 @@ CACHE = """
 import os, sys
 sys.path.insert(0, sys.argv[1])
 from pathlib import Path
-from tests.helpers.child_processes import fill, mount_disk, only_read
+from tests.helpers.child_processes import fill_disk, make_read_only, mount_disk
 place = Path(sys.argv[2])
 mount_disk(place, "256k")
-{"full": fill, "read-only": only_read}[sys.argv[3]](place)
+{"full": fill_disk, "read-only": make_read_only}[sys.argv[3]](place)
 os.environ["HF_HOME"] = str(place)
 from hf_attnprobe.cli import main
 sys.exit(main(sys.argv[4:]))

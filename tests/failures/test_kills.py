@@ -10,10 +10,15 @@ from hf_attnprobe import AttnProbeError, TrainingOptions, train_classifier
 from hf_attnprobe.checkpoints.loading import load_model
 from hf_attnprobe.cli import main
 from hf_attnprobe.data.specs import to_data
-from hf_attnprobe.storage.folders import TEMPORARY_SUFFIX, LOCK_FILE, get_temporary_path, write_atomically
+from hf_attnprobe.storage.folders import (
+    LOCK_FILE,
+    TEMPORARY_SUFFIX,
+    get_temporary_path,
+    write_atomically,
+)
 from hf_attnprobe.storage.rows import read_rows
 from hf_attnprobe.training.procedures import make_paper_config
-from tests.helpers.child_processes import Writes, in_child
+from tests.helpers.child_processes import WriteMonitor, run_in_child
 
 
 KILLS = 12  # of a verb, where it writes more often
@@ -28,22 +33,22 @@ def killed(command, path, at):
     """Runs a command in a child that dies at a write to what begins with a path; whether it did."""
 
     def die():
-        Writes(path, kill_at=at)
+        WriteMonitor(path, kill_at=at)
         return main(command)
 
-    return in_child(die).code == -9
+    return run_in_child(die).code == -9
 
 
 def writes_of(command, folder):
     """What a command changes below a folder, in order."""
 
     def count():
-        writes = Writes(folder)
+        writes = WriteMonitor(folder)
         code = main(command)
         print(*(f"{MARK}{write}" for write in writes.seen), sep="\n")
         return code
 
-    ended = in_child(count)
+    ended = run_in_child(count)
     assert ended.code == 0, ended.err
     lines = ended.out.splitlines()
     return [line[len(MARK) :] for line in lines if line.startswith(MARK)]
@@ -86,7 +91,7 @@ def check_goes_on(command, whole, tmp_path, at):
     """Killed at a write and begun again, it ends as the undisturbed run, and nothing hidden is left."""
     folder = tmp_path / f"killed-{at}"
     assert killed(command(folder), folder, at)
-    again = in_child(partial(main, command(folder)))
+    again = run_in_child(partial(main, command(folder)))
     assert again.code == 0, (at, again.err)
     assert weights_of(folder) == weights_of(whole), at
     assert results_of(folder) == results_of(whole), at
@@ -120,16 +125,19 @@ def test_a_model_half_written_over_another_is_not_taken_for_one(few, commands, c
     old = (tmp_path / "tokenizer.json").read_bytes()
 
     def die():
-        Writes(tmp_path / "tokenizer_config.json", kill_at=0)
+        WriteMonitor(tmp_path / "tokenizer_config.json", kill_at=0)
         train(40)
 
-    assert in_child(die).code == -9
+    assert run_in_child(die).code == -9
     assert (tmp_path / "tokenizer.json").read_bytes() == old
-    with pytest.raises(AttnProbeError, match="training was interrupted"):
+    with pytest.raises(AttnProbeError, match=r"the training of the model in .* was interrupted"):
         load_model(tmp_path)
     audit = ["audit", "--model", tmp_path, "--dataset", few, "--tests", "conicity"]
     done = cli(*audit)
-    assert done.code == 1 and "training was interrupted" in done.err.splitlines()[-1]
+    assert (
+        done.code == 1
+        and "was interrupted; run the same training command" in done.err.splitlines()[-1]
+    )
     train(40)  # not refused
     assert (tmp_path / "tokenizer.json").read_bytes() != old
     assert cli(*audit, "--test-limit", 2).code == 0

@@ -12,8 +12,8 @@ import pytest
 
 from hf_attnprobe import AttnProbeError
 from hf_attnprobe.cli import main
-from hf_attnprobe.storage.folders import LOCK_FILE, reserve_folder, lock_folder
-from tests.helpers.child_processes import in_child
+from hf_attnprobe.storage.folders import LOCK_FILE, lock_folder, reserve_folder
+from tests.helpers.child_processes import run_in_child
 
 
 VERBS = ("train", "audit", "study")
@@ -75,7 +75,7 @@ def test_of_two_trainings_at_once_one_ends_right(commands, tmp_path):
         _, status = os.waitpid(process, 0)
         return 10 * code + os.waitstatus_to_exitcode(status)
 
-    ended = in_child(both)
+    ended = run_in_child(both)
     assert ended.code in (1, 10), ended.err
     assert ended.err.count("another run") == 1 and "Traceback" not in ended.err
     assert {"model.safetensors", "training.json"} <= {

@@ -114,7 +114,9 @@ def test_parquet_without_rows_is_told_so(tmp_path):
     empty = pa.table({"text": pa.array([], pa.string())})
     pa.parquet.write_table(empty, tmp_path / "test.parquet")
     for place in (tmp_path, tmp_path / "test.parquet"):
-        with pytest.raises(AttnProbeError, match=r"Parquet files in .* have no rows|parquet has no rows"):
+        with pytest.raises(
+            AttnProbeError, match=r"Parquet files in .* have no rows|parquet has no rows"
+        ):
             load_examples(str(place), "test")
 
 
@@ -156,7 +158,12 @@ def test_a_column_of_labels_that_is_named_twice_counts_once():
 @pytest.mark.parametrize("name", ["data.jsonl.gz", "data.csv.gz", "data.zip"])
 def test_a_packed_file_is_called_so(name, tmp_path):
     (tmp_path / name).write_bytes(gzip.compress(GOOD))
-    refused("unpack the file, or convert it to one of these formats", load_examples, str(tmp_path / name), "test")
+    refused(
+        "unpack the file, or convert it to one of these formats",
+        load_examples,
+        str(tmp_path / name),
+        "test",
+    )
 
 
 # --- output folders -------------------------------------------------------------------
@@ -315,7 +322,10 @@ def test_cells_of_texts_are_read_as_they_are_written(cells, form, tmp_path):
     texts = load_examples(file, "test", text_column="said")
     assert texts["text"][:] == cells and texts["label"][:] == [0, 1]
     as_labels = load_examples(file, "test", text_column="context", label_column="said")
-    assert get_label_names(as_labels) != cells or cells == ["007", "NA"]  # numbers, where they are some
+    assert get_label_names(as_labels) != cells or cells == [
+        "007",
+        "NA",
+    ]  # numbers, where they are some
 
 
 def test_dates_of_json_stay_texts(tmp_path):

@@ -10,7 +10,7 @@ import pytest
 
 from hf_attnprobe.cli import main
 from tests.helpers import tiny_models
-from tests.helpers.child_processes import Writes, in_child
+from tests.helpers.child_processes import WriteMonitor, run_in_child
 
 
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
@@ -24,13 +24,13 @@ def stopped(command, path, *signals, at=0):
     """How a command ends that is sent signals when it writes to what begins with a path."""
 
     def work():
-        Writes(path, at, *signals)
+        WriteMonitor(path, at, *signals)
         return main(command)
 
-    return in_child(work)
+    return run_in_child(work)
 
 
-def check_one_line(err, code, again="continue from what was kept"):
+def check_one_line(err, code, again="resume"):
     assert "Traceback" not in err
     ours = [line for line in err.splitlines() if line.startswith("attnprobe: ")]
     assert ours == [f"attnprobe: {SAID[code]}; run the same command again to {again}"]
@@ -49,7 +49,7 @@ def test_a_signal_at_work_is_one_line_and_the_same_command_goes_on(
     again = ("start over",) if verb == "demo" else ()
     check_one_line(ended.err, ended.code, *again)
     assert not list(folder.rglob(".*.attnprobe*"))
-    again = in_child(partial(main, command))
+    again = run_in_child(partial(main, command))
     assert again.code == 0, again.err
 
 
@@ -59,7 +59,7 @@ def test_a_second_ctrl_c_ends_at_once(commands, tmp_path):
     ended = stopped(commands["audit"](folder), folder / "rows" / ".", *[signal.SIGINT] * 2)
     assert ended.code == 130
     check_one_line(ended.err, 130)
-    assert in_child(partial(main, commands["audit"](folder))).code == 0
+    assert run_in_child(partial(main, commands["audit"](folder))).code == 0
 
 
 @pytest.mark.parametrize("number", tiny_models.daily(CODES, [signal.SIGTERM]))
@@ -82,10 +82,10 @@ def test_a_signal_that_was_ignored_before_stays_so(commands, tmp_path):
 
     def work():
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        Writes(tmp_path / "out", 0, signal.SIGINT)
+        WriteMonitor(tmp_path / "out", 0, signal.SIGINT)
         return main(commands["audit"](tmp_path / "out"))
 
-    assert in_child(work).code == 0
+    assert run_in_child(work).code == 0
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from hf_attnprobe import AttnProbeError, read_audit
 from hf_attnprobe.cli import main
 from hf_attnprobe.protocol import Site
-from hf_attnprobe.storage.rows import append_rows, read_rows, build_rows
-from tests.helpers.child_processes import Writes, in_child
+from hf_attnprobe.storage.rows import append_rows, build_rows, read_rows
+from tests.helpers.child_processes import WriteMonitor, run_in_child
 
 
 # --- damaged files --------------------------------------------------------------------
@@ -70,20 +70,20 @@ DAMAGED = (
 def test_a_training_with_a_damaged_checkpoint_begins_anew(commands, tmp_path):
     """However small the damage: the weights are those of a training in one go."""
     command, whole, cut = commands["train"], tmp_path / "whole", tmp_path / "cut"
-    assert in_child(lambda: main(command(whole))).code == 0
+    assert run_in_child(lambda: main(command(whole))).code == 0
 
     def dies_while_it_saves():
-        Writes(cut / "tokenizer_config.json", kill_at=0)
+        WriteMonitor(cut / "tokenizer_config.json", kill_at=0)
         return main(command(cut))
 
-    assert in_child(dies_while_it_saves).code == -9
+    assert run_in_child(dies_while_it_saves).code == -9
     (checkpoint,) = (cut / ".steps").glob("checkpoint-*")
     for name, how in DAMAGED:
         folder = tmp_path / name
         shutil.copytree(cut, folder)
         if how is not None:
             spoil(folder / checkpoint.relative_to(cut) / name, how)
-        ended = in_child(lambda folder=folder: main(command(folder)))
+        ended = run_in_child(lambda folder=folder: main(command(folder)))
         assert ended.code == 0, (name, ended.err)
         assert ("was damaged; the training starts from the beginning" in ended.err) == (
             how is not None
@@ -131,7 +131,7 @@ def test_every_file_damaged_in_every_way(verb, commands, tmp_path):
                 shutil.rmtree(spoilt, ignore_errors=True)
                 shutil.copytree(whole, spoilt)
                 spoil(spoilt / file, how)
-                ended = in_child(lambda command=command: main(command))
+                ended = run_in_child(lambda command=command: main(command))
                 where = (verb, str(file), how, command[0], ended.err)
                 assert ended.code in (0, 1) and "Traceback" not in ended.err, where
                 if ended.code:
@@ -167,5 +167,5 @@ def test_a_retraining_whose_mark_is_gone_is_one_line(cli, tmp_path):
     summary |= {"provenance": {}, "scores": {}, "models": [], "findings": []}
     (tmp_path / "summary.json").write_text(json.dumps(summary))
     done = cli("report", tmp_path)
-    assert done.code == 1 and "of version None" in done.err
+    assert done.code == 1 and "schema version None" in done.err
     assert done.err.count("\n") == 1

@@ -1,7 +1,7 @@
-"""Processes that die, and disks that are small or only read: real ones, without a Python start each.
+"""Child processes that can be killed at a chosen write, and small or read-only disks for them.
 
-A child is a fork of the test process, which has imported everything: it costs a fraction of a second, it can be
-killed at a chosen system call, and it can mount a disk of its own that nobody else sees.
+A child is a fork of the test process, which has already imported everything. It starts in a fraction of a second, and it
+can mount a disk that other processes do not see.
 """
 
 import ctypes
@@ -20,35 +20,39 @@ import pytest
 
 CLONE_NEWNS = 0x00020000
 MS_RDONLY, MS_REMOUNT, MS_PRIVATE, MS_REC = 1, 32, 1 << 18, 1 << 14
-WRITES = {"os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.truncate", "shutil.rmtree"}
-"""Events of Python's audit hooks that change a disk, beside ``open`` for writing."""
+WRITE_EVENTS = {"os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.truncate", "shutil.rmtree"}
+"""Audit events of Python that change files, in addition to ``open`` for writing."""
 
 
-class Ended(NamedTuple):
-    """How a child ended: its exit code, or minus the signal that killed it, and what it said."""
+class ChildResult(NamedTuple):
+    """Exit code of a child (or the negative number of the signal that killed it), and its output."""
 
     code: int
     out: str
     err: str
 
 
-def in_child(function: Callable[[], int | None]) -> Ended:
-    """Runs a function in a child that ends with what it returns; a traceback is exit code 99."""
+def run_in_child(function: Callable[[], int | None]) -> ChildResult:
+    """Run a function in a child process.
+
+    The child exits with the number that the function returns, or with 99 after an exception.
+    """
     with TemporaryFile() as out, TemporaryFile() as err:
         sys.stdout.flush()
         sys.stderr.flush()
         process = os.fork()
         if not process:
-            _be_child(function, out.fileno(), err.fileno())
+            _run_and_exit(function, out.fileno(), err.fileno())
         _, status = os.waitpid(process, 0)
-        said = []
+        outputs = []
         for file in (out, err):
             file.seek(0)
-            said.append(file.read().decode())
-    return Ended(os.waitstatus_to_exitcode(status), *said)
+            outputs.append(file.read().decode())
+    return ChildResult(os.waitstatus_to_exitcode(status), *outputs)
 
 
-def _be_child(function: Callable[[], int | None], out: int, err: int) -> None:
+def _run_and_exit(function: Callable[[], int | None], out: int, err: int) -> None:
+    """Redirect stdout and stderr, run the function, and end this process."""
     code = 99
     try:
         os.dup2(out, 1)
@@ -65,12 +69,18 @@ def _be_child(function: Callable[[], int | None], out: int, err: int) -> None:
         os._exit(code)
 
 
-class Writes:
-    """Counts what changes files whose path begins so, in this process, and kills it at a given one.
+class WriteMonitor:
+    """Counts the operations of this process that change certain files, and kills it at one of them.
 
-    ``kill_at`` counts from 0; the process dies before the operation is done, or is sent other signals, one at each
-    operation from there. safetensors and pyarrow write outside of Python's sight, but what comes before and after it is
-    seen.
+    The writes of safetensors and pyarrow are not visible to Python, but operations before and after them are.
+
+    Args:
+        path: Files whose path begins with this text are counted.
+        kill_at: Number of the operation, from 0, before which the process is killed; None to only count.
+        signals: Signals to send instead of SIGKILL, one at each operation from there on.
+
+    Attributes:
+        seen: The operations so far.
     """
 
     def __init__(
@@ -79,57 +89,57 @@ class Writes:
         self.path, self.kill_at = str(path), kill_at
         self.signals = [*signals] or [signal.SIGKILL]
         self.seen: list[str] = []
-        sys.addaudithook(self._hear)
+        sys.addaudithook(self._handle_event)
 
-    def _hear(self, event: str, arguments: tuple) -> None:
-        if not self._changes(event, arguments):
+    def _handle_event(self, event: str, arguments: tuple) -> None:
+        if not self._is_change(event, arguments):
             return
         if self.kill_at is not None and len(self.seen) >= self.kill_at and self.signals:
             os.kill(os.getpid(), self.signals.pop(0))
         self.seen.append(f"{event} {arguments[0]}")
 
-    def _changes(self, event: str, arguments: tuple) -> bool:
+    def _is_change(self, event: str, arguments: tuple) -> bool:
         if event == "open":
             _, mode, flags = arguments
-            writes = isinstance(mode, str) and set(mode) & set("wax+")
-            flagged = mode is None and isinstance(flags, int) and flags & 3
-            if not (writes or flagged):
+            has_write_mode = isinstance(mode, str) and set(mode) & set("wax+")
+            has_write_flag = mode is None and isinstance(flags, int) and flags & 3
+            if not (has_write_mode or has_write_flag):
                 return False
-        elif event not in WRITES:
+        elif event not in WRITE_EVENTS:
             return False
         return str(arguments[0]).startswith(self.path)
 
 
 def can_mount() -> bool:
-    """Whether a child may mount a disk of its own here."""
-    return in_child(lambda: mount_disk(Path("/mnt"), "64k")).code == 0
+    """Return whether a child process is allowed to mount a disk."""
+    return run_in_child(lambda: mount_disk(Path("/mnt"), "64k")).code == 0
 
 
-def needs_mount() -> None:
-    """Skips a test where a child cannot mount a disk."""
+def skip_without_mount() -> None:
+    """Skip a test if a child process cannot mount a disk."""
     if not can_mount():
-        pytest.skip("needs the right to mount a small disk in a namespace of its own")
+        pytest.skip("needs the permission to mount a disk in a new namespace")
 
 
 def mount_disk(folder: Path, size: str) -> None:
-    """Mounts an empty disk of some bytes, which only this process and its children see."""
+    """Mount an empty disk that only this process and its children see; ``size`` is as for tmpfs."""
     libc = ctypes.CDLL(None, use_errno=True)
     _check(libc.unshare(CLONE_NEWNS))
     _check(libc.mount(b"none", b"/", None, MS_REC | MS_PRIVATE, None))
     folder.mkdir(exist_ok=True)
-    place, options = os.fsencode(folder), f"size={size}".encode()
-    _check(libc.mount(b"tmpfs", place, b"tmpfs", 0, options))
+    mount_point, options = os.fsencode(folder), f"size={size}".encode()
+    _check(libc.mount(b"tmpfs", mount_point, b"tmpfs", 0, options))
 
 
-def only_read(folder: Path) -> None:
-    """Makes a disk of :func:`mount_disk` one that is only read."""
+def make_read_only(folder: Path) -> None:
+    """Remount a disk of :func:`mount_disk` as read-only."""
     libc = ctypes.CDLL(None, use_errno=True)
-    place = os.fsencode(folder)
-    _check(libc.mount(b"tmpfs", place, b"tmpfs", MS_REMOUNT | MS_RDONLY, None))
+    mount_point = os.fsencode(folder)
+    _check(libc.mount(b"tmpfs", mount_point, b"tmpfs", MS_REMOUNT | MS_RDONLY, None))
 
 
-def fill(folder: Path, leave: int = 0) -> None:
-    """Fills a disk to its last byte, but for some that are left."""
+def fill_disk(folder: Path, leave: int = 0) -> None:
+    """Fill a disk except for ``leave`` bytes."""
     with (folder / "ballast").open("wb", buffering=0) as file:
         try:
             while file.write(b"\0" * 4096):
@@ -141,6 +151,7 @@ def fill(folder: Path, leave: int = 0) -> None:
 
 
 def _check(result: int) -> None:
+    """Raise OSError if a call of the C library failed."""
     if result:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))

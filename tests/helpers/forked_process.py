@@ -1,6 +1,7 @@
-"""Commands in processes of their own that do not import again what is heavy: forks of one process that did.
+"""Commands in processes that skip slow imports, because they are forks of a process that has done them.
 
-As a script it is that process: it reads lines of jobs, runs the jobs of a line at once, and writes their exit codes.
+Run as a script, this module is that process: it reads lines of jobs, runs the jobs of a line at the same time, and prints
+their exit codes.
 """
 
 import json
@@ -14,61 +15,68 @@ from pathlib import Path
 from typing import Any
 
 
-ONE_COMMAND = 300  # seconds
+COMMAND_TIMEOUT = 300
+"""Seconds after which a command is killed."""
 
 
-class Warm:
-    """The process that forks, started when it is first needed."""
+class ForkServer:
+    """Client of the process that forks, which is started when it is first needed."""
 
     def __init__(self, folder: Path):
         self.folder = folder
         self.process: subprocess.Popen[str] | None = None
 
     def run(self, arguments: list[str], envs: list[dict[str, str]]) -> tuple[int, str, str]:
-        """``python arguments`` once for each environment, all at once: exit code, output and errors."""
+        """Run ``python arguments`` once for each environment, at the same time.
+
+        Returns:
+            Exit code, stdout and stderr of all processes together.
+        """
         if self.process is None:
             self.process = subprocess.Popen(
                 [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
             )
-        places = [str(self.folder / str(k)) for k in range(len(envs))]
+        output_paths = [str(self.folder / str(number)) for number in range(len(envs))]
         jobs = [
-            {"arguments": arguments, "env": env, "cwd": str(self.folder), "place": place}
-            for env, place in zip(envs, places, strict=True)
+            {"arguments": arguments, "env": env, "cwd": str(self.folder), "output_path": path}
+            for env, path in zip(envs, output_paths, strict=True)
         ]
         print(json.dumps(jobs), file=self.process.stdin, flush=True)
         code = int(self.process.stdout.readline())
         out, err = (
-            "".join(Path(f"{place}.{kind}").read_text() for place in places)
-            for kind in ("out", "err")
+            "".join(Path(f"{path}.{stream}").read_text() for path in output_paths)
+            for stream in ("out", "err")
         )
         return code, out, err
 
     def close(self) -> None:
+        """Stop the process."""
         if self.process is not None:
             self.process.communicate()
 
 
-def as_two() -> list[dict[str, str]]:
-    """What torchrun tells each of two processes."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+def get_two_process_environments() -> list[dict[str, str]]:
+    """Return the environment variables that torchrun sets for each of two processes."""
+    with socket.socket() as free_socket:
+        free_socket.bind(("127.0.0.1", 0))
+        port = free_socket.getsockname()[1]
     common = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
     common |= {"MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
     return [common | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in (0, 1)]
 
 
 def serve() -> None:
-    """Forks for every job until its input ends; a child returns with its job.
+    """Fork for every job until the input ends; a child returns after its job.
 
-    As with torchrun, one that fails ends the others, and its exit code is that of all.
+    As with torchrun, a child that fails ends the others, and its exit code is printed.
     """
     for line in sys.stdin:
         children, code = set(), 0
         for job in json.loads(line):
             child = os.fork()
             if not child:
-                return become(**job)
+                run_job(**job)
+                return
             children.add(child)
         while children:
             child, status = os.wait()
@@ -80,14 +88,14 @@ def serve() -> None:
         print(code, flush=True)
 
 
-def become(arguments: list[str], env: dict[str, str], cwd: str, place: str) -> None:
-    """Runs what ``python arguments`` would."""
-    signal.alarm(ONE_COMMAND)
+def run_job(arguments: list[str], env: dict[str, str], cwd: str, output_path: str) -> None:
+    """Run the same code as ``python arguments`` in this process."""
+    signal.alarm(COMMAND_TIMEOUT)
     files = (
         os.open(os.devnull, os.O_RDONLY),
         *(
-            os.open(f"{place}.{kind}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-            for kind in ("out", "err")
+            os.open(f"{output_path}.{stream}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+            for stream in ("out", "err")
         ),
     )
     for number, file in enumerate(files):
@@ -95,16 +103,17 @@ def become(arguments: list[str], env: dict[str, str], cwd: str, place: str) -> N
     os.environ.update(env)
     os.chdir(cwd)
     sys.path[:0] = ["", *filter(None, env.get("PYTHONPATH", "").split(os.pathsep))]
-    how, what, *rest = arguments
-    sys.argv = [what if how == "-m" else "-c", *rest]
-    if how == "-m":
-        runpy.run_module(what, run_name="__main__", alter_sys=True)
+    flag, source, *further_arguments = arguments
+    sys.argv = [source if flag == "-m" else "-c", *further_arguments]
+    if flag == "-m":
+        runpy.run_module(source, run_name="__main__", alter_sys=True)
     else:
         main: dict[str, Any] = {"__name__": "__main__"}
-        exec(what, main)
+        exec(source, main)
 
 
-def _import() -> None:
+def _import_slow_packages() -> None:
+    """Import the packages that take long to import."""
     import evaluate  # noqa: F401
     from transformers import AutoModelForSequenceClassification, Trainer  # noqa: F401
 
@@ -113,6 +122,7 @@ def _import() -> None:
 
 
 if __name__ == "__main__":
-    sys.path.pop(0)  # the folder of this file
-    _import()
+    # Remove the folder of this file.
+    sys.path.pop(0)
+    _import_slow_packages()
     serve()

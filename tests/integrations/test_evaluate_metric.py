@@ -277,9 +277,15 @@ def test_texts_added_bit_by_bit_as_arrays_and_in_combinations(metric, checkpoint
         ({"model_id": "{checkpoint}", "references": [0, 5]}, "label"),
         ({"model_id": "{checkpoint}", "predictions": []}, "has no rows"),
         ({"model_id": "{checkpoint}", "predictions": ["", " "]}, "none of the 2 texts has tokens"),
-        ({"model_id": "{checkpoint}", "predictions": "a text"}, "got a single string; put it in a list"),
+        (
+            {"model_id": "{checkpoint}", "predictions": "a text"},
+            "got a single string; put it in a list",
+        ),
         ({"model_id": "x", "predictions": [PROMPT, PROMPT | {"answer": "A"}]}, "question, answer"),
-        ({"model_id": "no/such/folder"}, "expected a model at no/such/folder, which does not exist"),
+        (
+            {"model_id": "no/such/folder"},
+            "expected a model at no/such/folder, which does not exist",
+        ),
     ],
 )
 def test_bad_input_and_the_metric_still_works_after_it(

@@ -128,7 +128,9 @@ def test_the_page_takes_what_the_pipeline_takes(bert):
     asked = {"text": first, "text_pair": second}
     assert explainer.render_html(asked) == explainer.render_html(first, second)
     assert explainer.explain(asked) == explainer.explain(first, second)
-    refused("name the second text text_pair", explainer.render_html, {"text": first, "second": second})
+    refused(
+        "name the second text text_pair", explainer.render_html, {"text": first, "second": second}
+    )
 
 
 # --- answers of language models ---------------------------------------------------------------------
@@ -186,7 +188,13 @@ def test_a_part_of_an_answer_is_explained_given_what_stands_before_it(speaker):
     by_place = explain_answer(*speaker, **ASKED, answer="Bob lives in Oslo", span=(13, 17))
     assert by_place.scores == shown.scores
     apart = {"answer": "Bob lives in Oslo, not Rome", "other": "Bob lives in Rome", "span": "not"}
-    refused("does not contain the token where the other answer differs", explain_answer, *speaker, **ASKED, **apart)
+    refused(
+        "does not contain the token where the other answer differs",
+        explain_answer,
+        *speaker,
+        **ASKED,
+        **apart,
+    )
 
 
 @torch.no_grad()
@@ -208,7 +216,10 @@ def test_an_answer_is_explained_against_another_one(speaker):
     lost = [lead(None) - lead(number) for number in range(4)]
     assert [unit["contrast"] for unit in shown.units] == pytest.approx(lost, abs=1e-5)
     most = lost.index(max(lost)) + 1
-    assert f"Its margin over the other answer depends most on sentence {most} (" in shown.importance_summary
+    assert (
+        f"Its margin over the other answer depends most on sentence {most} ("
+        in shown.importance_summary
+    )
     assert "margin" in str(shown)
     assert "contrast" not in explain_answer(*speaker, **ASKED, answer="Oslo").scores
 

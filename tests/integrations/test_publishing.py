@@ -14,7 +14,7 @@ from huggingface_hub import ModelCard, SpaceCard
 import hf_attnprobe
 from hf_attnprobe import CardOptions, get_metric_path, write_card
 from hf_attnprobe.cards.metadata import replace_local_paths
-from hf_attnprobe.integrations.publishing import load_audits, build_rows_files
+from hf_attnprobe.integrations.publishing import build_rows_files, load_audits
 from hf_attnprobe.reports.report import read_audit
 from tests.helpers import tiny_models
 from tests.helpers.error_messages import refused
@@ -138,7 +138,7 @@ def test_audits_of_another_model_are_refused(cli, make_checkpoint, copy_of, chec
     assert not (other / "README.md").exists()
     refused("twice", write_card, checkpoint, [folder] * 2)
     refused("expected the folder of a checkpoint", write_card, "acme/bilstm")
-    refused("found no summary", write_card, checkpoint, [checkpoint])
+    refused("but there is no summary.json", write_card, checkpoint, [checkpoint])
 
 
 def test_paths_become_names_in_what_is_published():

@@ -119,7 +119,9 @@ def test_a_language_models_answers_are_audited_by_their_own_tests(tmp_path):
     callback.add_to(trainer)
     trainer.train()
     assert callback.report.provenance["tests"] == ["permutation", "sources", "knockout"]
-    (logged,) = (e for e in trainer.state.log_history if f"{LOG_PREFIX}permutation.standard_tvd" in e)
+    (logged,) = (
+        e for e in trainer.state.log_history if f"{LOG_PREFIX}permutation.standard_tvd" in e
+    )
     rows = callback.report.to_pandas()
     for name in ("contextual_gain", "source_found@attention"):
         values = rows[(rows.test == "sources") & (rows.statistic == name)].value
@@ -217,7 +219,9 @@ def test_a_callback_that_knows_no_trainer_is_refused(make_trainer, reviews):
         Trainer(trainer.model, trainer.args, **given)
     trainer.add_callback(AttentionFaithfulnessCallback(reviews["test"]))
     refused("add_to", trainer.train)
-    refused("every must be at least 1, got 0", AttentionFaithfulnessCallback, reviews["test"], every=0)
+    refused(
+        "every must be at least 1, got 0", AttentionFaithfulnessCallback, reviews["test"], every=0
+    )
 
 
 TWO_PROCESSES = """

@@ -5,7 +5,12 @@ import json
 import pytest
 
 from hf_attnprobe import AttnProbeError
-from hf_attnprobe.storage.folders import reserve_folder, check_available, find_differences, write_json
+from hf_attnprobe.storage.folders import (
+    check_available,
+    find_differences,
+    reserve_folder,
+    write_json,
+)
 from tests.helpers.error_messages import refused
 
 
@@ -51,7 +56,10 @@ def test_another_identity_is_refused_with_what_differs(tmp_path):
 @pytest.mark.parametrize("rows", [False, True])
 def test_the_mark_of_a_run_that_failed_before_its_rows_goes(rows, tmp_path):
     folder = tmp_path / "out"
-    with pytest.raises(KeyboardInterrupt), reserve_folder(folder, "retraining.json", identity=IDENTITY):
+    with (
+        pytest.raises(KeyboardInterrupt),
+        reserve_folder(folder, "retraining.json", identity=IDENTITY),
+    ):
         (folder / "rows").mkdir()
         if rows:
             (folder / "rows" / "part-0.parquet").touch()

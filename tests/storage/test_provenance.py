@@ -158,4 +158,6 @@ def test_rows_of_another_audit_are_refused(tokenizer, rows, folder, tmp_path):
     audit((other, tokenizer), rows[:4], **given, output_dir=others)
     shutil.rmtree(mine / "rows")
     shutil.copytree(others / "rows", mine / "rows")
-    refused("contains rows of another audit .*; delete it", folder, rows[:4], **given, output_dir=mine)
+    refused(
+        "contains rows of another audit .*; delete it", folder, rows[:4], **given, output_dir=mine
+    )

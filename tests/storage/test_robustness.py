@@ -16,7 +16,7 @@ from hf_attnprobe.integrations.pipeline import TextExplainer
 from hf_attnprobe.reports.head_tables import build_head_maps
 from hf_attnprobe.statistics.heads import evaluate_heads
 from hf_attnprobe.statistics.rows import Rows
-from hf_attnprobe.statistics.summary import make_group_names, group_texts
+from hf_attnprobe.statistics.summary import group_texts, make_group_names
 from hf_attnprobe.statistics.verdicts import RULES
 from hf_attnprobe.storage import rows as stored
 from hf_attnprobe.storage.folders import write_atomically

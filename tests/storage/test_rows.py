@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hf_attnprobe.protocol import Site
-from hf_attnprobe.statistics.rows import ROW_KEY, PREDICTION_TEST, Rows
+from hf_attnprobe.statistics.rows import PREDICTION_TEST, ROW_KEY, Rows
 from hf_attnprobe.storage.rows import (
     NO_SITE,
     append_rows,

@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerBase
 
 import hf_attnprobe
 from hf_attnprobe.core.options import TestSelection, build_options, collect_fields
-from hf_attnprobe.core.serialization import to_plain
+from hf_attnprobe.core.serialization import convert_to_plain
 from hf_attnprobe.statistics.rows import PREDICTION_TEST
 
 
@@ -203,10 +203,10 @@ class AttentionFaithfulness(evaluate.Metric):
         )
         score = report.score
         answers = {
-            "faithfulness": to_plain(score.value),
-            "faithfulness_ci95": to_plain(score.ci95),
+            "faithfulness": convert_to_plain(score.value),
+            "faithfulness_ci95": convert_to_plain(score.ci95),
             "answer": str(report.answer),
-            "findings": to_plain(report.findings),
+            "findings": convert_to_plain(report.findings),
         }
         numbers = _collect_statistics(report, len(texts))
         if summary:
