@@ -82,8 +82,8 @@ from hf_attnprobe.statistics.detection import (
     pivot_by_dose,
 )
 from hf_attnprobe.statistics.verdicts import RULES
-from hf_attnprobe.storage.folders import alone_in, write_atomically, write_json
-from hf_attnprobe.storage.provenance import versions
+from hf_attnprobe.storage.folders import reserve_folder, write_atomically, write_json
+from hf_attnprobe.storage.provenance import get_versions
 from hf_attnprobe.storage.rows import NO_SITE, build_rows, collect_rows
 
 
@@ -313,7 +313,7 @@ def find_detection_limit(
         "test_limit": job.data.test_limit,
         "options": asdict(options),
     }
-    with alone_in(output_dir, "detection-limit.json", identity=identity):
+    with reserve_folder(output_dir, "detection-limit.json", identity=identity):
         report = _plant_and_measure(job, options, start_seconds)
         if get_process_state().is_main_process:
             _write_report(report, Path(output_dir))
@@ -395,7 +395,7 @@ def _plant_and_measure(
         seed=options.seed,
         **tables,
         without=skipped_heads,
-        versions=versions(),
+        versions=get_versions(),
         seconds=round(time.process_time() - start_seconds, 1),
         rows=pd.concat(rows, ignore_index=True),
     )

@@ -29,7 +29,7 @@ from hf_attnprobe.checkpoints.loading import (
 from hf_attnprobe.checkpoints.origins import locate_checkpoint
 from hf_attnprobe.checkpoints.records import read_record
 from hf_attnprobe.core.errors import AttnProbeError
-from hf_attnprobe.core.options import Options, SavedModel, to_saved_model
+from hf_attnprobe.core.options import Options, SavedModel, convert_model_name
 from hf_attnprobe.data.examples import (
     compute_dataset_fingerprint,
     get_dataset_name,
@@ -162,7 +162,7 @@ def load_base_model(model: str | Path | SavedModel, **settings: Any) -> BaseMode
     Raises:
         AttnProbeError: If the model is not a flat attention classifier with trained attention.
     """
-    saved = to_saved_model(model)
+    saved = convert_model_name(model)
     origin, name = locate_checkpoint(saved), str(saved.model)
     loaded = load_model(origin)
     check_retrainable(name, loaded)
@@ -187,7 +187,7 @@ def load_further_trainable_model(
     Raises:
         AttnProbeError: If the model is an attention classifier without trained attention.
     """
-    saved = to_saved_model(model)
+    saved = convert_model_name(model)
     origin, name = locate_checkpoint(saved), str(saved.model)
     loaded = load_model(origin, task="text-classification").eval()
     tokenizer = load_tokenizer(origin)

@@ -52,9 +52,9 @@ from hf_attnprobe.statistics.summary import describe_statistic, find_statistic
 from hf_attnprobe.statistics.verdicts import RULES, Finding
 from hf_attnprobe.storage.provenance import (
     Provenance,
-    flat,
+    flatten_settings,
     read_summary,
-    repeating,
+    format_repeat_command,
 )
 from hf_attnprobe.storage.rows import read_rows
 
@@ -158,7 +158,7 @@ def read_retraining(folder: str | Path) -> RetrainingReport:
             report = read_retraining("retrained")
             print(report.summary_frame())
     """
-    report = read_summary(folder, report_from_json, kind="a retraining", verb="attnprobe retrain")
+    report = read_summary(folder, report_from_json, run_name="a retraining", verb="attnprobe retrain")
     return dataclasses.replace(report, rows=read_rows(Path(folder) / "rows"))
 
 
@@ -656,7 +656,7 @@ RAW_DATA_NOTE = (
 def _make_provenance_blocks(report: RetrainingResult) -> list[Block]:
     """Return the trained models, the command and the settings."""
     models: list[list[Cell]] = [[m.name, m.n_epochs] for m in report.models]
-    settings = [*flat(report.provenance)]
+    settings = [*flatten_settings(report.provenance)]
     command_blocks: list[Block] = []
     # There is no command for a transfer, which is always a step of a study.
     if "asked_for" in report.provenance:
@@ -683,7 +683,7 @@ def format_command(report: RetrainingResult) -> str:
     Args:
         report: The retraining results.
     """
-    return f"{repeating('retrain', report.provenance)} --output-dir DIR"
+    return f"{format_repeat_command('retrain', report.provenance)} --output-dir DIR"
 
 
 # --- Glossary ------------------------------------------------------------------------------------

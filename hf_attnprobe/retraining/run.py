@@ -59,8 +59,8 @@ from hf_attnprobe.retraining.verdict import (
     measure_distance_beyond_seed,
 )
 from hf_attnprobe.statistics.summary import PREDICTION_TEST, summarize
-from hf_attnprobe.storage.folders import alone_in
-from hf_attnprobe.storage.provenance import SUMMARY, asked_for, versions
+from hf_attnprobe.storage.folders import reserve_folder
+from hf_attnprobe.storage.provenance import SUMMARY_FILE, collect_settings, get_versions
 from hf_attnprobe.storage.rows import (
     NO_SITE,
     append_rows,
@@ -147,7 +147,7 @@ def retrain(
         adversary_options = asdict(test_options.get("adversary", Adversary()))
         identity["adversary"] = {name: adversary_options[name] for name in SHARED_ADVERSARY_OPTIONS}
     with (
-        alone_in(setup.folder, f"{FOLDER_KIND}.json", identity=identity),
+        reserve_folder(setup.folder, f"{FOLDER_KIND}.json", identity=identity),
         limit_threads(base.model),
     ):
         # Once the folder contains rows, it is reserved for this retraining after an interruption.
@@ -166,13 +166,13 @@ def retrain(
             results = {name: run_retraining_test(name, setup) for name in test_options}
         for name, test_results in results.items():
             test_results.write_rows(name)
-        asked = asked_for(
+        asked = collect_settings(
             model,
             data,
             options,
             {} if tests is None else test_options,
-            usual={name: kind() for name, kind in OPTIONS_BY_TEST.items()},
-            leave_out=("split", "test_limit"),
+            default_options={name: kind() for name, kind in OPTIONS_BY_TEST.items()},
+            excluded=("split", "test_limit"),
         )
         # The mark also contains the options of earlier runs in the same folder.
         provenance = json.loads(mark.read_text(encoding="utf-8")) | {"asked_for": asked}
@@ -181,7 +181,7 @@ def retrain(
             provenance["deception"] = {name: penalty[name] for name in PENALTY_OPTIONS}
         report = _build_report(setup, data, results, provenance)
         report = _add_statistics(report, setup)
-        report.write(setup.folder, SUMMARY)
+        report.write(setup.folder, SUMMARY_FILE)
     return report
 
 
@@ -234,7 +234,7 @@ def transfer(
         role: compute_fingerprint(other_model) for role, other_model in other_models.items()
     }
     setup = replace(setup, progress=lambda folder: progress and folder.name)
-    with alone_in(setup.folder, f"{FOLDER_KIND}.json", identity=identity):
+    with reserve_folder(setup.folder, f"{FOLDER_KIND}.json", identity=identity):
         results = VariantResults(setup, setup.folder, setup.base_outputs.labels)
         results.add_measurements("own", "own", {"probs": setup.base_outputs.probs})
         # Once the folder contains rows, it is reserved for this transfer after an interruption.
@@ -250,7 +250,7 @@ def transfer(
         results.write_rows("transfer")
         provenance = identity | {"guide": str(guide), "notes": list(base.notes)}
         report = _build_report(setup, data, {"transfer": results}, provenance)
-        report.write(setup.folder, SUMMARY)
+        report.write(setup.folder, SUMMARY_FILE)
     return report
 
 
@@ -306,7 +306,7 @@ def _add_statistics(report: RetrainingReport, setup: RetrainingSetup) -> Retrain
     return replace(
         report,
         statistics=statistics,
-        provenance=report.provenance | notes | {"versions": versions()},
+        provenance=report.provenance | notes | {"versions": get_versions()},
         bins=compute_seed_bins(rows, labels),
         beyond_seed=measure_distance_beyond_seed(rows, statistics),
         rows=rows,

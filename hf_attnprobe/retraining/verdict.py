@@ -15,7 +15,7 @@ import pandas as pd
 from scipy.special import stdtrit
 
 from hf_attnprobe.core import formatting as markdown
-from hf_attnprobe.core.serialization import convert_fields, to_plain
+from hf_attnprobe.core.serialization import convert_fields, convert_to_plain
 from hf_attnprobe.data.examples import DatasetName
 from hf_attnprobe.statistics.estimates import Estimate, estimate_mean
 from hf_attnprobe.statistics.grades import MIN_TEXTS, Answer, grade
@@ -494,7 +494,7 @@ def report_to_json(report: RetrainingResult) -> dict:
     """
     return convert_fields(report, "rows") | {
         "verdict": report.verdict.sentences(),
-        "findings": to_plain(report.verdict.findings()),
+        "findings": convert_to_plain(report.verdict.findings()),
     }
 
 

@@ -40,7 +40,7 @@ from hf_attnprobe.statistics.summary import (
     compute_accuracy,
     list_bin_names,
 )
-from hf_attnprobe.storage.provenance import SUMMARY
+from hf_attnprobe.storage.provenance import SUMMARY_FILE
 from hf_attnprobe.storage.rows import read_rows
 from hf_attnprobe.studies.published import PUBLISHED, PublishedLookup
 from hf_attnprobe.studies.steps import (
@@ -192,7 +192,7 @@ class Results:
 
     def _summary(self, job: Job) -> AuditSummary:
         """Read the summary of an audit."""
-        return self.read_json(job, SUMMARY, AuditSummary)
+        return self.read_json(job, SUMMARY_FILE, AuditSummary)
 
     def get_class_names(self, job: Job) -> list[str]:
         """Return the names of an audited model's classes, if it has classes.

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from hf_attnprobe.core.serialization import parse_plain, to_plain
+from hf_attnprobe.core.serialization import parse_plain, convert_to_plain
 from hf_attnprobe.documents.blocks import (
     Block,
     Collapsible,
@@ -190,7 +190,7 @@ def read_study_report(folder: str | Path) -> StudyReport:
         folder: Output folder from :func:`hf_attnprobe.study`.
     """
     read = partial(parse_plain, StudyReport)
-    return read_summary(folder, read, kind="a study", verb="attnprobe study")
+    return read_summary(folder, read, run_name="a study", verb="attnprobe study")
 
 
 # --- The document --------------------------------------------------------------------------------
@@ -233,7 +233,7 @@ def build_study_document(report: StudyReport) -> Document:
             else Section("How to read it", [notes], id="notes", in_short_report=True),
             Section("How it was made", provenance_blocks, id="steps"),
         ],
-        data=to_plain(report),
+        data=convert_to_plain(report),
     )
 
 

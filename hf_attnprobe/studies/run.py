@@ -21,16 +21,16 @@ from hf_attnprobe.core.options import (
     select_options,
 )
 from hf_attnprobe.core.progress import ProgressBar
-from hf_attnprobe.core.serialization import read_json, to_plain
+from hf_attnprobe.core.serialization import read_json, convert_to_plain
 from hf_attnprobe.data.examples import compute_dataset_fingerprint
 from hf_attnprobe.data.specs import Data
 from hf_attnprobe.retraining.run import retrain, transfer
 from hf_attnprobe.storage.folders import (
-    alone_in,
-    differing,
+    reserve_folder,
+    find_differences,
     write_json,
 )
-from hf_attnprobe.storage.provenance import SUMMARY
+from hf_attnprobe.storage.provenance import SUMMARY_FILE
 from hf_attnprobe.studies.builtin import STUDIES_BY_NAME, check_study
 from hf_attnprobe.studies.published import PUBLISHED
 from hf_attnprobe.studies.report import StudyReport, build_study_report
@@ -100,10 +100,10 @@ def study(
     """
     steps = plan_study(study, options)
     check_one_process("a study")
-    with alone_in(output_dir, STATE_FILE) as folder:
+    with reserve_folder(output_dir, STATE_FILE) as folder:
         seconds = _run_steps(steps, folder, progress)
         report = build_study_report(steps, folder, seconds, quick=options.quick)
-        report.write(folder, SUMMARY)
+        report.write(folder, SUMMARY_FILE)
     return report
 
 
@@ -184,7 +184,7 @@ def _run_steps(steps: Steps, folder: Path, progress: bool) -> dict[str, float]:
     # A step is unfinished, too, if it depends on a step that has to be repeated.
     for name in unfinished:
         state.steps.pop(name, None)
-    write_json(folder / STATE_FILE, to_plain(state))
+    write_json(folder / STATE_FILE, convert_to_plain(state))
     with ProgressBar("study", progress, len(unfinished), part_name="step") as bar:
         for number, job in enumerate(steps.jobs, 1):
             note = "" if job.folder in unfinished else ", already finished"
@@ -205,7 +205,7 @@ def _run_steps(steps: Steps, folder: Path, progress: bool) -> dict[str, float]:
                     **planned_states[job.folder],
                     "seconds": seconds,
                 }
-                write_json(folder / STATE_FILE, to_plain(state))
+                write_json(folder / STATE_FILE, convert_to_plain(state))
     return {name: done["seconds"] for name, done in state.steps.items()}
 
 
@@ -286,7 +286,7 @@ def _find_unfinished_steps(
         old_arguments = finished_state["arguments"]
         # Arguments that are not part of the step any more count as None.
         new_arguments = dict.fromkeys(old_arguments) | planned_states[job.folder]["arguments"]
-        for name, (old, new) in differing(old_arguments, new_arguments).items():
+        for name, (old, new) in find_differences(old_arguments, new_arguments).items():
             raise AttnProbeError(
                 f"step {job.folder} was run with {name} {old}, not {new}; choose another "
                 f"--output-dir, or delete {folder / job.folder} and the steps that depend on it"

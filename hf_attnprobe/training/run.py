@@ -16,7 +16,7 @@ from hf_attnprobe.core.options import (
     SavedModel,
     check_known_names,
     public_function,
-    to_saved_model,
+    convert_model_name,
 )
 from hf_attnprobe.data.examples import (
     compute_dataset_fingerprint,
@@ -130,7 +130,7 @@ def resolve_architecture(
         if changes:
             raise AttnProbeError(
                 f"{next(iter(changes))} applies only to attention classifiers, but "
-                f"{to_saved_model(model).model} already has an architecture; remove one of the two"
+                f"{convert_model_name(model).model} already has an architecture; remove one of the two"
             )
         check_pretrained_options(options)
         return None
@@ -207,7 +207,7 @@ def fine_tune(  # noqa: PLR0913
             fine_tune("google-bert/bert-base-uncased", splits["train"], output_dir="bert-sst")
     """
     check_pretrained_options(options)
-    saved = to_saved_model(model)
+    saved = convert_model_name(model)
     check_output_is_not_model(saved.model, output_dir)
     splits = prepare_splits(train, validation, test)
     settings: dict[str, Any] = {}

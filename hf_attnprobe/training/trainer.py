@@ -49,13 +49,13 @@ from hf_attnprobe.core.progress import ProgressBar
 from hf_attnprobe.data.columns import read_column
 from hf_attnprobe.statistics.scores import compute_classification_metrics
 from hf_attnprobe.storage.folders import (
-    LOCK,
-    alone_in,
-    differing,
-    disk_errors,
+    LOCK_FILE,
+    reserve_folder,
+    find_differences,
+    convert_disk_errors,
     write_json,
 )
-from hf_attnprobe.storage.provenance import versions
+from hf_attnprobe.storage.provenance import get_versions
 
 
 if TYPE_CHECKING:
@@ -425,7 +425,7 @@ def reserve_output_dir(output_dir: str | Path, seed: int) -> Iterator[Path]:
     Raises:
         AttnProbeError: If the folder holds other files, or if another process is using it.
     """
-    with alone_in(output_dir, STEPS_FOLDER, RECORD_FILE) as folder:
+    with reserve_folder(output_dir, STEPS_FOLDER, RECORD_FILE) as folder:
         set_seed(seed)
         yield folder
 
@@ -460,7 +460,7 @@ def train_and_save(
     # `make_trainer` accepts no other models.
     assert isinstance(model, PreTrainedModel)
     try:
-        with trainer.bar, disk_errors(output_dir):
+        with trainer.bar, convert_disk_errors(output_dir):
             _train(trainer, output_dir / STEPS_FOLDER, record, resume)
             metrics = _compute_scores(trainer)
     except BaseException:
@@ -474,7 +474,7 @@ def train_and_save(
         "n_epochs": round(trainer.state.epoch or 0),
         "seconds": sum(row.get("seconds", 0.0) for row in log),
         "n_texts": _count_texts(trainer),
-        "versions": versions(),
+        "versions": get_versions(),
     }
     if data_name is not None:
         outcome["dataset"] = data_name
@@ -495,7 +495,7 @@ def _save(
     """Write a checkpoint and its record, then delete the Trainer's own files."""
     # The folder may contain the record of an earlier model, which is overwritten.
     (folder / RECORD_FILE).unlink(missing_ok=True)
-    with disk_errors(folder):
+    with convert_disk_errors(folder):
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
     write_json(folder / RECORD_FILE, {**record, DIGESTS_KEY: compute_digests(folder)})
@@ -542,14 +542,14 @@ def _load_finished(
     logger.info("%s already holds this training, finished", folder)
     model = load_model(folder, trust_remote_code=trust_remote_code)
     tokenizer = load_tokenizer(folder, trust_remote_code=trust_remote_code)
-    if any((folder / left).exists() for left in (STEPS_FOLDER, LOCK)):
+    if any((folder / left).exists() for left in (STEPS_FOLDER, LOCK_FILE)):
         _remove_leftovers(folder, model)
     return TrainedClassifier(model, tokenizer, finished_record["metrics"])
 
 
 def _remove_leftovers(folder: Path, model: PreTrainedModel) -> None:
     """Finish the work of a process that was killed after it had written the record."""
-    with alone_in(folder, RECORD_FILE):
+    with reserve_folder(folder, RECORD_FILE):
         if (folder / STEPS_FOLDER).exists():
             _write_card(folder, model)
             shutil.rmtree(folder / STEPS_FOLDER, ignore_errors=True)
@@ -568,7 +568,7 @@ def check_same_settings(
     Raises:
         AttnProbeError: If a setting differs.
     """
-    for name, (old, _) in differing(finished_record, record).items():
+    for name, (old, _) in find_differences(finished_record, record).items():
         raise AttnProbeError(
             f"{folder} holds a training with {name.replace('_', ' ')} {old}, not "
             f"{record[name]}; choose another folder, or delete this one"

@@ -17,15 +17,15 @@ from hf_attnprobe.planted_effects.detection_limit import find_detection_limit
 from hf_attnprobe.planted_effects.options import DetectionLimitOptions
 from hf_attnprobe.protocol import Site
 from hf_attnprobe.statistics import detection
-from hf_attnprobe.storage.folders import lock
+from hf_attnprobe.storage.folders import lock_folder
 from tests.helpers import planted_models, tiny_language_models, tiny_models
 from tests.helpers.error_messages import refusal, refuses
 
 
 def made(kind: str) -> tuple:
     """A model, its tokenizer, texts and a head."""
-    words = planted_models.tokenizer()
-    rows = planted_models.drawn(1, 24).rows
+    words = planted_models.build_planted_tokenizer()
+    rows = planted_models.draw_planted_model(1, 24).rows
     if kind == "bert":
         return tiny_models.bert(words, num_labels=2), words, rows, Site(0, 1)
     if kind == "classifier":
@@ -169,7 +169,7 @@ def test_a_head_whose_words_cancel_out_says_so(monkeypatch):
 
 def test_texts_that_use_every_token_are_refused():
     request = AuditRequest(
-        *made("bert")[:3][::2], ["permutation"], AuditOptions(), planted_models.tokenizer()
+        *made("bert")[:3][::2], ["permutation"], AuditOptions(), planted_models.build_planted_tokenizer()
     )
     text = prepare_audit(request).tokenized.texts[0]
     known = max(text.inputs["input_ids"]) + 1
@@ -193,7 +193,7 @@ def test_doses_that_make_no_sense_are_refused(fields, says):
 
 
 def test_no_effect_is_planted_in_a_model_that_predicts_a_number():
-    words = planted_models.tokenizer()
+    words = planted_models.build_planted_tokenizer()
     rows = [{"text": row["text"], "label": k / 9} for k, row in enumerate(made("bert")[2])]
     model = tiny_models.bert(words, **tiny_models.HEADS["number"])
     with pytest.raises(
@@ -302,7 +302,7 @@ def test_limits_of_another_model_or_of_none_are_refused(found, tmp_path, monkeyp
     of_config = said_of_limits(folder, change=lambda model, _: model.config.update(other))
     assert "with another configuration fingerprint;" in of_config
     assert "run attnprobe detection-limit again" in said_of_limits(tmp_path)
-    monkeypatch.setattr(planted_models.tokenizer(), "model_max_length", 7)
+    monkeypatch.setattr(planted_models.build_planted_tokenizer(), "model_max_length", 7)
     assert "with another tokenizer fingerprint;" in said_of_limits(folder)
 
 
@@ -348,10 +348,10 @@ def test_a_measurement_uses_only_its_own_folder(found, tmp_path):
 
     refused(found[1], "belongs to another detection-limit: its options")
     (tmp_path / "rows.csv").write_text("mine")
-    refused(tmp_path, "holds other files")
+    refused(tmp_path, "contains other files")
     new = tmp_path / "new"
-    with lock(new):
-        refused(new, "another run .* is at work in")
+    with lock_folder(new):
+        refused(new, "another run .* uses")
     nowhere = DetectionLimitOptions(spiked_heads=["7.0"])
     with refuses():
         find_detection_limit(model, rows, new, options=nowhere, tokenizer=words)

@@ -217,7 +217,7 @@ def test_what_cannot_be_trained_again(
         ),
         (base, no_test, "out", ASKED, "the split test is missing"),
         (base, colours, "out", ASKED, "with the classes negative, positive, got green, red"),
-        (base, reviews_folder, "thesis", ASKED, "holds other files"),
+        (base, reviews_folder, "thesis", ASKED, "contains other files"),
         (
             base,
             reviews_folder,

@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 from hf_attnprobe import AttnProbeError, build_tokenizer
 from hf_attnprobe.cli import main
 from hf_attnprobe.core.options import SavedModel
-from hf_attnprobe.core.serialization import parse_plain, to_plain
+from hf_attnprobe.core.serialization import parse_plain, convert_to_plain
 from hf_attnprobe.data.recipes import RECIPES
 from hf_attnprobe.documents.blocks import format_cell
 from hf_attnprobe.retraining.options import TransferOptions
@@ -41,7 +41,7 @@ from hf_attnprobe.studies.report import (
 from hf_attnprobe.studies.run import plan_study, study
 from hf_attnprobe.studies.steps import Job, Steps, StudyOptions, resolve_dataset, name_dataset
 from tests.helpers import tiny_models
-from tests.helpers.child_processes import Writes, in_child
+from tests.helpers.child_processes import WriteMonitor, run_in_child
 from tests.helpers.data_folders import write as write_rows
 from tests.helpers.error_messages import refused, refuses
 from tests.helpers.page_reader import Reader
@@ -222,10 +222,10 @@ def test_killed_in_the_middle(folder, flags, summary, tmp_path, cli):
     command = ["study", *map(str, flags), "--output-dir", str(killed)]
 
     def die():
-        Writes(killed / "base" / "reviews-bilstm" / ".steps" / "checkpoint", kill_at=2)
+        WriteMonitor(killed / "base" / "reviews-bilstm" / ".steps" / "checkpoint", kill_at=2)
         return main(command)
 
-    assert in_child(die).code == -9
+    assert run_in_child(die).code == -9
     before = files_in(killed)
     assert "base/reviews-mlp/model.safetensors" in before
     assert "base/reviews-bilstm/model.safetensors" not in before
@@ -255,7 +255,7 @@ def test_quick_says_so(run, file):
     assert first.startswith("- This is the quick version")
     said = " ".join(str(report).split())
     assert said.index(first) < said.index(report.tables[0].title)
-    assert to_plain(report)["quick"] is True
+    assert convert_to_plain(report)["quick"] is True
     (row,) = report.tables[0].rows
     assert row[1] == "mlp" and row[2].n == 10
     refused("holds the quick study tiny, not the full study tiny", run, file)
@@ -283,7 +283,7 @@ def test_other_arguments_or_texts_are_refused(folder, file, run, reviews_folder,
         (folder, file, {"train_limit": 100}, "was run with train_limit None, not 100"),
         (folder, write(tmp_path, "other.py"), {}, "holds the full study tiny, not the full study"),
         (copy, file, {"data": data}, "have changed since step own/reviews was run"),
-        (thesis, file, {}, "holds other files"),
+        (thesis, file, {}, "contains other files"),
         (out, file, {"data": tmp_path / "nowhere"}, "which does not exist; check the path"),
         (out, unlabelled, {}, "no column 'nothing'"),
     ):
@@ -344,12 +344,12 @@ def test_wiegreffe_and_pinter_beside_ours(run):
     rows = {row["attention"]: row for row in cells(tables["Is attention needed"])}
     assert rows["base"]["published F1"] == 0.831 and rows["base"]["Jain & Wallace's F1"] == 0.81
     assert rows["uniform"]["published F1"] == 0.822 and rows["uniform"]["F1 lost"].ci95 is not None
-    told = cells(tables["Do the weights tell another model something"])
+    told = cells(tables["Are the weights useful to another model"])
     guides = {row["guide"]: row["published F1"] for row in told}
     assert guides == {"uniform": 0.812, "trained": 0.817, "base": 0.824, "adversary": 0.592}
-    elsewhere = tables["Can a model be trained to look elsewhere"]
+    elsewhere = tables["Can a model be trained to attend elsewhere"]
     assert elsewhere.rows[-1] == ("published, λ 0.00105 (in our scale)", 0.514, 0.072, 0.823)
-    assert any("yardstick, not a bound" in line for line in elsewhere.sentences)
+    assert any("a baseline and not a bound" in line for line in elsewhere.sentences)
     note, over_texts = report.notes
     assert over_texts == INTERVAL_NOTE
     assert "Wiegreffe & Pinter 2019" in note and "no pretrained word vectors" in note
@@ -429,8 +429,8 @@ def test_questions_get_a_model_of_pairs_and_are_not_divided_by_class(run, tmp_pa
     config = json.loads((trained / "config.json").read_text())
     assert config["query_encoder"] and config["embedding_size"] == 12
     assert json.loads((trained / "training.json").read_text())["n_epochs"] == 3
-    differences = next(note for note in report.notes if "What differs" in note)
-    assert "tests on 9 texts only; trainings of at most 3 epochs" in differences
+    differences = next(note for note in report.notes if note.startswith("Differences from"))
+    assert "only 9 test texts; at most 3 epochs of training" in differences
     tau, together, _, room, shuffled, *_ = report.tables
     assert {row["predicted"] for row in cells(tau)} == {"all"}
     assert [row["published τ"] for row in cells(tau)] == [0.23, 0.23]
@@ -685,7 +685,7 @@ WRONG = [
     (nowhere, "table 't': .* but two uses a list that one does not; split the table"),
     (lambda s: table(s), "either a statistic or a score"),
     (lambda s: table(s, statistic="acuracy"), "unknown statistic 'acuracy'; did you mean accur"),
-    (lambda s: table(s, statistic="accuracy", threshold=0.1), "threshold and means need each other"),
+    (lambda s: table(s, statistic="accuracy", threshold=0.1), "needs both threshold and means, or neither"),
     (lambda s: table(s, score="a/b/c"), "only steps of retrain or transfer have scores here, but audit is a step of"),
     (lambda s: table(s, statistics="x"), "unknown field 'statistics'; did you mean statistic?"),
 ]
@@ -788,7 +788,7 @@ def test_a_transformer_as_a_step(bert, run, tmp_path):
     report = run(one_head)
     assert report.tables[0].rows[0][1].n == 4 and report.steps[0].epochs == 1
     before = files_in(tmp_path / "out")
-    assert to_plain(run(one_head)) == to_plain(report) and files_in(tmp_path / "out") == before
+    assert convert_to_plain(run(one_head)) == convert_to_plain(report) and files_in(tmp_path / "out") == before
 
 
 def test_what_differs_counts_training_texts():
@@ -836,7 +836,7 @@ def test_a_threshold_is_passed_by_a_whole_interval_of_enough_texts():
 def test_the_page_is_made_of_the_tables(folder, summary):
     page = (folder / "report.html").read_text()
     report = parse_plain(StudyReport, summary)
-    assert to_plain(report) == summary
+    assert convert_to_plain(report) == summary
     assert page == report.to_html()
     seen = Reader(page)
     for table in report.tables:

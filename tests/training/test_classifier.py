@@ -137,10 +137,10 @@ def test_an_audit_says_where_the_model_knows_the_texts(data, tmp_path):
     def notes(split):
         options = AuditOptions(shown_texts=0)
         found = audit(tmp_path / "m", small[split], "correlation", options=options, progress=False)
-        return [note for note in found.notes if note.startswith("Texts: these are the texts that")]
+        return [note for note in found.notes if note.startswith("Texts: the model was")]
 
-    assert "was trained on, so that it knows them" in notes("train")[0]
-    assert "was chosen on" in notes("validation")[0]
+    assert "trained on these very texts" in notes("train")[0]
+    assert "selected on these very texts" in notes("validation")[0]
     assert notes("test") == []
 
 
