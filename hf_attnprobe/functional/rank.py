@@ -451,7 +451,7 @@ def _count_smaller_and_larger(values: Tensor, mask: Tensor) -> tuple[Tensor, Ten
 
 
 def select_heaviest(values: Tensor, mask: Tensor, share: float = 0.5) -> Tensor:
-    """Select the fewest tokens that together have a share of the total value.
+    """Select the fewest tokens whose values add up to a share of the total.
 
     Args:
         values: [..., keys], at least 0. Tokens with equal values are selected from left to
