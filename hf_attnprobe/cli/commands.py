@@ -37,9 +37,9 @@ from hf_attnprobe.cli.flags import (
     build_data,
     parse_test_selection,
 )
-from hf_attnprobe.core.options import SavedModel, check_path, from_flat
-from hf_attnprobe.core.progress import say
-from hf_attnprobe.core.terminal import show
+from hf_attnprobe.core.options import SavedModel, check_path, select_options
+from hf_attnprobe.core.progress import print_line
+from hf_attnprobe.core.terminal import print_text
 from hf_attnprobe.data.specs import Data
 from hf_attnprobe.demonstration import (
     DemoOptions,
@@ -50,8 +50,8 @@ from hf_attnprobe.demonstration import (
 from hf_attnprobe.integrations.card_options import CardOptions, PublishingOptions
 from hf_attnprobe.planted_effects.options import DetectionLimitOptions
 from hf_attnprobe.retraining.options import OPTIONS_BY_TEST as RETRAININGS
-from hf_attnprobe.retraining.options import DEFAULT_TESTS, RetrainOptions
-from hf_attnprobe.storage.folders import check_usable
+from hf_attnprobe.retraining.options import DEFAULT_RETRAINING_TESTS, RetrainOptions
+from hf_attnprobe.storage.folders import check_writable
 from hf_attnprobe.studies.steps import StudyOptions
 from hf_attnprobe.training.options import Architecture, TrainingOptions
 
@@ -180,7 +180,7 @@ def run_audit(arguments: dict[str, Any]) -> int:
     audit_arguments = _build_audit_arguments(arguments)
 
     from hf_attnprobe.audits.api import audit
-    from hf_attnprobe.core.distributed import process_state
+    from hf_attnprobe.core.distributed import get_process_state
     from hf_attnprobe.reports.ci_gate import parse_conditions, list_failures
 
     fail_conditions = parse_conditions(arguments["fail_on"])
@@ -188,15 +188,15 @@ def run_audit(arguments: dict[str, Any]) -> int:
         from hf_attnprobe.audits.pipeline import estimate_audit
 
         estimate = estimate_audit(**audit_arguments)
-        show(json.dumps(estimate.to_json()) if arguments["json"] else estimate.to_text())
+        print_text(json.dumps(estimate.to_json()) if arguments["json"] else estimate.to_text())
         return 0
     report = audit(**audit_arguments)
     _print_audit(report, arguments)
     reasons = list_failures(report, fail_conditions)
     if not reasons:
         return 0
-    if process_state().is_main_process:
-        show(f"attnprobe: --fail-on: {'; '.join(reasons)}", file=sys.stderr)
+    if get_process_state().is_main_process:
+        print_text(f"attnprobe: --fail-on: {'; '.join(reasons)}", file=sys.stderr)
     return CONDITION_MET_EXIT_CODE
 
 
@@ -213,9 +213,9 @@ def run_evaluate_scores(arguments: dict[str, Any]) -> None:
 def _build_audit_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return the keyword arguments that all functions share that run an audit."""
     return {
-        "model": from_flat(arguments, SavedModel),
+        "model": select_options(arguments, SavedModel),
         "dataset": build_data(arguments),
-        "options": from_flat(arguments, AuditOptions),
+        "options": select_options(arguments, AuditOptions),
         "tests": parse_test_selection(arguments, load_test_options),
         "output_dir": arguments["output_dir"],
     }
@@ -224,20 +224,20 @@ def _build_audit_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
 def _print_audit(report: "Report", arguments: Mapping[str, Any]) -> None:
     """Print a report as text or JSON, from the first process only."""
     from hf_attnprobe.audits.options import get_share_folder
-    from hf_attnprobe.core.distributed import process_state
+    from hf_attnprobe.core.distributed import get_process_state
     from hf_attnprobe.reports.report import format_page_line
-    from hf_attnprobe.reports.result import report_to_json
+    from hf_attnprobe.reports.result import convert_report_to_json
 
-    if not process_state().is_main_process:
+    if not get_process_state().is_main_process:
         return
     if arguments["json"]:
-        show(json.dumps(report_to_json(report)))
+        print_text(json.dumps(convert_report_to_json(report)))
     else:
-        show(report.to_text(verbose=arguments["verbose"]))
+        print_text(report.to_text(verbose=arguments["verbose"]))
         folder, share = arguments["output_dir"], arguments["share"]
         if folder is not None and share is not None:
             folder = get_share_folder(folder, report.provenance["share"])
-        show(format_page_line(folder))
+        print_text(format_page_line(folder))
 
 
 def run_compare(arguments: dict[str, Any]) -> int:
@@ -250,28 +250,28 @@ def run_compare(arguments: dict[str, Any]) -> int:
     ]
 
     from hf_attnprobe.audits.compare import compare
-    from hf_attnprobe.core.distributed import process_state
+    from hf_attnprobe.core.distributed import get_process_state
 
     comparison = compare(versions=versions, **audit_arguments)
-    if process_state().is_main_process:
+    if get_process_state().is_main_process:
         if arguments["json"]:
-            show(comparison.to_json())
+            print_text(comparison.to_json())
         else:
-            show(comparison, end="\n\n")
+            print_text(comparison, end="\n\n")
             page = Path(arguments["output_dir"]) / "report.html"
-            show(f"report in {page}; the audit of each model is in the same folder")
+            print_text(f"report in {page}; the audit of each model is in the same folder")
     return _report_changed_answers(comparison, arguments)
 
 
 def _report_changed_answers(comparison: "AuditComparison", arguments: Mapping[str, Any]) -> int:
     """Print each answer that certainly changed, and return the exit code."""
-    from hf_attnprobe.core.distributed import process_state
+    from hf_attnprobe.core.distributed import get_process_state
     from hf_attnprobe.reports.comparison import list_changed_answers
 
     sentences = list_changed_answers(comparison)
-    if process_state().is_main_process:
+    if get_process_state().is_main_process:
         for sentence in sentences:
-            show(f"attnprobe: changed: {sentence}", file=sys.stderr)
+            print_text(f"attnprobe: changed: {sentence}", file=sys.stderr)
     return CONDITION_MET_EXIT_CODE if sentences and arguments["fail_on_change"] else 0
 
 
@@ -286,12 +286,12 @@ def run_report(arguments: dict[str, Any]) -> int:
     folders, figures = arguments["folders"], arguments["figures"]
     if figures is not None:
         save_figures(folders, figures)
-        show(f"figures in {figures}")
+        print_text(f"figures in {figures}")
     if arguments["output"] is not None:
         render_report(folders, arguments["output"])
-        show(f"report in {arguments['output']}")
+        print_text(f"report in {arguments['output']}")
     elif figures is None:
-        show(render_terminal_report(folders))
+        print_text(render_terminal_report(folders))
     if not arguments["fail_on_change"]:
         return 0
     from hf_attnprobe.reports.comparison import compare_audits
@@ -344,7 +344,7 @@ def add_retrain_command(parser: CommandParser) -> None:
     add_help_all_flag(parser)
     add_option_flags(parser, SavedModel, excluded=["task", "gguf_file"])
     add_option_flags(parser, Data, excluded=TEST_SPLIT_FIELDS)
-    add_test_flags(parser, RETRAININGS, ", ".join(DEFAULT_TESTS), lambda: RETRAININGS)
+    add_test_flags(parser, RETRAININGS, ", ".join(DEFAULT_RETRAINING_TESTS), lambda: RETRAININGS)
     parser.add_argument(
         "--output-dir",
         required=True,
@@ -359,7 +359,7 @@ def run_demo(arguments: dict[str, Any]) -> None:
     """Train and audit a small model, and print the report and how well attention finds the rationale."""
     folder, options = (
         Path(arguments["output_dir"]),
-        from_flat(arguments, DemoOptions),
+        select_options(arguments, DemoOptions),
     )
     verbose = arguments["verbose"]
 
@@ -367,46 +367,46 @@ def run_demo(arguments: dict[str, Any]) -> None:
 
     if options.language_model:
         report = demo_language_model(folder, seed=options.seed)
-        show(report.to_text(verbose=verbose))
-        show(format_page_line(folder / "audit"))
+        print_text(report.to_text(verbose=verbose))
+        print_text(format_page_line(folder / "audit"))
         return
     report, metrics = demo(folder, options=options)
-    show(report.to_text(verbose=verbose))
-    show(format_page_line(folder / "audit"), end="\n\n")
+    print_text(report.to_text(verbose=verbose))
+    print_text(format_page_line(folder / "audit"), end="\n\n")
     if verbose:
-        show(f"Model\n  {', '.join(_format_scores(metrics, '{} {:.3f}'))}\n")
-    show(format_rationale_line(report))
+        print_text(f"Model\n  {', '.join(_format_scores(metrics, '{} {:.3f}'))}\n")
+    print_text(format_rationale_line(report))
 
 
 def run_train(arguments: dict[str, Any]) -> None:
     """Train on the splits train and validation, and score the split test if there is one."""
     # Invalid publishing options must be refused before the training, not after it.
-    from_flat(arguments, PublishingOptions)
+    select_options(arguments, PublishingOptions)
     data, options = (
-        from_flat(arguments, Data),
-        from_flat(arguments, TrainingOptions),
+        select_options(arguments, Data),
+        select_options(arguments, TrainingOptions),
     )
-    architecture = from_flat(arguments, Architecture)
+    architecture = select_options(arguments, Architecture)
 
-    from hf_attnprobe.core.distributed import process_state
+    from hf_attnprobe.core.distributed import get_process_state
     from hf_attnprobe.training.run import train
 
     is_fine_tuning = arguments["model"] is not None
     _, _, metrics = train(
         data,
         output_dir=arguments["output_dir"],
-        model=from_flat(arguments, SavedModel) if is_fine_tuning else None,
+        model=select_options(arguments, SavedModel) if is_fine_tuning else None,
         architecture=vars(architecture),
         options=options,
     )
-    if not process_state().is_main_process:
+    if not get_process_state().is_main_process:
         return
     if arguments["json"]:
         settings = {"model": arguments["output_dir"], "seed": arguments["seed"]}
-        show(json.dumps(settings | {"metrics": metrics}))
+        print_text(json.dumps(settings | {"metrics": metrics}))
     else:
-        show("\n".join(_format_scores(metrics, "{}: {:.3f}")))
-        show(f"model in {arguments['output_dir']}")
+        print_text("\n".join(_format_scores(metrics, "{}: {:.3f}")))
+        print_text(f"model in {arguments['output_dir']}")
     if arguments["push_to_hub"] is not None:
         _publish(arguments)
 
@@ -415,15 +415,15 @@ def _publish(arguments: dict[str, Any]) -> None:
     """Publish a trained checkpoint and print its address to stderr, since stdout holds the scores."""
     from hf_attnprobe.integrations.publishing import write_card
 
-    written = write_card(arguments["output_dir"], options=from_flat(arguments, CardOptions))
-    show(written, file=sys.stderr)
+    written = write_card(arguments["output_dir"], options=select_options(arguments, CardOptions))
+    print_text(written, file=sys.stderr)
 
 
 def run_retrain(arguments: dict[str, Any]) -> None:
     """Train variants of a base model and print the report."""
     data, options = (
-        from_flat(arguments, Data),
-        from_flat(arguments, RetrainOptions),
+        select_options(arguments, Data),
+        select_options(arguments, RetrainOptions),
     )
 
     from hf_attnprobe.reports.report import format_page_line
@@ -431,17 +431,17 @@ def run_retrain(arguments: dict[str, Any]) -> None:
     from hf_attnprobe.retraining.verdict import report_to_json
 
     report = retrain(
-        from_flat(arguments, SavedModel),
+        select_options(arguments, SavedModel),
         data,
         parse_test_selection(arguments, lambda: RETRAININGS),
         output_dir=arguments["output_dir"],
         options=options,
     )
     if arguments["json"]:
-        show(json.dumps(report_to_json(report)))
+        print_text(json.dumps(report_to_json(report)))
     else:
-        show(report.to_text(verbose=arguments["verbose"]))
-        show(format_page_line(arguments["output_dir"]))
+        print_text(report.to_text(verbose=arguments["verbose"]))
+        print_text(format_page_line(arguments["output_dir"]))
 
 
 def _format_scores(metrics: dict[str, float], template: str) -> list[str]:
@@ -473,20 +473,20 @@ def add_study_command(parser: argparse.ArgumentParser) -> None:
 def run_study(arguments: dict[str, Any]) -> None:
     """Run a study, or resume it, and print the report."""
     folder = Path(arguments["output_dir"])
-    options = from_flat(arguments, StudyOptions)
+    options = select_options(arguments, StudyOptions)
 
     from hf_attnprobe.studies.builtin import check_study
 
     check_study(arguments["study"])
 
-    from hf_attnprobe.core.serialization import plain
+    from hf_attnprobe.core.serialization import convert_to_plain
     from hf_attnprobe.studies.run import study
 
     report = study(arguments["study"], output_dir=folder, options=options)
     if arguments["json"]:
-        show(json.dumps(plain(report)))
+        print_text(json.dumps(convert_to_plain(report)))
     else:
-        show(f"{report}\n\nfull report in {folder / 'report.md'}")
+        print_text(f"{report}\n\nfull report in {folder / 'report.md'}")
 
 
 # --- detection-limit -----------------------------------------------------------------------------
@@ -507,10 +507,10 @@ def run_detection_limit(arguments: dict[str, Any]) -> None:
     """Plant effects of known size in copies of a model, and print which of them the tests detect."""
     from hf_attnprobe.planted_effects.detection_limit import find_detection_limit
 
-    planted = from_flat(arguments, DetectionLimitOptions)
+    planted = select_options(arguments, DetectionLimitOptions)
     folder = arguments["output_dir"]
     seen = find_detection_limit(arguments["model"], build_data(arguments), folder, options=planted)
-    show(seen.to_json() if arguments["json"] else str(seen))
+    print_text(seen.to_json() if arguments["json"] else str(seen))
 
 
 # --- card ----------------------------------------------------------------------------------------
@@ -530,12 +530,12 @@ def add_card_command(parser: argparse.ArgumentParser) -> None:
 
 def run_card(arguments: dict[str, Any]) -> None:
     """Write the model card of a checkpoint, and publish both if ``--push-to-hub`` is set."""
-    from hf_attnprobe.integrations.publishing import announcement, write_card
+    from hf_attnprobe.integrations.publishing import describe_upload, write_card
 
-    options = from_flat(arguments, CardOptions)
+    options = select_options(arguments, CardOptions)
     if options.push_to_hub is not None:
-        show(announcement(options, len(arguments["audits"])), file=sys.stderr)
-    show(write_card(arguments["model"], arguments["audits"], options=options))
+        print_text(describe_upload(options, len(arguments["audits"])), file=sys.stderr)
+    print_text(write_card(arguments["model"], arguments["audits"], options=options))
 
 
 # --- datasets ------------------------------------------------------------------------------------
@@ -568,11 +568,11 @@ def run_datasets(arguments: dict[str, Any]) -> None:
 
     known = list_datasets(*arguments["names"])
     if arguments["json"]:
-        show(json.dumps([dataset.to_json() for dataset in known]))
+        print_text(json.dumps([dataset.to_json() for dataset in known]))
     elif arguments["names"]:
-        show("\n\n".join(map(str, known)))
+        print_text("\n\n".join(map(str, known)))
     else:
-        show(_format_dataset_table(known))
+        print_text(_format_dataset_table(known))
 
 
 def _format_dataset_table(known: "list[KnownDataset]") -> str:
@@ -770,7 +770,7 @@ class ProgressAwareHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print one log message."""
-        say(self.format(record))
+        print_line(self.format(record))
 
 
 def check_paths(arguments: Mapping[str, Any]) -> None:
@@ -791,4 +791,4 @@ def check_paths(arguments: Mapping[str, Any]) -> None:
         resolve_recipe(arguments["dataset"])
     output_dir = arguments.get("output_dir")
     if output_dir is not None and "://" not in output_dir:
-        check_usable(output_dir)
+        check_writable(output_dir)

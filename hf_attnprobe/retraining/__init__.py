@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.core.options import Options, TestSelection, resolve_tests
 from hf_attnprobe.core.readings import TestReadings
-from hf_attnprobe.retraining.options import DEFAULT_TESTS, OPTIONS_BY_TEST, Deception
+from hf_attnprobe.retraining.options import DEFAULT_RETRAINING_TESTS, OPTIONS_BY_TEST, Deception
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,12 +100,12 @@ def select_retraining_tests(asked: TestSelection | None) -> dict[str, Options]:
     Args:
         asked: Names or options of tests, see
             :func:`~hf_attnprobe.core.options.parse_test_selection`. None and "default" select
-            :data:`~hf_attnprobe.retraining.options.DEFAULT_TESTS`.
+            :data:`~hf_attnprobe.retraining.options.DEFAULT_RETRAINING_TESTS`.
 
     Raises:
         AttnProbeError: If a test or an option does not exist, or if ``deception`` has no words.
     """
-    selected = resolve_tests(asked, OPTIONS_BY_TEST, DEFAULT_TESTS)
+    selected = resolve_tests(asked, OPTIONS_BY_TEST, DEFAULT_RETRAINING_TESTS)
     deception = selected.get("deception")
     if isinstance(deception, Deception) and not deception.words:
         raise AttnProbeError(

@@ -91,7 +91,7 @@ if TYPE_CHECKING:
     import datasets
 
 
-ROUNDING_TOLERANCE = 1e-6
+JSD_TOLERANCE = 1e-6
 """Amount by which a JSD may exceed its bound through rounding."""
 
 
@@ -224,7 +224,7 @@ def divide_by_bound(divergence: Tensor, bound: Tensor, outputs: Outputs) -> Tens
     Raises:
         AttnProbeError: If a JSD exceeds its bound.
     """
-    exceeds_bound = divergence > bound + ROUNDING_TOLERANCE
+    exceeds_bound = divergence > bound + JSD_TOLERANCE
     if exceeds_bound.any():
         row = int(exceeds_bound.int().argmax())
         raise AttnProbeError(

@@ -134,7 +134,7 @@ def get_shared_settings(options: TrainingOptions) -> dict[str, Any]:
     return values | {"word_vectors": None if vectors is None else str(vectors)}
 
 
-def build_identity(base: BaseModel, splits: Splits, seed: int) -> dict[str, Any]:
+def build_retraining_identity(base: BaseModel, splits: Splits, seed: int) -> dict[str, Any]:
     """Return the settings that must be equal for a retraining to continue in the same folder.
 
     Args:
@@ -225,7 +225,7 @@ def build_base_model(
     recorded = read_record(Path(name)) | replaced
     shared = {name: recorded[name] for name in SHARED_SETTINGS if name in recorded}
     options = TrainingOptions(**({"procedure": DEFAULT_PROCEDURE} | shared))
-    procedure = resolve_procedure(options, model.config).settings()
+    procedure = resolve_procedure(options, model.config).get_settings()
     # This setting only affects the tokenizer, which already exists.
     del procedure["min_document_frequency"]
     resolved = replace(options, **procedure)

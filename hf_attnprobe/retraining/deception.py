@@ -84,7 +84,7 @@ LAST_EPOCH_ARGUMENTS = {"save_strategy": "no", "load_best_model_at_end": False}
 
 Validation scores cannot choose the epoch because they do not include the penalty.
 """
-N_DRAWS = 5
+N_CONTROL_DRAWS = 5
 """Number of random deletions per text in the control."""
 
 
@@ -492,7 +492,7 @@ def measure_use_of_words(
         return tvd(probs, predict(model, base.tokenizer, examples, edit=edit))
 
     delete_others = partial(delete_other_words, words=words, seed=seed)
-    draws = [measure_change(partial(delete_others, draw=draw)) for draw in range(N_DRAWS)]
+    draws = [measure_change(partial(delete_others, draw=draw)) for draw in range(N_CONTROL_DRAWS)]
     word_share = masses["word_share"]
     without_words = word_share == 0
     without_control = without_words | (word_share > 0.5)

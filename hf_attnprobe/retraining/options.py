@@ -130,7 +130,7 @@ OPTIONS_BY_TEST: dict[str, type[Options]] = {
 
 ``diagnostic_mlp`` comes after ``adversary`` because it uses its models.
 """
-DEFAULT_TESTS = ("uniform", "seeds", "adversary", "diagnostic_mlp")
+DEFAULT_RETRAINING_TESTS = ("uniform", "seeds", "adversary", "diagnostic_mlp")
 """Tests that run if none are selected. ``deception`` only runs for chosen words."""
 
 

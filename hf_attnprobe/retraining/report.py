@@ -53,8 +53,8 @@ from hf_attnprobe.statistics.verdicts import RULES, Finding
 from hf_attnprobe.storage.provenance import (
     Provenance,
     flatten_settings,
-    read_summary,
     format_repeat_command,
+    read_summary,
 )
 from hf_attnprobe.storage.rows import read_rows
 
@@ -158,7 +158,9 @@ def read_retraining(folder: str | Path) -> RetrainingReport:
             report = read_retraining("retrained")
             print(report.summary_frame())
     """
-    report = read_summary(folder, report_from_json, run_name="a retraining", verb="attnprobe retrain")
+    report = read_summary(
+        folder, report_from_json, run_name="a retraining", verb="attnprobe retrain"
+    )
     return dataclasses.replace(report, rows=read_rows(Path(folder) / "rows"))
 
 

@@ -38,7 +38,7 @@ from hf_attnprobe.retraining.base_model import (
     RetrainingSetup,
     Variant,
     VariantResults,
-    build_identity,
+    build_retraining_identity,
     build_setup,
     load_base_model,
     load_further_trainable_model,
@@ -141,7 +141,7 @@ def retrain(
         base = load_further_trainable_model(model, options.seed, **settings)
     data = to_data(dataset)
     setup = build_setup(base, data, output_dir, options.seed, test_options)
-    identity = build_identity(base, setup.splits, options.seed)
+    identity = build_retraining_identity(base, setup.splits, options.seed)
     mark = setup.folder / f"{FOLDER_KIND}.json"
     if "adversary" in test_options or not mark.exists():
         adversary_options = asdict(test_options.get("adversary", Adversary()))
@@ -229,7 +229,7 @@ def transfer(
     other_models = {"guide": _load_matching_model(base, "guide", guide)}
     if options.uniform is not None:
         other_models["uniform"] = _load_matching_model(base, "uniform", options.uniform)
-    identity = build_identity(base, setup.splits, options.seed)
+    identity = build_retraining_identity(base, setup.splits, options.seed)
     identity["other_models"] = {
         role: compute_fingerprint(other_model) for role, other_model in other_models.items()
     }

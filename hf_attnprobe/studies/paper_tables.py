@@ -44,17 +44,17 @@ from hf_attnprobe.storage.provenance import SUMMARY_FILE
 from hf_attnprobe.storage.rows import read_rows
 from hf_attnprobe.studies.published import PUBLISHED, PublishedLookup
 from hf_attnprobe.studies.steps import (
-    Column,
     Job,
     Scalar,
     Steps,
-    Table,
+    StudyColumn,
+    StudyTable,
     find_row_jobs,
     name_dataset,
 )
 
 
-Cell = str | int | float | Estimate | None
+TableCell = str | int | float | Estimate | None
 """A table cell."""
 
 
@@ -71,11 +71,11 @@ class ResultTable:
 
     title: str
     head: tuple[str, ...]
-    rows: tuple[tuple[Cell, ...], ...] = ()
+    rows: tuple[tuple[TableCell, ...], ...] = ()
     sentences: tuple[str, ...] = ()
 
 
-class AuditSummary(TypedDict):
+class AuditSummaryFields(TypedDict):
     """The part of an audit's summary that the tables need."""
 
     provenance: dict[str, Any]
@@ -158,7 +158,9 @@ class Results:
         """
         return read_record(self.folder / folder)
 
-    def compute_value(self, column: Column, job: Job, lengths: range | None) -> Estimate | None:
+    def compute_value(
+        self, column: StudyColumn, job: Job, lengths: range | None
+    ) -> Estimate | None:
         """Return the value of a column for a job.
 
         Args:
@@ -190,9 +192,9 @@ class Results:
             return None
         return score.lost if difference else score.plain_estimate
 
-    def _summary(self, job: Job) -> AuditSummary:
+    def _summary(self, job: Job) -> AuditSummaryFields:
         """Read the summary of an audit."""
-        return self.read_json(job, SUMMARY_FILE, AuditSummary)
+        return self.read_json(job, SUMMARY_FILE, AuditSummaryFields)
 
     def get_class_names(self, job: Job) -> list[str]:
         """Return the names of an audited model's classes, if it has classes.
@@ -288,7 +290,7 @@ def make_grid_tables(results: Results) -> list[ResultTable]:
     return [_make_grid_table(results, table) for table in results.plan.tables]
 
 
-def _make_grid_table(results: Results, table: Table) -> ResultTable:
+def _make_grid_table(results: Results, table: StudyTable) -> ResultTable:
     """Return a table with a row for each grid cell, and a sentence for each column."""
     jobs = find_row_jobs(table, results.jobs_by_step)
     ranges = _make_ranges(table.lengths) if table.lengths else {"": None}
@@ -341,7 +343,7 @@ def _name_cell(cell: Mapping[str, Scalar]) -> str:
     return " ".join(words)
 
 
-def _describe_column(column: Column, values: Mapping[str, Estimate | None]) -> str | None:
+def _describe_column(column: StudyColumn, values: Mapping[str, Estimate | None]) -> str | None:
     """Return the statement of a column by its threshold, if it has a threshold and a value."""
     defined = {name: v for name, v in values.items() if v is not None and v.value == v.value}
     if not defined or column.threshold is None or column.means is None:
@@ -378,7 +380,7 @@ def _compare_with_threshold(threshold: float, means: str, values: Mapping[str, E
 # from the steps with the names that the studies of this package use. The texts of all tables are in
 # ``papers.yaml``; the functions below return their rows.
 
-Row = tuple[Cell, ...]
+Row = tuple[TableCell, ...]
 """A table row."""
 TABLE_TEXTS = read_package_yaml(Path(__file__).with_name("papers.yaml"), Mapping[str, ResultTable])
 """Titles, heads and sentences of all tables, without rows."""
@@ -436,7 +438,7 @@ class _TextGroup:
         return PublishedLookup(*self.table_labels).get_value(table, *keys, number=self.predicted)
 
     @property
-    def displayed_class(self) -> Cell:
+    def displayed_class(self) -> TableCell:
         """The predicted class in a table, by its name if it has one."""
         if self.predicted is None:
             return "all"
@@ -447,7 +449,7 @@ class _TextGroup:
         """Return τ of two rankings for each text, or None if they were not compared."""
         return self.rows.get(f"{pair}_tau")
 
-    def compute_significant_share(self, pair: str) -> Cell:
+    def compute_significant_share(self, pair: str) -> TableCell:
         """Return the share of texts with p ≤ .05 and τ of either sign, as the paper counts it."""
         return round(float((self.rows[f"{pair}_p_value"] <= 0.05).mean()), 3)
 
@@ -519,7 +521,7 @@ def _make_overall_rows(all_texts: Sequence[_TextGroup]) -> Iterator[Row]:
                 yield *group.table_labels, measure, mean, significant, *published
 
 
-def _compute_performance(rows: pd.DataFrame) -> tuple[str, Cell]:
+def _compute_performance(rows: pd.DataFrame) -> tuple[str, TableCell]:
     """Return F1 of class 1 if there are two classes, else accuracy."""
     labelled = rows[rows.label >= 0]
     predicted = labelled.predicted_class.to_numpy(dtype=int)
@@ -585,7 +587,7 @@ def _make_adversarial_rows(results: Results, groups: Sequence[_TextGroup]) -> It
         )
 
 
-def _compute_exact_median(rows: pd.DataFrame, column: str) -> Cell:
+def _compute_exact_median(rows: pd.DataFrame, column: str) -> TableCell:
     """Return the median, or None unless the exact value is known for every text of the audit."""
     exact = rows.get("epsilon_max_jsd_exact")
     if column not in rows or exact is None or not (exact == 1).all():
@@ -667,7 +669,7 @@ def _make_single_weight_rows(audits: Audits) -> Iterator[Row]:
                 )
 
 
-def _make_order_cells(rows: pd.DataFrame) -> Iterator[tuple[str, Cell, Cell, Cell]]:
+def _make_order_cells(rows: pd.DataFrame) -> Iterator[tuple[str, TableCell, TableCell, TableCell]]:
     """Yield the order, the median share of erased tokens, and further numbers of each order.
 
     The further numbers are the share of texts that the order never flips, and its score between the

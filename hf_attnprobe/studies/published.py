@@ -11,14 +11,14 @@ from typing import Any, NamedTuple, TypeAlias
 from hf_attnprobe.core.serialization import read_package_yaml
 
 
-Number: TypeAlias = float | None
+PublishedNumber: TypeAlias = float | None
 """A published number; None if it was not released or is NaN."""
-ByClass: TypeAlias = tuple[Number, ...]
+ByClass: TypeAlias = tuple[PublishedNumber, ...]
 """A number for each predicted class, or a single number for all texts."""
 
-Agreement: TypeAlias = tuple[Number, Number] | None
+Agreement: TypeAlias = tuple[PublishedNumber, PublishedNumber] | None
 """Kendall τ, and the share of texts in which it is significant."""
-Rerun: TypeAlias = tuple[Agreement, Agreement, Agreement, Number]
+Rerun: TypeAlias = tuple[Agreement, Agreement, Agreement, PublishedNumber]
 """Results of a released rerun of the authors' code.
 
 Three agreements (of attention with gradients, of attention with leave-one-out, and of gradients

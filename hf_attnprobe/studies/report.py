@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from hf_attnprobe.core.serialization import parse_plain, convert_to_plain
+from hf_attnprobe.core.serialization import convert_to_plain, parse_plain
 from hf_attnprobe.documents.blocks import (
     Block,
     Collapsible,
@@ -17,12 +17,13 @@ from hf_attnprobe.documents.blocks import (
 )
 from hf_attnprobe.documents.blocks import Cell as ReportCell
 from hf_attnprobe.documents.formats import DocumentedResult
+from hf_attnprobe.retraining.base_model import SPLIT_NAMES
 from hf_attnprobe.statistics.estimates import Estimate
 from hf_attnprobe.storage.provenance import read_summary
 from hf_attnprobe.studies.paper_tables import (
-    Cell,
     Results,
     ResultTable,
+    TableCell,
     make_grid_tables,
     make_paper_tables,
 )
@@ -195,9 +196,6 @@ def read_study_report(folder: str | Path) -> StudyReport:
 
 # --- The document --------------------------------------------------------------------------------
 
-SPLIT_NAMES = ("train", "validation", "test")
-"""Splits whose sizes are displayed."""
-
 
 def build_study_document(report: StudyReport) -> Document:
     """Return the study as a document, with a section for every table.
@@ -249,7 +247,7 @@ def _make_section(table: ResultTable, number: int) -> Section:
     )
 
 
-def make_report_cell(cell: Cell) -> ReportCell:
+def make_report_cell(cell: TableCell) -> ReportCell:
     """Return an estimate with its number of texts, and any other value unchanged.
 
     Args:

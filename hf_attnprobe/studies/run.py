@@ -21,13 +21,13 @@ from hf_attnprobe.core.options import (
     select_options,
 )
 from hf_attnprobe.core.progress import ProgressBar
-from hf_attnprobe.core.serialization import read_json, convert_to_plain
+from hf_attnprobe.core.serialization import convert_to_plain, read_json
 from hf_attnprobe.data.examples import compute_dataset_fingerprint
 from hf_attnprobe.data.specs import Data
 from hf_attnprobe.retraining.run import retrain, transfer
 from hf_attnprobe.storage.folders import (
-    reserve_folder,
     find_differences,
+    reserve_folder,
     write_json,
 )
 from hf_attnprobe.storage.provenance import SUMMARY_FILE
@@ -117,12 +117,11 @@ def plan_study(study: str | Path | Study, options: StudyOptions = StudyOptions()
     Raises:
         AttnProbeError: If the study does not exist, or if a step could not run.
     """
-    study_function = (
-        study
-        if callable(study)
-        else STUDIES_BY_NAME.get(str(study)) or _load_study_function(Path(study))
-    )
-    name = study_function.__name__.replace("_", "-") if callable(study) else Path(study).stem
+    if callable(study):
+        study_function, name = study, study.__name__.replace("_", "-")
+    else:
+        study_function = STUDIES_BY_NAME.get(str(study)) or _load_study_function(Path(study))
+        name = Path(study).stem
     title = (study_function.__doc__ or name).strip().splitlines()[0].rstrip(".")
     steps = Steps(name, options, title)
     with prefix_errors(f"study {name}: "):

@@ -134,7 +134,7 @@ class StudyOptions(Options):
 
 
 @dataclass(frozen=True)
-class Column:
+class StudyColumn:
     """A column of a table, with a value for each grid cell.
 
     Attributes:
@@ -158,7 +158,7 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Table:
+class StudyTable:
     """A table with a row for each grid cell.
 
     Attributes:
@@ -168,7 +168,7 @@ class Table:
     """
 
     title: str
-    columns: tuple[Column, ...]
+    columns: tuple[StudyColumn, ...]
     lengths: tuple[int, ...] = ()
 
 
@@ -229,7 +229,7 @@ class StudyState:
         return f"{'quick' if self.quick else 'full'} study {self.study}"
 
 
-def find_row_jobs(table: Table, jobs: Mapping[str, Sequence[Job]]) -> Sequence[Job]:
+def find_row_jobs(table: StudyTable, jobs: Mapping[str, Sequence[Job]]) -> Sequence[Job]:
     """Return the jobs of the step that uses the most grid lists, one per row of the table.
 
     Args:
@@ -382,7 +382,7 @@ class Steps:
     title: str = ""
     paper: str | None = None
     jobs: list[Job] = field(default_factory=list)
-    tables: list[Table] = field(default_factory=list)
+    tables: list[StudyTable] = field(default_factory=list)
     sources: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -544,7 +544,7 @@ class Steps:
             title: Question that the table answers.
             lengths: Numbers of tokens at which the texts are divided. Each range has a row.
             **columns: For each step, its columns by name. A column is the name of a statistic, or
-                the fields of a :class:`~hf_attnprobe.studies.steps.Column`.
+                the fields of a :class:`~hf_attnprobe.studies.steps.StudyColumn`.
 
         Raises:
             AttnProbeError: If a step or a statistic does not exist, or if the verb of the step does
@@ -557,17 +557,17 @@ class Steps:
                 if isinstance(column_fields, str):
                     fields = {"statistic": column_fields}
                 with prefix_errors(f"table {title!r}, column {name!r}: "):
-                    check_known_names("field", fields, [*Column.__dataclass_fields__])
-                    table_columns.append(Column(name, step, **fields))
+                    check_known_names("field", fields, [*StudyColumn.__dataclass_fields__])
+                    table_columns.append(StudyColumn(name, step, **fields))
                     self._check_column(table_columns[-1], by_length=bool(lengths))
         with prefix_errors(f"table {title!r}: "):
             if not table_columns:
                 raise AttnProbeError("the table has no columns; add at least one")
-            table = Table(title, tuple(table_columns), tuple(lengths))
+            table = StudyTable(title, tuple(table_columns), tuple(lengths))
             find_row_jobs(table, self.jobs_by_step)
         self.tables.append(table)
 
-    def _check_column(self, column: Column, by_length: bool) -> None:
+    def _check_column(self, column: StudyColumn, by_length: bool) -> None:
         """Check that the step of a column exists and computes its statistic or score."""
         check_known_names("step", [column.step], self.jobs_by_step)
         (verb, *_) = {job.verb for job in self.jobs_by_step[column.step]}

@@ -197,7 +197,7 @@ def resolve_procedure(options: TrainingOptions, config: AttentionClassifierConfi
         options: Training options; a setting that is None keeps the procedure's value.
         config: The architecture, which changes some defaults (no encoder, pairs of texts).
     """
-    names = PROCEDURES[DEFAULT_PROCEDURE].settings()
+    names = PROCEDURES[DEFAULT_PROCEDURE].get_settings()
     changes = {name: getattr(options, name) for name in names}
     pairs = reads_pairs(config)
     return choose_procedure(options.procedure, config.encoder, is_pair_model=pairs, **changes)
@@ -214,7 +214,7 @@ def _build_record(
     architecture = {field.name: getattr(config, field.name) for field in fields(Architecture)}
     record = {
         "procedure": options.procedure or DEFAULT_PROCEDURE,
-        **procedure.settings(),
+        **procedure.get_settings(),
         "seed": options.seed,
         "max_length": options.max_length,
         "word_vectors": None if vectors is None else str(vectors),

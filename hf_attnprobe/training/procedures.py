@@ -126,7 +126,7 @@ class Procedure:
     weighted: bool
     metric: str | None
 
-    def settings(self) -> dict[str, Any]:
+    def get_settings(self) -> dict[str, Any]:
         """Return the fields that are also training options, by name."""
         not_options = ("amsgrad", "weighted", "metric")
         return {name: value for name, value in vars(self).items() if name not in not_options}

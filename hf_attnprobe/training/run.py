@@ -15,8 +15,8 @@ from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.core.options import (
     SavedModel,
     check_known_names,
-    public_function,
     convert_model_name,
+    public_function,
 )
 from hf_attnprobe.data.examples import (
     compute_dataset_fingerprint,

@@ -50,9 +50,9 @@ from hf_attnprobe.data.columns import read_column
 from hf_attnprobe.statistics.scores import compute_classification_metrics
 from hf_attnprobe.storage.folders import (
     LOCK_FILE,
-    reserve_folder,
-    find_differences,
     convert_disk_errors,
+    find_differences,
+    reserve_folder,
     write_json,
 )
 from hf_attnprobe.storage.provenance import get_versions
@@ -537,7 +537,7 @@ def _load_finished(
     trust_remote_code: bool,
 ) -> TrainedClassifier:
     """Load a finished training, after checking that it had the same settings."""
-    check_same_settings(folder, finished_record, record)
+    check_same_training(folder, finished_record, record)
     check_digests(folder, finished_record)
     logger.info("%s already holds this training, finished", folder)
     model = load_model(folder, trust_remote_code=trust_remote_code)
@@ -555,7 +555,7 @@ def _remove_leftovers(folder: Path, model: PreTrainedModel) -> None:
             shutil.rmtree(folder / STEPS_FOLDER, ignore_errors=True)
 
 
-def check_same_settings(
+def check_same_training(
     folder: Path, finished_record: Mapping[str, Any], record: Mapping[str, Any]
 ) -> None:
     """Check that an earlier training had the same settings.
@@ -586,7 +586,7 @@ def _train(trainer: PlainTrainer, steps: Path, record: Mapping[str, Any], resume
     if checkpoint is None:
         trainer.train()
         return
-    check_same_settings(steps, read_record(steps), record)
+    check_same_training(steps, read_record(steps), record)
     state = _relocate_best_checkpoint(checkpoint)
     if _has_stopped_early(state):
         # The training was complete, so the Trainer only has to load the best epoch.

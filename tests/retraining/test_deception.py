@@ -378,7 +378,7 @@ def test_the_same_again_trains_nothing(deceived, classifier, folder, copy_of, mo
     copy = copy_of(deceived[1])
     monkeypatch.setattr("transformers.Trainer.train", lambda *args, **kw: pytest.fail("trained"))
     assert run_deception(copy, classifier, folder).statistics == deceived[0].statistics
-    with pytest.raises(AttnProbeError, match="holds a training with weight 1.0, not 0.1"):
+    with pytest.raises(AttnProbeError, match=r"holds a training with weight 1\.0, not 0\.1"):
         run_deception(copy, classifier, folder, weight=0.1)
 
 

@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 from hf_attnprobe import AttnProbeError, build_tokenizer
 from hf_attnprobe.cli import main
 from hf_attnprobe.core.options import SavedModel
-from hf_attnprobe.core.serialization import parse_plain, convert_to_plain
+from hf_attnprobe.core.serialization import convert_to_plain, parse_plain
 from hf_attnprobe.data.recipes import RECIPES
 from hf_attnprobe.documents.blocks import format_cell
 from hf_attnprobe.retraining.options import TransferOptions
@@ -39,7 +39,7 @@ from hf_attnprobe.studies.report import (
     read_study_report,
 )
 from hf_attnprobe.studies.run import plan_study, study
-from hf_attnprobe.studies.steps import Job, Steps, StudyOptions, resolve_dataset, name_dataset
+from hf_attnprobe.studies.steps import Job, Steps, StudyOptions, name_dataset, resolve_dataset
 from tests.helpers import tiny_models
 from tests.helpers.child_processes import WriteMonitor, run_in_child
 from tests.helpers.data_folders import write as write_rows
