@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 import hf_attnprobe
 from hf_attnprobe import AttnProbeError, SavedModel, audit
-from hf_attnprobe.checkpoints import load_model, load_tokenizer, origin_of
-from hf_attnprobe.core.terminal import one_line, visible
-from hf_attnprobe.storage.folders import check_free
+from hf_attnprobe.checkpoints import load_model, load_tokenizer, locate_checkpoint
+from hf_attnprobe.core.terminal import escape_line, escape_control_characters
+from hf_attnprobe.storage.folders import check_available
 from tests.helpers import tiny_models
 from tests.helpers.error_messages import refused, refuses
 
@@ -177,7 +177,7 @@ def test_an_index_names_files_beside_it(named, model):
     (model / "b.safetensors").write_bytes(b"")
     index["weight_map"] = dict.fromkeys(weights, "../a.safetensors")
     (model / name).write_text(json.dumps(index))
-    with refuses(r"files beside the index .*got '\.\./a\."):
+    with refuses(r"must name files in its own folder, got '\.\./a\."):
         load_model(model)
 
 
@@ -193,7 +193,7 @@ def test_an_adapter_of_peft_is_data_too(model, canary, tmp_path):
     own = {"peft_type": "PROMPT_TUNING", "prompt_tuning_init": "TEXT"}
     own["tokenizer_kwargs"] = {"trust_remote_code": True}
     change(folder / "adapter_config.json", **own)
-    refused("as LoRA's", load_model, origin_of(folder, allow_pickle=True))
+    refused("only adapters such as LoRA can be audited", load_model, locate_checkpoint(folder, allow_pickle=True))
     assert not canary.exists()
 
 
@@ -211,10 +211,10 @@ HOSTILE = "\x1b[31m\x9b2J\u202e<img src=x onerror=alert(1)>![](http://h)|`"
 @settings(max_examples=40)
 @given(st.text(max_size=20))
 def test_a_visible_text_has_nothing_that_steers(text):
-    shown = visible(text)
+    shown = escape_control_characters(text)
     left = {unicodedata.category(c) for c in set(shown) - {"\n", "\t"}}
     assert not left & {"Cc", "Cs", "Zl", "Zp"}
-    assert len(one_line(text).splitlines()) <= 1
+    assert len(escape_line(text).splitlines()) <= 1
     if text.isprintable():
         assert shown == text
 
@@ -269,8 +269,8 @@ def test_links_out_of_the_output_folder_are_refused(tmp_path):
     (out / "audit.json").write_text("{}")
     (out / "inside").mkdir()
     (out / "link").symlink_to(out / "inside")
-    assert check_free(out, "audit.json") == out
+    assert check_available(out, "audit.json") == out
     (out / "rows").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(AttnProbeError, match=r"rows.*leads out of"):
-        check_free(out, "audit.json")
-    assert check_free(out / "inside") == out / "inside"
+        check_available(out, "audit.json")
+    assert check_available(out / "inside") == out / "inside"

@@ -358,7 +358,7 @@ def _choose_display_advice(card: CardContent) -> str | None:
 
 @cache
 def load_card_templates() -> Environment:
-    """Load the templates of this folder, with filters that make names of users safe."""
+    """Load the templates of this folder, with filters that escape names chosen by users."""
     filters = {
         "code": format_code,
         "escape_prose": escape_prose,

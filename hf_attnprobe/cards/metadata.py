@@ -12,7 +12,7 @@ from typing import Any
 from huggingface_hub import EvalResult, ModelCardData
 
 from hf_attnprobe.core.options import HUB_ID_PATTERN
-from hf_attnprobe.core.serialization import to_plain
+from hf_attnprobe.core.serialization import convert_to_plain
 from hf_attnprobe.data.recipes import RECIPES
 from hf_attnprobe.statistics.grades import Answer
 from hf_attnprobe.statistics.verdicts import RULES, Finding
@@ -450,5 +450,5 @@ def _build_result(
         metric_type=metric,
         metric_name=clean_text(name),
         metric_value=float(value),
-        metric_args=convert_for_yaml(to_plain({"by": RESULT_AUTHOR, **arguments})),
+        metric_args=convert_for_yaml(convert_to_plain({"by": RESULT_AUTHOR, **arguments})),
     )

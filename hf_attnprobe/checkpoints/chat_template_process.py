@@ -29,10 +29,16 @@ def answer_request(request: dict) -> dict:
 
 
 def serve_requests() -> None:
-    """Print "ready", then answer requests until standard input is closed."""
-    print("ready", flush=True)
+    """Write "ready", then answer requests until standard input is closed."""
+    write_line("ready")
     for line in sys.stdin:
-        print(json.dumps(answer_request(json.loads(line))), flush=True)
+        write_line(json.dumps(answer_request(json.loads(line))))
+
+
+def write_line(line: str) -> None:
+    """Write a line to standard output without delay."""
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -30,6 +30,7 @@ MAX_RENDERING_SECONDS = 10.0
 def render_chat_template(
     tokenizer: PreTrainedTokenizerBase,
     turns: Sequence[Mapping[str, str]],
+    name: str = "the prompt",
     *,
     max_seconds: float = MAX_RENDERING_SECONDS,
 ) -> str:
@@ -41,14 +42,14 @@ def render_chat_template(
     Args:
         tokenizer: a tokenizer with a chat template.
         turns: the turns of the conversation, each with ``role`` and ``content``.
+        name: name of the prompt for error messages, such as "row 3".
         max_seconds: time limit in seconds.
 
     Returns:
         The rendered prompt.
 
     Raises:
-        AttnProbeError: if the time limit is reached.
-        ValueError: if the template raises an error, or the tokenizer has no template.
+        AttnProbeError: if the time limit is reached, or the template raises an error.
 
     Example::
 
@@ -61,9 +62,9 @@ def render_chat_template(
     has_own_method = (
         type(tokenizer).apply_chat_template is not PreTrainedTokenizerBase.apply_chat_template
     )
-    # Such a tokenizer formats conversations with its own Python code, which the user trusts, or
-    # which is part of Transformers (Mistral).
     if has_own_method:
+        # The tokenizer formats conversations with its own Python code instead of a template. This
+        # code is part of Transformers (Mistral), or the user has allowed it.
         return str(
             tokenizer.apply_chat_template([*turns], tokenize=False, add_generation_prompt=True)
         )
@@ -76,12 +77,16 @@ def render_chat_template(
     response = _RENDERING_PROCESS.render(request, max_seconds)
     if response is None:
         raise AttnProbeError(
-            f"the chat template of {tokenizer.name_or_path or 'the tokenizer'} was not rendered "
+            f"the chat template of {tokenizer.name_or_path or 'the tokenizer'} did not render {name} "
             f"within {max_seconds:g} s; correct its chat_template.jinja, or give whole prompts "
             "(prompt_column)"
         )
     if "error" in response:
-        raise ValueError(response["error"])
+        first_line = (response["error"].splitlines() or ["no message"])[0]
+        raise AttnProbeError(
+            f"the chat template refuses {name}: {first_line}; correct its turns, or give a whole "
+            "prompt (prompt_column)"
+        )
     return response["text"]
 
 

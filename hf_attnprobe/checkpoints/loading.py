@@ -237,7 +237,7 @@ def find_head(config: PreTrainedConfig, name: str, task: str | None = None) -> H
     if head is None:
         raise AttnProbeError(
             f"the configuration of {name} does not name the class of the model (architectures); "
-            "name its task with --task"
+            "state the model's task with --task"
         )
     if requested_head is not None and head.task != requested_head.task:
         raise AttnProbeError(
@@ -652,8 +652,8 @@ def _check_model_folder(folder: Path) -> None:
 # word is then unknown, and an audit would be meaningless.
 
 MIN_VOCABULARY_SHARE = 0.5
-"""Smallest size of a tokenizer, relative to its model's embeddings. Some models pad their embeddings,
-but none doubles them."""
+"""Smallest vocabulary of a tokenizer, as a share of its model's embeddings. Some models pad their
+embeddings, but none doubles them."""
 
 MIN_ORDINARY_TOKENS = 3
 """Smallest number of tokens without the special ones. An empty tokenizer has at most two, such as a

@@ -15,7 +15,7 @@ from hf_attnprobe.cards.card import update_readme
 from hf_attnprobe.cards.metadata import CardContent, Checkpoint
 from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.core.serialization import read_json
-from hf_attnprobe.storage.folders import lock, write_atomically
+from hf_attnprobe.storage.folders import lock_folder, write_atomically
 
 
 if TYPE_CHECKING:
@@ -208,7 +208,7 @@ def write_readme_locked(folder: Path, card: CardContent) -> Path:
             cannot be read.
     """
     try:
-        with lock(folder):
+        with lock_folder(folder):
             return write_readme(folder, card)
     except OSError as error:
         raise AttnProbeError(

@@ -139,8 +139,8 @@ def _find_first_column(present: Sequence[str], text_pair: str) -> str:
         if name in present and name != text_pair:
             return name
     raise AttnProbeError(
-        f"cannot tell which of the columns {', '.join(present)} has the first texts, to which "
-        f"{text_pair!r} has the second ones; name it with --text-column"
+        f"{text_pair!r} has the second texts, but it is unclear which of the columns "
+        f"{', '.join(present)} has the first texts; name it with --text-column"
     )
 
 

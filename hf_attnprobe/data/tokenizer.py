@@ -102,7 +102,7 @@ def locate_sentences(text: str) -> list[tuple[int, int]]:
         One (start, end) per sentence; the end is exclusive.
 
     >>> text = "Dr. A. Berg came. She left on Monday!\nWhy?"
-    >>> [text[start:end] for start, end in find_sentences(text)]
+    >>> [text[start:end] for start, end in locate_sentences(text)]
     ['Dr. A. Berg came.', 'She left on Monday!', 'Why?']
     """
     pieces = _SENTENCES.pre_tokenize_str(text)

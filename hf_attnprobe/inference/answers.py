@@ -241,17 +241,7 @@ def _apply_chat_template(
             "turns need a tokenizer with a chat template, but "
             f"{tokenizer.name_or_path or 'this one'} has none; give whole prompts (prompt_column)"
         )
-    try:
-        return render_chat_template(tokenizer, turns)
-    except AttnProbeError:
-        raise
-    # Templates raise errors of Jinja, and any other error that their author chose.
-    except Exception as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise AttnProbeError(
-            f"the chat template refuses {name}: {reason}; correct its turns, or give a whole "
-            "prompt (prompt_column)"
-        ) from error
+    return render_chat_template(tokenizer, turns, name)
 
 
 # --- From a passage to its units -----------------------------------------------------------------

@@ -67,10 +67,8 @@ def test_a_template_without_an_end_is_stopped_and_the_next_one_is_rendered(token
     expected = render_chat_template(tokenizer, TURNS)
     tokenizer.chat_template = template
     start = time.monotonic()
-    with pytest.raises(
-        AttnProbeError, match=r"template of org/model was not rendered within 0\.5 s"
-    ):
-        render_chat_template(tokenizer, TURNS, max_seconds=0.5)
+    with pytest.raises(AttnProbeError, match=r"of org/model did not render row 3 within 0\.5 s"):
+        render_chat_template(tokenizer, TURNS, "row 3", max_seconds=0.5)
     error = render_in_thread(tokenizer, max_seconds=0.5)
     assert isinstance(error, AttnProbeError) and "give whole prompts" in str(error)
     assert time.monotonic() - start < 30
@@ -80,10 +78,10 @@ def test_a_template_without_an_end_is_stopped_and_the_next_one_is_rendered(token
 
 def test_an_error_of_the_template_is_passed_on(tokenizer):
     tokenizer.chat_template = "{{ raise_exception('no system turn') }}"
-    with pytest.raises(ValueError, match="no system turn"):
+    with pytest.raises(AttnProbeError, match="refuses the prompt: no system turn"):
         render_chat_template(tokenizer, TURNS)
     tokenizer.chat_template = "{{ cycler.__init__.__globals__.os.getcwd() }}"
-    with pytest.raises(ValueError, match="unsafe"):
+    with pytest.raises(AttnProbeError, match="unsafe"):
         render_chat_template(tokenizer, TURNS)
     tokenizer.chat_template = CHATML
     assert "<|user|>" in render_chat_template(tokenizer, TURNS)

@@ -250,8 +250,8 @@ REFUSED = [
     (["POSITIVE", "NEGATIVE"], ["neg", "pos"], "the model has 2 labels: POSITIVE, NEGATIVE"),
     (["c0", "c1"], ["1", "2"], "has label '2' (1), but the model has 2 labels: c0, c1"),
     (["toxic", "toxic"], ["toxic", "fine"], "have the same name: 'toxic', 'toxic'; rename them"),
-    (["Straße", "STRASSE"], ["Straße", "STRASSE"], "has 'Straße', 'STRASSE'"),
-    (["no", " no"], ["no", "no"], "has 'no', ' no'"),
+    (["Straße", "STRASSE"], ["Straße", "STRASSE"], "have the same name: 'Straße', 'STRASSE'"),
+    (["no", " no"], ["no", "no"], "have the same name: 'no', ' no'"),
 ]
 
 
