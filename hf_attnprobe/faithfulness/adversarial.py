@@ -89,7 +89,7 @@ NOISE_STREAM = 1
 SMALLEST_START_WEIGHT = 1e-4
 """Smallest attention weight at the start of a search, because a weight of 0 has no logarithm."""
 SMALLEST_MASS = 1e-30
-"""Smallest movable attention of a row by which weights are divided."""
+"""Smallest sum of a row's movable weights by which they are divided, to avoid a division by 0."""
 SEARCH_TARGET = 0.995
 """Target of a search as a share of ε, because its last step can exceed the target slightly."""
 JSD_ROUNDING = 1e-6

@@ -71,13 +71,13 @@ from hf_attnprobe.protocol import (
 )
 
 
-SIGNIFICANCE_LEVEL = 0.05
+TAU_SIGNIFICANCE_LEVEL = 0.05
 """Largest p-value that counts as significant."""
 ROUNDING_STEPS = 256
 """Largest difference between tied values, in units of the machine precision of their type."""
 LARGEST_TOLERANCE = 0.01
 """Upper limit of the relative tolerance for ties. It only applies to 16-bit types."""
-RANKING_PAIRS = ((0, 1), (0, 2), (1, 2))
+RANKING_PAIR_INDICES = ((0, 1), (0, 2), (1, 2))
 """Compared pairs of rankings, with 0 for attention, 1 for gradients and 2 for leave-one-out."""
 PAIR_NAMES = (
     "attention_gradient",
@@ -261,12 +261,14 @@ def correlation(
     ranks = rank_with_ties(values, content.unsqueeze(1), scales)
     kendall = kendall_tau_b_matrix(ranks, content)
     # NaN is not significant, as in the paper's count over all texts.
-    significant = ((kendall.p_value <= SIGNIFICANCE_LEVEL) & (kendall.tau > 0)).double()
+    significant = ((kendall.p_value <= TAU_SIGNIFICANCE_LEVEL) & (kendall.tau > 0)).double()
     matrices = torch.stack([kendall.tau, kendall.p_value, significant])
     pair_statistics = [
-        matrix for first, second in RANKING_PAIRS for matrix in matrices[:, :, first, second]
+        matrix for first, second in RANKING_PAIR_INDICES for matrix in matrices[:, :, first, second]
     ]
-    significant_by_chance = compute_chance_of_agreement(content.sum(-1), level=SIGNIFICANCE_LEVEL)
+    significant_by_chance = compute_chance_of_agreement(
+        content.sum(-1), level=TAU_SIGNIFICANCE_LEVEL
+    )
     baseline = kendall.tau[:, 1, 2]
     differences = [baseline - kendall.tau[:, 0, 2], baseline - kendall.tau[:, 0, 1]]
     top_statistics = _compare_tops(ranks, content, options.tops)
@@ -307,10 +309,10 @@ def _compare_tops(ranks: Tensor, content: Tensor, tops: Sequence[int]) -> dict[s
         Values ``[batch]`` by statistic and k.
     """
     n_tokens = content.sum(-1)
-    first_indices, second_indices = (list(side) for side in zip(*RANKING_PAIRS, strict=True))
+    first_indices, second_indices = (list(side) for side in zip(*RANKING_PAIR_INDICES, strict=True))
     first_ranks = ranks[:, first_indices].flatten(0, 1)
     second_ranks = ranks[:, second_indices].flatten(0, 1)
-    mask = content.repeat_interleave(len(RANKING_PAIRS), 0)
+    mask = content.repeat_interleave(len(RANKING_PAIR_INDICES), 0)
     statistics: dict[str, dict[int, Tensor]] = defaultdict(dict)
     for k in sorted(set(tops)):
         is_too_short = n_tokens <= k
@@ -319,7 +321,7 @@ def _compare_tops(ranks: Tensor, content: Tensor, tops: Sequence[int]) -> dict[s
         statistics["top_overlap_by_chance"][k] = chance
         for measure_name, measure in (("overlap", top_overlap), ("tau", top_tau)):
             values = measure(first_ranks, second_ranks, mask, k)
-            values = values.unflatten(0, (-1, len(RANKING_PAIRS)))
+            values = values.unflatten(0, (-1, len(RANKING_PAIR_INDICES)))
             values = values.masked_fill(is_too_short[:, None], torch.nan)
             for pair_name, pair_values in zip(PAIR_NAMES, values.unbind(1), strict=True):
                 statistics[f"{pair_name}_top_{measure_name}"][k] = pair_values

@@ -44,7 +44,7 @@ from hf_attnprobe.protocol import (
     HeadOutputs,
     MaskedReplay,
     Observation,
-    Reference,
+    ReferenceOutputs,
     Site,
 )
 
@@ -158,7 +158,7 @@ def head_ablation(
     )
 
 
-def _get_reference(observation: Observation, site: Site) -> Reference | None:
+def _get_reference(observation: Observation, site: Site) -> ReferenceOutputs | None:
     """Return the head outputs of the sample, or None if the output of the site is fixed."""
     model = observation.model
     return None if site.is_group or model.lacks(HeadOutputs, site) else model.reference
@@ -170,7 +170,7 @@ def _measure_changes(observation: Observation, probs: Tensor) -> tuple[Tensor, T
     return tvd(probs, observation.probs), flips
 
 
-def _draw_donors(reference: Reference, example_ids: tuple[int, ...], seed: int) -> Tensor:
+def _draw_donors(reference: ReferenceOutputs, example_ids: tuple[int, ...], seed: int) -> Tensor:
     """Draw another text of the sample for each text.
 
     Returns:

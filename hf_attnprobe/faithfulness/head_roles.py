@@ -120,7 +120,7 @@ def _score_all_heads(observation: Observation) -> list[Tensor]:
 
     def score_layer(layer: int, weights: Tensor, values: Tensor) -> Tensor:
         role_scores = [average_weight(weights, positions) for positions in role_positions]
-        # An explicit attention sink takes the weight that is missing to 1.
+        # If a layer has an explicit attention sink, the weights of the tokens sum to less than 1.
         sink_weight = (1 - weights.sum(-1)).mean(-1)
         first_token = weights[..., 0].mean(-1) + sink_weight
         retrieval = _score_retrieval(weights, is_copy)

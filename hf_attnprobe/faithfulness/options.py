@@ -316,7 +316,7 @@ class Knockout(Options):
     )
 
 
-OPTIONS_BY_TEST: dict[str, type[Options]] = {
+FAITHFULNESS_OPTIONS: dict[str, type[Options]] = {
     "scale": Scale,
     "correlation": Correlation,
     "permutation": Permutation,
@@ -339,5 +339,5 @@ OPTIONS_BY_TEST: dict[str, type[Options]] = {
     "head_roles": NoOptions,
 }
 """Option class of each built-in test, in the order of reports."""
-TEST_NAMES = tuple(OPTIONS_BY_TEST)
+TEST_NAMES = tuple(FAITHFULNESS_OPTIONS)
 """Names of the built-in tests, in the order of reports. Each is also the name of a module."""

@@ -25,7 +25,7 @@ from hf_attnprobe.protocol import (
 )
 
 
-ALL_HEADS = Site(ALL, ALL)
+WHOLE_MODEL = Site(ALL, ALL)
 """Site that stands for all heads of the model."""
 RENORMALISED = "renormalised"
 """Knockout operator that is compared with deletion. Both give the attention of the removed unit to
@@ -145,9 +145,9 @@ def select_deleted_units(observation: Observation) -> Tensor:
     if int(content.sum(-1).max()) <= MAX_DELETED_UNITS:
         return content
     is_short = content.sum(-1, keepdim=True) <= MAX_DELETED_UNITS
-    attention = observation.read(ALL_HEADS)
+    attention = observation.read(WHOLE_MODEL)
     selected_by_attention = _select_largest(attention, content, N_UNITS_BY_ATTENTION)
-    losses, _ = measure_knockouts(observation, ALL_HEADS, RENORMALISED)
+    losses, _ = measure_knockouts(observation, WHOLE_MODEL, RENORMALISED)
     selected_by_knockout = _select_largest(
         losses, content & ~selected_by_attention, MAX_DELETED_UNITS - N_UNITS_BY_ATTENTION
     )

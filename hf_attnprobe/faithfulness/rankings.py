@@ -408,7 +408,7 @@ SITE_RANKINGS = (
     "norm_based",
 )
 """Rankings that depend on the site."""
-SIGNED_RANKINGS = ("gradient", "product")
+SIGNED_SITE_RANKINGS = ("gradient", "product")
 """Rankings in which units that oppose the decision come last."""
 TEXT_RANKINGS = ("input_gradient", "leave_one_out", "random")
 """Rankings that do not depend on the site."""
@@ -494,7 +494,7 @@ def compute_importance(
     if name in (*TEXT_RANKINGS, *USER_SCORE_RANKINGS):
         return _compute_text_importance(observation, name, seed)
     values = _compute_site_importance(observation, site, name, rows)
-    return values * observation.target_sign if name in SIGNED_RANKINGS else values
+    return values * observation.target_sign if name in SIGNED_SITE_RANKINGS else values
 
 
 def is_ranking_available(observation: Observation, site: Site, name: str) -> bool:

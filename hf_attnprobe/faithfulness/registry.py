@@ -202,7 +202,9 @@ def _load_entry_point(entry_point: EntryPoint) -> None:
         ) from error
 
 
-def resolve_tests(requested: TestSelection | None, *, answers: bool = False) -> dict[str, Options]:
+def resolve_faithfulness_tests(
+    requested: TestSelection | None, *, answers: bool = False
+) -> dict[str, Options]:
     """Return the options of the requested tests by name, in the order of the request.
 
     Args:

@@ -75,8 +75,8 @@ from hf_attnprobe.protocol import EditableInputs, Observation, Site
 
 SHAPLEY_SEED_OFFSET = 1 << 42
 """Number added to the seed, so that the random orders differ from those of other tests."""
-SMALLEST_SET = "smallest"
-"""Entry of the results by ranking that belongs to the smallest sets."""
+SMALLEST_SET_KEY = "smallest"
+"""Key of the smallest sets in statistics by ranking."""
 
 READINGS: TestReadings = {
     "shapley_tau": (
@@ -470,7 +470,7 @@ def _compare_with_smallest_sets(
 
     def name_rankings(counts: Tensor, smallest: Tensor) -> dict[str, Tensor]:
         values = game.mask_inexact(torch.cat([counts, smallest[None]]))
-        return dict(zip((*names, SMALLEST_SET), values, strict=True))
+        return dict(zip((*names, SMALLEST_SET_KEY), values, strict=True))
 
     return {
         "necessary_units": name_rankings(n_to_flip, smallest_to_flip),

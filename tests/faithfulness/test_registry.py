@@ -14,7 +14,7 @@ from hf_attnprobe import AttnProbeError, Options, audit, option
 from hf_attnprobe.core.options import format_option_value, parse_option, parse_set_arguments
 from hf_attnprobe.faithfulness import registry
 from hf_attnprobe.faithfulness.options import Erasure, NoOptions, Permutation
-from hf_attnprobe.faithfulness.registry import resolve_tests
+from hf_attnprobe.faithfulness.registry import resolve_faithfulness_tests
 from hf_attnprobe.protocol import Differentiable, EditableInputs, LinearReadout
 from hf_attnprobe.storage.rows import read_rows
 from tests.helpers import tiny_models
@@ -191,7 +191,7 @@ def test_an_option_of_another_tests_name(alone):
     other.__annotations__ = {"options": Other}
     registry.register_test(readings={})(other)
     asked = {"other": {"n_permutations": 7}, "permutation": {"n_permutations": 8}}
-    assert resolve_tests(asked) == {"other": Other(7), "permutation": Permutation(8)}
+    assert resolve_faithfulness_tests(asked) == {"other": Other(7), "permutation": Permutation(8)}
 
 
 # --- what is asked for --------------------------------------------------------------------
@@ -199,19 +199,26 @@ def test_an_option_of_another_tests_name(alone):
 
 def test_names_and_options_together():
     expected = {"erasure": Erasure(), "permutation": Permutation(7)}
-    assert resolve_tests(["erasure", Permutation(n_permutations=7)]) == expected
-    assert resolve_tests({"erasure": None, "permutation": {"n_permutations": 7}}) == expected
-    assert resolve_tests({"erasure": {}, "permutation": Permutation(7)}) == expected
-    assert [*resolve_tests(["default", "fragility"])] == ["default", "fragility"]
-    assert resolve_tests(None) == resolve_tests("default") == {"default": NoOptions()}
-    assert resolve_tests(["permutation", Permutation(7), "permutation"]) == {
+    assert resolve_faithfulness_tests(["erasure", Permutation(n_permutations=7)]) == expected
+    assert (
+        resolve_faithfulness_tests({"erasure": None, "permutation": {"n_permutations": 7}})
+        == expected
+    )
+    assert resolve_faithfulness_tests({"erasure": {}, "permutation": Permutation(7)}) == expected
+    assert [*resolve_faithfulness_tests(["default", "fragility"])] == ["default", "fragility"]
+    assert (
+        resolve_faithfulness_tests(None)
+        == resolve_faithfulness_tests("default")
+        == {"default": NoOptions()}
+    )
+    assert resolve_faithfulness_tests(["permutation", Permutation(7), "permutation"]) == {
         "permutation": Permutation(7)
     }
     with pytest.raises(AttnProbeError, match="options of permutation once"):
-        resolve_tests([Permutation(7), Permutation(8)])
+        resolve_faithfulness_tests([Permutation(7), Permutation(8)])
     for wrong in ([NoOptions()], ["erasures"], [3]):
         with pytest.raises(AttnProbeError, match="unknown test"):
-            resolve_tests(wrong)
+            resolve_faithfulness_tests(wrong)
 
 
 KINDS = {name: test.options for name, test in registry.load_tests().items()}

@@ -1,5 +1,6 @@
 """Configuration of the attention classifiers of Jain & Wallace 2019 and of later papers."""
 
+import math
 from typing import Any
 
 from transformers import PreTrainedConfig
@@ -17,12 +18,11 @@ CHOICES = {
     "residual_connection": CONNECTIONS,
 }
 """Possible values of each field with a choice."""
-INFINITY = float("inf")
-SIZE = 1, INFINITY, "at least 1"
+SIZE = 1, math.inf, "at least 1"
 """Smallest value, excluded upper bound, and description of a size."""
 RATE = 0, 1, "at least 0 and below 1"
 """Smallest value, excluded upper bound, and description of a dropout or rate."""
-WEIGHT = 0, INFINITY, "at least 0 and finite"
+WEIGHT = 0, math.inf, "at least 0 and finite"
 """Smallest value, excluded upper bound, and description of the weight of a penalty."""
 RANGES = {
     "vocab_size": SIZE,
@@ -37,7 +37,7 @@ RANGES = {
     "conicity_weight": WEIGHT,
 }
 """Smallest value, excluded upper bound, and description of each numeric field."""
-SPECIAL_TOKENS = (
+SPECIAL_TOKEN_FIELDS = (
     "pad_token_id",
     "bos_token_id",
     "eos_token_id",
@@ -143,7 +143,7 @@ class AttentionClassifierConfig(PreTrainedConfig):
             value = getattr(self, name)
             if not smallest <= value < bound:
                 raise ValueError(f"{name} must be {description}, got {value}")
-        for name in SPECIAL_TOKENS:
+        for name in SPECIAL_TOKEN_FIELDS:
             token_id = getattr(self, name)
             if token_id is not None and (type(token_id) is not int or token_id < 0):
                 raise ValueError(

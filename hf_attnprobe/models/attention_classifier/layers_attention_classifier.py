@@ -264,7 +264,7 @@ class GuidedAttention(nn.Module):
         )
 
 
-ENCODERS = {
+ENCODER_CLASSES = {
     "bilstm": BiLSTMEncoder,
     "bigru": BiGRUEncoder,
     "orthogonal_lstm": OrthogonalLSTMEncoder,
@@ -273,7 +273,7 @@ ENCODERS = {
     "none": NoEncoder,
 }
 """Encoder class for each value of ``encoder`` in the configuration."""
-ATTENTIONS = {
+ATTENTION_CLASSES = {
     "additive": AdditiveAttention,
     "dot_product": DotProductAttention,
     "uniform": UniformAttention,

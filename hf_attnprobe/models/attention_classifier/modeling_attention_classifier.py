@@ -15,9 +15,9 @@ from transformers import initialization as init
 from transformers.utils import can_return_tuple
 
 from .configuration_attention_classifier import AttentionClassifierConfig
-from .layers_attention_classifier import ATTENTIONS, ENCODERS, attend
+from .layers_attention_classifier import ATTENTION_CLASSES, ENCODER_CLASSES, attend
 from .pairs_attention_classifier import (
-    QUERIED_ATTENTIONS,
+    QUERIED_ATTENTION_CLASSES,
     Pair,
     PairDecoder,
     QueryReader,
@@ -35,7 +35,7 @@ from .regularisers_attention_classifier import (
 from .sentences_attention_classifier import (
     SentenceReader,
     Sentences,
-    find_sentences,
+    find_sentence_positions,
 )
 
 
@@ -114,8 +114,8 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):
             padding_idx=config.pad_token_id,
         )
         self.dropout = nn.Dropout(config.embedding_dropout)
-        self.encoder = ENCODERS[config.encoder](config, config.embedding_size)
-        attention_classes = QUERIED_ATTENTIONS if config.query_encoder else ATTENTIONS
+        self.encoder = ENCODER_CLASSES[config.encoder](config, config.embedding_size)
+        attention_classes = QUERIED_ATTENTION_CLASSES if config.query_encoder else ATTENTION_CLASSES
         self.attention = attention_classes[config.attention](config)
         if config.query_encoder:
             self.query_reader = QueryReader(config)
@@ -352,7 +352,7 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):
             else:
                 attention = guide * content_mask
             return states, (attention[:, None],)
-        sentences = find_sentences(content_mask)
+        sentences = find_sentence_positions(content_mask)
         vectors, words = self.read_words(embeddings, sentences)
         states, attention = self.read_sentences(vectors, sentences)
         if return_word_attention:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from .configuration_attention_classifier import AttentionClassifierConfig
-from .layers_attention_classifier import ATTENTIONS, ENCODERS, count_tokens
+from .layers_attention_classifier import ATTENTION_CLASSES, ENCODER_CLASSES, count_tokens
 
 
 class Pair(NamedTuple):
@@ -99,7 +99,7 @@ class QueryReader(nn.Module):
             config.embedding_size,
             padding_idx=config.pad_token_id,
         )
-        self.encoder = ENCODERS[config.encoder](config, config.embedding_size)
+        self.encoder = ENCODER_CLASSES[config.encoder](config, config.embedding_size)
 
     def forward(self, vectors: Tensor, attention_mask: Tensor, content_mask: Tensor) -> Tensor:
         """Compute the vector q of the second text.
@@ -155,7 +155,7 @@ class QueriedDotProductAttention(nn.Module):
         return torch.einsum("bkh,bh->bk", states, query) / states.shape[-1] ** 0.5
 
 
-QUERIED_ATTENTIONS = ATTENTIONS | {
+QUERIED_ATTENTION_CLASSES = ATTENTION_CLASSES | {
     "additive": QueriedAdditiveAttention,
     "dot_product": QueriedDotProductAttention,
 }

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from .configuration_attention_classifier import AttentionClassifierConfig
-from .layers_attention_classifier import ATTENTIONS, ENCODERS, attend
+from .layers_attention_classifier import ATTENTION_CLASSES, ENCODER_CLASSES, attend
 
 
 class Sentences(NamedTuple):
@@ -90,7 +90,7 @@ class Sentences(NamedTuple):
         return words[:, None] * self.stack(is_inside.to(words.dtype))
 
 
-def find_sentences(content_mask: Tensor) -> Sentences:
+def find_sentence_positions(content_mask: Tensor) -> Sentences:
     """Find the sentences of each text.
 
     Args:
@@ -125,8 +125,8 @@ class SentenceReader(nn.Module):
     def __init__(self, config: AttentionClassifierConfig) -> None:
         super().__init__()
         self.dropout = nn.Dropout(config.sentence_dropout)
-        self.encoder = ENCODERS[config.encoder](config, config.hidden_size)
-        self.attention = ATTENTIONS[config.attention](config)
+        self.encoder = ENCODER_CLASSES[config.encoder](config, config.hidden_size)
+        self.attention = ATTENTION_CLASSES[config.attention](config)
 
     def encode(self, vectors: Tensor, sentence_mask: Tensor) -> Tensor:
         """Compute the states of sentences.

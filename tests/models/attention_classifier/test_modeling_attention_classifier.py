@@ -100,7 +100,9 @@ def test_the_loss_is_the_papers_binary_cross_entropy():
     model, labels = make(), torch.tensor([0, 1, 1, 0])
     outputs = model(**pad(TEXTS), labels=labels)
     z = outputs.logits[:, 1]
-    torch.testing.assert_close(outputs.loss, functional.binary_cross_entropy_with_logits(z, labels.double()))
+    torch.testing.assert_close(
+        outputs.loss, functional.binary_cross_entropy_with_logits(z, labels.double())
+    )
     halved = model(
         **pad(TEXTS), labels=labels, num_items_in_batch=8
     ).loss  # how the Trainer accumulates gradients
