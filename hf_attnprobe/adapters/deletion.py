@@ -47,7 +47,7 @@ def sum_over_pieces(values: Tensor, units: Tensor) -> Tensor:
 def iterate_shortened_texts(
     inputs: Mapping[str, Tensor],
     example: Tensor,
-    kept: Tensor,
+    remaining: Tensor,
     *,
     pad_id: int,
     tokens_per_pass: int,
@@ -61,7 +61,7 @@ def iterate_shortened_texts(
     Args:
         inputs: Model inputs for the whole texts. Those of shape `[batch, keys]` are shortened.
         example: Whole-text index for each shortened text, int `[rows]`.
-        kept: Tokens that remain in each shortened text, bool `[rows, keys]`.
+        remaining: Tokens that remain in each shortened text, bool `[rows, keys]`.
         pad_id: Padding token id.
         tokens_per_pass: Largest number of tokens in a batch, including padding.
         pads_left: Whether to pad on the left.
@@ -70,13 +70,13 @@ def iterate_shortened_texts(
     Yields:
         Indices of the shortened texts in the batch, int `[n]`, and their model inputs.
     """
-    lengths, order = kept.sum(1).sort(stable=True)
+    lengths, order = remaining.sum(1).sort(stable=True)
     for rows in _split_by_length(lengths.tolist(), tokens_per_pass):
         batch_rows = order[rows]
         texts = {name: value[example[batch_rows]] for name, value in inputs.items()}
         if ids is not None:
             texts["input_ids"] = ids[batch_rows]
-        yield batch_rows, _remove_tokens(texts, kept[batch_rows], pad_id, pads_left)
+        yield batch_rows, _remove_tokens(texts, remaining[batch_rows], pad_id, pads_left)
 
 
 def _split_by_length(lengths: list[int], tokens_per_pass: int) -> Iterator[slice]:
@@ -95,16 +95,16 @@ def _split_by_length(lengths: list[int], tokens_per_pass: int) -> Iterator[slice
 
 
 def _remove_tokens(
-    texts: Mapping[str, Tensor], kept: Tensor, pad_id: int, pads_left: bool
+    texts: Mapping[str, Tensor], remaining: Tensor, pad_id: int, pads_left: bool
 ) -> dict[str, Tensor]:
-    """Move the kept tokens of every `[n, keys]` input together and cut to the longest text."""
-    max_length = int(kept.sum(1).max())
-    order = (kept if pads_left else ~kept).sort(dim=1, stable=True).indices
+    """Move the remaining tokens of every `[n, keys]` input together and cut to the longest text."""
+    max_length = int(remaining.sum(1).max())
+    order = (remaining if pads_left else ~remaining).sort(dim=1, stable=True).indices
     positions = order[:, -max_length:] if pads_left else order[:, :max_length]
-    is_token = kept.gather(1, positions)
+    is_token = remaining.gather(1, positions)
     shortened = dict(texts)
     for name, values in texts.items():
-        if values.shape == kept.shape:
+        if values.shape == remaining.shape:
             shortened[name] = values.gather(1, positions)
     shortened["attention_mask"] = is_token.to(texts["attention_mask"].dtype)
     shortened["input_ids"] = shortened["input_ids"].masked_fill(~is_token, pad_id)
@@ -211,13 +211,13 @@ def compute_erased_probs(
             empty[example],
             observation.probs[example],
         )
-        inputs, kept, ids = _edit_inputs(
+        inputs, remaining, ids = _edit_inputs(
             inputs or batch.inputs, example, new_sets, operator, mask_id
         )
         texts = iterate_shortened_texts(
             inputs,
             example,
-            kept,
+            remaining,
             ids=ids,
             pad_id=settings.pad_id,
             tokens_per_pass=settings.tokens_per_pass,
@@ -245,7 +245,7 @@ def _edit_inputs(
     operator: str,
     mask_id: int | None,
 ) -> tuple[dict[str, Tensor], Tensor, Tensor | None]:
-    """Create the arguments of `iterate_shortened_texts`: inputs, kept tokens and new token ids.
+    """Create the arguments of `iterate_shortened_texts`: inputs, remaining tokens and new token ids.
 
     A text without erased tokens keeps no token at all, so that the model is not run on it.
 
@@ -258,13 +258,13 @@ def _edit_inputs(
     """
     inputs = {name: value for name, value in inputs.items() if name != "units"}
     is_token = inputs["attention_mask"].bool()[example]
-    kept = is_token & erased_tokens.any(1, keepdim=True)
+    remaining = is_token & erased_tokens.any(1, keepdim=True)
     if operator == "deletion":
-        return inputs, kept & ~erased_tokens, None
+        return inputs, remaining & ~erased_tokens, None
     # `check_erasure_operator` has raised an error if there is no mask token.
     assert mask_id is not None
     ids = inputs["input_ids"][example]
-    return inputs, kept, ids.masked_fill(erased_tokens, mask_id)
+    return inputs, remaining, ids.masked_fill(erased_tokens, mask_id)
 
 
 def check_erasure_operator(operator: str, mask_id: int | None) -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from hf_attnprobe.adapters.transformer.adapter import TransformerAdapter
-from tests.helpers.adapter_families import SOME, prepare, get_shared_model
+from tests.helpers.adapter_families import SOME, get_shared_model, prepare
 
 
 @pytest.fixture(params=SOME)

@@ -22,7 +22,7 @@ from hf_attnprobe.protocol import (
 )
 from hf_attnprobe.testing import CHECKS
 from tests.helpers import tiny_models
-from tests.helpers.adapter_families import make, prepare, get_shared_model
+from tests.helpers.adapter_families import get_shared_model, make, prepare
 
 
 ALL = CHECKS.keys()
@@ -76,7 +76,10 @@ def test_what_a_model_is_called_and_counts():
     assert (sentences.unit, sentences.separator_ids) == ("sentence", {4})
     assert wrap(get_shared_model("vit")).n_embeddings is None
     single = make("bert")
-    assert wrap(single).compute_fingerprint() == wrap(single, dtype=torch.float64).compute_fingerprint()
+    assert (
+        wrap(single).compute_fingerprint()
+        == wrap(single, dtype=torch.float64).compute_fingerprint()
+    )
 
 
 @pytest.mark.parametrize("run", [erasure, explanations])

@@ -11,7 +11,15 @@ from hf_attnprobe.adapters import wrap
 from hf_attnprobe.adapters.transformer.adapter import TransformerAdapter
 from hf_attnprobe.core.errors import AttnProbeError
 from tests.helpers import adapter_families, tiny_models
-from tests.helpers.adapter_families import SOME_TEXT, TEXTS, WORDS, make, observe_texts, prepare, get_shared_model
+from tests.helpers.adapter_families import (
+    SOME_TEXT,
+    TEXTS,
+    WORDS,
+    get_shared_model,
+    make,
+    observe_texts,
+    prepare,
+)
 
 
 MASK = 7
@@ -102,7 +110,8 @@ def test_a_text_of_which_nothing_is_left_answers_as_a_whole():
 
 
 @pytest.mark.parametrize(
-    ("by", "message"), [("mask", "use the operator deletion"), ("noise", "deletion, mask, got 'noise'")]
+    ("by", "message"),
+    [("mask", "use the operator deletion"), ("noise", "deletion, mask, got 'noise'")],
 )
 def test_operators_that_cannot_be(by, message):
     adapter, observation = observe_texts(get_shared_model("bert"))

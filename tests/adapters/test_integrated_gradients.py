@@ -12,7 +12,7 @@ from hf_attnprobe.faithfulness.attribution_agreement import attribution_agreemen
 from hf_attnprobe.faithfulness.options import AttributionAgreement
 from hf_attnprobe.protocol import Site
 from tests.helpers import tiny_models
-from tests.helpers.adapter_families import observe_texts, get_shared_model
+from tests.helpers.adapter_families import get_shared_model, observe_texts
 
 
 IDS = torch.tensor([[2, 5, 6, 7, 8, 9, 3], [2, 9, 5, 3, 0, 0, 0], [2, 7, 7, 10, 11, 3, 0]])

@@ -23,7 +23,7 @@ from hf_attnprobe.adapters.classifier.adapter import (
 from hf_attnprobe.adapters.deletion import check_erasure_operator
 from hf_attnprobe.models.attention_classifier.sentences_attention_classifier import (
     Sentences,
-    find_sentences,
+    find_sentence_positions,
 )
 from hf_attnprobe.protocol import Batch, Observation
 
@@ -69,7 +69,7 @@ class HierarchicalAdapter(ClassifierAdapter):
         is_first = batch.mask & ~follows_word
         sentence = is_first.cumsum(-1) - 1
         units = sentence.where(batch.mask, -1)
-        sentences = find_sentences(batch.mask)
+        sentences = find_sentence_positions(batch.mask)
         mask = sentences.build_mask()
         inputs = {**batch.inputs, "units": units}
         return replace(batch, inputs=inputs, mask=mask, content_mask=mask)
@@ -100,6 +100,7 @@ class HierarchicalAdapter(ClassifierAdapter):
         Special tokens belong to no sentence. `hold_attention` applies to both attention layers.
         """
         values = super().compute_scaled_gradient(observation, target, scale, hold_attention)
+        # The first column collects the special tokens, whose unit is -1, and is dropped.
         sums = values.new_zeros(len(values), observation.batch.mask.shape[1] + 1)
         units = observation.batch.inputs["units"]
         return sums.scatter_add(1, units + 1, values)[:, 1:]
@@ -192,4 +193,4 @@ class HierarchicalAdapter(ClassifierAdapter):
 
 def _find_batch_sentences(batch: Batch) -> Sentences:
     """Find the sentences of a batch from the units of its words."""
-    return find_sentences(batch.inputs["units"] >= 0)
+    return find_sentence_positions(batch.inputs["units"] >= 0)

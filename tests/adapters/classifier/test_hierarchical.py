@@ -119,6 +119,10 @@ def test_a_class_that_is_never_predicted():
     with torch.no_grad():
         model.classifier.weight[2], model.classifier.bias[2] = 0, -60
     adapter, observation = observe(model)
-    assert (observation.probs[:, 2] < 1e-12).all() and 2 not in observation.get_target_classes(None).tolist()
+    assert (observation.probs[:, 2] < 1e-12).all() and 2 not in observation.get_target_classes(
+        None
+    ).tolist()
     assert torch.isfinite(observation.with_target(2).compute_gradient_importance()).all()
-    assert torch.isfinite(adapter.compute_attention_gradient(observation, torch.full((4,), 2))[1]).all()
+    assert torch.isfinite(
+        adapter.compute_attention_gradient(observation, torch.full((4,), 2))[1]
+    ).all()

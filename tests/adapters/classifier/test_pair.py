@@ -21,7 +21,7 @@ from hf_attnprobe.protocol import (
 )
 from hf_attnprobe.testing import check_adapter
 from tests.helpers.error_messages import refuses
-from tests.helpers.pair_models import PAIRS, ManualPairClassifier, make_batch, make
+from tests.helpers.pair_models import PAIRS, ManualPairClassifier, make, make_batch
 
 
 ANSWERS = [5, 6, 7]
@@ -141,7 +141,9 @@ def test_integrated_gradients_add_up_to_what_the_first_text_changes(kind):
     for row, (first, second) in enumerate(PAIRS):
         q = hand.compute_query(second)
         blank = hand.compute_states(first, np.zeros(len(first) + 2))
-        without = hand.decode(hand.compute_attention(blank, q) @ blank, q, hand.find_candidates(first))
+        without = hand.decode(
+            hand.compute_attention(blank, q) @ blank, q, hand.find_candidates(first)
+        )
         expected = hand.run(first, second)[0][target[row]] - without[target[row]]
         changes.append(abs(expected))
         assert found[row].sum().item() == pytest.approx(expected, abs=1e-7)

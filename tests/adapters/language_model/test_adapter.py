@@ -17,7 +17,13 @@ from hf_attnprobe.functional.divergence import compute_shifted_probability
 from hf_attnprobe.protocol import ALL, KNOCKOUTS, Site
 from hf_attnprobe.storage.rows import collect_statistics
 from tests.helpers import transformer_families
-from tests.helpers.manual_passes import compute_answer_probs, create_prompt, measure_errors, get_named_probs, edit_softmax
+from tests.helpers.manual_passes import (
+    compute_answer_probs,
+    create_prompt,
+    edit_softmax,
+    get_named_probs,
+    measure_errors,
+)
 from tests.helpers.transformer_families import tiny_config, tiny_model
 
 
@@ -73,7 +79,9 @@ def test_everything_equals_full_passes_by_hand(name):
     adapter = wrap(decoder(name))
     found = measure_errors(adapter, decoder(name, attn_implementation="eager"), create_prompt())
     assert found.pop("identity") == 0 and max(found.values()) < 1e-5, found
-    assert observed(adapter).state.first_run_row == (0 if name in WITHOUT_CACHE else create_prompt().first_row)
+    assert observed(adapter).state.first_run_row == (
+        0 if name in WITHOUT_CACHE else create_prompt().first_row
+    )
 
 
 def test_windows_are_shorter_than_the_prompt():
@@ -87,11 +95,19 @@ def test_windows_are_shorter_than_the_prompt():
 @pytest.mark.parametrize(
     ("prompt", "dtype", "tolerance"),
     [
-        (create_prompt(behind=0), torch.float32, 1e-5),  # the last unit's last row predicts the answer
+        (
+            create_prompt(behind=0),
+            torch.float32,
+            1e-5,
+        ),  # the last unit's last row predicts the answer
         (create_prompt(before=0, n_units=2), torch.float32, 1e-5),  # a unit begins with the sink
         (create_prompt(n_units=1, length=1, behind=1, n_answer=1), torch.float32, 1e-5),
         (create_prompt(n_units=6, length=1), torch.float32, 1e-5),
-        (create_prompt(before=0, n_units=4, length=1), torch.float32, 1e-5),  # the sink is the first unit
+        (
+            create_prompt(before=0, n_units=4, length=1),
+            torch.float32,
+            1e-5,
+        ),  # the sink is the first unit
         (create_prompt(), torch.bfloat16, 0.03),
     ],
 )
@@ -101,7 +117,9 @@ def test_other_prompts_equal_full_passes_by_hand(prompt, dtype, tolerance):
     assert found.pop("identity") == 0 and max(found.values()) < tolerance, found
 
 
-@pytest.mark.parametrize("prompt", [create_prompt(before=0, n_units=1), create_prompt(n_units=2, behind=0)])
+@pytest.mark.parametrize(
+    "prompt", [create_prompt(before=0, n_units=1), create_prompt(n_units=2, behind=0)]
+)
 def test_a_unit_of_the_first_token_alone_has_a_column(prompt):
     prompt = prompt._replace(units=[[0], *prompt.units[1:]])
     batch = wrap(decoder()).prepare(prompt.inputs(), (0,))
@@ -184,7 +202,12 @@ def test_on_a_gpu_few_tokens_run_in_one_pass(adapter, observation, monkeypatch):
     assert all(adapter._can_join([first], one) for one in others)
 
 
-UNLIKE = [create_prompt(), create_prompt(behind=6, seed=8), create_prompt(n_units=5, n_answer=1, seed=9), create_prompt(before=0)]
+UNLIKE = [
+    create_prompt(),
+    create_prompt(behind=6, seed=8),
+    create_prompt(n_units=5, n_answer=1, seed=9),
+    create_prompt(before=0),
+]
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -197,7 +220,9 @@ def test_prompts_side_by_side_are_as_each_alone(name, monkeypatch):
     monkeypatch.setattr(passes, "DELETION_TOKENS_ON_CPU", 4096)
     monkeypatch.setattr(passes, "MAX_REPEATED_SHARE", 1)
     sizes, as_one = [], adapter._run_joined
-    monkeypatch.setattr(adapter, "_run_joined", lambda some: sizes.append(len(some)) or as_one(some))
+    monkeypatch.setattr(
+        adapter, "_run_joined", lambda some: sizes.append(len(some)) or as_one(some)
+    )
 
     def work(prompt):
         own, draws = observed(adapter, prompt), torch.Generator().manual_seed(len(prompt.units))
@@ -281,7 +306,9 @@ def test_attention_by_token_is_that_of_the_eager_model(adapter, observation):
     with torch.no_grad():
         eager = decoder(attn_implementation="eager")
         expected = eager(prompt.ids[:, :-1], output_attentions=True).attentions
-    read = adapter.read_token_attention(observation, lambda layer, weights, values: (weights, values))
+    read = adapter.read_token_attention(
+        observation, lambda layer, weights, values: (weights, values)
+    )
     for layer, (weights, values) in enumerate(read):
         assert weights.allclose(expected[layer][0, :, prompt.first_row :], atol=1e-6)
         assert values.shape == (4, prompt.ids.shape[1] - 1, 8)
@@ -299,7 +326,9 @@ def test_the_slope_of_attention_is_that_of_a_small_change(adapter, observation):
         step = torch.zeros_like(own)
         step[0, 1, 2, 1] = 1e-2
         up, down = adapter.replay(observation, {layer: torch.stack([own + step, own - step])})
-        change = (compute_shifted_probability(up, target) - compute_shifted_probability(down, target)).sum() / 2e-2
+        change = (
+            compute_shifted_probability(up, target) - compute_shifted_probability(down, target)
+        ).sum() / 2e-2
         assert slopes[layer][0, 1, 2, 1].item() == pytest.approx(change.item(), rel=0.02, abs=1e-6)
 
 
@@ -362,7 +391,10 @@ def test_uniform_attention_keeps_what_a_row_gives_the_passage(adapter, observati
 
 
 def test_every_test_works_or_says_what_is_lacking(adapter, observation):
-    refused = {"conicity": "one value vector per unit", "attribution_agreement": "IntegratedGradients"}
+    refused = {
+        "conicity": "one value vector per unit",
+        "attribution_agreement": "IntegratedGradients",
+    }
     for name, test in registered().items():
         for site in (Site(1, 1), Site(ALL, ALL)) if test.groups else (Site(1, 1),):
             reason = test.lacks(adapter, site)

@@ -19,10 +19,10 @@ from tests.helpers.adapter_families import (
     TEXTS,
     WORDS,
     encode,
+    get_shared_model,
     make,
     observe_texts,
     prepare,
-    get_shared_model,
 )
 from tests.helpers.error_messages import refuses
 
@@ -93,7 +93,11 @@ def test_captured_attention_is_the_eager_models(family):
 
 
 def test_layers_are_numbered_by_call_and_named_apart():
-    assert TransformerAdapter(get_shared_model("albert")).layer_names == ["layer.0", "layer.1", "layer.2"]
+    assert TransformerAdapter(get_shared_model("albert")).layer_names == [
+        "layer.0",
+        "layer.1",
+        "layer.2",
+    ]
     names = ["encoder.0", "encoder.1", "decoder.0", "cross.0", "decoder.1", "cross.1"]
     assert TransformerAdapter(get_shared_model("bart")).layer_names == names
     adapter = TransformerAdapter(get_shared_model("t5"))
@@ -234,7 +238,9 @@ def scaled(adapter, observation, place, factor):
 
     handles = [module.register_forward_hook(scale) for module in adapter.layout.embeddings.modules]
     held = dict(enumerate(observation.attention))
-    probs = adapter.compute_logits(observation.batch.inputs, create_replacing_edit(held)).softmax(-1)
+    probs = adapter.compute_logits(observation.batch.inputs, create_replacing_edit(held)).softmax(
+        -1
+    )
     for handle in handles:
         handle.remove()
     return probs
@@ -244,7 +250,12 @@ def scaled(adapter, observation, place, factor):
 def test_gradient_is_taken_behind_a_norm_that_would_make_it_vanish(adapter, observation):
     (norm,) = adapter.layout.embeddings.modules
     assert "Norm" in type(norm).__name__
-    assert adapter.compute_gradient_times_input(observation, observation.get_target_classes(None)).abs().sum() > 1e-2
+    assert (
+        adapter.compute_gradient_times_input(observation, observation.get_target_classes(None))
+        .abs()
+        .sum()
+        > 1e-2
+    )
 
 
 # Leave-one-out, words, read-out
@@ -263,7 +274,10 @@ def test_words_are_explained_as_one():
     assert torch.equal(of_tokens.batch.content_mask.sum(1), torch.tensor([7, 3, 5]))
     target = of_words.get_target_classes(None)
     read = [seen.read(Site(1, 2)) for seen in (of_words, of_tokens)]
-    slopes = words.compute_gradient_times_input(of_words, target), tokens.compute_gradient_times_input(of_tokens, target)
+    slopes = (
+        words.compute_gradient_times_input(of_words, target),
+        tokens.compute_gradient_times_input(of_tokens, target),
+    )
     for whole, pieces in (read, slopes):
         assert torch.allclose(whole[0, 5], pieces[0, 5:8].sum())
         assert torch.allclose(whole[1, 1], pieces[1, 1:3].sum())
@@ -306,7 +320,14 @@ def test_encoder_decoders_are_read_where_their_classifier_looks(adapter, observa
 def test_images_have_patches_for_content():
     adapter, observation = observe_texts(get_shared_model("vit"))
     assert observation.batch.content_mask.tolist() == [[False, True, True, True, True]] * 3
-    assert adapter.compute_gradient_times_input(observation, observation.get_target_classes(None))[:, 0].abs().max() == 0
+    assert (
+        adapter.compute_gradient_times_input(observation, observation.get_target_classes(None))[
+            :, 0
+        ]
+        .abs()
+        .max()
+        == 0
+    )
     with pytest.raises(AttnProbeError, match="got images"):
         adapter.compute_leave_one_out(observation)
     with pytest.raises(AttnProbeError, match="images, from which no token can be removed"):
@@ -320,7 +341,7 @@ def test_the_model_is_left_as_it_was_found(family):
     model = make(family).train()
     before, weights = state_of(model), [p.data_ptr() for p in model.parameters()]
     adapter = TransformerAdapter(model)
-    twin = state_of(adapter.model)
+    copy_before = state_of(adapter.model)
     assert [p.data_ptr() for p in adapter.model.parameters()] == weights  # shared, not copied
     observation = adapter.observe(prepare(adapter))
     adapter.replay(observation, {0: observation.attention[0][None]})
@@ -331,7 +352,7 @@ def test_the_model_is_left_as_it_was_found(family):
 
     with pytest.raises(KeyboardInterrupt):
         adapter.compute_logits(observation.batch.inputs, fail, observation.state.outputs[:1])
-    assert state_of(model) == before and state_of(adapter.model) == twin
+    assert state_of(model) == before and state_of(adapter.model) == copy_before
     assert all(p.grad is None for p in model.parameters())
 
 
@@ -374,7 +395,9 @@ def test_self_check_names_the_layer_whose_edit_does_not_arrive(monkeypatch):
         return replay(observation, attention | own)
 
     monkeypatch.setattr(adapter, "replay_logits", deaf)
-    with pytest.raises(AttnProbeError, match=r"edited attention in layer\.1 did not change any logit"):
+    with pytest.raises(
+        AttnProbeError, match=r"edited attention in layer\.1 did not change any logit"
+    ):
         adapter.self_check(prepare(adapter))
     monkeypatch.setattr(adapter, "replay_logits", lambda *given: replay(*given) * 1.01)
     with pytest.raises(AttnProbeError, match=r"unchanged attention in layer\.0 changed the logits"):

@@ -1,11 +1,14 @@
-"""The tap against torch's own fused attention, and what it leaves behind: nothing."""
+"""Attention hooks against torch's fused attention, and that no hook remains afterwards."""
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from hf_attnprobe.adapters.transformer.attention_hooks import compute_eager_attention, hook_attention
+from hf_attnprobe.adapters.transformer.attention_hooks import (
+    compute_eager_attention,
+    hook_attention,
+)
 from hf_attnprobe.adapters.transformer.recorded_blocks import (
     find_attention_blocks,
     record_outputs,
@@ -139,14 +142,18 @@ def test_attend_is_scaled_dot_product_attention(options):
     if options.get("attn_mask") is not None and options["attn_mask"].dtype == torch.bool:
         options["attn_mask"][..., 0] = True  # no row without a visible key
     expected = F.scaled_dot_product_attention(query, key, value, **options)
-    found = compute_eager_attention(query, key, value, **options, edit=lambda weights, scores: weights)
+    found = compute_eager_attention(
+        query, key, value, **options, edit=lambda weights, scores: weights
+    )
     torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-5)
 
 
 def test_attend_in_half_precision_keeps_float32_weights():
     query, key, value = torch.randn(3, 1, 2, 4, 8).bfloat16()
     seen = []
-    found = compute_eager_attention(query, key, value, edit=lambda weights, scores: seen.append(weights) or weights)
+    found = compute_eager_attention(
+        query, key, value, edit=lambda weights, scores: seen.append(weights) or weights
+    )
     assert found.dtype == torch.bfloat16 and seen[0].dtype == torch.float32
     torch.testing.assert_close(seen[0].sum(-1), torch.ones(1, 2, 4))
 

@@ -6,11 +6,14 @@ import torch
 from hf_attnprobe import Site
 from hf_attnprobe.adapters.transformer.adapter import TransformerAdapter
 from hf_attnprobe.adapters.transformer.recorded_blocks import record_outputs
-from hf_attnprobe.adapters.transformer.replay import compute_outputs_and_values, extract_hidden_states
+from hf_attnprobe.adapters.transformer.replay import (
+    compute_outputs_and_values,
+    extract_hidden_states,
+)
 from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.protocol import ALL, HeadOutputs
 from tests.adapters.transformer.test_adapter import state_of
-from tests.helpers.adapter_families import make, observe_texts, prepare, get_shared_model
+from tests.helpers.adapter_families import get_shared_model, make, observe_texts, prepare
 
 
 PROJECTIONS = {
@@ -58,7 +61,9 @@ def test_reading_nothing_at_a_unit_is_having_no_weight_there(adapter, observatio
         none = {layer: torch.zeros_like(states) for layer, states in own.items()}
         found = adapter.replay_interchange(observation, site, unit[None], none)
         keys = places[site.layer][:, None, None]
-        edit = observation.edit_attention(site, lambda _, weights, keys=keys: (weights * ~keys)[None])
+        edit = observation.edit_attention(
+            site, lambda _, weights, keys=keys: (weights * ~keys)[None]
+        )
         torch.testing.assert_close(found, adapter.replay(observation, edit), atol=1e-5, rtol=0)
 
 
@@ -94,7 +99,9 @@ def test_block_outputs_are_those_of_a_full_pass(adapter, observation):
                     return weights * mask if n == layer else weights
 
                 adapter.compute_logits(observation.batch.inputs, edit)
-            expected = extract_hidden_states(adapter, outputs[adapter.layers[layer].n_blocks_before])
+            expected = extract_hidden_states(
+                adapter, outputs[adapter.layers[layer].n_blocks_before]
+            )
             assert expected.shape[:2] == observation.attention[layer].shape[::2]
             torch.testing.assert_close(copy, expected, atol=1e-5, rtol=1e-5)
     assert state_of(adapter.model) == before

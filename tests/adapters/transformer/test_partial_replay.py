@@ -8,7 +8,7 @@ import torch
 from hf_attnprobe.adapters.transformer.partial_replay import PartialReplay
 from hf_attnprobe.adapters.transformer.replay import prepare_partial_replay
 from tests.adapters.transformer.test_adapter import random_attention, rerun
-from tests.helpers.adapter_families import TEXTS, make, observe_texts, prepare, get_shared_model
+from tests.helpers.adapter_families import TEXTS, get_shared_model, make, observe_texts, prepare
 
 
 SHORT = """

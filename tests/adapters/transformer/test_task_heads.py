@@ -191,7 +191,9 @@ def test_the_prediction_is_the_models_own(case):
         expected = by_hand(model, kind, ids)
         grouped = about.group_by_part(observation.probs[row])
         if kind == "number":
-            torch.testing.assert_close(about.decode_number(observation.probs[row]) / SCALE, expected[0])
+            torch.testing.assert_close(
+                about.decode_number(observation.probs[row]) / SCALE, expected[0]
+            )
             continue
         if kind == "words":
             kept = observation.batch.inputs["kept"][row, 0]
@@ -254,7 +256,9 @@ def test_padding_changes_nothing(case):
     for row, ids in enumerate(texts_of(kind)):
         alone = adapter.observe(prepare(adapter, kind, [ids]))
         n_keys = len(ids)
-        together, apart = (about.group_by_part(o.probs[r]) for o, r in ((observation, row), (alone, 0)))
+        together, apart = (
+            about.group_by_part(o.probs[r]) for o, r in ((observation, row), (alone, 0))
+        )
         shape = apart.shape
         torch.testing.assert_close(together[: shape[0], : shape[1]], apart)
         for name in ("compute_leave_one_out_importance", "compute_gradient_importance"):
