@@ -223,8 +223,9 @@ class Checkpoint:
     def class_name(self) -> str:
         """Name of the model class, such as BertForSequenceClassification; "" if it is unknown."""
         architectures = self.config.get("architectures")
-        is_known = isinstance(architectures, list) and architectures
-        return str(architectures[0]) if is_known else ""
+        if not isinstance(architectures, list) or not architectures:
+            return ""
+        return str(architectures[0])
 
     @property
     def class_suffix(self) -> str:
@@ -409,10 +410,8 @@ def _iterate_audit_results(card: CardContent, audit: AuditSummary) -> Iterator[E
             majority = finding.yardsticks.get("majority")
             if majority is not None and f"{audit.split}_accuracy" not in recorded_metrics:
                 accuracy = finding.value + majority
-                arguments = {"n": finding.n, "seed": audit.seed}
-                yield _build_result(
-                    card, data, audit.split, "accuracy", "accuracy", accuracy, arguments
-                )
+                size = {"n": finding.n, "seed": audit.seed}
+                yield _build_result(card, data, audit.split, "accuracy", "accuracy", accuracy, size)
         elif math.isfinite(finding.value):
             arguments = {
                 "measure": RULES[finding.rule].measure,

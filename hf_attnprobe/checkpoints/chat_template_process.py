@@ -21,7 +21,8 @@ def answer_request(request: dict) -> dict:
         ``{"text": …}`` or ``{"error": …}``.
     """
     try:
-        texts, _ = render_jinja_template(**request)
+        # The second result has the positions of generated text, which are not requested.
+        texts = render_jinja_template(**request)[0]
         return {"text": texts[0]}
     # Templates raise errors of Jinja, and any other error that their author chose.
     except Exception as error:

@@ -59,6 +59,7 @@ def render_chat_template(
         tokenizer = AutoTokenizer.from_pretrained("HuggingFaceTB/SmolLM2-135M-Instruct")
         render_chat_template(tokenizer, [{"role": "user", "content": "Where is Ann?"}])
     """
+    conversation = [dict(turn) for turn in turns]
     has_own_method = (
         type(tokenizer).apply_chat_template is not PreTrainedTokenizerBase.apply_chat_template
     )
@@ -66,10 +67,10 @@ def render_chat_template(
         # The tokenizer formats conversations with its own Python code instead of a template. This
         # code is part of Transformers (Mistral), or the user has allowed it.
         return str(
-            tokenizer.apply_chat_template([*turns], tokenize=False, add_generation_prompt=True)
+            tokenizer.apply_chat_template(conversation, tokenize=False, add_generation_prompt=True)
         )
     request = {
-        "conversations": [[dict(turn) for turn in turns]],
+        "conversations": [conversation],
         "chat_template": tokenizer.get_chat_template(),
         "add_generation_prompt": True,
         **tokenizer.special_tokens_map,
