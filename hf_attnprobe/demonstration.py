@@ -13,7 +13,7 @@ from hf_attnprobe.audits.api import audit
 from hf_attnprobe.audits.options import AuditOptions
 from hf_attnprobe.core.distributed import check_one_process
 from hf_attnprobe.core.options import MAX_SEED, Options, option, public_function
-from hf_attnprobe.storage.folders import alone_in, write_json
+from hf_attnprobe.storage.folders import reserve_folder, write_json
 from hf_attnprobe.training.options import TrainingOptions
 
 
@@ -97,7 +97,7 @@ def demo(
 
     check_one_process("demo")
     data = make_rationale_dataset(options.n_examples, seed=options.seed)
-    with alone_in(output_dir, MARKER_FILE) as folder:
+    with reserve_folder(output_dir, MARKER_FILE) as folder:
         write_json(folder / MARKER_FILE, asdict(options))
         # An audit of an earlier demonstration belongs to another model.
         shutil.rmtree(folder / "audit", ignore_errors=True)
@@ -143,7 +143,7 @@ def demo_language_model(
 
     check_one_process("demo")
     questions = datasets.Dataset.from_list([*generate_record_questions(N_QUESTIONS, seed=seed)])
-    with alone_in(output_dir, MARKER_FILE) as folder:
+    with reserve_folder(output_dir, MARKER_FILE) as folder:
         write_json(folder / MARKER_FILE, {"language_model": True, "seed": seed})
         shutil.rmtree(folder / "audit", ignore_errors=True)
         train_decoder(folder / "model", seed=seed, progress=progress)
@@ -200,4 +200,4 @@ def format_rationale_line(report: "Report") -> str:
         for name, statistic in statistics.items()
         if statistic is not None
     )
-    return f"deciding words among as many top-ranked words: {shares} ({report.n} texts)"
+    return f"deciding words among the top-ranked words: {shares} ({report.n} texts)"

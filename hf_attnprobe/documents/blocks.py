@@ -50,7 +50,7 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from numbers import Integral, Real
 from typing import Any, Literal, Protocol
 
-from hf_attnprobe.core.formatting import MISSING, interval, number
+from hf_attnprobe.core.formatting import MISSING, format_interval, format_number
 from hf_attnprobe.plots.chart import Chart, HeatMap
 from hf_attnprobe.plots.highlighted_text import HighlightedText
 
@@ -85,7 +85,7 @@ class Link:
 
     Attributes:
         words: the link's text.
-        address: a relative path, ``#id`` of a section of the same page, or a URL.
+        address: a relative path, a URL, or ``#id`` for a section on the same page.
     """
 
     words: str
@@ -430,13 +430,13 @@ def format_cell(cell: Cell) -> str:
             return str(cell)
         case float() | Real():
             value = float(cell)
-            return f"{value:.1e}" if 0 < abs(value) < 5e-4 else number(value)
-    return interval(cell.value, cell.ci95)
+            return f"{value:.1e}" if 0 < abs(value) < 5e-4 else format_number(value)
+    return format_interval(cell.value, cell.ci95)
 
 
 def _format_number(cell: FormattedNumber) -> str:
     """Return a number with its interval, prefix and suffix."""
-    text = interval(cell.value, cell.ci95, digits=cell.digits, sign=cell.sign)
+    text = format_interval(cell.value, cell.ci95, digits=cell.digits, sign=cell.sign)
     return " ".join(filter(None, [cell.prefix, text, cell.suffix]))
 
 

@@ -40,7 +40,7 @@ UNSAFE_IN_SCRIPT = re.compile("[<>&\u2028\u2029\ud800-\udfff]")
 """Characters that could end a script or a line of it, or that UTF-8 cannot encode."""
 
 MIN_LISTED_SECTIONS = 5
-"""Number of open sections from which on a page has a table of contents."""
+"""Minimum number of open sections for which a page has a table of contents."""
 
 MAX_SIDE_CAPTION = 420
 """Maximum characters of a finding that is printed next to its drawing, not below it."""

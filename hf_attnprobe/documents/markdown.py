@@ -9,8 +9,8 @@ from functools import cache
 
 from jinja2 import Environment
 
-from hf_attnprobe.core.formatting import escaped, table
-from hf_attnprobe.core.terminal import visible
+from hf_attnprobe.core.formatting import escape_markdown_match, format_table
+from hf_attnprobe.core.terminal import escape_control_characters
 from hf_attnprobe.documents.blocks import (
     Block,
     Cell,
@@ -97,7 +97,7 @@ def _format_span(span: str | Link) -> str:
     """Return a part of a sentence as Markdown."""
     match span:
         case Link():
-            address = re.sub(r"[<>\s]", "", visible(span.address))
+            address = re.sub(r"[<>\s]", "", escape_control_characters(span.address))
             return f"[{_escape_user_text(span.words)}](<{address}>)"
         case Code():
             return _format_code(span)
@@ -106,26 +106,28 @@ def _format_span(span: str | Link) -> str:
         case UserText():
             return _escape_user_text(span)
     # Leading and trailing spaces are kept, because they separate the span from its neighbours.
-    return MARKUP.sub(escaped, visible(re.sub(r"\s+", " ", span)))
+    return MARKUP.sub(escape_markdown_match, escape_control_characters(re.sub(r"\s+", " ", span)))
 
 
 def _escape_user_text(text: str) -> str:
     """Return a text in which Markdown finds no markup."""
-    return MARKUP_IN_USER_TEXT.sub(escaped, visible(" ".join(text.split()) or text))
+    return MARKUP_IN_USER_TEXT.sub(
+        escape_markdown_match, escape_control_characters(" ".join(text.split()) or text)
+    )
 
 
 def _format_code(text: str) -> str:
     """Return inline code."""
     fence = _choose_fence(text)
     space = " " if "`" in text else ""
-    line = visible(re.sub(r"\s+", " ", text))
+    line = escape_control_characters(re.sub(r"\s+", " ", text))
     return f"{fence}{space}{line}{space}{fence}"
 
 
 def _format_code_block(text: str) -> str:
     """Return a fenced code block."""
     fence = _choose_fence(text, min_length=3)
-    return f"{fence}\n{visible(text)}\n{fence}"
+    return f"{fence}\n{escape_control_characters(text)}\n{fence}"
 
 
 def _choose_fence(text: str, min_length: int = 1) -> str:
@@ -138,7 +140,7 @@ def _format_table(block: Table) -> str:
     """Return a Markdown table."""
     head = map(format_inline, block.head)
     rows = (map(_format_table_cell, row) for row in block.rows)
-    return "\n".join(table([*head], map(list, rows)))
+    return "\n".join(format_table([*head], map(list, rows)))
 
 
 def _format_table_cell(cell: Cell) -> str:

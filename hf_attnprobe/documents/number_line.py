@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from matplotlib.ticker import MaxNLocator
 
-from hf_attnprobe.core.formatting import interval
+from hf_attnprobe.core.formatting import format_interval
 from hf_attnprobe.documents.blocks import NumberLine
 from hf_attnprobe.plots.chart import format_label, is_drawable
 
@@ -14,10 +14,10 @@ TICK_LOCATOR = MaxNLocator(5, steps=[1, 2, 5, 10])
 """Finds about five round numbers that cover a range of values."""
 
 NARROW_CHARACTER_WIDTH = 2.1
-"""Width of a label's character on a phone, in percent of the line."""
+"""Width of a label character on phones, in percent of the line's length."""
 
 WIDE_CHARACTER_WIDTH = 1.2
-"""Width of a label's character on larger screens, in percent of the line."""
+"""Width of a label character on larger screens, in percent of the line's length."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class NumberLineLayout:
     Attributes:
         number_labels: label of the number; empty if the number is NaN or infinite.
         threshold_labels: labels of the thresholds, above the line.
-        reference_labels: labels of the ends and of the reference values, below the line.
+        reference_labels: labels of ends and reference values, below the line.
         bar: start and width of the confidence interval; None if there is none.
     """
 
@@ -84,7 +84,7 @@ def layout_number_line(line: NumberLine) -> NumberLineLayout:
     number_position = {}
     bar = None
     if is_drawable(value):
-        text = f"{line.prefix} {interval(value, ci95)}".lstrip()
+        text = f"{line.prefix} {format_interval(value, ci95)}".lstrip()
         number_position = {text: compute_percent(value)}
         if ci95 is not None and ci95[0] <= ci95[1]:
             low, high = map(compute_percent, ci95)

@@ -31,13 +31,13 @@ CSS_COLOURS = {
     "#dddddd": "rule",
     "#ffffff": "ground",
 }
-"""CSS variable of the page's style for each colour of the printed figures."""
+"""CSS variable for each colour in the printed figures."""
 
 FONT_STYLE = re.compile(r"font(?:-size|-family)?: [^;\"]*;? ?")
 """Font styles, which are removed so that the page's style applies."""
 
 CELL_FONT_STYLE = f"{matplotlib_backend.CELL_FONT_SIZE:g}px"
-"""Font size of numbers in cells of a map, which keep their own size and weight."""
+"""Font size of numbers in map cells, which keep their own size and weight."""
 
 REDUNDANT_TEXT = re.compile(r"^.*?(?=<svg)|<metadata>.*?</metadata>|(?<=>)\s+(?=<)", re.DOTALL)
 """XML prologue, metadata and line breaks between tags, which a page does not need."""
@@ -69,10 +69,10 @@ CHART_KIND_NAMES = {
     "curve": "Lines",
     "points": "Points",
 }
-"""Name of each kind of chart in descriptions for screen readers."""
+"""Name of each chart type in descriptions for screen readers."""
 
 SVG_TAG = re.compile(r'(?<=<svg)[^>]*?(viewBox="[^"]*")[^>]*>')
-"""Attributes of the ``svg`` element, of which only the view box is kept."""
+"""Attributes of the ``svg`` element; only the view box is kept."""
 
 
 def render_svg(chart: Chart | HeatMap) -> str:

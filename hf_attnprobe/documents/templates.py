@@ -45,7 +45,7 @@ def render_blocks(
         templates: the loaded templates.
         file: template with one macro for each type of block.
         blocks: the blocks to render; empty ones are skipped.
-        size: second argument of all macros: the line width, or the level of headings.
+        size: second argument of all macros, which is the line width or the heading level.
     """
     macros: Any = templates.get_template(file).module
     texts = [getattr(macros, get_macro_name(block))(block, size) for block in blocks if block]

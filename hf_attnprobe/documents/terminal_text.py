@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from hf_attnprobe.core.terminal import one_line, visible
+from hf_attnprobe.core.terminal import escape_control_characters, escape_line
 from hf_attnprobe.documents.blocks import (
     Block,
     Cell,
@@ -78,7 +78,7 @@ def _load_templates() -> Environment:
         "score_table": _format_score_table,
         "describe_number_line": describe_number_line,
         "describe_text": describe_text,
-        "code_block": lambda text: indent(visible(text), "  "),
+        "code_block": lambda text: indent(escape_control_characters(text), "  "),
         "blocks": lambda blocks, width, separator: separator.join(_render_blocks(blocks, width)),
         "indented_blocks": _render_indented_blocks,
     }
@@ -87,7 +87,7 @@ def _load_templates() -> Environment:
 
 def _wrap(text: InlineText, width: int, prefix: str = "", hanging_indent: str = "") -> str:
     """Wrap a sentence into lines; all lines but the first are indented."""
-    words = " ".join(visible(prefix + format_cell(text)).split())
+    words = " ".join(escape_control_characters(prefix + format_cell(text)).split())
     return fill(
         words,
         width,
@@ -108,7 +108,7 @@ def _format_definition_list(block: DefinitionList, width: int) -> str:
     label_width = 2 + max(map(len, block.definitions))
     lines = []
     for term, descriptions, _ in block.items():
-        labels = [one_line(term), *[""] * (len(descriptions) - 1)]
+        labels = [escape_line(term), *[""] * (len(descriptions) - 1)]
         for label, description in zip(labels, descriptions, strict=True):
             lines.append(_wrap_next_to(label.ljust(label_width), description, width))
     return "\n".join(lines)
@@ -116,7 +116,7 @@ def _format_definition_list(block: DefinitionList, width: int) -> str:
 
 def _format_score_table(block: ScoreTable, width: int) -> str:
     """Return the rows as name, number and explanation."""
-    names = [f"{'    ' if row.is_part else '  '}{one_line(row.name)}" for row in block.rows]
+    names = [f"{'    ' if row.is_part else '  '}{escape_line(row.name)}" for row in block.rows]
     numbers = ["" if row.number is None else format_cell(row.number) for row in block.rows]
     name_width = 2 + max(map(len, names))
     number_width = 2 + max(map(len, numbers))
@@ -170,4 +170,4 @@ def _compute_column_widths(table: Table, width: int) -> list[int]:
 
 def _build_rich_text(cell: Cell) -> Text:
     """Return a cell as rich text, in which square brackets are no markup."""
-    return Text(one_line(format_cell(cell)))
+    return Text(escape_line(format_cell(cell)))

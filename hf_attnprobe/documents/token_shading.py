@@ -30,7 +30,7 @@ RANKING_MEANINGS = {
     "contrast": "the drop of the answer's margin over the other answer without the {unit}",
     "gradient": "how strongly the output reacts to the {unit}, with attention held fixed",
 }
-"""Explanation of the scores of each ranking."""
+"""Explanation of each ranking's scores."""
 
 N_VISIBLE_RANKINGS = 2
 """Rankings of a text that a page shows at once; it collapses the others."""
@@ -48,9 +48,9 @@ N_VISIBLE_TOKENS = 400
 """Tokens of a text that a page shows at once; it collapses the others."""
 
 MAX_PAGE_TOKENS = 600
-"""Maximum tokens of all texts of a page, which keeps it small; the first text always fits."""
+"""Maximum tokens on a page, which keeps it small; the first text is always shown."""
 
-MOST_ATTENTION = 0.99
+MAX_MENTIONED_SHARE = 0.99
 """Share of the attention above which the share on hidden tokens is not mentioned."""
 
 INVISIBLE_CHARACTERS = re.compile(
@@ -120,7 +120,7 @@ def describe_attention(text: HighlightedText) -> list[str]:
     """
     notes = [*filter(None, [text.attention_of])]
     share = sum(text.scores["attention"])
-    if share < MOST_ATTENTION:
+    if share < MAX_MENTIONED_SHARE:
         notes.append(f"{share:.0%} of it on these {text.unit or 'word'}s")
     return notes
 

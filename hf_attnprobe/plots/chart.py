@@ -27,12 +27,12 @@ class Series:
 
     Attributes:
         name: entry in the legend.
-        x: position of each value: numbers, or names of categories. For a histogram, the lower
-            edges of bins of equal width.
+        x: position of each value: numbers, or category names. For a histogram, the lower edges
+            of equally wide bins.
         y: the values; NaN if a value is missing.
         low: lower ends of the error bars; empty without error bars.
         high: upper ends of the error bars.
-        n: number of texts of each value; empty if not displayed.
+        n: number of texts for each value; empty if not displayed.
         is_connected: whether single points are connected by a line, in their order.
     """
 
@@ -77,7 +77,7 @@ class Chart:
         bars: meaning of the error bars, such as "95% interval".
         x_range: both ends of the x axis; None fits them to the values.
         y_range: both ends of the y axis; None fits them to the values.
-        bin_width: width of the bins of a histogram.
+        bin_width: bin width of a histogram.
     """
 
     key: str

@@ -51,13 +51,13 @@ class HighlightedText:
             least 0 and sum to at most 1; rankings in :data:`SIGNED_RANKINGS` have a sign.
         numbers: further numbers of a prompt, with their descriptions as keys.
         why: the reason for displaying the text; empty if there is none.
-        segments: of a pair of texts, 0 or 1 for each unit: the text it belongs to.
+        segments: for a pair of texts, 0 or 1 for each unit: the text it belongs to.
         glued: positions of units that follow the previous one without a space.
         unknown: positions of units that are not in the model's vocabulary.
         attention_of: description of the displayed attention; empty if the model has one head.
         speaks_for: the class or answer that positive scores support; empty for the prediction.
-        around: of a prompt, the text before each unit and the text after the last one.
-        unit: name of a unit of a prompt, such as "sentence"; empty for other texts.
+        around: for a prompt, the text before each unit and the text after the last one.
+        unit: name of a prompt's units, such as "sentence"; empty for other texts.
         matters: positions of the units whose deletion costs the answer more than noise; None if
             not measured.
         is_greedy: whether the model itself generates the answer; None if not measured.
@@ -188,15 +188,15 @@ PRINTED_COLUMNS = {
     "contrast": ("margin", -1, "+"),
     "attention": ("attention", 1, ""),
 }
-"""Columns of a printed prompt: title, factor of the score, and ``+`` to print positive signs."""
+"""Columns of a printed prompt: title, factor for the score, and ``+`` to print positive signs."""
 
 
 CHAT_TEMPLATE_MARKERS = re.compile(r"^<\S+>\w*$|<\S+>$", re.MULTILINE)
-"""Special tokens of a chat template: lines that name the speaker, and markers of line ends."""
+"""Special tokens of a chat template: lines that name the speaker, and line-end markers."""
 
 
 def strip_chat_markers(text: str) -> str:
-    r"""Remove the markers of a chat template from a part of a prompt.
+    r"""Remove chat template markers from a part of a prompt.
 
     >>> strip_chat_markers("<|im_start|>user\nWho?<|im_end|>\n<|im_start|>assistant\n")
     'Who?'

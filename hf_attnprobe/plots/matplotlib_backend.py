@@ -30,7 +30,7 @@ from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure
 
 from hf_attnprobe.core.errors import AttnProbeError
-from hf_attnprobe.core.terminal import visible
+from hf_attnprobe.core.terminal import escape_control_characters
 from hf_attnprobe.plots.chart import (
     MIN_COLOUR_RANGE,
     Chart,
@@ -49,10 +49,10 @@ logger = logging.getLogger(__name__)
 # --- style of figures -------------------------------------------------------------------
 
 COLUMN_WIDTH = 3.25
-"""Width, in inches, of a column in most conference proceedings."""
+"""Column width in most conference proceedings, in inches."""
 
 PAGE_WIDTH = 6.75
-"""Width, in inches, of two columns."""
+"""Width of two columns, in inches."""
 
 COLOURS = (
     "#0072B2",
@@ -117,40 +117,40 @@ FILE_STYLE: dict[Any, Any] = {
 """Matplotlib settings that keep texts in files as texts."""
 
 X_LABEL_WIDTH = 44
-"""Maximum characters in a line of a title or of the label of the x axis."""
+"""Maximum characters per line in titles and x-axis labels."""
 
 Y_LABEL_WIDTH = 30
-"""Maximum characters in a line of the label of the y axis."""
+"""Maximum characters per line in y-axis labels."""
 
 LEGEND_WIDTH = 40
-"""Maximum characters in a line of the legend."""
+"""Maximum characters per line in legends."""
 
 CELL_FONT_SIZE = 5.5
-"""Font size, in points, of the numbers in the cells of a map."""
+"""Font size of numbers in map cells, in points."""
 
 DARK_TEXT_COLOUR = "#010101"
-"""Colour of numbers in light cells of a map, the same on light and dark pages."""
+"""Colour of numbers in light map cells, the same on light and dark pages."""
 
 LIGHT_TEXT_COLOUR = "#fefefe"
-"""Colour of numbers in dark cells of a map, the same on light and dark pages."""
+"""Colour of numbers in dark map cells, the same on light and dark pages."""
 
 MAX_HEADS_IN_COLUMN = 12
-"""Maximum number of heads of a map that is one column wide; wider maps take two."""
+"""Maximum number of heads in a map that is one column wide; larger maps take two columns."""
 
 MAX_NUMBERED_HEADS = 24
-"""Maximum number of heads of a map with numbers in its cells."""
+"""Maximum number of heads in a map that prints numbers in its cells."""
 
 CATEGORY_FILL = 0.8
 """Share of the distance between two categories over which their series are spread."""
 
 LEGEND_LINE_HEIGHT = 0.135
-"""Height, in inches, of a line of the legend."""
+"""Height of a legend line, in inches."""
 
 MARKER_SIZE = 4
-"""Diameter of a marker, in points."""
+"""Marker diameter, in points."""
 
 SMALL_MARKER_SIZE = 2.5
-"""Diameter of a marker in a series of many points."""
+"""Marker diameter in series with many points, in points."""
 
 MAX_LARGE_MARKERS = 50
 """Number of points in a series above which markers are small and pale."""
@@ -577,13 +577,13 @@ def list_categories(chart: Chart) -> list[str]:
 
 def _wrap(text: str, width: int = LEGEND_WIDTH) -> str:
     """Wrap a label into lines of at most ``width`` characters."""
-    return textwrap.fill(visible(text), width)
+    return textwrap.fill(escape_control_characters(text), width)
 
 
 # --- saved figures ----------------------------------------------------------------------
 
 CAPTIONS_FILE = "captions.md"
-"""Name of the file with the captions of saved figures."""
+"""File name for the captions of saved figures."""
 
 
 def save_charts(

@@ -81,10 +81,10 @@ from hf_attnprobe.statistics.verdicts import (
 )
 from hf_attnprobe.statistics.wording import Wording
 from hf_attnprobe.storage.provenance import (
-    flat,
-    in_words,
+    flatten_settings,
+    format_repeat_command,
+    format_settings,
     is_repeatable,
-    repeating,
 )
 
 
@@ -376,7 +376,7 @@ def build_question_block(finding: Finding, words: Wording, *notes: str | None) -
 
     Args:
         finding: the finding.
-        words: wording for the type of prediction.
+        words: wording for this prediction type.
         notes: further sentences below the explanation; None is skipped.
     """
     rule = finding.rule_with_thresholds
@@ -425,7 +425,7 @@ def build_questions_section(report: AuditResult) -> Section:
     Args:
         report: the result.
     """
-    charts = select_audit_charts(report)
+    charts = build_site_charts(report)
     blocks: list[Block] = []
     displayed_keys: set[str] = set()
     for finding in report.findings:
@@ -438,7 +438,7 @@ def build_questions_section(report: AuditResult) -> Section:
     return Section("The questions, one by one", blocks, id="questions")
 
 
-def select_audit_charts(report: AuditResult, site: LayerHead | None = None) -> tuple[Chart, ...]:
+def build_site_charts(report: AuditResult, site: LayerHead | None = None) -> tuple[Chart, ...]:
     """Build the charts of one attention site.
 
     Args:
@@ -571,7 +571,7 @@ ROW_FILES_NOTE = (
     " there. The numbers are stored next to report.html in the audit's folder: rows/ contains one "
     "row for each text and statistic, summary.json contains the means."
 )
-"""End of the note on the installation, with the location of the numbers."""
+"""End of the installation note, with the location of the numbers."""
 
 REPEATABLE_NOTE = "The same command gives the same numbers"
 """Beginning of the note on reproducibility."""
@@ -580,7 +580,7 @@ REPEATABLE_WITHIN_TIME_NOTE = (
     "With --time, the same command may reach more or fewer texts. Each text that it reaches gets "
     "the same numbers"
 )
-"""Beginning of the note on reproducibility of an audit with a time limit."""
+"""Beginning of the note on reproducibility if the audit had a time limit."""
 
 
 def build_provenance_section(report: AuditResult) -> Section:
@@ -602,13 +602,13 @@ def build_provenance_section(report: AuditResult) -> Section:
         "How to repeat this audit",
         [
             None if is_repeatable(provenance) else NOT_REPEATABLE_NOTE,
-            CodeBlock(repeating(command, provenance)),
+            CodeBlock(format_repeat_command(command, provenance)),
             f"{note} with the same versions and fingerprints: "
-            f"{in_words(recorded_fingerprints) or 'none are recorded'}.",
+            f"{format_settings(recorded_fingerprints) or 'none are recorded'}.",
             (INSTALLATION_NOTE, Code("pip install ."), ROW_FILES_NOTE),
             Collapsible(
                 "All settings",
-                [Table(["setting", "value"], [*flat(provenance)], sortable=False)],
+                [Table(["setting", "value"], [*flatten_settings(provenance)], sortable=False)],
             ),
         ],
         id="origin",

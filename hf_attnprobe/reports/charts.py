@@ -33,13 +33,13 @@ from hf_attnprobe.statistics.wording import CLASS_WORDING, Wording
 
 
 MAX_CLASS_SERIES = 4
-"""Maximum number of predicted classes with series of their own; more are not distinguishable."""
+"""Maximum number of predicted classes drawn as separate series; more are not distinguishable."""
 
 EXACT_DISTANCE = "exact"
 """Description of distances that are exact for all texts."""
 
 NO_INTERVAL = (float("nan"), float("nan"))
-"""Ends of the error bar of a value without an interval."""
+"""Error bar for a value without an interval."""
 
 
 class TextGroup(NamedTuple):
@@ -102,10 +102,10 @@ def build_site_evidence(
     """Collect the statistics of one site from the rows of an audit.
 
     Args:
-        rows: rows of an audit.
-        classes: names of the classes.
+        rows: the audit's rows.
+        classes: class names.
         site: layer and head, see :func:`~hf_attnprobe.statistics.summary.find_model_site`.
-        words: wording for the type of prediction.
+        words: wording for this prediction type.
     """
     texts = select_site_texts(rows, site).select_covered_statistics(MIN_DISPLAYED_TEXTS)
     all_texts = Evidence(texts, words=words)
@@ -134,7 +134,7 @@ def describe_distance_type(evidence: SiteEvidence) -> str:
     """Return whether the distances are exact, lower bounds that a search found, or both.
 
     Args:
-        evidence: statistics of one site.
+        evidence: the site's statistics.
     """
     exact_share = evidence.estimate_mean("epsilon_max_jsd_exact")
     if not exact_share.n or exact_share.value == 0:
@@ -223,10 +223,10 @@ def build_audit_charts(
     """Build the charts of an audit at one site.
 
     Args:
-        rows: rows of the audit.
-        classes: names of the classes.
+        rows: the audit's rows.
+        classes: class names.
         site: layer and head, see :func:`~hf_attnprobe.statistics.summary.find_model_site`.
-        words: wording for the type of prediction.
+        words: wording for this prediction type.
     """
     if not len(rows):
         return ()
@@ -237,7 +237,7 @@ def build_charts(evidence: SiteEvidence) -> tuple[Chart, ...]:
     """Build all charts for which there are statistics.
 
     Args:
-        evidence: statistics of one site.
+        evidence: the site's statistics.
     """
     smallest_epsilon = next(iter(select_epsilons(evidence)), "")
     comprehensiveness, sufficiency, plausibility = (
@@ -271,10 +271,10 @@ def _prefix_question_name(chart: Chart) -> Chart:
 
 
 BIN_WIDTH = 0.1
-"""Width of a histogram's bins of Kendall's τ."""
+"""Bin width in histograms of Kendall's τ."""
 
 BIN_EDGES = np.linspace(-1, 1, 21).round(10)
-"""Edges of a histogram's bins of Kendall's τ."""
+"""Bin edges in histograms of Kendall's τ."""
 
 TAU_CHARTS = {
     "leave_one_out": Chart(
@@ -302,14 +302,14 @@ TAU_CHARTS = {
         bin_width=BIN_WIDTH,
     ),
 }
-"""Histogram of τ for each measure of importance, without its values."""
+"""Template of the τ histogram for each importance measure."""
 
 
 def build_tau_histogram(evidence: SiteEvidence, measure: str) -> Chart | None:
     """Build the histogram of Kendall's τ-b between attention and a measure of importance.
 
     Args:
-        evidence: statistics of one site.
+        evidence: the site's statistics.
         measure: ``leave_one_out`` or ``gradient``.
 
     Returns:
@@ -380,7 +380,7 @@ PERMUTATION_CHART = Chart(
     bars=ERROR_BARS,
     y_range=(0.0, 1.0),
 )
-"""Chart of the effect of shuffling, without its values."""
+"""Template of the chart for the effect of shuffling."""
 
 DISTANCE_BY_WEIGHT_CHART = Chart(
     "adversarial_by_max_attention",
@@ -394,14 +394,14 @@ DISTANCE_BY_WEIGHT_CHART = Chart(
     bars=ERROR_BARS,
     y_range=(0.0, 0.7),
 )
-"""Chart of the largest distance of attention by the largest weight, without its values."""
+"""Template of the chart for the largest distance by the largest attention weight."""
 
 
 def build_permutation_chart(evidence: SiteEvidence) -> Chart | None:
     """Build the chart of the median output change under shuffles, in bins of the largest weight.
 
     Args:
-        evidence: statistics of one site.
+        evidence: the site's statistics.
 
     Returns:
         The chart, or None without such values.
@@ -427,7 +427,7 @@ def build_distance_by_weight_chart(evidence: SiteEvidence, epsilon: str) -> Char
     """Build the chart of the largest distance of attention within ε, in bins of the largest weight.
 
     Args:
-        evidence: statistics of one site.
+        evidence: the site's statistics.
         epsilon: the allowed change of the output, as in the names of statistics.
 
     Returns:
@@ -522,7 +522,7 @@ PAPER_EPSILONS = (0.01, 0.05)
 """Values of ε that the papers use."""
 
 MAX_EPSILONS = 3
-"""Maximum number of values of ε in a chart."""
+"""Maximum number of ε values in a chart."""
 
 DISTANCE_CHART = Chart(
     "adversarial_distance",
@@ -536,14 +536,14 @@ DISTANCE_CHART = Chart(
     x_range=(0.0, LN_2),
     y_range=(0.0, 1.0),
 )
-"""Chart of the largest distances of attention, without its values."""
+"""Template of the chart for the largest attention distances."""
 
 
 def select_epsilons(evidence: SiteEvidence) -> list[str]:
     """Return the papers' values of ε if they were tested, else up to three others.
 
     Args:
-        evidence: statistics of one site.
+        evidence: the site's statistics.
 
     Returns:
         The values as in the names of statistics.
@@ -561,7 +561,7 @@ def build_distance_chart(evidence: SiteEvidence) -> Chart | None:
     differ. One line shows the most distant attention of all, whatever its output.
 
     Args:
-        evidence: statistics of one site.
+        evidence: the site's statistics.
 
     Returns:
         The chart, or None without such values.
@@ -635,7 +635,7 @@ MAX_POINTS = 300
 """Maximum number of single texts in a chart."""
 
 ERASURE_STATISTICS = ("delta_attention", "delta_js")
-"""Statistics that the chart of the erasure of single weights needs."""
+"""Statistics needed for the chart of erased weights."""
 
 ERASURE_CHART = Chart(
     "js_against_attention",
@@ -650,14 +650,14 @@ ERASURE_CHART = Chart(
     bars="middle half of the texts",
     x_range=(0.0, 1.0),
 )
-"""Chart of the erasure of single weights, without its values."""
+"""Template of the chart for erased weights."""
 
 
 def build_erasure_chart(evidence: SiteEvidence) -> Chart | None:
     """Build the chart of ΔJS against Δα, with single texts and the median of all texts.
 
     Args:
-        evidence: statistics of one site.
+        evidence: the site's statistics.
 
     Returns:
         The chart, or None without such values.
@@ -726,7 +726,7 @@ SMALLEST_SET_STATISTIC = "minimal_fraction"
 """Statistic with the size of the smallest set that flips the decision."""
 
 RANKING_SERIES_NAME = "in the order of a ranking"
-"""Name of the series of rankings."""
+"""Legend entry for rankings."""
 
 SMALLEST_SET = "smallest set"
 """Name of the exact minimum."""
@@ -738,7 +738,7 @@ MINIMUM_SERIES_NAMES = {
     SMALLEST_SET: "exact minimum",
     BEST_TRIED_RANKING: "minimum of the tested rankings",
 }
-"""Name of the series of minima."""
+"""Legend entry for each type of minimum."""
 
 DESCRIBED_ORDERS = {"attention": "attention's order", "random": "a random order"}
 """Rankings that the description of the chart mentions."""
@@ -758,7 +758,7 @@ FLIP_CHART = Chart(
     bars="middle half of the texts",
     y_range=(0.0, 1.0),
 )
-"""Chart of the tokens to erase, without its values."""
+"""Template of the chart for tokens erased before a flip."""
 
 
 def build_flip_chart(evidence: SiteEvidence) -> Chart | None:
@@ -769,7 +769,7 @@ def build_flip_chart(evidence: SiteEvidence) -> Chart | None:
     needing all tokens.
 
     Args:
-        evidence: statistics of one site.
+        evidence: the site's statistics.
 
     Returns:
         The chart, or None without such values.
@@ -910,8 +910,8 @@ def build_ranking_chart(evidence: SiteEvidence, spec: RankingChartSpec) -> Chart
     """Build a chart of the mean of each ranking, with random as a reference line.
 
     Args:
-        evidence: statistics of one site.
-        spec: description of the chart.
+        evidence: the site's statistics.
+        spec: chart description.
 
     Returns:
         The chart, or None without such values.

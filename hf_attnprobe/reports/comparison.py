@@ -10,7 +10,7 @@ import pandas as pd
 
 from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.core.options import public_function
-from hf_attnprobe.core.serialization import to_plain
+from hf_attnprobe.core.serialization import convert_to_plain
 from hf_attnprobe.documents.blocks import (
     Block,
     Cell,
@@ -53,7 +53,7 @@ from hf_attnprobe.statistics.verdicts import RULES, index_by_rule
 
 
 SCHEMA_VERSION = 2
-"""Version of the JSON of a comparison."""
+"""Schema version of a comparison's JSON."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class AuditComparison(DocumentedResult):
         statistics: all statistics that the first audit shares with another one.
         settings: settings, model and versions that are not equal in all audits.
         cautions: what the comparison cannot show.
-        seed: seed of the bootstrap.
+        seed: bootstrap seed.
         reports: the audits.
         pages: addresses of the audits' own pages; empty if unknown.
     """
@@ -169,7 +169,7 @@ def compare_audits(folders: Sequence[str | Path], *, seed: int = 0) -> AuditComp
 
     Args:
         folders: output folders of at least two audits.
-        seed: seed of the bootstrap.
+        seed: bootstrap seed.
 
     Raises:
         AttnProbeError: If a folder holds no audit, or the audits cannot be compared.
@@ -185,7 +185,7 @@ def compare_reports(reports: Sequence[Report], *, seed: int = 0) -> AuditCompari
 
     Args:
         reports: at least two reports with their rows.
-        seed: seed of the bootstrap.
+        seed: bootstrap seed.
 
     Raises:
         AttnProbeError: If there are fewer than two reports, or a report has no rows.
@@ -258,7 +258,7 @@ def build_comparison_data(comparison: AuditComparison) -> dict[str, Any]:
         comparison: the comparison.
     """
     fields = {name: value for name, value in vars(comparison).items() if name != "reports"}
-    return to_plain(fields) | {"schema_version": SCHEMA_VERSION}
+    return convert_to_plain(fields) | {"schema_version": SCHEMA_VERSION}
 
 
 def _build_document(comparison: AuditComparison) -> Document:
@@ -331,7 +331,7 @@ SCORE_COLUMNS = (
     "drop",
     "source",
 )
-"""Keys of the questions whose numbers are columns of the table of audits."""
+"""Questions whose numbers are columns in the table of audits."""
 
 
 def _build_audits_table(comparison: AuditComparison) -> Table:

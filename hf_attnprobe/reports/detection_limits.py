@@ -19,7 +19,7 @@ from hf_attnprobe.statistics.detection import (
     pivot_by_dose,
 )
 from hf_attnprobe.statistics.verdicts import RULES
-from hf_attnprobe.storage.folders import differing
+from hf_attnprobe.storage.folders import find_differences
 
 
 SPIKE_FILE = "spike_in.json"
@@ -55,7 +55,7 @@ def describe_detection_limits(rows: pd.DataFrame, *, n: int, n_heads: int, seed:
 
     Args:
         rows: result of :func:`read_planted_rows`.
-        n: number of texts of the audit.
+        n: number of audited texts.
         n_heads: number of heads that the audit tests.
         seed: seed of the simulated audits.
 
@@ -80,14 +80,14 @@ def read_planted_rows(folder: str | Path, identity: Mapping[str, Any]) -> pd.Dat
 
     Args:
         folder: output folder of ``attnprobe detection-limit``.
-        identity: identity of an audit, with the fingerprints of its model.
+        identity: the audit's identity, with the fingerprints of its model.
 
     Raises:
         AttnProbeError: If the folder holds no such experiment, or one with another model, or its
             rows have changed.
     """
     record = read_json(Path(folder) / SPIKE_FILE, DetectionLimitRecord, REPEAT_ADVICE)
-    differences = differing(identity, record["fingerprints"])
+    differences = find_differences(identity, record["fingerprints"])
     if differences:
         raise AttnProbeError(
             f"the detection limits in {folder} belong to {record['model']} with another "

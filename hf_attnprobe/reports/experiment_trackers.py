@@ -15,7 +15,7 @@ from hf_attnprobe.statistics.verdicts import Finding
 
 
 METRIC_PREFIX = "attention_faithfulness/"
-"""Prefix of the names of all metrics."""
+"""Prefix of all metric names."""
 
 PAGE_FILE = "attention_faithfulness.html"
 """Name of the logged page in MLflow."""
@@ -31,7 +31,7 @@ def collect_metrics(findings: Sequence[Finding]) -> dict[str, float]:
     """Return the number of each question about attention, with its interval and number of texts.
 
     Args:
-        findings: findings of an audit.
+        findings: the audit's findings.
     """
     metrics: dict[str, float] = {}
     for finding in findings:

@@ -40,11 +40,11 @@ from hf_attnprobe.statistics.verdicts import (
     index_by_rule,
     join_rule_names,
 )
-from hf_attnprobe.storage.provenance import is_repeatable, repeating
+from hf_attnprobe.storage.provenance import format_repeat_command, is_repeatable
 
 
 SCALE_DESCRIPTION = "0 = {units} in random order, 1 = the best possible order"
-"""Explanation of the scale of faithfulness and its parts."""
+"""Explanation of the faithfulness scale."""
 
 NO_QUESTION_REASON = (
     "No question about the attention as a whole was tested: heads were tested one by one, or too "
@@ -218,7 +218,7 @@ def _recommend_more_texts(report: AuditResult) -> CodeBlock | str | None:
 def _build_command(report: AuditResult, **changes: Any) -> CodeBlock | str:
     """Return the command of this audit with changed arguments; if it has none, the flags."""
     if is_repeatable(report.provenance):
-        return CodeBlock(repeating("audit", report.provenance, **changes))
+        return CodeBlock(format_repeat_command("audit", report.provenance, **changes))
     values = {
         name: " ".join(value) if isinstance(value, Mapping) else value
         for name, value in changes.items()
@@ -301,7 +301,7 @@ def _describe_effect(effect: Finding | None, report: AuditResult) -> str:
         change = f"{effect.value:.2f} standard deviations of its predictions"
     elif effect.value > LARGE_EFFECT_RATIO * original_change:
         change = f"{original_change:.0%} (by {effect.value:.0%} if the model were 95% sure)"
-    note = f" ({effect.rule_with_thresholds.yes:.0%} or more counts as an effect)"
+    note = f" ({effect.rule_with_thresholds.yes:.0%} or more counts)"
     if effect.answer == Answer.CANNOT_SAY:
         note = " (not settled)"
     elif report.words.is_number:
@@ -310,7 +310,7 @@ def _describe_effect(effect: Finding | None, report: AuditResult) -> str:
     flip_clause = ""
     if effect.answer == Answer.NO and flips is not None:
         flip_clause = f", and {flips:.0%} of the shuffles flip its decision"
-    return f"Shuffling the weights changes the model's output by {change}{note}{flip_clause}."
+    return f"Shuffling the weights changes the output by {change}{note}{flip_clause}."
 
 
 def _describe_uniqueness(uniqueness: Finding | None, report: AuditResult) -> str:
@@ -337,8 +337,8 @@ def _describe_interchange(report: AuditResult) -> str:
         return ""
     unit = report.words.units.removesuffix("s")
     return (
-        f"Swapping the most attended {unit} flips {attended.mean:.0%} of predictions, swapping "
-        f"another {unit} flips {control.mean:.0%}."
+        f"Swapping the most attended {unit} flips {attended.mean:.0%} of predictions, another {unit} "
+        f"{control.mean:.0%}."
     )
 
 
@@ -347,7 +347,7 @@ def find_model_statistic(report: AuditResult, name: str) -> Statistic | None:
 
     Args:
         report: the result.
-        name: name of the statistic.
+        name: the statistic's name.
     """
     statistics = index_by_site(report.statistics, name)
     if ALL_ATTENTION_SITE in statistics:

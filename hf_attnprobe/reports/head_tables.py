@@ -43,7 +43,7 @@ EDIT_NAMES = {
     "mean_tvd": "replaced by its mean",
     "resample_tvd": "taken from another text",
 }
-"""Name of the edit of a head whose effect on the output each statistic measures."""
+"""Edit whose effect on the output each statistic measures."""
 
 
 def format_head(site: LayerHead) -> str:
@@ -74,8 +74,8 @@ def index_by_site(statistics: Sequence[Statistic], name: str) -> dict[LayerHead,
     """Return a statistic over all texts for each site, including groups of heads.
 
     Args:
-        statistics: statistics of an audit.
-        name: name of the statistic.
+        statistics: the audit's statistics.
+        name: the statistic's name.
     """
     return {
         s.site: s for s in statistics if s.statistic == name and s.group == ALL_TEXTS_GROUP and s.n
@@ -86,8 +86,8 @@ def get_head_means(statistics: Sequence[Statistic], name: str) -> dict[LayerHead
     """Return the mean of a statistic over all texts for each single head.
 
     Args:
-        statistics: statistics of an audit.
-        name: name of the statistic.
+        statistics: the audit's statistics.
+        name: the statistic's name.
     """
     by_site = index_by_site(statistics, name)
     return {site: s.mean for site, s in by_site.items() if s.is_single_head}
@@ -97,7 +97,7 @@ def list_heads(statistics: Iterable[Statistic]) -> set[LayerHead]:
     """Return the single heads with any statistic, including those that were only screened.
 
     Args:
-        statistics: statistics of an audit.
+        statistics: the audit's statistics.
     """
     return {s.site for s in statistics if s.is_single_head}
 
@@ -106,7 +106,7 @@ def list_tested_heads(statistics: Iterable[Statistic]) -> set[LayerHead]:
     """Return the heads that were tested one by one, without those that were only screened.
 
     Args:
-        statistics: statistics of an audit.
+        statistics: the audit's statistics.
     """
     return list_heads(s for s in statistics if s.test != "screen")
 
@@ -115,7 +115,7 @@ def has_several_heads(statistics: Sequence[Statistic]) -> bool:
     """Check whether several heads were tested, one by one or as a group.
 
     Args:
-        statistics: statistics of an audit.
+        statistics: the audit's statistics.
     """
     has_group = any(s.head < 0 and s.n for s in statistics)
     return has_group or len(list_heads(statistics)) > 1
@@ -208,20 +208,20 @@ def _describe_untested_heads(report: "AuditResult", n_tested: int) -> str:
 
 
 FAITHFULNESS_MAP = "heads_faithfulness"
-"""Key of the map of faithfulness."""
+"""Key of the faithfulness map."""
 
 EFFECT_MAP = f"heads_{EFFECT_STATISTIC}"
-"""Key of the map of effects."""
+"""Key of the effect map."""
 
 EFFECT_TITLE = "Effect of shuffling one head's attention"
-"""Title of the map of effects."""
+"""Title of the effect map."""
 
 
 class HeadMapSpec(NamedTuple):
     """Description of a map of heads.
 
     Attributes:
-        rule: key of the rule that grades the number; also its field in the evaluation of a head.
+        rule: key of the rule that grades the number, and name of its field in a head's evaluation.
         key: key of the map.
         title: title of the map.
         aside: caution on reading the number.
@@ -259,7 +259,7 @@ def build_head_maps(
     """Build a map of faithfulness and one of effects, each if at least two heads have the number.
 
     Args:
-        evaluations: evaluations of the heads and groups of an audit.
+        evaluations: evaluations of all heads and groups.
         rules: the rules of an audit, by key.
     """
     heads = [evaluation for evaluation in evaluations if evaluation.is_head]
@@ -351,14 +351,14 @@ PART_COLUMNS = {
 """Column title for each statistic that is measured for single parts of a prediction."""
 
 MAX_LISTED_PARTS = 20
-"""Maximum number of parts of a prediction in a table."""
+"""Maximum number of prediction parts in a table."""
 
 
 def build_parts_section(statistics: Sequence[Statistic]) -> Section:
     """Build a table of how much each part of a prediction changes when all attention is edited.
 
     Args:
-        statistics: statistics of an audit.
+        statistics: the audit's statistics.
 
     Returns:
         The section, with the parts that change most first; empty if predictions have no parts.
@@ -397,7 +397,7 @@ def format_site(site: LayerHead, head_sets: Sequence[str]) -> str:
 
     Args:
         site: layer and head, or the indices of a group.
-        head_sets: names of the tested sets of heads.
+        head_sets: names of the tested head sets.
     """
     layer, head = site
     if min(site) >= 0:
@@ -435,7 +435,7 @@ HEAD_TABLE_NOTE = (
     "induction, …) are shares of attention, from 0 to 1. They show which tokens a head attends to, "
     "not its influence on the prediction."
 )
-"""Explanation of the table of heads."""
+"""Explanation below the table of heads."""
 
 MAX_LISTED_HEADS = 40
 """Maximum number of single heads in the table; maps show all heads."""
@@ -545,7 +545,7 @@ def build_prune_table(curve: "PruneCurve", words: Wording = CLASS_WORDING) -> Ta
 
     Args:
         curve: accuracy and agreement for each number of removed heads.
-        words: wording for the type of prediction.
+        words: wording for this prediction type.
     """
     rows: list[list[Cell]] = []
     for n_removed, agreement, accuracy in zip(

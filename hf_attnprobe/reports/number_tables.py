@@ -45,14 +45,14 @@ COMPARISON_NOTE = (
     "for one of the rankings are dropped and counted. The last column is Holm-corrected for the {n} "
     "comparisons of this test."
 )
-"""Explanation of every table of comparisons."""
+"""Explanation below every table of comparisons."""
 
 ERASURE_COMPARISON_NOTE = (
     "Rankings are compared on the texts whose decision can be flipped: those that some set of tokens "
     "flips or, if that is unknown, those that some tested order flips. If a ranking never flips the "
     "decision of such a text, it counts as needing all tokens, and in the sign test as needing more."
 )
-"""Further explanation of the comparisons of the test "erasure"."""
+"""Further explanation for comparisons by the test "erasure"."""
 
 TEST_LIMITATIONS = {
     "erasure": (
@@ -71,7 +71,7 @@ TEST_LIMITATIONS = {
         "one may agree with it."
     ),
 }
-"""Limitations of the numbers of some tests."""
+"""Limitations of some tests, by name."""
 
 
 def build_comparison_blocks(comparisons: Sequence[Comparison]) -> list[Block]:
@@ -108,7 +108,7 @@ LOWER_IS_BETTER = ("sufficiency", "fraction_to_flip", "regret", "tokens_to_flip"
 """Statistics for which a lower value means a better ranking."""
 
 CHANCE_RANKING = "given_moved"
-"""Key of the ranking by the same scores at other tokens of each text."""
+"""Key of the ranking by the same scores at other tokens."""
 
 USER_SCORES_NOTE = (
     "Each measure of the user-provided scores is compared with the same scores at other tokens of "
@@ -116,7 +116,7 @@ USER_SCORES_NOTE = (
     "Holm-corrected within a test. Lower is better for "
     f"{', '.join(LOWER_IS_BETTER)}."
 )
-"""Explanation of the table of user-provided scores."""
+"""Explanation below the table of user-provided scores."""
 
 
 def build_user_scores_blocks(report: AuditResult) -> list[Block]:
@@ -186,7 +186,7 @@ COMPARISON_COLUMNS = (
     "p",
     "p corrected",
 )
-"""Titles of the columns of a table of comparisons."""
+"""Column titles in tables of comparisons."""
 
 
 def _build_comparison_row(comparison: Comparison) -> list[Cell]:

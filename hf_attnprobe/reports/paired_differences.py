@@ -34,7 +34,7 @@ from hf_attnprobe.statistics.verdicts import (
     choose_question_set,
     index_by_rule,
 )
-from hf_attnprobe.storage.provenance import flat, in_words
+from hf_attnprobe.storage.provenance import flatten_settings, format_settings
 
 
 SiteKey = tuple[str, str, int, int]
@@ -130,7 +130,7 @@ class Setting:
 
 
 OPTION_PREFIX = "options: "
-"""Prefix of the names of settings that are options of a test."""
+"""Name prefix of settings that are test options."""
 
 MEANING_SETTINGS = {
     "level": "level",
@@ -161,7 +161,7 @@ def choose_short_names(reports: Sequence[AuditResult]) -> tuple[str, ...]:
     name_parts = [
         _shorten_paths([report.model for report in reports]),
         _shorten_paths([str(report.dataset) for report in reports]),
-        [in_words(report.provenance.get("dtype")) for report in reports],
+        [format_settings(report.provenance.get("dtype")) for report in reports],
         [
             str((report.provenance.get("origin") or {}).get("weights", "as saved"))
             for report in reports
@@ -200,7 +200,7 @@ def list_differing_settings(reports: Sequence[AuditResult]) -> tuple[Setting, ..
     Args:
         reports: the audits.
     """
-    all_settings = [dict(flat(_collect_settings(report))) for report in reports]
+    all_settings = [dict(flatten_settings(_collect_settings(report))) for report in reports]
     names = dict.fromkeys(name for settings in all_settings for name in settings)
     differing_settings = []
     for name in names:
@@ -234,7 +234,11 @@ def list_incompatible_settings(first: AuditResult, other: AuditResult) -> list[s
         other: another audit.
     """
     first_settings, other_settings = (
-        {name: value for name, value in flat(report.provenance) if value not in UNSET_VALUES}
+        {
+            name: value
+            for name, value in flatten_settings(report.provenance)
+            if value not in UNSET_VALUES
+        }
         for report in (first, other)
     )
     return [
@@ -416,7 +420,7 @@ def compare_questions(
     Args:
         reports: the audits, with their rows.
         shared_ids: for each audit after the first, the ids of the texts shared with the first.
-        seed: seed of the bootstrap.
+        seed: bootstrap seed.
     """
     measures = _choose_measures(reports)
     frames = []
@@ -522,7 +526,7 @@ def compare_statistics(
     Args:
         reports: the audits, with their rows.
         shared_ids: for each audit after the first, the ids of the texts shared with the first.
-        seed: seed of the bootstrap.
+        seed: bootstrap seed.
     """
     first = reports[0]
     pairs = []

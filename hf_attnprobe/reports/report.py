@@ -18,7 +18,7 @@ from hf_attnprobe.documents.formats import DocumentedResult, format_csv, format_
 from hf_attnprobe.faithfulness.registry import load_readings
 from hf_attnprobe.plots.chart import Chart, HeatMap
 from hf_attnprobe.plots.highlighted_text import HighlightedText
-from hf_attnprobe.reports.audit_document import build_audit_document, select_audit_charts
+from hf_attnprobe.reports.audit_document import build_audit_document, build_site_charts
 from hf_attnprobe.reports.experiment_trackers import Tracker, collect_metrics, log_metrics
 from hf_attnprobe.reports.first_screen import describe_stopping
 from hf_attnprobe.reports.head_tables import build_head_maps
@@ -42,7 +42,7 @@ from hf_attnprobe.statistics.rows import (
 )
 from hf_attnprobe.statistics.summary import Statistic, find_model_site, summarize
 from hf_attnprobe.statistics.wording import build_wording
-from hf_attnprobe.storage.folders import differing, write_atomically
+from hf_attnprobe.storage.folders import find_differences, write_atomically
 from hf_attnprobe.storage.provenance import read_summary, read_texts
 from hf_attnprobe.storage.rows import (
     collect_rows,
@@ -66,7 +66,7 @@ SUMMARY_COLUMNS = (
     "n",
     "undefined",
 )
-"""Columns of the summary of a statistic, after those that identify it."""
+"""Summary columns of a statistic, after those that identify it."""
 
 
 class Report(AuditResult, DocumentedResult):
@@ -86,7 +86,7 @@ class Report(AuditResult, DocumentedResult):
         """Read the report of an audit from its folder, with its rows.
 
         Args:
-            folder: output folder of the audit.
+            folder: the audit's output folder.
 
         Raises:
             AttnProbeError: If the folder holds no finished audit, or one of another version.
@@ -104,7 +104,7 @@ class Report(AuditResult, DocumentedResult):
             site: layer and head; by default the attention to which the answers refer.
         """
         return (
-            *select_audit_charts(self, site),
+            *build_site_charts(self, site),
             *build_head_maps(self.head_evaluations, self.rules),
         )
 
@@ -301,13 +301,13 @@ def read_audit(folder: str | Path) -> Report:
         report = read_audit("my-audit")
 
     Args:
-        folder: output folder of the audit.
+        folder: the audit's output folder.
 
     Raises:
         AttnProbeError: If the folder holds no finished audit, or one of another version.
     """
     report = read_summary(
-        folder, _parse_summary, kind="an audit", verb="the audit", check=check_schema
+        folder, _parse_summary, run_name="an audit", verb="the audit", check=check_schema
     )
     examples, ids = read_texts(Path(folder)), report.example_ids
     # The folder may contain texts and tests of an unfinished run, which have no summary yet.
@@ -436,7 +436,7 @@ def _check_same_audit(folders: Sequence[Path]) -> None:
         # User-provided scores differ between shares, because each share has its own texts.
         identity.pop(USER_SCORES_KEY, None)
     for folder, identity in zip(folders, identities, strict=True):
-        differences = differing(identity, identities[0])
+        differences = find_differences(identity, identities[0])
         if differences:
             raise AttnProbeError(
                 f"{folder} and {folders[0]} are not shares of one audit, because they differ in "

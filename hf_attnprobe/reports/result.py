@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from hf_attnprobe.core.errors import AttnProbeError
-from hf_attnprobe.core.serialization import parse_fields, parse_plain, to_plain
+from hf_attnprobe.core.serialization import convert_to_plain, parse_fields, parse_plain
 from hf_attnprobe.data.examples import DatasetName
 from hf_attnprobe.faithfulness.head_ablation import PruneCurve
 from hf_attnprobe.plots.highlighted_text import HighlightedText
@@ -38,7 +38,7 @@ from hf_attnprobe.storage.provenance import Provenance
 
 
 SCHEMA_VERSION = "2"
-"""Version of the JSON of a report; it changes if a key is removed or changes its meaning."""
+"""Schema version of a report's JSON; it changes if a key is removed or changes its meaning."""
 
 
 @dataclass(frozen=True)
@@ -114,9 +114,9 @@ class AuditResult:
         graded_number = "r_squared" if self.words.is_number else "beyond_majority"
         return {
             "answer": str(finding.answer),
-            **to_plain(finding.yardsticks),
-            graded_number: to_plain(finding.value),
-            f"{graded_number}_ci95": to_plain(finding.ci95),
+            **convert_to_plain(finding.yardsticks),
+            graded_number: convert_to_plain(finding.value),
+            f"{graded_number}_ci95": convert_to_plain(finding.ci95),
             "n": finding.n,
         }
 
@@ -161,11 +161,11 @@ def convert_report_to_json(report: AuditResult) -> dict:
         "score": _convert_score(report),
         "verdict": _convert_verdict(report),
         "accuracy": report.accuracy,
-        "findings": to_plain(report.findings),
-        "statistics": to_plain(report.statistics),
+        "findings": convert_to_plain(report.findings),
+        "statistics": convert_to_plain(report.statistics),
         "contradictions": list(report.contradictions),
         "notes": list(report.notes),
-        "comparisons": to_plain(report.comparisons),
+        "comparisons": convert_to_plain(report.comparisons),
         "provenance": report.provenance,
     }
 
@@ -175,8 +175,8 @@ def _convert_score(report: AuditResult) -> dict | None:
     score = conclude(report.findings).score
     if score is None:
         return None
-    parts = {f.rule: to_plain(f.estimate) for f in report.findings if f.role == "part"}
-    return {**to_plain(score.estimate), "parts": parts}
+    parts = {f.rule: convert_to_plain(f.estimate) for f in report.findings if f.role == "part"}
+    return {**convert_to_plain(score.estimate), "parts": parts}
 
 
 def _convert_verdict(report: AuditResult) -> dict:
@@ -189,7 +189,7 @@ def _convert_verdict(report: AuditResult) -> dict:
         "answer": str(conclusion.answer),
         "sentence": format_conclusion(report.findings, report.words),
         "why": conclusion.why,
-        "findings": to_plain(findings),
+        "findings": convert_to_plain(findings),
     }
 
 
@@ -218,7 +218,7 @@ def convert_extras_to_json(report: AuditResult) -> dict:
         report: the result.
     """
     return {
-        "prune": to_plain(report.prune),
+        "prune": convert_to_plain(report.prune),
         "example_ids": list(report.example_ids),
     }
 

@@ -70,10 +70,10 @@ def compute_findings(
     """Compute a finding for every question that the rows answer.
 
     Args:
-        rows: rows of an audit.
-        label_names: names of the classes.
-        seed: seed of the bootstrap for the interval of R².
-        words: wording for the type of prediction.
+        rows: the audit's rows.
+        label_names: class names.
+        seed: bootstrap seed for the interval of R².
+        words: wording for this prediction type.
         rules: rules that grade the questions about attention.
 
     Returns:
@@ -99,8 +99,8 @@ def compute_findings_from_evidence(
     Args:
         evidence: statistics of the attention as a whole; None if there are none.
         predictions: result of :func:`~hf_attnprobe.statistics.summary.select_predictions`.
-        words: wording for the type of prediction.
-        seed: seed of the bootstrap for the interval of R².
+        words: wording for this prediction type.
+        seed: bootstrap seed for the interval of R².
         rules: rules that grade the questions about attention.
     """
     question_set = ANSWER_SET if words.kind == "answer" else CLASSIFIER_SET
@@ -139,7 +139,7 @@ def compute_answer(findings: Sequence[Finding]) -> Answer:
     because its predictions are then not worth an explanation. Accuracy has no other influence.
 
     Args:
-        findings: findings of an audit.
+        findings: the audit's findings.
     """
     return conclude(findings).answer
 
@@ -148,8 +148,8 @@ def format_conclusion(findings: Sequence[Finding], words: Wording = CLASS_WORDIN
     """Return the main question with its answer and the reason; None without evidence.
 
     Args:
-        findings: findings of an audit.
-        words: wording for the type of prediction.
+        findings: the audit's findings.
+        words: wording for this prediction type.
     """
     if not any(f.is_about_attention for f in findings):
         return None
@@ -164,7 +164,7 @@ def describe_zero_ablation_limit(statistics: Sequence[Statistic]) -> str | None:
     """Return a caution for models whose heads could only be zero-ablated; None for others.
 
     Args:
-        statistics: statistics of an audit.
+        statistics: the audit's statistics.
     """
     names = {s.statistic for s in statistics if s.is_single_head}
     if "zero_tvd" not in names or "mean_tvd" in names:
@@ -183,7 +183,7 @@ MAJORITY_DESCRIPTIONS = {
     "tags": "always predicting the most frequent tag",
     "choice": "always choosing the most frequent position",
 }
-"""Description of the majority baseline for each type of prediction, other than classes."""
+"""Description of the majority baseline for each prediction type other than classes."""
 
 ACCURACY_TEMPLATES = {
     "labels": "The model predicts {share} of the labels of a text correctly",
@@ -191,14 +191,14 @@ ACCURACY_TEMPLATES = {
     "span": "The model finds {share} of the starts and ends of the answers",
     "words": "The model's most likely word is the masked one for {share} of the masks",
 }
-"""Sentence about the accuracy for each type of prediction that consists of several parts."""
+"""Sentence about accuracy for each prediction type with several parts."""
 
 ALL_CORRECT_TEMPLATES = {
     "labels": "all of them in {share} of the texts",
     "tags": "all of them in {share} of the texts",
     "span": "both in {share} of the texts (exact match)",
 }
-"""Clause about the share of texts of which all parts are right."""
+"""Clause about texts whose parts are all right, for the same prediction types."""
 
 
 def compute_accuracy_finding(predictions: Texts, words: Wording, seed: int = 0) -> Finding:
@@ -206,8 +206,8 @@ def compute_accuracy_finding(predictions: Texts, words: Wording, seed: int = 0) 
 
     Args:
         predictions: result of :func:`~hf_attnprobe.statistics.summary.select_predictions`.
-        words: wording for the type of prediction.
-        seed: seed of the bootstrap for the interval of R².
+        words: wording for this prediction type.
+        seed: bootstrap seed for the interval of R².
     """
     quality = measure_quality(predictions)
     if not words.is_number:
@@ -305,7 +305,7 @@ def _grade_number_quality(numbers: NumberQuality, sides: Quality) -> Finding:
     )
     sentence = (
         f"The predicted number is off by {numbers.error.interval_text} on average over "
-        f"{numbers.n_labelled} texts. Always predicting the mean of the labels is off by "
+        f"{numbers.n_labelled} texts. Always predicting the labels' mean is off by "
         f"{numbers.error_of_mean.interval_text} (mean absolute error, in the labels' own unit). "
         f"R² is {r_squared.interval_text} (0 for predicting the mean), {consequence}."
     )
@@ -327,7 +327,7 @@ def grade_class_quality(quality: Quality, words: Wording) -> Finding:
 
     Args:
         quality: accuracy and related numbers.
-        words: wording for the type of prediction.
+        words: wording for this prediction type.
     """
     rule, top_probability = RULES["accuracy"], quality.top_probability
     certainty = f"Its mean {words.top_probability_name} is {top_probability.interval_text}"
@@ -420,7 +420,7 @@ def describe_finding(
 
     Args:
         finding: the finding.
-        words: wording for the type of prediction.
+        words: wording for this prediction type.
         counts_missing_texts: for the main answer: return only the reason why it is open, and how
             many more texts should settle it.
     """
@@ -442,7 +442,7 @@ def get_min_texts(words: Wording) -> int:
     """Return the number of texts below which every answer is "cannot say".
 
     Args:
-        words: wording for the type of prediction.
+        words: wording for this prediction type.
     """
     return (ANSWER_SET if words.kind == "answer" else CLASSIFIER_SET).min_texts
 
@@ -475,8 +475,8 @@ def format_answer_reason(findings: Sequence[Finding], words: Wording = CLASS_WOR
     """Return the reason for the main answer as one sentence.
 
     Args:
-        findings: findings of an audit.
-        words: wording for the type of prediction.
+        findings: the audit's findings.
+        words: wording for this prediction type.
     """
     conclusion = conclude(findings)
     score, gate = conclusion.score, conclusion.gate
@@ -517,8 +517,8 @@ def advise_on_display(findings: Sequence[Finding], words: Wording = CLASS_WORDIN
     """Return at most four sentences on whether the attention may be displayed to users.
 
     Args:
-        findings: findings of an audit.
-        words: wording for the type of prediction.
+        findings: the audit's findings.
+        words: wording for this prediction type.
     """
     answer = conclude(findings).answer
     importance = index_by_rule(findings).get("importance")
@@ -623,7 +623,7 @@ def explain_open_answer(
 
     Args:
         finding: the open finding.
-        words: wording for the type of prediction.
+        words: wording for this prediction type.
         counts_missing_texts: mention how many more texts should settle the question.
     """
     min_texts, texts = get_min_texts(words), words.texts

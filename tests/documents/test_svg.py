@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from hf_attnprobe.core.formatting import interval
+from hf_attnprobe.core.formatting import format_interval
 from hf_attnprobe.documents.blocks import FormattedNumber, NumberLine
 from hf_attnprobe.documents.html import render_cell_html
 from hf_attnprobe.documents.number_line import (
@@ -254,7 +254,7 @@ def test_a_figure_of_very_many_points_stays_small():
 )
 def test_every_number_line_is_well_formed(value, ci95, thresholds, references, ends):
     (line,) = ElementTree.fromstring(render_number_line(value, ci95, thresholds, references, ends))
-    assert line.get("aria-label").startswith(interval(value, ci95))
+    assert line.get("aria-label").startswith(format_interval(value, ci95))
     places = re.findall(r"left:([^%]*)%", ElementTree.tostring(line, encoding="unicode"))
     assert all(0 <= float(place) <= 100 for place in places)
 

@@ -13,19 +13,19 @@ from hf_attnprobe.retraining.verdict import compute_points
 from hf_attnprobe.statistics.heads import evaluate_heads
 from hf_attnprobe.statistics.summary import Statistic
 from hf_attnprobe.statistics.verdicts import apply_thresholds
-from tests.helpers.synthetic_rows import head_rows, judged_rows
+from tests.helpers.synthetic_rows import make_head_rows, make_many_head_rows
 
 
 RULES = apply_thresholds(["effect=.1", "faithfulness=.4,.7"])
 
 
 def head_maps(rows):
-    return drawn.head_maps(evaluate_heads(rows, RULES), RULES)
+    return drawn.build_head_maps(evaluate_heads(rows, RULES), RULES)
 
 
 @pytest.fixture(scope="module")
 def rows_of_heads():
-    return head_rows()
+    return make_many_head_rows()
 
 
 @pytest.fixture(scope="module")
@@ -79,8 +79,8 @@ def test_the_sentence_names_the_foremost_head(maps, key):
     chart = maps[key]
     values = np.array(chart.values)
     layer, head = np.unravel_index(values.argmax(), values.shape)
-    assert f"The foremost is {layer}.{head} (layer.head" in chart.finding
-    assert f"with {values.max():.2f} [" in chart.finding
+    assert f"for head {layer}.{head} (layer.head" in chart.finding
+    assert f"The largest value is {values.max():.2f} [" in chart.finding
     assert "hold for all heads at once" in chart.finding
 
 
@@ -102,7 +102,7 @@ def test_what_is_marked_is_sure(maps):
 
 
 def test_heads_that_were_not_tested_are_empty_cells():
-    rows = head_rows(40)
+    rows = make_many_head_rows(40)
     top = (rows.layer == rows.layer.max()) & (rows.statistic == "standard_tvd")
     some = rows[~(top | (rows.layer == 1) & (rows["head"] == 2))]
     faithfulness, effect = head_maps(some)
@@ -111,13 +111,13 @@ def test_heads_that_were_not_tested_are_empty_cells():
 
 
 def test_few_texts_have_no_intervals():
-    for chart in head_maps(head_rows(20)):
+    for chart in head_maps(make_many_head_rows(20)):
         assert chart.low == chart.high == ()
-        assert "Too few texts for intervals" in chart.finding
+        assert "too few texts for intervals" in chart.finding
 
 
 def test_heads_of_few_texts_are_not_among_those_that_are_sure():
-    rows = head_rows(40)
+    rows = make_many_head_rows(40)
     few = (rows["head"] == 1) & (rows.example_id >= 120)
     chart = head_maps(rows[~few])[0]
     assert np.isnan(np.array(chart.low)[:, 1]).all() and np.isfinite(np.array(chart.low)).any()
@@ -126,7 +126,7 @@ def test_heads_of_few_texts_are_not_among_those_that_are_sure():
 
 
 def test_one_head_is_no_map():
-    rows = judged_rows((0, 0), 0.3, 0.8, n=50)
+    rows = make_head_rows((0, 0), 0.3, 0.8, n=50)
     assert head_maps(rows) == ()
     assert head_maps(rows[:0]) == ()
 
@@ -180,9 +180,9 @@ def test_series_in_the_units_of_the_paper():
 def test_the_sentence_has_the_farthest_of_each_kind():
     finding = make_penalty_curve(compute_points(STATISTICS, {})).finding
     assert "trained adversaries (λ 0.001) 0.50 [0.49, 0.51]" in finding
-    assert "by 0.20 [0.19, 0.21]" in finding
-    assert "moving the output by at most 0.10" in finding
-    assert "no attention whatever can be farther than 0.69" in finding
+    assert "with an output change of 0.20 [0.19, 0.21]" in finding
+    assert "with an output change of at most 0.10" in finding
+    assert "largest possible JSD 0.69" in finding
     assert "without training" in finding
     assert "means over 50 texts" in finding
 

@@ -16,15 +16,15 @@ from matplotlib.figure import Figure
 from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.plots import matplotlib_backend as figures
 from hf_attnprobe.plots.chart import Chart, HeatMap, Reference, Series
-from hf_attnprobe.reports.charts import audit_charts
-from hf_attnprobe.reports.head_tables import head_maps
+from hf_attnprobe.reports.charts import build_audit_charts
+from hf_attnprobe.reports.head_tables import build_head_maps
 from hf_attnprobe.statistics.estimates import MIN_DISPLAYED_TEXTS
 from hf_attnprobe.statistics.heads import evaluate_heads
 from hf_attnprobe.statistics.rows import Rows
 from hf_attnprobe.statistics.summary import summarize
 from hf_attnprobe.statistics.verdicts import RULES
 from tests.helpers.error_messages import refused
-from tests.helpers.synthetic_rows import audit_rows, head_rows, long_rows
+from tests.helpers.synthetic_rows import make_audit_rows, make_many_head_rows, make_test_rows
 
 
 ROOT = Path(__file__).parents[2]
@@ -39,7 +39,7 @@ def a_report(rows):
 
     provenance = {"classes": ["neg", "pos"]}
     told = summarize(rows, ["neg", "pos"], load_readings()) if len(rows) else ()
-    return Report("m", DatasetName("d", "test"), 60, 0, told, provenance, rows=Rows.of(rows))
+    return Report("m", DatasetName("d", "test"), 60, 0, told, provenance, rows=Rows.coerce(rows))
 
 
 def named(report, key):
@@ -49,12 +49,12 @@ def named(report, key):
 
 @pytest.fixture(scope="module")
 def report():
-    return a_report(audit_rows(60))
+    return a_report(make_audit_rows(60))
 
 
 @pytest.fixture(scope="module")
 def report_of_heads():
-    return a_report(head_rows(40))
+    return a_report(make_many_head_rows(40))
 
 
 def a_chart(**changes):
@@ -127,11 +127,11 @@ def test_axes_of_the_user_keep_their_look(report):
 def test_a_notebook_shows_the_figure(report):
     """Of a figure, and of what plot() gives as the last line of a cell, with the title, and nothing before it."""
     svg = figures.draw(named(report, "tau_leave_one_out")).get_figure()._repr_svg_()
-    assert "Kendall τ with leaving tokens out" in texts_of(svg)
+    assert "Kendall τ with leave-one-out" in texts_of(svg)
     ax = report.plot()
     shown = texts_of(ax._repr_svg_())
     assert "Importance: rank correlation of attention" in shown
-    assert "Kendall τ with leaving tokens out" in shown
+    assert "Kendall τ with leave-one-out" in shown
     assert texts_of(ax.get_figure()._repr_svg_()) == shown
 
 
@@ -193,11 +193,11 @@ print({{"matplotlib.pyplot", "torch", "transformers"}} & set(sys.modules))
 
 def save_all(folder):
     """Erasure, in points and dots; a histogram, a curve and maps of heads."""
-    rows = audit_rows(60)
+    rows = make_audit_rows(60)
     some = rows[rows.test.isin(["prediction", "erasure", "adversarial", "correlation"])]
-    figures.save_charts(audit_charts(some, ["neg", "pos"], site=(0, 0)), folder, ["svg"])
-    heads = head_rows(40)
-    figures.save_charts(head_maps(evaluate_heads(heads, RULES), RULES), Path(folder) / "heads")
+    figures.save_charts(build_audit_charts(some, ["neg", "pos"], site=(0, 0)), folder, ["svg"])
+    heads = make_many_head_rows(40)
+    figures.save_charts(build_head_maps(evaluate_heads(heads, RULES), RULES), Path(folder) / "heads")
 
 
 def digests(folder):
@@ -276,7 +276,7 @@ def test_no_text_lies_on_another(report, report_of_heads):
 
 def test_one_class_is_drawn_from_the_fewest_texts_that_are_shown():
     taus = np.linspace(-0.5, 0.5, MIN_DISPLAYED_TEXTS).tolist()
-    rows = long_rows({"attention_gradient_tau": taus}, "correlation")
+    rows = make_test_rows({"attention_gradient_tau": taus}, "correlation")
     assert a_report(rows).plot("tau_gradient").has_data()
-    too_few = long_rows({"attention_gradient_tau": taus[1:]}, "correlation")
+    too_few = make_test_rows({"attention_gradient_tau": taus[1:]}, "correlation")
     assert a_report(too_few).charts() == ()

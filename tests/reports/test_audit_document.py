@@ -17,35 +17,35 @@ import pytest
 import report_schema
 from hf_attnprobe.audits.options import AuditOptions, load_test_options
 from hf_attnprobe.audits.setup import describe_audit_request as asked_for
-from hf_attnprobe.cli.flags import parse_test_selection as asked_by_flags
 from hf_attnprobe.cli.commands import build_parser
+from hf_attnprobe.cli.flags import parse_test_selection as asked_by_flags
 from hf_attnprobe.core.options import SavedModel
 from hf_attnprobe.data.specs import Data
 from hf_attnprobe.documents import html as pages
-from hf_attnprobe.documents.html import SYMBOLS
+from hf_attnprobe.documents.html import ANSWER_SYMBOLS
 from hf_attnprobe.faithfulness.options import Permutation
-from hf_attnprobe.faithfulness.registry import resolve_tests, load_readings
+from hf_attnprobe.faithfulness.registry import load_readings, resolve_faithfulness_tests
 from hf_attnprobe.plots.highlighted_text import HighlightedText
 from hf_attnprobe.reports.audit_document import build_provenance_section
 from hf_attnprobe.reports.head_tables import EDIT_NAMES, describe_important_heads
 from hf_attnprobe.reports.report import read_audit
-from hf_attnprobe.reports.result import report_to_json
+from hf_attnprobe.reports.result import convert_report_to_json
 from hf_attnprobe.reports.verdict import (
-    DISPLAY_CAUTIONS,
     DISPLAY_ADVICE,
+    DISPLAY_CAUTIONS,
     QUESTION,
-    format_conclusion,
     advise_on_display,
+    format_conclusion,
 )
 from hf_attnprobe.statistics.grades import Answer
 from hf_attnprobe.statistics.heads import EFFECT_STATISTIC
 from hf_attnprobe.statistics.rows import Rows
 from hf_attnprobe.statistics.summary import summarize
 from hf_attnprobe.statistics.verdicts import RULES, Finding
-from hf_attnprobe.storage.provenance import OBJECT, repeating
+from hf_attnprobe.storage.provenance import OBJECT_NAME, format_repeat_command
 from tests.helpers import tiny_models
 from tests.helpers.page_reader import Reader
-from tests.helpers.synthetic_rows import judged_rows
+from tests.helpers.synthetic_rows import make_head_rows
 
 
 EVIL = "<script>alert(1)</script>"
@@ -138,8 +138,8 @@ def test_the_page_is_small_the_same_every_time_and_knows_no_clock(shown):
 
 def test_heads_are_beside_groups(sketched, transformer):
     _, _, read = pages_of(transformer)
-    assert "Which heads count" in read.apart
-    assert "all heads at once, which the answers are about; 4 heads one by one" in read.apart
+    assert "Which heads matter" in read.apart
+    assert "all heads together, to which the answers refer; 4 heads one by one" in read.apart
     table = read.apart.partition("Heads and groups of heads, all numbers")[2]
     for place in ("all attention", "layer 0", "layer 1", "0.0", "0.1", "1.0", "1.1"):
         assert place in table
@@ -205,7 +205,7 @@ def test_the_schema_is_that_of_the_classes():
 def test_reports_of_both_kinds_keep_the_schema(shown):
     report, _, read = shown
     check = jsonschema.Draft202012Validator(json.loads(report_schema.FILE.read_text()))
-    whole = json.loads(json.dumps(report_to_json(report), allow_nan=False))
+    whole = json.loads(json.dumps(convert_report_to_json(report), allow_nan=False))
     check.validate(whole)
     embedded = json.loads(read.data)
     check.validate(embedded)
@@ -220,7 +220,7 @@ def test_reports_of_both_kinds_keep_the_schema(shown):
 
 
 VERDICTS = [  # faithfulness, effect
-    (Answer.YES, Answer.YES, "yes", "Yes, with a note"),
+    (Answer.YES, Answer.YES, "yes", "Yes, but with a note"),
     (Answer.PARTLY, Answer.YES, "partly", "Only with a warning"),
     (Answer.NO, Answer.YES, "no", "No."),
     (Answer.YES, Answer.NO, "no", "No."),
@@ -237,7 +237,7 @@ def test_every_form_says_the_verdict(sketched, classifier, score, effect, answer
     assert format_conclusion(found).startswith(f"{QUESTION} {answer.capitalize()}. ")
     assert "faithfulness 0.50 [0.40, 0.60]" in format_conclusion(found)
     assert advise_on_display(found)[0].startswith(start)
-    told = report_to_json(report)
+    told = convert_report_to_json(report)
     assert told["verdict"]["answer"] == told["answer"] == answer
     assert (told["score"]["value"], told["score"]["ci95"]) == (0.5, [0.4, 0.6])
     assert told["score"]["parts"]["mass"]["value"] == 0.5
@@ -248,8 +248,8 @@ def test_every_form_says_the_verdict(sketched, classifier, score, effect, answer
 
 def test_every_answer_has_a_symbol_and_a_tone():
     """A comparison and a card show its sentence without what an audit's page has below it."""
-    assert set(SYMBOLS) == {str(a) for a in Answer}
-    assert len(set(SYMBOLS.values())) == len(SYMBOLS)
+    assert set(ANSWER_SYMBOLS) == {str(a) for a in Answer}
+    assert len(set(ANSWER_SYMBOLS.values())) == len(ANSWER_SYMBOLS)
     style = (Path(pages.__file__).parent / "page.css").read_text()
     for answer in Answer:
         assert answer == Answer.CANNOT_SAY or f".answer.{answer.replace(' ', '-')}" in style
@@ -264,7 +264,7 @@ def test_the_command_repeats_the_audit(
     sketched, cli, classifier, checkpoint, reviews_folder, tmp_path
 ):
     page = Reader(read_audit(classifier).to_html()).apart
-    repeated = page.partition("How to repeat it")[2]
+    repeated = page.partition("How to repeat this audit")[2]
     line = re.search(r"attnprobe audit --model .*?(?= The same command)", repeated)[0]
     asked = shlex.split(line)[1:]
     assert cli(*asked, "--output-dir", tmp_path / "again").code == 0
@@ -286,7 +286,7 @@ def test_an_audit_with_a_time_promises_no_equal_numbers(sketched, classifier):
     said = {"stopping": {"limits": {"seconds": 60.0}}}
     text = str(build_provenance_section(dataclasses.replace(report, provenance={**report.provenance, **said})))
     assert "gives the same numbers" not in text
-    assert "each text that it reaches gets the same numbers" in text
+    assert "Each text that it reaches gets the same numbers" in text
 
 
 def test_heads_are_counted_once(classifier):
@@ -297,8 +297,8 @@ def test_heads_are_counted_once(classifier):
         dataclasses.replace(one, test="screen", statistic="first_order_uniform", head=k)
         for k in range(3)
     ]
-    two = pd.concat([judged_rows((0, k), 0.3, 0.5) for k in range(2)])
-    told = dataclasses.replace(report, statistics=(*screened, one), rows=Rows.of(two))
+    two = pd.concat([make_head_rows((0, k), 0.3, 0.5) for k in range(2)])
+    told = dataclasses.replace(report, statistics=(*screened, one), rows=Rows.coerce(two))
     assert describe_important_heads(told).endswith(" Only 2 of 3 heads were tested one by one.")
 
 
@@ -316,14 +316,14 @@ def test_only_what_differs_from_the_defaults_is_recorded_and_no_secret():
         "groups": False,
         "tests": {"permutation": {"n_permutations": 7}},
     }
-    line = shlex.split(repeating("audit", {"asked_for": asked}))
+    line = shlex.split(format_repeat_command("audit", {"asked_for": asked}))
     read = vars(build_parser().parse_args(line[1:]))
     given = {name: read[name] for name in asked} | {"tests": asked_by_flags(read, load_test_options)}
     assert given == asked
-    plain = asked_for("m", Data("sst"), resolve_tests(None), AuditOptions())
+    plain = asked_for("m", Data("sst"), resolve_faithfulness_tests(None), AuditOptions())
     assert plain == {"model": "m", "dataset": "sst"}
-    in_memory = asked_for(object(), Data([]), resolve_tests("default"), AuditOptions())
-    assert in_memory == {"model": OBJECT, "dataset": OBJECT}
+    in_memory = asked_for(object(), Data([]), resolve_faithfulness_tests("default"), AuditOptions())
+    assert in_memory == {"model": OBJECT_NAME, "dataset": OBJECT_NAME}
 
 
 # --- the command report -----------------------------------------------------------------
@@ -339,7 +339,7 @@ def test_every_form_of_an_audit(cli, classifier, tmp_path):
     done = cli("report", classifier)
     assert (done.code, done.out, done.err) == (0, f"{report}\n", "")
     assert (tmp_path / "report.md").read_text() == (classifier / "report.md").read_text()
-    assert json.loads((tmp_path / "report.json").read_text()) == report_to_json(report)
+    assert json.loads((tmp_path / "report.json").read_text()) == convert_report_to_json(report)
     lines = list(csv.DictReader(io.StringIO((tmp_path / "report.csv").read_text())))
     assert len(lines) == len(report.statistics)
     assert float(lines[0]["mean"]) == pytest.approx(report.statistics[0].mean)
@@ -368,7 +368,7 @@ def test_a_quarter_of_a_million_rows(transformer):
     assert len(rows) > 240_000
     known = load_readings() | {"permutation": {**load_readings()["permutation"], **dict.fromkeys(names, "")}}
     statistics = summarize(rows, report.provenance["classes"], known)
-    large = dataclasses.replace(report, rows=Rows.of(rows), statistics=statistics)
+    large = dataclasses.replace(report, rows=Rows.coerce(rows), statistics=statistics)
     start = time.perf_counter()
     page = large.to_html()
     assert time.perf_counter() - start < 5 and len(page.encode()) < 5_000_000

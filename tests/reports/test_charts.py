@@ -7,20 +7,20 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from hf_attnprobe.reports.charts import audit_charts
-from hf_attnprobe.statistics.questions import QUESTIONS
-from hf_attnprobe.statistics.wording import words_of
-from tests.helpers.synthetic_rows import audit_rows, long_rows
+from hf_attnprobe.reports.charts import build_audit_charts
+from hf_attnprobe.statistics.questions import CLASSIFIER_QUESTIONS
+from hf_attnprobe.statistics.wording import build_wording
+from tests.helpers.synthetic_rows import make_audit_rows, make_test_rows
 
 
 CLASSES = ("neg", "pos")
 SITE = (0, 0)
-CHARTS = [*(key for q in QUESTIONS.values() for key in q.charts), "plausibility"]
+CHARTS = [*(key for q in CLASSIFIER_QUESTIONS.values() for key in q.charts), "plausibility"]
 
 
 def by_key(rows, **options):
     options = {"site": SITE} | options
-    return {c.key: c for c in audit_charts(rows, CLASSES, **options)}
+    return {c.key: c for c in build_audit_charts(rows, CLASSES, **options)}
 
 
 def values_of(rows, statistic):
@@ -30,7 +30,7 @@ def values_of(rows, statistic):
 
 @pytest.fixture(scope="module")
 def rows():
-    return audit_rows()
+    return make_audit_rows()
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +65,7 @@ def test_tau_is_counted_by_class(rows, drawn, predicted, measure):
         assert f"{own.mean():z.2f} [" in chart.finding
         significant = (tau > 0.5)[predicted == k]
         assert f"{significant.mean():.0%} of them significant" in chart.finding
-    assert "1 text has no τ: not reached, or nothing to rank." in chart.finding
+    assert "1 text has no τ: not reached yet, or nothing to rank." in chart.finding
     assert "2.5% of texts" in chart.finding
 
 
@@ -100,7 +100,7 @@ def test_shuffles_in_four_bins(rows, drawn, predicted):
 
 def test_an_empty_bin_has_no_value_and_no_share_of_the_finding():
     values = {"max_attention": [0.1] * 11 + [0.9], "median_tvd": [0.2] * 11 + [0.4]}
-    chart = by_key(long_rows(values, "permutation"))["permutation_by_max_attention"]
+    chart = by_key(make_test_rows(values, "permutation"))["permutation_by_max_attention"]
     (series,) = chart.series
     assert series.name == "all texts"  # no predictions are known
     assert series.n == (11, 0, 0, 1)
@@ -137,7 +137,7 @@ def test_what_is_found_is_called_a_lower_bound_and_the_upper_one_is_drawn(rows):
 
 def test_other_epsilons_are_drawn_where_the_papers_were_not_tried():
     values = {f"epsilon_max_jsd@{e}": [0.1, 0.2] * 5 for e in (0.1, 0.5, 0.2, 0.02)}
-    chart = by_key(long_rows(values, "adversarial"))["adversarial_distance"]
+    chart = by_key(make_test_rows(values, "adversarial"))["adversarial_distance"]
     assert [s.name for s in chart.series] == ["ε = 0.02, found", "ε = 0.1, found", "ε = 0.2, found"]
 
 
@@ -147,7 +147,7 @@ def test_single_texts_are_a_sample_and_the_median_is_of_all(rows, drawn):
     points, medians = chart.series
     assert len(points.x) == 300
     assert set(zip(points.x, points.y, strict=True)) <= set(zip(gap, js, strict=True))
-    assert medians.joined
+    assert medians.is_connected
     tenth = np.floor(gap * 10)
     assert medians.x == pytest.approx(((tenth.drop_duplicates().sort_values()) + 0.5) / 10)
     assert medians.y == pytest.approx(js.groupby(tenth).median())
@@ -186,7 +186,7 @@ def test_without_an_exact_minimum_the_best_ranking_stands_for_it(rows):
     )
     assert chart.series[1].x == ("best ranking of each text",)
     assert chart.series[1].y[0] == np.minimum(attention, product).median()
-    assert "some tried order" in chart.finding
+    assert "some tested order" in chart.finding
 
 
 @pytest.mark.parametrize(
@@ -207,8 +207,8 @@ def test_rankings_beside_a_random_one(rows, drawn, key, family):
 
 
 def test_many_classes_are_not_divided():
-    rows = audit_rows(60, n_classes=5)
-    charts = audit_charts(rows, list("abcde"), site=SITE)
+    rows = make_audit_rows(60, n_classes=5)
+    charts = build_audit_charts(rows, list("abcde"), site=SITE)
     assert [s.name for s in charts[0].series] == ["all texts"]
 
 
@@ -236,7 +236,7 @@ def test_one_text_is_enough(rows):
 
 def test_sentences_speak_of_what_is_predicted(rows):
     number = {"kind": "number", "name": "a number", "scale": 2.0, "origin": 0.0}
-    words = words_of(number | {"n_parts": 1, "decides": False})
+    words = build_wording(number | {"n_parts": 1, "decides": False})
     drawn = by_key(rows, words=words)
     assert "number" in drawn["comprehensiveness"].finding
     assert drawn["permutation_by_max_attention"].y_range is None
@@ -245,7 +245,7 @@ def test_sentences_speak_of_what_is_predicted(rows):
 
 def test_many_rows_take_seconds():
     """Aggregation is of whole columns; a loop over rows would take minutes."""
-    rows = audit_rows(10_000)
+    rows = make_audit_rows(10_000)
     start = time.process_time()
     assert len(by_key(rows)) == len(CHARTS)
     assert time.process_time() - start < 10

@@ -110,4 +110,4 @@ def test_no_number_of_few_texts_is_logged(report):
 def test_a_tracker_that_is_not_there_says_so(report, monkeypatch):
     refused("unknown tracker 'wandbb'; did you mean wandb", report.log_to, "wandbb")
     monkeypatch.setitem(sys.modules, "mlflow", None)
-    refused("expected the package mlflow", report.log_to, "mlflow")
+    refused("needs the package mlflow", report.log_to, "mlflow")

@@ -8,39 +8,39 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from hf_attnprobe.data.examples import dataset_name
-from hf_attnprobe.documents.terminal_text import to_text
+from hf_attnprobe.data.examples import get_dataset_name
+from hf_attnprobe.documents.terminal_text import render_text
 from hf_attnprobe.reports.report import Report
 from hf_attnprobe.reports.verdict import (
-    answer_sentence,
-    conclusion_sentence,
-    foreseen,
-    may_be_shown,
-    meaning,
-    texts_in_all,
-    what_is_missing,
+    advise_on_display,
+    describe_finding,
+    explain_open_answer,
+    format_answer_reason,
+    format_conclusion,
+    suggest_total_texts,
+    warn_about_precision,
 )
 from hf_attnprobe.statistics.estimates import Estimate
 from hf_attnprobe.statistics.grades import Answer, grade
-from hf_attnprobe.statistics.questions import Measured
-from hf_attnprobe.statistics.verdicts import RULES, answered, conclude, with_thresholds
+from hf_attnprobe.statistics.questions import Measurement
+from hf_attnprobe.statistics.verdicts import RULES, apply_thresholds, conclude, grade_measurement
 
 
 ON_THE_SCALE = ("faithfulness", "importance", "erasure", "removal", "mass")
 STRONG = {
-    "faithfulness": "^the words with most attention are mostly those that the model decides by$",
+    "faithfulness": "^the words with most attention are mostly those that decide the prediction$",
     "importance": "^words with more attention matter more when",
-    "erasure": "undoes the decision$",
-    "removal": "undoes the prediction$",
-    "mass": "^attention lies on the words that matter",
+    "erasure": "undermines the decision$",
+    "removal": "undermines the prediction$",
+    "mass": "^attention is distributed over the words in proportion",
 }
 """What may be said from the upper threshold on alone."""
 WEAK = {
-    "faithfulness": "mostly points at other words",
-    "importance": "says little",
+    "faithfulness": "mostly points to words that do not decide",
+    "importance": "hardly shows which words matter",
     "erasure": "(little|no) sooner",
     "removal": "(little|no) more",
-    "mass": "much of the attention lies on words that do not matter",
+    "mass": "much of the attention is on words that do not matter",
 }
 """What may be said below the lower threshold alone."""
 AT = sorted({t for rule in RULES.values() for t in rule.thresholds.values()})
@@ -51,15 +51,15 @@ EDGES = (*AT, *(t - 0.01 for t in AT), *(t + 0.01 for t in AT), 1.0)
 def found(rule, value, ends=None, n=100, rules=RULES, **more):
     """A finding as the questions make it."""
     ends = (value - 0.01, value + 0.01) if ends is None else ends
-    measured = Measured(Estimate(value, ends, n), "It is so.", more.pop("yardsticks", {}), **more)
-    return answered(rule, rules[rule], measured)
+    measured = Measurement(Estimate(value, ends, n), "It is so.", more.pop("yardsticks", {}), **more)
+    return grade_measurement(rule, rules[rule], measured)
 
 
 def report_of(*findings, n=100, **provenance):
     """A report with these findings alone."""
     asked = {"model": "m", "dataset": "sst", **provenance.pop("asked_for", {})}
     provenance = {"asked_for": asked, "classes": ["neg", "pos"], "tests": [], **provenance}
-    return Report("m", dataset_name("sst", "test"), n, 0, (), provenance, findings=findings)
+    return Report("m", get_dataset_name("sst", "test"), n, 0, (), provenance, findings=findings)
 
 
 def all_yes(value=0.8, **changed):
@@ -89,14 +89,15 @@ def test_a_report_says_how_good_the_model_is():
 def test_words_are_those_of_the_number_whatever_thresholds_were_asked(rule, low, width, n, own):
     """The bands are the calibrated ones, so that a low bar makes no strong sentence."""
     high = min(low + width, 1.0)
-    one = found(rule, (low + high) / 2, (low, high), n, with_thresholds(own))
-    said = meaning(one)
+    one = found(rule, (low + high) / 2, (low, high), n, apply_thresholds(own))
+    said = describe_finding(one)
     is_known, rule_of = n >= 30, RULES[rule]
     assert bool(re.search(STRONG[rule], said)) == (is_known and low >= rule_of.yes)
     assert bool(re.search(WEAK[rule], said)) == (is_known and 0 <= high < rule_of.partly)
     assert ("worse than a random order" in said) == (is_known and high < 0)
     if not is_known:
-        assert said == f"only {n} of the 30 texts that are needed"
+        assert said.endswith(f"there are only {n} of the 30 required texts")
+        assert said.startswith("cannot say whether") == (rule != "faithfulness")
 
 
 @given(
@@ -107,7 +108,7 @@ def test_words_are_those_of_the_number_whatever_thresholds_were_asked(rule, low,
 def test_a_little_more_is_said_of_a_number_above_nothing_alone(rule, value, width):
     """And of what stands below it "no more"; below random only where 0 is a random order."""
     one = found(rule, value, (value - width, value + width))
-    said, is_no = meaning(one), one.answer == Answer.NO
+    said, is_no = describe_finding(one), one.answer == Answer.NO
     is_worse = is_no and value + width < 0 and rule != "source"
     assert ("worse than a random order" in said) == is_worse
     assert bool(re.search("little (more|sooner)", said)) == (is_no and value > 0)
@@ -128,7 +129,7 @@ def test_an_open_number_names_every_answer_between_its_ends(rule, ends):
     between = set(order[first : last + 1])
     if RULES[rule].partly == RULES[rule].yes:
         between -= {"partly"}
-    said = what_is_missing(one).partition(":")[0]
+    said = explain_open_answer(one).partition(":")[0]
     asked = said.replace("anything from no to", "no, partly or")
     assert set(re.findall("no|partly|yes", asked)) == between
     assert f"cannot say ({asked.removeprefix('either ')})" in one.sentence
@@ -137,11 +138,12 @@ def test_an_open_number_names_every_answer_between_its_ends(rule, ends):
 @given(value=st.sampled_from(EDGES) | st.floats(-1, 2))
 def test_a_path_says_how_much_passes_by_its_number(value):
     path = found("path", value)
-    said = meaning(path)
-    amount = {"yes": "most", "partly": "part", "no": "little"}.get(path.answer)
-    whole = f"hiding words from attention costs {amount} of what deleting them costs"
+    said = describe_finding(path)
+    amount = {"yes": "most", "partly": "some", "no": "little"}.get(path.answer)
+    whole = f"blocking attention to words costs {amount} of what deleting them costs"
     assert (said == whole) == (amount is not None)
-    assert amount or re.match("either|anything", said)
+    open_question = "cannot say whether blocking attention to words costs as much as deleting them: "
+    assert amount or re.match(f"{open_question}(either|anything)", said)
 
 
 @given(
@@ -153,7 +155,7 @@ def test_a_path_says_how_much_passes_by_its_number(value):
 def test_an_accuracy_that_is_too_close_to_tell_says_so(right, usual, half, n):
     beyond, shares = right - usual, {"accuracy": right, "majority": usual}
     close = found("accuracy", beyond, (beyond - half, beyond + half), n, yardsticks=shares)
-    said = answer_sentence(all_yes(accuracy=close))
+    said = format_answer_reason(all_yes(accuracy=close))
     is_close = beyond - half <= 0 < beyond
     assert is_close == (said == "Too close to guessing to tell: more texts are needed.")
     assert (beyond <= 0) == ("not shown to be better than guessing" in said)
@@ -165,25 +167,26 @@ def test_sentences_beside_the_scale_are_those_of_their_number(value, n):
     effect = found("effect", value, (value, value), n, yardsticks=flips)
     unique = found("uniqueness", value, (value, value), n)
     text = to_text_of(*all_yes(effect=effect, uniqueness=unique))
-    assert (f"changes what the model says by {value:.0%}" in text) == (n >= 10)
+    assert (f"changes the output by {value:.0%}" in text) == (n >= 10)
     assert ("27% of the shuffles flip" in text) == (n >= 30 and value < RULES["effect"].yes)
-    far = f"{1 - value:.0%} as far off as can be give"
+    far = f"{1 - value:.0%} of the maximum distance away"
     is_yes = value >= RULES["uniqueness"].yes
-    assert (f"eights {far} nearly the same output" in text) == (n >= 30 and not is_yes)
-    assert (f"eights over {far} another output" in text) == (n >= 30 and is_yes)
+    assert (f"eights {far} give nearly the same output" in text) == (n >= 30 and not is_yes)
+    assert (f"eights over {far} change the output" in text) == (n >= 30 and is_yes)
 
 
 def to_text_of(*findings, width=400, **more):
     report = report_of(*findings, **more)
-    return to_text(report.document(), width=width)
+    return render_text(report.build_document(), width=width)
 
 
 def test_fifteen_lines_with_every_question_by_its_one_name():
     lines = str(report_of(*all_yes())).splitlines()
     assert lines[0] == "Does attention explain these predictions?"
     assert lines[2].startswith("Yes. The words with most attention are mostly those")
-    assert len(lines) <= 14 and max(map(len, lines)) <= 100
-    names = [line.split()[0] for line in lines[4:]]
+    assert max(map(len, lines)) <= 100
+    # Wrapped lines are indented more than the names.
+    names = [line.split()[0] for line in lines[4:] if line[:5].strip()]
     assert names == [*ON_THE_SCALE, "effect", "uniqueness", "users", "model"]
     assert "0.80 [0.79, 0.81]" in lines[4] and "0 = words in random order" in lines[4]
     assert "right in 97% of 100 texts" in lines[-1] and "47%" in lines[-1]
@@ -197,7 +200,7 @@ def test_nothing_is_told_of_fewer_than_ten_texts(n):
     said = str(report) + report.to_html().partition("</main>")[0].partition("<main")[2]
     first = said.partition("More texts")[0]
     assert not re.search(r"0\.61|61%|0\.17|0\.93", str(report))
-    assert f"Only {n} of the 30 texts that are needed." in first
+    assert f"There are only {n} of the 30 required texts." in first
 
 
 def test_an_open_answer_begins_with_its_reason_and_has_the_command():
@@ -206,14 +209,14 @@ def test_an_open_answer_begins_with_its_reason_and_has_the_command():
         *all_yes(faithfulness=crossing), asked_for={"test_limit": 30, "layers": [1]}, n=30
     )
     lines = str(few).splitlines()
-    promised = re.search(r"Either partly or yes: about (\d+) more texts .* Run this:$", lines[2])
+    promised = re.search(r"Either partly or yes: about (\d+) more texts .* Run this command:$", lines[2])
     assert str(few).count("more texts") == 1  # two numbers of them would be one too many
     command = shlex.split(lines[4])
     assert command[:6] == ["attnprobe", "audit", "--model", "m", "--dataset", "sst"]
     assert command[command.index("--test-limit") + 1] == str(30 + int(promised[1]))
     assert command[command.index("--layers") + 1] == "1"
     whole = str(report_of(*all_yes(faithfulness=crossing)))
-    assert "Add more texts: all here were used" in whole and "--test-limit" not in whole
+    assert "Add more texts: this audit used all of them" in whole and "--test-limit" not in whole
     memory = {"dataset": "an object in Python", "test_limit": 30}
     told = str(report_of(*all_yes(faithfulness=crossing), asked_for=memory))
     assert "Run the audit again with --test-limit" in told
@@ -226,12 +229,12 @@ def test_an_audit_that_time_stopped_is_gone_on_with():
     tests = ["scale", "permutation", "erasure", "adversarial"]
     lines = str(report_of(*known, stopping=facts, tests=tests)).splitlines()
     assert lines[2].startswith("Cannot say. Either partly or yes: about")
-    assert lines[4] == "With --output-dir the same command, run again, goes on; 3.3% is done."
+    assert lines[4] == "With --output-dir, running the same command again resumes the audit; 3.3% is done."
     assert any("Stopped after about 8 min (--time), before uniqueness." in line for line in lines)
     assert sum("same command" in line for line in lines) == 1
     whole = facts | {"runs_done": 900}
     said = str(report_of(*all_yes(faithfulness=crossing), stopping=whole))
-    assert "Add more texts: all here were used" in said and "Stopped" not in said
+    assert "Add more texts: this audit used all of them" in said and "Stopped" not in said
 
 
 def test_a_time_that_stopped_too_few_texts_is_no_reason_to_run_them_again():
@@ -240,10 +243,10 @@ def test_a_time_that_stopped_too_few_texts_is_no_reason_to_run_them_again():
     asked = {"test_limit": 20, "time": "40s"}
     said = str(report_of(*few, asked_for=asked, stopping=facts))
     assert said.splitlines()[4].endswith("--dataset sst --test-limit 30")
-    assert "Add more texts: all here were used" in str(report_of(*few, stopping=facts))
+    assert "Add more texts: this audit used all of them" in str(report_of(*few, stopping=facts))
     near = all_yes(faithfulness=found("faithfulness", 0.41, (0.3, 0.51), 60))
     told = str(report_of(*near, stopping=facts | {"n_texts": 1776})).splitlines()
-    assert re.search("[0-9],[0-9]{3} more texts", told[2]) and "Even all 1,776 texts" in told[4]
+    assert re.search("[0-9],[0-9]{3} more texts", told[2]) and "Even all 1,776 texts" in " ".join(told)
 
 
 def test_few_texts_are_the_reason_and_not_what_they_seem_to_say():
@@ -251,19 +254,19 @@ def test_few_texts_are_the_reason_and_not_what_they_seem_to_say():
     for n_predicted in (20, 120):
         sizes = (n_predicted, 16, 20)
         few = [found(rule, 0.2, (0.1, 0.3), n) for rule, n in zip(asked, sizes, strict=True)]
-        assert answer_sentence(few) == "Only 20 of the 30 texts that are needed."
+        assert format_answer_reason(few) == "There are only 20 of the 30 required texts."
 
 
 @given(n=st.integers(1, 100))
 def test_too_few_texts_are_said_before_they_run(n):
-    said = f"only {n} of the 30 texts that are needed" if n < 30 else ""
-    assert foreseen(n, False) == said
+    said = f"there are only {n} of the 30 required texts" if n < 30 else ""
+    assert warn_about_precision(n, False) == said
 
 
 def test_a_question_that_was_not_asked_is_asked_by_the_command():
     report = report_of(*all_yes(effect=None), asked_for={"tests": {"scale": {}}})
     lines = str(report).splitlines()
-    assert lines[2].startswith("Cannot say. An answer also needs effect")
+    assert lines[2].startswith("Cannot say. A verdict also needs effect")
     assert shlex.split(lines[4])[-4:] == ["--tests", "scale", "erasure", "permutation"]
     few = [found(f.rule, f.value, n=20) for f in all_yes(effect=None)]
     assert "Add more texts" in str(report_of(*few))  # to ask more of so few would ask in circles
@@ -271,11 +274,11 @@ def test_a_question_that_was_not_asked_is_asked_by_the_command():
 
 def test_a_no_says_why():
     little = found("effect", 0.02, yardsticks={"flips": 0.27})
-    said = answer_sentence(all_yes(effect=little))
-    assert said == "Shuffling the weights hardly changes what the model says."
-    nothing = found("effect", 0.0, is_nothing=True)
-    assert "Even the worst shuffle" in answer_sentence(all_yes(effect=nothing))
-    assert "mostly points at other words" in answer_sentence(all_yes(0.2))
+    said = format_answer_reason(all_yes(effect=little))
+    assert said == "Shuffling the weights hardly changes the output."
+    nothing = found("effect", 0.0, has_no_effect=True)
+    assert "Even the worst shuffle" in format_answer_reason(all_yes(effect=nothing))
+    assert "mostly points to words that do not decide" in format_answer_reason(all_yes(0.2))
     assert str(report_of(*all_yes(0.2))).splitlines()[2].startswith("No. Attention mostly points")
     guessing = found("accuracy", -0.1)
     told = str(report_of(*all_yes(accuracy=guessing)))
@@ -285,7 +288,7 @@ def test_a_no_says_why():
 @pytest.mark.parametrize(
     ("changed", "answer", "begin"),
     [
-        ({}, "yes", "Yes, with a note"),
+        ({}, "yes", "Yes, but with a note"),
         ({"faithfulness": found("faithfulness", 0.5)}, "partly", "Only with a warning"),
         ({"faithfulness": found("faithfulness", 0.2)}, "no", "No."),
         ({"faithfulness": found("faithfulness", 0.4)}, "cannot say", "Not yet"),
@@ -293,11 +296,11 @@ def test_a_no_says_why():
 )
 def test_what_is_said_to_users_follows_the_verdict(changed, answer, begin):
     findings = all_yes(**changed)
-    said = may_be_shown(findings)
+    said = advise_on_display(findings)
     assert conclude(findings).answer == answer
     assert said[0].startswith(begin) and len(said) <= 4
     assert said[1] == "Importance, erasure, removal, mass and effect: yes."
-    assert conclusion_sentence(findings).startswith(
+    assert format_conclusion(findings).startswith(
         f"Does attention explain these predictions? {answer.capitalize()}. "
     )
 
@@ -313,19 +316,19 @@ def test_what_is_said_to_users_follows_the_verdict(changed, answer, begin):
 def test_promised_texts_give_an_answer(rule, value, halves, n, stops):
     """An interval that narrows with √n excludes every threshold, if the mean stays."""
     one = found(rule, value, (value - halves[0], value + halves[1]), n)
-    one = dataclasses.replace(one, open_because=stops)
+    one = dataclasses.replace(one, open_reason=stops)
     if one.answer != Answer.CANNOT_SAY:
         return
-    said, enough = what_is_missing(one), texts_in_all(one)
+    said, enough = explain_open_answer(one), suggest_total_texts(one)
     if stops:
-        assert (said.startswith("only") or stops in said) and enough is None
+        assert (said.startswith("there are only") or stops in said) and enough is None
         return
     if n < 30:  # so many texts at least, and more where the interval is too wide for them
-        assert said.startswith(f"only {n} of the 30") and enough >= 30
+        assert said.startswith(f"there are only {n} of the 30") and enough >= 30
         if n < 10 or enough == 30:
             return
     elif enough is None:
-        assert "too near to a threshold for more texts" in said
+        assert "too close to a threshold for more texts" in said
         return
     assert n < 30 or f"about {enough - n:,} more texts" in said
     narrower = (n / enough) ** 0.5
@@ -334,10 +337,10 @@ def test_promised_texts_give_an_answer(rule, value, halves, n, stops):
 
 
 def test_thresholds_of_ones_own_are_named():
-    rules = with_thresholds(["faithfulness=.1,.2"])
+    rules = apply_thresholds(["faithfulness=.1,.2"])
     low = found("faithfulness", 0.3, rules=rules)
-    assert answer_sentence(all_yes(faithfulness=low)) == (
-        "By thresholds of your own: partly from 0.10, yes from 0.20."
+    assert format_answer_reason(all_yes(faithfulness=low)) == (
+        "With your own thresholds: partly from 0.10, yes from 0.20."
     )
     assert conclude(all_yes(faithfulness=low)).answer == Answer.YES
 
@@ -345,6 +348,6 @@ def test_thresholds_of_ones_own_are_named():
 def test_bounds_that_leave_it_open_are_said_to():
     """Of uniqueness only that it lies between a bound and what was found."""
     low = Estimate(0.3, (0.2, 0.4), 100)
-    one = found("uniqueness", 0.9, (0.85, 0.95), at_least=low, is_upper_bound=True)
+    one = found("uniqueness", 0.9, (0.85, 0.95), lower_estimate=low, is_upper_bound=True)
     assert one.answer == Answer.CANNOT_SAY
-    assert meaning(one) == "the bounds that are known leave it open"
+    assert describe_finding(one).endswith(": the known bounds leave it open")

@@ -16,9 +16,9 @@ from transformers import (
 )
 
 from hf_attnprobe import AttnProbeError, AuditOptions, audit
-from hf_attnprobe.documents.markdown import blocks
-from hf_attnprobe.documents.terminal_text import WIDTH
-from hf_attnprobe.reports.head_tables import part_section
+from hf_attnprobe.documents.markdown import render_markdown_blocks
+from hf_attnprobe.documents.terminal_text import MAX_LINE_WIDTH
+from hf_attnprobe.reports.head_tables import build_parts_section
 from hf_attnprobe.reports.report import read_audit
 from hf_attnprobe.statistics.summary import Statistic
 from tests.helpers import recompute, tiny_models
@@ -141,7 +141,7 @@ def test_the_report_says_what_is_predicted_and_in_its_own_words(reports, kind):
 def test_the_first_screen_has_the_answer_and_the_same_numbers_on_few_lines(reports, kind):
     report, _ = reports[kind]
     lines = str(report).splitlines()
-    assert max(map(len, lines)) <= WIDTH and len(lines) <= 45
+    assert max(map(len, lines)) <= MAX_LINE_WIDTH and len(lines) <= 45
     assert lines[2].startswith(f"{report.answer.capitalize()}. ")
     for found in report.findings:
         if found.role in ("score", "part"):
@@ -151,7 +151,7 @@ def test_the_first_screen_has_the_answer_and_the_same_numbers_on_few_lines(repor
     moved = finding(report, "effect").value
     in_words = f"{moved:.2f} standard deviations" if kind == "number" else f"{moved:.0%}"
     (line,) = [line for line in lines if line.startswith("  effect ")]
-    assert re.search(rf" says by (\d+%, were it 95% sure by )?{in_words}", line)
+    assert re.search(rf"changes the output by (\d+% \(by )?{in_words}", line)
     if kind == "number":
         assert f"R² {finding(report, 'accuracy').value:.2f} on" in str(report)
 
@@ -166,7 +166,7 @@ def test_accuracy_of_labels_is_that_of_the_models_own_forward(reports):
     usual = np.maximum(true.mean(0), 1 - true.mean(0)).mean()
     found = finding(reports["labels"][0], "accuracy")
     assert found.value == pytest.approx(met.mean() - usual)
-    assert f"rightly, all of them in {met.all(1).mean():.2f}" in found.sentence
+    assert f"correctly, all of them in {met.all(1).mean():.2f}" in found.sentence
 
 
 def test_r_squared_is_that_of_the_models_own_forward(reports):
@@ -183,7 +183,7 @@ def test_r_squared_is_that_of_the_models_own_forward(reports):
 @pytest.mark.parametrize("kind", ["labels", "span"])
 def test_changes_by_part_average_to_the_change(reports, kind):
     report, folder = reports[kind]
-    wide = recompute.wide(recompute.read(folder / "rows"), -1, -1)
+    wide = recompute.pivot_site(recompute.read_rows(folder / "rows"), -1, -1)
     parts = wide.filter(regex="^uniform_tvd_of@")
     assert list(parts.columns.str.partition("@").get_level_values(2)) == (
         ["funny", "rude", "toxic"] if kind == "labels" else ["end", "start"]
@@ -200,24 +200,24 @@ def test_a_threshold_gives_a_number_sides(tmp_path):
     middle = float(np.median(NUMBERS))
     report = run("number", tmp_path, ["uniform_attention"], threshold=middle)
     said = finding(report, "accuracy").sentence
-    own = recompute.predictions(recompute.read(tmp_path / "rows"))
+    own = recompute.pivot_predictions(recompute.read_rows(tmp_path / "rows"))
     above = own.labelled_value > middle
     right = ((own.value > middle) == above).mean()
     assert f"threshold is right in {right:.2f} [" in said
-    assert f"more frequent one is right in {max(above.mean(), 1 - above.mean()):.2f}." in said
+    assert f"more frequent side is right in {max(above.mean(), 1 - above.mean()):.2f}." in said
     assert f"above {middle:g} or not" in report.to_text(verbose=True)
 
 
 def test_changes_of_a_number_have_no_limit_and_no_divergence(tmp_path):
     report = run("number", tmp_path, TESTS, threshold=5.0, scale=0.02)
-    rows = recompute.read(tmp_path / "rows")
-    wide = recompute.wide(rows, -1, -1)
+    rows = recompute.read_rows(tmp_path / "rows")
+    wide = recompute.pivot_site(rows, -1, -1)
     assert wide.median_tvd.max() > 1
     assert report.contradictions == ()
     of_single_weights = rows[rows.statistic.str.startswith("delta_js")].value
     assert len(of_single_weights) and of_single_weights.isna().all()
     assert "units of 0.02" in report.words.meaning
-    spread = recompute.predictions(rows).value.std(ddof=0)
+    spread = recompute.pivot_predictions(rows).value.std(ddof=0)
     moved = wide.median_tvd.mean() * 0.02 / spread
     assert finding(report, "effect").value == pytest.approx(moved, rel=1e-3)
     lost = wide["removal@attention"].mean()
@@ -252,17 +252,17 @@ def test_no_more_than_twenty_parts_are_shown():
         for name in names
     ]
     rows = [
-        line for line in blocks([part_section(many)])[0].splitlines() if line.startswith("| label")
+        line for line in render_markdown_blocks([build_parts_section(many)])[0].splitlines() if line.startswith("| label")
     ]
     assert len(rows) == 20
-    assert "10 more are in summary.json" in blocks([part_section(many)])[0].splitlines()[-1]
+    assert "summary.json has 10 more" in render_markdown_blocks([build_parts_section(many)])[0].splitlines()[-1]
 
 
 def test_the_prune_curve_of_a_threshold_starts_at_the_models_accuracy(tmp_path):
     model, rows = model_of("number")
     given = {"options": AuditOptions(threshold=5.0), "progress": False}
     report = audit((model, pair_tokenizer()), rows, ["head_ablation"], **given)
-    own = recompute.predictions(report.to_pandas())
+    own = recompute.pivot_predictions(report.to_pandas())
     right = ((own.value > 5) == (own.labelled_value > 5)).mean()
     assert report.prune.accuracy[0] == pytest.approx(right)
 

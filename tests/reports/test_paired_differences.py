@@ -8,17 +8,17 @@ import pytest
 import scipy.stats
 
 from hf_attnprobe.data.examples import DatasetName
-from hf_attnprobe.faithfulness.registry import readings
-from hf_attnprobe.reports.comparison import compare
-from hf_attnprobe.reports.paired_differences import CANNOT_BE_TOLD
+from hf_attnprobe.faithfulness.registry import load_readings
+from hf_attnprobe.reports.comparison import compare_reports
+from hf_attnprobe.reports.paired_differences import UNDECIDED
 from hf_attnprobe.reports.report import Report
-from hf_attnprobe.reports.verdict import findings
-from hf_attnprobe.statistics.differences import Sides, changes
-from hf_attnprobe.statistics.rows import Rows, nothing
+from hf_attnprobe.reports.verdict import compute_findings
+from hf_attnprobe.statistics.differences import ModelPair, compare_model_pairs
+from hf_attnprobe.statistics.rows import Rows, make_empty_rows
 from hf_attnprobe.statistics.summary import summarize
 from tests.helpers.error_messages import refused
 from tests.helpers.page_reader import Reader
-from tests.helpers.synthetic_rows import rows_of_texts
+from tests.helpers.synthetic_rows import make_rows
 
 
 N = 80
@@ -27,7 +27,7 @@ IMPORTANCE = "importance@attention"
 
 
 def tidy(test, statistic, values, ids, **place):
-    return rows_of_texts({(test, statistic): values}, ids=ids, **place)
+    return make_rows({(test, statistic): values}, ids=ids, **place)
 
 
 def rows_of(seed, *, moved=0.0, ids=range(N), heads=1):
@@ -77,10 +77,10 @@ def report_of(rows, *, model="models/base", options=None, **provenance):
         dataset=DatasetName("reviews", "test"),
         n=rows.example_id.nunique(),
         seed=0,
-        statistics=summarize(rows, CLASSES, readings()),
+        statistics=summarize(rows, CLASSES, load_readings()),
         provenance=provenance,
-        findings=findings(rows, CLASSES, seed=0),
-        rows=Rows.of(rows),
+        findings=compute_findings(rows, CLASSES, seed=0),
+        rows=Rows.coerce(rows),
     )
 
 
@@ -97,7 +97,7 @@ def with_a_default(rows):
 
 def test_effects_are_compared_on_the_texts_that_they_are_graded_on():
     rows = with_a_default(rows_of(1)), with_a_default(rows_of(2))
-    comparison = compare([report_of(side) for side in rows])
+    comparison = compare_reports([report_of(side) for side in rows])
     (effect,) = [question for question in comparison.questions if question.rule == "effect"]
     read = [side.pivot_table("value", "example_id", "statistic") for side in rows]
     explained = [texts[texts.predicted_class == 1].standard_tvd for texts in read]
@@ -121,7 +121,7 @@ def moved():
 
 @pytest.fixture(scope="module")
 def compared(base, moved):
-    return compare([base, moved])
+    return compare_reports([base, moved])
 
 
 def by_name(comparison):
@@ -149,7 +149,7 @@ def test_differences_are_those_of_pandas_and_scipy(base, moved, compared):
 
 
 def test_only_what_the_interval_excludes_is_told(compared):
-    told = {n: s.differences[0].can_be_told for n, s in by_name(compared).items()}
+    told = {n: s.differences[0].has_clear_sign for n, s in by_name(compared).items()}
     assert told["attention_leave_one_out_tau"] and told["attention_gradient_tau"]
     assert not told["median_tvd"] and not told["max_tvd"]
     assert "attention_leave_one_out_p_value" not in told
@@ -162,42 +162,42 @@ def test_simultaneous_intervals_cover_all_truths_at_once():
     for _ in range(n_drawn):
         first, other = generator.normal(size=(2, 60, 12))
         for paired in (True, False):
-            sides = Sides(pd.DataFrame(first), pd.DataFrame(other), paired)
-            found = changes([sides])[0]
+            sides = ModelPair(pd.DataFrame(first), pd.DataFrame(other), paired)
+            found = compare_model_pairs([sides])[0]
             ends = np.array([d.simultaneous for d in found])
             all_hold += bool(((ends[:, 0] < 0) & (ends[:, 1] > 0)).all())
     assert 0.87 < all_hold / (2 * n_drawn) < 1
 
 
 def test_the_same_audit_twice_differs_in_nothing(base):
-    same = compare([base, dataclasses.replace(base)])
+    same = compare_reports([base, dataclasses.replace(base)])
     found = [s.differences[0] for s in same.statistics]
-    assert found and all(d.value == 0 and not d.can_be_told for d in found)
+    assert found and all(d.value == 0 and not d.has_clear_sign for d in found)
     assert len(set(same.names)) == 2
     assert not same.settings
     for question in same.questions:
-        assert not question.differences[0].can_be_told
-        assert not question.changed(1)
-    n_told = str(same).count(CANNOT_BE_TOLD)
+        assert not question.differences[0].has_clear_sign
+        assert not question.has_changed_answer(1)
+    n_told = str(same).count(UNDECIDED)
     assert n_told >= len(same.questions)
 
 
 def test_the_other_order_turns_the_signs(base, moved, compared):
-    turned = by_name(compare([moved, base]))
+    turned = by_name(compare_reports([moved, base]))
     for name, statistic in by_name(compared).items():
         one, other = statistic.differences[0], turned[name].differences[0]
         assert one.value == pytest.approx(-other.value, abs=1e-15)
         assert one.ci95 == pytest.approx([-end for end in other.ci95[::-1]])
         assert one.simultaneous == pytest.approx([-e for e in other.simultaneous[::-1]])
-        assert one.can_be_told == other.can_be_told
+        assert one.has_clear_sign == other.has_clear_sign
 
 
 def test_other_texts_are_no_pairs(base):
     rows = rows_of(2, moved=0.1, ids=range(200, 260))
     other = report_of(rows, model="models/tuned", data_fingerprint="other")
-    comparison = compare([base, other])
+    comparison = compare_reports([base, other])
     assert comparison.n_shared == (0,)
-    assert any("no text is a pair" in caution for caution in comparison.cautions)
+    assert any("no pairs of texts" in caution for caution in comparison.cautions)
     found = by_name(comparison)["attention_leave_one_out_tau"].differences[0]
     ours, theirs = (
         values(r, "attention_leave_one_out_tau").to_numpy() for r in (base.to_pandas(), rows)
@@ -212,12 +212,12 @@ def test_other_texts_are_no_pairs(base):
 
 def test_the_same_ids_of_other_data_are_no_pairs(base):
     other = report_of(rows_of(2), model="b", data_fingerprint="other")
-    assert not by_name(compare([base, other]))["max_tvd"].differences[0].paired
+    assert not by_name(compare_reports([base, other]))["max_tvd"].differences[0].paired
 
 
 def test_only_shared_texts_are_compared(base):
     rows = rows_of(2, ids=range(30, 120))
-    comparison = compare([base, report_of(rows, model="b")])
+    comparison = compare_reports([base, report_of(rows, model="b")])
     assert comparison.n_shared == (50,)
     assert any("share 50 of 90 texts" in caution for caution in comparison.cautions)
     ours, theirs = values(base.to_pandas(), "median_tvd"), values(rows, "median_tvd")
@@ -228,9 +228,9 @@ def test_only_shared_texts_are_compared(base):
 
 def test_tests_with_other_options_are_not_compared(base):
     other = report_of(rows_of(2), model="b", options={"permutation": {"n_permutations": 10}})
-    comparison = compare([base, other])
+    comparison = compare_reports([base, other])
     assert {s.test for s in comparison.statistics} == {"correlation", "scale"}
-    assert any("other options: permutation" in c for c in comparison.cautions)
+    assert any("because the options differ: permutation" in c for c in comparison.cautions)
     questions = {q.rule: q for q in comparison.questions}
     assert questions["effect"].differences == (None,)
     assert "not compared" in str(comparison)
@@ -239,7 +239,7 @@ def test_tests_with_other_options_are_not_compared(base):
 
 
 def test_other_units_leave_only_accuracy(base):
-    comparison = compare([base, report_of(rows_of(2), model="b", level="word")])
+    comparison = compare_reports([base, report_of(rows_of(2), model="b", level="word")])
     assert not comparison.statistics
     compared = [q.rule for q in comparison.questions if q.differences[0] is not None]
     assert compared == ["accuracy"]
@@ -279,7 +279,7 @@ def test_what_is_graded_is_compared(base, moved, compared):
         assert score == compared.scores[audit] == report.score and score.n == N
     parts = [question_of(compared, rule).differences[0].value for rule in ("importance", "mass")]
     whole = question_of(compared, "faithfulness").differences[0]
-    assert whole.value == pytest.approx(np.mean(parts)) and whole.can_be_told
+    assert whole.value == pytest.approx(np.mean(parts)) and whole.has_clear_sign
 
 
 def test_names_are_short_and_different(base):
@@ -292,7 +292,7 @@ def test_names_are_short_and_different(base):
             report_of(base.to_pandas(), model=model, model_fingerprint="same", dtype=dtype)
             for model, dtype in zip(models, dtypes, strict=True)
         ]
-        assert compare(reports).names == names
+        assert compare_reports(reports).names == names
 
 
 def test_what_differs_is_listed_and_nothing_else(compared):
@@ -301,8 +301,8 @@ def test_what_differs_is_listed_and_nothing_else(compared):
 
 
 def test_one_audit_or_none_with_rows_is_refused(base):
-    refused("two audits or more", compare, [base])
-    refused("read_audit", compare, [base, dataclasses.replace(base, rows=nothing())])
+    refused("at least two audits", compare_reports, [base])
+    refused("read_audit", compare_reports, [base, dataclasses.replace(base, rows=make_empty_rows())])
 
 
 def in_line(text):
@@ -317,7 +317,7 @@ def test_every_difference_stands_in_the_table_of_answers(compared):
     for question in compared.questions:
         (found,) = question.differences
         side = "higher" if found.value > 0 else "lower"
-        told = f"{side}: {found.value:+.2f} [" if found.can_be_told else CANNOT_BE_TOLD
+        told = f"{side}: {found.value:+.2f} [" if found.has_clear_sign else UNDECIDED
         assert told in cells[question.question].replace("\\", "")
     frame = compared.summary_frame().set_index("statistic")
     for name, statistic in by_name(compared).items():
@@ -328,7 +328,7 @@ def test_every_difference_stands_in_the_table_of_answers(compared):
 
 def test_heads_have_a_map_of_differences():
     reports = [report_of(rows_of(k, heads=3, moved=k / 10), model=f"m{k}") for k in (1, 2)]
-    comparison = compare(reports)
+    comparison = compare_reports(reports)
     assert any("Heads are compared by their numbers" in c for c in comparison.cautions)
     ids = Reader(comparison.to_html()).ids
     found = [i for i in ids if i.startswith("heads_standard_tvd")]

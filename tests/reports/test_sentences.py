@@ -30,7 +30,7 @@ def random_texts(tokenizer, n, n_labels, seed):
 
 def check_statistics(report, rows):
     """Mean, median, std and counts of every statistic."""
-    expected = recompute.statistics(rows, report.provenance["classes"])
+    expected = recompute.compute_statistics(rows, report.provenance["classes"])
     for s in report.statistics:
         key = s.test, s.statistic, s.layer, s.head, s.group
         mean, median, std, n, undefined = expected[key]
@@ -42,8 +42,8 @@ def check_statistics(report, rows):
 
 def check_findings(report, rows):
     """Number, interval, answer and words of every finding."""
-    limits = recompute.thresholds()
-    numbers = recompute.graded_numbers(rows)
+    limits = recompute.read_thresholds()
+    numbers = recompute.compute_graded_numbers(rows)
     assert {f.rule for f in report.findings} - {"accuracy"} == set(numbers)
     for finding in report.findings:
         if finding.rule == "accuracy":
@@ -52,16 +52,16 @@ def check_findings(report, rows):
         check_words(finding)
         assert finding.n == highest.n
         assert finding.value == pytest.approx(highest.value, abs=1e-9)
-        interval = highest.interval()
+        interval = highest.compute_interval()
         if interval is None:  # a text more or less leaves no way to speak of
             assert finding.ci95 is None and finding.answer == "cannot say"
             continue
         assert finding.ci95 == pytest.approx(interval, abs=1e-6)
         low = finding.ci95[0]
         if lowest is not highest:
-            low = lowest.interval()[0]
+            low = lowest.compute_interval()[0]
         interval = low, finding.ci95[1]
-        possible = recompute.possible_grades(interval, finding.n, limits[finding.rule])
+        possible = recompute.list_possible_answers(interval, finding.n, limits[finding.rule])
         expected = possible.pop() if len(possible) == 1 else "cannot say"
         edge = min(abs(low - limit) for limit in limits[finding.rule])
         if lowest is highest or edge > 0.02:  # else resampling decides
@@ -80,9 +80,9 @@ def check_words(finding):
 
 
 def check_accuracy(report, rows):
-    own = recompute.predictions(rows)
+    own = recompute.pivot_predictions(rows)
     (finding,) = [f for f in report.findings if f.rule == "accuracy"]
-    right, usual, graded, n = recompute.accuracy(own)
+    right, usual, graded, n = recompute.compute_accuracy(own)
     assert f" {right:.2f} [" in finding.sentence
     assert own.probability.isna().all() or (f"{own.probability.mean():.2f} [" in finding.sentence)
     if graded is None:  # nothing to compare with: no answer, and no claim
@@ -102,19 +102,19 @@ def check_whole(report, rows):
     """The answer to the whole follows from the parts that are printed."""
     answers = {f.rule: str(f.answer) for f in report.findings}
     accuracy = [str(f.answer) for f in report.findings if f.rule == "accuracy" and f.n]
-    expected = recompute.verdict(answers)
+    expected = recompute.decide_verdict(answers)
     if accuracy and accuracy != ["yes"]:
         expected = "cannot say"
     elif answers.get("effect") == "no":
-        _, (_, high), n = recompute.attention_does_nothing(rows)
-        least = recompute.thresholds()["effect"][0]
+        _, (_, high), n = recompute.compute_worst_effect(rows)
+        least = recompute.read_thresholds()["effect"][0]
         assert high >= least or n < 30 or "worst shuffle" in report.to_text()
     assert report.answer == expected
     assert f"\n\n{expected.capitalize()}. " in report.to_text()
 
 
 def check(report, folder):
-    rows = recompute.read(folder / "rows")
+    rows = recompute.read_rows(folder / "rows")
     check_statistics(report, rows)
     check_accuracy(report, rows)
     check_findings(report, rows)

@@ -12,22 +12,28 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hf_attnprobe import audit
-from hf_attnprobe.reports.verdict import conclusion, conclusion_sentence, findings
+from hf_attnprobe.reports.verdict import compute_answer, compute_findings, format_conclusion
 from hf_attnprobe.statistics.estimates import Estimate
-from hf_attnprobe.statistics.grades import MIN_TEXTS, Answer, grade, grade_between, possible_answers
-from hf_attnprobe.statistics.questions import LEAST_EFFECT, QUESTIONS
+from hf_attnprobe.statistics.grades import (
+    MIN_TEXTS,
+    Answer,
+    grade,
+    grade_range,
+    list_possible_answers,
+)
+from hf_attnprobe.statistics.questions import CLASSIFIER_QUESTIONS, EFFECT_THRESHOLD
 from hf_attnprobe.statistics.rows import Texts
-from hf_attnprobe.statistics.scores import quality
-from hf_attnprobe.statistics.verdicts import RULES, Finding, conclude, with_thresholds
+from hf_attnprobe.statistics.scores import measure_quality
+from hf_attnprobe.statistics.verdicts import RULES, Finding, apply_thresholds, conclude
 from tests.helpers import tiny_models
 from tests.helpers.error_messages import refused
-from tests.helpers.synthetic_rows import rows_of_texts
+from tests.helpers.synthetic_rows import make_rows
 
 
 def rows_of(test, columns, *, layer=0, head=0):
     """Long rows of one site from columns of per-text values."""
     named = {(test, name): values for name, values in columns.items()}
-    return rows_of_texts(named, layer=layer, head=head)
+    return make_rows(named, layer=layer, head=head)
 
 
 def predictions(predicted, labels, probability=0.9):
@@ -48,7 +54,7 @@ def good_model(n, **tests):
 
 
 def found(rule, rows, labels=("neg", "pos")):
-    return [f for f in findings(rows, labels) if f.rule == rule]
+    return [f for f in compute_findings(rows, labels) if f.rule == rule]
 
 
 # --- rules --------------------------------------------------------------------------
@@ -75,11 +81,11 @@ def test_a_number_between_bounds_is_graded_by_both_of_them():
     rule = RULES["uniqueness"]
     sure = Estimate(0.9, (0.88, 0.92), 100)
     unknown = Estimate(0.0, (0.0, 0.0), 100)
-    assert grade_between(sure, sure, rule) == Answer.YES
-    assert grade_between(unknown, sure, rule) == Answer.CANNOT_SAY
-    assert possible_answers(unknown, sure, rule) == tuple(RULES_ANSWERS)
+    assert grade_range(sure, sure, rule) == Answer.YES
+    assert grade_range(unknown, sure, rule) == Answer.CANNOT_SAY
+    assert list_possible_answers(unknown, sure, rule) == tuple(RULES_ANSWERS)
     low = Estimate(0.1, (0.05, 0.2), 100)
-    assert grade_between(unknown, low, rule) == Answer.NO
+    assert grade_range(unknown, low, rule) == Answer.NO
 
 
 RULES_ANSWERS = (Answer.NO, Answer.PARTLY, Answer.YES)
@@ -115,7 +121,7 @@ BY_HAND = [  # accuracy, effect, faithfulness: the answer
 ]
 
 
-BESIDE = [key for key, asked in QUESTIONS.items() if asked.role in ("part", "beside")]
+BESIDE = [key for key, asked in CLASSIFIER_QUESTIONS.items() if asked.role in ("part", "additional")]
 
 
 @pytest.mark.parametrize(("gate", "effect", "score", "expected"), BY_HAND)
@@ -132,16 +138,16 @@ def test_faithfulness_answers_where_attention_has_an_effect_and_what_is_beside_d
 def test_what_surely_does_nothing_explains_nothing():
     """Removal says yes of any ranking that happens to be right."""
     answers = findings_by(faithfulness=Answer.YES)
-    nothing = finding_of("effect", Answer.NO, is_nothing=True)
+    nothing = finding_of("effect", Answer.NO, has_no_effect=True)
     assert conclude([*answers, nothing]).answer == Answer.NO
-    assert "Even the worst shuffle" in conclusion_sentence([*answers, nothing])
+    assert "Even the worst shuffle" in format_conclusion([*answers, nothing])
     little = finding_of("effect", Answer.NO)
-    assert "hardly changes" in conclusion_sentence([*answers, little])
+    assert "hardly changes" in format_conclusion([*answers, little])
 
 
 def test_at_chance_nothing_is_concluded():
     answers = findings_by(faithfulness=Answer.YES)
-    nothing = finding_of("effect", Answer.NO, is_nothing=True)
+    nothing = finding_of("effect", Answer.NO, has_no_effect=True)
     for answer in (Answer.NO, Answer.CANNOT_SAY):
         at_chance = conclude([finding_of("accuracy", answer), *answers, nothing])
         assert at_chance.answer == Answer.CANNOT_SAY and at_chance.is_closed
@@ -150,13 +156,13 @@ def test_at_chance_nothing_is_concluded():
 
 
 def test_what_a_verdict_still_needs_is_named():
-    assert "An answer also needs effect" in conclusion_sentence(
+    assert "A verdict also needs effect" in format_conclusion(
         findings_by(faithfulness=Answer.YES)
     )
-    lacking = conclusion_sentence(findings_by(effect=Answer.YES))
-    assert "An answer also needs faithfulness" in lacking
+    lacking = format_conclusion(findings_by(effect=Answer.YES))
+    assert "A verdict also needs faithfulness" in lacking
     open_effect = findings_by(effect=Answer.CANNOT_SAY, faithfulness=Answer.YES)
-    assert "ffect cannot say" in conclusion_sentence(open_effect)
+    assert "answer to effect is open" in format_conclusion(open_effect)
 
 
 @pytest.mark.parametrize(
@@ -171,11 +177,11 @@ def test_what_a_verdict_still_needs_is_named():
     ],
 )
 def test_thresholds_that_are_none_are_refused(given):
-    refused("expected thresholds such as", with_thresholds, [given])
+    refused("--thresholds: expected one of", apply_thresholds, [given])
 
 
 def test_thresholds_of_faithfulness_are_those_of_its_parts():
-    rules = with_thresholds(["mass=.3,.5", "faithfulness=.5,.8"])
+    rules = apply_thresholds(["mass=.3,.5", "faithfulness=.5,.8"])
     assert (rules["faithfulness"].partly, rules["faithfulness"].yes) == (0.5, 0.8)
     assert (rules["erasure"].partly, rules["erasure"].yes) == (0.5, 0.8)
     assert (rules["mass"].partly, rules["mass"].yes) == (0.3, 0.5)
@@ -202,17 +208,17 @@ def test_quality_equals_its_definition_in_plain_numpy():
         if inside.any():
             gap = is_right[inside].mean() - probability[inside].mean()
             expected += inside.mean() * abs(gap)
-    got = quality(Texts.of_frame(frame))
+    got = measure_quality(Texts.from_frame(frame))
     assert got.accuracy.value == pytest.approx(is_right.mean())
     assert got.majority == np.bincount(labels).max() / n
     assert got.beyond_majority.value == pytest.approx(got.accuracy.value - got.majority)
     assert got.top_probability.value == pytest.approx(probability.mean())
     assert got.calibration_error == pytest.approx(expected)
-    unlabelled = quality(Texts.of_frame(frame.assign(label=-1)))
+    unlabelled = measure_quality(Texts.from_frame(frame.assign(label=-1)))
     assert unlabelled.accuracy is None and unlabelled.n_labelled == 0
     # one text without a label counts in the certainty alone
     frame.loc[0, "label"] = -1
-    but_one = quality(Texts.of_frame(frame))
+    but_one = measure_quality(Texts.from_frame(frame))
     assert but_one.n_labelled == n - 1 and but_one.n == n
 
 
@@ -269,7 +275,7 @@ def evidence(n, way, moved=0.3, worst=None, noise=0.02):
 )
 def test_the_verdict_of_rows(way, moved, worst, expected):
     rows = evidence(200, way, moved, worst)
-    assert conclusion(findings(rows, ["neg", "pos"])) == expected
+    assert compute_answer(compute_findings(rows, ["neg", "pos"])) == expected
     (score,) = found("faithfulness", rows)
     own = rows[rows.statistic == "importance@attention"].value.mean()
     assert score.value == pytest.approx(own) and score.n == 200
@@ -288,7 +294,7 @@ def test_a_text_in_which_no_order_gets_there_is_0_of_the_way():
         statistics["erasure"][f"fraction_to_lose_lead@{name}"][~lost] = np.nan
     (finding,) = found("erasure", good_model(n, **statistics))
     assert finding.value == pytest.approx(0.8 * 0.75) and finding.n == n
-    assert "In 25% of texts no order" in finding.sentence
+    assert "In 25% of the texts no order" in finding.sentence
     nobody = way_of(np.full(n, 0.8), lost=np.zeros(n))
     for name in ("attention", "random", "best"):
         nobody["erasure"][f"fraction_to_lose_lead@{name}"][:] = np.nan
@@ -304,7 +310,7 @@ def test_a_class_that_is_said_by_default_is_left_out_and_named():
     rows = good_model(n, **statistics, **moving(n, 0.3))
     (finding,) = found("faithfulness", rows)
     assert finding.value == pytest.approx(0.9) and finding.n == n / 2
-    assert "neg is said by default: in these texts (50%)" in finding.sentence
+    assert "predicts neg by default, so these texts (50%)" in finding.sentence
     statistics["scale"]["largest_loss"] = np.full(n, 0.6)  # it matters, and attention misses it
     (finding,) = found("faithfulness", good_model(n, **statistics, **moving(n, 0.3)))
     assert finding.value == pytest.approx(0.45) and "by default" not in finding.sentence
@@ -313,15 +319,15 @@ def test_a_class_that_is_said_by_default_is_left_out_and_named():
 
 def test_the_effect_is_graded_at_the_standard_temperature():
     n = 100
-    rows = good_model(n, **moving(n, 2 * LEAST_EFFECT))
+    rows = good_model(n, **moving(n, 2 * EFFECT_THRESHOLD))
     (moved,) = found("effect", rows)
-    assert (moved.answer, moved.value) == (Answer.YES, pytest.approx(2 * LEAST_EFFECT))
+    assert (moved.answer, moved.value) == (Answer.YES, pytest.approx(2 * EFFECT_THRESHOLD))
     unsure = rows.assign(value=rows.value.mask(rows.statistic == "median_tvd", 0.001))
     assert found("effect", unsure)[0].answer == Answer.YES  # that of its own logits is beside
     (little,) = found("effect", good_model(n, **moving(n, 0.01, worst=0.5)))
-    assert little.answer == Answer.NO and not little.is_nothing
+    assert little.answer == Answer.NO and not little.has_no_effect
     (nothing,) = found("effect", good_model(n, **moving(n, 0.01, worst=0.02)))
-    assert nothing.is_nothing
+    assert nothing.has_no_effect
 
 
 def test_pinned_down_needs_an_upper_bound():
@@ -352,7 +358,7 @@ def test_many_heads_are_answered_for_together_or_not_at_all():
     n = 60
     moved = moving(n, 0.3)["permutation"]
     heads = pd.concat([good_model(n, permutation=moved), rows_of("permutation", moved, head=1)])
-    assert [f.rule for f in findings(heads, "np")] == ["accuracy"]
+    assert [f.rule for f in compute_findings(heads, "np")] == ["accuracy"]
     whole = moving(n, 0.01)["permutation"]
     together = pd.concat([heads, rows_of("permutation", whole, layer=-1, head=-1)])
     (finding,) = found("effect", together)
@@ -380,7 +386,7 @@ def test_room_says_that_it_follows_saturation_and_is_read_at_the_papers_epsilon(
     rows |= {"epsilon_max_jsd@0.01": 0.6, "largest_jsd": 0.69}
     rows |= {"epsilon_max_jsd_exact": 1.0}
     columns = {name: np.full(n, value) for name, value in rows.items()}
-    accuracy, finding = findings(good_model(n, adversarial=columns), "np")
+    accuracy, finding = compute_findings(good_model(n, adversarial=columns), "np")
     assert finding.answer == Answer.NO  # at .05 it would be yes
     assert "depends on how saturated the output is" in finding.sentence
     assert "mean top probability" in accuracy.sentence
@@ -394,7 +400,7 @@ def test_no_sentence_of_an_audit_is_long(tokenizer):
     )
     texts = generated_texts(tokenizer, n=32, length=7)
     report = audit(model, texts, tokenizer=tokenizer, progress=False)
-    assert {f.rule for f in report.findings} == {"accuracy", *QUESTIONS}
+    assert {f.rule for f in report.findings} == {"accuracy", *CLASSIFIER_QUESTIONS}
     for finding in report.findings:
         words = re.sub(r"\[[^\]]*\]", "", finding.sentence)
         for sentence in re.split(r"(?<=[^.])\. ", words):

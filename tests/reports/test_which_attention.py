@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from hf_attnprobe.reports.audit_document import attention_line
+from hf_attnprobe.reports.audit_document import describe_attention_site
 from tests.helpers import tiny_models
 from tests.helpers.audit_by_name import audit_by_name
 from tests.helpers.page_reader import Reader
@@ -37,28 +37,28 @@ def test_the_share_on_special_tokens_by_hand(bert):
     found = found[(found.layer == -1) & (found["head"] == -1)]
     assert found.sort_values("example_id").value.tolist() == pytest.approx(expected, abs=1e-5)
     share = np.mean(expected)
-    line = f"mean of 4 heads from [CLS]; {share:.0%} of it on special tokens"
-    assert attention_line(report) == f"{line}, not shown"
-    assert f"{line}, not shown" in " ".join(report.to_text(verbose=True).split())
-    assert f"{line}, not shown" in report.to_markdown()
+    line = f"mean of 4 heads from [CLS]; {share:.0%} of it is on special tokens"
+    assert describe_attention_site(report) == f"{line}, which are not displayed"
+    assert f"{line}, which are not displayed" in " ".join(report.to_text(verbose=True).split())
+    assert f"{line}, which are not displayed" in report.to_markdown()
     words = Reader(report.to_html()).words
     assert words.index(line) < words.index("special_attention")
 
 
 def test_heads_one_by_one_are_no_one_attention(bert):
-    assert attention_line(audited(bert, TEXTS[:4], groups=False)) == ""
+    assert describe_attention_site(audited(bert, TEXTS[:4], groups=False)) == ""
 
 
 def test_a_text_of_a_pair_that_is_held_is_not_explained(bert):
     pairs = [{"text": a, "text_pair": b} for a, b in zip(TEXTS[:4], TEXTS[4:8], strict=True)]
-    line = attention_line(audited(bert, pairs, segment="text", single_heads=False))
-    assert "special tokens and the text that is held, not shown" in line
+    line = describe_attention_site(audited(bert, pairs, segment="text", single_heads=False))
+    assert "special tokens and the fixed text, which are not displayed" in line
 
 
 def test_a_classifier_attends_to_its_text_alone(checkpoint, reviews):
     report = audit_by_name(str(checkpoint), reviews["test"], tests=["permutation"], test_limit=5)
     rows = report.to_pandas()
     assert (rows[rows.statistic == "special_attention"].value == 0).all()
-    assert attention_line(report) == "the only head"
+    assert describe_attention_site(report) == "the only head"
     older = {k: v for k, v in report.provenance.items() if k != "attention"}
-    assert attention_line(dataclasses.replace(report, provenance=older)) == ""
+    assert describe_attention_site(dataclasses.replace(report, provenance=older)) == ""
