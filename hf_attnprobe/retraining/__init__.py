@@ -94,18 +94,18 @@ def get_retraining_readings() -> dict[str, TestReadings]:
     return {name: test.readings for name, test in get_retraining_tests().items()}
 
 
-def select_retraining_tests(asked: TestSelection | None) -> dict[str, Options]:
+def select_retraining_tests(selection: TestSelection | None) -> dict[str, Options]:
     """Return the options of the selected tests, in the order in which they run.
 
     Args:
-        asked: Names or options of tests, see
+        selection: Names or options of tests, see
             :func:`~hf_attnprobe.core.options.parse_test_selection`. None and "default" select
             :data:`~hf_attnprobe.retraining.options.DEFAULT_RETRAINING_TESTS`.
 
     Raises:
         AttnProbeError: If a test or an option does not exist, or if ``deception`` has no words.
     """
-    selected = resolve_tests(asked, OPTIONS_BY_TEST, DEFAULT_RETRAINING_TESTS)
+    selected = resolve_tests(selection, OPTIONS_BY_TEST, DEFAULT_RETRAINING_TESTS)
     deception = selected.get("deception")
     if isinstance(deception, Deception) and not deception.words:
         raise AttnProbeError(

@@ -100,7 +100,9 @@ def build_study_report(
     results = Results(plan, folder)
     dataset_sizes = _list_dataset_sizes(results)
     step_records = [
-        one for job in plan.jobs for one in _make_step_records(results, job, seconds[job.folder])
+        record
+        for job in plan.jobs
+        for record in _make_step_records(results, job, seconds[job.folder])
     ]
     return StudyReport(
         study=plan.name,
@@ -190,8 +192,8 @@ def read_study_report(folder: str | Path) -> StudyReport:
     Args:
         folder: Output folder from :func:`hf_attnprobe.study`.
     """
-    read = partial(parse_plain, StudyReport)
-    return read_summary(folder, read, run_name="a study", verb="attnprobe study")
+    parse_report = partial(parse_plain, StudyReport)
+    return read_summary(folder, parse_report, run_name="a study", verb="attnprobe study")
 
 
 # --- The document --------------------------------------------------------------------------------
@@ -206,7 +208,7 @@ def build_study_document(report: StudyReport) -> Document:
     notes: list[InlineText] = list(report.notes)
     tables = [_make_section(table, number) for number, table in enumerate(report.tables, 1)]
     sizes: list[list[ReportCell]] = [
-        [used.name, *(used.sizes.get(split, 0) for split in SPLIT_NAMES)] for used in report.data
+        [data.name, *(data.sizes.get(split, 0) for split in SPLIT_NAMES)] for data in report.data
     ]
     steps: list[list[ReportCell]] = [
         [provenance_blocks.name, provenance_blocks.seed, provenance_blocks.epochs]

@@ -205,7 +205,7 @@ def _run_steps(steps: Steps, folder: Path, progress: bool) -> dict[str, float]:
                     "seconds": seconds,
                 }
                 write_json(folder / STATE_FILE, convert_to_plain(state))
-    return {name: done["seconds"] for name, done in state.steps.items()}
+    return {name: step_state["seconds"] for name, step_state in state.steps.items()}
 
 
 def _fingerprint_texts(steps: Steps) -> dict[str, dict[str, str]]:
@@ -243,10 +243,10 @@ def _make_data(job: Job) -> Data:
 def _make_step_state(job: Job, texts: Mapping[str, str]) -> dict[str, Any]:
     """Return the entry of a step in ``study.json``, as it is read back from JSON."""
 
-    def as_plain(value: Any) -> Any:
+    def convert_value(value: Any) -> Any:
         return vars(value) if isinstance(value, Options) else str(value)
 
-    arguments = json.dumps(job.arguments, default=as_plain)
+    arguments = json.dumps(job.arguments, default=convert_value)
     return {"arguments": json.loads(arguments), "texts": dict(texts)}
 
 
@@ -309,7 +309,7 @@ def _run_step(job: Job, steps: Steps, folder: Path, progress: bool) -> None:
                 **_make_keywords(job, folder), output_dir=step_folder, progress=progress
             )
     except AttnProbeError:
-        if not any((folder / other.folder).is_dir() for other in steps.jobs):
+        if not any((folder / any_job.folder).is_dir() for any_job in steps.jobs):
             (folder / STATE_FILE).unlink()
             # The folder may not exist, or it may contain other files.
             with suppress(OSError):
@@ -324,7 +324,9 @@ def _make_keywords(job: Job, folder: Path) -> dict[str, Any]:
     for name in MODEL_ARGUMENTS:
         if name in arguments:
             model = arguments[name]
-            if any(f"{model}/".startswith(f"{made}/") for made in job.depends_on):
+            if any(
+                f"{model}/".startswith(f"{earlier_folder}/") for earlier_folder in job.depends_on
+            ):
                 arguments[name] = str(folder / model)
     plain_names = (*verb.required_arguments, *verb.optional_arguments)
     keywords = {name: arguments[name] for name in plain_names if name in arguments}

@@ -542,7 +542,7 @@ def _load_finished(
     logger.info("%s already holds this training, finished", folder)
     model = load_model(folder, trust_remote_code=trust_remote_code)
     tokenizer = load_tokenizer(folder, trust_remote_code=trust_remote_code)
-    if any((folder / left).exists() for left in (STEPS_FOLDER, LOCK_FILE)):
+    if any((folder / leftover).exists() for leftover in (STEPS_FOLDER, LOCK_FILE)):
         _remove_leftovers(folder, model)
     return TrainedClassifier(model, tokenizer, finished_record["metrics"])
 
