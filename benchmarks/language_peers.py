@@ -29,7 +29,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
 
 from hf_attnprobe import Answers, AuditOptions, explain
-from hf_attnprobe.audits.setup import prepare_audit
+from hf_attnprobe.audits.setup import AuditRequest, prepare_audit
 from hf_attnprobe.inference.batching import collate
 from hf_attnprobe.protocol import Observation
 
@@ -51,7 +51,7 @@ def ours(observation: Observation, layer: int) -> Tensor:
     others = 1 - torch.eye(n_heads, dtype=attention.dtype)
     kept = others[:, None, :, None, None].expand(-1, *attention.shape)
     probs = model.replay_masked(observation, {layer: kept})
-    return model.log_prob(observation, probs)[:, 0]
+    return model.compute_log_prob(observation, probs)[:, 0]
 
 
 @contextmanager
@@ -235,9 +235,9 @@ def main() -> None:
         for row in planted(given.prompts)
     ]
     options = AuditOptions(dtype="float32")
-    job = prepare_audit(given.model, Answers(asked), ["sources"], options, None)
-    adapter = job.subject.adapter
-    own = job.subject.adapter.given.float().eval()
+    job = prepare_audit(AuditRequest(given.model, Answers(asked), ["sources"], options))
+    adapter = job.audited_model.adapter
+    own = job.audited_model.adapter.user_model.float().eval()
     chosen = {FASTEST: PEERS[FASTEST]} if given.every_layer else PEERS
     layers = range(own.config.num_hidden_layers) if given.every_layer else [given.layer]
     peers = {
@@ -256,7 +256,7 @@ def main() -> None:
         answer = torch.tensor(text.inputs["input_ids"][-prompt.n_answer :])
         for name, run in peers.items():
             begun = time.process_time()
-            each = [run(prompt.ids, answer, prompt.start, layer) for layer in layers]
+            each = [run(prompt.ids, answer, prompt.first_row, layer) for layer in layers]
             found = torch.stack(each)
             seconds[name] = seconds.get(name, 0) + time.process_time() - begun
             apart[name] = max(apart.get(name, 0), float((found - expected).abs().max()))

@@ -15,10 +15,10 @@ from transformers import (
     Phi3ForCausalLM,
 )
 
-from hf_attnprobe import Answers, AuditOptions, Data, audit, compare_audits, judge, survive
+from hf_attnprobe import Answers, AuditOptions, Data, audit, compare_audits, evaluate_scores, compare
 from hf_attnprobe.adapters.language_model.adapter import LanguageModelAdapter
-from hf_attnprobe.audits.user_scores import GivenScores
-from hf_attnprobe.plots.shown_text import ShownText
+from hf_attnprobe.audits.user_scores import UserScores
+from hf_attnprobe.plots.highlighted_text import HighlightedText
 from tests.helpers import random_comparisons, tiny_language_models
 from tests.helpers.error_messages import refused
 from tests.helpers.random_comparisons import greedy, log_prob
@@ -60,8 +60,8 @@ def made(rows, tokenizer, model=None, **options):
     ],
 )
 def test_a_shown_text_has_a_number_for_each_token(wrong):
-    with pytest.raises(ValueError, match="expected numbers of the 2 tokens of text 3"):
-        ShownText(3, ("a", "b"), "x", None, None, None, **wrong)
+    with pytest.raises(ValueError, match="expected one score for each of the 2 tokens of text 3"):
+        HighlightedText(3, ("a", "b"), "x", None, None, None, **wrong)
 
 
 # --- Texts are pairs where prompt, units and answer are the same (2.2, 2.10) -----------------------
@@ -93,9 +93,9 @@ def test_an_audit_does_not_go_on_with_another_answer(tmp_path, monkeypatch):
     def another(model, tokenizer, prompts, n, count):
         return {k: said_by(model, ids, n)[::-1] for k, ids in prompts.items()}
 
-    monkeypatch.setattr(answers, "generated", another)
+    monkeypatch.setattr(answers, "generate_answers", another)
     again = FEW | {"tests": ["sources", "knockout"], "output_dir": tmp_path}
-    refused("the answer of text 0 as they were", audit, (llama(), plain()), data, **again)
+    refused("the prompt or the answer of text 0 has changed", audit, (llama(), plain()), data, **again)
 
 
 # --- Positions that depend on the length (2.3), checks after an audit ------------------------------
@@ -149,7 +149,7 @@ def test_changes_that_are_not_the_models_own_are_found_after_the_audit(name, mon
         return real(self, *given, **options).flip(-1)
 
     monkeypatch.setattr(LanguageModelAdapter, name, slightly_wrong)
-    refused("as the model itself computes it", audit, (llama(), plain()), Answers([ROW] * 2), **FEW)
+    refused("differs from that of the model itself", audit, (llama(), plain()), Answers([ROW] * 2), **FEW)
     assert calls
 
 
@@ -164,7 +164,7 @@ def test_a_template_that_changes_or_repeats_a_passage_is_refused():
             assert len(made([ROW], tokenizer)[0]["units"]) == 4
             continue
         asked = "{context} {question}"
-        refused("writes the passage of text 0 as it is", made, [ROW], tokenizer, template=asked)
+        refused("changes, repeats or drops the passage of text 0", made, [ROW], tokenizer, template=asked)
 
 
 # --- Answers (2.5, F9) ------------------------------------------------------------------------------
@@ -206,14 +206,14 @@ def test_no_setting_of_the_checkpoint_changes_the_greedy_answer(settings):
 
 def test_a_line_says_how_many_prompts_have_no_answer(caplog):
     made([ROW, ROW | {"answer": None}], plain(), max_new_tokens=3)
-    assert "1 of 2 prompts have no answer; the model's own is taken" in caplog.text
+    assert "1 of 2 prompts have no answer; the model's own is used" in caplog.text
 
 
 # --- Versions (2.7) ----------------------------------------------------------------------------------
 
 
 def test_none_is_no_version(tmp_path):
-    refused("got None among them", survive, llama(), [None], Answers([ROW]), output_dir=tmp_path)
+    refused("got None among the versions", compare, llama(), [None], Answers([ROW]), output_dir=tmp_path)
 
 
 # --- Scores of others (2.8, F7) -----------------------------------------------------------------------
@@ -221,24 +221,24 @@ def test_none_is_no_version(tmp_path):
 
 def test_no_scores_are_no_audit(checkpoint, reviews_folder):
     data = Data(str(reviews_folder), test_limit=4)
-    refused("expected scores to judge, got None", judge, checkpoint, data, None)
+    refused("expected scores to evaluate, got None", evaluate_scores, checkpoint, data, None)
 
 
 @pytest.mark.parametrize(
     ("spans", "message"),
     [
-        ([(0, 10**6)], "none over another"),
-        ([(-3, 5)], "none over another"),
-        ([(5, 5)], "none over another"),
-        ([(0, 3), (0, 3)], "none over another"),
+        ([(0, 10**6)], "do not overlap"),
+        ([(-3, 5)], "do not overlap"),
+        ([(5, 5)], "do not overlap"),
+        ([(0, 3), (0, 3)], "do not overlap"),
     ],
 )
 def test_spans_are_of_the_text_and_each_there_once(
     spans, message, checkpoint, reviews, reviews_folder
 ):
     data = Data(str(reviews_folder), test_limit=1)
-    given = {k: GivenScores([1.0] * len(spans), spans) for k in reviews["test"]["example_id"]}
-    refused(message, judge, checkpoint, data, given, ["erasure"], progress=False)
+    given = {k: UserScores([1.0] * len(spans), spans) for k in reviews["test"]["example_id"]}
+    refused(message, evaluate_scores, checkpoint, data, given, ["erasure"], progress=False)
 
 
 # --- Models without positions to be kept (F2) -----------------------------------------------------------

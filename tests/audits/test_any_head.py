@@ -28,7 +28,7 @@ from hf_attnprobe import (
     audit,
 )
 from tests.helpers import tiny_models
-from tests.helpers.compare_rows import assert_same
+from tests.helpers.compare_rows import assert_same_rows
 from tests.helpers.error_messages import refuses
 from tests.reports.test_head_sentences import pair_tokenizer, question, sentences
 
@@ -93,7 +93,7 @@ def test_batches_padding_and_order_change_nothing(rows_of, head):
     rows = numbered(DATA[head][:5])
     expected = rows_of(head, rows)
     shuffled = random.Random(1).sample(rows, len(rows))
-    assert_same(rows_of(head, shuffled, batch_size=1), expected, tolerance=1e-4)
+    assert_same_rows(rows_of(head, shuffled, batch_size=1), expected, tolerance=1e-4)
 
 
 def changed(head, **columns):
@@ -204,7 +204,7 @@ def test_an_answer_that_was_cut_off_is_not_known(rows_of):
 def test_the_right_choice_by_text_or_number(rows_of):
     expected = rows_of("choice", DATA["choice"], ["correlation"])
     for name in (lambda k, row: row["choices"][row["label"]], lambda k, row: str(row["label"])):
-        assert_same(rows_of("choice", changed("choice", label=name), ["correlation"]), expected)
+        assert_same_rows(rows_of("choice", changed("choice", label=name), ["correlation"]), expected)
 
 
 def test_a_word_beyond_the_likeliest_is_another_decision(model_of, tokenizer):

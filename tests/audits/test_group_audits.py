@@ -19,7 +19,7 @@ from hf_attnprobe.storage.rows import NO_SITE, append_rows, build_rows
 from hf_attnprobe.studies.paper_tables import Results
 from tests.helpers import tiny_models
 from tests.helpers.audit_by_name import audit_by_name
-from tests.helpers.compare_rows import by_place
+from tests.helpers.compare_rows import index_values
 
 
 N_LAYERS, N_HEADS = 2, 3
@@ -70,7 +70,7 @@ def test_from_the_command_line(folder, data, tmp_path, cli):
     assert places(report, "correlation") == HEADS | groups
     assert places(report, "explanations") == HEADS | LAYERS
 
-    values = by_place(report.to_pandas())
+    values = index_values(report.to_pandas())
     for statistic, test in (("median_tvd", EDITS[0]), ("zero_flip", EDITS[2])):
         single = values.loc[test, statistic, :, 1, 0]
         assert (values.loc[test, statistic, :, HEAD_SET, 0] - single).abs().max() < 1e-12

@@ -21,7 +21,7 @@ from hf_attnprobe.reports.result import convert_extras_to_json, convert_report_t
 from hf_attnprobe.statistics.sampling import draw_sample
 from tests.helpers import tiny_models
 from tests.helpers.audit_by_name import audit_by_name
-from tests.helpers.compare_rows import assert_same
+from tests.helpers.compare_rows import assert_same_rows
 from tests.helpers.error_messages import refused
 
 
@@ -148,7 +148,7 @@ def test_a_screened_audit_is_continued_with_the_same_heads(folder, data, tmp_pat
             part.unlink()
     assert len(list((tmp_path / "cut" / "rows").glob("part-*.parquet"))) < len(parts)
     again = quick(folder, data, output_dir=tmp_path / "cut", batch_size=1, **options)
-    assert_same(again.to_pandas(), whole.to_pandas(), tolerance=1e-5)
+    assert_same_rows(again.to_pandas(), whole.to_pandas(), tolerance=1e-5)
 
 
 def test_a_screen_of_texts_of_one_half_is_refused(folder, data, tmp_path):

@@ -15,7 +15,7 @@ from hf_attnprobe.storage.rows import read_rows
 from tests.helpers import tiny_models
 from tests.helpers.audit_by_name import audit_by_name
 from tests.helpers.child_processes import WriteMonitor, run_in_child
-from tests.helpers.compare_rows import assert_same, by_place
+from tests.helpers.compare_rows import assert_same_rows, index_values
 
 
 TESTS = ("correlation", "permutation", "adversarial")
@@ -57,13 +57,13 @@ def usual(rows_of, examples):
 def test_one_text_at_a_time_or_all_together(kind, rows_of, examples):
     """One at a time is unpadded, together is padded to the longest."""
     data = examples if kind[2] == 2 else examples[-4:]  # more classes mean the slow search
-    assert_same(rows_of(data, kind, batch_size=1), rows_of(data, kind, batch_size=64))
+    assert_same_rows(rows_of(data, kind, batch_size=1), rows_of(data, kind, batch_size=64))
 
 
 @pytest.mark.parametrize("kind", [(), ("cnn", "additive", 2)], ids=str)
 def test_the_order_of_the_data_set(kind, rows_of, examples):
     shuffled = random.Random(0).sample(examples, len(examples))
-    assert_same(rows_of(shuffled, kind), rows_of(examples, kind))
+    assert_same_rows(rows_of(shuffled, kind), rows_of(examples, kind))
 
 
 def test_which_other_texts_are_audited(rows_of, usual, examples):
@@ -72,7 +72,7 @@ def test_which_other_texts_are_audited(rows_of, usual, examples):
         rows[~rows.statistic.isin(["standard_tvd", "largest_standard_tvd"])]
         for rows in (usual, rows_of(examples[3:6]))
     )
-    assert_same(some, whole[whole.example_id.isin(some.example_id)])
+    assert_same_rows(some, whole[whole.example_id.isin(some.example_id)])
 
 
 def test_the_state_of_the_random_numbers(rows_of, examples):
@@ -87,7 +87,7 @@ def test_the_state_of_the_random_numbers(rows_of, examples):
 
 
 def test_another_seed_shuffles_otherwise(rows_of, examples):
-    first, second = (by_place(rows_of(examples, seed=seed)) for seed in (0, 1))
+    first, second = (index_values(rows_of(examples, seed=seed)) for seed in (0, 1))
     changed = {statistic for _, statistic, *_ in first.index[(first - second).abs() > 1e-12]}
     drawn = {"median_tvd", "standard_tvd", "flips_drawn"}
     assert changed == drawn
@@ -113,8 +113,8 @@ def test_tests_added_later(rows_of, usual, examples, tmp_path):
     after = parts(tmp_path)
     assert before.items() <= after.items()
     assert names_in(tmp_path, after.keys() - before.keys()) == {"correlation", "adversarial"}
-    assert_same(found, usual)
-    assert_same(read_rows(tmp_path / "rows"), found)
+    assert_same_rows(found, usual)
+    assert_same_rows(read_rows(tmp_path / "rows"), found)
     only = rows_of(examples, tests=["correlation"], output_dir=tmp_path)
     assert parts(tmp_path) == after and set(only.test) == {"correlation", PREDICTION_TEST}
 
@@ -129,8 +129,8 @@ def test_texts_added_later(rows_of, usual, examples, tmp_path):
         pd.read_parquet(tmp_path / "rows" / name) for name in after.keys() - before.keys()
     )
     assert len(few) == 4 and set(new.example_id) == {row["example_id"] for row in examples} - few
-    assert_same(found, usual)
-    assert_same(
+    assert_same_rows(found, usual)
+    assert_same_rows(
         rows_of(examples, test_limit=4, output_dir=tmp_path), rows_of(examples, test_limit=4)
     )
 
@@ -141,7 +141,7 @@ def test_a_part_that_was_lost_is_computed_again(rows_of, examples, tmp_path):
     for name in lost:
         (tmp_path / "rows" / name).unlink()
     kept = parts(tmp_path)
-    assert_same(rows_of(examples, output_dir=tmp_path), expected)
+    assert_same_rows(rows_of(examples, output_dir=tmp_path), expected)
     assert kept.items() <= parts(tmp_path).items()
 
 
@@ -172,7 +172,7 @@ def test_killed_and_resumed(checkpoint, data_folder, usual, cli, tmp_path):
     done = cli(*command(checkpoint, data_folder, folder))
     assert done.code == 0, done.err
     assert before.items() <= parts(folder).items()
-    assert_same(read_rows(folder / "rows"), usual)
+    assert_same_rows(read_rows(folder / "rows"), usual)
     assert json.loads(done.out)["n"] == 12
 
 
@@ -181,7 +181,7 @@ def test_two_processes(checkpoint, data_folder, usual, torchrun, tmp_path):
     assert run.code == 0, run.err
     found = json.loads(run.out)  # printed once
     assert (found["n"], found["provenance"]["n_processes"]) == (12, 2)
-    assert_same(read_rows(tmp_path / "out" / "rows"), usual)
+    assert_same_rows(read_rows(tmp_path / "out" / "rows"), usual)
     assert len(parts(tmp_path / "out")) == 4
     assert not list((tmp_path / "out").glob(".*"))
 
@@ -193,7 +193,7 @@ def test_the_launcher_itself(checkpoint, data_folder, usual, run_python, tmp_pat
     arguments = command(checkpoint, data_folder, tmp_path / "out", "--batch-size", "3")
     run = run_python(*launch, "-m", "hf_attnprobe", *arguments)
     assert run.code == 0, run.err
-    assert_same(read_rows(tmp_path / "out" / "rows"), usual)
+    assert_same_rows(read_rows(tmp_path / "out" / "rows"), usual)
 
 
 @pytest.mark.slow

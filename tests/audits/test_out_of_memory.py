@@ -11,7 +11,7 @@ from hf_attnprobe import AttnProbeError, AuditOptions, Data, Permutation, audit
 from hf_attnprobe.audits import runner as sweeps
 from hf_attnprobe.core.hardware import PeakMemory, is_out_of_memory, run_with_halving
 from hf_attnprobe.storage.rows import read_rows
-from tests.helpers.compare_rows import by_place
+from tests.helpers.compare_rows import index_values
 
 
 SMALL = """
@@ -73,7 +73,7 @@ def test_of_an_accelerator_too_and_the_next_batches_are_smaller(
 ):
     options, data = AuditOptions(shown_texts=0, batch_size=10), Data(reviews_folder, test_limit=20)
     tests = [Permutation(n_permutations=3)]
-    expected = by_place(audit(checkpoint, data, tests, options=options, progress=False).to_pandas())
+    expected = index_values(audit(checkpoint, data, tests, options=options, progress=False).to_pandas())
     failed_after, done, run_batch = [], set(), sweeps.run_batch
 
     def on_a_small_device(adapter, batch, *rest):
@@ -85,7 +85,7 @@ def test_of_an_accelerator_too_and_the_next_batches_are_smaller(
         return rows
 
     monkeypatch.setattr(sweeps, "run_batch", on_a_small_device)
-    found = by_place(audit(checkpoint, data, tests, options=options, progress=False).to_pandas())
+    found = index_values(audit(checkpoint, data, tests, options=options, progress=False).to_pandas())
     pd.testing.assert_series_equal(found, expected, rtol=1e-12)
     assert failed_after and max(failed_after) < 10  # the second batch is cut at once
 
@@ -112,7 +112,7 @@ def test_rows_are_kept_before_a_batch_has_all_its_tests(
 ):
     data, asked = Data(reviews_folder, test_limit=6), ["permutation", "uniform_attention"]
     given = {"options": AuditOptions(shown_texts=0), "progress": False}
-    expected = by_place(audit(checkpoint, data, asked, **given).to_pandas())
+    expected = index_values(audit(checkpoint, data, asked, **given).to_pandas())
     fails = [RuntimeError("killed"), torch.OutOfMemoryError("CUDA out of memory")]
     run_test, ran = sweeps.run_test, []
 
@@ -129,7 +129,7 @@ def test_rows_are_kept_before_a_batch_has_all_its_tests(
     with pytest.raises(RuntimeError, match="killed"):
         audit(checkpoint, data, asked, **given)
     assert "median_tvd" in {*read_rows(tmp_path / "rows").statistic}
-    found = by_place(audit(checkpoint, data, asked, **given).to_pandas())
+    found = index_values(audit(checkpoint, data, asked, **given).to_pandas())
     pd.testing.assert_series_equal(found, expected, rtol=1e-12)
     assert ran.count("permutation") == 1 and ran.count("uniform_attention") == 4 and not fails
 

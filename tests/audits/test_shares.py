@@ -23,7 +23,7 @@ from hf_attnprobe.inference import answers
 from hf_attnprobe.reports.result import convert_report_to_json
 from hf_attnprobe.statistics.sampling import list_share_indices
 from tests.helpers import tiny_language_models
-from tests.helpers.compare_rows import assert_same
+from tests.helpers.compare_rows import assert_same_rows
 from tests.helpers.error_messages import refused, refuses
 
 
@@ -42,7 +42,7 @@ def shared(verb, folder, *, of=N, **options):
 
 
 def same_rows(shares, whole):
-    assert_same(shares.to_pandas(), whole.to_pandas(), tolerance=1e-5)
+    assert_same_rows(shares.to_pandas(), whole.to_pandas(), tolerance=1e-5)
 
 
 def agree(ours, theirs, where=""):

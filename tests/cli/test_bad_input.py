@@ -77,9 +77,9 @@ def refused_audit(refused, checkpoint, reviews_folder, tmp_path):
 
 def test_no_model_there(refused_audit, tmp_path):
     line = refused_audit(model=tmp_path / "bilstm")
-    assert f"expected a model at {tmp_path / 'bilstm'}, there is nothing" in line
+    assert f"expected a model at {tmp_path / 'bilstm'}, which does not exist" in line
     line = refused_audit(model="acme/unheard-of")
-    assert "no folder here" in line and "HF_HUB_OFFLINE=1" in line
+    assert "not a local folder" in line and "HF_HUB_OFFLINE=1" in line
 
 
 def test_a_hub_that_is_not_reached_is_not_asked_again_and_again(run_python):
@@ -92,10 +92,10 @@ def test_a_model_folder_that_lacks_something(refused_audit, checkpoint, copy_of)
     tokenizer = ("tokenizer.json", "tokenizer_config.json")
     for k, (removed, message) in enumerate(
         (
-            (["model.safetensors"], "found a configuration only; save the model there again"),
-            (["config.json"], "found no config.json there; give the folder of save_pretrained"),
-            (tokenizer, "save one beside the weights with tokenizer.save_pretrained"),
-            (["*"], "found no config.json there"),
+            (["model.safetensors"], "there is only a configuration; save the model there again"),
+            (["config.json"], "there is no config.json; give the folder to which save_pretrained wrote"),
+            (tokenizer, "save one next to the weights with tokenizer.save_pretrained"),
+            (["*"], "there is no config.json"),
         )
     ):
         folder = copy_of(checkpoint, f"copy-{k}")
@@ -120,7 +120,7 @@ def test_spoilt_files_of_a_model(refused_audit, checkpoint, copy_of):
         assert said in refused_audit(model=folder), (name, content[:99])
     (copy_of(checkpoint, "tokenizer") / "tokenizer.json").write_text("{")
     said = refused_audit(model=folder.parent / "tokenizer")
-    assert "expected a tokenizer with the model" in said
+    assert "has no tokenizer: its files are missing" in said
 
 
 def test_parts_of_different_models(refused_audit, make_model, tokenizer, tmp_path):
@@ -131,7 +131,7 @@ def test_parts_of_different_models(refused_audit, make_model, tokenizer, tmp_pat
     model = make_model()
     model.resize_token_embeddings(20)
     line = refused_audit(model=tiny_models.saved(tmp_path / "small", model, tokenizer))
-    assert "the model embeds ids below 20; load the tokenizer saved with the model" in line
+    assert "the model embeds only ids below 20; load the tokenizer that was saved with the model" in line
 
 
 def test_objects_that_are_no_model_to_audit(make_model, tokenizer):
@@ -146,13 +146,13 @@ def test_objects_that_are_no_model_to_audit(make_model, tokenizer):
 
 def test_no_data_there(refused_audit, tmp_path):
     place = tmp_path / "nothing"
-    assert f"expected a data set at {place}, there is nothing" in refused_audit(dataset=place)
+    assert f"expected a data set at {place}, which does not exist" in refused_audit(dataset=place)
     assert "there is no file nosuch.csv in" in refused_audit(dataset="nosuch.csv")
     line = refused_audit(dataset="nosuch")
-    assert "without a network give NAME=FOLDER, or set HF_HUB_OFFLINE=1" in line
+    assert "without a network, pass NAME=FOLDER or set HF_HUB_OFFLINE=1" in line
     (tmp_path / "none.csv").touch()
     line = refused_audit(dataset=tmp_path / "none.csv")
-    assert f"expected examples in {tmp_path / 'none.csv'}, the file is empty" in line
+    assert f"the data file {tmp_path / 'none.csv'} is empty" in line
     (tmp_path / "empty").mkdir()
     assert "which cannot be loaded" in refused_audit(dataset=tmp_path / "empty")
     assert "cannot be loaded" in refused_audit("--dataset-config", "large")
@@ -165,7 +165,7 @@ BAD_DATA = [
     ([*ROWS, {"text": None, "label": 1}], "must hold strings, row 2 is NoneType"),
     ([{"text": "a film", "label": 0.5}], "predicts a class: expected one class per text"),
     ([], "the file is empty"),
-    ([*ROWS, {"text": "a film", "label": 2}], "the model knows 2 labels: negative, positive"),
+    ([*ROWS, {"text": "a film", "label": 2}], "the model has 2 labels: negative, positive"),
     ([{"text": "a film", "label": "angry"}], "label 'angry'"),
     ([{"text": "a film", "label": name} for name in ("angry", "positive")], "label 'angry'"),
     ([{"text": "x", "label": name} for name in ("negative", "positive", "zen")], "label 'zen'"),
@@ -356,13 +356,13 @@ def test_a_folder_with_other_files(
         for place in (tmp_path / "file", tmp_path / "file" / "below"):
             line = run(output_dir=place)
             assert str(tmp_path / "file") in line and "choose another --output-dir" in line
-    assert "holds other files" in refused_audit(output_dir=copy_of(checkpoint))
+    assert "contains other files" in refused_audit(output_dir=copy_of(checkpoint))
     tiny_models.bert(20, layers=1, heads=1, width=8, spread=0.02).save_pretrained(tmp_path / "bert")
-    assert "holds other files" in refused_training(output_dir=tmp_path / "bert")
+    assert "contains other files" in refused_training(output_dir=tmp_path / "bert")
     results = tmp_path / "results"
     shutil.copytree(checkpoint, results / "model")
     shutil.copytree(audited, results / "audit")
-    assert "holds other files" in refused("demo", "--output-dir", results)
+    assert "contains other files" in refused("demo", "--output-dir", results)
 
 
 def test_spoilt_files_of_an_audit(audited, refused_audit, refused):
@@ -399,7 +399,7 @@ def test_several_processes_need_a_folder_to_meet_in(checkpoint, monkeypatch):
 
 
 def test_reports_that_cannot_be(refused, audited, tmp_path):
-    there_is_none = "found no summary.json there; finish or run the audit first"
+    there_is_none = "but there is no summary.json; run the audit to the end first"
     for arguments, message in (
         ([tmp_path], there_is_none),
         ([tmp_path / "nowhere"], there_is_none),
@@ -416,7 +416,7 @@ UNLABELLED = [{"text": "a film"}]
 EMPTY = [{"text": t, "label": k} for k, t in enumerate(("", " "))]
 NO_TEXT = [{"text": "", "label": 1}, {"text": None, "label": 0}]
 BAD_SPLITS = [
-    ({"train": ROWS}, "expected a validation split"),
+    ({"train": ROWS}, "has no validation split"),
     ({"validation": ROWS}, "expected one of the splits validation, got 'train'"),
     ({"train": ROWS[:1], "validation": ROWS}, "every class"),
     ({"train": UNLABELLED, "validation": UNLABELLED}, "expected labelled training texts"),
@@ -478,8 +478,8 @@ def test_sizes_and_vectors_that_make_no_model(refused_training, refused, tmp_pat
     for arguments, message in (
         (["--encoder", "cnn", "--encoder-size", "30"], "a multiple of the 4 kernel sizes, got 30"),
         (["--word-vectors", tmp_path / "none.txt"], "cannot read the word vectors"),
-        (["--word-vectors", tmp_path / "vectors.txt"], "3 numbers, the model embeds in 300"),
+        (["--word-vectors", tmp_path / "vectors.txt"], "3 dimensions, but the model's embeddings have 300"),
     ):
         assert message in refused_training(*arguments)
     small = refused("demo", "--n-examples", "5", "--output-dir", tmp_path / "out")
-    assert "expected at least 6 examples" in small
+    assert "three splits need at least 6 examples" in small

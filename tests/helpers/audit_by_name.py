@@ -1,13 +1,14 @@
-"""An audit whose options are given by name, as command line, study and metric give them."""
+"""Run an audit with flat options, as the command line, studies and the metric pass them."""
 
 import dataclasses
 
 from hf_attnprobe import AuditOptions, Data, Permutation, audit
-from hf_attnprobe.core.options import from_names
-from hf_attnprobe.faithfulness.registry import tests as all_tests
+from hf_attnprobe.core.options import build_options
+from hf_attnprobe.faithfulness.registry import load_tests
 
 
-DATA = {field.name for field in dataclasses.fields(Data)}
+DATA_OPTIONS = {field.name for field in dataclasses.fields(Data)}
+"""Names of the options that describe the data."""
 
 
 def audit_by_name(
@@ -21,24 +22,24 @@ def audit_by_name(
     progress=False,
     **values,
 ):
-    """Data arguments and options of the audit, all flat.
+    """Run an audit whose options and data arguments are passed by name.
 
-    ``n_permutations`` is of the test ``permutation``, where it is run.
+    ``n_permutations`` is an option of the test ``permutation``, if this test runs.
     """
     tests = ["default"] if tests is None else tests
     if n_permutations is not None and ("default" in tests or "permutation" in tests):
         tests = [*tests, Permutation(n_permutations)]
-    data = {name: values.pop(name) for name in DATA & values.keys()}
+    data_options = {name: values.pop(name) for name in DATA_OPTIONS & values.keys()}
     return audit(
         model,
-        Data(dataset, **data),
+        Data(dataset, **data_options),
         tests,
-        options=from_names(values, AuditOptions),
+        options=build_options(values, AuditOptions),
         output_dir=output_dir,
         tokenizer=tokenizer,
         progress=progress,
     )
 
 
-# What is run of an attention classifier, with one head, on texts without rationales.
-BY_DEFAULT = {name for name, test in all_tests().items() if test.default == "always"}
+DEFAULT_TESTS = {name for name, test in load_tests().items() if test.default == "always"}
+"""Default tests of an attention classifier with one head, on texts without rationales."""

@@ -8,7 +8,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, 
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from hf_attnprobe import Answers
-from hf_attnprobe.inference.answers import answered
+from hf_attnprobe.inference.answers import prepare_prompts
 
 
 CHAT = (
@@ -72,9 +72,9 @@ def prompts(rows: Any, tokenizer: Any, model: Any, **options: Any) -> Any:
     """Rows as prompt, units, answer and tokens."""
     data, longest = Answers(rows, **options), model.config.max_position_embeddings
     facts = SimpleNamespace(
-        n_embeddings=model.config.vocab_size, max_length=lambda _: longest, prediction=None
+        n_embeddings=model.config.vocab_size, get_max_length=lambda _: longest, prediction=None
     )
-    return answered(data.examples(), data, tokenizer, facts, model)
+    return prepare_prompts(data.load_examples(), data, tokenizer, facts, model)
 
 
 def units(row: Any) -> list[str]:

@@ -17,7 +17,7 @@ import hf_attnprobe
 from hf_attnprobe import Answers, AttnProbeError, AuditOptions, audit
 from hf_attnprobe.integrations import evaluate_metric as metrics
 from tests.helpers import tiny_language_models, tiny_models
-from tests.helpers.audit_by_name import BY_DEFAULT
+from tests.helpers.audit_by_name import DEFAULT_TESTS
 from tests.helpers.error_messages import refuses
 from tests.helpers.mini_hub import MiniHub
 
@@ -218,7 +218,7 @@ def test_all_tests_by_default_and_options_of_audit(metric, checkpoint, texts):
         tests={"default": {}, "permutation": {"n_permutations": 7}},
         batch_size=1,
     )
-    assert all(any(name.startswith(f"mean_{test}_") for name in found) for test in BY_DEFAULT)
+    assert all(any(name.startswith(f"mean_{test}_") for name in found) for test in DEFAULT_TESTS)
 
 
 def test_texts_without_a_value_are_nan_and_in_no_mean(metric, checkpoint, texts):
