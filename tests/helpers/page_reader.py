@@ -1,39 +1,41 @@
-"""What a reader of a page sees, by the standard library's parser of HTML."""
+"""Parser for the visible text of HTML pages, based on the standard library."""
 
 import re
 from html.parser import HTMLParser
 
 
 class Reader(HTMLParser):
-    """All text that a browser shows, the elements with their attributes, their ids, and the data of a page."""
+    """Visible text, elements with attributes, ids and embedded data of a page."""
 
     def __init__(self, page):
         super().__init__()
-        self.text, self.elements, self.ids, self.open, self.data = [], [], [], [], ""
+        self.text, self.elements, self.ids, self.hidden_tags, self.data = [], [], [], [], ""
         self.feed(page)
 
     def handle_starttag(self, tag, attrs):
-        own = dict(attrs)
-        self.elements.append((tag, own))
-        self.ids += [own["id"]] if "id" in own else []
+        attributes = dict(attrs)
+        self.elements.append((tag, attributes))
+        if "id" in attributes:
+            self.ids.append(attributes["id"])
         if tag in ("script", "style"):
-            self.open.append((tag, own.get("type")))
+            self.hidden_tags.append((tag, attributes.get("type")))
 
     def handle_endtag(self, tag):
-        if self.open and tag == self.open[-1][0]:
-            self.open.pop()
+        if self.hidden_tags and tag == self.hidden_tags[-1][0]:
+            self.hidden_tags.pop()
 
     def handle_data(self, data):
-        if not self.open:
+        if not self.hidden_tags:
             self.text.append(data)
-        elif self.open[-1] == ("script", "application/json"):
+        elif self.hidden_tags[-1] == ("script", "application/json"):
             self.data += data
 
     @property
     def words(self):
+        """The visible text on one line."""
         return re.sub(r"\s+", " ", "".join(self.text))
 
     @property
     def apart(self):
-        """The same with a blank between any two elements."""
+        """The visible text with a space between any two elements."""
         return re.sub(r"\s+", " ", " ".join(self.text))

@@ -1,4 +1,4 @@
-"""A page with every element there is, to be looked at and tried out."""
+"""A page with every type of block, for tests and for looking at it in a browser."""
 
 import math
 import random
@@ -26,7 +26,7 @@ HARM = "<script>alert('x')</script> & \"quoted\" 🙂 é 漢字 \u202e]]> --> \u
 
 
 def charts() -> list[Chart]:
-    """One of each kind, and what is hard to draw."""
+    """Return a chart of each type, and one without any drawable value."""
     jain, nan = "Jain & Wallace 2019, figure 2", math.nan
     edges = tuple(round(-1 + 0.1 * k, 1) for k in range(20))
     bell = tuple(round(math.exp(-((x - 0.3) ** 2) / 0.08), 3) for x in edges)
@@ -97,7 +97,7 @@ def charts() -> list[Chart]:
 
 
 def heads(n_layers: int, n_heads: int, key: str = "heads") -> HeatMap:
-    """A map with both signs and heads that were not tested."""
+    """Return a map with positive, negative and missing values."""
     draw = random.Random(0)
     values = [[round(draw.gauss(0, 0.1), 4) for _ in range(n_heads)] for _ in range(n_layers)]
     values[0][0] = math.nan
@@ -117,7 +117,7 @@ def heads(n_layers: int, n_heads: int, key: str = "heads") -> HeatMap:
 
 
 def texts() -> list[HighlightedText]:
-    """Texts as the filter expects them."""
+    """Return texts that the filters of a page can distinguish."""
     tokens = ("a", "text", "about", HARM)
     scores = {"attention": (0.1, 0.2, 0.3, 0.4), "gradient": (-0.5, 0.1, 0.0, 0.2)}
     told = [("negative", True), ("positive", False), ("positive", True), ("negative", True)]
@@ -128,12 +128,12 @@ def texts() -> list[HighlightedText]:
 
 
 def demo_page(large: bool = False) -> str:
-    """The whole page; if large, with maps of many heads."""
+    """Return the page; if it is large, with maps of many heads."""
     return render_html(demo_document(large))
 
 
 def demo_document(large: bool = False) -> Document:
-    """Every kind of block there is."""
+    """Return a document with every type of block."""
     yardsticks = {"chance": 0.0, "trained without words": 0.11, "gradient": 0.49}
     answers = [
         AnswerBlock(
