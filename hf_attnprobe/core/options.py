@@ -91,7 +91,7 @@ class Options:
     """
 
     def __post_init__(self) -> None:
-        field_types = get_field_types(type(self))
+        field_types = get_field_types(type(self))  # type: ignore[arg-type]
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             field_type = field_types[field.name]
@@ -519,7 +519,7 @@ def parse_option(option_class: type[Options], name: str, text: str) -> Any:
     Raises:
         AttnProbeError: The text cannot be converted to the type of the option.
     """
-    hint = get_field_types(option_class)[name]
+    hint = get_field_types(option_class)[name]  # type: ignore[arg-type]
     item_type, is_list = get_item_type(hint)
     if text == "none" and matches_type(None, hint):
         return None

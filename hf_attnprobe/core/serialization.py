@@ -103,7 +103,7 @@ def convert_to_plain(value: Any) -> Any:
     Returns:
         Plain data, from which :func:`parse_plain` restores the value.
 
-    >>> to_plain({"ci95": (0.5, float("nan"))})
+    >>> convert_to_plain({"ci95": (0.5, float("nan"))})
     {'ci95': [0.5, None]}
     """
     if hasattr(value, "parse"):
