@@ -222,8 +222,8 @@ class Finding:
     n: int
     yardsticks: dict[str, float] = field(default_factory=dict)
     is_upper_bound: bool = False
-    has_no_effect: bool = field(default=False, metadata={"written_as": "is_nothing"})
-    open_reason: str = field(default="", metadata={"written_as": "open_because"})
+    has_no_effect: bool = field(default=False, metadata={"plain_name": "is_nothing"})
+    open_reason: str = field(default="", metadata={"plain_name": "open_because"})
     partly: float | None = None
     yes: float | None = None
 
