@@ -321,10 +321,11 @@ def _describe_uniqueness(uniqueness: Finding | None, report: AuditResult) -> str
         return format_sentence(describe_finding(uniqueness, report.words))
     distance = 1 - uniqueness.value
     if uniqueness.answer == Answer.YES:
-        return f"Weights over {distance:.0%} of the maximum distance away change the output."
+        return f"Other weights more than {distance:.0%} of the maximum distance away change the output."
     bound = "at least " if uniqueness.is_upper_bound else ""
     return (
-        f"Weights {bound}{distance:.0%} of the maximum distance away give nearly the same output."
+        f"Other weights, {bound}{distance:.0%} of the maximum distance away, give nearly the same "
+        "output."
     )
 
 

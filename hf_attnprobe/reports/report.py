@@ -471,9 +471,7 @@ def _describe_progress(shares: Sequence[Report]) -> list[str]:
     counts = Counter(tuple(share.provenance["share"]) for share in shares)
     totals = {total for _, total in counts}
     if len(totals) > 1 or max(counts.values()) > 1:
-        raise AttnProbeError(
-            "each share must be given once, and all of them must have the same total K/N"
-        )
+        raise AttnProbeError("give every share K/N once, and only shares with the same N")
     (n_shares,) = totals
     if len(counts) == n_shares:
         return []

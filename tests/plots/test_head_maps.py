@@ -81,7 +81,7 @@ def test_the_sentence_names_the_foremost_head(maps, key):
     layer, head = np.unravel_index(values.argmax(), values.shape)
     assert f"for head {layer}.{head} (layer.head" in chart.finding
     assert f"The largest value is {values.max():.2f} [" in chart.finding
-    assert "hold for all heads at once" in chart.finding
+    assert "hold for all heads simultaneously" in chart.finding
 
 
 def test_only_faithfulness_has_a_middle(maps):

@@ -197,7 +197,9 @@ def save_all(folder):
     some = rows[rows.test.isin(["prediction", "erasure", "adversarial", "correlation"])]
     figures.save_charts(build_audit_charts(some, ["neg", "pos"], site=(0, 0)), folder, ["svg"])
     heads = make_many_head_rows(40)
-    figures.save_charts(build_head_maps(evaluate_heads(heads, RULES), RULES), Path(folder) / "heads")
+    figures.save_charts(
+        build_head_maps(evaluate_heads(heads, RULES), RULES), Path(folder) / "heads"
+    )
 
 
 def digests(folder):

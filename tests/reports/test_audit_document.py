@@ -140,7 +140,7 @@ def test_heads_are_beside_groups(sketched, transformer):
     _, _, read = pages_of(transformer)
     assert "Which heads matter" in read.apart
     assert "all heads together, to which the answers refer; 4 heads one by one" in read.apart
-    table = read.apart.partition("Heads and groups of heads, all numbers")[2]
+    table = read.apart.partition("All numbers of heads and groups of heads")[2]
     for place in ("all attention", "layer 0", "layer 1", "0.0", "0.1", "1.0", "1.1"):
         assert place in table
     assert "simultaneous" in table
@@ -253,7 +253,9 @@ def test_every_answer_has_a_symbol_and_a_tone():
     style = (Path(pages.__file__).parent / "page.css").read_text()
     for answer in Answer:
         assert answer == Answer.CANNOT_SAY or f".answer.{answer.replace(' ', '-')}" in style
-        assert not re.search("below|above|section", f"{DISPLAY_ADVICE[answer]} {DISPLAY_CAUTIONS[answer]}")
+        assert not re.search(
+            "below|above|section", f"{DISPLAY_ADVICE[answer]} {DISPLAY_CAUTIONS[answer]}"
+        )
 
 
 # --- the command that repeats it --------------------------------------------------------
@@ -284,7 +286,11 @@ def test_an_audit_with_a_time_promises_no_equal_numbers(sketched, classifier):
     report = read_audit(classifier)
     assert "The same command gives the same numbers" in Reader(report.to_html()).apart
     said = {"stopping": {"limits": {"seconds": 60.0}}}
-    text = str(build_provenance_section(dataclasses.replace(report, provenance={**report.provenance, **said})))
+    text = str(
+        build_provenance_section(
+            dataclasses.replace(report, provenance={**report.provenance, **said})
+        )
+    )
     assert "gives the same numbers" not in text
     assert "Each text that it reaches gets the same numbers" in text
 
@@ -318,7 +324,9 @@ def test_only_what_differs_from_the_defaults_is_recorded_and_no_secret():
     }
     line = shlex.split(format_repeat_command("audit", {"asked_for": asked}))
     read = vars(build_parser().parse_args(line[1:]))
-    given = {name: read[name] for name in asked} | {"tests": asked_by_flags(read, load_test_options)}
+    given = {name: read[name] for name in asked} | {
+        "tests": asked_by_flags(read, load_test_options)
+    }
     assert given == asked
     plain = asked_for("m", Data("sst"), resolve_faithfulness_tests(None), AuditOptions())
     assert plain == {"model": "m", "dataset": "sst"}
@@ -366,7 +374,9 @@ def test_a_quarter_of_a_million_rows(transformer):
     own = report.to_pandas()[report.to_pandas().test == "prediction"]
     rows = pd.concat([rows, own], ignore_index=True)
     assert len(rows) > 240_000
-    known = load_readings() | {"permutation": {**load_readings()["permutation"], **dict.fromkeys(names, "")}}
+    known = load_readings() | {
+        "permutation": {**load_readings()["permutation"], **dict.fromkeys(names, "")}
+    }
     statistics = summarize(rows, report.provenance["classes"], known)
     large = dataclasses.replace(report, rows=Rows.coerce(rows), statistics=statistics)
     start = time.perf_counter()

@@ -51,7 +51,9 @@ EDGES = (*AT, *(t - 0.01 for t in AT), *(t + 0.01 for t in AT), 1.0)
 def found(rule, value, ends=None, n=100, rules=RULES, **more):
     """A finding as the questions make it."""
     ends = (value - 0.01, value + 0.01) if ends is None else ends
-    measured = Measurement(Estimate(value, ends, n), "It is so.", more.pop("yardsticks", {}), **more)
+    measured = Measurement(
+        Estimate(value, ends, n), "It is so.", more.pop("yardsticks", {}), **more
+    )
     return grade_measurement(rule, rules[rule], measured)
 
 
@@ -142,7 +144,9 @@ def test_a_path_says_how_much_passes_by_its_number(value):
     amount = {"yes": "most", "partly": "some", "no": "little"}.get(path.answer)
     whole = f"blocking attention to words costs {amount} of what deleting them costs"
     assert (said == whole) == (amount is not None)
-    open_question = "cannot say whether blocking attention to words costs as much as deleting them: "
+    open_question = (
+        "cannot say whether blocking attention to words costs as much as deleting them: "
+    )
     assert amount or re.match(f"{open_question}(either|anything)", said)
 
 
@@ -171,8 +175,8 @@ def test_sentences_beside_the_scale_are_those_of_their_number(value, n):
     assert ("27% of the shuffles flip" in text) == (n >= 30 and value < RULES["effect"].yes)
     far = f"{1 - value:.0%} of the maximum distance away"
     is_yes = value >= RULES["uniqueness"].yes
-    assert (f"eights {far} give nearly the same output" in text) == (n >= 30 and not is_yes)
-    assert (f"eights over {far} change the output" in text) == (n >= 30 and is_yes)
+    assert (f"ther weights, {far}, give nearly the same output" in text) == (n >= 30 and not is_yes)
+    assert (f"ther weights more than {far} change the output" in text) == (n >= 30 and is_yes)
 
 
 def to_text_of(*findings, width=400, **more):
@@ -209,7 +213,9 @@ def test_an_open_answer_begins_with_its_reason_and_has_the_command():
         *all_yes(faithfulness=crossing), asked_for={"test_limit": 30, "layers": [1]}, n=30
     )
     lines = str(few).splitlines()
-    promised = re.search(r"Either partly or yes: about (\d+) more texts .* Run this command:$", lines[2])
+    promised = re.search(
+        r"Either partly or yes: about (\d+) more texts .* Run this command:$", lines[2]
+    )
     assert str(few).count("more texts") == 1  # two numbers of them would be one too many
     command = shlex.split(lines[4])
     assert command[:6] == ["attnprobe", "audit", "--model", "m", "--dataset", "sst"]
@@ -229,7 +235,10 @@ def test_an_audit_that_time_stopped_is_gone_on_with():
     tests = ["scale", "permutation", "erasure", "adversarial"]
     lines = str(report_of(*known, stopping=facts, tests=tests)).splitlines()
     assert lines[2].startswith("Cannot say. Either partly or yes: about")
-    assert lines[4] == "With --output-dir, running the same command again resumes the audit; 3.3% is done."
+    assert (
+        lines[4]
+        == "With --output-dir, running the same command again resumes the audit; 3.3% is done."
+    )
     assert any("Stopped after about 8 min (--time), before uniqueness." in line for line in lines)
     assert sum("same command" in line for line in lines) == 1
     whole = facts | {"runs_done": 900}
@@ -246,7 +255,9 @@ def test_a_time_that_stopped_too_few_texts_is_no_reason_to_run_them_again():
     assert "Add more texts: this audit used all of them" in str(report_of(*few, stopping=facts))
     near = all_yes(faithfulness=found("faithfulness", 0.41, (0.3, 0.51), 60))
     told = str(report_of(*near, stopping=facts | {"n_texts": 1776})).splitlines()
-    assert re.search("[0-9],[0-9]{3} more texts", told[2]) and "Even all 1,776 texts" in " ".join(told)
+    assert re.search("[0-9],[0-9]{3} more texts", told[2]) and "Even all 1,776 texts" in " ".join(
+        told
+    )
 
 
 def test_few_texts_are_the_reason_and_not_what_they_seem_to_say():

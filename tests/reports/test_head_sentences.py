@@ -252,10 +252,15 @@ def test_no_more_than_twenty_parts_are_shown():
         for name in names
     ]
     rows = [
-        line for line in render_markdown_blocks([build_parts_section(many)])[0].splitlines() if line.startswith("| label")
+        line
+        for line in render_markdown_blocks([build_parts_section(many)])[0].splitlines()
+        if line.startswith("| label")
     ]
     assert len(rows) == 20
-    assert "summary.json has 10 more" in render_markdown_blocks([build_parts_section(many)])[0].splitlines()[-1]
+    assert (
+        "summary.json has 10 more"
+        in render_markdown_blocks([build_parts_section(many)])[0].splitlines()[-1]
+    )
 
 
 def test_the_prune_curve_of_a_threshold_starts_at_the_models_accuracy(tmp_path):

@@ -24,9 +24,7 @@ COLUMNS = ["test", "statistic", "example_id", "layer", "head", "value"]
 def rows_of(test, statistic, values, ids=None):
     """Rows of one statistic, {(layer, head): values}; NaN is undefined."""
     parts = [
-        make_rows(
-            {(test, statistic): column}, ids=ids and ids[site], layer=site[0], head=site[1]
-        )
+        make_rows({(test, statistic): column}, ids=ids and ids[site], layer=site[0], head=site[1])
         for site, column in values.items()
     ]
     return pd.concat(parts, ignore_index=True)
@@ -61,5 +59,7 @@ def test_the_prune_table_has_intervals_and_says_that_it_is_crossed():
     table = render_markdown_blocks([build_prune_table(curve)])[0].splitlines()
     expected = scipy.stats.binomtest(176, 200).proportion_ci(method="exact")
     assert f"| 48 | 0.880 [{expected.low:.3f}, {expected.high:.3f}] | 0.800 |" in table
-    assert "200 texts, cross-validated: the order for each half comes from the other half" in (format_prune_title(curve))
+    assert "200 texts, cross-validated: the order for each half comes from the other half" in (
+        format_prune_title(curve)
+    )
     assert "crossed" not in format_prune_title(PruneCurve((0,), (1.0,), (1.0,)))

@@ -302,7 +302,9 @@ def test_what_differs_is_listed_and_nothing_else(compared):
 
 def test_one_audit_or_none_with_rows_is_refused(base):
     refused("at least two audits", compare_reports, [base])
-    refused("read_audit", compare_reports, [base, dataclasses.replace(base, rows=make_empty_rows())])
+    refused(
+        "read_audit", compare_reports, [base, dataclasses.replace(base, rows=make_empty_rows())]
+    )
 
 
 def in_line(text):

@@ -72,4 +72,6 @@ def test_a_gate_needs_no_thresholds(cli, checkpoint, reviews_folder):
     assert scored.code == 3
     assert re.search(r"effect is 0\.\d{3}, which is effect<2; faithfulness was not", scored.err)
     wrong = cli(*command, "--fail-on", "effect=2")
-    assert wrong.code == 1 and "expected yes, partly, no, cannot-say, or a score" in wrong.err
+    assert (
+        wrong.code == 1 and "--fail-on expects yes, partly, no, cannot-say, or a score" in wrong.err
+    )

@@ -121,7 +121,9 @@ BY_HAND = [  # accuracy, effect, faithfulness: the answer
 ]
 
 
-BESIDE = [key for key, asked in CLASSIFIER_QUESTIONS.items() if asked.role in ("part", "additional")]
+BESIDE = [
+    key for key, asked in CLASSIFIER_QUESTIONS.items() if asked.role in ("part", "additional")
+]
 
 
 @pytest.mark.parametrize(("gate", "effect", "score", "expected"), BY_HAND)
@@ -156,9 +158,7 @@ def test_at_chance_nothing_is_concluded():
 
 
 def test_what_a_verdict_still_needs_is_named():
-    assert "A verdict also needs effect" in format_conclusion(
-        findings_by(faithfulness=Answer.YES)
-    )
+    assert "A verdict also needs effect" in format_conclusion(findings_by(faithfulness=Answer.YES))
     lacking = format_conclusion(findings_by(effect=Answer.YES))
     assert "A verdict also needs faithfulness" in lacking
     open_effect = findings_by(effect=Answer.CANNOT_SAY, faithfulness=Answer.YES)
