@@ -13,7 +13,7 @@ from examples import authors_files
 from hf_attnprobe import load_examples as load
 from hf_attnprobe import load_splits as load_all
 from hf_attnprobe.core.errors import AttnProbeError
-from hf_attnprobe.data.examples import list_label_names
+from hf_attnprobe.data.examples import get_label_names
 from hf_attnprobe.data.recipes import RECIPES
 from tests.helpers.data_folders import write
 from tests.helpers.error_messages import refusal
@@ -31,7 +31,7 @@ def converted(tmp_path_factory, monkeypatch):
     def convert(dataset):
         name, _, folder = dataset.partition("=")
         out = tmp_path_factory.mktemp("converted") / "out"
-        authors_files.convert(name, folder, out)
+        authors_files.convert_dataset(name, folder, out)
         return f"{name}={out}"
 
     monkeypatch.setattr(f"{__name__}.converted_from", convert)
@@ -52,7 +52,7 @@ def load_splits(dataset):
 def rows(dataset, split, *columns):
     """The values of some columns, a tuple per row, classes by their names."""
     examples = load_examples(dataset, split)
-    names = list_label_names(examples)
+    names = get_label_names(examples)
     values = [examples[column][:] for column in columns]
     labels = columns.index("label") if "label" in columns else None
     if labels is not None:
@@ -155,7 +155,7 @@ def test_cnn_as_question_files(tmp_path):
     data = f"cnn={tmp_path}"
     asked = ("@entity10 met @entity2 in @entity3 .", "@placeholder met him", "@entity10")
     assert rows(data, "test", *ASKED[:3]) == [asked]
-    assert list_label_names(load_examples(data, "test")) == ["@entity2", "@entity3", "@entity10"]
+    assert get_label_names(load_examples(data, "test")) == ["@entity2", "@entity3", "@entity10"]
     spoilt = tmp_path / "cnn/questions/training/b.question"
     spoilt.write_text(question.replace("\n\n@entity10\n", "\n\nMary\n"))
     assert "b.question: expected an answer such as @entity3, got 'Mary'" in message(data)
@@ -168,7 +168,7 @@ def test_cnn_as_prepared_for_the_papers_code(tmp_path):
     write(tmp_path, train__txt=f"{block}\n{block}\n", dev__txt=block, test__txt=block)
     row = ("@entity1 met @entity0 .", "@placeholder met him", "@entity1")
     assert rows(f"cnn={tmp_path}", "train", *ASKED[:3]) == [row, row]
-    names = list_label_names(load_examples(f"cnn={tmp_path}", "validation"))
+    names = get_label_names(load_examples(f"cnn={tmp_path}", "validation"))
     assert names == ["@entity0", "@entity1"]
     (tmp_path / "dev.txt").unlink()
     assert "expected dev.txt in" in message(f"cnn={tmp_path}")
@@ -190,7 +190,7 @@ def test_snli_and_multinli_as_json_lines(tmp_path):
     files = {f"snli_1.0_{s}.jsonl": PAIRS for s in ("train", "dev", "test")}
     write(tmp_path / "s/snli_1.0", **files)
     found = load_examples(f"snli={tmp_path / 's'}", "validation")
-    assert (found["label"][:], tuple(list_label_names(found))) == ([2, 1, 0], names)
+    assert (found["label"][:], tuple(get_label_names(found))) == ([2, 1, 0], names)
     assert found["text"][1] == "A man sleeps 2." and found["text_pair"][0][0] == "N"
     splits = ("train", "dev_matched", "dev_mismatched")
     files = {f"multinli_1.0_{split}.jsonl": PAIRS for split in splits}
@@ -304,7 +304,7 @@ def test_adr_as_the_papers_table_with_its_lengths(tmp_path):
         found = load_examples(f"adr={tmp_path / 'a'}", split)
         assert [len(text.split()) for text in found["text"]] == [6, 99]
         assert found["label"][:] == [1, 0]
-    assert list_label_names(found) == ["no reaction", "adverse reaction"]
+    assert get_label_names(found) == ["no reaction", "adverse reaction"]
 
 
 def test_adr_as_tweets_with_labels(tmp_path):

@@ -1,6 +1,6 @@
-"""Render chat templates in a process of its own, which can be killed: see chat_templates.py.
+"""Render chat templates in a separate process, which can be killed: see chat_templates.py.
 
-This file is run as a script and imports nothing of this package, so that the process starts
+This file is run as a script and imports nothing from this package, so that the process starts
 quickly. It reads one request per line from standard input and writes one response per line to
 standard output, both as JSON.
 """
@@ -21,10 +21,10 @@ def answer_request(request: dict) -> dict:
         ``{"text": …}`` or ``{"error": …}``.
     """
     try:
-        # The second result has the positions of generated text, which are not requested.
+        # The second result would locate the assistant's turns, which is not requested here.
         texts = render_jinja_template(**request)[0]
         return {"text": texts[0]}
-    # Templates raise errors of Jinja, and any other error that their author chose.
+    # A template may raise any exception, not only Jinja's.
     except Exception as error:
         return {"error": str(error) or type(error).__name__}
 

@@ -1,4 +1,4 @@
-"""Render the chat template of a tokenizer with a time limit.
+"""Render a tokenizer's chat template with a time limit.
 
 A chat template is a program in the template language Jinja that comes with a checkpoint.
 Transformers renders it in a sandbox, which prevents access to files and to Python objects, but does
@@ -34,16 +34,17 @@ def render_chat_template(
     *,
     max_seconds: float = MAX_RENDERING_SECONDS,
 ) -> str:
-    """Render a conversation with the chat template of a tokenizer, up to where the answer begins.
+    """Render a conversation with a tokenizer's chat template, up to the start of the answer.
 
-    The text is that of ``tokenizer.apply_chat_template(turns, tokenize=False,
-    add_generation_prompt=True)``.
+    The result equals ``tokenizer.apply_chat_template(turns, tokenize=False,
+    add_generation_prompt=True)``. A tokenizer class with its own ``apply_chat_template`` has no
+    time limit: its Python code runs in this process.
 
     Args:
         tokenizer: a tokenizer with a chat template.
         turns: the turns of the conversation, each with ``role`` and ``content``.
         name: name of the prompt for error messages, such as "row 3".
-        max_seconds: time limit in seconds.
+        max_seconds: time limit for the template, in seconds.
 
     Returns:
         The rendered prompt.
@@ -79,14 +80,14 @@ def render_chat_template(
     if response is None:
         raise AttnProbeError(
             f"the chat template of {tokenizer.name_or_path or 'the tokenizer'} did not render {name} "
-            f"within {max_seconds:g} s; correct its chat_template.jinja, or give whole prompts "
+            f"within {max_seconds:g} s; correct its chat_template.jinja, or provide complete prompts "
             "(prompt_column)"
         )
     if "error" in response:
         first_line = (response["error"].splitlines() or ["no message"])[0]
         raise AttnProbeError(
-            f"the chat template refuses {name}: {first_line}; correct its turns, or give a whole "
-            "prompt (prompt_column)"
+            f"the chat template refuses {name}: {first_line}; correct its turns, or provide a "
+            "complete prompt (prompt_column)"
         )
     return response["text"]
 
@@ -103,7 +104,7 @@ class _RenderingProcess:
 
         Args:
             request: the keyword arguments of Transformers' ``render_jinja_template``.
-            max_seconds: time limit in seconds, without the start of the process.
+            max_seconds: time limit in seconds, not counting the start of the process.
 
         Returns:
             ``{"text": …}``, ``{"error": …}`` or None.
@@ -128,7 +129,7 @@ class _RenderingProcess:
             except BrokenPipeError:
                 line = ""
             except BaseException:
-                # Without its response, the process could not be used for the next request.
+                # The response was not read, so it would be mistaken for that to the next request.
                 self._stop()
                 raise
             finally:
@@ -141,8 +142,8 @@ class _RenderingProcess:
     def _start(self) -> "subprocess.Popen[str]":
         """Start the process and wait until it can render."""
         script = Path(__file__).with_name("chat_template_process.py")
-        # The process must find the same Transformers as this one, whatever changed its search path.
-        # With -P, modules of this folder cannot hide others with the same name.
+        # Both processes must import the same Transformers, so the child gets this search path. With
+        # -P, modules in this folder cannot hide others with the same name.
         search_path = os.pathsep.join(filter(None, sys.path))
         process = subprocess.Popen(  # nosec B603: the command has no input of the user
             [sys.executable, "-P", str(script)],
@@ -158,12 +159,12 @@ class _RenderingProcess:
             self._stop()
             raise AttnProbeError(
                 "the process that renders chat templates does not start; check that `python -c "
-                "'import transformers'` works, or give whole prompts (prompt_column)"
+                "'import transformers'` works, or provide complete prompts (prompt_column)"
             )
         return process
 
     def _stop(self) -> None:
-        """Kill the process, if there is one."""
+        """Kill the process if it runs."""
         process, self._process = self._process, None
         if process is not None:
             process.kill()
@@ -176,5 +177,5 @@ class _RenderingProcess:
 
 
 _RENDERING_PROCESS = _RenderingProcess()
-"""The process for all chat templates; it starts at the first one."""
+"""Child process that renders all chat templates; it starts with the first one."""
 atexit.register(_RENDERING_PROCESS.close)

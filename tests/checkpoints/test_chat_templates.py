@@ -70,7 +70,7 @@ def test_a_template_without_an_end_is_stopped_and_the_next_one_is_rendered(token
     with pytest.raises(AttnProbeError, match=r"of org/model did not render row 3 within 0\.5 s"):
         render_chat_template(tokenizer, TURNS, "row 3", max_seconds=0.5)
     error = render_in_thread(tokenizer, max_seconds=0.5)
-    assert isinstance(error, AttnProbeError) and "give whole prompts" in str(error)
+    assert isinstance(error, AttnProbeError) and "provide complete prompts" in str(error)
     assert time.monotonic() - start < 30
     tokenizer.chat_template = CHATML
     assert render_chat_template(tokenizer, TURNS) == expected
