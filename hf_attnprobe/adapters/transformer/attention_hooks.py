@@ -33,23 +33,23 @@ VARIABLE_LENGTH_KERNELS = [
     SDPBackend.EFFICIENT_ATTENTION,
     SDPBackend.MATH,
 ]
-"""Attention kernels that need no preparation for each new number of tokens.
+"""Attention kernels that need no preparation when a text has a new length.
 
-The kernels of cuDNN are excluded. They take 50 to 120 ms for each new length (H200, PyTorch 2.11),
-which is as long as a forward pass of 2,000 tokens through a model with 7 billion weights.
+cuDNN kernels are excluded. They need 50 to 120 ms for each new text length (H200, PyTorch 2.11),
+which is as long as a forward pass with 2,000 tokens through a model with 7 billion weights.
 """
 HEAD_COUNT_ATTRIBUTES = ("num_heads", "num_attention_heads", "n_heads")
-"""Attributes in which attention modules store their number of heads."""
+"""Names under which attention modules store their head count."""
 
 
 class AttentionForm(NamedTuple):
-    """Attention in the shape that tests use, and the conversion back to the model's own shape.
+    """Attention in a standard shape, and a function that converts back to the model's own shape.
 
     Attributes:
         weights: Attention weights `[batch, heads, queries, keys]`.
         scores: Attention scores before the softmax, in the same shape.
-        restore: Function of edited weights. It returns the weights that the model will apply, first
-            in the shape `[batch, heads, queries, keys]` and then in the model's own shape.
+        restore: Function that takes edited weights in the standard shape. It returns the weights
+            that the model will apply, in the standard shape and in the model's own shape.
     """
 
     weights: Tensor
@@ -58,30 +58,30 @@ class AttentionForm(NamedTuple):
 
 
 def find_head_counts(modules: Mapping[str, nn.Module]) -> dict[str, int]:
-    """Find the number of heads of every module that has an attribute for it.
+    """Read the head counts of attention modules from their attributes.
 
     Args:
         modules: Modules by name.
 
     Returns:
-        Number of heads by name of the module.
+        Head counts by module name. Modules without such an attribute have no entry.
     """
     head_counts: dict[str, int] = {}
     for name, module in modules.items():
         for attribute in HEAD_COUNT_ATTRIBUTES:
-            number = getattr(module, attribute, None)
-            if isinstance(number, int):
-                head_counts.setdefault(name, number)
+            n_heads = getattr(module, attribute, None)
+            if isinstance(n_heads, int):
+                head_counts.setdefault(name, n_heads)
     return head_counts
 
 
 def is_packed(weights: Tensor, n_heads: int | None, n_keys: int | None = None) -> bool:
-    """Check whether weights have the shape `[batch · heads, queries, keys]`.
+    """Check whether batch and heads share one axis: `[batch · heads, queries, keys]`.
 
     Args:
-        weights: The result of a softmax.
+        weights: Attention weights, or another softmax result.
         n_heads: Number of heads in the module, or None if it is unknown.
-        n_keys: Number of keys, or None if it equals the number of queries.
+        n_keys: Number of keys, or None if there are as many keys as queries.
     """
     if weights.dim() != 3 or not n_heads or len(weights) % n_heads:
         return False
@@ -96,19 +96,19 @@ def standardise_form(
 ) -> AttentionForm:
     """Convert attention weights to the shape `[batch, heads, queries, keys]`.
 
-    A model with an explicit attention sink has one more key than tokens. The weights of the tokens
-    are then divided by their sum, so that each row sums to 1, and the sink is added again when the
-    weights are restored.
+    A model with an explicit attention sink (an extra key that absorbs attention) has one more key
+    than tokens. The token weights are then divided by their sum, so that each row sums to 1, and
+    the sink is added again when the weights are restored.
 
     Args:
         weights: Attention weights in the model's own shape.
         scores: Attention scores before the softmax.
         n_heads: Number of heads, needed if batch and heads share one axis.
-        n_keys: Number of keys that are tokens, if only some of the tokens are queries. An explicit
-            sink then stays in the weights, as the last column.
+        n_keys: Number of keys that are tokens, if only some tokens are queries. An explicit sink
+            then stays in the weights, as the last column.
 
     Returns:
-        The weights and scores, and a function that restores edited weights.
+        The weights and scores in the standard shape, and a function that restores edited weights.
     """
     if weights.dim() == 3:
         # `is_packed` has checked that the number of heads is known.
@@ -135,9 +135,10 @@ def standardise_form(
 
 
 def unpack_heads(values: Tensor, n_heads: int) -> Tensor:
-    """Reshape values to `[batch, heads, queries, ...]`.
+    """Reshape attention weights or head outputs to `[batch, heads, queries, keys or width]`.
 
-    Models with grouped queries use the shape `[batch, key heads, group, ...]` for a single token.
+    Models with grouped-query attention use the shape `[batch, key heads, group, ...]` for a single
+    token.
 
     Args:
         values: Attention weights or head outputs.
@@ -149,39 +150,43 @@ def unpack_heads(values: Tensor, n_heads: int) -> Tensor:
 # --- Intercepting attention in a running model ---------------------------------------------------
 
 AttentionEdit = Callable[[int, Tensor, Tensor], Tensor]
-"""Function from layer, weights `[batch, heads, queries, keys]` and scores before the softmax (in
-the same shape) to edited weights."""
+"""Function that edits attention weights.
+
+Its arguments are the layer number, the weights `[batch, heads, queries, keys]`, and the scores
+before the softmax in the same shape. It returns the new weights.
+"""
 
 
 class WeightFollower(Protocol):
-    """Interface of objects that follow attention weights through the next operations.
+    """Interface for objects that follow attention weights through later PyTorch operations.
 
     `OutputHook` implements it.
     """
 
     def start_following(self, layer: int, weights: Tensor, *other_forms: Tensor) -> None:
-        """Start to follow the weights of a layer, and the same weights in other shapes."""
+        """Start to follow a layer's weights, and the same weights in other shapes."""
 
     def observe_operation(self, name: str, args: tuple[Any, ...], result: Any) -> Any:
-        """Process the result of an operation and return the result that the model will use."""
+        """Process an operation's result, and return the result that the model will use."""
 
     def edit_product(self, result: Tensor, values: Tensor) -> Tensor:
-        """Process the product `weights @ values` and return the one that the model will use."""
+        """Edit the product `weights @ values`, and return the product that the model will use."""
 
 
 def find_attention_modules(model: nn.Module, run: Callable[[], object]) -> dict[str, nn.Module]:
     """Find the modules that compute attention by running the model once.
 
-    A module computes attention if a softmax over the keys of `[1, heads, n, n]`, or
-    `scaled_dot_product_attention`, runs inside it. If several nested modules qualify, the innermost
-    one whose class is named like attention is chosen, and without such a name the innermost one.
+    A module computes attention if `scaled_dot_product_attention`, or a softmax over the last axis
+    of `[1, heads, n, n]`, runs inside it. If several nested modules qualify, the innermost module
+    with "Attention" or "Attn" in its class name is chosen. If no class has such a name, the
+    innermost module is chosen.
 
-    In a module that is named like attention, any softmax with four axes counts. Banded or pooled
-    attention is thereby found as well, and can be rejected with an error.
+    In a module with such a class name, any softmax with four axes counts. Banded or pooled
+    attention is then found as well, and can be rejected with an error.
 
     Args:
         model: The model.
-        run: Function that runs one forward pass of a single text.
+        run: Function that runs one forward pass with a single text.
 
     Returns:
         Modules by qualified name.
@@ -205,7 +210,7 @@ def find_attention_modules(model: nn.Module, run: Callable[[], object]) -> dict[
 
 
 def _is_named_attention(module: nn.Module) -> bool:
-    """Check whether the class of a module is named like attention."""
+    """Check whether a module's class name contains "Attention" or "Attn"."""
     name = type(module).__name__
     return "Attention" in name or "Attn" in name
 
@@ -219,7 +224,7 @@ def hook_attention(
     output_hook: WeightFollower | None = None,
     n_keys: int | None = None,
 ) -> Iterator["AttentionHook"]:
-    """Pass all attention weights through an edit function, inside the context.
+    """Edit all attention weights that a model computes inside the context.
 
     Layers are numbered in call order, because ALBERT calls one module for all layers.
 
@@ -228,11 +233,11 @@ def hook_attention(
         edit: Function that is called once per layer and forward pass. If it returns its `weights`
             argument, the model is not affected.
         first_layer: Number of the first layer that runs, if lower layers are skipped.
-        output_hook: Hook for the head outputs, which are the products of attention and values.
-        n_keys: See `standardise_form`.
+        output_hook: Hook that edits the head outputs (attention times values).
+        n_keys: Number of keys that are tokens, see `standardise_form`.
 
     Yields:
-        The hook, whose `names` lists the modules that have been called.
+        The hook, whose attribute `names` lists the modules that have been called.
     """
     stack: list[str] = []
     handles = []
@@ -255,15 +260,20 @@ def hook_attention(
 
 
 def _enter_module(stack: list[str], name: str, *_: Any) -> None:
-    """Push the name of a module that starts to run."""
+    """Push the name of a module that starts to run onto the stack."""
     stack.append(name)
 
 
 class AttentionHook(TorchFunctionMode):
-    """Interceptor of PyTorch functions that passes attention weights through an edit.
+    """Context manager that intercepts PyTorch functions and edits attention weights.
 
     Attributes:
-        stack: Attention module names that are running, innermost last.
+        stack: Names of the attention modules that are running, innermost last.
+        edit: Function that edits the attention weights.
+        first_layer: Number of the first layer that runs.
+        output_hook: Hook that edits the head outputs, or None.
+        head_counts: Number of heads by module name.
+        n_keys: Number of keys that are tokens, see `standardise_form`.
         names: Names of the modules that have computed attention, in call order.
     """
 
@@ -277,13 +287,12 @@ class AttentionHook(TorchFunctionMode):
         n_keys: int | None = None,
     ) -> None:
         super().__init__()
-        self.stack, self.edit, self.first_layer, self.output_hook = (
-            stack,
-            edit,
-            first_layer,
-            output_hook,
-        )
-        self.head_counts, self.n_keys = head_counts, n_keys
+        self.stack = stack
+        self.edit = edit
+        self.first_layer = first_layer
+        self.output_hook = output_hook
+        self.head_counts = head_counts
+        self.n_keys = n_keys
         self.names: list[str] = []
 
     def __torch_function__(
@@ -312,7 +321,7 @@ class AttentionHook(TorchFunctionMode):
         return self.output_hook.observe_operation(name, (*args, *named_tensors), result)
 
     def _edit_weights(self, weights: Tensor, scores: Tensor) -> Tensor:
-        """Pass the weights of the next layer through the edit, in their own shape."""
+        """Edit the next layer's weights, and return them in the model's own shape."""
         layer = self.first_layer + len(self.names)
         self.names.append(self.stack[-1])
         form = standardise_form(weights, scores, self._n_heads, self.n_keys)
@@ -324,7 +333,7 @@ class AttentionHook(TorchFunctionMode):
 
     @property
     def _n_heads(self) -> int | None:
-        """Number of heads of the innermost running module, or None if it is unknown."""
+        """Head count of the innermost running module, or None if it is unknown."""
         return self.head_counts.get(self.stack[-1])
 
 
@@ -335,17 +344,18 @@ def _is_attention(
     n_heads: int | None,
     n_keys: int | None,
 ) -> bool:
-    """Check whether a softmax is over the keys of `[batch, heads, queries, keys]`.
+    """Check whether the result of a softmax is a tensor of attention weights.
 
-    Batch and heads may share one axis if the number of heads is known. Other softmaxes, such as the
-    kernels of ConvBERT or routers, have another shape.
+    Attention weights have the shape `[batch, heads, queries, keys]`, or
+    `[batch · heads, queries, keys]` if the head count is known, and sum to 1 over the keys. Other
+    softmaxes, such as ConvBERT's kernels or routers, have another shape.
 
     Args:
         weights: The softmax result.
         args: Positional arguments of the softmax.
         kwargs: Keyword arguments of the softmax.
         n_heads: Number of heads in the running module, or None if it is unknown.
-        n_keys: Number of keys, or None if it equals the number of queries.
+        n_keys: Number of keys, or None if there are as many keys as queries.
     """
     axis = kwargs.get("dim", args[1] if len(args) > 1 else None)
     if is_packed(weights, n_heads, n_keys):
@@ -366,10 +376,10 @@ def compute_eager_attention(  # noqa: PLR0913 (the arguments of PyTorch's functi
     edit: Callable[[Tensor, Tensor], Tensor],
     edit_product: Callable[[Tensor, Tensor], Tensor] | None = None,
 ) -> Tensor:
-    """Compute `scaled_dot_product_attention` in separate steps, with edited weights.
+    """Compute PyTorch's `scaled_dot_product_attention` step by step, with edited weights.
 
-    A row without a visible key gets uniform weights, as in eager models. Only padding has such
-    rows.
+    A row without any visible key gets uniform weights, as in eager models. This only happens for
+    padding.
 
     Args:
         query: As in PyTorch's function, like all arguments before `edit`.
@@ -380,8 +390,8 @@ def compute_eager_attention(  # noqa: PLR0913 (the arguments of PyTorch's functi
         is_causal: Whether queries see only earlier keys.
         scale: Factor on the scores.
         enable_gqa: Whether several query heads may share a key head.
-        edit: Function from weights and scores to edited weights.
-        edit_product: Function from output and values to an edited output.
+        edit: Function that takes weights and scores, and returns edited weights.
+        edit_product: Function that takes the output and the values, and returns an edited output.
 
     Returns:
         The output `[batch, heads, queries, width]`.
@@ -404,22 +414,24 @@ def compute_eager_attention(  # noqa: PLR0913 (the arguments of PyTorch's functi
     return output if edit_product is None else edit_product(output, value)
 
 
-def _multiply_grouped_heads(by_query: Tensor, by_key: Tensor) -> Tensor:
-    """Multiply matrices whose key heads are shared by groups of query heads, without copies.
+def _multiply_grouped_heads(query_matrix: Tensor, key_matrix: Tensor) -> Tensor:
+    """Multiply two matrices per head, when groups of query heads share one key head.
+
+    The shared key heads are not copied.
 
     Args:
-        by_query: `[batch, heads, queries, a]`.
-        by_key: `[batch, key heads, a, b]`.
+        query_matrix: One matrix per query head, `[batch, heads, queries, a]`.
+        key_matrix: One matrix per key head, `[batch, key heads, a, b]`.
 
     Returns:
-        The product `[batch, heads, queries, b]`.
+        The products `[batch, heads, queries, b]`.
     """
-    n_key_heads = by_key.shape[1]
-    group_size = by_query.shape[1] // n_key_heads
+    n_key_heads = key_matrix.shape[1]
+    group_size = query_matrix.shape[1] // n_key_heads
     if group_size == 1:
-        return torch.matmul(by_query, by_key)
-    grouped = by_query.unflatten(1, (n_key_heads, group_size))
-    product = torch.matmul(grouped.flatten(2, 3), by_key)
+        return torch.matmul(query_matrix, key_matrix)
+    grouped = query_matrix.unflatten(1, (n_key_heads, group_size))
+    product = torch.matmul(grouped.flatten(2, 3), key_matrix)
     product = product.unflatten(2, (group_size, -1))
     return product.flatten(1, 2)
 
@@ -438,13 +450,13 @@ def detach_attention(layer: int, weights: Tensor, scores: Tensor) -> Tensor:
 
 
 def create_replacing_edit(attention: Mapping[int, Tensor]) -> AttentionEdit:
-    """Create the edit that replaces the attention of some layers.
+    """Create an edit that replaces the attention weights in some layers.
 
     Args:
-        attention: New weights by layer.
+        attention: New weights by layer number, `[batch, heads, queries, keys]`.
 
     Returns:
-        The edit.
+        The edit, a function of layer number, weights and scores.
     """
     return partial(_replace_weights, attention)
 
@@ -452,21 +464,21 @@ def create_replacing_edit(attention: Mapping[int, Tensor]) -> AttentionEdit:
 def _replace_weights(
     attention: Mapping[int, Tensor], layer: int, weights: Tensor, scores: Tensor
 ) -> Tensor:
-    """Return the new weights of a layer, or the given ones if there are none."""
+    """Return a layer's new weights, or its current weights if there are no new ones."""
     if layer not in attention:
         return weights
     return attention[layer].reshape(weights.shape)
 
 
 def create_masking_edit(factors: Mapping[int, Tensor], n_heads: Sequence[int]) -> AttentionEdit:
-    """Create the edit that multiplies the attention of some layers by factors.
+    """Create an edit that multiplies the attention weights in some layers by factors.
 
     Args:
-        factors: Factors by layer, which broadcast to `[batch, heads, queries, keys]`.
+        factors: Factors by layer number, which broadcast to `[batch, heads, queries, keys]`.
         n_heads: Number of heads per layer.
 
     Returns:
-        The edit.
+        The edit, a function of layer number, weights and scores.
     """
     return partial(_multiply_weights, factors, n_heads)
 
@@ -478,7 +490,7 @@ def _multiply_weights(
     weights: Tensor,
     scores: Tensor,
 ) -> Tensor:
-    """Return the weights multiplied by the factors of their layer, if it has any."""
+    """Multiply a layer's weights by its factors, if it has any."""
     if layer not in factors:
         return weights
     edited = unpack_heads(weights, n_heads[layer]) * factors[layer]
@@ -489,15 +501,15 @@ def _multiply_weights(
 
 
 def find_visible_keys(scores: Tensor) -> Tensor:
-    """Find the keys that are not masked, from attention scores.
+    """Find the keys that no attention mask hides, from the attention scores.
 
-    Masks subtract 10,000 or more, so the score of a masked key is far below the row's maximum.
+    Masks subtract 10,000 or more, so a masked key's score is far below the row's maximum.
 
     Args:
         scores: Scores before the softmax, `[..., keys]`.
 
     Returns:
-        Bool `[..., keys]`.
+        Whether each key is visible, bool `[..., keys]`.
     """
     return scores > scores.amax(-1, keepdim=True) - 8000
 
@@ -508,11 +520,14 @@ def find_visible_keys(scores: Tensor) -> Tensor:
 # mixes them. It is passed through an edit function.
 
 OutputEdit = Callable[[int, Tensor, Tensor], Tensor]
-"""Function from layer, head outputs `[batch, heads, queries, width]` and values
-`[batch, heads or 1, keys, width]` to edited head outputs."""
+"""Function that edits head outputs.
+
+Its arguments are the layer number, the head outputs `[batch, heads, queries, width]`, and the
+values `[batch, heads or 1, keys, width]`. It returns the new head outputs.
+"""
 
 MATRIX_PRODUCTS = ("matmul", "__matmul__", "bmm")
-"""Names of the PyTorch functions that multiply two matrices."""
+"""PyTorch functions that multiply two matrices."""
 REARRANGING_OPERATIONS = (
     "transpose",
     "permute",
@@ -525,9 +540,10 @@ REARRANGING_OPERATIONS = (
     "swapaxes",
     "clone",
 )
-"""Names of the PyTorch functions that may be applied to head outputs before the projection.
+"""PyTorch functions that may be applied to head outputs before the output projection.
 
-After any other operation, the head outputs are no longer a direct input of the projection.
+They rearrange or drop the outputs, or change their data type. After any other operation, the head
+outputs are no longer a direct input of the projection.
 """
 
 
@@ -535,41 +551,44 @@ class OutputHook:
     """Hook that passes head outputs through an edit, and finds the output projections.
 
     Attributes:
-        edit: Function that every layer's head outputs are passed through.
-        projections: Slices of the output projection by layer, `[heads, width, hidden]`. Only layers
-            whose projection is a plain linear map of the head outputs are included.
+        edit: Function that edits every layer's head outputs.
+        projections: Each layer's output projection, one slice per head,
+            `[heads, width, hidden]`. Only layers with a plain linear projection are included.
     """
 
     def __init__(self, edit: OutputEdit) -> None:
         self.edit = edit
         self.projections: dict[int, Tensor] = {}
-        self._layer, self._shape = -1, torch.Size()
-        # Tensors that are the attention weights, and tensors that are the head outputs.
+        self._layer = -1
+        self._shape = torch.Size()
+        # The current layer's weights and head outputs. Each list has one tensor per shape or cast.
         self._weights: list[Tensor] = []
         self._outputs: list[Tensor] = []
 
     def start_following(self, layer: int, weights: Tensor, *other_forms: Tensor) -> None:
-        """Start to follow the weights of a layer.
+        """Start to follow a layer's attention weights.
 
         Args:
             layer: Number of the layer.
             weights: Edited weights, `[batch, heads, queries, keys]`.
             *other_forms: The same weights in the model's own shape.
         """
-        self._layer, self._shape = layer, weights.shape
-        self._weights, self._outputs = [weights, *other_forms], []
+        self._layer = layer
+        self._shape = weights.shape
+        self._weights = [weights, *other_forms]
+        self._outputs = []
 
     def observe_operation(self, name: str, args: tuple[Any, ...], result: Any) -> Any:
-        """Process the result of one PyTorch function.
+        """Check whether a PyTorch function used the followed tensors, and edit its result if needed.
 
         Args:
-            name: Function name.
-            args: Its arguments.
-            result: Its result.
+            name: Name of the function that has just run.
+            args: The function's arguments.
+            result: The function's result.
 
         Returns:
-            The result that the model will use. It differs from `result` only for the product of
-            attention weights and values.
+            The result that the model will use. It differs from `result` only if the function has
+            multiplied attention weights and values.
         """
         if not isinstance(result, Tensor):
             return result
@@ -602,10 +621,11 @@ class OutputHook:
         if values.dim() == 3:
             values = values.unflatten(0, self._shape[:2])
         output = result.reshape(*self._shape[:3], -1)
-        return self._follow_output(self._edit_output(output, values).reshape(result.shape))
+        edited = self._edit_output(output, values)
+        return self._follow_output(edited.reshape(result.shape))
 
     def _edit_einsum(self, equation: str, values: Tensor, result: Tensor) -> Tensor:
-        """Edit a product that is computed by einsum, such as `bnij,jbnd->ibnd` of XLNet."""
+        """Edit a product that einsum computes, such as XLNet's `bnij,jbnd->ibnd`."""
         operands, out = equation.split("->")
         weight_axes, value_axes = operands.split(",")
         (width,) = set(out) - set(weight_axes)
@@ -619,17 +639,20 @@ class OutputHook:
         return self._follow_output(edited)
 
     def _edit_output(self, output: Tensor, values: Tensor) -> Tensor:
-        """Apply the edit to `[batch, heads, queries, width]` and stop following the weights."""
+        """Edit head outputs `[batch, heads, queries, width]`, and stop following the weights."""
         self._weights = []
         return self.edit(self._layer, output, values).to(output.dtype)
 
     def _follow_output(self, output: Tensor) -> Tensor:
-        """Start to follow head outputs to the output projection, and return them."""
+        """Start to follow head outputs up to the output projection, and return them."""
         self._outputs = [output]
         return output
 
     def _store_projection(self, weight: Tensor | None) -> None:
-        """Store the heads' slices of a matrix `[heads · width, hidden]`, if it has that shape."""
+        """Store a projection matrix `[heads · width, hidden]` as one slice per head.
+
+        A matrix with another shape is ignored.
+        """
         n_heads = self._shape[1]
         if weight is not None and weight.dim() == 2 and len(weight) % n_heads == 0:
             self.projections[self._layer] = weight.unflatten(0, (n_heads, -1))
@@ -637,11 +660,11 @@ class OutputHook:
 
 
 class SubstituteValues(NamedTuple):
-    """Values that some heads of a layer read instead of their own.
+    """Values that some heads in a layer read in place of their own values.
 
     Attributes:
         values: Values `[batch, heads, width]`.
-        reads: Heads and rows that read them, bool `[heads, queries, 1]`.
+        reads: Whether each head and query reads them, bool `[heads, queries, 1]`.
     """
 
     values: Tensor
@@ -655,13 +678,13 @@ class SubstituteValues(NamedTuple):
         states: Tensor,
         attention: Tensor,
     ) -> Self:
-        """Create the substitute values of some heads.
+        """Create substitute values for some heads.
 
         Args:
-            heads: Indices of the heads that read other values.
-            query: The only row that reads them, or None for all rows.
-            states: The other values, `[batch, these heads, width]`.
-            attention: Attention of the layer, `[batch, heads, queries, keys]`.
+            heads: Indices of the heads that read substitute values.
+            query: The only query that reads them, or None for all queries.
+            states: One substitute value per text and listed head, `[batch, listed heads, width]`.
+            attention: The layer's attention weights, `[batch, heads, queries, keys]`.
 
         Returns:
             The substitute values, with zeros for heads that do not read them.
@@ -677,12 +700,12 @@ class SubstituteValues(NamedTuple):
 
 
 class InterchangeHook(OutputHook):
-    """Hook that lets heads read other values at some keys, with unchanged attention weights.
+    """Hook that substitutes the values at some keys and leaves the attention weights unchanged.
 
     Args:
-        positions: Keys at which other values are read, by layer bool `[copies · batch, keys]`.
-            Layers without an entry are not changed.
-        substitutes: The other values, by layer.
+        positions: Whether each key's value is substituted, by layer number, bool
+            `[copies · batch, keys]`. Layers without an entry are not changed.
+        substitutes: Substitute values by layer number.
         n_heads: Number of heads per layer.
     """
 
@@ -693,22 +716,22 @@ class InterchangeHook(OutputHook):
         n_heads: Sequence[int],
     ) -> None:
         super().__init__(self._exchange_values)
-        self._positions, self._substitutes, self._n_heads = positions, substitutes, n_heads
+        self._positions = positions
+        self._substitutes = substitutes
+        self._n_heads = n_heads
 
     def start_following(self, layer: int, weights: Tensor, *other_forms: Tensor) -> None:
-        """Start to follow the weights of a layer, and store them for the exchange."""
+        """Start to follow a layer's weights, and store them for the exchange."""
         super().start_following(layer, weights, *other_forms)
         self._layer_weights = weights
 
     def _exchange_values(self, layer: int, output: Tensor, values: Tensor) -> Tensor:
-        """Replace the contribution of the chosen keys to the head outputs."""
+        """Replace the chosen keys' contribution to the head outputs."""
         if layer not in self._positions:
             return output
-        n_heads, positions, (new_values, reads) = (
-            self._n_heads[layer],
-            self._positions[layer],
-            self._substitutes[layer],
-        )
+        n_heads = self._n_heads[layer]
+        positions = self._positions[layer]
+        new_values, reads = self._substitutes[layer]
         old_values = values.repeat_interleave(n_heads // values.shape[1], dim=1)
         weights = unpack_heads(self._layer_weights, n_heads).to(old_values.dtype)
         weights = weights * positions[:, None, None] * reads
@@ -719,7 +742,7 @@ class InterchangeHook(OutputHook):
 
 
 def _find_position(args: tuple[Any, ...], followed: list[Tensor]) -> int | None:
-    """Find the index of the argument that is a followed tensor, or return None."""
+    """Find the index of the first argument that is a followed tensor, or return None."""
     for position, arg in enumerate(args):
         if any(arg is tensor for tensor in followed):
             return position
@@ -727,11 +750,11 @@ def _find_position(args: tuple[Any, ...], followed: list[Tensor]) -> int | None:
 
 
 def _find_projection_matrix(name: str, position: int, args: tuple[Any, ...]) -> Tensor | None:
-    """Find the matrix that an argument is multiplied by, or return None.
+    """Find the matrix by which a PyTorch function multiplies one of its arguments, or return None.
 
     Args:
-        name: Name of a PyTorch function.
-        position: Index of the argument.
+        name: Name of the function, such as "linear".
+        position: Index of the multiplied argument.
         args: All arguments of the function.
     """
     if name == "linear" and position == 0:
@@ -748,17 +771,17 @@ def _find_projection_matrix(name: str, position: int, args: tuple[Any, ...]) -> 
 def create_output_edit(
     layer: int, head: int, query: int | None, n_heads: int, new: Tensor
 ) -> OutputEdit:
-    """Create the edit that replaces the output of one head.
+    """Create an edit that replaces one head's output.
 
     Args:
-        layer: Number of the layer.
+        layer: Number of the head's layer.
         head: Head index.
-        query: The only row to replace, or None for all rows.
+        query: The only query whose output is replaced, or None for all queries.
         n_heads: Number of heads in the layer.
         new: New outputs, `[batch, queries, width]`.
 
     Returns:
-        The edit.
+        The edit, a function of layer number, head outputs and values.
     """
     return partial(_replace_head_output, layer, head, query, n_heads, new)
 
@@ -773,7 +796,7 @@ def _replace_head_output(
     output: Tensor,
     values: Tensor,
 ) -> Tensor:
-    """Return head outputs with one head replaced, if the layer is the edited one."""
+    """Replace one head's output in the edited layer; other layers are returned unchanged."""
     if layer != edited_layer:
         return output
     head_outputs = unpack_heads(output, n_heads)

@@ -58,10 +58,10 @@ from hf_attnprobe.protocol import Batch, Observation, ReferenceOutputs, Site
 
 
 TOKENS_PER_PASS = {"cpu": 4096}
-"""Default number of tokens in a forward pass, by device type.
+"""Default token count for a forward pass, by device type; other devices use 65,536.
 
-On a CPU core, larger passes exceed the caches: 8,192 tokens take 10 to 30% more time per token, and
-1,024 tokens up to 20% more.
+4,096 was the fastest choice on a CPU core. Passes with 8,192 tokens exceed its caches and took 10
+to 30% more time per token; passes with 1,024 tokens took up to 20% more.
 """
 
 
@@ -78,10 +78,10 @@ class HookedTransformer:
         model: The copy, in eval mode.
         head: The task head.
         layout: Modules that are read and edited, see `Layout`.
-        layers: Kind and number of heads of each layer; the index is the layer's number.
+        layers: One description per attention layer, with its head count.
         n_heads: Number of heads per layer.
         layer_names: Names such as "layer.3", or "encoder.0", "decoder.0" and "cross.0".
-        accepts_use_cache: Whether the model's forward has the argument `use_cache`.
+        accepts_use_cache: Whether the model's `forward` method has the parameter `use_cache`.
         tokens_per_pass: Token count for a forward pass.
     """
 
@@ -93,7 +93,8 @@ class HookedTransformer:
         dtype: torch.dtype | None = None,
         tokens_per_pass: int | None = None,
     ) -> None:
-        self.model, self.head = copy_with_shared_weights(model, dtype), head
+        self.model = copy_with_shared_weights(model, dtype)
+        self.head = head
         self.layout = find_layout(self.model, head)
         self.layers = self.layout.layers
         self.n_heads = [layer.n_heads for layer in self.layers]
@@ -117,7 +118,7 @@ class HookedTransformer:
 
     @cached_property
     def _head_support(self) -> "HeadSupport":
-        """Abilities of the heads, determined once on an example."""
+        """Which head outputs can be read and replaced, determined once on an example."""
         return examine_head_support(self)
 
     def compute_logits(
@@ -132,11 +133,11 @@ class HookedTransformer:
 
         Args:
             inputs: Inputs for the model and the task head.
-            edit: Edit for the attention in every layer.
-            skipped_outputs: Outputs of the first block calls, which are returned instead of running
-                these blocks.
-            output_hook: Hook for the head outputs.
-            n_keys: See `standardise_form`.
+            edit: Function that edits the attention weights in every layer; None for no edit.
+            skipped_outputs: Recorded outputs for the first blocks. These blocks do not run but
+                return their recorded outputs.
+            output_hook: Hook that edits the head outputs; None for no edit.
+            n_keys: Number of keys that are tokens, see `standardise_form`.
 
         Returns:
             Scores `[batch, scores]`, in float32 or more.
@@ -172,8 +173,9 @@ class HookedTransformer:
 
         Args:
             inputs: Inputs for the model and the task head.
-            outputs: Recorded outputs of all block calls.
-            hidden: Hidden states that replace the output of the last block,
+            inputs: Inputs for the model and the task head.
+            outputs: Recorded outputs from all blocks.
+            hidden: Hidden states that replace the last block's output,
                 `[copies, batch, queries, hidden]`.
 
         Returns:
@@ -193,9 +195,9 @@ class HookedTransformer:
 
     @cached_property
     def sublayers(self) -> list[Sublayer] | None:
-        """Attention sublayers of all blocks, or None if the model has no partial replays.
+        """Attention sublayer of every block, or None if partial replays would not be exact.
 
-        Determined once on an example, with an edit in every layer.
+        Determined once, by comparing partial replays with full passes on an example.
         """
         kinds = {layer.kind for layer in self.layers}
         is_on_several_devices = getattr(self.model, "hf_device_map", None) is not None
@@ -212,7 +214,8 @@ class HookedTransformer:
 
     def _find_verified_sublayers(self) -> list[Sublayer] | None:
         """Find the attention sublayers, and check partial replays against full passes."""
-        inputs, attention = create_example_inputs(self.model), []
+        inputs = create_example_inputs(self.model)
+        attention: list[Tensor] = []
 
         def note_attention(layer: int, weights: Tensor, scores: Tensor) -> Tensor:
             attention.append(weights)
@@ -233,7 +236,7 @@ class HookedTransformer:
         return sublayers
 
     def build_arguments(self, inputs: Mapping[str, Tensor]) -> dict[str, Any]:
-        """Build the keyword arguments of the model, without inputs that only adapters use.
+        """Build the model's keyword arguments, without the inputs that only the task head reads.
 
         Args:
             inputs: Inputs for the model and the task head.
@@ -246,11 +249,11 @@ class HookedTransformer:
 
     @cached_property
     def supports_vmap(self) -> bool:
-        """Whether `torch.func.vmap` can run the model over several edits.
+        """Whether `torch.func.vmap` can run the model with several edits at once.
 
-        Determined once on an example, so that errors during an audit are not misinterpreted. vmap
-        fails for layers that branch on values (routers, overflow guards) and for custom autograd
-        functions (Bloom).
+        This is tested once on an example, so that an error during an audit is never mistaken for
+        missing vmap support. vmap fails for layers that branch on values (routers, overflow guards)
+        and for custom autograd functions (Bloom).
         """
         inputs = create_example_inputs(self.model)
         n_keys = self.layout.n_keys or EXAMPLE_LENGTH
@@ -274,10 +277,13 @@ class HookedTransformer:
 Inputs = Mapping[str, Tensor]
 """Inputs for the model and the task head, by name."""
 Edits = Mapping[int, Tensor]
-"""Data of edits by layer, such as new attention, each `[copies, batch, ...]`."""
+"""New attention weights (or other edit data) by layer number, each `[copies, batch, ...]`."""
 RunAboveEdits = Callable[[Inputs, tuple[Any, ...], Edits], Tensor]
-"""Function from inputs, outputs of the block calls to skip, and one copy of the edits to a result
-`[batch, ...]`."""
+"""Function that runs the model with one copy of the edits.
+
+Its arguments are the inputs, the recorded outputs of the blocks to skip, and the edits
+`[batch, ...]` by layer. It returns a result `[batch, ...]`.
+"""
 
 
 def resume_above_edits(
@@ -286,13 +292,15 @@ def resume_above_edits(
     edits: Edits,
     run: RunAboveEdits,
 ) -> Tensor:
-    """Run all copies of edits from the lowest edited layer upwards.
+    """Run the model with every copy of the edits, from the lowest edited layer upwards.
+
+    Blocks below this layer are skipped, because their outputs are recorded in the observation.
 
     Args:
         transformer: The model.
         observation: The observed batch.
         edits: Edit data by layer, each `[copies, batch, ...]`.
-        run: Function that runs one copy of the edits.
+        run: Function that runs the model with one copy of the edits.
 
     Returns:
         Results `[copies, batch, ...]`.
@@ -321,24 +329,24 @@ def resume_above_edits(
 def prepare_partial_replay(
     transformer: HookedTransformer, observation: Observation
 ) -> PartialReplay | None:
-    """Prepare an observation for partial replays.
+    """Prepare an observed batch for partial replays.
 
     Args:
         transformer: The model.
         observation: The observed batch.
 
     Returns:
-        The prepared batch, or None if partial replays are not exact for it.
+        The prepared batch, or None if partial replays would not be exact for it.
     """
     sublayers = transformer.sublayers
     if sublayers is None:
         return None
 
     def prepare() -> PartialReplay | None:
-        state, batch = observation.state, observation.batch
-        head = partial(transformer.compute_scores_from_hidden, batch.inputs, state.outputs)
-        attention, mask = observation.attention, batch.mask
-        partial_replay = PartialReplay(state.calls, sublayers, attention, mask, head)
+        state = observation.state
+        inputs, mask = observation.batch.inputs, observation.batch.mask
+        head = partial(transformer.compute_scores_from_hidden, inputs, state.outputs)
+        partial_replay = PartialReplay(state.calls, sublayers, observation.attention, mask, head)
         is_exact = partial_replay.is_exact(get_relative_tolerance(transformer.model.dtype))
         return partial_replay if is_exact else None
 
@@ -347,18 +355,16 @@ def prepare_partial_replay(
 
 @torch.no_grad()
 def check_partial_replays(transformer: HookedTransformer, observation: Observation) -> None:
-    """Check that partial replays equal full passes in every layer, and otherwise disable them.
+    """Disable partial replays for a model unless they equal full passes in every layer.
 
     Args:
         transformer: The model.
         observation: The observed batch.
     """
-    partial_replay, inputs = (
-        prepare_partial_replay(transformer, observation),
-        observation.batch.inputs,
-    )
+    partial_replay = prepare_partial_replay(transformer, observation)
     if partial_replay is None:
         return
+    inputs = observation.batch.inputs
     for layer, attention in enumerate(observation.attention):
         visible = observation.model.get_visible_keys(observation, layer)
         edited = put_weight_on_least_attended(attention, visible)
@@ -374,14 +380,15 @@ def equals_full_pass(
     layer: int,
     edited: Tensor,
 ) -> bool:
-    """Check whether a partial replay of two equal edits gives the same scores as a full pass.
+    """Check whether a partial replay gives the same scores as a full pass, up to rounding.
 
     Args:
         transformer: The model.
         partial_replay: The prepared batch.
         inputs: Inputs for the same batch.
-        layer: The edited layer.
-        edited: New attention, `[batch, heads, queries, keys]`.
+        layer: Number of the edited layer.
+        edited: New attention weights, `[batch, heads, queries, keys]`. Two copies of them are
+            replayed.
     """
     expected = transformer.compute_logits(inputs, create_replacing_edit({layer: edited}))
     scores = partial_replay.replay(layer, edited.repeat(2, 1, 1, 1, 1))
@@ -396,12 +403,12 @@ def equals_full_pass(
 
 
 def run_in_chunks(run: Callable[[slice], Tensor], n_copies: int, chunk_size: int) -> Tensor:
-    """Call a function on chunks of copies and concatenate the results.
+    """Call a function on successive slices of the copies, and concatenate the results.
 
     Args:
-        run: Function from a slice of the copies to results `[copies, ...]`.
+        run: Function that takes a slice of copies and returns results `[copies, ...]`.
         n_copies: Number of copies.
-        chunk_size: Number of copies per chunk; at least 1 is used.
+        chunk_size: Number of copies per slice; values below 1 count as 1.
 
     Returns:
         Results `[copies, ...]`.
@@ -423,7 +430,7 @@ def replay_logits(
         transformer: The model.
         observation: The observed batch.
         edits: Edit data by layer, each `[copies, batch, ...]`.
-        create_edit: Function that creates an edit from one copy of the data.
+        create_edit: Function that turns one copy of the data into an edit.
 
     Returns:
         Scores `[copies, batch, scores]`.
@@ -469,13 +476,13 @@ def replay_outputs(
     site: Site,
     outputs: Tensor,
 ) -> Tensor:
-    """Compute the probabilities with the output of one head replaced; see `HeadOutputs`.
+    """Compute the class probabilities after replacing one head's output; see `HeadOutputs`.
 
     Args:
         transformer: The model.
         observation: The observed batch.
-        site: A single head.
-        outputs: New outputs, `[copies, batch, queries, width]`.
+        site: The head, and optionally the only query that is replaced.
+        outputs: New head outputs, `[copies, batch, queries, width]`.
 
     Returns:
         Probabilities `[copies, batch, classes]`.
@@ -503,14 +510,17 @@ def replay_interchange(
     units: Tensor,
     states: Edits,
 ) -> Tensor:
-    """Compute the probabilities if heads read other states; see `ExchangeableStates`.
+    """Compute the class probabilities after exchanging the state of one unit per text.
+
+    The heads of a site read a donor's state instead of the unit's own state. Attention weights do
+    not change. See `ExchangeableStates`.
 
     Args:
         transformer: The model.
         observation: The observed batch.
-        site: The heads that read the other states.
+        site: The heads that read the donor's state.
         units: Position of the unit in each text, int `[copies, batch]`.
-        states: The other states by layer, each `[batch, heads of the site, width]`.
+        states: Donor states by layer, each `[batch, site heads, width]`.
 
     Returns:
         Probabilities `[copies, batch, classes]`.
@@ -541,7 +551,7 @@ def replay_interchange(
 
 
 class _BlockReachedError(Exception):
-    """Signal that ends a forward pass after the awaited block call; not a failure."""
+    """Signal that ends a forward pass after the block of interest; not a failure."""
 
 
 def compute_block_output(
@@ -550,15 +560,15 @@ def compute_block_output(
     layer: int,
     factors: Tensor,
 ) -> Tensor:
-    """Compute a block's output with attention multiplied by factors; see `BlockOutputs`.
+    """Compute a block's output after multiplying its attention by factors; see `BlockOutputs`.
 
-    The forward pass starts at the recorded input of the block and ends after the block.
+    The forward pass starts at the block's recorded input and ends after the block.
 
     Args:
         transformer: The model.
         observation: The observed batch.
         layer: Layer index.
-        factors: Factors of the keys, `[copies, batch, 1, 1, keys]`.
+        factors: One factor per key, `[copies, batch, 1, 1, keys]`.
 
     Returns:
         Hidden states `[copies, batch, queries, hidden]`.
@@ -589,7 +599,7 @@ def extract_hidden_states(transformer: HookedTransformer, output: Any) -> Tensor
 
     Args:
         transformer: The model.
-        output: Output from one of its blocks.
+        output: Output from any block.
     """
     hidden = get_first_tensor(output)
     if transformer.layout.embeddings.sequence_first:
@@ -609,21 +619,22 @@ def check_edits_reach_logits(
     dtype: torch.dtype,
     layers: Sequence[int] | None = None,
 ) -> None:
-    """Check that an edit in every layer changes the logits, and that unchanged attention does not.
+    """Check that edits to every layer change the logits, and that unchanged attention does not.
 
-    An edit that never reaches the model would otherwise go unnoticed, because it produces plausible
-    numbers.
+    An edit that never reached the model would otherwise go unnoticed, because its numbers would
+    look plausible.
 
     Args:
-        observation: Texts to check with.
+        observation: The observed texts.
         native: Logits without any edit, `[batch, outputs]`.
-        replay_logits: Function from an observation and new attention by layer to logits.
+        replay_logits: Function that takes an observation and new attention weights by layer, and
+            returns logits.
         layer_names: Layer names for error messages.
-        dtype: Data type that the model computes in.
-        layers: Layers to check, or None for all.
+        dtype: Data type of the model's computations.
+        layers: Numbers of the layers to check, or None for all.
 
     Raises:
-        AttnProbeError: If the check fails. The message names the layer.
+        AttnProbeError: If the check fails for a layer.
     """
     tolerance = get_relative_tolerance(dtype) * float(native.abs().max())
     for layer in range(len(layer_names)) if layers is None else layers:
@@ -632,24 +643,24 @@ def check_edits_reach_logits(
         error = float((unchanged - native).abs().max())
         if not error <= tolerance:
             raise AttnProbeError(
-                f"self-check failed: unchanged attention in {name} changed the logits by "
-                f"{error:.1e}, more than {tolerance:.1e}; this model cannot be audited, "
-                "please report it"
+                f"self-check failed: replaying unchanged attention in {name} changed the logits by "
+                f"{error:.1e}, but at most {tolerance:.1e} is allowed; this model cannot be "
+                "audited, please report it"
             )
         visible = observation.model.get_visible_keys(observation, layer)
         edit = put_weight_on_least_attended(attention, visible)[None]
         edited = replay_logits(observation, {layer: edit})[0]
         if (visible.sum(-1) > 1).any() and torch.equal(edited, unchanged):
             raise AttnProbeError(
-                f"self-check failed: edited attention in {name} did not change any logit, because "
-                "the edit does not reach the model; it cannot be audited, please report it"
+                f"self-check failed: editing the attention in {name} did not change any logit, so "
+                "the edit does not reach the model; this model cannot be audited, please report it"
             )
 
 
 def put_weight_on_least_attended(attention: Tensor, visible: Tensor) -> Tensor:
-    """Put all weight of each row on the visible key with the smallest weight.
+    """Put each row's entire attention weight on the visible key that had the smallest weight.
 
-    The result differs from the attention in every row with two or more visible keys.
+    The result differs from the original attention in every row with two or more visible keys.
 
     Args:
         attention: Attention weights, `[batch, heads, queries, keys]`.
@@ -669,15 +680,15 @@ def put_weight_on_least_attended(attention: Tensor, visible: Tensor) -> Tensor:
 
 
 class HeadSupport(NamedTuple):
-    """What can be read from the heads of a model.
+    """Which parts of a model's attention heads can be read and replaced.
 
     Attributes:
         projections: Each head's slice of the output projection, one tensor `[heads, width, hidden]`
             per layer. A head adds `output @ slice` to the hidden states. None if a layer has no
             linear output projection.
-        no_values: Reason why values cannot be read, or None.
-        no_projections: Reason why output projections cannot be read, or None.
-        no_outputs: Reason why head outputs cannot be replaced, or None.
+        no_values: Reason why values cannot be read; None if they can.
+        no_projections: Reason why output projections cannot be read; None if they can.
+        no_outputs: Reason why head outputs cannot be replaced; None if they can.
     """
 
     projections: tuple[Tensor, ...] | None
@@ -688,21 +699,19 @@ class HeadSupport(NamedTuple):
 
 @torch.no_grad()
 def examine_head_support(transformer: HookedTransformer) -> HeadSupport:
-    """Determine what can be read from the heads of a model.
+    """Determine which parts of a model's attention heads can be read and replaced.
 
-    On an example, setting a head's output to 0 must have the same effect as setting its attention
-    to 0.
+    Head outputs count as replaceable if, on an example, setting a head's output to 0 has the same
+    effect as setting its attention to 0.
 
     Args:
         transformer: The model.
 
     Returns:
-        The output projections, and reasons for what cannot be read.
+        The output projections, and a reason for each part that cannot be read or replaced.
     """
-    inputs, layers = (
-        create_example_inputs(transformer.model),
-        range(len(transformer.layers)),
-    )
+    inputs = create_example_inputs(transformer.model)
+    layers = range(len(transformer.layers))
     attention: dict[int, Tensor] = {}
     outputs: dict[int, Tensor] = {}
 
@@ -745,18 +754,18 @@ def examine_head_support(transformer: HookedTransformer) -> HeadSupport:
 def _describe_missing_layer(
     transformer: HookedTransformer, layers: Collection[int], operation: str
 ) -> str | None:
-    """Describe the first layer that does not compute an operation, or return None.
+    """Describe the first layer without an operation, or return None if every layer has it.
 
     Args:
         transformer: The model.
-        layers: Layers that compute the operation.
-        operation: Description of the operation.
+        layers: Numbers of the layers that compute the operation.
+        operation: Description of the operation for the message.
     """
     for layer, name in enumerate(transformer.layer_names):
         if layer not in layers:
             return (
-                f"expected {operation} in {name}, found none in "
-                f"{type(transformer.model).__name__}; its heads can only be zero-ablated"
+                f"expected {operation} in every layer, but {name} of "
+                f"{type(transformer.model).__name__} has none; its heads can only be zero-ablated"
             )
     return None
 
@@ -768,17 +777,17 @@ def _compute_ablation_error(
     attention: Tensor,
     output: Tensor,
 ) -> float:
-    """Compute the difference of logits between two ways to ablate the first head of a layer.
+    """Compare two ways to ablate a layer's first head, and return the largest logit difference.
 
-    Either its output or its attention is set to 0. Both agree if the output is attention times
-    values. They differ if the model applies a gate or a norm in between.
+    Either the head's output or its attention is set to 0. The logits agree if the output is
+    attention times values. They differ if the model applies a gate or a norm in between.
 
     Args:
         transformer: The model.
         inputs: Example inputs.
         layer: Layer index.
-        attention: Its attention on the example.
-        output: Its head outputs on the example.
+        attention: The layer's attention weights on the example.
+        output: The layer's head outputs on the example.
     """
     n_heads = transformer.n_heads[layer]
     zero_attention = attention.clone()
@@ -794,15 +803,15 @@ def _compute_ablation_error(
 def compute_outputs_and_values(
     transformer: HookedTransformer, batch: Batch
 ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-    """Compute the outputs and the values of all heads in one forward pass.
+    """Compute every head's outputs and values in one forward pass.
 
     Args:
         transformer: The model.
         batch: The texts.
 
     Returns:
-        Outputs `[batch, heads, queries, width]` and values `[batch, heads, keys, width]`, each one
-        tensor per layer.
+        Two tuples with one tensor per layer: outputs `[batch, heads, queries, width]` and values
+        `[batch, heads, keys, width]`.
     """
     outputs, values = {}, {}
 
@@ -820,18 +829,20 @@ def compute_outputs_and_values(
 
 
 def create_reference(transformer: HookedTransformer, batch: Batch) -> ReferenceOutputs:
-    """Create a reference from the head outputs of a sample of texts, padded on the right.
+    """Store the head outputs for some texts, with all padding moved to the end of each text.
 
     Args:
         transformer: The model.
         batch: The texts.
     """
     mask = batch.mask
+    # Real tokens first, in their original order.
     order = (~mask).sort(dim=1, stable=True).indices
     is_real = mask.gather(1, order)[:, None, :, None]
     rows = order[:, None, :, None]
+    head_outputs, _ = compute_outputs_and_values(transformer, batch)
     sorted_outputs = []
-    for output in compute_outputs_and_values(transformer, batch)[0]:
+    for output in head_outputs:
         sorted_output = output.gather(2, rows.expand(output.shape))
         sorted_outputs.append(sorted_output * is_real)
     return ReferenceOutputs(batch.example_ids, mask.sum(1), tuple(sorted_outputs))
