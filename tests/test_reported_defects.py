@@ -15,7 +15,15 @@ from transformers import (
     Phi3ForCausalLM,
 )
 
-from hf_attnprobe import Answers, AuditOptions, Data, audit, compare_audits, evaluate_scores, compare
+from hf_attnprobe import (
+    Answers,
+    AuditOptions,
+    Data,
+    audit,
+    compare,
+    compare_audits,
+    evaluate_scores,
+)
 from hf_attnprobe.adapters.language_model.adapter import LanguageModelAdapter
 from hf_attnprobe.audits.user_scores import UserScores
 from hf_attnprobe.plots.highlighted_text import HighlightedText
@@ -80,7 +88,7 @@ def test_other_rows_explain_something_else(tmp_path):
         given = {"options": AuditOptions(rows=rows), "output_dir": tmp_path / rows}
         audit((llama(), plain()), Answers([ROW] * 2), **FEW, **given)
     found = compare_audits([tmp_path / "behind", tmp_path / "answer"])
-    assert any("do not explain the same thing (other rows)" in c for c in found.cautions)
+    assert any("do not explain the same quantity (different rows)" in c for c in found.cautions)
     assert not found.statistics
 
 
@@ -95,7 +103,9 @@ def test_an_audit_does_not_go_on_with_another_answer(tmp_path, monkeypatch):
 
     monkeypatch.setattr(answers, "generate_answers", another)
     again = FEW | {"tests": ["sources", "knockout"], "output_dir": tmp_path}
-    refused("the prompt or the answer of text 0 has changed", audit, (llama(), plain()), data, **again)
+    refused(
+        "the prompt or the answer of text 0 has changed", audit, (llama(), plain()), data, **again
+    )
 
 
 # --- Positions that depend on the length (2.3), checks after an audit ------------------------------
@@ -149,7 +159,13 @@ def test_changes_that_are_not_the_models_own_are_found_after_the_audit(name, mon
         return real(self, *given, **options).flip(-1)
 
     monkeypatch.setattr(LanguageModelAdapter, name, slightly_wrong)
-    refused("differs from that of the model itself", audit, (llama(), plain()), Answers([ROW] * 2), **FEW)
+    refused(
+        "differs from that of the model itself",
+        audit,
+        (llama(), plain()),
+        Answers([ROW] * 2),
+        **FEW,
+    )
     assert calls
 
 
@@ -164,7 +180,13 @@ def test_a_template_that_changes_or_repeats_a_passage_is_refused():
             assert len(made([ROW], tokenizer)[0]["units"]) == 4
             continue
         asked = "{context} {question}"
-        refused("changes, repeats or drops the passage of text 0", made, [ROW], tokenizer, template=asked)
+        refused(
+            "changes, repeats or drops the passage of text 0",
+            made,
+            [ROW],
+            tokenizer,
+            template=asked,
+        )
 
 
 # --- Answers (2.5, F9) ------------------------------------------------------------------------------
@@ -213,7 +235,9 @@ def test_a_line_says_how_many_prompts_have_no_answer(caplog):
 
 
 def test_none_is_no_version(tmp_path):
-    refused("got None among the versions", compare, llama(), [None], Answers([ROW]), output_dir=tmp_path)
+    refused(
+        "got None among the versions", compare, llama(), [None], Answers([ROW]), output_dir=tmp_path
+    )
 
 
 # --- Scores of others (2.8, F7) -----------------------------------------------------------------------
@@ -255,5 +279,5 @@ def test_a_model_without_position_ids_leaves_the_knockout_out(name):
         model = MptForCausalLM(MptConfig(vocab_size=size, d_model=32, n_layers=2, n_heads=4)).eval()
     report = audit((model, plain()), Answers([ROW] * 2), progress=False)
     assert "sources" in report.provenance["tests"]
-    assert "takes position_ids" in report.provenance["left_out"]["knockout"]
+    assert "accepts position_ids" in report.provenance["left_out"]["knockout"]
     assert np.isfinite(report.examples[0].scores["leave_one_out"]).all()
