@@ -28,15 +28,14 @@ Search
     on request (``n_steps``). By default it is skipped, because 5 starts of 500 steps per head and
     text would take days for a small BERT and 200 sentences (an estimate).
 
-    For one head with one query and a non-linear read-out (pairs of texts), attention on pairs of
-    the least attended tokens is tried first, then the paper's search from its random starts and
-    from the best of these pairs.
+    Models for text pairs have one head with one query and a non-linear read-out. The test first
+    tries attention on two of the least attended tokens, and then runs the paper's search from
+    random starts and from the best candidate.
 
 Interpretation
-    Compare with ``largest_jsd``, the divergence of the most distant attention whatever the output.
-    A share of 0 means that the output determines the weights, a share of 1 that it does not
-    constrain them at all. Because a search gives a lower bound, only an upper bound can show that
-    the weights are determined.
+    Compare with ``largest_jsd``, the divergence of the most distant attention with any output. At a
+    share of 0, the output determines the weights; at 1, it does not constrain them at all. Because
+    a search gives a lower bound, only an upper bound can show that the weights are determined.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -76,22 +75,22 @@ from hf_attnprobe.protocol import (
 
 
 EPSILONS = (0.01, 0.05)
-"""Default output changes ε: the values of the paper for classification and question answering. The
+"""Default output changes ε: the paper's values for classification and question answering. The
 paper's code evaluates at .05."""
 FRONTIER_EPSILONS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
-"""Default output changes ε of the exact method, for a curve of divergence against ε."""
+"""Default output changes ε for the exact method, which draw a curve of divergence against ε."""
 PAPER_EPSILON = 0.01
-"""Output change at which the paper's search aims, whichever ε is evaluated."""
+"""Output change that the paper's search aims at, for every evaluated ε."""
 PAPER_STEPS = 500
-"""Number of steps of the paper's search."""
+"""Number of Adam steps in the paper's search."""
 NOISE_STREAM = 1
-"""Random number stream for the starting points of the search."""
+"""Random number stream for the search's starting points."""
 SMALLEST_START_WEIGHT = 1e-4
-"""Smallest attention weight at the start of a search, because a weight of 0 has no logarithm."""
+"""Smallest attention weight at the start of a search, which runs on logarithms of weights."""
 SMALLEST_MASS = 1e-30
-"""Smallest sum of a row's movable weights by which they are divided, to avoid a division by 0."""
+"""Lower limit for a row's sum of movable weights before a division by this sum."""
 SEARCH_TARGET = 0.995
-"""Target of a search as a share of ε, because its last step can exceed the target slightly."""
+"""Share of ε that a search aims at, because its last step can exceed the target slightly."""
 JSD_ROUNDING = 1e-6
 """Rounding error of a Jensen-Shannon divergence in float32, in nats."""
 
@@ -127,15 +126,16 @@ class AdversarialResult:
 
     Attributes:
         epsilon_max_jsd: Divergence that some attention within ε attains, in [0, ln 2] nats.
-        largest_jsd: Divergence of the most distant attention whatever the output, in nats.
+        largest_jsd: Divergence of the most distant attention with any output, in nats.
         epsilon_max_jsd_exact: 1 if ``epsilon_max_jsd`` is the largest divergence within ε, 0 if it
             is a lower bound.
         epsilon_max_jsd_upper: Divergence that no attention within ε exceeds. Only for linear
             read-outs of more than two classes.
-        share_of_largest: ``epsilon_max_jsd`` as a share of ``largest_jsd``; NaN if that is 0.
+        share_of_largest: ``epsilon_max_jsd`` as a share of ``largest_jsd``; NaN if ``largest_jsd``
+            is 0.
         share_of_largest_upper: ``epsilon_max_jsd_upper`` as a share of ``largest_jsd``.
-        attention: Most distant attention found within ε, ``[batch, queries, keys]``, to be
-            displayed next to the original. Empty for head groups.
+        attention: Most distant attention found within ε, ``[batch, queries, keys]``, for display
+            next to the original. Empty for head groups.
     """
 
     epsilon_max_jsd: dict[float, Tensor]
@@ -147,14 +147,19 @@ class AdversarialResult:
     attention: dict[float, Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        # A frozen dataclass can only set its fields through `object`.
+        shares = self._divide_by_largest(self.epsilon_max_jsd)
+        object.__setattr__(self, "share_of_largest", shares)
+        upper_shares = self._divide_by_largest(self.epsilon_max_jsd_upper)
+        object.__setattr__(self, "share_of_largest_upper", upper_shares)
+
+    def _divide_by_largest(self, divergences: dict[float, Tensor]) -> dict[float, Tensor]:
+        """Return divergences as shares of the largest divergence; NaN if it is 0."""
         is_immovable = self.largest_jsd == 0
-        for suffix in ("", "_upper"):
-            divergences = getattr(self, "epsilon_max_jsd" + suffix)
-            shares = {
-                epsilon: (values / self.largest_jsd).masked_fill(is_immovable, torch.nan)
-                for epsilon, values in divergences.items()
-            }
-            object.__setattr__(self, "share_of_largest" + suffix, shares)
+        return {
+            epsilon: (values / self.largest_jsd).masked_fill(is_immovable, torch.nan)
+            for epsilon, values in divergences.items()
+        }
 
 
 def _check_method(observation: Observation, options: Adversarial) -> None:
@@ -183,14 +188,14 @@ def adversarial(
     *,
     seed: int = 0,
 ) -> AdversarialResult:
-    """Find the attention that is most distant from the model's and changes the output by at most ε.
+    """Find the most distant attention that changes the output by at most ε.
 
     The paper's search has 5 random starts and 500 steps of Adam with ε = .01.
 
     Args:
         observation: Observed batch.
         site: Head or head group whose attention is moved.
-        options: Method, allowed output changes, and length of the search.
+        options: Method, allowed output changes, and number of search steps.
         seed: Seed for the random starts.
 
     Returns:
@@ -220,7 +225,7 @@ def adversarial(
 
 
 class SearchSettings(NamedTuple):
-    """Settings of the gradient search.
+    """Settings for the gradient search.
 
     Attributes:
         n_starts: Number of random starting points.
@@ -234,13 +239,13 @@ class SearchSettings(NamedTuple):
 
 
 def _build_search(options: Adversarial, seed: int, default_steps: int) -> SearchSettings:
-    """Return the settings of the search, with a default for the number of steps."""
+    """Build the search settings; ``default_steps`` applies if the options set no step count."""
     n_steps = default_steps if options.n_steps is None else options.n_steps
     return SearchSettings(options.n_starts, n_steps, seed)
 
 
 def _reduce_to_head(observation: Observation, site: Site) -> Site:
-    """Return the only head of a group of one head, and any other site unchanged."""
+    """Return a one-head group as a single head, and any other site unchanged."""
     if site.is_group:
         heads_by_layer = observation.model.get_heads_by_layer(site)
         heads = [Site(layer, head) for layer in heads_by_layer for head in heads_by_layer[layer]]
@@ -264,7 +269,7 @@ def has_one_row(observation: Observation, site: Site) -> bool:
 
 
 def get_single_row(observation: Observation, site: Site) -> tuple[Tensor, Tensor]:
-    """Return the attention of a model with a single query, and the keys that it can attend to.
+    """Return a single-query model's attention, and the keys that it can attend to.
 
     Args:
         observation: Observed batch.
@@ -280,11 +285,11 @@ def get_single_row(observation: Observation, site: Site) -> tuple[Tensor, Tensor
 def add_query_axis(
     epsilons: Sequence[float], attention: Sequence[Tensor] | Tensor
 ) -> dict[float, Tensor]:
-    """Return attention by ε with an axis for its single query.
+    """Return attention by ε, with an axis of size 1 for the query.
 
     Args:
         epsilons: Allowed output changes.
-        attention: Attention ``[batch, keys]`` for each ε.
+        attention: Attention ``[batch, keys]``, one tensor per ε.
 
     Returns:
         Attention ``[batch, 1, keys]`` by ε.
@@ -293,7 +298,7 @@ def add_query_axis(
 
 
 def find_counted_rows(observation: Observation, layer: int, query: int | None) -> Tensor:
-    """Return the query rows that are moved and averaged over.
+    """Return the query rows whose attention is moved and averaged over.
 
     Args:
         observation: Observed batch.
@@ -326,18 +331,19 @@ def _draw_noise(visible: Tensor, example_ids: Sequence[int], n_starts: int, seed
 
 
 class FarthestSearch:
-    """Most distant attention of a site that has been found within each ε.
+    """Search for a site's most distant attention within each ε, and its best results so far.
 
-    The query rows of all heads of the site are stacked: *rows* are the queries of one head, or the
-    queries of all heads of a group.
+    All heads' query rows are stacked, so that *rows* are one head's queries, or all queries in a
+    head group.
 
     Attributes:
         original: The model's attention, ``[batch, rows, keys]``.
         visible: Keys that a row can attend to, bool ``[batch, rows, keys]``.
         counted: Rows that are moved and averaged over, bool ``[batch, rows]``.
-        largest: Divergence of the most distant attention whatever the output, ``[batch]``.
+        largest: Divergence of the most distant attention with any output, ``[batch]``.
         jsd: Divergence of the most distant attention found, ``[batch]`` by ε.
-        attention: This attention, ``[batch, rows, keys]`` by ε. Empty for head groups.
+        attention: Most distant attention found, ``[batch, rows, keys]`` by ε. Empty for head
+            groups.
     """
 
     def __init__(self, observation: Observation, site: Site, epsilons: Sequence[float]) -> None:
@@ -359,7 +365,7 @@ class FarthestSearch:
             self.attention = dict.fromkeys(epsilons, self.original)
 
     def _stack_rows(self, maps: Sequence[Tensor]) -> Tensor:
-        """Stack maps ``[batch, heads, queries, keys]`` of all layers to ``[batch, rows, keys]``."""
+        """Stack each layer's map ``[batch, heads, queries, keys]`` to ``[batch, rows, keys]``."""
         heads_by_layer = self.observation.model.get_heads_by_layer(self.site)
         rows = [maps[layer][:, heads].flatten(1, 2) for layer, heads in heads_by_layer.items()]
         return torch.cat(rows, dim=1)
@@ -393,11 +399,13 @@ class FarthestSearch:
 
     @torch.no_grad()
     def add_candidates(self, candidates: Tensor, epsilons: Iterable[float] = ()) -> None:
-        """Run the model with candidates, and keep those that are more distant than all before.
+        """Run the model with candidates, and store the most distant allowed ones.
+
+        A candidate is stored if it is more distant than all earlier ones and changes the output by at most ε.
 
         Args:
             candidates: Attention ``[copies, batch, rows, keys]``.
-            epsilons: Output changes for which the candidates are tested. The default is all.
+            epsilons: Allowed output changes for which the candidates are tested; by default all.
         """
         output_change = tvd(self.replay(candidates), self.observation.probs)
         divergence = self._average_rows(jsd(candidates, self.original))
@@ -413,7 +421,7 @@ class FarthestSearch:
                 self.attention[epsilon] = torch.where(is_farther[:, None, None], best, current)
 
     def is_unconstrained(self, epsilon: float) -> bool:
-        """Return whether the most distant attention of all is allowed within ε, in every text.
+        """Return whether the most distant attention possible is within ε in every text.
 
         Args:
             epsilon: Allowed output change.
@@ -434,9 +442,9 @@ class FarthestSearch:
         """Run the gradient search of Jain & Wallace 2019 (Algorithm 3) for a single head.
 
         Args:
-            start: Logits of the initial attention, ``[copies, batch, queries, keys]``.
+            start: Initial attention as logits, ``[copies, batch, queries, keys]``.
             distance: Function that returns the output change and its gradient.
-            epsilon: Output change at which the search aims.
+            epsilon: Output change that the search aims at.
             n_steps: Number of steps.
 
         Returns:
@@ -454,7 +462,7 @@ class FarthestSearch:
         return movable_shares.unflatten(1, self.original.shape[:2]) * mass + fixed
 
     def draw_starts(self, settings: SearchSettings) -> Tensor:
-        """Draw random logits from which to search, ``[starts, batch, queries, keys]``.
+        """Draw random starting points as logits, ``[starts, batch, queries, keys]``.
 
         Args:
             settings: Number of starting points and seed.
@@ -464,10 +472,10 @@ class FarthestSearch:
         return 3 * noise.to(self.original)
 
     def measure_distance(self, candidates: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the output change and its gradient by running the model.
+        """Measure the output change and its gradient by running the model.
 
         Args:
-            candidates: Distribution of the movable attention of each row,
+            candidates: Each row's movable attention as a distribution,
                 ``[copies, batch · queries, keys]``.
 
         Returns:
@@ -487,7 +495,7 @@ class FarthestSearch:
 
     @property
     def result(self) -> AdversarialResult:
-        """Result of the search, a lower bound."""
+        """Search result, in which all divergences are lower bounds."""
         is_exact = torch.zeros_like(self.largest)
         return AdversarialResult(self.jsd, self.largest, is_exact, attention=self.attention)
 
@@ -501,7 +509,7 @@ def find_exact(
     token_logits: Tensor,
     epsilons: Sequence[float],
 ) -> AdversarialResult:
-    """Find the exact maximum for a linear read-out of two classes, by enumerating vertices.
+    """Find the exact maximum for a two-class linear read-out, by enumerating vertices.
 
     Args:
         observation: Observed batch.
@@ -531,15 +539,14 @@ def find_bounds(
     epsilons: Sequence[float],
     n_steps: int,
 ) -> AdversarialResult:
-    """Find lower and upper bounds for a linear read-out of more than two classes.
+    """Find lower and upper bounds for a linear read-out with more than two classes.
 
     Args:
         observation: Observed batch.
         site: Head.
         token_logits: Logits u_t of each token, ``[batch, keys, classes]``.
         epsilons: Allowed output changes.
-        n_steps: Number of steps of a gradient search that starts from the lower bound. 0 skips the
-            search.
+        n_steps: Number of gradient search steps, starting from the lower bound. 0 skips the search.
 
     Returns:
         Statistics per text.
@@ -598,8 +605,8 @@ def search_model(
 ) -> AdversarialResult:
     """Find a lower bound for a head, or for several heads that are moved together.
 
-    Candidates from the linearised model are tried for all sites. A single head is also searched by
-    the paper's search, and a head with a single query by attention on one or two tokens.
+    Candidates from the linearised model are tried for all sites. For a single head, the paper's
+    search follows, and for a head with a single query also attention on one or two tokens.
 
     Args:
         observation: Observed batch.
@@ -614,11 +621,11 @@ def search_model(
     candidates = farthest.generate_candidates()
     most_distant = next(candidates)
     farthest.add_candidates(most_distant[None])
-    # Most heads end here: the output tolerates the most distant attention of all.
+    # For most heads, the output tolerates the most distant attention, so the search ends here.
     if farthest.is_unconstrained(min(epsilons)):
         return farthest.result
     if site.is_group:
-        # Copies of the whole attention of a model are large, so they are tried one by one.
+        # Copies of a model's whole attention are large, so they are tried one by one.
         for candidate in candidates:
             farthest.add_candidates(candidate[None])
             if farthest.is_unconstrained(min(epsilons)):
@@ -640,14 +647,14 @@ def search_model(
 def _search_single_row(
     farthest: FarthestSearch, most_distant: Tensor, settings: SearchSettings
 ) -> None:
-    """Add attention on one or two tokens, and the results of the paper's search.
+    """Add candidates with attention on one or two tokens, and from the paper's search.
 
     The search starts from random logits, from the best attention found so far, and from the most
     distant attention.
 
     Args:
-        farthest: Search of a model with a single query row, to which candidates are added.
-        most_distant: Most distant attention of all to first order, ``[batch, 1, keys]``.
+        farthest: Search for a model with a single query row, to which candidates are added.
+        most_distant: Attention that is most distant to first order, ``[batch, 1, keys]``.
         settings: Search settings.
     """
     attention, visible = farthest.original[:, 0], farthest.visible[:, 0]

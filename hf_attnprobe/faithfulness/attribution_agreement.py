@@ -6,13 +6,13 @@ Question
     Do tokens receive attention in proportion to their influence on the output?
 
 Measure
-    Pearson correlation and Jensen-Shannon divergence between the attention of a text's tokens and
-    (a) |gradient × input| with the attention held fixed, (b) |integrated gradients| from embeddings
-    of 0 (Sundararajan et al. 2017). Each quantity is divided by its sum over the text's tokens,
-    without special tokens.
+    Pearson correlation and Jensen-Shannon divergence between a text's attention and (a) |gradient ×
+    input| with the attention held fixed, (b) |integrated gradients| from zero embeddings
+    (Sundararajan et al. 2017). Each quantity is divided by its sum over the text's tokens, without
+    special tokens.
 
 Baseline
-    The agreement of (a) with (b), two attributions. The paper compares trained models with each
+    The agreement between (a) and (b), two attributions. The paper compares trained models with each
     other.
 
 Interpretation
@@ -21,12 +21,12 @@ Interpretation
 
 Integrated gradients
     By default they flow through the attention, so that their sum over all tokens is the output
-    change from embeddings of 0. ``integrated_gap`` is the error of this sum. It is large if a norm
+    change from zero embeddings. ``integrated_gap`` is the error in this sum. It is large if a norm
     stretches tiny embeddings to full size, as in models without position embeddings: the output
-    then jumps near embeddings of 0, and no number of integration points resolves the jump. In the
-    paper's released code, no gradient flows through the attention, which is computed anew at each
-    of 50 points of the trapezoidal rule. ``attention=held`` does the same with Gauss-Legendre
-    points.
+    then jumps near zero embeddings, and additional integration points do not resolve the jump. In
+    the paper's released code, no gradient flows through the attention, which is computed anew at
+    each point (the trapezoidal rule with 50 points). ``attention=held`` does the same with
+    Gauss-Legendre points.
 """
 
 from dataclasses import dataclass
@@ -53,7 +53,7 @@ COMPARED_PAIRS = (
     ("attention", "integrated"),
     ("gradient", "integrated"),
 )
-"""Pairs of quantities that are compared, as in the names of the statistics."""
+"""Pairs of quantities that are compared. The statistics are named after the pairs."""
 READINGS = {
     "attention_gradient_pearson": (
         "the shares of attention and of |gradient × input| have a Pearson correlation of "
@@ -89,7 +89,7 @@ class AttributionAgreementResult:
 
     Correlations are in [−1, 1] and divergences in [0, ln 2] nats. Both are NaN if one of the
     compared quantities is 0 everywhere; correlations are also NaN in one-token texts and for
-    constant shares. In texts of two tokens, a correlation is −1 or 1.
+    constant shares. In two-token texts, a correlation is −1 or 1.
 
     Attributes:
         attention_gradient_pearson: Correlation between attention and |gradient × input|.
@@ -125,7 +125,7 @@ def attribution_agreement(
     *,
     seed: int = 0,
 ) -> AttributionAgreementResult:
-    """Compare the shares of attention, gradients and integrated gradients over the tokens.
+    """Compare how attention, gradients and integrated gradients are distributed over the tokens.
 
     Args:
         observation: Observed batch.
@@ -158,7 +158,7 @@ def compute_integrated_gradients(
     observation: Observation,
     options: AttributionAgreement = AttributionAgreement(),
 ) -> Tensor:
-    """Return the integrated gradients of the explained class's probability.
+    """Compute the integrated gradients for the explained class's probability.
 
     Args:
         observation: Observed batch.
@@ -181,7 +181,7 @@ def compute_integrated_gradients(
 
 
 def _compute_completeness_gap(observation: Observation, integrated: Tensor) -> Tensor:
-    """Return the difference between the sum of attributions and the output change, ``[batch]``."""
+    """Return |sum of attributions − output change from zero embeddings|, ``[batch]``."""
     model = observation.model.require(IntegratedGradients)
     probs_at_zero = observation.remember(
         "probs_without_embeddings",
@@ -193,7 +193,7 @@ def _compute_completeness_gap(observation: Observation, integrated: Tensor) -> T
 
 
 def _compute_shares(values: Tensor, content: Tensor) -> Tensor:
-    """Divide non-negative values by their sum over the units; NaN if all are 0."""
+    """Divide non-negative values by their sum over the units; return NaN if all are 0."""
     unit_values = torch.where(content, values.double(), 0.0)
     has_positive = (unit_values > 0).any(-1, keepdim=True)
     return torch.where(has_positive, normalise(unit_values), torch.nan)

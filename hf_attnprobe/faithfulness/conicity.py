@@ -3,14 +3,13 @@
 Mohankumar et al. 2020, Section 2.
 
 Question
-    If all states point in the same direction, so does any weighted mean of them. Is this the reason
-    why shuffling attention does not change the output?
+    If all states point in the same direction, so does any weighted mean of them. Does this explain
+    why shuffling attention hardly changes the output?
 
 Measure
-    Conicity is the mean, over a text's tokens, of the cosine between the state of a token and the
-    mean of all states. The states are the vectors that attention averages: the encoder's states of
-    a classifier (of sentences in a hierarchical classifier), and the value vectors of a Transformer
-    head.
+    Conicity is the mean cosine between a text's token states and their mean. The states are the
+    vectors that attention averages: encoder states in an attention classifier (sentence states if
+    it is hierarchical), value vectors in a Transformer head.
 
 Variants
     ``conicity`` keeps the sign of the cosine, as in the paper's definition. ``absolute_conicity``
@@ -68,7 +67,7 @@ def conicity(
     *,
     seed: int = 0,
 ) -> ConicityResult:
-    """Compute the conicity of the states that a head's attention averages.
+    """Compute how similar the states are that a head's attention averages (their conicity).
 
     Args:
         observation: Observed batch.

@@ -12,7 +12,7 @@ Measure
     largest weight than without a randomly drawn one, and which of the two flips the decision.
 
     Sets of weights: weights are erased in ranking order until the decision flips. The test reports
-    the share of the text's tokens that have been erased by then, and their attention.
+    the share of the tokens that have been erased at that step, and their attention.
 
 Compared rankings
     Attention, random orders, the gradient with respect to the weights, attention × gradient,
@@ -23,8 +23,8 @@ Compared rankings
 Margin
     After the tokens on which a decision depends have been erased, noise in the other tokens
     determines when it flips. The test therefore also reports when each order has removed nine
-    tenths of the margin, the log-odds of the predicted class over each other class. The statistics
-    ``fraction_to_lose_lead`` and ``lead_is_lost`` call the margin the lead.
+    tenths of a margin, the log-odds between the predicted class and another class. The statistics
+    ``fraction_to_lose_lead`` and ``lead_is_lost`` call a margin the lead.
 
 Exact statistics
     With a linear read-out, the smallest set of weights that flips the decision is known. The test
@@ -40,7 +40,7 @@ Compared texts
 
 Explained class
     With a target class, the decision is for or against this class, and the tokens that support the
-    side of the text are erased first. If the model has more than two classes, the smallest set is
+    predicted side are erased first. If the model has more than two classes, the smallest set is
     then not known, because the target has to overtake all other classes at once.
 
 Interpretation
@@ -52,7 +52,7 @@ Transformers
     In a head, a unit is erased in every query row. Rankings by the attention therefore use all rows
     that can influence the output. Special tokens keep their weights. In a head group, a unit is
     erased in all heads at once. The smallest set is not known; ``greedy_bound_size``, the smallest
-    number that any order needs, is an upper bound of its size.
+    number that any order needs, is an upper bound for its size.
 """
 
 from collections.abc import Callable, Sequence
@@ -108,17 +108,18 @@ ERASURE_RANKINGS = (
 )
 """Rankings by which weights are erased in all models."""
 REVERSIBLE_RANKINGS = ("attention", "gradient", "product")
-"""Rankings of the paper, which can also be applied in reverse, for example as
+"""Rankings from the paper, which can also be applied in reverse, for example as
 ``least_attention``."""
 SINGLE_HEAD_RANKINGS = ("effective_attention", "norm_based")
 """Additional rankings for single Transformer heads."""
 ERASURE_SEED_OFFSET = 1 << 40
-"""Number added to the seed, so that the random orders differ from the shuffles of the test
+"""Number that is added to the seed, so that the random orders differ from the shuffles in the test
 ``permutation``."""
 COPIES_PER_REPLAY = 32
-"""Number of edited attention maps, summed over the layers of a site, in one forward pass."""
+"""Number of edited attention maps, counted over all layers, that one forward pass processes."""
 REMAINING_MARGIN = 0.1
-"""Share of the margin that remains when the evidence for a decision counts as erased."""
+"""Share of a margin that remains when the evidence for a decision counts as erased. A margin is the
+log-odds between the predicted class and another class."""
 
 READINGS: TestReadings = {
     "delta_js": (
@@ -220,7 +221,7 @@ class ErasureResult:
     Attributes:
         delta_js: Output change (Jensen-Shannon, nats) without the largest weight, minus the output
             change without a random other weight.
-        delta_attention: Difference of these two weights.
+        delta_attention: Largest weight minus random other weight.
         top_flips: 1 if the decision flips without the largest weight, else 0.
         random_flips: 1 if it flips without the random other weight, else 0.
         only_top_flips: 1 if only the first of the two flips the decision, else 0.
@@ -236,15 +237,15 @@ class ErasureResult:
         top_moves_most: 1 if no other weight moves the output more than the largest. Linear
             read-outs only.
         minimal_fraction: Share of the tokens in the smallest set that flips the decision.
-        minimal_size: Number of tokens in this set.
+        minimal_size: Number of tokens in the smallest set that flips the decision.
         no_set_flips: 1 if no set of tokens flips the decision, else 0.
         no_order_flips: 1 if none of the tested orders flips the decision, else 0.
-        fraction_to_lose_lead: Share of the tokens that are erased when nine tenths of the margin
-            are lost, in (0, 1]; NaN in texts in which no order achieves this. ``best`` is the
-            smallest set, or the best tested order. If the prediction has several parts, the first
-            part to lose its margin counts. Empty for numbers.
+        fraction_to_lose_lead: Share of the tokens that have been erased when nine tenths of the
+            margin are lost, in (0, 1]; NaN in texts in which no order achieves this. ``best`` is
+            the smallest set, or the best tested order. If the prediction has several parts, the
+            first part to lose its margin counts. Empty for numbers.
         lead_is_lost: 1 if some order removes nine tenths of the margin, else 0.
-        regret: Number of tokens that the order erases in addition to the smallest set.
+        regret: Number of tokens that the order erases beyond the smallest set's size.
         way_to_best: (random − order) / (random − smallest set), with the numbers of erased tokens;
             at most 1, negative if the order is worse than a random one. NaN if a random order needs
             no more tokens than the smallest set.
@@ -294,7 +295,7 @@ def erasure(
     *,
     seed: int = 0,
 ) -> ErasureResult:
-    """Erase single weights at a site, and then all weights in the order of each ranking.
+    """Erase single weights at a site, and then all weights in each ranking's order.
 
     Args:
         observation: Observed batch.
@@ -391,7 +392,7 @@ def erasure(
 
 
 def compute_rankings(observation: Observation, site: Site, seed: int = 0) -> dict[str, Tensor]:
-    """Return all available rankings by which weights are erased.
+    """Compute all available rankings by which weights are erased.
 
     Args:
         observation: Observed batch.
@@ -418,17 +419,17 @@ def build_removal_orders(
     n_random: int,
     seed: int,
 ) -> Tensor:
-    """Return the removal orders: the random orders first, then those of the rankings.
+    """Return the removal orders: first the random orders, then one order per ranking.
 
     Args:
         observation: Observed batch.
         content: Boolean unit mask ``[batch, keys]``.
-        ranks_by_name: Ranks ``[batch, keys]`` of each ranking.
+        ranks_by_name: Ranks ``[batch, keys]`` by ranking name.
         n_random: Number of random orders.
         seed: Seed for the random orders.
 
     Returns:
-        Keys in the order of their removal, int64 ``[orders, batch, keys]``.
+        Keys in the order in which they are removed, int64 ``[orders, batch, keys]``.
     """
     random_scores = draw_permutations(
         content[:, None],
@@ -446,7 +447,7 @@ def _group_by_ranking(
     """Split values ``[orders, batch]`` by ranking and average the random orders.
 
     Args:
-        values: One row for each order of :func:`build_removal_orders`.
+        values: One row for each order that :func:`build_removal_orders` returns.
         names: "random", followed by the ranking names.
         n_random: Number of random orders.
         each_random: Whether to return the values of each random order too.
@@ -494,13 +495,13 @@ def _count_removals_by_replay(
     renormalise: bool,
     all_zero: bool,
 ) -> Tensor:
-    """Return the number of removals until the decision flips and until the margin is lost.
+    """Count the removals until the decision flips and until the margin is lost.
 
     In contrast to :func:`count_removals_to_flip`, the model is run after every removal.
 
     Returns:
-        Numbers of removals, float64 ``[2, orders, batch]``. The margin is lost when nine tenths of
-        it have been removed.
+        Removal counts, float64 ``[2, orders, batch]``. The margin counts as lost when nine tenths
+        of it have been removed.
     """
     n_tokens = content.sum(-1)
     steps = torch.arange(1, int(n_tokens.max()) + 1, device=content.device)
@@ -528,7 +529,7 @@ def _find_fewest_removals(n_removed: Tensor) -> Tensor:
 
 
 def _sum_erased_attention(attention: Tensor, order: Tensor, n_removed: Tensor) -> Tensor:
-    """Return the attention of the first ``n_removed`` tokens of each order, ``[orders, batch]``."""
+    """Sum the attention on each order's first ``n_removed`` tokens, ``[orders, batch]``."""
     ordered_attention = attention.double().expand(order.shape).gather(-1, order)
     turns = torch.arange(order.shape[-1], device=order.device)
     is_erased = turns < n_removed[..., None]
@@ -538,11 +539,11 @@ def _sum_erased_attention(attention: Tensor, order: Tensor, n_removed: Tensor) -
 def _compute_exact_statistics(
     smallest_set: FlipSet, product_ranks: Tensor, content: Tensor
 ) -> dict[str, Tensor]:
-    """Return the statistics of the smallest set, and the τ-b of its margins with the product.
+    """Return the smallest set's size, and the τ-b between its margins and attention × gradient.
 
     Args:
         smallest_set: Smallest set of weights that flips the decision, with the token margins.
-        product_ranks: Ranks ``[batch, keys]`` by attention × gradient.
+        product_ranks: Unit ranks by attention × gradient, ``[batch, keys]``.
         content: Boolean unit mask ``[batch, keys]``.
     """
     margin_ranks = rank_scores("margin", smallest_set.token_margins, content)
@@ -554,9 +555,9 @@ def _compute_exact_statistics(
 
 
 # --- Loss of nine tenths of the margin -------------------------------------------------------
-# Before each comparison, the logits of all other classes are raised by a tenth of their distance
-# to the predicted class. A decision by the raised logits flips exactly when a tenth of the original
-# margin is left, so that the same code counts removals until a flip and until the margin is lost.
+# Before each comparison, every other class's logit is raised by a tenth of its distance to the
+# predicted class. A decision by the raised logits flips exactly when a tenth of the original margin
+# is left, so that the same code counts removals until a flip and until the margin is lost.
 
 
 def _measure_margin_loss(
@@ -566,7 +567,7 @@ def _measure_margin_loss(
     margin_removals: Tensor | None,
     group_by_ranking: Callable[[Tensor], dict[str, Tensor]],
 ) -> dict[str, Tensor]:
-    """Return the share of the tokens that are erased when nine tenths of the margin are lost.
+    """Return the share of tokens erased when nine tenths of the margin are lost.
 
     Args:
         observation: Observed batch.
@@ -597,9 +598,9 @@ def _measure_margin_loss(
 
 
 def _compute_tie_offsets(logits: Tensor) -> Tensor:
-    """Return offsets for the logits that turn a tenth of the margin into a tie.
+    """Return logit offsets that cause a tie when a tenth of the margin is left.
 
-    After addition of these offsets, the predicted class ties with another class when a tenth of
+    After these offsets have been added, the predicted class ties with another class when a tenth of
     their original margin is left.
 
     Args:
@@ -612,7 +613,7 @@ def _compute_tie_offsets(logits: Tensor) -> Tensor:
 
 
 def _compute_tie_factors(observation: Observation) -> Tensor:
-    """Return factors for the probabilities that turn a tenth of the margin into a tie.
+    """Return probability factors that cause a tie when a tenth of the margin is left.
 
     After multiplication by these factors, the predicted outcome ties with another outcome when a
     tenth of their original margin is left.
@@ -645,7 +646,7 @@ def predict_without_weights(
 ) -> Tensor:
     """Return the probabilities with the attention to some units set to 0.
 
-    The weights are erased in every query row, or in the row of ``site.query``. In a group, they are
+    The weights are erased in every query row, or only in row ``site.query``. In a group, they are
     erased in all heads at once.
 
     Args:
@@ -653,8 +654,8 @@ def predict_without_weights(
         site: Head or head group.
         is_erased: Units whose weights are erased, bool ``[copies, batch, keys]``.
         renormalise: Whether the remaining weights are divided by their sum.
-        all_zero: Whether to return the output without any attention if no weight remains. The
-            default is NaN.
+        all_zero: Whether to return the output without any attention if no weight remains. By
+            default, NaN is returned in this case.
 
     Returns:
         Probabilities ``[copies, batch, classes]``.
@@ -699,10 +700,10 @@ def draw_other_positions(
     seed: int,
     example_ids: Sequence[int],
 ) -> Tensor:
-    """Draw a position of each text to be compared with the most attended position.
+    """Draw a position in each text to be compared with the most attended position.
 
     Args:
-        top: Most attended position of each text, int64 ``[batch]``.
+        top: Most attended position in each text, int64 ``[batch]``.
         content: Boolean unit mask ``[batch, keys]``.
         draw: "uniform" draws from all positions except ``top``. "released" draws from all positions
             except the first, like the paper's released code, and can return ``top``.
@@ -710,7 +711,7 @@ def draw_other_positions(
         example_ids: Ids of the texts.
 
     Returns:
-        Positions, int64 ``[batch]``. Texts of one token keep ``top``.
+        Positions, int64 ``[batch]``. One-token texts keep ``top``.
     """
     drawn_positions = top.clone()
     for row, example_id in enumerate(example_ids):
@@ -732,7 +733,7 @@ def measure_single_weight(
     all_zero: bool,
     seed: int,
 ) -> dict[str, Tensor]:
-    """Compare the erasure of the largest weight with the erasure of another weight.
+    """Compare the effects of erasing the largest weight and of erasing another weight.
 
     Args:
         observation: Observed batch.
@@ -783,7 +784,7 @@ def _mask_undefined(statistics: dict[str, Tensor], is_defined: Tensor) -> dict[s
 
 
 def _compare_js(observation: Observation, probs: Tensor) -> Tensor:
-    """Return the difference of the output changes by the top weight and by the other weight.
+    """Return how much more the output changes without the top weight than without another weight.
 
     Args:
         observation: Observed batch.
@@ -801,7 +802,7 @@ def _compare_js(observation: Observation, probs: Tensor) -> Tensor:
 
 
 def _detect_flips(observation: Observation, probs: Tensor) -> dict[str, Tensor]:
-    """Return which of the two erasures flip the decision, ``[batch]`` by statistic.
+    """Return whether the two erasures flip the decision, ``[batch]`` by statistic.
 
     Args:
         observation: Observed batch.
@@ -821,7 +822,7 @@ def _detect_flips(observation: Observation, probs: Tensor) -> dict[str, Tensor]:
 
 
 def _mask_lone_weights(logits: Tensor, attention: Tensor) -> Tensor:
-    """Set the logits without a weight to NaN if it is the only weight of the text.
+    """Set the logits without a text's only positive weight to NaN.
 
     Args:
         logits: Logits without each weight, ``[batch, keys, classes]``.
@@ -835,7 +836,7 @@ def _mask_lone_weights(logits: Tensor, attention: Tensor) -> Tensor:
 def _compare_with_all_weights(
     observation: Observation, logits: Tensor, top: Tensor, content: Tensor
 ) -> dict[str, Tensor]:
-    """Compare the erasure of the largest weight with the erasure of each other weight.
+    """Compare the effects of erasing the largest weight and of erasing each other weight.
 
     Args:
         observation: Observed batch.
@@ -853,7 +854,7 @@ def _compare_with_all_weights(
     other_changes = changes.masked_fill(~content, 0).scatter(-1, top_index, 0)
     n_others = content.sum(-1) - 1
     mean_change = other_changes.sum(-1) / n_others
-    # The tolerance lets either of two equal tokens count as the one with the largest change.
+    # The tolerance lets either of two equal tokens count as the token with the largest change.
     largest_change = other_changes.amax(-1)
     top_moves_most = top_change >= largest_change * (1 - 1e-6) - 1e-15
     return {

@@ -4,12 +4,12 @@ Tutek & Šnajder 2020, Section 4.1.
 
 Question
     How many texts does a model still classify correctly if its trained attention (Tr) is replaced
-    with uniform attention (Un) or with a permutation of itself (Pm), and nothing else changes?
+    with uniform attention (Un) or with permuted attention (Pm), and nothing else changes?
 
 Measure
-    The predicted class under each kind of attention, one row per text, so that any score and the
-    confidence interval of its change can be computed from the rows. There are ``n_draws``
-    permutations, the same as in the test ``permutation``. A score under Pm pools all draws.
+    The predicted class with each type of attention, one row per text. Any score, and a confidence
+    interval for its change, can be computed from these rows. There are ``n_draws`` permutations,
+    the same as in the test ``permutation``. A score under Pm pools all draws.
 
 Comparison
     The same model before and after training that ties its states to their words.
@@ -62,9 +62,10 @@ class FragilityResult:
         uniform_share: 1 if the class is predicted with uniform attention, else 0.
         permuted_share: Share of the permutations with which the class is predicted.
         trained_correct: Share of the text's labels that are predicted correctly with the trained
-            attention. This and the following are NaN in texts without a label.
-        uniform_correct: The same with uniform attention.
-        permuted_correct: The same with permuted attention, mean over the permutations.
+            attention. This statistic and the next two are NaN in texts without a label.
+        uniform_correct: Share of the labels predicted correctly with uniform attention.
+        permuted_correct: Share of the labels predicted correctly with permuted attention, averaged
+            over the permutations.
     """
 
     trained_share: dict[int, Tensor]
@@ -89,9 +90,9 @@ def fragility(
     *,
     seed: int = 0,
 ) -> FragilityResult:
-    """Compare the decisions under trained, uniform and permuted attention of a head.
+    """Compare the decisions with a head's trained, uniform and permuted attention.
 
-    The weights of every query are replaced over its visible keys, as in ``permutation`` and
+    Each query's weights are replaced over its visible keys, as in ``permutation`` and
     ``uniform_attention``.
 
     Args:
@@ -124,7 +125,7 @@ def fragility(
 
 
 def _compute_class_shares(observation: Observation, probs: Tensor) -> dict[int, Tensor]:
-    """Return the share of the copies that predict each class; empty if classes have no names.
+    """Return how many copies predict each class, as shares; empty if classes have no names.
 
     Args:
         observation: Observed batch.
@@ -140,7 +141,7 @@ def _compute_class_shares(observation: Observation, probs: Tensor) -> dict[int, 
 
 
 def _compute_correct_shares(observation: Observation, probs: Tensor) -> Tensor:
-    """Return the share of each text's labels that are predicted correctly, ``[copies, batch]``.
+    """Return the share of correctly predicted labels in each text, ``[copies, batch]``.
 
     It is NaN in texts without a label.
     """

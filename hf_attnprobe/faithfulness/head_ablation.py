@@ -6,22 +6,21 @@ Question
     Would the prediction be the same without the head, or with the head's output on other texts?
 
 Measure
-    Output change (total variation distance) and flips of the decision if the head's output is
+    Output change (total variation distance) and decision flips if the head's output is
 
     - zeroed (Michel et al. 2019, "Are Sixteen Heads Really Better than One?", Section 3);
-    - replaced with its mean over all real queries of a fixed sample of texts (mean ablation);
-    - replaced with its output on another text of this sample, position by position (resample
+    - replaced with its mean over all real queries in a fixed text sample (mean ablation);
+    - replaced with its output on another text from this sample, position by position (resample
       ablation). Li & Janson 2024 compare these methods.
 
 Groups
-    The heads of a layer, or of all layers, are zeroed at once. Mean and resample ablation are
-    measured for single heads only.
+    All heads in a layer or in the model are zeroed at once. Mean and resample ablation are measured
+    for single heads only.
 
 Interpretation
     0: the head is not needed. 1: it determines the output. Zero is an output that a head never
     gives, so zeroing can do more than remove information; mean and resample ablation only remove
-    information. Later layers compensate for a missing head (self-repair: Rushing & Nanda 2024), so
-    all three are lower bounds of the contribution of a head.
+    information. Later layers compensate for a missing head (self-repair: Rushing & Nanda 2024), so all three are lower bounds for a head's contribution.
 
 The module also measures accuracy against the number of heads that are ablated together, see
 :func:`measure_prune_curve`.
@@ -50,7 +49,7 @@ from hf_attnprobe.protocol import (
 
 
 ABLATION_DONOR_STREAM = 2
-"""Random number stream for the texts from which head outputs are taken."""
+"""Random number stream for the choice of donors, the texts whose head outputs are used."""
 READINGS: TestReadings = {
     "zero_tvd": "zeroing the head's output moves the model's output by {mean:.2f} {unit}",
     "zero_flip": make_share_reading(
@@ -77,16 +76,17 @@ READINGS: TestReadings = {
 class HeadAblationResult:
     """Statistics from the test ``head_ablation``, tensors ``[batch]``.
 
-    Mean and resample ablation are None for attention classifiers, for head groups, without a sample
-    of texts, and for architectures whose head outputs cannot be replaced.
+    Mean and resample ablation are None for attention classifiers, for head groups, without a text
+    sample, and for architectures whose head outputs cannot be replaced.
 
     Attributes:
         zero_tvd: Output change in [0, 1] if the head's output is zeroed.
-        zero_flip: 1 if this flips the decision, else 0.
+        zero_flip: 1 if zeroing the output flips the decision, else 0.
         mean_tvd: Output change by mean ablation.
-        mean_flip: 1 if this flips the decision, else 0.
+        mean_flip: 1 if mean ablation flips the decision, else 0.
         resample_tvd: Output change by resample ablation. NaN if the sample has no other text.
-        resample_flip: 1 if this flips the decision, else 0. NaN if the sample has no other text.
+        resample_flip: 1 if resample ablation flips the decision, else 0. NaN if the sample has no
+            other text.
     """
 
     zero_tvd: Tensor
@@ -112,13 +112,13 @@ def head_ablation(
     *,
     seed: int = 0,
 ) -> HeadAblationResult:
-    """Replace the output of a head, or zero the outputs of a head group.
+    """Replace a head's output, or zero the outputs in a head group, and measure the change.
 
     Args:
         observation: Observed batch.
         site: Head or head group. With ``site.query``, only the output at this query changes.
         options: Unused, because the test has no options.
-        seed: Seed for the choice between texts from which head outputs are taken.
+        seed: Seed for the choice of the other text whose head output is used.
 
     Returns:
         Statistics per text.
@@ -159,7 +159,7 @@ def head_ablation(
 
 
 def _get_reference(observation: Observation, site: Site) -> ReferenceOutputs | None:
-    """Return the head outputs of the sample, or None if the output of the site is fixed."""
+    """Return the sample's head outputs, or None if the site's output cannot be replaced."""
     model = observation.model
     return None if site.is_group or model.lacks(HeadOutputs, site) else model.reference
 
@@ -171,10 +171,10 @@ def _measure_changes(observation: Observation, probs: Tensor) -> tuple[Tensor, T
 
 
 def _draw_donors(reference: ReferenceOutputs, example_ids: tuple[int, ...], seed: int) -> Tensor:
-    """Draw another text of the sample for each text.
+    """Draw another text from the sample for each text.
 
     Returns:
-        Rows of the sample, int64 ``[batch]``; −1 if the sample has no other text.
+        Row indices in the sample, int64 ``[batch]``; −1 if the sample has no other text.
     """
     donors = []
     for example_id in example_ids:
@@ -187,16 +187,17 @@ def _draw_donors(reference: ReferenceOutputs, example_ids: tuple[int, ...], seed
 
 
 def resample_outputs(outputs: Tensor, lengths: Tensor, donors: Tensor, mask: Tensor) -> Tensor:
-    """Return the head outputs of donors, aligned with the real queries of each text.
+    """Align donors' head outputs with each text's real queries.
 
-    The first real query gets the donor's first output, and so on. Queries beyond the length of the
-    donor get the mean of the donor's outputs.
+    The first real query gets the donor's first output, and so on. Queries beyond the donor's length
+    get the donor's mean output.
 
     Args:
-        outputs: Head outputs ``[texts, queries, width]``, zero beyond the length of a text.
-        lengths: Number of queries of each donor text, int ``[texts]``.
-        donors: Row of the donor of each text, int64 ``[batch]``.
-        mask: Real queries of each text, bool ``[batch, new queries]``.
+        outputs: Head outputs in the sample, ``[texts, queries, width]``, zero beyond a text's
+            length.
+        lengths: Query counts in the sample, int ``[texts]``.
+        donors: Row index of each text's donor in the sample, int64 ``[batch]``.
+        mask: Real queries in each text, bool ``[batch, new queries]``.
 
     Returns:
         Outputs ``[batch, new queries, width]``, meaningful inside the mask only.
@@ -224,13 +225,13 @@ class PruneCurve:
     """Accuracy against the number of heads that are zeroed together.
 
     Attributes:
-        n_removed: Number of zeroed heads at each point of the curve.
-        agreement: Share of the texts with the same prediction as the unpruned model.
-        accuracy: Share of the labelled texts that are classified correctly; NaN without labels.
+        n_removed: Zeroed head counts, one per point on the curve.
+        agreement: Share of the texts with the unpruned model's prediction, at each point.
+        accuracy: Share of the labelled texts that are classified correctly, at each point; NaN
+            without labels.
         n_texts: Number of texts; 0 if it was not recorded.
         n_labelled: Number of texts with a label.
-        crossed: Whether each half of the texts was pruned in an order that was chosen on the other
-            half.
+        crossed: Whether each half of the texts was pruned in an order chosen on the other half.
     """
 
     n_removed: tuple[int, ...]
@@ -242,7 +243,7 @@ class PruneCurve:
 
 
 def sort_sites_by_effect(effects: Mapping[tuple[int, int], float]) -> list[Site]:
-    """Return the heads in the order of their effects, smallest first.
+    """Sort heads by their effects, smallest first.
 
     Args:
         effects: Effect of each (layer, head), such as
@@ -264,19 +265,19 @@ def measure_prune_curve(
     *,
     n_removed: Sequence[int],
 ) -> PruneCurve:
-    """Zero the first 0, 1, 2, ... heads of a ranking together and score the predictions.
+    """Zero the first heads in a ranking together, more and more, and score the predictions.
 
-    A ranking by effects on the same texts looks better than on other texts. Each half of the texts
-    should therefore be pruned in an order that was chosen on the other half.
+    A ranking looks too good on the texts from which it was computed. Each half of the texts should
+    therefore be pruned in an order that was computed on the other half.
 
     Args:
         model: Model to be pruned.
         parts: Texts, and the heads in the order of their removal, see :func:`sort_sites_by_effect`.
             Labels of 0 or more count for the accuracy.
-        n_removed: Numbers of heads at which to measure.
+        n_removed: Head counts at which to measure.
 
     Returns:
-        Agreement and accuracy at each number of heads.
+        Agreement and accuracy at each head count.
     """
     points = tuple(n_removed)
     counts = []
@@ -297,7 +298,7 @@ def measure_prune_curve(
 def _count_texts(
     model: AttentionModelBase, batch: Batch, removed_heads: Sequence[Sequence[Site]]
 ) -> Tensor:
-    """Count the agreeing, correct, all, and labelled texts of a batch, float64 ``[points, 4]``."""
+    """Count a batch's agreeing, correct, all, and labelled texts, float64 ``[points, 4]``."""
     observation = model.observe(batch)
     probs = predict_without_heads(model, observation, removed_heads)
     is_agreeing = ~observation.find_flips(probs)
@@ -316,14 +317,14 @@ def predict_without_heads(
     observation: Observation,
     removed_heads: Sequence[Sequence[Site]],
 ) -> Tensor:
-    """Return the probabilities with each of several sets of heads zeroed.
+    """Return the probabilities when the heads in each set are zeroed together.
 
     The other heads compute their attention from the edited layers below.
 
     Args:
         model: Model to be pruned.
         observation: Observed batch.
-        removed_heads: Sets of heads.
+        removed_heads: Head sets, each of which is zeroed in a separate copy of the batch.
 
     Returns:
         Probabilities ``[sets, batch, classes]``.

@@ -3,20 +3,20 @@
 Attention knockout: Geva et al. 2023 ("Dissecting Recall of Factual Associations"), Section 5.
 
 Question
-    How much does the answer lose if the tokens after the passage cannot attend to a unit, and which
-    share of the loss by deleting the unit is this?
+    How much does the answer lose if the tokens after the passage cannot attend to a unit? How large
+    is this loss compared with the loss by deleting the unit?
 
 Measure
-    The attention to one unit is blocked in all query rows after the passage, in every head and
-    layer of the site at once. Each layer computes its attention from the edited layers below. The
-    loss is log p(answer) − log p(answer | knockout), in nats. The test also reports the total
-    variation distance, which is a lower bound because only some tokens of the vocabulary are
-    stored.
+    The attention to one unit is blocked in all query rows after the passage, in all heads that the
+    site contains at once. Each layer computes its attention from the edited layers below. The loss
+    is log p(answer) − log p(answer | knockout), in nats. The test also reports the total variation
+    distance, which is a lower bound because only some tokens of the vocabulary are stored.
 
 Operators
-    Redistribution rule for the blocked attention: to all other tokens in proportion
-    ("renormalised", like masked attention scores), on request to none ("none") or to the attention
-    sink ("sink"). If the results differ much, they reflect the operator more than the unit.
+    An operator redistributes the blocked attention: to all other tokens in proportion to their
+    attention ("renormalised", as if attention scores were masked), or on request to no token
+    ("none") or to the attention sink ("sink"). If the results differ much, they reflect the
+    operator more than the unit.
 
 Mediated share
     Σ loss by knockout / Σ loss by deletion, with both sums over the units that matter in all texts.
@@ -76,7 +76,7 @@ OPERATOR_STATISTICS = (
     "knockout_agreement",
     "knockout_tau",
 )
-"""Statistics that are measured for each operator."""
+"""Statistics that are measured separately for each redistribution rule (operator)."""
 READINGS: TestReadings = {
     "largest_knockout": (
         "blocking attention to the most important unit costs the answer {mean:.2f} nats ({key} "
@@ -116,12 +116,13 @@ READINGS: TestReadings = {
 class KnockoutResult:
     """Statistics from the test ``knockout``: tensors ``[batch]``, or mappings to them.
 
-    Those in :data:`OPERATOR_STATISTICS` are mappings by operator. Rank statistics are NaN in
-    one-unit passages and if no knockout or no deletion costs anything.
+    The statistics in :data:`OPERATOR_STATISTICS` are mappings by operator. Rank statistics are NaN
+    in one-unit passages and in texts in which no knockout or no deletion lowers the answer's
+    probability.
 
     Attributes:
-        largest_knockout: Largest loss by knockout of a unit, in nats.
-        largest_knockout_tvd: Largest output change by knockout of a unit, in [0, 1].
+        largest_knockout: Largest loss by knocking out a unit, in nats.
+        largest_knockout_tvd: Largest output change by knocking out a unit, in [0, 1].
         knockout_found: Whether attention ranks the unit with the largest loss by knockout first, in
             [0, 1] (ties are averaged).
         knockout_finds_source: Whether the units with the largest losses by knockout and by deletion
@@ -130,12 +131,14 @@ class KnockoutResult:
             1]. NaN in passages with 4 units or fewer.
         knockout_tau: Kendall's τ-b between attention and knockout, in [−1, 1]. NaN in passages with
             4 units or fewer.
-        lost_by_knockout: Sum of the losses by knockout over the units that matter, in nats; 0 if
-            none matters.
-        lost_by_deletion: Sum of the losses by deletion over the units that matter, in nats.
+        lost_by_knockout: Summed losses by knockout over the units that matter, in nats; 0 if no
+            unit matters.
+        lost_by_deletion: Summed losses by deletion over the units that matter, in nats.
         units_that_matter: Number of units that matter.
-        unit_knockout: Loss by knockout of each unit, by unit number; only if the site has all heads.
-        unit_matters: 1 if the unit matters, else 0, by unit number; only if the site has all heads.
+        unit_knockout: Loss by knocking out each unit, by unit number; None unless the site contains
+            all heads.
+        unit_matters: 1 if the unit matters, else 0, by unit number; None unless the site contains
+            all heads.
     """
 
     largest_knockout: Mapping[str, Tensor]
@@ -167,12 +170,12 @@ def knockout(
     *,
     seed: int = 0,
 ) -> KnockoutResult:
-    """Block the attention to each unit and compare the losses with those by deletion.
+    """Block the attention to each unit and compare the losses with the losses by deletion.
 
     Args:
         observation: Observed batch.
         site: Head or head group in which the attention is blocked.
-        options: Operators, and threshold of the units that matter.
+        options: Redistribution rules, and smallest loss at which a unit counts as mattering.
         seed: Unused, because the test is deterministic.
 
     Returns:

@@ -1,12 +1,11 @@
-"""Loss of a language model's answer if a unit of its passage is deleted or knocked out.
+"""Losses in a language model's answer if a passage unit is deleted or knocked out.
 
 All losses are log p(answer) − log p(answer | without the unit), in nats, and can be negative. They
 are cached, so that all tests share one computation per prompt.
 
-A knockout takes about the same time for any length of the passage, whereas the time of a deletion
-grows with the length. In passages with more than :data:`MAX_DELETED_UNITS` units, all units are
-knocked out, but only the most important ones are deleted. The loss of the other deletions counts as
-0.
+A knockout takes about the same time for any passage, whereas a deletion takes longer in longer
+passages. In passages with more than :data:`MAX_DELETED_UNITS` units, all units are knocked out, but
+only the most important ones are deleted. The loss of the other deletions counts as 0.
 """
 
 from collections.abc import Callable
@@ -26,21 +25,21 @@ from hf_attnprobe.protocol import (
 
 
 WHOLE_MODEL = Site(ALL, ALL)
-"""Site that stands for all heads of the model."""
+"""Site that stands for all heads in the model."""
 RENORMALISED = "renormalised"
-"""Knockout operator that is compared with deletion. Both give the attention of the removed unit to
-all remaining tokens."""
+"""Knockout operator that is compared with deletion, because both give the removed unit's attention
+to all remaining tokens."""
 MAX_DELETED_UNITS = 16
-"""Largest number of units per passage that are deleted one by one."""
+"""Largest number of units per passage that are deleted one by one, which limits the run time."""
 SMALLEST_SHARE = 0.1
-"""Smallest loss of a unit that matters, as a share of the largest loss in the passage."""
+"""Loss at which a unit counts as mattering, as a share of the largest loss in the passage."""
 N_UNITS_BY_ATTENTION = 5
-"""Number of deleted units of a long passage that are chosen by attention. The others are chosen by
-their loss by knockout."""
+"""Number of units in a long passage that are deleted because of their attention. The remaining
+deleted units are chosen by their loss in a knockout."""
 
 
 def covers_all_heads(observation: Observation, site: Site) -> bool:
-    """Return whether a site contains all heads of the model.
+    """Return whether a site contains all heads in the model.
 
     Args:
         observation: Observed batch.
@@ -51,7 +50,7 @@ def covers_all_heads(observation: Observation, site: Site) -> bool:
 
 
 def compute_log_prob(observation: Observation) -> Tensor:
-    """Return the log-probability of the answer given the whole prompt, ``[batch]``.
+    """Return the answer's log-probability given the whole prompt, ``[batch]``.
 
     Args:
         observation: Observed batch.
@@ -61,7 +60,7 @@ def compute_log_prob(observation: Observation) -> Tensor:
 
 
 def compute_answer_losses(observation: Observation, probs: Tensor) -> Tensor:
-    """Return how much the answer's log-probability falls, in nats.
+    """Return how much the answer's log-probability falls for changed prompts, in nats.
 
     Args:
         observation: Observation for the original prompts.
@@ -77,11 +76,11 @@ def compute_answer_losses(observation: Observation, probs: Tensor) -> Tensor:
 def measure_losses_without(
     observation: Observation, sets: Tensor, *, operator: str = "deletion"
 ) -> Tensor:
-    """Return the answer's loss without unit sets.
+    """Return how much log-probability the answer loses without each unit set.
 
     Args:
         observation: Observed batch.
-        sets: Sets of deleted units, bool ``[sets, batch, keys]``.
+        sets: Units to be deleted, bool ``[sets, batch, keys]``.
         operator: "deletion" closes the gap that a deleted unit leaves. "gap" keeps the remaining
             tokens' positions.
 
@@ -96,7 +95,7 @@ def measure_losses_without(
 
 
 def measure_deletion_effects(observation: Observation) -> Tensor:
-    """Return the answer's loss without each unit.
+    """Return how much log-probability the answer loses without each unit.
 
     Args:
         observation: Observed batch.
@@ -113,7 +112,7 @@ def measure_deletion_effects(observation: Observation) -> Tensor:
 
 
 def measure_contrast_effects(observation: Observation) -> Tensor:
-    """Return the loss of the margin between the answer and an alternative without each unit.
+    """Return how much the margin between the answer and an alternative falls without each unit.
 
     Args:
         observation: Observed batch with an alternative answer.
@@ -135,8 +134,8 @@ def measure_contrast_effects(observation: Observation) -> Tensor:
 def select_deleted_units(observation: Observation) -> Tensor:
     """Return the units that are deleted one by one, bool ``[batch, keys]``.
 
-    These are all units, or in long passages the units with the most attention and with the largest
-    losses by knockout.
+    In short passages, these are all units. In long passages, they are the units with the most
+    attention and the units with the largest losses in a knockout.
 
     Args:
         observation: Observed batch.
@@ -155,22 +154,22 @@ def select_deleted_units(observation: Observation) -> Tensor:
 
 
 def _select_largest(scores: Tensor, candidates: Tensor, n_units: int) -> Tensor:
-    """Return a mask of the candidates with the largest scores, bool ``[batch, keys]``."""
+    """Return a mask for the candidates with the largest scores, bool ``[batch, keys]``."""
     candidate_scores = scores.masked_fill(~candidates, -torch.inf)
     positions = candidate_scores.topk(min(n_units, candidates.shape[-1])).indices
     return torch.zeros_like(candidates).scatter(-1, positions, True) & candidates
 
 
 def find_units_that_matter(observation: Observation, least_effect: float) -> Tensor:
-    """Return the units whose deletion costs more than its noise, bool ``[batch, keys]``.
+    """Return the units whose deletion costs the answer more than noise, bool ``[batch, keys]``.
 
-    The noise is the influence of the deletion method: the absolute difference between the losses by
-    deletion with the gap closed and with the remaining tokens' positions kept.
+    The loss must exceed its noise: the difference between the loss if the remaining tokens close
+    the gap and the loss if they keep their positions.
 
     Args:
         observation: Observed batch.
-        least_effect: Smallest loss in nats of a unit that matters. The loss must also be at least a
-            tenth of the largest loss in the passage.
+        least_effect: Smallest loss, in nats, that counts. The loss must also be at least a tenth of
+            the largest loss in the passage.
     """
 
     def compute() -> Tensor:
@@ -187,7 +186,7 @@ def find_units_that_matter(observation: Observation, least_effect: float) -> Ten
 
 
 def _measure_single_units(units: Tensor, measure_losses: Callable[[Tensor], Tensor]) -> Tensor:
-    """Return the loss without each of the given units.
+    """Measure the losses without single units.
 
     Args:
         units: Units to be measured, bool ``[batch, keys]``.
@@ -195,7 +194,7 @@ def _measure_single_units(units: Tensor, measure_losses: Callable[[Tensor], Tens
             ``[sets, batch]``.
 
     Returns:
-        Losses ``[batch, keys]``; 0 for all other units.
+        Losses ``[batch, keys]``; 0 for units that are not measured.
     """
     effects = torch.zeros(units.shape, dtype=torch.float64, device=units.device)
     positions = units.any(0).nonzero()[:, 0]
@@ -214,7 +213,7 @@ def measure_knockouts(observation: Observation, site: Site, operator: str) -> tu
     Args:
         observation: Observed batch.
         site: Head or head group in which the attention is blocked.
-        operator: Redistribution rule for the blocked attention, one of
+        operator: Redistribution rule for the blocked attention, see
             :data:`~hf_attnprobe.protocol.KNOCKOUTS`.
 
     Returns:
@@ -244,9 +243,9 @@ def measure_knockouts(observation: Observation, site: Site, operator: str) -> tu
 def _predict_knocked_out(
     observation: Observation, site: Site, blocked: Tensor, operator: str
 ) -> Tensor:
-    """Return the probabilities if the attention of a site to some units is blocked.
+    """Return the probabilities if a site's attention to some units is blocked.
 
-    The attention is blocked in every query row, or in the row of ``site.query``.
+    The attention is blocked in every query row, or only in row ``site.query``.
 
     Args:
         observation: Observed batch.

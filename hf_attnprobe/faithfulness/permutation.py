@@ -6,21 +6,21 @@ Question
     Does the output change if the attention weights of a text are shuffled over its tokens?
 
 Measure
-    Median, over 100 random shuffles, of the output change (total variation distance). The encoder's
-    states stay as they are.
+    Median output change (total variation distance) over 100 random shuffles. The encoder's states
+    stay as they are.
 
 Standard temperature
-    The same at the standard temperature, at which the median margin of the predicted class is 3
-    nats. The probabilities of a saturated model hardly show changes of its logits, and those of an
-    undecided model change little in any case.
+    The same at the standard temperature, at which the predicted class's median margin is 3 nats. A
+    saturated model's probabilities hardly react to changes in its logits, and an undecided model's
+    probabilities change little in any case.
 
 Exact statistics
     With a linear read-out: the largest output change by any of the T! permutations, whether one of
-    them flips the decision, and the mean and the variance of the logit over all of them.
+    them flips the decision, and the logit's mean and variance over all of them.
 
 Groups
-    The heads of a layer, or of all layers, are shuffled at once. A layer's heads share a shuffle,
-    which is also the one that its single heads get. Each layer has its own shuffle.
+    All heads in a layer or in the model are shuffled at once. The heads in a layer share the
+    shuffle that each of them gets as a single head. Each layer has its own shuffle.
 
 Interpretation
     0: the assignment of weights to tokens does not matter. 1: it determines the output.
@@ -46,7 +46,8 @@ from hf_attnprobe.protocol import Observation, Site
 
 
 MAX_WEIGHTS_PER_REPLAY = 2**22
-"""Number of attention weights, over all copies, up to which a forward pass needs little memory."""
+"""Number of attention weights, over all shuffled copies, that may share one forward pass without
+using much memory."""
 READINGS: TestReadings = {
     "max_attention": "the most attended token receives {mean:.2f} of the attention",
     "special_attention": (
@@ -62,7 +63,7 @@ READINGS: TestReadings = {
     ),
     "flips_drawn": make_share_reading("{mean:.0%} of the random shuffles flip {decision}"),
     "median_tvd_of": "shuffling attention moves the prediction of {key} by {mean:.2f} of 1",
-    "max_tvd": ("the most damaging of all possible shuffles moves the output by {mean:.2f} {unit}"),
+    "max_tvd": "the most damaging of all possible shuffles moves the output by {mean:.2f} {unit}",
     "flip_possible": make_share_reading(
         "in {mean:.0%} of texts some shuffle of the attention weights flips {decision}"
     ),
@@ -81,23 +82,23 @@ class PermutationResult:
     Exact statistics are None if the read-out is not linear.
 
     Attributes:
-        max_attention: Largest attention weight. For a head group, the largest weight of the heads'
-            mean. Reports group texts by it, as the paper does.
-        special_attention: Share of the attention on tokens that are not explained: [CLS], [SEP], and a
-            second text that is not part of the explanation.
+        max_attention: Largest attention weight. For a head group, the largest weight after
+            averaging over the heads. Reports group texts by this statistic, as the paper does.
+        special_attention: Share of the attention on tokens that are not explained, such as [CLS]
+            and [SEP], and a second text that is not explained.
         median_tvd: Median output change over the random shuffles.
         standard_tvd: Median output change at the standard temperature.
         largest_standard_tvd: Largest output change at the standard temperature: over all possible
             shuffles for two classes and a linear read-out, over the random shuffles otherwise.
         flips_drawn: Share of the random shuffles that flip the decision. NaN if the model makes no
             decisions.
-        median_tvd_of: Median output change by part of the prediction. None if the parts have no
-            names.
+        median_tvd_of: Median output change for each part of the prediction. None if the parts have
+            no names.
         max_tvd: Exact largest output change over all shuffles. None for more than two classes.
         flip_possible: 1 if some shuffle flips the decision, else 0. Exact.
-        logit_mean: Exact mean over all shuffles of the logit of class 1 against class 0. For more
-            than two classes, of the predicted class's logit.
-        logit_variance: Exact variance of this logit.
+        logit_mean: Exact mean logit over all shuffles: class 1 against class 0, or the predicted
+            class's logit if there are more than two classes.
+        logit_variance: Exact variance of this logit over all shuffles.
     """
 
     max_attention: Tensor
@@ -126,9 +127,9 @@ def permutation(
     *,
     seed: int = 0,
 ) -> PermutationResult:
-    """Measure the output change if attention is permuted over the tokens.
+    """Measure how much the output changes when the attention weights are shuffled.
 
-    The weights of every query are permuted over its visible keys.
+    Each query's weights are permuted over its visible keys.
 
     Args:
         observation: Observed batch.
@@ -169,9 +170,9 @@ def permutation(
 def _predict_shuffled(observation: Observation, site: Site, n_copies: int, seed: int) -> Tensor:
     """Return the probabilities under each shuffle, ``[copies, batch, classes]``.
 
-    The copies of several layers are replayed in chunks. All maps of a chunk together are at most as
-    large as all copies of one layer, or than :data:`MAX_WEIGHTS_PER_REPLAY`. The size of a chunk
-    does not change the results.
+    The shuffled copies are processed in chunks to limit memory. A chunk contains at most as many
+    weights as all copies of one layer, or :data:`MAX_WEIGHTS_PER_REPLAY`, whichever is larger. The
+    chunk size does not change the results.
     """
     maps = [observation.attention[layer] for layer in observation.model.get_heads_by_layer(site)]
     n_within_memory = MAX_WEIGHTS_PER_REPLAY // sum(layer_map.numel() for layer_map in maps)
@@ -193,12 +194,12 @@ def _shuffle_layer(
     layer: int,
     attention: Tensor,
 ) -> Tensor:
-    """Return shuffled copies of a layer's attention.
+    """Shuffle a layer's attention, once per copy.
 
     Args:
         observation: Observed batch.
         site: Head or head group.
-        copies: Numbers of the shuffles.
+        copies: Indices of the shuffles.
         seed: Seed for the shuffles.
         layer: Attention layer.
         attention: Attention ``[batch, heads, queries, keys]``.
@@ -224,7 +225,7 @@ def _shuffle_layer(
 def _compute_median(changes: Tensor) -> Tensor:
     """Return the median over copies, ``[copies, batch, ...] -> [batch, ...]``.
 
-    For an even number of copies, it is the mean of the two middle values.
+    For an even number of copies, the two middle values are averaged.
     """
     middle = len(changes) // 2
     sorted_changes = changes.sort(0).values
@@ -236,10 +237,10 @@ def _compute_median(changes: Tensor) -> Tensor:
 def _compute_exact_statistics(
     token_logits: Tensor, observation: Observation, site: Site
 ) -> dict[str, Tensor]:
-    """Return the exact statistics over all T! permutations.
+    """Compute the exact statistics over all T! permutations.
 
     Args:
-        token_logits: Logits of each token alone, ``[batch, keys, classes]``.
+        token_logits: Logits that the read-out gives each token alone, ``[batch, keys, classes]``.
         observation: Observed batch.
         site: Head.
     """
@@ -249,7 +250,7 @@ def _compute_exact_statistics(
     texts = torch.arange(len(predicted), device=predicted.device)
     # [batch, keys]
     predicted_logits = token_logits[texts, :, predicted]
-    # Margins of the predicted class over each class, [classes, batch, keys].
+    # Margins between the predicted class and each class, [classes, batch, keys].
     margins = predicted_logits - token_logits.movedim(-1, 0)
     lowest, highest = permutation_extremes(attention, margins, mask)
     can_flip = (lowest.amin(0) < 0).to(torch.float64)
@@ -274,20 +275,20 @@ def _compute_exact_statistics(
 
 
 def _compute_log_odds(probs: Tensor, predicted: Tensor) -> Tensor:
-    """Return the log-odds of the predicted one of two classes, ``[batch, 2] -> [batch]``."""
+    """Return the predicted class's log-odds against the other class, ``[batch, 2] -> [batch]``."""
     log_probs = probs.clamp_min(torch.finfo(probs.dtype).tiny).log()
     predicted_log_prob = log_probs.gather(-1, predicted[:, None])[:, 0]
     return predicted_log_prob - log_probs.gather(-1, 1 - predicted[:, None])[:, 0]
 
 
 def _compute_largest_change(log_odds: Tensor, extremes: Tensor) -> Tensor:
-    """Return the larger change of probability between log-odds and two extremes of them.
+    """Return the largest change in probability when log-odds move to either extreme.
 
     Args:
         log_odds: Original log-odds ``[batch]``.
         extremes: Smallest and largest log-odds ``[2, batch]``.
 
     Returns:
-        Changes of probability ``[batch]``.
+        Probability changes ``[batch]``.
     """
     return (extremes.sigmoid() - log_odds.sigmoid()).abs().amax(0)

@@ -6,13 +6,13 @@ Question
     How well does a ranking of a text's tokens agree with the tokens that people marked?
 
 Measure
-    Area under the precision-recall curve of the ranking, with linear interpolation (AUPRC of
-    ERASER) and with steps (average precision).
+    Area under the ranking's precision-recall curve, with linear interpolation (ERASER's AUPRC) and
+    with steps (average precision).
 
-    Top tokens, as many as people marked in the text: F1 over tokens, and precision, recall and F1
-    over spans. A span matches a marked span if their intersection is at least half of their union.
-    ERASER's IOU F1 is 2PR / (P + R) with the mean precision P and the mean recall R over texts; it
-    differs from the mean of the texts' F1.
+    The ranking's first tokens, as many as people marked in the text, are also scored: F1 over
+    tokens, and precision, recall and F1 over spans. A span matches a marked span if their
+    intersection is at least half of their union. ERASER's IOU F1 is 2PR / (P + R) with the mean
+    precision P and the mean recall R over texts; it differs from the mean of the texts' F1.
 
     The share of the attention on marked tokens is also reported. Marked words that were truncated
     with the end of a long text are not counted anywhere.
@@ -60,7 +60,7 @@ from hf_attnprobe.protocol import (
 
 
 N_INTEGRATION_POINTS = 50
-"""Number of integration points of integrated gradients."""
+"""Number of points at which integrated gradients evaluate the gradient, for each text."""
 
 READINGS: TestReadings = {
     "auprc": (
@@ -99,7 +99,7 @@ READINGS: TestReadings = {
 class PlausibilityResult:
     """Statistics from the test ``plausibility``: tensors ``[batch]``, or mappings by ranking.
 
-    All are in [0, 1], except that recall and F1 of spans can exceed 1. They are NaN in texts of
+    All are in [0, 1], except that recall and F1 over spans can exceed 1. They are NaN in texts in
     which no unit or every unit is marked.
 
     Attributes:
@@ -109,7 +109,8 @@ class PlausibilityResult:
         iou_precision: Precision over spans.
         iou_recall: Recall over spans.
         iou_f1: F1 over spans.
-        attention_on_rationale: Share of the attention on marked units. NaN also if no unit has attention.
+        attention_on_rationale: Share of the units' attention that is on marked units. NaN also if
+            no unit has attention.
         rationale_size: Share of the units that are marked.
     """
 
@@ -124,7 +125,7 @@ class PlausibilityResult:
 
 
 def _check_rationales(preview: AuditPreview, options: Plausibility) -> None:
-    """Raise AttnProbeError if the data has no rationales or the model no integrated gradients."""
+    """Raise AttnProbeError if the data has no rationales, or the model no integrated gradients."""
     if not preview.rationales:
         raise AttnProbeError(
             "the test plausibility needs human rationales, and the data has none that can be "
@@ -150,7 +151,7 @@ def plausibility(
     *,
     seed: int = 0,
 ) -> PlausibilityResult:
-    """Score attention and other rankings against the human rationales of the batch.
+    """Score attention and other rankings against the batch's human rationales.
 
     Args:
         observation: Observed batch with rationales.
@@ -190,7 +191,7 @@ def plausibility(
 
 
 def _rank_integrated_gradients(observation: Observation) -> Tensor:
-    """Return the dense ranks by |integrated gradients| of the predicted class, [batch, keys]."""
+    """Rank the units by |integrated gradients| for the predicted class, ``[batch, keys]``."""
 
     def compute() -> Tensor:
         model = observation.model.require(IntegratedGradients)

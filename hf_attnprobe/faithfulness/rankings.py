@@ -1,18 +1,18 @@
-"""Rankings of the units of a text by importance, and the maps from which they are computed.
+"""Rankings that order a text's units by importance, and the maps from which they are computed.
 
 Every ranking has a name, which is also used in stored rows:
 
 - ``attention``: attention at the site.
-- ``gradient``: gradient of the explained class's probability p with respect to the attention,
-  signed. ``product``: attention × this gradient (Serrano & Smith 2019, Section 4).
-- ``effective_attention``, ``norm_based``: attention of a single Transformer head, corrected for its
+- ``gradient``: signed gradient of the explained class's probability p with respect to the
+  attention. ``product``: attention × this gradient (Serrano & Smith 2019, Section 4).
+- ``effective_attention``, ``norm_based``: a single Transformer head's attention, corrected for its
   values, see the test ``explanations``.
-- ``rollout``, ``last_layer``: attention of a whole layer or of all heads.
+- ``rollout``, ``last_layer``: attention in a whole layer or in all heads together.
 - ``input_gradient``: |gradient × input|.
 - ``leave_one_out``: total variation distance between the outputs with and without the unit.
 - ``random``: one random order per text.
 - ``given``: user-provided scores, see ``attnprobe evaluate-scores``. ``given_moved``: the same
-  scores assigned to random units of the text. This baseline is as peaked as the scores and has as
+  scores assigned to random units in the text. This baseline is as peaked as the scores and has as
   many ties.
 
 :func:`compute_ranking` returns ranks, :func:`compute_importance` the values that are ranked.
@@ -49,10 +49,10 @@ from hf_attnprobe.protocol import (
 # --- Attention flow --------------------------------------------------------------------------
 
 CAPACITY_UNITS = 2**30
-"""Integer capacity that represents an attention weight of 1. The capacities of a position sum to
+"""Integer flow capacity that stands for an attention weight of 1. A position's capacities sum to
 this number, and the solver uses 32-bit integers."""
 FLOW_DECIMALS = 7
-"""Decimal places to which flows are rounded, so that equal flows are ties."""
+"""Decimal places to which flows are rounded, so that rounding errors do not break ties."""
 
 
 def compute_attention_flow(maps: Sequence[np.ndarray], source: int) -> np.ndarray:
@@ -61,7 +61,7 @@ def compute_attention_flow(maps: Sequence[np.ndarray], source: int) -> np.ndarra
     The capacity of an edge is ½ attention + ½ identity, as in Abnar & Zuidema 2020.
 
     Args:
-        maps: Attention of each layer ``[positions, positions]``, lowest layer first. Rows sum to 1,
+        maps: Each layer's attention ``[positions, positions]``, lowest layer first. Rows sum to 1,
             or to 0 for positions that attend to nothing.
         source: Position above the last layer from which the flow starts.
 
@@ -90,14 +90,14 @@ def compute_attention_flow(maps: Sequence[np.ndarray], source: int) -> np.ndarra
 def compute_flow_to_tokens(observation: Observation, site: Site, longest: int) -> Tensor:
     """Return the attention flow from the prediction's query row through a layer to the tokens.
 
-    If the prediction is read from several rows, their flows are averaged in the same way as
-    attention is by :meth:`AttentionModel.select_row`.
+    If the model reads its prediction from several rows, their flows are averaged like their
+    attention, see :meth:`AttentionModel.select_row`.
 
     Args:
         observation: Observed batch.
         site: Layer above which the flow starts.
-        longest: Longest text, in positions, for which the flow is computed. The time grows with the
-            cube of the length.
+        longest: Longest text, in positions, for which the flow is computed. The run time grows with
+            the cube of the text length.
 
     Returns:
         Flows float64 ``[batch, keys]``, NaN in longer texts.
@@ -122,7 +122,7 @@ def compute_flow_to_tokens(observation: Observation, site: Site, longest: int) -
 
 
 def _find_read_rows(observation: Observation, site: Site, values: Tensor) -> Tensor:
-    """Return the query rows that the model's ``select_row`` reads, bool ``[batch, queries]``."""
+    """Find the query rows that the model's ``select_row`` reads, bool ``[batch, queries]``."""
     is_read = []
     for query in range(values.shape[1]):
         probe = torch.zeros_like(values)
@@ -141,13 +141,13 @@ ZEROED_COLUMNS_PER_PASS = 8
 
 @dataclass(frozen=True)
 class AttentionMap:
-    """Map of a head or a layer that may explain a prediction, and its requirements.
+    """Map from a head or a layer that may explain a prediction, and its requirements.
 
     Attributes:
         function: Function ``(observation, site) -> [batch, queries, keys]``.
         needs: Capabilities that the model must have.
-        is_difference: Whether the values are differences of larger numbers. The rounding error of a
-            difference depends on these numbers and not on the value itself.
+        is_difference: Whether the values are differences between larger numbers. These numbers
+            determine the rounding error, not the values themselves.
     """
 
     function: Callable[[Observation, Site], Tensor]
@@ -164,7 +164,7 @@ class AttentionMap:
         return all(model.lacks(need, site) is None for need in self.needs)
 
     def read(self, observation: Observation, site: Site) -> Tensor:
-        """Return the absolute values of the map in the prediction's query row.
+        """Return the map's absolute values in the prediction's query row.
 
         Args:
             observation: Observed batch.
@@ -201,7 +201,7 @@ def get_attention_gradient(observation: Observation, site: Site) -> Tensor:
 
 
 def compute_attention_times_gradient(observation: Observation, site: Site) -> Tensor:
-    """Return attention × gradient of a head, ``[batch, queries, keys]``.
+    """Return a head's attention × gradient, ``[batch, queries, keys]``.
 
     Args:
         observation: Observed batch.
@@ -213,7 +213,7 @@ def compute_attention_times_gradient(observation: Observation, site: Site) -> Te
 
 
 def compute_effective_attention(observation: Observation, site: Site) -> Tensor:
-    """Return the effective attention of a head (Brunner et al. 2020), ``[batch, queries, keys]``.
+    """Return a head's effective attention (Brunner et al. 2020), ``[batch, queries, keys]``.
 
     This is the component of the attention that changes the head's output.
 
@@ -227,7 +227,7 @@ def compute_effective_attention(observation: Observation, site: Site) -> Tensor:
 
 
 def compute_norm_based(observation: Observation, site: Site) -> Tensor:
-    """Return the norms of a head's weighted values (Kobayashi et al. 2020).
+    """Return the norms of a head's attention-weighted values (Kobayashi et al. 2020).
 
     Args:
         observation: Observed batch.
@@ -246,7 +246,7 @@ def compute_norm_based(observation: Observation, site: Site) -> Tensor:
 
 
 def compute_mean_attention(observation: Observation, site: Site) -> Tensor:
-    """Return the mean attention of a layer's heads, ``[batch, queries, keys]``.
+    """Average a layer's attention over its heads, ``[batch, queries, keys]``.
 
     Args:
         observation: Observed batch.
@@ -271,7 +271,9 @@ def compute_rollout(observation: Observation, site: Site) -> Tensor:
 
 
 def compute_layer_norm_based(observation: Observation, site: Site) -> Tensor:
-    """Return the norms of the weighted values of all heads of a layer (Kobayashi et al. 2020).
+    """Return the norms of a layer's attention-weighted values (Kobayashi et al. 2020).
+
+    The values are summed over the layer's heads.
 
     Args:
         observation: Observed batch.
@@ -288,7 +290,7 @@ def compute_layer_norm_based(observation: Observation, site: Site) -> Tensor:
 
 @torch.no_grad()
 def compute_value_zeroing(observation: Observation, site: Site) -> Tensor:
-    """Return the change of a layer's output when each value is zeroed (Mohebbi et al. 2023).
+    """Measure how a layer's output changes when each value is zeroed (Mohebbi et al. 2023).
 
     Args:
         observation: Observed batch.
@@ -304,7 +306,7 @@ def compute_value_zeroing(observation: Observation, site: Site) -> Tensor:
 
 
 def _compute_value_zeroing(observation: Observation, layer: int) -> Tensor:
-    """Run the block of a layer once per zeroed key and compare the outputs."""
+    """Run a layer's block once per zeroed key and compare the outputs."""
     model = observation.model.require(BlockOutputs)
     n_texts = len(observation.probs)
     n_keys = observation.batch.mask.shape[1]
@@ -344,7 +346,7 @@ HEAD_MAPS = {
     ),
     "norm_based": AttentionMap(compute_norm_based, (HeadValues, OutputProjections)),
 }
-"""Maps of a single head, by name."""
+"""Maps that exist for a single head, by name."""
 LAYER_MAPS = {
     "mean_attention": AttentionMap(compute_mean_attention),
     "rollout": AttentionMap(compute_rollout, (Stack,)),
@@ -354,20 +356,20 @@ LAYER_MAPS = {
         compute_value_zeroing_rollout, (Stack, BlockOutputs), is_difference=True
     ),
 }
-"""Maps of a whole layer, by name."""
+"""Maps that exist for a whole layer, by name."""
 
 
 def read_group_maps(observation: Observation, site: Site) -> dict[str, Tensor]:
-    """Return the importance of each unit according to the maps of a head group.
+    """Return each unit's importance according to a head group's maps.
 
     Args:
         observation: Observed batch.
         site: Head group.
 
     Returns:
-        Values ``[batch, keys]`` by name. A layer has all of :data:`LAYER_MAPS` that the model
-        supports. All heads together have the mean over all heads, the mean over the heads of the
-        last layer, and attention rollout. A set of heads has their mean.
+        Values ``[batch, keys]`` by name. A layer has every map in :data:`LAYER_MAPS` that the model
+        supports. All heads together have their mean, the last layer's mean, and attention rollout.
+        A set of heads has its mean.
     """
     if site.layer >= 0:
         return _read_layer_maps(observation, site)
@@ -382,7 +384,7 @@ def read_group_maps(observation: Observation, site: Site) -> dict[str, Tensor]:
 
 
 def _read_layer_maps(observation: Observation, site: Site) -> dict[str, Tensor]:
-    """Return all maps of a layer that the model supports, each ``[batch, keys]``."""
+    """Return a layer's maps that the model supports, each ``[batch, keys]``."""
     return {
         name: layer_map.read(observation, site)
         for name, layer_map in LAYER_MAPS.items()
@@ -415,7 +417,7 @@ TEXT_RANKINGS = ("input_gradient", "leave_one_out", "random")
 USER_SCORE_RANKINGS = ("given", "given_moved")
 """Ranking by user-provided scores, and the same scores at random units as its baseline."""
 GROUP_RANKINGS = {"rollout": "rollout", "last_layer": "mean_attention"}
-"""Entry of :data:`LAYER_MAPS` for each ranking that exists for head groups only."""
+"""Name in :data:`LAYER_MAPS` for each ranking that exists only for head groups."""
 REQUIRED_CAPABILITIES = {
     "gradient": Differentiable,
     "product": Differentiable,
@@ -429,9 +431,10 @@ SHUFFLED_SCORES_STREAM = 5
 """Random number stream for the assignment of user-provided scores to random units."""
 
 QueryRows = Literal["read", "reaching"]
-"""Query rows of a map that determine a ranking. "read": the row from which the prediction is read,
-for tests that remove units from the text. "reaching": all rows that can influence the output, for
-tests that erase the weights of a unit in every row. A site with ``query`` uses that row only."""
+"""Query rows from which a ranking is computed. "read": the row from which the model reads its
+prediction, for tests that remove units from the text. "reaching": all rows that can influence the
+output, for tests that erase a unit's weights in every row. A site with ``query`` only uses that
+row."""
 
 
 def compute_ranking(
@@ -442,7 +445,7 @@ def compute_ranking(
     seed: int = 0,
     rows: QueryRows = "read",
 ) -> Tensor:
-    """Return the dense unit ranks of each text in a ranking.
+    """Return each text's dense unit ranks in a ranking.
 
     Values that differ only by rounding share a rank. Gradients are signed: units that support the
     decision are important. If a class is explained, the decision is for or against this class.
@@ -450,8 +453,8 @@ def compute_ranking(
     Args:
         observation: Observed batch.
         site: Head or head group.
-        name: Entry of :data:`SITE_RANKINGS`, :data:`GROUP_RANKINGS`, :data:`TEXT_RANKINGS` or
-            :data:`USER_SCORE_RANKINGS` that is available, see :func:`is_ranking_available`.
+        name: Available ranking from :data:`SITE_RANKINGS`, :data:`GROUP_RANKINGS`,
+            :data:`TEXT_RANKINGS` or :data:`USER_SCORE_RANKINGS`, see :func:`is_ranking_available`.
         seed: Seed for the random ranking and the shuffled user-provided scores.
         rows: Query rows to be used, see :data:`QueryRows`.
 
@@ -488,7 +491,7 @@ def compute_importance(
         rows: Query rows to be used, see :data:`QueryRows`.
 
     Returns:
-        Values ``[batch, keys]``, comparable within a text only. Leave-one-out is returned as ranks.
+        Values ``[batch, keys]``, comparable only within a text. Leave-one-out values are ranks.
         Signed values are positive for units that support the decision.
     """
     if name in (*TEXT_RANKINGS, *USER_SCORE_RANKINGS):
@@ -517,7 +520,7 @@ def is_ranking_available(observation: Observation, site: Site, name: str) -> boo
 
 
 def _is_group_ranking_available(model: AttentionModelBase, site: Site, name: str) -> bool:
-    """Return whether a ranking for head groups is defined for this group."""
+    """Return whether a head group has a ranking, such as attention rollout."""
     if not site.is_group or site.layer == HEAD_SET:
         return False
     layers = model.get_heads_by_layer(site)
@@ -551,7 +554,7 @@ def compute_site_attention(observation: Observation, site: Site) -> Tensor:
 def _compute_site_importance(
     observation: Observation, site: Site, name: str, rows: QueryRows
 ) -> Tensor:
-    """Return the values ``[batch, keys]`` of a ranking that depends on the site."""
+    """Return the values ``[batch, keys]`` for a ranking that depends on the site."""
     if name in PER_LAYER_MAPS:
         return _sum_head_maps(observation, site, name, rows)
     if name in HEAD_MAPS:
@@ -563,11 +566,11 @@ def _compute_site_importance(
 
 
 def _sum_head_maps(observation: Observation, site: Site, name: str, rows: QueryRows) -> Tensor:
-    """Return the sum of a map over the heads of a site, ``[batch, keys]``.
+    """Sum a map over a site's heads, ``[batch, keys]``.
 
     Attention is averaged over the rows. Gradients and products are summed over the rows, because
-    this sum is the first-order effect of erasing a key in all rows. With several layers, it is the
-    sum of the effects of editing each layer alone.
+    this sum is the first-order effect of erasing a key in all rows. With several layers, the
+    effects of editing each layer alone are summed.
     """
     total: Tensor | float = 0.0
     is_summed = name != "attention"
@@ -588,7 +591,8 @@ def _reduce_to_row(
 ) -> Tensor:
     """Reduce a map ``[batch, queries, keys]`` to one row ``[batch, keys]``.
 
-    The row is the prediction's row, or the mean (``is_summed``: the sum) of all effective rows.
+    With "read" it is the prediction's row, with "reaching" the mean of all rows that can influence
+    the output, or their sum if ``is_summed`` is set.
     """
     if rows == "read" or site.query is not None:
         return observation.model.select_row(observation, values, site)
@@ -611,7 +615,7 @@ def _get_attention_gradient(observation: Observation, layer: int) -> Tensor:
 
 
 def _multiply_by_gradient(observation: Observation, layer: int) -> Tensor:
-    """Return attention × gradient of a layer."""
+    """Return a layer's attention × gradient."""
     return observation.attention[layer] * observation.attention_gradient[layer]
 
 
@@ -620,11 +624,11 @@ PER_LAYER_MAPS: dict[str, Callable[[Observation, int], Tensor]] = {
     "gradient": _get_attention_gradient,
     "product": _multiply_by_gradient,
 }
-"""Functions that return the maps of all heads of a layer, ``[batch, heads, queries, keys]``."""
+"""Functions that return a map for all heads in a layer, ``[batch, heads, queries, keys]``."""
 
 
 def _compute_text_importance(observation: Observation, name: str, seed: int) -> Tensor:
-    """Return the values ``[batch, keys]`` of a ranking that does not depend on the site."""
+    """Return the values ``[batch, keys]`` for a ranking that does not depend on the site."""
     if name == "input_gradient":
         return observation.compute_gradient_importance()
     if name == "leave_one_out":
@@ -635,7 +639,7 @@ def _compute_text_importance(observation: Observation, name: str, seed: int) -> 
 
 
 def read_user_scores(observation: Observation, name: str, seed: int) -> Tensor:
-    """Return the user-provided scores of a batch, in place or assigned to random units.
+    """Return a batch's user-provided scores, in place or assigned to random units.
 
     Args:
         observation: Observed batch with scores.
@@ -652,7 +656,7 @@ def read_user_scores(observation: Observation, name: str, seed: int) -> Tensor:
 
 
 def _draw_random_orders(observation: Observation, seed: int, stream: int) -> Tensor:
-    """Return a random permutation of each text's units, float64 ``[batch, keys]``."""
+    """Draw a random order for each text's units, float64 ``[batch, keys]``."""
     content = observation.batch.content_mask
     values = torch.zeros(content.shape, dtype=torch.float64)
     texts = zip(observation.batch.example_ids, content.cpu(), strict=True)
@@ -663,7 +667,7 @@ def _draw_random_orders(observation: Observation, seed: int, stream: int) -> Ten
 
 
 def _shuffle_scores(observation: Observation, scores: Tensor, seed: int) -> Tensor:
-    """Return the scores of each text's units in a random order, ``[batch, keys]``."""
+    """Shuffle the scores among each text's units, ``[batch, keys]``."""
     content = observation.batch.content_mask
     order = _draw_random_orders(observation, seed, SHUFFLED_SCORES_STREAM).long()
     shuffled = torch.zeros_like(scores)
@@ -683,10 +687,10 @@ def list_text_rankings(observation: Observation) -> tuple[str, ...]:
 
 
 def rank_scores(name: str, values: Tensor, content: Tensor) -> Tensor:
-    """Return dense ranks of the values of a ranking, with ties for differences by rounding.
+    """Return dense ranks for a ranking's values, with ties for values that differ by rounding.
 
-    The rounding error of weights, norms and absolute gradients is proportional to each value. The
-    error of signed values is proportional to the largest value of the text.
+    For weights, norms and absolute gradients, the rounding error is proportional to each value. For
+    signed values, it is proportional to the largest value in the text.
 
     Args:
         name: Ranking name, which determines the rounding error. Values of ``leave_one_out`` are
@@ -705,8 +709,8 @@ def rank_scores(name: str, values: Tensor, content: Tensor) -> Tensor:
 
 
 STEPS_PER_REPLAY = 8
-"""Number of removal steps that are run together. Orders in which all events have happened are
-skipped afterwards."""
+"""Number of removal steps per forward pass. After each pass, orders in which all events have
+happened are skipped."""
 
 
 def count_removals_until(
@@ -716,7 +720,7 @@ def count_removals_until(
     content: Tensor,
     counts: Tensor,
 ) -> Tensor:
-    """Return how many units have been removed when each event first happens, for several orders.
+    """Count the units that have been removed when each event first happens, in several orders.
 
     An event is, for example, a flip of the decision.
 
@@ -729,7 +733,7 @@ def count_removals_until(
         counts: Number of units that are removed after each step, int ``[steps, batch]``.
 
     Returns:
-        Numbers of units, float64 ``[events, orders, batch]``; NaN if an event never happens.
+        Unit counts, float64 ``[events, orders, batch]``; NaN if an event never happens.
     """
     shape = n_events, *turns.shape[:2]
     n_removed = torch.full(shape, torch.nan, dtype=torch.float64)

@@ -7,9 +7,9 @@ Each test module registers its function, and installed packages can add tests::
         observation, site, options: MyOptions = MyOptions(), *, seed=0
     ) -> MyResult: ...
 
-The name of the function is the name of the test, and the annotation of ``options`` is the class of
-its options. The command line, studies, the metric and reports read everything else from the record.
-A package announces the module of its test as an entry point in the group ``hf_attnprobe.tests``.
+The function's name becomes the test's name, and the annotation of ``options`` determines the option
+class. The command line, studies, the metric and reports read everything else from the record. An
+installed package announces its test module as an entry point in the group ``hf_attnprobe.tests``.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Literal, TypeVar, get_type_hints
 
 from hf_attnprobe.core.errors import AttnProbeError
-from hf_attnprobe.core.options import DEFAULT_TESTS, Options, TestSelection, parse_test_selection
+from hf_attnprobe.core.options import DEFAULT_TESTS, Options, TestSelection, collect_test_options
 from hf_attnprobe.core.readings import TestReadings
 from hf_attnprobe.faithfulness.options import (
     ENTRY_POINT_GROUP,
@@ -34,8 +34,8 @@ PACKAGE = __name__.rpartition(".")[0]
 """Import path of the package that contains the built-in tests."""
 F = TypeVar("F", bound=Callable[..., Any])
 RunCondition = Literal["always", "many heads", "rationales", "on request"]
-"""When a default audit of a classifier runs a test: always, if the model has several heads, if the
-data has human rationales, or never."""
+"""Condition under which a classifier's default audit runs a test: always, only for models with
+several heads, only for data with human rationales, or never."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,9 +43,9 @@ class AuditPreview:
     """Data that a test's ``check`` function can inspect before an audit starts.
 
     Attributes:
-        shortest_text: Observation of a batch that contains the shortest text only.
+        shortest_text: Observation for a batch that contains only the shortest text.
         sites: Heads that the audit will test.
-        rationales: Whether the data marks the units that people chose as the reason.
+        rationales: Whether the data marks the units that people chose as the reason for the label.
     """
 
     shortest_text: Observation
@@ -58,25 +58,25 @@ class FaithfulnessTest:
     """Record of a registered test: its function and how to run and describe it.
 
     Attributes:
-        name: Name of the function, which is also used on the command line and in stored rows.
+        name: Function name, which is also used on the command line and in stored rows.
         function: Function ``(observation, site, options, *, seed) -> result``. The result is a
             frozen dataclass whose fields are tensors ``[batch]``, mappings to such tensors, or
             None.
-        options: Class of the test's options.
-        readings: Description of each field of the result, with the placeholders ``{mean}``,
-            ``{median}`` and ``{key}``. Statistics that are shares are described by a
+        options: Option class.
+        readings: Description of each result field, with the placeholders ``{mean}``, ``{median}``
+            and ``{key}``. Statistics that are shares are described by a
             :class:`~hf_attnprobe.core.readings.Reading`.
-        summary: Clause that describes the test, for lists of tests that were not run.
+        summary: Clause that describes the test in lists of skipped tests.
         needs: Capabilities that the model must have. An inner tuple lists alternatives, one of
             which is enough.
-        default: When a default audit of a classifier runs the test.
-        answer_options: Options for a default audit of a language model, or None if such an audit
-            does not run the test.
-        sites: Function that maps the audited heads to the sites of this test.
+        default: Condition under which a classifier's default audit runs the test.
+        answer_options: Options for a language model's default audit, or None if that audit does not
+            run the test.
+        sites: Function that maps the audited heads to the sites at which this test runs.
         groups: Whether the test can edit a head group at once, such as a layer or all heads, see
             :attr:`~hf_attnprobe.protocol.Site.is_group`.
-        uses_reference: Whether the test needs the head outputs of a sample of texts.
-        uses_donors: Whether the test needs the most attended states of a sample of texts.
+        uses_reference: Whether the test needs head outputs on a text sample.
+        uses_donors: Whether the test needs the most attended states from a text sample.
         check: Function that raises AttnProbeError if the options do not fit the model or the data.
     """
 
@@ -95,7 +95,7 @@ class FaithfulnessTest:
     check: Callable[[AuditPreview, Any], None] = lambda preview, options: None
 
     def default_options(self, *, answers: bool) -> Options:
-        """Return the options that are used if the user sets none.
+        """Return the test's default options.
 
         Args:
             answers: Whether the audited model is a language model.
@@ -105,7 +105,7 @@ class FaithfulnessTest:
         return self.options()
 
     def lacks(self, model: AttentionModelBase, site: Site) -> str | None:
-        """Return the reason why a model cannot run the test at a site, or None if it can.
+        """Return why a model cannot run the test at a site, or None if it can.
 
         Args:
             model: Model to be tested.
@@ -126,14 +126,14 @@ def register_test(*, readings: TestReadings, **record: Any) -> Callable[[F], F]:
     """Return a decorator that registers a function as a faithfulness test.
 
     Args:
-        readings: Description of each field of the test's result.
+        readings: Description of each field in the test's result.
         **record: Further attributes of :class:`FaithfulnessTest`, such as ``needs``.
 
     Returns:
         Decorator that registers a function and returns it unchanged.
 
     Raises:
-        AttnProbeError: If a test of the same name exists.
+        AttnProbeError: If a test with the same name exists.
 
     Example::
 
@@ -160,10 +160,10 @@ def register_test(*, readings: TestReadings, **record: Any) -> Callable[[F], F]:
 
 
 def load_tests() -> dict[str, FaithfulnessTest]:
-    """Return all tests by name: the built-in tests first, then those of installed packages.
+    """Return all tests by name: the built-in tests, then the tests from installed packages.
 
     Raises:
-        AttnProbeError: If the test of an installed package cannot be loaded.
+        AttnProbeError: If an installed package's test cannot be loaded.
 
     Example::
 
@@ -175,7 +175,7 @@ def load_tests() -> dict[str, FaithfulnessTest]:
 
 
 def load_readings() -> dict[str, TestReadings]:
-    """Return the descriptions of all statistics, by test and statistic."""
+    """Return the descriptions of all statistics, by test name and statistic name."""
     return {name: test.readings for name, test in load_tests().items()}
 
 
@@ -189,7 +189,11 @@ def _load_all_tests() -> None:
 
 
 def _load_entry_point(entry_point: EntryPoint) -> None:
-    """Import the module that an installed package announces."""
+    """Import an installed package's test module, which registers the test.
+
+    Raises:
+        AttnProbeError: If the import fails.
+    """
     package = entry_point.dist.name if entry_point.dist is not None else entry_point.module
     try:
         entry_point.load()
@@ -205,16 +209,16 @@ def _load_entry_point(entry_point: EntryPoint) -> None:
 def resolve_faithfulness_tests(
     requested: TestSelection | None, *, answers: bool = False
 ) -> dict[str, Options]:
-    """Return the options of the requested tests by name, in the order of the request.
+    """Return the requested tests' options by test name, in the requested order.
 
     Args:
-        requested: Tests in any form that :func:`~hf_attnprobe.core.options.parse_test_selection`
+        requested: Tests in any form that :func:`~hf_attnprobe.core.options.collect_test_options`
             accepts. None means "default".
         answers: Whether the tests will run on a language model.
 
     Returns:
-        Options by name of the test. The name "default" is kept; it stands for the tests that fit
-        the model and the data.
+        Options by test name. The name "default" remains in the result and stands for the tests that
+        fit the model and the data.
 
     Raises:
         AttnProbeError: If a test or an option is unknown, or if a value is out of range.
@@ -222,7 +226,7 @@ def resolve_faithfulness_tests(
     tests = load_tests()
     option_classes = {name: test.options for name, test in tests.items()}
     option_classes[DEFAULT_TESTS] = NoOptions
-    requested_options = parse_test_selection(
+    requested_options = collect_test_options(
         DEFAULT_TESTS if requested is None else requested, option_classes
     )
     resolved: dict[str, Options] = {}

@@ -1,8 +1,8 @@
 """Position of a ranking on the scale between a random order of the tokens (0) and the best one (1).
 
-The faithfulness number of a report is the mean of four parts. This module measures three of them
-for every text: importance, removal and mass. The fourth, erasure, removes attention weights instead
-of tokens and is measured in ``faithfulness/erasure.py``. ``statistics/scale.py`` converts the means
+A report's faithfulness number is the mean over four parts. This module measures three of them for
+every text: importance, removal and mass. The fourth, erasure, removes attention weights instead of
+tokens and is measured in ``faithfulness/erasure.py``. ``statistics/scale.py`` converts the means
 over texts to positions on the scale and averages the parts.
 
 Question
@@ -27,9 +27,9 @@ Importance
         importance = sum_{i<j} (|d_i| - |d_j|) * sign(a_i - a_j) / sum_{i<j} | |d_i| - |d_j| |
 
     It is 1 for the best order and 0 on average for a random order. It is Kendall's tau with each
-    pair of tokens weighted by their difference in effect, so that the order of tokens without
-    effect does not count. Jain & Wallace 2019, Section 4.1, compare attention with leave-one-out by
-    the unweighted tau; the weighted form is due to Schechtman & Yitzhaki 1987. Code:
+    token pair weighted by the difference in effect, so that the order among tokens without effect
+    does not count. Jain & Wallace 2019, Section 4.1, compare attention with leave-one-out by the
+    unweighted tau; the weighted form is due to Schechtman & Yitzhaki 1987. Code:
     :func:`measure_importance`.
 
 Removal
@@ -95,14 +95,14 @@ from hf_attnprobe.protocol import EditableInputs, Observation, Site
 
 
 SCALED_HEAD_RANKINGS = ("attention",)
-"""Rankings by a single head's attention of a model with several heads."""
+"""Rankings that are measured for a single head in a model with several heads."""
 SCALED_GROUP_RANKINGS = ("attention", "gradient", "product", *GROUP_RANKINGS)
-"""Rankings by a head's attention group, or of a model with a single head."""
+"""Rankings that are measured for head groups, and for models with a single head."""
 RANKINGS_WITHOUT_MASS = ("random", "leave_one_out")
 """Rankings for which mass is not measured. A random order has no scores, and leave-one-out is the
 reference with which the scores are compared."""
 LOSS_TOLERANCE = 1e-6
-"""Change of a probability, at the standard temperature, up to which a loss counts as rounding."""
+"""Largest probability change, at the standard temperature, that counts as rounding error."""
 
 READINGS: TestReadings = {
     "importance": (
@@ -134,7 +134,7 @@ class ScaleResult:
         importance: Gini correlation with the leave-one-out effects, in [-1, 1]. NaN if no token has
             an effect.
         mass: Overlap with the effects, in [0, 1]. NaN if no token has an effect.
-        mass_by_chance: Mean overlap over all assignments of the scores to the tokens, in [0, 1].
+        mass_by_chance: Mean overlap if the scores were assigned to the tokens at random, in [0, 1].
         removal: Mean probability loss without the top tokens, in [-1, 1]. It includes the entries
             ``random`` and ``best``; ``best`` is never smaller than any other entry.
         largest_loss: Probability loss without the most important token, in [-1, 1].
@@ -160,7 +160,7 @@ def scale(
     *,
     seed: int = 0,
 ) -> ScaleResult:
-    """Measure importance, removal and mass of all rankings at the standard temperature.
+    """Measure each ranking's importance, removal and mass at the standard temperature.
 
     Args:
         observation: Observed batch.
@@ -204,7 +204,7 @@ def scale(
 
 
 def list_rankings(observation: Observation, site: Site) -> tuple[str, ...]:
-    """Return the ranking names whose position on the scale is measured at a site.
+    """List the rankings whose position on the scale is measured at a site.
 
     A single head among several is represented by its attention only.
 
@@ -219,7 +219,7 @@ def list_rankings(observation: Observation, site: Site) -> tuple[str, ...]:
 
 
 def compute_leave_one_out_losses(observation: Observation) -> Tensor:
-    """Return the loss d_i of leaving out each token, at the standard temperature.
+    """Compute the loss d_i by leaving out each token i, at the standard temperature.
 
     Args:
         observation: Observed batch.
@@ -237,13 +237,13 @@ def compute_leave_one_out_losses(observation: Observation) -> Tensor:
 
 
 def measure_importance(losses: Tensor, ranks: Tensor, content: Tensor) -> Tensor:
-    """Return the Gini correlation between a ranking and the effect of leaving each token out.
+    """Compute the Gini correlation between a ranking and the leave-one-out effects.
 
     The formula is sum_{i<j} (|d_i| - |d_j|) * sign(r_i - r_j) / sum_{i<j} | |d_i| - |d_j| |.
 
     Args:
         losses: Leave-one-out losses d ``[batch, keys]``. Their sign is ignored.
-        ranks: Ranks r of the tokens ``[batch, keys]``, larger for more important tokens.
+        ranks: Token ranks r ``[batch, keys]``, larger for more important tokens.
         content: Boolean mask ``[batch, keys]`` for the explained tokens.
 
     Returns:
@@ -253,13 +253,13 @@ def measure_importance(losses: Tensor, ranks: Tensor, content: Tensor) -> Tensor
 
 
 def measure_mass(scores: Tensor, token_values: Tensor, content: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the overlap sum_i min(alpha_i, w_i) of scores and effects, and its chance level.
+    """Compute the overlap sum_i min(alpha_i, w_i) of scores and effects, and its chance level.
 
     Args:
-        scores: Scores a of a ranking ``[batch, keys]``, such as attention weights. Negative scores
-            count as 0.
-        token_values: Effects v of the tokens ``[batch, keys]``: Shapley values or leave-one-out
-            losses. Negative effects count as 0.
+        scores: Scores a ``[batch, keys]``, such as attention weights, from which the shares alpha
+            are computed. Negative scores count as 0.
+        token_values: Effects v ``[batch, keys]`` (Shapley values or leave-one-out losses), from
+            which the shares w are computed. Negative effects count as 0.
         content: Boolean mask ``[batch, keys]`` for the explained tokens.
 
     Returns:
@@ -274,7 +274,7 @@ def measure_mass(scores: Tensor, token_values: Tensor, content: Tensor) -> tuple
 
 
 def measure_removal(observation: Observation, turns: Tensor) -> Tensor:
-    """Return the mean loss without the first 1, 5, 10, 20 and 50% of the tokens.
+    """Measure the mean loss when the first 1, 5, 10, 20 and 50% of the tokens are removed.
 
     Args:
         observation: Observed batch.
@@ -296,14 +296,14 @@ def _measure_removals(
     largest_removal: Tensor,
     greedy_units: int,
 ) -> dict[str, Tensor]:
-    """Return the removal ``[batch]`` of every ranking and of the best known order.
+    """Measure the removal ``[batch]`` for every ranking and for the best known order.
 
     Args:
         observation: Observed batch.
-        ranks_by_name: Dense ranks ``[batch, keys]`` of each ranking.
+        ranks_by_name: Dense ranks ``[batch, keys]`` by ranking name.
         losses: Leave-one-out losses ``[batch, keys]``.
-        largest_removal: Largest removal over all orders of a short text, ``[batch]``; -inf for
-            longer texts.
+        largest_removal: Largest removal over all orders, ``[batch]``; -inf in texts that are too
+            long to try all orders.
         greedy_units: Longest text, in units, for which a greedy order is searched.
     """
     content = observation.batch.content_mask
@@ -318,7 +318,7 @@ def _measure_removals(
 
 
 def _find_greedy_turns(observation: Observation, losses: Tensor, greedy_units: int) -> Tensor:
-    """Return the turns of tokens if the most important remaining token is removed at each step.
+    """Return the greedy order, which removes the most important remaining token at each step.
 
     In texts with more than ``greedy_units`` units, and in texts that are short enough for exact
     bounds, the tokens are ordered by their leave-one-out losses instead. Only the first half of a
@@ -330,7 +330,7 @@ def _find_greedy_turns(observation: Observation, losses: Tensor, greedy_units: i
         greedy_units: Longest text, in units, for which a greedy order is searched.
 
     Returns:
-        Turns, counted from 0, int ``[batch, keys]``.
+        Turn in which each token is removed, counted from 0, int ``[batch, keys]``.
     """
     content = observation.batch.content_mask
     n_units = content.sum(-1)
@@ -360,16 +360,16 @@ def _find_greedy_turns(observation: Observation, losses: Tensor, greedy_units: i
 def _measure_every_set(
     observation: Observation, losses: Tensor, exact_units: int
 ) -> tuple[Tensor, Tensor]:
-    """Return the largest removal over all orders, and the value of each token.
+    """Return the largest removal over all orders, and each token's effect.
 
-    Both are computed from the losses of all token sets in texts with at most ``exact_units`` units.
-    In longer texts the largest removal is -inf (unknown), and the values of the tokens are their
+    In texts with at most ``exact_units`` units, every token set is removed, and the effects are
+    Shapley values. In longer texts, the largest removal is -inf (unknown), and the effects are
     leave-one-out losses.
 
     Args:
         observation: Observed batch.
         losses: Leave-one-out losses ``[batch, keys]``.
-        exact_units: Longest text, in units, of which all sets are removed.
+        exact_units: Longest text, in units, in which all token sets are removed.
 
     Returns:
         Largest removal ``[batch]`` and Shapley values or losses ``[batch, keys]``.
@@ -402,10 +402,10 @@ def _measure_every_set(
 
 
 def _compute_step_weights(n_units: Tensor) -> Tensor:
-    """Return the share of the five removal steps that remove exactly 0, 1, ..., T units.
+    """Return how many of the five removal steps remove exactly 0, 1, ..., T units, as shares.
 
     Args:
-        n_units: Unit count for each text, int ``[batch]``.
+        n_units: Unit counts, int ``[batch]``.
 
     Returns:
         Shares ``[units + 1, batch]``, which sum to 1 over the first dimension.

@@ -12,8 +12,9 @@ Measure
     al. 2024, AtP) of attention.
 
 Interpretation
-    An estimate of the results of ``uniform_attention`` and ``head_ablation``. It is wrong for
-    saturated models. The report compares its ranking of the tested heads with the exact results.
+    The statistics estimate the results that ``uniform_attention`` and ``head_ablation`` would give.
+    They are wrong for saturated models. The report compares its ranking of the tested heads with
+    the exact results.
 """
 
 from dataclasses import dataclass
@@ -64,9 +65,9 @@ def screen(
     *,
     seed: int = 0,
 ) -> ScreenResult:
-    """Estimate the effect of a head to first order.
+    """Estimate to first order how much a head's attention affects the prediction.
 
-    All heads share one backward pass, which is cached.
+    One backward pass gives the gradients for all heads. It is cached.
 
     Args:
         observation: Observed batch.

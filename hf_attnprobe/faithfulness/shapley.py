@@ -7,27 +7,27 @@ Question
     alone. Do tokens with more attention matter more over all token sets?
 
 Measure
-    All sets of a text's units are removed once (4,096 sets of 12 units): deleted, masked, or with
-    their attention weights set to 0. The outputs determine exactly
+    Every set of units is removed from the text once (4,096 sets for 12 units). Removed units are
+    deleted, masked, or lose their attention weights. The outputs determine exactly
 
     - Shapley values: the mean loss when a unit is removed, over all removal orders;
-    - the area under the removal curve of every ranking, and its limits over all orders (NAOPC);
-    - the interaction of each pair of units;
+    - the area under each ranking's removal curve, and its limits over all orders (NAOPC);
+    - the interaction between each two units;
     - the smallest set without which the decision flips, and the smallest set that preserves it
       alone.
 
 Longer texts
     Shapley values are means over random removal orders, with 95% confidence intervals, and
-    statistics that need all sets are NaN. Alternatively, neighbouring units are joined to phrases
-    that are removed as a whole. A phrase gets the rank of its highest-ranked unit.
+    statistics that need all sets are NaN. Alternatively, neighbouring units form phrases that are
+    removed as a whole. A phrase gets the rank of its highest-ranked unit.
 
 Compared rankings
     Attention, attention × gradient, |gradient × input|, leave-one-out, and a random ranking. Head
     groups have the maps of ``input_erasure``.
 
 Explained class
-    As in ``input_erasure``. Values are signed: units that support the side of the text have the
-    largest values.
+    As in ``input_erasure``. Values are signed: units that support the prediction have the largest
+    values.
 
 Interpretation
     1 is the order of the Shapley values, 0 is chance. Shapley values are one of several ways to
@@ -74,9 +74,10 @@ from hf_attnprobe.protocol import EditableInputs, Observation, Site
 
 
 SHAPLEY_SEED_OFFSET = 1 << 42
-"""Number added to the seed, so that the random orders differ from those of other tests."""
+"""Number that is added to the seed, so that the random orders differ from the random orders in
+other tests."""
 SMALLEST_SET_KEY = "smallest"
-"""Key of the smallest sets in statistics by ranking."""
+"""Key for the smallest set in statistics by ranking, next to the ranking names."""
 
 READINGS: TestReadings = {
     "shapley_tau": (
@@ -157,12 +158,12 @@ class ShapleyResult:
         highest_area: Largest mean loss over all orders.
         largest_value: Largest absolute Shapley value.
         largest_interaction: Largest absolute interaction of two units. NaN in one-unit texts.
-        half_width: Half of the width of the 95% confidence interval of a Shapley value, mean over
-            the units. NaN in texts with exact values.
+        half_width: Half-width of the 95% confidence interval for a Shapley value, averaged over the
+            units. NaN in texts with exact values.
         is_exact: 1 if all unit sets were removed, else 0.
-        necessary_units: Number of units that are removed when the decision flips; ``smallest`` is
-            the smallest set's size. NaN if no set flips the decision. Empty for models that make no
-            decisions, like the other statistics about decisions.
+        necessary_units: Number of units that have been removed when the decision flips;
+            ``smallest`` is the smallest set's size. NaN if no set flips the decision. Like the next
+            two statistics, it is empty for models that make no decisions.
         no_necessary_set: 1 if no unit set flips the decision, else 0.
         sufficient_units: Number of top units that preserve the decision alone; ``smallest`` is the
             smallest set's size. 0 if the decision is the same without any unit.
@@ -187,7 +188,7 @@ class ShapleyResult:
 
 
 def _check_erasable(preview: AuditPreview, options: Shapley) -> None:
-    """Check that the model can read a text that consists of special tokens only."""
+    """Check that the model can read a text that consists only of special tokens."""
     game = _RemovalGame(preview.shortest_text, preview.sites[0], options)
     game.measure_removals(game.has_unit[None])
 
@@ -226,7 +227,7 @@ def shapley(
     has_unit = game.has_unit
     value_ranks = rank_scores("shapley", shapley_values, has_unit)
     supporting_units = select_heaviest(shapley_values.clamp_min(0), has_unit)
-    # Number of units of the longest text of which all sets were removed.
+    # There are 2^units sets for the longest exact text, so this is its unit count.
     n_exact_units = len(losses).bit_length() - 1
     all_ranks = torch.stack([*ranks_by_name.values()])
     turns = compute_removal_rank(all_ranks, has_unit)[..., :n_exact_units]
@@ -252,16 +253,16 @@ def shapley(
 
 
 class _RemovalGame:
-    """Cooperative game in which the units of a text are the players.
+    """Cooperative game with a text's units as players.
 
-    The value of a unit set is the loss of the prediction when the set is removed. Neighbouring
-    tokens of a long text can form one unit, a phrase.
+    A unit set's value is the probability that the prediction loses when the set is removed. In a
+    long text, neighbouring tokens can form one unit, a phrase.
 
     Attributes:
-        n_units: Unit count for each text, int ``[batch]``.
-        has_unit: Whether a text has at least this many units, bool ``[batch, units]``.
+        n_units: Unit counts, int ``[batch]``.
+        has_unit: Mask that separates units from padding, bool ``[batch, units]``.
         unit_index: Index of the unit to which each key belongs, int ``[batch, keys]``.
-        is_exact: Whether all sets of the text's units are removed, bool ``[batch]``.
+        is_exact: Whether a text is short enough to remove all its unit sets, bool ``[batch]``.
     """
 
     def __init__(self, observation: Observation, site: Site, options: Shapley):
@@ -280,9 +281,9 @@ class _RemovalGame:
         self.is_exact = self.n_units <= options.exact_units
 
     def compute_rankings(self, seed: int) -> dict[str, Tensor]:
-        """Return the ranks ``[batch, units]`` of the units in each ranking.
+        """Return the unit ranks ``[batch, units]`` by ranking name.
 
-        A phrase gets the highest rank of its tokens.
+        A phrase gets its highest-ranked token's rank.
 
         Args:
             seed: Seed for the random ranking.
@@ -300,13 +301,13 @@ class _RemovalGame:
         }
 
     def measure_removals(self, sets: Tensor) -> tuple[Tensor, Tensor]:
-        """Remove unit sets from the texts.
+        """Remove unit sets from the texts and measure the effect on the prediction.
 
         Args:
             sets: Unit sets, bool ``[sets, batch, units]``.
 
         Returns:
-            Probability loss of the side of the text, and whether the decision flips, each
+            Probability that the prediction loses, and whether the decision flips, each
             ``[sets, batch]``.
         """
         unit_index = self.unit_index.expand(len(sets), -1, -1)
@@ -320,7 +321,9 @@ class _RemovalGame:
         return losses, flips
 
     def measure_every_set(self) -> tuple[Tensor, Tensor]:
-        """Remove all unit sets; longer texts only have empty sets.
+        """Remove every unit set from the texts that are short enough.
+
+        Longer texts only have empty sets.
 
         Returns:
             Losses and flips as in :meth:`measure_removals`, each ``[2^units, batch]``.
@@ -344,16 +347,16 @@ class _RemovalGame:
         return self.observation.remember(key, compute)
 
     def compute_values(self, losses: Tensor, seed: int) -> tuple[Tensor, Tensor]:
-        """Return the Shapley values and the half width of their confidence intervals.
+        """Return the Shapley values and the half-width of their 95% confidence intervals.
 
-        The values of texts with too many units are means over random removal orders.
+        In texts with too many units, a value is estimated by the mean over random removal orders.
 
         Args:
             losses: Losses for all sets, ``[2^units, batch]``.
             seed: Seed for the random orders.
 
         Returns:
-            Values ``[batch, units]`` and half widths ``[batch]``; NaN for exact values.
+            Values ``[batch, units]`` and half-widths ``[batch]``, which are NaN for exact values.
         """
         exact_values = attribution.shapley_values(losses)
         n_missing = self.has_unit.shape[1] - exact_values.shape[1]
@@ -370,10 +373,10 @@ class _RemovalGame:
         return torch.where(is_sampled, sampled_values, exact_values), half_width
 
     def _measure_gains(self, is_sampled: Tensor, seed: int) -> Tensor:
-        """Return the additional loss when each unit is removed in a random order.
+        """Measure how much the loss grows when each unit is removed, in random orders.
 
         Args:
-            is_sampled: Units of the longer texts, bool ``[batch, units]``.
+            is_sampled: Units in the longer texts, bool ``[batch, units]``.
             seed: Seed for the random orders.
 
         Returns:
@@ -394,10 +397,10 @@ class _RemovalGame:
         return step_gains.gather(0, turns.movedim(-1, 0)).movedim(0, -1)
 
     def mask_inexact(self, values: Tensor) -> Tensor:
-        """Return values ``[..., batch]`` with NaN in texts of which not all sets were removed.
+        """Replace values with NaN in texts that are too long to remove all unit sets.
 
         Args:
-            values: Values for all texts.
+            values: Values ``[..., batch]``.
         """
         return values.double().masked_fill(~self.is_exact, torch.nan)
 
@@ -405,10 +408,10 @@ class _RemovalGame:
 def _compare_with_all_orders(
     game: _RemovalGame, losses: Tensor, names: Collection[str], turns: Tensor
 ) -> dict[str, Any]:
-    """Return the statistics about areas, their limits over all orders, and interactions.
+    """Compute the areas under the removal curves, their limits, and the interactions.
 
     Args:
-        game: The texts' units.
+        game: Units and removals for the batch.
         losses: Losses for all sets, ``[2^units, batch]``.
         names: Ranking names.
         turns: Turn in which each ranking removes each unit, int ``[rankings, batch, units]``.
@@ -440,10 +443,10 @@ def _compare_with_all_orders(
 def _compare_with_smallest_sets(
     game: _RemovalGame, flips: Tensor, names: Collection[str], turns: Tensor
 ) -> dict[str, Any]:
-    """Return the statistics about sets that flip the decision or preserve it alone.
+    """Compare the rankings with the smallest sets that flip or preserve the decision.
 
     Args:
-        game: The texts' units.
+        game: Units and removals for the batch.
         flips: Whether the decision flips without each set, bool ``[2^units, batch]``.
         names: Ranking names.
         turns: Turn in which each ranking removes each unit, int ``[rankings, batch, units]``.
@@ -453,7 +456,7 @@ def _compare_with_smallest_sets(
     """
     if not game.observation.model.prediction.decides:
         return {}
-    # Numbers of the sets of top units, [steps, rankings, batch].
+    # Indices of the sets that contain the first units, [steps, rankings, batch].
     top_sets = aopc.list_removed_sets(turns)
     complements = len(flips) - 1 - top_sets
     text = torch.arange(flips.shape[1], device=flips.device)

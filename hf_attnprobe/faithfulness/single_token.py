@@ -3,14 +3,13 @@
 Tutek & Šnajder 2020, Section 4.3.
 
 Question
-    If the weight of a state is to be read as the importance of its token, states of different
-    tokens should lead to different decisions. How much do the predictions differ if each token is
-    the whole text?
+    If attention weights measure how important tokens are, different tokens should lead to different
+    decisions. How much do the predictions differ if the text consists of a single token?
 
 Measure
-    Each token of a text is given to the model alone, together with the special tokens. The test
-    reports the smallest and the largest probability of the class that is predicted for the whole
-    text, their range, and the standard deviation.
+    The model reads each token alone, together with the special tokens. The test reports the
+    predicted class's smallest and largest probability over these one-token texts, their range, and
+    the standard deviation.
 
 Comparison
     The same model with states that are tied to their words. The paper finds wide ranges with tying
@@ -52,13 +51,13 @@ READINGS = {
 class SingleTokenResult:
     """Statistics from the test ``single_token``, tensors ``[batch]``.
 
-    All are NaN in texts without a token, and the last two also in one-token texts.
+    All are NaN in texts without a token. The last two are also NaN in one-token texts.
 
     Attributes:
-        lowest_probability: Smallest probability that a single token gives the class predicted for
-            the whole text.
-        highest_probability: Largest such probability.
-        probability_range: Difference between the two.
+        lowest_probability: Smallest probability, over the single tokens, of the class that is
+            predicted for the whole text.
+        highest_probability: Largest probability of this class over the single tokens.
+        probability_range: Largest probability minus smallest probability.
         probability_std: Standard deviation over the tokens (population form).
     """
 
@@ -82,7 +81,7 @@ def single_token(
     *,
     seed: int = 0,
 ) -> SingleTokenResult:
-    """Measure the spread of the predicted class's probability over one-token texts.
+    """Measure how much the predicted class's probability differs between one-token texts.
 
     Args:
         observation: Observed batch.
@@ -112,7 +111,7 @@ def single_token(
 
 
 def predict_single_tokens(observation: Observation) -> Tensor:
-    """Return the explained class's probability if each unit is the only unit of the text.
+    """Return the explained class's probability for each unit as the only unit in the text.
 
     Args:
         observation: Observed batch.

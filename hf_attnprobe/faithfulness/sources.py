@@ -27,10 +27,10 @@ Order
 
 Drop
     Loss of the answer in nats without the k units that a ranking puts first (top-k drop,
-    ContextCite), averaged over k = 1, 3 and 5. Only values of k up to half of the units count.
-    Baselines are the drop of random units (computed exactly for k = 1, by one draw per text for
-    larger k) and the best drop: for each k the largest drop of any ranking, including the effect
-    order.
+    ContextCite), averaged over k = 1, 3 and 5. A value k only counts in passages with at least 2k
+    units. Baselines are the drop of random units (computed exactly for k = 1, by one draw per text
+    for larger k) and the best drop: for each k the largest drop of any ranking, including the
+    effect order.
 
 Mass
     Overlap of attention with the positive effects, both as distributions over the units. The
@@ -41,14 +41,14 @@ All sets, on request
     set without which greedy decoding generates another answer.
 
 Random halves, on request
-    Random halves of the units are deleted, to fit the LASSO of ContextCite to the answer's logit
-    per token (64 halves in the paper). The linear datamodeling score (LDS) is the rank correlation
+    Random halves of the units are deleted (64 halves in the paper), to fit ContextCite's LASSO to
+    the answer's logit per token. The linear datamodeling score (LDS) is the rank correlation
     between the sum of a ranking's scores over the remaining units and this logit, over further
     random halves.
 
 Compared rankings
-    Attention, the length of the units, and deletion itself; for all heads together also the
-    attention of the last layer; user-provided scores, see ``attnprobe evaluate-scores``.
+    Attention, unit length, and deletion itself; for all heads together also the last layer's
+    attention; user-provided scores, see ``attnprobe evaluate-scores``.
 
 Interpretation
     If precision@1 is far above chance, length and position, attention finds the source. This does
@@ -98,18 +98,18 @@ from hf_attnprobe.protocol import (
 
 
 TOP_COUNTS = (1, 3, 5)
-"""Numbers k of units that are deleted together for the top-k drop."""
+"""Numbers k of top units that are deleted together. The top-k drop is averaged over them."""
 ORDER_ONLY_RANKINGS = ("length", "first", "last")
-"""Rankings without meaningful scores, for which mass is not measured."""
+"""Rankings that only define an order and no scores, so that their mass is not measured."""
 SOURCE_ONLY_RANKINGS = ("first", "last", "deletion")
-"""Rankings that are only tested for whether they find the source."""
+"""Rankings that are only tested for whether they rank the source first."""
 RANKINGS_WITHOUT_DROP = ("length", "first", "last", "last layer")
 """Rankings for which the top-k drop is not measured."""
 MAX_UNITS_WITHOUT_ORDER = 4
-"""Largest number of units for which no rank correlation is computed, because many of the at most 4!
-orders agree by chance."""
+"""Passage length, in units, up to which no rank correlation is computed, because two orders of so
+few units often agree by chance."""
 MASK_STREAM = 5
-"""Random number stream for the random halves to which ContextCite is fitted."""
+"""Random number stream for the random halves on which ContextCite is fitted."""
 HELD_OUT_STREAM = 6
 """Random number stream for the random halves that score the rankings (LDS)."""
 RANDOM_ORDER_STREAM = 7
@@ -166,12 +166,12 @@ class SourcesResult:
     requested. Statistics about all sets are NaN in passages with more than ``exact_units`` units.
 
     Attributes:
-        contextual_gain: Gain of the answer by the passage, in nats.
+        contextual_gain: Log-probability that the answer gains from the passage, in nats.
         answer_is_greedy: 1 if greedy decoding generates the answer, else 0.
         passage_share: Share of the attention on the passage, in [0, 1].
         sink_share: Share of the attention on the attention sink, in [0, 1].
-        source_found: Precision@1 in [0, 1] (ties are averaged). NaN if no deletion costs anything
-            and in one-unit passages.
+        source_found: Precision@1 in [0, 1] (ties are averaged). NaN in one-unit passages and if no
+            deletion lowers the answer's probability.
         source_place: Index of the source in the passage. NaN in the same texts.
         source_agreement: Gini correlation with the effects in [−1, 1]. NaN in passages with 4 units
             or fewer.
@@ -179,13 +179,15 @@ class SourcesResult:
             fewer.
         drop: Top-k drop in nats, including ``random`` and ``best``. NaN in one-unit passages.
         mass: Overlap with the effects in [0, 1].
-        mass_by_chance: Mean overlap over all assignments of the weights, in [0, 1].
-        unit_loss: Effect of each unit, by unit number; only if the site has all heads.
-        unit_attention: Attention of each unit, by unit number; only if the site has all heads.
+        mass_by_chance: Mean overlap over all assignments of the weights to the units, in [0, 1].
+        unit_loss: Effect of deleting each unit, by unit number; None unless the site contains all
+            heads.
+        unit_attention: Attention to each unit, by unit number; None unless the site contains all
+            heads.
         shapley_agreement: Gini correlation with the Shapley values in [−1, 1], on request.
-        smallest_set: Size of the smallest set that changes the answer, on request. NaN if there is
-            none.
-        no_smallest_set: 1 if no unit set changes the answer, else 0, on request.
+        smallest_set: Size of the smallest unit set whose deletion changes the answer, on request.
+            NaN if no set does.
+        no_smallest_set: 1 if deleting no unit set changes the answer, else 0, on request.
         lds: Linear datamodeling score in [−1, 1], on request.
     """
 
@@ -224,7 +226,7 @@ def sources(
     *,
     seed: int = 0,
 ) -> SourcesResult:
-    """Compare attention to the units of a passage with the losses by deleting them.
+    """Compare the attention to passage units with the losses by deleting them.
 
     Args:
         observation: Observed batch.
@@ -281,7 +283,7 @@ def sources(
 
 
 def split_by_unit(values: Tensor, content: Tensor) -> dict[str, Tensor]:
-    """Split the unit values of a passage by unit number.
+    """Split values by unit number, so that each unit becomes a separate entry.
 
     Args:
         values: Values ``[batch, keys]``.
@@ -301,7 +303,7 @@ def split_by_unit(values: Tensor, content: Tensor) -> dict[str, Tensor]:
 def _score_units(
     observation: Observation, site: Site, options: Sources, seed: int
 ) -> dict[str, Tensor]:
-    """Return the scores ``[batch, keys]`` of the units in each ranking, attention first."""
+    """Return the unit scores ``[batch, keys]`` by ranking name, attention first."""
     model = observation.model.require(AnswersFromPassage)
     attention = observation.read(site)
     position = torch.arange(attention.shape[-1], device=attention.device).expand_as(attention)
@@ -323,7 +325,7 @@ def _score_units(
 
 
 def _normalise_scores(scores: Mapping[str, Tensor], content: Tensor) -> dict[str, Tensor]:
-    """Return the scores of each ranking as distributions over the units, ``[batch, keys]``."""
+    """Turn each ranking's scores into a distribution over the units, ``[batch, keys]``."""
     return {
         name: normalise_positive_part(values, content)
         for name, values in scores.items()
@@ -334,13 +336,13 @@ def _normalise_scores(scores: Mapping[str, Tensor], content: Tensor) -> dict[str
 def _rank_units(
     scores: Mapping[str, Tensor], content: Tensor, log_prob: Tensor
 ) -> dict[str, Tensor]:
-    """Return the dense unit ranks in each ranking.
+    """Rank the units by each ranking's scores.
 
     Args:
         scores: Scores ``[batch, keys]`` by ranking name.
         content: Boolean unit mask ``[batch, keys]``.
-        log_prob: Log-probability of the answer ``[batch]``. It determines the rounding error of the
-            effects, which are differences of log-probabilities.
+        log_prob: The answer's log-probability ``[batch]``. It determines the rounding error in the
+            effects, which are differences between log-probabilities.
     """
     log_prob_size = log_prob.abs()[:, None]
     scales = {"deletion": log_prob_size, "contextcite": log_prob_size}
@@ -356,9 +358,10 @@ def _rank_units(
 def _find_source(
     ranks_by_name: Mapping[str, Tensor], effects: Tensor, content: Tensor
 ) -> tuple[dict[str, Tensor], Tensor]:
-    """Return the precision@1 of each ranking and of chance, and the position of the source.
+    """Return each ranking's precision@1, its chance level, and the source's position.
 
-    All are ``[batch]``, and NaN in one-unit passages and if no deletion costs anything.
+    The source is the unit whose deletion costs the answer most. All values are ``[batch]``, and NaN
+    in one-unit passages and if no deletion lowers the answer's probability.
     """
     n_units = content.sum(-1)
     unit_effects = effects.masked_fill(~content, -torch.inf)
@@ -376,7 +379,7 @@ def _find_source(
 def _compute_agreements(
     ranks_by_name: Mapping[str, Tensor], effects: Tensor, content: Tensor
 ) -> dict[str, Tensor]:
-    """Return the Gini correlation between each ranking and effects; NaN in short passages."""
+    """Compute the Gini correlation between each ranking and effects; NaN in short passages."""
     has_no_order = content.sum(-1) <= MAX_UNITS_WITHOUT_ORDER
     return {
         name: gini_correlation(effects, ranks, content).masked_fill(has_no_order, torch.nan)
@@ -387,7 +390,7 @@ def _compute_agreements(
 def _compute_taus(
     ranks_by_name: Mapping[str, Tensor], effect_ranks: Tensor, content: Tensor
 ) -> dict[str, Tensor]:
-    """Return Kendall's τ-b between each ranking and the effects; NaN in short passages."""
+    """Compute Kendall's τ-b between each ranking and the effects; NaN in short passages."""
     has_no_order = content.sum(-1) <= MAX_UNITS_WITHOUT_ORDER
     all_ranks = torch.stack([*ranks_by_name.values(), effect_ranks], 1)
     tau_matrix = kendall_tau_b_matrix(all_ranks, content).tau
@@ -401,7 +404,7 @@ def _compute_taus(
 def _measure_drops(
     observation: Observation, ranks_by_name: Mapping[str, Tensor], seed: int
 ) -> dict[str, Tensor]:
-    """Return the top-k drop ``[batch]`` of each ranking, of random units and of the best units."""
+    """Measure the top-k drop ``[batch]`` for each ranking, random units and the best units."""
     content = observation.batch.content_mask
     n_units = content.sum(-1)
     turns = {
@@ -423,7 +426,7 @@ def _measure_drops(
 
 
 def _measure_losses_without_top(observation: Observation, turns: Tensor) -> Tensor:
-    """Return the loss without the first k units of each ranking, for each k.
+    """Measure the loss without each ranking's first k units, for each k.
 
     Args:
         observation: Observed batch.
@@ -443,7 +446,7 @@ def _measure_losses_without_top(observation: Observation, turns: Tensor) -> Tens
 
 
 def _draw_random_turns(observation: Observation, seed: int) -> Tensor:
-    """Draw a random order of the units of each passage, int ``[batch, keys]``."""
+    """Draw a random order for each passage's units, int ``[batch, keys]``."""
     content = observation.batch.content_mask
     turns = torch.zeros(content.shape, dtype=torch.long)
     for row, is_unit in enumerate(content.cpu()):
@@ -459,7 +462,7 @@ def _draw_random_turns(observation: Observation, seed: int) -> Tensor:
 def _analyse_all_sets(
     observation: Observation, ranks_by_name: Mapping[str, Tensor], exact_units: int
 ) -> dict[str, Any]:
-    """Return the statistics about all unit sets; none if all passages are too long."""
+    """Return the statistics about all unit sets; empty if all passages are too long."""
     content = observation.batch.content_mask
     is_too_long = content.sum(-1) > exact_units
     if is_too_long.all():
@@ -481,14 +484,14 @@ def _analyse_all_sets(
 
 
 def measure_all_sets(observation: Observation, exact_units: int) -> tuple[Tensor, Tensor]:
-    """Delete all unit sets of each passage with at most ``exact_units`` units.
+    """Delete every unit set in each passage with at most ``exact_units`` units.
 
     Args:
         observation: Observed batch.
-        exact_units: Longest passage, in units, of which all sets are deleted.
+        exact_units: Longest passage, in units, in which all sets are deleted.
 
     Returns:
-        Losses of the answer in nats, and whether the greedy answer changes, each
+        The answer's losses in nats, and whether the greedy answer changes, each
         ``[2^units, batch]``, numbered as in
         :func:`~hf_attnprobe.functional.aopc.enumerate_subsets`. Longer passages have 0 and False.
     """
@@ -507,7 +510,7 @@ def measure_all_sets(observation: Observation, exact_units: int) -> tuple[Tensor
 
 
 def _scatter_to_units(values: Tensor, content: Tensor) -> Tensor:
-    """Move values ``[batch, units]`` to the keys of the units, ``[batch, keys]``; 0 elsewhere."""
+    """Move values ``[batch, units]`` to the units' keys, ``[batch, keys]``; 0 elsewhere."""
     positions = aopc.list_unit_positions(content)
     key_values = torch.zeros(content.shape, dtype=values.dtype, device=values.device)
     return key_values.scatter(1, positions, values).masked_fill(~content, 0)
@@ -519,7 +522,7 @@ def _scatter_to_units(values: Tensor, content: Tensor) -> Tensor:
 def measure_random_halves(
     observation: Observation, n_masks: int, stream: int, seed: int
 ) -> tuple[Tensor, Tensor]:
-    """Draw random halves of the units and measure the answer's logit with each half alone.
+    """Draw random halves of the units and measure the answer's logit given only each half.
 
     Args:
         observation: Observed batch.
@@ -528,8 +531,8 @@ def measure_random_halves(
         seed: Seed for the draw.
 
     Returns:
-        Masks of the remaining units, bool ``[masks, batch, keys]``, and logits per token of the
-        answer, ``[masks, batch]``.
+        Remaining units, bool ``[masks, batch, keys]``, and the answer's logit divided by its token
+        count, ``[masks, batch]``.
     """
 
     def compute() -> tuple[Tensor, Tensor]:
@@ -550,7 +553,7 @@ def measure_random_halves(
 
 
 def _fit_contextcite(observation: Observation, n_masks: int, seed: int) -> Tensor:
-    """Return the LASSO weights of the units (ContextCite), ``[batch, keys]``."""
+    """Fit ContextCite's LASSO and return each unit's weight, ``[batch, keys]``."""
     content = observation.batch.content_mask
     remaining, logits = measure_random_halves(observation, n_masks, MASK_STREAM, seed)
     weights = torch.zeros(content.shape, dtype=logits.dtype, device=logits.device)
@@ -565,7 +568,7 @@ def _compute_lds(
     options: Sources,
     seed: int,
 ) -> dict[str, Tensor] | None:
-    """Return the linear datamodeling score ``[batch]`` of each ranking; None if not requested."""
+    """Compute each ranking's linear datamodeling score ``[batch]``; None if not requested."""
     if not options.masks:
         return None
     remaining, logits = measure_random_halves(observation, options.held_out, HELD_OUT_STREAM, seed)

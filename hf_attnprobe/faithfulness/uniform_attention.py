@@ -6,12 +6,12 @@ Question
     Does it matter that the head attends more to some tokens than to others?
 
 Measure
-    Output change (total variation distance) and flips of the decision if the attention is made
-    uniform. Tutek & Šnajder 2020 (Section 4.1, "Un") do this to their classifiers. Training a model
-    with uniform attention is a different experiment.
+    Output change (total variation distance) and decision flips if the attention is made uniform.
+    Tutek & Šnajder 2020 (Section 4.1, "Un") do this to their classifiers. Training a model with
+    uniform attention is a different experiment.
 
 Groups
-    The attention of all heads of a layer, or of all layers, is made uniform at once.
+    All heads in a layer or in the model get uniform attention at once.
 
 Interpretation
     0: a uniform average would do as well. 1: the pattern determines the output.
@@ -45,7 +45,8 @@ class UniformAttentionResult:
     Attributes:
         uniform_tvd: Output change in [0, 1]; for models that predict a number, in its unit.
         uniform_flip: 1 if the decision flips, else 0.
-        uniform_tvd_of: Output change by part of the prediction. None if the parts have no names.
+        uniform_tvd_of: Output change for each part of the prediction. None if the parts have no
+            names.
     """
 
     uniform_tvd: Tensor
@@ -66,7 +67,7 @@ def uniform_attention(
     *,
     seed: int = 0,
 ) -> UniformAttentionResult:
-    """Make a head's attention or a head group uniform over the visible keys.
+    """Measure the output change if a head or a head group attends uniformly to its visible keys.
 
     Args:
         observation: Observed batch.
