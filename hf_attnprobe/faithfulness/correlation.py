@@ -13,18 +13,19 @@ Measure
 Weighted agreement
     Gini correlation between attention and (b): each pair of tokens is weighted by their difference
     in effect (see ``functional/rank.py``). If one token decides, the order of the others is noise
-    and has no weight. Precision: the share of the tokens that together carry half of the importance
-    that is among equally many tokens with the most attention.
+    and has no weight. Precision: take the most important tokens that together carry half of the
+    importance, and equally many tokens with the most attention. Precision is the share of the
+    former among the latter.
 
 Top-k sets
-    Share of the k tokens that one ranking puts first that the other puts first too, and Kendall's τ
-    on the union of both sets, 1 − 2K / pairs, with the distance K of Fagin et al. 2003 for p = ½.
+    Share of one ranking's top k tokens that are also among the other's top k tokens, and Kendall's
+    τ on the union of both sets, 1 − 2K / pairs, with the distance K of Fagin et al. 2003 for p = ½.
     The chance level of the overlap in a text with T tokens is k / T. Both are NaN in texts with at
-    most k tokens. Tokens that tie for rank k are drawn at random for the overlap, which is averaged
-    over all draws; for τ all of them belong to the set.
+    most k tokens. If tokens tie for rank k, the overlap is averaged over all random choices between
+    them; for τ, all tied tokens belong to the set.
 
 Baseline
-    τ-b of (a) with (b), which is the agreement of two measures of importance that do not use
+    τ-b between (a) and (b), which is the agreement between two importance measures that do not use
     attention. For each text the test also reports how much more (a) and (b) agree with each other
     than attention does with either (Figures 3 and 4 of the paper).
 
@@ -36,9 +37,10 @@ Interpretation
 
 Ties
     Values that differ only by rounding are ties. The rounding error of attention and gradients is
-    proportional to each value. Leave-one-out is a difference of two outputs, so its error is
-    proportional to 1 − p of the predicted class. In float32, tokens whose effects on the logits
-    differ by less than about 3e-5 share a rank; in float64 such effects can be distinguished.
+    proportional to each value. Leave-one-out is a difference between two outputs, so its error is
+    proportional to 1 − p, with the predicted class's probability p. In float32, tokens whose
+    effects on the logits differ by less than about 3e-5 share a rank; in float64 such effects can
+    be distinguished.
 """
 
 from collections import defaultdict
@@ -72,11 +74,12 @@ from hf_attnprobe.protocol import (
 
 
 TAU_SIGNIFICANCE_LEVEL = 0.05
-"""Largest p-value that counts as significant."""
+"""Largest p-value at which a rank correlation counts as significant, as in the paper."""
 ROUNDING_STEPS = 256
-"""Largest difference between tied values, in units of the machine precision of their type."""
+"""Largest relative difference between tied values, in multiples of the data type's machine
+precision."""
 LARGEST_TOLERANCE = 0.01
-"""Upper limit of the relative tolerance for ties. It only applies to 16-bit types."""
+"""Upper limit for the relative tolerance for ties. It only takes effect for 16-bit data types."""
 RANKING_PAIR_INDICES = ((0, 1), (0, 2), (1, 2))
 """Compared pairs of rankings, with 0 for attention, 1 for gradients and 2 for leave-one-out."""
 PAIR_NAMES = (
@@ -84,7 +87,7 @@ PAIR_NAMES = (
     "attention_leave_one_out",
     "gradient_leave_one_out",
 )
-"""Prefix of the statistics about each pair in :data:`RANKING_PAIRS`."""
+"""Prefix of the statistics' names for each pair in :data:`RANKING_PAIR_INDICES`."""
 
 READINGS: TestReadings = {
     "attention_gradient_tau": (
@@ -171,8 +174,8 @@ class CorrelationResult:
     In the names, a pair such as ``attention_gradient`` stands for the two compared rankings.
 
     Attributes:
-        attention_gradient_tau: Kendall's τ-b in [−1, 1]. This and the other τ-b and p-values are
-            NaN in one-token texts and for constant rankings.
+        attention_gradient_tau: Kendall's τ-b in [−1, 1]. All τ-b and p-values are NaN in one-token
+            texts and for constant rankings.
         attention_gradient_p_value: Two-sided p-value of τ-b.
         attention_gradient_significant: 1 if p ≤ .05 and τ > 0, else 0.
         attention_leave_one_out_tau: Kendall's τ-b.
@@ -189,8 +192,8 @@ class CorrelationResult:
             equally important.
         attention_leave_one_out_precision: Precision in [0, 1]. NaN if all tokens are equally
             important.
-        attention_gradient_top_overlap: Overlap of the top-k sets in [0, 1], by k. This and the
-            following are NaN in texts with k tokens or fewer.
+        attention_gradient_top_overlap: Overlap of the top-k sets in [0, 1], by k. All top-k
+            statistics are NaN in texts with k tokens or fewer.
         attention_leave_one_out_top_overlap: Overlap of the top-k sets.
         gradient_leave_one_out_top_overlap: Overlap of the top-k sets.
         top_overlap_by_chance: Expected overlap of unrelated top-k sets, k / T.
@@ -236,7 +239,7 @@ def correlation(
     *,
     seed: int = 0,
 ) -> CorrelationResult:
-    """Compute the rank correlations of attention, gradients and leave-one-out.
+    """Compute the rank correlations between attention, gradients and leave-one-out.
 
     Importance is absolute: tokens that lower the class's probability count as much as tokens that
     raise it.
@@ -273,13 +276,13 @@ def correlation(
     differences = [baseline - kendall.tau[:, 0, 2], baseline - kendall.tau[:, 0, 1]]
     top_statistics = _compare_tops(ranks, content, options.tops)
     weighted_statistics = _compare_weighted(ranks, leave_one_out, content)
-    # The list follows the order of the fields of the result.
+    # The list follows the field order in the result.
     fields = [*pair_statistics, significant_by_chance, *differences, *weighted_statistics]
     return CorrelationResult(*fields, **top_statistics)
 
 
 def _compare_weighted(ranks: Tensor, importance: Tensor, content: Tensor) -> tuple[Tensor, Tensor]:
-    """Return Gini correlation and precision of attention against leave-one-out, each ``[batch]``.
+    """Compute attention's Gini correlation and precision against leave-one-out, each ``[batch]``.
 
     Args:
         ranks: Ranks by attention, gradients and leave-one-out, ``[batch, 3, keys]``.
@@ -298,7 +301,7 @@ def _compare_weighted(ranks: Tensor, importance: Tensor, content: Tensor) -> tup
 
 
 def _compare_tops(ranks: Tensor, content: Tensor, tops: Sequence[int]) -> dict[str, Any]:
-    """Return overlap and τ of the top-k sets of each pair of rankings.
+    """Compute overlap and τ for the top-k sets in each pair of rankings.
 
     Args:
         ranks: Ranks by attention, gradients and leave-one-out, ``[batch, 3, keys]``.
@@ -309,7 +312,8 @@ def _compare_tops(ranks: Tensor, content: Tensor, tops: Sequence[int]) -> dict[s
         Values ``[batch]`` by statistic and k.
     """
     n_tokens = content.sum(-1)
-    first_indices, second_indices = (list(side) for side in zip(*RANKING_PAIR_INDICES, strict=True))
+    first_indices = [first for first, _ in RANKING_PAIR_INDICES]
+    second_indices = [second for _, second in RANKING_PAIR_INDICES]
     first_ranks = ranks[:, first_indices].flatten(0, 1)
     second_ranks = ranks[:, second_indices].flatten(0, 1)
     mask = content.repeat_interleave(len(RANKING_PAIR_INDICES), 0)
@@ -329,14 +333,14 @@ def _compare_tops(ranks: Tensor, content: Tensor, tops: Sequence[int]) -> dict[s
 
 
 def rank_with_ties(values: Tensor, content: Tensor, scale: Tensor | float = 0.0) -> Tensor:
-    """Return dense ranks in which values that differ only by rounding are equal.
+    """Return dense ranks in which values that differ only by rounding share a rank.
 
     Args:
         values: Values ``[..., keys]``.
         content: Boolean mask ``[..., keys]`` for the ranked values.
-        scale: Size of the numbers whose difference the values are, ``[..., 1]``. The rounding error
-            of a difference depends on these numbers. With 0, the error is proportional to each
-            value.
+        scale: If the values are differences between numbers, the size of these numbers,
+            ``[..., 1]``, which determines the rounding error. With 0, the rounding error is
+            proportional to each value.
 
     Returns:
         Dense ranks ``[..., keys]``.
@@ -346,9 +350,9 @@ def rank_with_ties(values: Tensor, content: Tensor, scale: Tensor | float = 0.0)
 
 
 def rank_by_leave_one_out(observation: Observation) -> Tensor:
-    """Return the ranks of the tokens by leave-one-out importance, ``[batch, keys]``.
+    """Rank the tokens by leave-one-out importance, ``[batch, keys]``.
 
-    Two equal neighbouring tokens tie, because the text without either of them is the same.
+    Two equal neighbouring tokens share a rank, because the text is the same without either of them.
 
     Args:
         observation: Observed batch.

@@ -91,20 +91,20 @@ READINGS = {
 class ExplanationsResult:
     """Statistics from the test ``explanations``, tensors ``[batch]``.
 
-    All are Kendall's τ-b with leave-one-out in [−1, 1], NaN in one-token texts and for constant
-    maps. They are None for the other kind of site (head or layer), and if the model lacks a
-    capability that the map needs.
+    All are Kendall's τ-b between a map and leave-one-out, in [−1, 1], and NaN in one-token texts
+    and for constant maps. Statistics about heads are None for layers and vice versa. All are None
+    if the model lacks a capability that the map needs.
 
     Attributes:
-        raw_attention_tau: Attention of a head.
+        raw_attention_tau: Raw attention of a head.
         attention_times_gradient_tau: Attention × gradient of a head.
         effective_attention_tau: Effective attention of a head.
-        norm_based_tau: Norms of the weighted values of a head.
+        norm_based_tau: Norm-based attention of a head.
         mean_attention_tau: Mean attention of a layer's heads.
         rollout_tau: Attention rollout up to a layer.
         flow_tau: Attention flow up to a layer, on request. NaN in texts with more than
             ``flow_positions`` positions.
-        layer_norm_based_tau: Norms of the weighted values of a layer.
+        layer_norm_based_tau: Norm-based attention of a layer.
         value_zeroing_tau: Value zeroing of a layer.
         value_zeroing_rollout_tau: Rollout of value zeroing up to a layer.
     """
@@ -122,7 +122,7 @@ class ExplanationsResult:
 
 
 def add_layer_sites(sites: Sequence[Site]) -> list[Site]:
-    """Return the sites, followed by one site for each of their layers as a whole.
+    """Return the sites, followed by one site for each whole layer that contains any of them.
 
     Args:
         sites: Heads to be tested. If there is only one, no layer is added.
@@ -132,7 +132,7 @@ def add_layer_sites(sites: Sequence[Site]) -> list[Site]:
 
 
 def _check_flow_length(preview: AuditPreview, options: Explanations) -> None:
-    """Raise AttnProbeError if attention flow is requested and all texts are too long for it."""
+    """Raise AttnProbeError if attention flow is requested but all texts are too long for it."""
     n_positions = int(preview.shortest_text.batch.mask.sum(-1).amin())
     if 0 < options.flow_positions < n_positions:
         raise AttnProbeError(
@@ -156,12 +156,12 @@ def explanations(
     *,
     seed: int = 0,
 ) -> ExplanationsResult:
-    """Compute the rank correlation between every map of a head or a layer and leave-one-out.
+    """Correlate every map from a head or a layer with leave-one-out.
 
     Args:
         observation: Observed batch.
         site: Head, or whole layer.
-        options: Explained class and limit of attention flow.
+        options: Explained class, and text length up to which attention flow is computed.
         seed: Unused, because the test is deterministic.
 
     Returns:
@@ -192,7 +192,7 @@ def _compute_flow_tau(
     options: Explanations,
     leave_one_out_ranks: Tensor,
 ) -> Tensor:
-    """Return Kendall's τ-b between attention flow and leave-one-out, ``[batch]``."""
+    """Compute Kendall's τ-b between attention flow and leave-one-out, ``[batch]``."""
     content = observation.batch.content_mask
     flows = compute_flow_to_tokens(observation, site, options.flow_positions)
     is_too_long = flows.isnan().any(-1)

@@ -1,7 +1,7 @@
 """Test ``head_roles``: which kinds of token does a head attend to?
 
-The test scores heads by attention patterns with a name. A pattern does not imply an effect on the
-answer, which ``head_ablation`` measures.
+The test scores each head for well-known attention patterns. A pattern does not imply an effect on
+the answer, which ``head_ablation`` measures.
 
 Question
     Does the head attend to the tokens that heads with a known role attend to?
@@ -47,18 +47,18 @@ READINGS: TestReadings = {
     ),
 }
 ROLES = tuple(READINGS)
-"""Names of the attention patterns for which heads are scored."""
+"""Names of the scored attention patterns, which are also the names of the statistics."""
 
 
 @dataclass(frozen=True)
 class HeadRolesResult:
     """Statistics from the test ``head_roles``, tensors ``[batch]`` in [0, 1].
 
-    They are NaN if no query row has such a token.
+    A score is NaN if no query row has a token to which the pattern applies.
 
     Attributes:
         previous_token: Mean attention to the previous token.
-        duplicate_token: Mean attention to earlier copies of the token.
+        duplicate_token: Mean attention to earlier copies of the query's token.
         induction: Mean attention to the tokens after earlier copies.
         first_token: Mean attention to the first token and to an explicit attention sink.
         retrieval: Share of the answer's tokens that the head retrieves from the passage.
@@ -85,7 +85,7 @@ def head_roles(
     *,
     seed: int = 0,
 ) -> HeadRolesResult:
-    """Score the attention patterns of a head.
+    """Score how much a head shows each known attention pattern.
 
     All heads are scored in a single forward pass, whose result is cached.
 
@@ -103,7 +103,7 @@ def head_roles(
 
 
 def _score_all_heads(observation: Observation) -> list[Tensor]:
-    """Return the scores of all heads, ``[roles, heads]`` per layer."""
+    """Score all heads in one forward pass, ``[roles, heads]`` per layer."""
     model = observation.model.require(AnswersFromPassage)
     token_ids = observation.batch.inputs["input_ids"][0]
     is_unit = observation.batch.inputs["unit_ids"][0] >= 0
@@ -133,11 +133,11 @@ def find_role_positions(token_ids: Tensor, rows: Tensor) -> tuple[Tensor, Tensor
     """Return the positions to which previous-token, duplicate and induction heads attend.
 
     Args:
-        token_ids: Ids of the attended tokens, int ``[tokens]``.
-        rows: Positions of the query rows, int ``[rows]``.
+        token_ids: Token ids, int ``[tokens]``.
+        rows: Query row positions, int ``[rows]``.
 
     Returns:
-        Three masks, bool ``[rows, tokens]``.
+        Three masks of positions, in this order, each bool ``[rows, tokens]``.
     """
     position = torch.arange(len(token_ids), device=token_ids.device)
     row_position = rows[:, None]
@@ -151,7 +151,7 @@ def find_role_positions(token_ids: Tensor, rows: Tensor) -> tuple[Tensor, Tensor
 
 
 def average_weight(weights: Tensor, positions: Tensor) -> Tensor:
-    """Return the attention to some positions, averaged over the rows that have such positions.
+    """Sum the attention to the selected positions, and average over the rows that have any.
 
     Args:
         weights: Attention ``[heads, rows, tokens]``.
@@ -165,7 +165,7 @@ def average_weight(weights: Tensor, positions: Tensor) -> Tensor:
 
 
 def _score_retrieval(weights: Tensor, is_copy: Tensor) -> Tensor:
-    """Return the share of rows whose largest weight is on a copy, ``[heads]``.
+    """Return the share of rows whose largest weight is on the token to be predicted, ``[heads]``.
 
     Args:
         weights: Attention ``[heads, rows, tokens]``.

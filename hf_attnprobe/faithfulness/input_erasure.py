@@ -28,8 +28,8 @@ Tokens to flip, on request
     them flips; a ranking that never flips such a text counts as all tokens.
 
 Explained class
-    With a target class, the decision is for or against this class, and p is the probability of the
-    side of the text: of the class, or of all other classes together.
+    With a target class, the decision is for or against this class. p is then the probability of the
+    predicted side: the class, or all other classes together.
 
 Compared rankings
     Attention, attention × gradient, |gradient × input|, leave-one-out, and a random ranking. A
@@ -77,10 +77,10 @@ from hf_attnprobe.protocol import (
 
 
 HEAD_RANKINGS = ("attention", "product")
-"""Rankings by a single head's attention."""
+"""Rankings that are computed from a single head's attention."""
 MAX_FLAGS_PER_PASS = 1 << 22
-"""Largest number of mask entries (copies × texts × positions) that are passed to the model at
-once."""
+"""Largest number of mask entries (copies × texts × positions) per forward pass, which limits the
+memory."""
 
 ERASURE_CAUTION = (
     "Texts with deleted or masked tokens differ from the texts that the model was trained on. A "
@@ -89,9 +89,9 @@ ERASURE_CAUTION = (
     "one of its tokens. Compare both with the random ranking, which removes equally many tokens. "
     "Other removal operators give other numbers."
 )
-"""Warning that reports print below the statistics of this test."""
+"""Warning that reports print below this test's statistics."""
 OPERATOR_NOTE = "deleted, or masked with by=mask"
-"""Description of the removal operators in report sentences."""
+"""Phrase that describes the removal operators in report sentences."""
 
 READINGS: TestReadings = {
     "comprehensiveness": (
@@ -130,7 +130,7 @@ READINGS: TestReadings = {
 
 
 def _check_erasable(preview: AuditPreview, options: InputErasure) -> None:
-    """Check that the model can read a text that consists of special tokens only."""
+    """Check that the model can read a text that consists only of special tokens."""
     shortest_text = preview.shortest_text
     all_units = shortest_text.batch.content_mask[None]
     model = shortest_text.model.require(EditableInputs)
@@ -148,12 +148,12 @@ class InputErasureResult:
         sufficiency: Probability loss with the top tokens only, in [−1, 1].
         erased_share: Mean share of a text's tokens that comprehensiveness removes, the same for all
             rankings.
-        naopc_comprehensiveness: Normalised score in [0, 1], on request. NaN if all orders lose
-            equally much.
-        naopc_sufficiency: Normalised score in [0, 1], on request. NaN if all orders lose equally
+        naopc_comprehensiveness: Normalised comprehensiveness in [0, 1], on request. NaN if all
+            orders lose equally much.
+        naopc_sufficiency: Normalised sufficiency in [0, 1], on request. NaN if all orders lose equally
             much.
-        tokens_to_flip: Share of the tokens that are removed when the decision flips, in (0, 1], on
-            request. NaN in one-token texts and in texts that no order flips.
+        tokens_to_flip: Share of the tokens that have been removed when the decision flips, in (0,
+            1], on request. NaN in one-token texts and in texts that no order flips.
         tokens_never_flip: 1 if the ranking never flips the decision, else 0, on request. NaN in the
             same texts.
         no_tokens_flip: 1 if no ranking flips the decision, else 0, on request. NaN in one-token
@@ -184,7 +184,7 @@ def input_erasure(
     *,
     seed: int = 0,
 ) -> InputErasureResult:
-    """Compute comprehensiveness and sufficiency of attention and of other rankings.
+    """Compute comprehensiveness and sufficiency for attention and other rankings.
 
     Args:
         observation: Observed batch.
@@ -239,7 +239,7 @@ def input_erasure(
 
 
 def rank_by_site(observation: Observation, site: Site) -> dict[str, Tensor]:
-    """Return the unit ranks by a head's attention or a head group.
+    """Rank the units by the maps that a head or a head group provides.
 
     Args:
         observation: Observed batch.
@@ -260,7 +260,7 @@ def rank_by_site(observation: Observation, site: Site) -> dict[str, Tensor]:
 
 
 def mark_top_units(observation: Observation, turns: Tensor) -> Tensor:
-    """Return masks of the first 1, 5, 10, 20 and 50% of the units of each ranking.
+    """Mark the first 1, 5, 10, 20 and 50% of the units in each ranking.
 
     Args:
         observation: Observed batch.
@@ -275,7 +275,7 @@ def mark_top_units(observation: Observation, turns: Tensor) -> Tensor:
 
 
 def _measure_tops(observation: Observation, operator: str, turns: Tensor) -> Tensor:
-    """Return comprehensiveness and sufficiency, ``[2, rankings, batch]``.
+    """Measure comprehensiveness and sufficiency, ``[2, rankings, batch]``.
 
     Args:
         observation: Observed batch.
@@ -291,7 +291,7 @@ def _measure_tops(observation: Observation, operator: str, turns: Tensor) -> Ten
 
 
 def _measure_chains(observation: Observation, operator: str, turns: Tensor) -> Tensor:
-    """Return the mean loss over all steps, for each ranking and for its reverse order.
+    """Measure the mean loss over all steps, for each ranking and for its reverse order.
 
     Args:
         observation: Observed batch.
@@ -299,7 +299,7 @@ def _measure_chains(observation: Observation, operator: str, turns: Tensor) -> T
         turns: Turn in which each unit is removed, ``[rankings, batch, keys]``.
 
     Returns:
-        AOPC ``[2, rankings, batch]``: in ranking order, and in reverse.
+        Mean losses (AOPC) ``[2, rankings, batch]``: in ranking order, and in reverse.
     """
     content = observation.batch.content_mask
     n_units = content.sum(-1)
@@ -321,17 +321,17 @@ def _measure_chains(observation: Observation, operator: str, turns: Tensor) -> T
 def _compute_area_bounds(
     observation: Observation, operator: str, beam_width: int, ranking_scores: Tensor
 ) -> Tensor:
-    """Return the lowest and the highest AOPC over all unit orders, ``[2, batch]``.
+    """Compute the lowest and the highest AOPC over all unit orders, ``[2, batch]``.
 
-    They are exact for short texts. In longer texts, they are the most extreme AOPC that the beam
-    search or a tested ranking reaches.
+    AOPC is the mean probability loss over all removal steps. The bounds are exact for short texts.
+    In longer texts, they are the most extreme values that the beam search or a tested ranking
+    reaches.
 
     Args:
         observation: Observed batch.
         operator: "deletion" or "mask".
         beam_width: Width of the beam search.
-        ranking_scores: AOPC ``[2, rankings, batch]`` of the rankings that do not depend on the
-            site.
+        ranking_scores: AOPC ``[2, rankings, batch]``, for rankings that do not depend on the site.
     """
     content = observation.batch.content_mask
     n_units = content.sum(-1)
@@ -356,11 +356,11 @@ def _measure_flips(
     names: Sequence[str],
     turns: Tensor,
 ) -> dict[str, Any]:
-    """Return the statistics about the number of removed tokens at which the decision flips.
+    """Measure after how many removed tokens the decision flips, and return these statistics.
 
     Args:
         observation: Observed batch.
-        options: Options of the test.
+        options: Removal operator and number of removal steps.
         names: Ranking names.
         turns: Turn in which each unit is removed, ``[rankings, batch, keys]``.
     """
@@ -408,7 +408,7 @@ def predict_without_units(observation: Observation, operator: str, removed: Tens
 
 
 def _measure_losses(observation: Observation, operator: str, removed: Tensor) -> Tensor:
-    """Return the probability loss if units are removed.
+    """Measure the probability loss when units are removed.
 
     Args:
         observation: Observed batch.
@@ -422,10 +422,10 @@ def _measure_losses(observation: Observation, operator: str, removed: Tensor) ->
 
 
 def compute_losses(observation: Observation, probs: Tensor) -> Tensor:
-    """Return how much the probability of the side of each text falls.
+    """Return how much the predicted side's probability falls for changed texts.
 
-    The side is the explained class, or all other classes if a class is explained that was not
-    predicted.
+    A chosen explained class divides all classes into two sides: this class, and all other classes
+    together. By default, the side is the predicted class.
 
     Args:
         observation: Observation for the original texts.

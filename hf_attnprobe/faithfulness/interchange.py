@@ -1,7 +1,7 @@
 """Test ``interchange``: does the decision follow the state with the most attention?
 
 Question
-    If the most attended state of a text is replaced with a state of another text, does the model
+    If a text's most attended state is replaced with a state from another text, does the model
     decide as for that other text?
 
 Measure
@@ -12,22 +12,21 @@ Measure
 
 Compared positions
     The positions that other rankings put first, and control positions (``other``, their mean).
-    Models with a linear read-out use all other positions of a text as controls, other models use a
-    random sample of them.
+    Models with a linear read-out use all other positions in a text as controls, and other models
+    use a random sample.
 
 Interpretation
-    ``follows`` of attention near 1 and of the controls near 0: the decision comes from the most
-    attended position. Equal values: it comes from other positions, or from many together. If
-    several positions carry the same evidence, exchanging one of them changes nothing. A state can
-    also contain information about neighbouring words; the decision then follows the state although
-    the word at its position does not matter.
+    If ``follows`` is near 1 for attention and near 0 for the controls, the decision comes from the
+    most attended position. If the values are equal, it comes from other positions, or from many
+    together. If several positions carry the same evidence, exchanging one of them changes nothing.
+    A state can also contain information about neighbouring words; the decision then follows the
+    state although the word at its position does not matter.
 
 Details
-    The donor is drawn by the seed and the id of the text from a fixed sample of texts, which the
-    model reads once. The state of a Transformer head is the value vector, and it is replaced in
-    every query row; a head group exchanges the value vectors of all its heads. The state of a word
-    with several tokens is the mean over the tokens. Information about the word in other layers
-    stays in the text.
+    The seed and the text's id determine the donor, which is drawn from a fixed text sample that the
+    model reads once. A Transformer head's state is the value vector, which is replaced in every
+    query row; a head group exchanges the value vectors in all its heads. A word with several tokens
+    has the tokens' mean as its state. Information about the word in other layers stays in the text.
 """
 
 from collections.abc import Iterable, Sequence
@@ -57,7 +56,7 @@ from hf_attnprobe.protocol import (
 
 
 INTERCHANGE_DONOR_STREAM = 6
-"""Random number stream for the choice of donors."""
+"""Random number stream for the choice of donors, the texts whose states are inserted."""
 READINGS: TestReadings = {
     "follows": make_share_reading(
         "exchanging a state for the most attended one of a text with another predicted class turns "
@@ -74,14 +73,14 @@ READINGS: TestReadings = {
 class InterchangeResult:
     """Statistics from the test ``interchange``: mappings from positions to tensors ``[batch]``.
 
-    The positions are named by the rankings that put them first; ``other`` is the mean over the
+    Each position is named after the ranking that puts it first; ``other`` is the mean over the
     control positions. Values are NaN in texts without a unit and if the sample has no donor with
     another predicted class; ``other`` is also NaN in one-unit texts. The mappings are empty if the
     audit has no sample of donors.
 
     Attributes:
         follows: 1 if the decision becomes the donor's, else 0.
-        moved: Output change in [0, 1].
+        moved: Output change (total variation distance) in [0, 1].
     """
 
     follows: dict[str, Tensor] = field(default_factory=dict)
@@ -103,7 +102,7 @@ def interchange(
     *,
     seed: int = 0,
 ) -> InterchangeResult:
-    """Exchange one state of every text, at the top positions of rankings and at controls.
+    """Exchange one state per text, at each ranking's top position and at control positions.
 
     Args:
         observation: Observed batch.
@@ -150,16 +149,16 @@ def collect_donors(
     sites: Sequence[Site],
     seed: int,
 ) -> Donors:
-    """Return the decisions and the most attended states of a sample of texts.
+    """Collect the decisions and the most attended states for a text sample.
 
     Args:
         model: Model that reads the texts.
-        batches: Sample of texts.
+        batches: Batches with the sample's texts.
         sites: Heads and head groups whose states are collected.
         seed: Seed for the choice among equally attended positions.
 
     Returns:
-        Decisions of all texts, and their most attended states by site.
+        Decisions for all texts, and their most attended states by site.
     """
     decisions, batch_states = [], []
     for batch in batches:
@@ -182,7 +181,7 @@ def _read_most_attended_states(
 ) -> dict[int, Tensor]:
     """Return the value vectors at the most attended unit, by layer ``[batch, heads, width]``.
 
-    A unit with several positions has the mean of their value vectors.
+    If a unit has several positions, their value vectors are averaged.
     """
     model = observation.model
     content = observation.batch.content_mask
@@ -215,7 +214,7 @@ def _draw_donors(donors: Donors, observation: Observation, seed: int) -> Tensor:
 
 
 def _find_top_unit(observation: Observation, site: Site, name: str, seed: int) -> Tensor:
-    """Return the first unit of a ranking, int64 ``[batch]``; ties are drawn at random."""
+    """Find the first unit in a ranking, int64 ``[batch]``; ties are drawn at random."""
     content = observation.batch.content_mask
     n_keys = content.shape[-1]
     ranks = compute_ranking(observation, site, name, seed=seed).double()
@@ -228,11 +227,11 @@ def _find_top_unit(observation: Observation, site: Site, name: str, seed: int) -
 def _draw_other_units(
     observation: Observation, excluded_unit: Tensor, n_units: int | None, seed: int
 ) -> Tensor:
-    """Draw units without replacement from all units of a text except one.
+    """Draw units without replacement from all units in a text except one.
 
     Args:
         observation: Observed batch.
-        excluded_unit: Unit of each text that is not drawn, int64 ``[batch]``.
+        excluded_unit: Unit that is not drawn in each text, int64 ``[batch]``.
         n_units: Number of units per text. None draws all.
         seed: Seed for the draw.
 

@@ -1,7 +1,7 @@
-"""Options of the built-in faithfulness tests.
+"""Options for the built-in faithfulness tests.
 
-The module of each test explains how it uses its options. This module imports no library for
-computation, so that a command line with a wrong option is refused quickly.
+The module of each test explains how it uses its options. This module does not import torch, so that
+the command line can refuse a wrong option quickly.
 """
 
 from collections.abc import Sequence
@@ -12,21 +12,21 @@ from hf_attnprobe.core.options import Options, option
 
 
 ENTRY_POINT_GROUP = "hf_attnprobe.tests"
-"""Entry point group in which installed packages announce the modules of their tests."""
+"""Entry point group in which installed packages announce their test modules."""
 
 
 @dataclass(frozen=True)
 class NoOptions(Options):
-    """Options of a test that has none."""
+    """Empty options, for tests that have none."""
 
 
 @dataclass(frozen=True)
 class TargetOptions(Options):
-    """Options of a test that can explain a class other than the predicted one.
+    """Options for tests that can explain a class other than the predicted class.
 
-    With a target, the decision is binary: the target class or any other class. The decision flips
+    With a target, the decision is binary: the target class, or any other class. The decision flips
     if it changes between these two sides, and its probability is the probability of the side that
-    was predicted for the whole text.
+    the model predicted for the whole text.
 
     Attributes:
         target: Class whose decision is explained, by name or number. None explains the predicted
@@ -188,7 +188,7 @@ class Interchange(Options):
 
 @dataclass(frozen=True)
 class Explanations(TargetOptions):
-    """Options for the test ``explanations``: explained class and limit of attention flow."""
+    """Options for the test ``explanations``: explained class and text length for attention flow."""
 
     flow_positions: int = option(
         0,
@@ -275,7 +275,7 @@ class Shapley(TargetOptions):
 
 @dataclass(frozen=True)
 class Sources(Options):
-    """Options for the test ``sources``: deletion of all sets and of random halves."""
+    """Options for the test ``sources``: deletion of all unit sets and random halves."""
 
     exact_units: int = option(
         0,
@@ -302,7 +302,7 @@ class Sources(Options):
 
 @dataclass(frozen=True)
 class Knockout(Options):
-    """Options for the test ``knockout``: redistribution of weights and threshold of effects."""
+    """Options for the test ``knockout``: redistribution rules and smallest effect."""
 
     operators: Sequence[Literal["none", "renormalised", "sink"]] = option(
         ("renormalised",),
@@ -338,6 +338,6 @@ FAITHFULNESS_OPTIONS: dict[str, type[Options]] = {
     "knockout": Knockout,
     "head_roles": NoOptions,
 }
-"""Option class of each built-in test, in the order of reports."""
+"""Option class for each built-in test, in the order in which reports list the tests."""
 TEST_NAMES = tuple(FAITHFULNESS_OPTIONS)
-"""Names of the built-in tests, in the order of reports. Each is also the name of a module."""
+"""Names of the built-in tests, in report order. Each test has a module with the same name."""

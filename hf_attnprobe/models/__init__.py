@@ -1,1 +1,1 @@
-"""Model classes that Transformers can load: the attention classifiers of the papers."""
+"""Model classes that Transformers can load: attention classifiers from published papers."""

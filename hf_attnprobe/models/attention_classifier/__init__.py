@@ -2,12 +2,12 @@
 
 The main classes are :class:`AttentionClassifierForSequenceClassification` in
 ``modeling_attention_classifier.py`` and :class:`AttentionClassifierConfig` in
-``configuration_attention_classifier.py``. ``save_pretrained`` copies all files of this package next
-to the weights, so they import nothing from the rest of hf_attnprobe.
+``configuration_attention_classifier.py``. ``save_pretrained`` copies all files in this package next
+to the weights, so they import nothing else from hf_attnprobe.
 """
 
-# Importing Transformers triggers the registration of the classes below, which needs both of their
-# modules. It is therefore imported completely before them.
+# Importing Transformers registers the classes below, which needs both of their modules.
+# Transformers is therefore imported completely before them.
 import transformers  # noqa: F401
 
 from .configuration_attention_classifier import AttentionClassifierConfig

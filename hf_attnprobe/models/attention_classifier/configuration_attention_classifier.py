@@ -1,4 +1,4 @@
-"""Configuration of the attention classifiers of Jain & Wallace 2019 and of later papers."""
+"""Configuration for the attention classifiers in Jain & Wallace 2019 and later papers."""
 
 import math
 from typing import Any
@@ -7,23 +7,26 @@ from transformers import PreTrainedConfig
 
 
 ENCODERS = ("bilstm", "bigru", "orthogonal_lstm", "cnn", "mlp", "none")
-"""Values of ``encoder``."""
+"""Allowed values for the configuration field ``encoder``, which selects the encoder class."""
 ATTENTIONS = ("additive", "dot_product", "uniform", "guided")
-"""Values of ``attention``."""
+"""Allowed values for the configuration field ``attention``, which selects the attention class."""
 CONNECTIONS = ("none", "concat", "residual")
-"""Values of ``residual_connection``."""
+"""Allowed values for the configuration field ``residual_connection``, see the configuration class."""
 CHOICES = {
     "encoder": ENCODERS,
     "attention": ATTENTIONS,
     "residual_connection": CONNECTIONS,
 }
-"""Possible values of each field with a choice."""
+"""Allowed values for each configuration field that is a choice between names."""
 SIZE = 1, math.inf, "at least 1"
-"""Smallest value, excluded upper bound, and description of a size."""
+"""Range of a size, such as the vocabulary size: smallest value, excluded upper bound, and
+description for error messages."""
 RATE = 0, 1, "at least 0 and below 1"
-"""Smallest value, excluded upper bound, and description of a dropout or rate."""
+"""Range of a probability, such as a dropout: smallest value, excluded upper bound, and description
+for error messages."""
 WEIGHT = 0, math.inf, "at least 0 and finite"
-"""Smallest value, excluded upper bound, and description of the weight of a penalty."""
+"""Range of a penalty weight: smallest value, excluded upper bound, and description for error
+messages."""
 RANGES = {
     "vocab_size": SIZE,
     "embedding_size": SIZE,
@@ -36,7 +39,8 @@ RANGES = {
     "mlm_weight": WEIGHT,
     "conicity_weight": WEIGHT,
 }
-"""Smallest value, excluded upper bound, and description of each numeric field."""
+"""Range of each numeric configuration field: smallest value, excluded upper bound, and description
+for error messages."""
 SPECIAL_TOKEN_FIELDS = (
     "pad_token_id",
     "bos_token_id",
@@ -44,30 +48,30 @@ SPECIAL_TOKEN_FIELDS = (
     "sep_token_id",
     "unk_token_id",
 )
-"""Fields with the id of a special token."""
+"""Configuration fields that contain a special token's id, or None."""
 
 
 class AttentionClassifierConfig(PreTrainedConfig):
-    """Configuration of a model with one encoder, one attention head, and one read-out.
+    """Configuration for a model with one encoder, one attention head, and one read-out.
 
-    A hierarchical model has an encoder and an attention head for the words of each sentence, and
-    another pair for the sentences of the text. A pair model (``query_encoder``) uses a second text
-    as the query of the attention.
+    A hierarchical model has one encoder and attention head for the words in each sentence, and
+    another encoder and attention head for the sentences in the text. A pair model
+    (``query_encoder``) uses a second text as the attention query.
 
     Args:
-        vocab_size: Number of rows of the embedding table.
+        vocab_size: Number of rows in the embedding table.
         embedding_size: Width of a word vector (300 in the papers).
         encoder: ``bilstm``, ``bigru``, ``orthogonal_lstm`` (unidirectional, Mohankumar et al.
             2020), ``cnn``, ``mlp`` (linear layer and tanh for each token, called "average" in the
             papers), or ``none``.
-        encoder_size: Width of one direction (``bilstm``, ``bigru``), of all kernels together
-            (``cnn``), or of the layer (``mlp``, ``orthogonal_lstm``; 256 in the paper).
+        encoder_size: Width of one direction (``bilstm``, ``bigru``), all kernels together
+            (``cnn``), or the layer (``mlp``, ``orthogonal_lstm``; 256 in the paper).
         kernel_sizes: Odd widths of the convolutions. Each has ``encoder_size / len(kernel_sizes)``
             filters.
         attention: ``additive``, ``dot_product``, ``uniform`` (1/T for every token, without
-            parameters), or ``guided`` (the weights are given with every text, as ``guide``).
-        attention_size: Inner width of additive attention. ``None`` means half of the width of a
-            state.
+            parameters), or ``guided`` (the caller provides the weights with every text, as
+            ``guide``).
+        attention_size: Inner width of additive attention. ``None`` means half the state width.
         pad_token_id: Padding token id.
         bos_token_id: Start token id, which the encoder reads and attention ignores. ``None`` if
             there is none.
@@ -78,13 +82,13 @@ class AttentionClassifierConfig(PreTrainedConfig):
         unk_token_id: Id of the token for unknown words, which also replaces masked words, see
             ``mlm_weight``.
         hierarchical: Whether sentence vectors are computed from words and the text vector from
-            sentences (Yang et al. 2016). The encoder of words then reads each sentence separately
-            and no special tokens.
+            sentences (Yang et al. 2016). The word encoder then reads each sentence separately and
+            no special tokens.
         query_encoder: Whether the query is a second text, such as a question or a hypothesis. It
             has its own word vectors and encoder, see ``pairs_attention_classifier.py``. The
             read-out is then a tanh layer over the context and the query, with one logit per label
             (Jain & Wallace 2019).
-        answer_token_ids: Token id for each label, for pair models. A label is a possible answer if
+        answer_token_ids: One token id per label, for pair models. A label is a possible answer if
             its token occurs in the first text; all other labels have probability 0. If no label
             occurs, all are possible. ``None`` makes all labels possible in every text.
         embedding_dropout: Dropout of word vectors. All dropouts act in training only.
@@ -92,15 +96,15 @@ class AttentionClassifierConfig(PreTrainedConfig):
         logit_dropout: Dropout of the logits, as in Serrano & Smith 2019.
         residual_connection: How each state is combined with its word vector: ``none``, ``concat``
             (concatenated), or ``residual`` (added) (Tutek & Šnajder 2020).
-        tying: Weight δ of the penalty δ/T Σ_t ‖h_t − e_t‖² over the content of a text (Tutek &
-            Šnajder 2020, who do not publish values).
-        mlm_weight: Weight of the mean cross-entropy of masked words, which a linear layer predicts
-            from the states of a second pass (Tutek & Šnajder 2020). The text is classified by the
-            first pass, without masks.
-        mlm_rate: Probability that a word of the content is masked. 15% is the usual value.
-        conicity_weight: Weight λ of the penalty λ · conicity of a text's states (Diversity LSTM,
-            Mohankumar et al. 2020). Like ``tying`` and ``mlm_weight``, it acts on the training loss
-            only, see ``regularisers_attention_classifier.py``.
+        tying: Weight δ for the penalty δ/T Σ_t ‖h_t − e_t‖², which pulls states to their word
+            vectors (Tutek & Šnajder 2020, who do not publish values).
+        mlm_weight: Weight for the mean cross-entropy on masked words, which a linear layer predicts
+            from the states in a second pass (Tutek & Šnajder 2020). The first pass, without masks,
+            classifies the text.
+        mlm_rate: Probability that a word is masked. 15% is the usual value.
+        conicity_weight: Weight λ for the penalty λ · conicity, which pushes a text's states apart
+            (Diversity LSTM, Mohankumar et al. 2020). Like ``tying`` and ``mlm_weight``, it acts on
+            the training loss only, see ``regularisers_attention_classifier.py``.
 
     Raises:
         ValueError: If a field has an unknown value or is out of range, or if fields cannot be
@@ -167,7 +171,7 @@ class AttentionClassifierConfig(PreTrainedConfig):
         self._check_pairs()
 
     def _check_kernels(self) -> None:
-        """Raise ValueError if the kernels of a CNN are not odd or do not divide the filters."""
+        """Raise ValueError if a kernel size is even, or filters cannot be divided equally."""
         if not self.kernel_sizes or any(size % 2 == 0 for size in self.kernel_sizes):
             raise ValueError(f"kernel_sizes must be odd, got {list(self.kernel_sizes)}")
         if self.encoder_size % len(self.kernel_sizes):
@@ -177,7 +181,7 @@ class AttentionClassifierConfig(PreTrainedConfig):
             )
 
     def _check_penalties(self) -> None:
-        """Raise ValueError if the penalties and residual connections cannot be used."""
+        """Raise ValueError if penalties or residual connections conflict with other fields."""
         if self.mlm_weight and (not self.mlm_rate or self.unk_token_id is None):
             raise ValueError(
                 "mlm_weight needs an mlm_rate above 0 and an unk_token_id, which replaces masked "
@@ -191,7 +195,7 @@ class AttentionClassifierConfig(PreTrainedConfig):
             )
 
     def _check_widths(self) -> None:
-        """Raise ValueError if states and word vectors are combined and differ in width."""
+        """Raise ValueError if states and word vectors must have the same width but do not."""
         if self.residual_connection == "residual":
             option = "residual_connection='residual'"
         elif self.tying:
@@ -206,7 +210,7 @@ class AttentionClassifierConfig(PreTrainedConfig):
             )
 
     def _check_pairs(self) -> None:
-        """Raise ValueError if the options of pair models cannot be combined."""
+        """Raise ValueError if fields for pair models conflict with other fields."""
         if self.query_encoder and self.hierarchical:
             raise ValueError(
                 "query_encoder=True cannot be combined with hierarchical=True; set "
@@ -230,7 +234,9 @@ class AttentionClassifierConfig(PreTrainedConfig):
                 f"{len(self.answer_token_ids)} ids"
             )
         token_ids = list(self.answer_token_ids)
-        are_valid = all(isinstance(k, int) and 0 <= k < self.vocab_size for k in token_ids)
+        are_valid = all(
+            isinstance(token_id, int) and 0 <= token_id < self.vocab_size for token_id in token_ids
+        )
         if not are_valid or len(set(token_ids)) < len(token_ids):
             raise ValueError(
                 f"answer_token_ids must be distinct ids from 0 to {self.vocab_size - 1}, got "
@@ -239,12 +245,12 @@ class AttentionClassifierConfig(PreTrainedConfig):
 
     @property
     def is_regularised(self) -> bool:
-        """Whether the training loss contains a penalty."""
+        """Whether the training loss includes any penalty."""
         return bool(self.tying or self.mlm_weight or self.conicity_weight)
 
     @property
     def hidden_size(self) -> int:
-        """Width of a state h_t, including the word vector of a ``concat`` connection."""
+        """Width of a state h_t, including the word vector in a ``concat`` connection."""
         if self.residual_connection == "concat":
             return self.encoder_width + self.embedding_size
         return self.encoder_width

@@ -1,4 +1,4 @@
-"""Encoders and attention modules of the attention classifiers.
+"""Encoders and attention modules for attention classifiers.
 
 The same modules read the words of a text and, in hierarchical models, its sentences. Every encoder
 is created from a configuration and the width of its input, and maps vectors ``[batch, keys,
@@ -18,7 +18,7 @@ from .configuration_attention_classifier import AttentionClassifierConfig
 def run_recurrent(rnn: nn.LSTM | nn.GRU, vectors: Tensor, attention_mask: Tensor) -> Tensor:
     """Run a bidirectional recurrent layer without reading padding.
 
-    The backward direction starts at the last token of each text.
+    The backward direction starts at each text's last token.
 
     Args:
         rnn: Bidirectional recurrent layer with ``batch_first=True``.
@@ -29,8 +29,8 @@ def run_recurrent(rnn: nn.LSTM | nn.GRU, vectors: Tensor, attention_mask: Tensor
         States ``[batch, keys, 2 · size]``.
     """
     lengths = count_tokens(attention_mask)
-    # On a CPU, the gradient of a packed sequence copies the whole sequence once per step. Training
-    # therefore runs the two directions separately.
+    # On a CPU, a packed sequence's gradient copies the whole sequence once per step. Training
+    # therefore runs the two directions separately, which is faster.
     if rnn.training and vectors.device.type == "cpu":
         return _run_both_directions(rnn, vectors, lengths)
     packed = pack_padded_sequence(vectors, lengths.cpu(), batch_first=True, enforce_sorted=False)
@@ -39,13 +39,13 @@ def run_recurrent(rnn: nn.LSTM | nn.GRU, vectors: Tensor, attention_mask: Tensor
 
 
 def count_tokens(attention_mask: Tensor) -> Tensor:
-    """Count the tokens of every text, at least 1.
+    """Count each text's tokens; an empty text counts as 1.
 
     Args:
         attention_mask: Positions without padding, ``[batch, keys]``.
 
     Returns:
-        Numbers of tokens, int64 ``[batch]``.
+        Token counts, int64 ``[batch]``.
 
     Raises:
         ValueError: If a token follows padding, because packed sequences start at the first
@@ -60,8 +60,8 @@ def count_tokens(attention_mask: Tensor) -> Tensor:
 def _run_both_directions(rnn: nn.LSTM | nn.GRU, vectors: Tensor, lengths: Tensor) -> Tensor:
     """Run a bidirectional layer as two forward passes, over the texts and the reversed texts.
 
-    Padding comes last in both passes and does not have to be skipped. The function uses private
-    functions of PyTorch, because no public function runs a single direction of a layer.
+    Padding comes last in both passes and does not have to be skipped. This uses private PyTorch
+    functions, because no public function runs a single direction.
     """
     keys = torch.arange(vectors.shape[1])
     reversed_keys = (lengths[:, None] - 1 - keys).remainder(len(keys))[..., None]
@@ -116,9 +116,9 @@ class BiGRUEncoder(nn.Module):
 class OrthogonalLSTMEncoder(nn.Module):
     """One unidirectional LSTM layer whose states are orthogonal to the mean of earlier states.
 
-    Mohankumar et al. 2020, Section 4.1: the projection on the mean of all earlier states is
-    subtracted from each new state, and the result is the input of the next step. The initial state
-    is zero, so that outputs are reproducible; the paper's code draws a random one for every pass.
+    Mohankumar et al. 2020, Section 4.1: each new state's projection on the mean of all earlier
+    states is subtracted from it, and the result is passed to the next step. The initial state is
+    zero, so that outputs are reproducible; the paper's code draws a random one for every pass.
     """
 
     def __init__(self, config: AttentionClassifierConfig, input_size: int) -> None:
@@ -145,7 +145,7 @@ class OrthogonalLSTMEncoder(nn.Module):
 
 
 class CNNEncoder(nn.Module):
-    """Parallel convolutions of several widths, followed by ReLU, with one state per token."""
+    """Parallel convolutions with several widths, followed by ReLU, with one state per token."""
 
     def __init__(self, config: AttentionClassifierConfig, input_size: int) -> None:
         super().__init__()
@@ -198,7 +198,7 @@ def attend(
         attention: Module that maps states ``[batch, keys, hidden]`` to scores ``[batch, keys]``.
         states: States ``[batch, keys, hidden]``.
         mask: Tokens that may receive attention, bool ``[batch, keys]``.
-        query: Query vector of each text ``[batch, hidden]``, for modules that need one.
+        query: Query vectors ``[batch, hidden]``, for modules that need them.
 
     Returns:
         Weights ``[batch, keys]``. They sum to 1 over the mask and are exactly 0 elsewhere. They are
@@ -251,13 +251,13 @@ class UniformAttention(nn.Module):
 
 
 class GuidedAttention(nn.Module):
-    """Imposed attention: the weights are given with every text and not computed."""
+    """Imposed attention: the caller provides the weights with every text."""
 
     def __init__(self, config: AttentionClassifierConfig) -> None:
         super().__init__()
 
     def forward(self, states: Tensor, query: Tensor | None = None) -> Tensor:
-        """Raise ValueError, because the weights must be given."""
+        """Raise ValueError, because the caller must provide the weights."""
         raise ValueError(
             "this model has attention='guided' and does not compute attention weights; pass "
             "guide=[batch, keys]"
@@ -272,11 +272,11 @@ ENCODER_CLASSES = {
     "mlp": MLPEncoder,
     "none": NoEncoder,
 }
-"""Encoder class for each value of ``encoder`` in the configuration."""
+"""Encoder class for each value of the configuration field ``encoder``."""
 ATTENTION_CLASSES = {
     "additive": AdditiveAttention,
     "dot_product": DotProductAttention,
     "uniform": UniformAttention,
     "guided": GuidedAttention,
 }
-"""Attention class for each value of ``attention`` in the configuration."""
+"""Attention class for each value of the configuration field ``attention``."""

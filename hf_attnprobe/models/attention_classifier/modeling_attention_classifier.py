@@ -1,9 +1,9 @@
 """Attention classifiers as Transformers models: encode, attend, decode.
 
-These steps are Enc, φ and Dec of Jain & Wallace 2019, Section 2. Shapes are given in terms of
-*batch* (texts), *keys* (token positions), *hidden* (width of the encoder) and *classes* (labels).
-Hierarchical models also have *sentences* (of a text) and *rows* (all sentences of a batch). Pair
-models read two texts in one sequence.
+These steps are Enc, φ and Dec in Jain & Wallace 2019, Section 2. Shapes use the dimensions *batch*
+(texts), *keys* (token positions), *hidden* (encoder width) and *classes* (labels). Hierarchical
+models also have *sentences* (in a text) and *rows* (all sentences in a batch). Pair models read two
+texts in one sequence.
 """
 
 from typing import Any
@@ -64,11 +64,11 @@ class AttentionClassifierPreTrainedModel(PreTrainedModel):
         super().save_pretrained(*args, **kwargs)
 
     def _init_weights(self, module: nn.Module) -> None:
-        """Initialise the weights of a module like the papers' code.
+        """Initialise a module's weights like the papers' code.
 
-        These are the defaults of PyTorch: N(0, 1) for word vectors and U(±1/√fan_in) elsewhere.
-        GRUs are initialised as in Serrano & Smith 2019, with Xavier-uniform input weights,
-        orthogonal recurrent weights, and biases of 0.
+        The code uses PyTorch's defaults: N(0, 1) for word vectors and U(±1/√fan_in) elsewhere. GRUs
+        are initialised as in Serrano & Smith 2019, with Xavier-uniform input weights, orthogonal
+        recurrent weights, and biases of 0.
         """
         if isinstance(module, nn.Embedding):
             init.normal_(module.weight, std=1.0)
@@ -89,7 +89,7 @@ class AttentionClassifierPreTrainedModel(PreTrainedModel):
 
 
 def _init_uniform_weights(module: nn.Module, fan_in: int) -> None:
-    """Initialise the parameters of a module from U(±1/√fan_in)."""
+    """Draw a module's parameters from U(±1/√fan_in)."""
     bound = fan_in**-0.5
     for parameter in module.parameters(recurse=False):
         init.uniform_(parameter, -bound, bound)
@@ -98,8 +98,8 @@ def _init_uniform_weights(module: nn.Module, fan_in: int) -> None:
 class AttentionClassifierModel(AttentionClassifierPreTrainedModel):
     """Embeddings, encoder and attention, which compute the context vector Σ_t a_t h_t.
 
-    In a hierarchical model, ``encoder`` and ``attention`` read the words of a sentence, and
-    ``sentences`` reads the sentences of the text. In a pair model, ``query_reader`` reads the
+    In a hierarchical model, ``encoder`` and ``attention`` read the words in a sentence, and
+    ``sentences`` reads the sentences in the text. In a pair model, ``query_reader`` reads the
     second text, and all other modules read the first.
 
     Args:
@@ -125,11 +125,11 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):
         self.post_init()
 
     def get_input_embeddings(self) -> nn.Embedding:
-        """Return the table of word vectors."""
+        """Return the embedding table, which contains the word vectors."""
         return self.embeddings
 
     def set_input_embeddings(self, value: nn.Module) -> None:
-        """Replace the table of word vectors.
+        """Replace the embedding table.
 
         Args:
             value: New table.
@@ -140,7 +140,7 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):
     def build_attention_mask(
         self, input_ids: Tensor | None, inputs_embeds: Tensor | None
     ) -> Tensor:
-        """Return a mask of all positions without padding, int64 ``[batch, keys]``.
+        """Return a mask that is 0 for padding and 1 elsewhere, int64 ``[batch, keys]``.
 
         If only ``inputs_embeds`` are given, all positions are included.
 
@@ -156,7 +156,7 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):
         return torch.ones(inputs.shape[:2], dtype=torch.long, device=self.device)
 
     def build_content_mask(self, attention_mask: Tensor, input_ids: Tensor | None = None) -> Tensor:
-        """Return a mask of the tokens that may receive attention.
+        """Return a mask for the tokens that may receive attention.
 
         Padding and the start, end and separator tokens receive none.
 
@@ -187,7 +187,7 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):
         return content
 
     def encode(self, embeddings: Tensor, attention_mask: Tensor) -> Tensor:
-        """Compute the states h of a text from its word vectors.
+        """Compute the states h from word vectors.
 
         Args:
             embeddings: Word vectors ``[batch, keys, embedding]``.
@@ -200,7 +200,7 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):
         return connect_word_vectors(states, embeddings, self.config.residual_connection)
 
     def attend(self, states: Tensor, content_mask: Tensor, query: Tensor | None = None) -> Tensor:
-        """Compute the attention a over the states of a text.
+        """Compute the attention weights a over a text's states.
 
         Args:
             states: States ``[batch, keys, hidden]``.
@@ -214,7 +214,7 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):
         return attend(self.attention, states, content_mask, query)
 
     def embed(self, input_ids: Tensor, pair: Pair | None = None) -> Tensor:
-        """Look up word vectors; each text of a pair has its own table.
+        """Look up word vectors; the two texts in a pair have different tables.
 
         Args:
             input_ids: Token ids ``[batch, keys]``.
@@ -231,7 +231,7 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):
         return torch.where(is_first.unsqueeze(-1), first_vectors, second_vectors)
 
     def read_query(self, embeddings: Tensor, pair: Pair, input_ids: Tensor | None = None) -> Tensor:
-        """Compute the vector q of the second text.
+        """Compute the vector q that represents the second text.
 
         Args:
             embeddings: Word vectors of both texts, ``[batch, keys, embedding]``.
@@ -283,7 +283,7 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):
             hold_attention: Whether gradients are blocked at the attention.
 
         Returns:
-            Sentence vectors ``[rows, hidden]`` and the attention of words ``[batch, keys]``.
+            Sentence vectors ``[rows, hidden]`` and the attention over words ``[batch, keys]``.
         """
         words = embeddings.flatten(0, 1)
         vectors = words.new_zeros(len(sentences.starts), self.config.hidden_size)
@@ -322,20 +322,20 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):
         guide: Tensor | None = None,
         query: Tensor | None = None,
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Compute the states and the attention of all levels.
+        """Compute the states, and the attention at every level (words, and sentences if any).
 
         Args:
             embeddings: Word vectors ``[batch, keys, embedding]``.
             attention_mask: Positions without padding, ``[batch, keys]``.
             content_mask: Tokens that may receive attention, ``[batch, keys]``.
-            return_word_attention: Whether a hierarchical model also returns the attention of words,
-                which is large.
+            return_word_attention: Whether a hierarchical model also returns the attention over
+                words, which is large.
             guide: Imposed attention ``[batch, keys]``.
             query: Vector q for the second text in a pair model, ``[batch, hidden]``.
 
         Returns:
-            States that the attention averages, ``[batch, keys, hidden]`` (of sentences in a
-            hierarchical model), and the attention of every level, ``[batch, queries, keys]``.
+            States that the attention averages, ``[batch, keys, hidden]`` (sentence states in a
+            hierarchical model), and the attention at every level, ``[batch, queries, keys]``.
 
         Raises:
             ValueError: If attention is imposed on a model that computes its own.
@@ -367,7 +367,7 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):
         content_mask: Tensor,
         input_ids: Tensor | None,
     ) -> Tensor | None:
-        """Compute the penalties in the training loss of every text.
+        """Compute the penalties that are added to each text's training loss.
 
         Args:
             states: States ``[batch, keys, hidden]``.
@@ -409,8 +409,8 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):
                 whose id is not the padding id.
             inputs_embeds: Word vectors ``[batch, keys, embedding]``.
             output_attentions: Whether to return ``attentions``.
-            guide: Attention weights ``[batch, keys]`` of a model with ``attention="guided"``. They
-                are used unchanged in the content and set to 0 elsewhere.
+            guide: Attention weights ``[batch, keys]`` for a model with ``attention="guided"``. They
+                are used unchanged for words and set to 0 for special tokens and padding.
             token_type_ids: 0 in the first text and 1 in the second text in a pair model,
                 ``[batch, keys]``.
             candidates: Possible answers in a pair model, bool ``[batch, classes]``. By default, see
@@ -421,8 +421,8 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):
             Output with ``last_hidden_state`` h ``[batch, keys, hidden]``, ``pooler_output`` Σ_t a_t
             h_t ``[batch, hidden]``, and ``attentions``. These are a tuple of one tensor
             ``[batch, 1, 1, keys]`` (one layer, one head, one query). In a hierarchical model, h are
-            the states of the sentences, and ``attentions`` are two tensors: of words
-            ``[batch, 1, sentences, keys]``, with one query per sentence, and of sentences
+            sentence states, and ``attentions`` are two tensors: word attention
+            ``[batch, 1, sentences, keys]``, with one query per sentence, and sentence attention
             ``[batch, 1, 1, sentences]``. In a pair model, they belong to the first text. The second
             text has attention 0 and is represented by ``query_state`` ``[batch, hidden]``.
 
@@ -475,7 +475,7 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):
 
 
 class AttentionClassifierForSequenceClassification(AttentionClassifierPreTrainedModel):
-    """Attention classifier with a linear read-out of the context vector.
+    """Attention classifier with a linear read-out on the context vector.
 
     With two labels, the read-out has one logit z and returns [0, z]. With more labels, it has one
     logit per label. A pair model reads out the context and the query with a tanh layer and has one
@@ -501,7 +501,7 @@ class AttentionClassifierForSequenceClassification(AttentionClassifierPreTrained
         self.post_init()
 
     def decode(self, context: Tensor, query: Tensor | None = None) -> Tensor:
-        """Compute the logits of a context vector.
+        """Compute the logits for a context vector.
 
         Without a query, the read-out is linear: Σ_t a_t decode(h_t) = decode(Σ_t a_t h_t) if the
         attention sums to 1.
@@ -555,7 +555,7 @@ class AttentionClassifierForSequenceClassification(AttentionClassifierPreTrained
             ``attentions`` on request.
 
         Raises:
-            ValueError: If the label of a text is not one of its possible answers, in training.
+            ValueError: In training, if a text's label is not one of its possible answers.
         """
         outputs = self.attention_classifier(
             input_ids,

@@ -1,4 +1,4 @@
-"""Modules of pair models, in which a second text is the query of the attention.
+"""Modules for pair models, in which a second text is the attention query.
 
 The design follows the released code of Jain & Wallace 2019. The attention is on the first text,
 such as a story or a premise. The second text, such as a question or a hypothesis, has its own word
@@ -16,13 +16,13 @@ from .layers_attention_classifier import ATTENTION_CLASSES, ENCODER_CLASSES, cou
 
 
 class Pair(NamedTuple):
-    """Positions of the two texts of each sequence.
+    """Positions of the two texts in each sequence.
 
     Attributes:
-        first: Mask of the first text's tokens, int64 ``[batch, keys]``.
+        first: Mask for the first text's tokens, int64 ``[batch, keys]``.
         order: Positions of the second text's tokens, followed by padding, int64
             ``[batch, second]``.
-        second: Mask of ``order`` without padding, int64 ``[batch, second]``.
+        second: Mask that is 0 for padding in ``order``, int64 ``[batch, second]``.
     """
 
     first: Tensor
@@ -30,10 +30,10 @@ class Pair(NamedTuple):
     second: Tensor
 
     def select_second(self, values: Tensor) -> Tensor:
-        """Select the values of the second text.
+        """Select the second text's values.
 
         Args:
-            values: Values of both texts, ``[batch, keys, ...]``.
+            values: Values for both texts, ``[batch, keys, ...]``.
 
         Returns:
             Values ``[batch, second, ...]``.
@@ -43,7 +43,7 @@ class Pair(NamedTuple):
 
 
 def split_pair(attention_mask: Tensor, token_type_ids: Tensor | None) -> Pair:
-    """Find the positions of the two texts of each sequence.
+    """Find the positions of the two texts in each sequence.
 
     Args:
         attention_mask: Positions without padding, ``[batch, keys]``.
@@ -80,12 +80,12 @@ def split_pair(attention_mask: Tensor, token_type_ids: Tensor | None) -> Pair:
 
 
 class QueryReader(nn.Module):
-    """Word vectors and encoder of the second text, which compute the vector q.
+    """Word vectors and encoder for the second text, which compute its vector q.
 
-    The encoder has the same type as that of the first text. q is the last state of each direction
-    of a recurrent encoder, the largest value of each filter over the words for ``cnn``, and the
-    mean over the words for ``mlp`` and ``none``. The paper's code takes this mean over padding too,
-    so that q depends on the other texts of the batch.
+    The encoder has the same type as for the first text. With a recurrent encoder, q is the last
+    state in each direction; with ``cnn``, each filter's largest value over the words; with ``mlp``
+    and ``none``, the mean over the words. The paper's code takes this mean over padding too, so
+    that q depends on the other texts in the batch.
 
     Args:
         config: Model configuration.
@@ -102,7 +102,7 @@ class QueryReader(nn.Module):
         self.encoder = ENCODER_CLASSES[config.encoder](config, config.embedding_size)
 
     def forward(self, vectors: Tensor, attention_mask: Tensor, content_mask: Tensor) -> Tensor:
-        """Compute the vector q of the second text.
+        """Compute the second text's vector q.
 
         Args:
             vectors: Word vectors ``[batch, second, embedding]``.
@@ -118,7 +118,7 @@ class QueryReader(nn.Module):
             weights = weights / weights.sum(-1, keepdim=True).clamp_min(1)
             return torch.einsum("bk,bkh->bh", weights, states)
         if self.encoder_name == "cnn":
-            # The states are outputs of a ReLU, so that masked values of 0 never exceed them.
+            # A ReLU computes the states, so that masked values of 0 never exceed them.
             return (states * content_mask.unsqueeze(-1)).amax(1)
         rows = torch.arange(len(states), device=states.device)
         last = states[rows, count_tokens(attention_mask) - 1]
@@ -159,14 +159,14 @@ QUERIED_ATTENTION_CLASSES = ATTENTION_CLASSES | {
     "additive": QueriedAdditiveAttention,
     "dot_product": QueriedDotProductAttention,
 }
-"""Attention class for pair models for each value of ``attention`` in the configuration."""
+"""Attention class in pair models, for each value of the configuration field ``attention``."""
 
 
 class PairDecoder(nn.Module):
-    """Read-out of pair models, logits = W tanh(W_p c + b_p + W_q q + b_q) + b.
+    """Read-out for pair models, logits = W tanh(W_p c + b_p + W_q q + b_q) + b.
 
-    c is the context vector. The inner width is half the width of a state. The released code has the
-    same biases.
+    c is the context vector and q the second text's vector. The inner width is half the state width.
+    The paper's released code has the same biases.
 
     Args:
         config: Model configuration.
@@ -186,7 +186,7 @@ class PairDecoder(nn.Module):
 
         Args:
             context: Context vectors.
-            query: Vectors q of the second texts.
+            query: Vectors q that represent the second texts.
         """
         return self.output((self.context(context) + self.query(query)).tanh())
 
@@ -196,8 +196,8 @@ def find_candidates(input_ids: Tensor, first: Tensor, answer_token_ids: list[int
 
     Args:
         input_ids: Token ids, int64 ``[batch, keys]``.
-        first: Mask of the first text, ``[batch, keys]``.
-        answer_token_ids: Token id for each label.
+        first: Mask for the first text, ``[batch, keys]``.
+        answer_token_ids: One token id per label.
 
     Returns:
         Label mask, bool ``[batch, classes]``.
@@ -224,7 +224,7 @@ def check_label_candidates(labels: Tensor, candidates: Tensor) -> None:
 
     Args:
         labels: Labels, int64 ``[batch]``. Negative labels are ignored.
-        candidates: Mask for possible labels, bool ``[batch, classes]``.
+        candidates: Mask for the possible labels, bool ``[batch, classes]``.
     """
     is_candidate = candidates.gather(-1, labels.clamp_min(0)[:, None])[:, 0]
     invalid_rows = (~is_candidate & (labels >= 0)).nonzero()[:, 0]

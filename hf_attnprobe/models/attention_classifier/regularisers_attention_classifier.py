@@ -26,7 +26,7 @@ class RegularisedModelOutput(BaseModelOutputWithPooling):
     Attributes:
         regularization: Weighted penalties of every text ``[batch]``. None in evaluation mode and
             for models without penalties.
-        query_state: Vector q for the second text in a pair model, ``[batch, hidden]``.
+        query_state: Vector q that represents the second text in a pair model, ``[batch, hidden]``.
         candidates: Possible answers in a pair model, bool ``[batch, classes]``. None if all labels
             are possible.
     """
@@ -66,7 +66,7 @@ def connect_word_vectors(states: Tensor, vectors: Tensor, connection: str) -> Te
 
 
 def average_over_content(values: Tensor, content: Tensor) -> Tensor:
-    """Average values over the content of every text.
+    """Average values over each text's words, without special tokens and padding.
 
     Args:
         values: Values ``[batch, keys]``.
@@ -113,20 +113,20 @@ def compute_conicity(states: Tensor, content: Tensor) -> Tensor:
 
 
 def draw_masked_words(maskable: Tensor, rate: float) -> Tensor:
-    """Draw the words to be masked.
+    """Draw words to be masked, each independently with the same probability.
 
     Args:
         maskable: Words that may be masked, bool ``[batch, keys]``.
         rate: Probability that a word is masked.
 
     Returns:
-        Mask, bool ``[batch, keys]``.
+        Words to be masked, bool ``[batch, keys]``.
     """
     return maskable & (torch.rand(maskable.shape, device=maskable.device) < rate)
 
 
 class Regulariser(nn.Module):
-    """Weighted sum of the penalties of a configuration.
+    """Weighted sum of all penalties that a configuration sets.
 
     Args:
         config: Model configuration.
@@ -146,15 +146,15 @@ class Regulariser(nn.Module):
         input_ids: Tensor | None,
         encode_masked: Callable[[Tensor], Tensor],
     ) -> Tensor:
-        """Compute the penalty of every text.
+        """Compute each text's weighted penalty.
 
         Args:
             states: States ``[batch, keys, hidden]``.
             vectors: Word vectors from which the states were computed, ``[batch, keys, embedding]``.
             content: Content mask, bool ``[batch, keys]``.
             input_ids: Token ids, int64 ``[batch, keys]``. They are needed for masked words.
-            encode_masked: Function from masked words, bool ``[batch, keys]``, to the states of the
-                text with these words masked.
+            encode_masked: Function from masked words, bool ``[batch, keys]``, to the states when
+                these words are masked.
 
         Returns:
             Penalties ``[batch]``.
@@ -176,10 +176,9 @@ class Regulariser(nn.Module):
         input_ids: Tensor | None,
         encode_masked: Callable[[Tensor], Tensor],
     ) -> Tensor:
-        """Compute the mean cross-entropy of masked words (Tutek & Šnajder 2020).
+        """Compute the mean cross-entropy on masked words (Tutek & Šnajder 2020).
 
-        Only words of the content are masked. Unknown words are not masked, because they cannot be
-        predicted.
+        Special tokens and unknown words are not masked, because they cannot be predicted.
 
         Args:
             content: Content mask, bool ``[batch, keys]``.

@@ -1,7 +1,7 @@
 """Second level of a hierarchical attention network, from sentences to a text.
 
 Yang et al. 2016, Section 2.2. A sentence is a sequence of words between special tokens, so that
-there is no sentence between two consecutive separators. All sentences of a batch are stacked as
+there is no sentence between two consecutive separators. All sentences in a batch are stacked as
 *rows*. Rows of similar length are read in one pass, also if they belong to different texts.
 """
 
@@ -17,14 +17,14 @@ from .layers_attention_classifier import ATTENTION_CLASSES, ENCODER_CLASSES, att
 
 
 class Sentences(NamedTuple):
-    """Positions of the sentences of a batch, int64 tensors.
+    """Sentence positions in a batch, as int64 tensors.
 
     Attributes:
-        starts: Position of each sentence's first word in the flattened batch, ``[rows]``.
-        lengths: Number of words of each sentence, ``[rows]``.
+        starts: Index of each sentence's first word in the flattened batch, ``[rows]``.
+        lengths: Word count in each sentence, ``[rows]``.
         text_index: Index of each sentence's text in the batch, ``[rows]``.
         index_in_text: Index of each sentence in its text, ``[rows]``.
-        counts: Number of sentences of each text, ``[batch]``.
+        counts: Sentence count in each text, ``[batch]``.
     """
 
     starts: Tensor
@@ -34,20 +34,23 @@ class Sentences(NamedTuple):
     counts: Tensor
 
     def group_by_length(self) -> Iterator[Tensor]:
-        """Yield the rows of sentences whose lengths differ by less than a factor of √2."""
+        """Yield row indices in groups with similar lengths, so that a group needs little padding.
+
+        Lengths in a group differ by less than a factor of √2.
+        """
         length_class = (2 * self.lengths.double().log2()).floor()
         for value in length_class.unique().tolist():
             yield (length_class == value).nonzero()[:, 0]
 
     def locate_words(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Locate the words of some sentences.
+        """Find the word positions for some sentences.
 
         Args:
             rows: Indices of the sentences.
 
         Returns:
-            Positions of the words in the flattened batch, int64 ``[rows, words]``, and a mask of
-            these positions without padding, bool ``[rows, words]``.
+            Word positions in the flattened batch, int64 ``[rows, words]``, and a mask that is False
+            for padding, bool ``[rows, words]``.
         """
         lengths = self.lengths[rows]
         columns = torch.arange(int(lengths.max()), device=rows.device)
@@ -55,18 +58,18 @@ class Sentences(NamedTuple):
         return (self.starts[rows, None] + columns).where(mask, 0), mask
 
     def build_mask(self) -> Tensor:
-        """Return a mask of the sentences of each text, bool ``[batch, sentences]``.
+        """Return a mask that is False for padding, bool ``[batch, sentences]``.
 
-        It has at least one column, also if no text has a sentence.
+        It has at least one column, even if no text has a sentence.
         """
         n_sentences = max(1, int(self.counts.max()))
         return torch.arange(n_sentences, device=self.counts.device) < self.counts[:, None]
 
     def stack(self, rows: Tensor) -> Tensor:
-        """Arrange values of sentences by text.
+        """Arrange sentence values by text.
 
         Args:
-            rows: Values of all sentences, ``[rows, ...]``.
+            rows: Values for all sentences, ``[rows, ...]``.
 
         Returns:
             Values ``[batch, sentences, ...]``; 0 for padding.
@@ -75,13 +78,13 @@ class Sentences(NamedTuple):
         return stacked.index_put((self.text_index, self.index_in_text), rows)
 
     def spread(self, words: Tensor) -> Tensor:
-        """Arrange values of words by sentence.
+        """Arrange word values by sentence.
 
         Args:
-            words: Values of words, ``[batch, keys]``.
+            words: Values for all words, ``[batch, keys]``.
 
         Returns:
-            Values ``[batch, sentences, keys]``; 0 outside of the sentence.
+            Values ``[batch, sentences, keys]``; 0 outside the sentence.
         """
         n_keys = words.shape[1]
         keys = torch.arange(n_keys, device=words.device)
@@ -91,7 +94,7 @@ class Sentences(NamedTuple):
 
 
 def find_sentence_positions(content_mask: Tensor) -> Sentences:
-    """Find the sentences of each text.
+    """Find the sentences in each text.
 
     Args:
         content_mask: Word mask, bool ``[batch, keys]``. A sentence is a run of words.
@@ -116,7 +119,7 @@ def find_sentence_positions(content_mask: Tensor) -> Sentences:
 
 
 class SentenceReader(nn.Module):
-    """Encoder and attention of sentences, with the same classes as those of words.
+    """Sentence encoder and attention, with the same classes as for words.
 
     Args:
         config: Model configuration.
@@ -129,7 +132,7 @@ class SentenceReader(nn.Module):
         self.attention = ATTENTION_CLASSES[config.attention](config)
 
     def encode(self, vectors: Tensor, sentence_mask: Tensor) -> Tensor:
-        """Compute the states of sentences.
+        """Compute sentence states from sentence vectors.
 
         Args:
             vectors: Sentence vectors ``[batch, sentences, hidden]``.
