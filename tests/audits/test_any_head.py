@@ -115,7 +115,12 @@ TWO_CHOICES = changed("choice", choices=lambda k, row: row["choices"][: 3 - (k =
 BAD = [
     # pairs
     ("classes", changed("classes", hypothesis=None), {}, "row 0 is NoneType"),
-    ("classes", changed("classes", premise="", hypothesis=""), {}, "none of the 8 texts has tokens"),
+    (
+        "classes",
+        changed("classes", premise="", hypothesis=""),
+        {},
+        "none of the 8 texts has tokens",
+    ),
     ("classes", changed("number"), {"segment": "text_pair"}, "single texts"),
     ("classes", DATA["choice"], {}, "does not read choices"),
     # options that mean nothing for the head
@@ -142,13 +147,18 @@ BAD = [
     ("tags", changed("tags", ner_tags=lambda k, r: ["X"] * len(r["tokens"])), {}, "'X'"),
     ("tags", UNREAD, {}, "row 3 has none that the model reads"),
     ("span", DATA["number"], {}, "expected a context for every question"),
-    ("span", spans(context=""), {}, "row 0 has an empty word"),
+    ("span", spans(context=""), {}, "row 0 has an empty one"),
     ("span", DATA["classes"], {}, "expected where the answer is"),
     ("span", spans(answer_start="0", answer_end="4"), {}, "got '0' to '4'"),
     ("span", spans(answer_start=0.5, answer_end=2.5), {}, "got 0.5 to 2.5"),
     ("span", spans(answer_start=0, answer_end=999), {}, "got 0 to 999"),
     ("choice", changed("choice", label="first"), {}, "row 0 has 'first'"),
-    ("choice", changed("choice", label=7), {}, "from 0 to 2, or -1 for unlabelled texts, row 0 has 7"),
+    (
+        "choice",
+        changed("choice", label=7),
+        {},
+        "from 0 to 2, or -1 for unlabelled texts, row 0 has 7",
+    ),
     ("choice", changed("choice", label=0.5), {}, "row 0 has 0.5"),
     ("choice", TWO_CHOICES, {}, "text 4 has 2"),
     ("choice", DATA["classes"], {}, "needs a column 'choices'"),
@@ -204,7 +214,9 @@ def test_an_answer_that_was_cut_off_is_not_known(rows_of):
 def test_the_right_choice_by_text_or_number(rows_of):
     expected = rows_of("choice", DATA["choice"], ["correlation"])
     for name in (lambda k, row: row["choices"][row["label"]], lambda k, row: str(row["label"])):
-        assert_same_rows(rows_of("choice", changed("choice", label=name), ["correlation"]), expected)
+        assert_same_rows(
+            rows_of("choice", changed("choice", label=name), ["correlation"]), expected
+        )
 
 
 def test_a_word_beyond_the_likeliest_is_another_decision(model_of, tokenizer):

@@ -80,15 +80,15 @@ def test_masked_training_is_reproducible_and_the_record_does_not_hide_it(
 
 @pytest.mark.slow
 def test_masks_are_the_same_after_an_interruption(checkpoints, reviews, tmp_path, monkeypatch):
-    class Stop(Exception):
+    class InterruptionError(Exception):
         """As if the process were gone."""
 
     def on_step_end(self, args, state, control, **options):
         if state.global_step == 14:  # of ten steps an epoch
-            raise Stop
+            raise InterruptionError
 
     base = load_base_model(checkpoints[2])
-    with monkeypatch.context() as patched, pytest.raises(Stop):
+    with monkeypatch.context() as patched, pytest.raises(InterruptionError):
         patched.setattr(Stopwatch, "on_step_end", on_step_end)
         train_variant(base, reviews, tmp_path / "cut")
     torch.manual_seed(77)  # where another process would be
@@ -206,7 +206,9 @@ def test_from_the_command_line(cli, checkpoints, reviews_folder, tmp_path):
 def test_bad_input(checkpoints, reviews_folder, tmp_path):
     """Refused before any work."""
     for versions in (checkpoints[1], []):
-        with pytest.raises(AttnProbeError, match=r"nothing to compare|expected a list for versions"):
+        with pytest.raises(
+            AttnProbeError, match=r"nothing to compare|expected a list for versions"
+        ):
             compare(checkpoints[0], versions, reviews_folder, output_dir=tmp_path / "out")
     assert not (tmp_path / "out").exists()
     (tmp_path / "mine").mkdir()

@@ -135,7 +135,9 @@ def test_the_table_says_what_the_rows_say(folder, data):
         "zeroed": "zero_tvd",
         "replaced by its mean": "mean_tvd",
     }
-    for place, name in zip((EVERYWHERE, (0, ALL), (1, ALL), (HEAD_SET, 0), (1, 2)), names, strict=True):
+    for place, name in zip(
+        (EVERYWHERE, (0, ALL), (1, ALL), (HEAD_SET, 0), (1, 2)), names, strict=True
+    ):
         here = rows[(rows.layer == place[0]) & (rows["head"] == place[1])]
         means = here.groupby("statistic").value.mean()
         for column, statistic in columns.items():

@@ -198,7 +198,9 @@ def test_the_prune_curve_of_a_text_has_its_order_from_the_other_half(make, token
     assert differs  # else this test could not tell the two apart
     said = report.to_markdown()
     assert "crossed: each half's order comes from the other half" in said
-    assert parse_report(convert_report_to_json(report) | convert_extras_to_json(report)).prune == curve
+    assert (
+        parse_report(convert_report_to_json(report) | convert_extras_to_json(report)).prune == curve
+    )
 
 
 def test_what_cannot_be_audited_says_why(folder, data, make, tokenizer, tmp_path):

@@ -73,7 +73,9 @@ def test_of_an_accelerator_too_and_the_next_batches_are_smaller(
 ):
     options, data = AuditOptions(shown_texts=0, batch_size=10), Data(reviews_folder, test_limit=20)
     tests = [Permutation(n_permutations=3)]
-    expected = index_values(audit(checkpoint, data, tests, options=options, progress=False).to_pandas())
+    expected = index_values(
+        audit(checkpoint, data, tests, options=options, progress=False).to_pandas()
+    )
     failed_after, done, run_batch = [], set(), sweeps.run_batch
 
     def on_a_small_device(adapter, batch, *rest):
@@ -85,7 +87,9 @@ def test_of_an_accelerator_too_and_the_next_batches_are_smaller(
         return rows
 
     monkeypatch.setattr(sweeps, "run_batch", on_a_small_device)
-    found = index_values(audit(checkpoint, data, tests, options=options, progress=False).to_pandas())
+    found = index_values(
+        audit(checkpoint, data, tests, options=options, progress=False).to_pandas()
+    )
     pd.testing.assert_series_equal(found, expected, rtol=1e-12)
     assert failed_after and max(failed_after) < 10  # the second batch is cut at once
 

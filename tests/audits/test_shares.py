@@ -129,11 +129,13 @@ def test_a_share_goes_on_where_it_was(verb, job, tmp_path, copy_of):
 @pytest.mark.slow
 def test_shares_of_other_audits_are_refused(verb, job, tmp_path):
     others = shared(verb, tmp_path / "others", seed=1)
-    with pytest.raises(AttnProbeError, match=r"expected shares of one audit, .* differs .* seed"):
+    with pytest.raises(
+        AttnProbeError, match=r"are not shares of one audit, because they differ in .*seed"
+    ):
         join_shares([job[0], others[1]])
     more = shared(verb, tmp_path / "more", of=2)
     for folders in ([job[0], job[0]], [job[0], more[1]]):
-        refused("expected every share once, and all of as many", join_shares, folders)
+        refused("give every share K/N once, and only shares with the same N", join_shares, folders)
 
 
 @pytest.mark.parametrize("share", ["3/3", "x", "1", "-1/3", "0/0", "1/2/3"])
@@ -184,7 +186,11 @@ def test_scores_are_judged_in_shares(checkpoint, reviews_folder, tmp_path):
 @pytest.mark.parametrize(("test", "are_own"), [("sources", True), ("head_ablation", False)])
 def test_a_language_model_is_audited_in_shares(test, are_own, tmp_path, monkeypatch):
     """A share answers its own prompts; the others' too where a test takes something from them."""
-    words, n_answered, generate = tiny_language_models.tokenizer(chat=False), [], answers.generate_answers
+    words, n_answered, generate = (
+        tiny_language_models.tokenizer(chat=False),
+        [],
+        answers.generate_answers,
+    )
     model = tiny_language_models.llama(words), words
     rows = [
         {"context": row["context"], "question": row["question"]}

@@ -60,7 +60,9 @@ def noise(drawn, seed=0):
 
 def judged(drawn, scores, tests=None, **settings):
     settings = {"options": ALONE, "progress": False} | settings
-    return evaluate_scores(drawn.adapter, drawn.rows, scores, tests, tokenizer=drawn.tokenizer, **settings)
+    return evaluate_scores(
+        drawn.adapter, drawn.rows, scores, tests, tokenizer=drawn.tokenizer, **settings
+    )
 
 
 def beside(report, statistic, second, method="permutation"):
@@ -222,7 +224,15 @@ def test_the_command_judges_a_file(checkpoint, reviews, reviews_folder, tmp_path
     ]
     file = tmp_path / "scores.jsonl"
     file.write_text("\n".join(map(json.dumps, rows)))
-    words = ["evaluate-scores", "--model", checkpoint, "--dataset", reviews_folder, "--scores", file]
+    words = [
+        "evaluate-scores",
+        "--model",
+        checkpoint,
+        "--dataset",
+        reviews_folder,
+        "--scores",
+        file,
+    ]
     flags = ["--test-limit", "5", "--tests", "erasure", "--json"]
     done = cli(*words, *flags)
     assert done.code == 0, done.err
@@ -282,7 +292,11 @@ def test_what_does_not_fit_is_said_in_a_line_with_the_text(drawn, change, messag
         ("scores.jsonl", "null", "but it starts with 'n'"),
         ("scores.parquet", "no", "cannot read the scores"),
         ("scores.csv", "id,value\n0,1", "expected the columns id and score"),
-        ("scores.jsonl", '{"id": 4, "unit": 1, "score": 1}', "text 4: expected every unit once, numbered from 0"),
+        (
+            "scores.jsonl",
+            '{"id": 4, "unit": 1, "score": 1}',
+            "text 4: expected every unit once, numbered from 0",
+        ),
         ("scores.jsonl", '{"id": 4, "unit": [0, 1.5], "score": [1, 2]}', "a whole number"),
         ("scores.jsonl", '{"id": "a", "score": [1]}', "row 0 .* id: expected a whole number"),
         ("scores.jsonl", '{"id": 0.5, "score": [1]}', "row 0 .* id: expected a whole number"),
@@ -408,7 +422,9 @@ def answered_by(scores, **settings):
     words = tiny_language_models.tokenizer(chat=False)
     data = Answers(tiny_language_models.ROWS, units="sentence")
     settings = {"options": ALONE, "progress": False} | settings
-    return evaluate_scores(tiny_language_models.llama(words), data, scores, tokenizer=words, **settings)
+    return evaluate_scores(
+        tiny_language_models.llama(words), data, scores, tokenizer=words, **settings
+    )
 
 
 def of_texts(report, statistic):
@@ -439,7 +455,9 @@ def test_the_effects_of_deletion_are_judged_best_of_a_language_model():
 def test_scores_of_a_language_models_tokens_are_added_up_by_unit():
     words = tiny_language_models.tokenizer(chat=False)
     data = Answers(tiny_language_models.ROWS, units="sentence")
-    job = prepare_audit(AuditRequest(tiny_language_models.llama(words), data, ["sources"], ALONE, words))
+    job = prepare_audit(
+        AuditRequest(tiny_language_models.llama(words), data, ["sources"], ALONE, words)
+    )
     numbers = np.random.default_rng(0)
     by_token = {t.example_id: numbers.random(t.n_tokens).tolist() for t in job.tokenized.texts}
     by_unit, inside = {}, {}

@@ -325,7 +325,11 @@ def test_plain_data_has_its_columns_by_their_usual_names():
     assert to_answers(data) == Answers(ROWS, test_limit=1)
     given = Answers(ROWS, units="word")
     assert to_answers(given) is given
-    refused("text_column does not apply to passages with questions", to_answers, Data(ROWS, text_column="context"))
+    refused(
+        "text_column does not apply to passages with questions",
+        to_answers,
+        Data(ROWS, text_column="context"),
+    )
 
 
 LONG = "A word. " * 300
@@ -339,8 +343,14 @@ BAD = {
     "a number": ([ROWS[0] | {"question": 3}], "row 0 has int"),
     "turns in words": ([{"context": "A.", "turns": "Hi"}], "turns, each with a role"),
     "not there": ([{"prompt": "Ann sings.", "context": "Bob sings."}], "occurs 0 times"),
-    "twice": ([{"prompt": "Ann. Ann.", "context": "Ann."}], "the passage of text 0 must occur once"),
-    "other order": ([{"prompt": "A dog. A cat.", "context": ["cat", "dog"]}], "in the order of the prompt"),
+    "twice": (
+        [{"prompt": "Ann. Ann.", "context": "Ann."}],
+        "the passage of text 0 must occur once",
+    ),
+    "other order": (
+        [{"prompt": "A dog. A cat.", "context": ["cat", "dog"]}],
+        "in the order of the prompt",
+    ),
     "one unit": ([ROWS[0] | {"context": "Bob lives in Oslo."}], "are of one sentence only"),
     "the same answer": ([ROWS[0] | {"other": "Oslo"}], "the other answer of text 0 must differ"),
     "too long": ([ROWS[0] | {"context": LONG}], "the model reads at most 512"),
@@ -490,7 +500,7 @@ def test_units_of_a_tokenizer_of_words_are_shown_apart():
 
 def test_the_page_shows_prompt_units_and_answer(report):
     page = report.to_html()
-    assert "knockout" in page and "&lt;|assistant|&gt;" in page and "The answer rests on" in page
+    assert "knockout" in page and "&lt;|assistant|&gt;" in page and "The answer depends on" in page
     assert "of it on these sentences" in page and "of it on these" in report.to_markdown()
     assert "weighs sentences of the prompt" in report.to_text(verbose=True)
 
@@ -499,7 +509,9 @@ def test_the_command_finds_columns_and_is_repeatable(cli, folder, report):
     command = ["audit", "--model", folder / "model", "--dataset", folder / "qa.jsonl"]
     command += ["--tests", "correlation", "--no-single-heads", "--max-new-tokens", "4", "--json"]
     found = json.loads(cli(*command).out)
-    assert found["statistics"] == json.loads(json.dumps(convert_report_to_json(report)["statistics"]))
+    assert found["statistics"] == json.loads(
+        json.dumps(convert_report_to_json(report)["statistics"])
+    )
     assert found["provenance"]["asked_for"]["max_new_tokens"] == 4
 
 
@@ -571,7 +583,10 @@ def test_work_side_by_side_asks_at_once_and_ends_together():
         run_jobs_together([*jobs, partial(job, "c", 3)], answer)
     with pytest.raises(KeyError):
         run_jobs_together(jobs, lambda questions: {}["a"])
-    assert stopped[0] == ("b", JobCancelled) and {*stopped[1:]} == {("a", JobCancelled), ("b", JobCancelled)}
+    assert stopped[0] == ("b", JobCancelled) and {*stopped[1:]} == {
+        ("a", JobCancelled),
+        ("b", JobCancelled),
+    }
     assert not any("ThreadPool" in one.name for one in threading.enumerate())
 
 
@@ -610,7 +625,10 @@ def test_prompts_are_shown_from_the_rows_as_from_the_model(usual, report):
     assert by_id.keys() == {text.example_id for text in report.examples}
     for explained in report.examples:
         of_rows = by_id[explained.example_id]
-        assert of_rows.importance_summary == explained.importance_summary and "depends on" in of_rows.importance_summary
+        assert (
+            of_rows.importance_summary == explained.importance_summary
+            and "depends on" in of_rows.importance_summary
+        )
         assert of_rows.matters == explained.matters
         for name, values in explained.scores.items():
             assert of_rows.scores[name] == pytest.approx(values, abs=1e-5)
@@ -681,4 +699,7 @@ def test_prompts_are_counted_while_they_are_answered_and_what_they_can_tell_is_s
 
 def test_what_twenty_prompts_can_tell():
     low, high = beta.ppf([0.025, 0.975], [10, 11], [11, 10])  # Clopper and Pearson, 10 of 20
-    assert f"20 prompts measure a proportion to within ±{(high - low) / 2:.2f} or better" in warn_about_precision(20, True)
+    assert (
+        f"20 prompts measure a proportion to within ±{(high - low) / 2:.2f} or better"
+        in warn_about_precision(20, True)
+    )

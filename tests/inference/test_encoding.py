@@ -16,12 +16,12 @@ from transformers import (
     pipeline,
 )
 
-from hf_attnprobe import AttnProbeError, AuditOptions, audit, load_examples, get_metric_path, wrap
+from hf_attnprobe import AttnProbeError, AuditOptions, audit, get_metric_path, load_examples, wrap
 from hf_attnprobe.adapters.pretrained import PretrainedModelInfo
 from hf_attnprobe.data.examples import compute_dataset_fingerprint
 from hf_attnprobe.inference.batching import collate
 from hf_attnprobe.inference.encoding import tokenize
-from hf_attnprobe.integrations.publishing import LoadedAudit, summarize_audit
+from hf_attnprobe.integrations.publishing import AuditFolder, summarize_audit
 from tests.helpers import tiny_models
 from tests.helpers.error_messages import refused
 
@@ -238,7 +238,7 @@ def test_an_audit_of_a_segment_is_another_audit_and_says_which(tmp_path):
         return audited(pair, rows, ["correlation", "input_erasure"], folder, segment=segment)
 
     whole, second = run(None), run("text_pair", folder=tmp_path / "out")
-    card = summarize_audit(LoadedAudit(tmp_path / "out", replace(second, examples=())), "me/pairs")
+    card = summarize_audit(AuditFolder(tmp_path / "out", replace(second, examples=())), "me/pairs")
     assert card.has_pairs  # where no text is shown
     said, of_pairs = (" ".join(r.to_text(verbose=True).split()) for r in (second, whole))
     assert "second text of each pair" in said and "second text of each pair" not in of_pairs

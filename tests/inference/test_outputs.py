@@ -125,7 +125,9 @@ def test_a_hierarchical_model_can_guide(examples, tokenizer):
     ]
     assert torch.allclose(outputs.attention[0].float(), expected, atol=1e-6) and len(expected) == 10
     flat = [tokenizer(rows[0]["text"])["input_ids"]]
-    assert build_guide_rows(make_guide(outputs), load_examples(rows, "test"), flat, get_special_ids(tokenizer))
+    assert build_guide_rows(
+        make_guide(outputs), load_examples(rows, "test"), flat, get_special_ids(tokenizer)
+    )
 
 
 @pytest.fixture(scope="module")
