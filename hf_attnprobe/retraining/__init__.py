@@ -30,16 +30,16 @@ class RetrainingTest:
     """A test that trains variants of a base model.
 
     Attributes:
-        name: Name that the test, its function and its folder share.
-        title: Description in one line, for reports.
+        name: Test name. The generator function and the output folder have the same name.
+        title: One-line description for reports.
         make_variants: Function ``make_variants(setup, options)`` that yields the variants. It
             neither trains nor measures a model.
-        readings: A sentence for every statistic, or its ``Reading``.
-        summarize: Function ``summarize(results, options)`` that adds statistics of all variants
-            together.
+        readings: Sentence or ``Reading`` that describes each statistic.
+        summarize: Function ``summarize(results, options)`` that adds statistics which combine all
+            variants.
         check: Function ``check(setup, options)`` that raises ``AttnProbeError`` if the test cannot
             run on the model and the data.
-        reference: Name of the variant that the scores of the others are compared with.
+        reference: Name of the variant with which all scores are compared.
         trains_from_scratch: Whether the variants start from random weights. The base model must
             then be a flat attention classifier. Otherwise any classifier is accepted.
     """
@@ -59,18 +59,20 @@ VariantGenerator = TypeVar("VariantGenerator", bound=Callable[..., Iterator[Any]
 
 
 def register_retraining(**record: Any) -> Callable[[VariantGenerator], VariantGenerator]:
-    """Return a decorator that registers a function as the test with the function's name.
+    """Return a decorator that registers a generator of variants as a retraining test.
+
+    The test gets the function's name.
 
     Args:
-        **record: The other attributes of :class:`RetrainingTest`.
+        **record: All other attributes of :class:`RetrainingTest`.
 
     Example:
         Register a test that trains the base model with half the learning rate::
 
             @register_retraining(title="A model trained more slowly", readings=READINGS)
             def slow(setup, options):
-            rate = setup.base.settings.learning_rate / 2
-            yield Variant("slow", "slow", partial(train_variant, learning_rate=rate))
+                rate = setup.base.settings.learning_rate / 2
+                yield Variant("slow", "slow", partial(train_variant, learning_rate=rate))
     """
 
     def register(make_variants: VariantGenerator) -> VariantGenerator:
@@ -83,23 +85,26 @@ def register_retraining(**record: Any) -> Callable[[VariantGenerator], VariantGe
 
 @cache
 def get_retraining_tests() -> dict[str, RetrainingTest]:
-    """Return all tests by name, ordered so that a test can use the models of earlier ones."""
+    """Return all retraining tests by name, in their running order.
+
+    A test comes after the tests whose models it uses.
+    """
     for file in ("controls", "adversary", "deception"):
         importlib.import_module(f"hf_attnprobe.retraining.{file}")
     return {name: _registered[name] for name in OPTIONS_BY_TEST}
 
 
 def get_retraining_readings() -> dict[str, TestReadings]:
-    """Return the readings of all statistics, by test and statistic."""
+    """Return the descriptions of all statistics, by test and statistic name."""
     return {name: test.readings for name, test in get_retraining_tests().items()}
 
 
 def select_retraining_tests(selection: TestSelection | None) -> dict[str, Options]:
-    """Return the options of the selected tests, in the order in which they run.
+    """Return the options of each selected test, by test name in running order.
 
     Args:
-        selection: Names or options of tests, see
-            :func:`~hf_attnprobe.core.options.parse_test_selection`. None and "default" select
+        selection: Test names, or options by test name, see
+            :func:`~hf_attnprobe.core.options.collect_test_options`. None and "default" select
             :data:`~hf_attnprobe.retraining.options.DEFAULT_RETRAINING_TESTS`.
 
     Raises:
@@ -109,7 +114,7 @@ def select_retraining_tests(selection: TestSelection | None) -> dict[str, Option
     deception = selected.get("deception")
     if isinstance(deception, Deception) and not deception.words:
         raise AttnProbeError(
-            "the test deception needs the words that the model should learn to hide; list them "
-            "with --set deception.words=WORD,WORD"
+            "the test deception needs a list of words that the model should learn to hide; pass "
+            "them with --set deception.words=WORD,WORD"
         )
     return selected

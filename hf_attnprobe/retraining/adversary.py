@@ -5,24 +5,25 @@ Source: Wiegreffe & Pinter 2019, Section 4.
 Question: is there a model that makes the same predictions as the base model on all texts, although
 its attention is different?
 Measure: a model is trained from random weights on the loss Σ TVD(ŷ_a, ŷ_b) − λ·KL(α_a‖α_b).
-Reported are its F1 and, per test text, the total variation distance (TVD) of its output and the
-Jensen-Shannon divergence (JSD) of its attention from the base model's. λ trades the two terms
-against each other, and several λ give a curve. The curve shows every λ on all texts. Statements
-about "the chosen adversary" use cross-fitting: each half of the texts chooses the λ for the other
-half, namely the one with the largest JSD among those that keep F1.
-Compare: with other seeds and with uniform attention (two tests of their own). Per text, also with
-the search of Jain & Wallace and with the exact frontier, that is, the largest JSD of any attention
-that changes the output by at most ε. Both of these keep the base model's encoder, while a
-trained adversary has an encoder of its own. The frontier is therefore a baseline and not a bound.
+The report contains its F1 and, for each test text, two distances from the base model: the total
+variation distance (TVD) between the outputs, and the Jensen-Shannon divergence (JSD) between the
+attention weights. λ trades the two terms against each other, and several λ give a curve. The curve
+shows every λ on all texts. Statements about "the chosen adversary" use cross-fitting: each half of
+the texts chooses a λ for the other half. It takes the largest JSD among the adversaries that keep
+F1.
+Compare: with other seeds and with uniform attention, which are separate tests. Each text is also
+compared with the search by Jain & Wallace and with the exact frontier, which is the largest
+possible JSD for an output change up to ε. Both keep the base model's encoder, while a trained
+adversary has its own encoder. The frontier is therefore a baseline and not a bound.
 The bound is the largest JSD that any weights can have from the base model's. It is checked for
 every text.
 Reading: if the JSD is large and no F1 is lost, the attention could have been different. If the TVD
 rises at small JSD, the attention is constrained.
 
 The epoch with the lowest training loss is kept, as in the paper, which saves a second pass over the
-data. If the base model is regularised, the penalties are part of the adversary's loss, because the
-adversary must be a model of the same type. They are not part of the score that chooses the epoch,
-because they would dominate it.
+data. If the base model is regularised, the adversary's loss includes the penalties, because both
+models must have the same type. The score that chooses the epoch leaves them out, because they would
+dominate it.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -92,13 +93,13 @@ if TYPE_CHECKING:
 
 
 JSD_TOLERANCE = 1e-6
-"""Amount by which a JSD may exceed its bound through rounding."""
+"""Amount, in nats, by which a JSD may exceed its bound because of rounding errors."""
 
 
 def compare_with_base_and_bound(
     base: BaseModel, model: PreTrainedModel, examples: "datasets.Dataset"
 ) -> dict[str, Tensor]:
-    """Measure like :func:`compare_with_base`, and add the JSD as a share of its bound.
+    """Compare a model with the base model, and relate the attention distance to its largest value.
 
     Args:
         base: The base model.
@@ -106,7 +107,8 @@ def compare_with_base_and_bound(
         examples: The test texts.
 
     Returns:
-        The statistics of :func:`compare_with_base`, and ``jsd_over_bound`` [texts].
+        The measurements from :func:`compare_with_base`, and ``jsd_over_bound`` [texts]: the JSD
+        divided by the largest JSD that any attention weights can have, in [0, 1].
     """
     measurements = compare_with_base(base, model, examples)
     outputs = base.get_outputs(examples)
@@ -116,11 +118,14 @@ def compare_with_base_and_bound(
 
 
 def add_chosen_adversary(results: VariantResults, options: Adversary) -> None:
-    """Add the adversary that each half of the texts chose for the other half, and the baselines.
+    """Add statistics for the adversary chosen by cross-fitting, and for the untrained baselines.
+
+    Each half of the texts chooses the adversary for the other half, see
+    :func:`choose_across_halves`.
 
     Args:
         results: Measurements of all adversaries, to which the statistics are added.
-        options: Options of the test, with the values of λ.
+        options: Test options, with all values of λ.
     """
     base_outputs, seed = results.setup.base_outputs, results.setup.seed
     probs = torch.stack(list(results.probs.values()))
@@ -198,7 +203,7 @@ def adversary(setup: RetrainingSetup, options: Adversary) -> Iterator[Variant]:
 
     Args:
         setup: Inputs that all tests share.
-        options: The values of λ and the settings of the training.
+        options: All values of λ, and the training settings.
     """
     for strength in options.sorted_lambdas():
         yield Variant(
@@ -212,14 +217,15 @@ def adversary(setup: RetrainingSetup, options: Adversary) -> Iterator[Variant]:
 
 
 def divide_by_bound(divergence: Tensor, bound: Tensor, outputs: Outputs) -> Tensor:
-    """Return a JSD as a share of its bound, in [0, 1], [texts].
-
-    The share is NaN if the bound is 0, which is the case for texts with a single token.
+    """Divide each text's JSD by its largest possible value.
 
     Args:
-        divergence: The JSD, [texts].
-        bound: The largest JSD of any attention from the base model's, [texts].
+        divergence: JSD between the attention of a model and the base model, [texts].
+        bound: Largest JSD that any attention can have from the base model's, [texts].
         outputs: The base model's outputs, for the example ids in the error message.
+
+    Returns:
+        Quotients in [0, 1], [texts]. They are NaN for texts with a single token, whose bound is 0.
 
     Raises:
         AttnProbeError: If a JSD exceeds its bound.
@@ -235,12 +241,17 @@ def divide_by_bound(divergence: Tensor, bound: Tensor, outputs: Outputs) -> Tens
 
 
 def measure_untrained_baselines(setup: RetrainingSetup) -> dict[str, Tensor]:
-    """Measure how far attention can move per text without training, [texts] by ``statistic@ε``.
+    """Measure how far the attention of the base model can move without any training.
 
-    The search is run on every model. The exact frontier is only known for two classes.
+    For each limit ε on the output change, the search by Jain & Wallace approximates the largest
+    JSD. The exact frontier is the largest JSD itself, which is known for two classes only.
 
     Args:
         setup: Inputs that all tests share.
+
+    Returns:
+        ``search_jsd``, ``search_tvd`` and, for two classes, ``frontier_jsd``. Their names end with
+        ``@ε``, and each has one value per test text.
     """
     base = setup.base
     observed = observe_split(base.model, base.tokenizer, setup.splits["test"])
@@ -248,7 +259,7 @@ def measure_untrained_baselines(setup: RetrainingSetup) -> dict[str, Tensor]:
 
 
 def _measure_batch(observation: Observation, seed: int) -> dict[str, Tensor]:
-    """Measure the divergence that search and exact frontier reach, [batch] by ``statistic@ε``."""
+    """Measure the JSD that search and exact frontier reach, [batch] by ``statistic@ε``."""
     model, site, statistics = observation.model, Site(), {}
     if observation.probs.shape[-1] == 2:
         exact = adversarial(
@@ -269,27 +280,27 @@ def _measure_batch(observation: Observation, seed: int) -> dict[str, Tensor]:
 # --- Training of an adversary (Wiegreffe & Pinter 2019, Section 4) --------------------------------
 
 TARGET_COLUMNS = ("base_probs", "base_attention")
-"""Training columns that hold the base model's outputs and attention."""
+"""Training columns with the base model's output probabilities and attention weights."""
 LOWEST_OBJECTIVE_ARGUMENTS = {
     "metric_for_best_model": "loss",
     "greater_is_better": False,
     "remove_unused_columns": False,
 }
-"""Arguments of a Trainer that keeps the epoch with the lowest objective."""
+"""Trainer arguments that keep the epoch with the lowest objective, and all data columns."""
 
 
 class AdversaryTrainer(PlainTrainer):
     """Trainer that minimises an objective which compares the model with the base model.
 
     Every training batch contains the base model's outputs and attention. The Trainer keeps
-    the epoch with the lowest mean objective over the training batches of that epoch, so no second
-    pass over the data is needed. If the model is regularised, the penalties are part of the loss,
-    but not of the objective that chooses the epoch.
+    the epoch with the lowest mean objective over its training batches, so no second pass over the
+    data is needed. If the model is regularised, the loss includes the penalties, but the objective
+    that chooses the epoch does not.
 
     Attributes:
         objective: Function ``objective(probs, attention, base_probs, base_attention, mask)`` that
             returns a scalar.
-        batch_objectives: Objectives of the batches of the current epoch.
+        batch_objectives: Objective of each batch in the current epoch.
     """
 
     objective: Callable[..., Tensor]
@@ -309,29 +320,27 @@ class AdversaryTrainer(PlainTrainer):
         """Compute the objective plus penalties, or the classification loss for held-out texts.
 
         Args:
-            model: The model.
-            inputs: A batch.
+            model: The adversary.
+            inputs: A batch. Training batches also contain :data:`TARGET_COLUMNS`.
             return_outputs: Whether to return the model's outputs too.
             num_items_in_batch: See :meth:`transformers.Trainer.compute_loss`.
         """
         if TARGET_COLUMNS[0] not in inputs:
             return super().compute_loss(model, inputs, return_outputs)
-        targets = [inputs.pop(name) for name in TARGET_COLUMNS]
+        base_probs, base_attention = [inputs.pop(name) for name in TARGET_COLUMNS]
         assert isinstance(model, AttentionClassifierForSequenceClassification)
-        ids, real = inputs["input_ids"], inputs["attention_mask"]
-        mask = model.attention_classifier.build_content_mask(real, ids)
-        outputs = model(ids, real, output_attentions=True)
-        probs, attention = (
-            outputs.logits.softmax(-1),
-            outputs.attentions[0][:, 0, 0],
-        )
-        objective = self.objective(probs, attention, *targets, mask)
+        ids, attention_mask = inputs["input_ids"], inputs["attention_mask"]
+        content_mask = model.attention_classifier.build_content_mask(attention_mask, ids)
+        outputs = model(ids, attention_mask, output_attentions=True)
+        probs = outputs.logits.softmax(-1)
+        attention = outputs.attentions[0][:, 0, 0]
+        objective = self.objective(probs, attention, base_probs, base_attention, content_mask)
         self.batch_objectives.append(objective.detach())
         loss = add_penalties(objective, outputs, torch.sum)
         return (loss, outputs) if return_outputs else loss
 
     def evaluate(self, *args: Any, **options: Any) -> dict[str, float]:
-        """Return the mean objective over the batches of the epoch that has just ended.
+        """Return the mean objective over the training batches since the last call.
 
         Args:
             *args: Not used.
@@ -352,19 +361,20 @@ def train_adversary(
     progress: ProgressSetting = disable_progress,
     **settings: Any,
 ) -> TrainedVariant:
-    """Train a new model of the base model's configuration on the loss Σ TVD − λ·KL, or load it.
+    """Train a model with similar outputs but different attention than the base model, or load it.
 
-    All parameters are trained with the optimizer of the base model, and the epoch with the lowest
-    objective is kept. If the base model is regularised, its penalties are added to the loss with
-    their weights. A finished model in ``folder`` is loaded, and an interrupted training is
-    continued.
+    The adversary has the base model's configuration and starts from random weights. Its loss is
+    Σ TVD − λ·KL, see :func:`compute_adversary_loss`. All parameters are trained with the base
+    model's optimizer, and the epoch with the lowest objective is kept. If the base model is
+    regularised, its weighted penalties are added to the loss. A finished model in ``folder`` is
+    loaded, and an interrupted training is continued.
 
     Args:
         base: The base model.
         splits: Train, validation and test texts.
         folder: Folder of the adversary's checkpoint.
         lambda_: Weight of the divergence, at least 0.
-        options: Scale of the TVD, epochs and patience; the list of λ is not used.
+        options: TVD scale, epochs and patience; ``lambdas`` is not used.
         progress: Decides whether a progress bar is displayed.
         **settings: Training settings that replace the base model's, such as ``learning_rate``. The
             default seed is the base model's plus 1, so that the two models do not start from the
@@ -411,22 +421,22 @@ def _make_target_columns(
     examples: "datasets.Dataset",
     input_ids: list[list[int]],
 ) -> Mapping[str, list]:
-    """Return the base model's outputs and attention as columns of the training texts.
+    """Return the base model's outputs and attention as additional columns for the training texts.
 
     For a text without tokens, the target is the same probability for every class.
     """
     if split != "train":
         return {}
     outputs = base.get_outputs(examples)
-    probs = dict(zip(outputs.example_ids, outputs.probs.tolist(), strict=True))
-    special = get_special_ids(base.tokenizer)
-    rows = build_guide_rows(make_guide(outputs), examples, input_ids, special)
+    probs_by_id = dict(zip(outputs.example_ids, outputs.probs.tolist(), strict=True))
+    special_ids = get_special_ids(base.tokenizer)
+    attention_rows = build_guide_rows(make_guide(outputs), examples, input_ids, special_ids)
     n_classes = len(base.class_names)
-    equal = [1 / n_classes] * n_classes
-    ids = read_column(examples, "example_id")
+    equal_probs = [1 / n_classes] * n_classes
+    example_ids = read_column(examples, "example_id")
     return {
-        "base_attention": rows,
-        "base_probs": [probs.get(example_id, equal) for example_id in ids],
+        "base_attention": attention_rows,
+        "base_probs": [probs_by_id.get(example_id, equal_probs) for example_id in example_ids],
     }
 
 
@@ -440,11 +450,11 @@ def compute_adversary_loss(
     lambda_: float,
     tvd_factor: float = 1.0,
 ) -> Tensor:
-    """Return Σ TVD(ŷ_a, ŷ_b) − λ·KL(α_a‖α_b) over the batch, a finite scalar.
+    """Return the adversary's loss Σ TVD(ŷ_a, ŷ_b) − λ·KL(α_a‖α_b) for a batch, a finite scalar.
 
     The loss is low for a model with similar outputs but different attention than the base model
     (Wiegreffe & Pinter 2019, Section 4). ln α_b is clamped at ln 1e-10, since the KL would be
-    infinite if a weight of the base model underflows. Unlike the paper's code, this loss is not
+    infinite if a base model's weight underflows. Unlike the paper's code, this loss is not
     multiplied by class weights.
 
     Args:
@@ -452,7 +462,7 @@ def compute_adversary_loss(
         attention: The adversary's attention, [batch, keys].
         base_probs: The base model's probabilities, [batch, classes].
         base_attention: The base model's attention, [batch, keys].
-        mask: The tokens that enter the KL, bool [batch, keys].
+        mask: True for the tokens that enter the KL, bool [batch, keys].
         lambda_: Weight of the KL, at least 0.
         tvd_factor: Factor on the TVD. The value 0.5 reproduces the paper's code, which halves the
             difference of two sigmoids.
@@ -480,34 +490,36 @@ def choose_across_halves(
     tolerance: float,
     seed: int = 0,
 ) -> np.ndarray:
-    """Choose the most divergent adversary for every text, on the other half of the texts.
+    """Choose the most divergent adversary for every text by two-fold cross-fitting.
 
-    The largest of several measured divergences is too optimistic for the texts that it was chosen
-    on. The texts are therefore divided into two random halves. Each half chooses, for the other
-    half, the adversary with the largest mean divergence among those that lose at most ``tolerance``
-    of F1. If all of them lose more, it chooses the one that loses least.
+    Choosing and measuring an adversary on the same texts would overestimate its divergence. The
+    texts are therefore divided into two random halves, and each half chooses an adversary for the
+    other half: the largest mean divergence among all adversaries that lose at most ``tolerance``
+    F1. If all adversaries lose more, the half chooses the smallest loss.
 
     Args:
         labels: The true classes, [texts].
         base: The base model's probabilities, [texts, classes].
         adversaries: Probabilities of each adversary, [texts, classes].
-        divergences: JSD of each adversary's attention from the base model's, [texts].
-        tolerance: Largest acceptable loss of F1.
-        seed: Seed of the division into halves.
+        divergences: JSD between the attention of each adversary and the base model, [texts].
+        tolerance: Largest acceptable F1 loss.
+        seed: Seed for the division into halves.
 
     Returns:
         Indices into ``adversaries``, [texts].
     """
     half = np.random.default_rng(seed).permutation(len(labels)) % 2
+    # Row h marks the texts that choose for half h, which are the texts of the other half.
     is_choosing = np.stack([half == 1, half == 0]).astype(float)
-    f1 = []
+    f1_rows = []
     for probs in (base, *adversaries):
         scores = compute_weighted_metrics(labels, encode_one_hot(probs), is_choosing)
-        f1.append(scores["f1"])
-    f1_loss = f1[0] - np.stack(f1[1:])
-    mean_divergence = np.stack(divergences) @ is_choosing.T
+        f1_rows.append(scores["f1"])
+    base_f1, *adversary_f1 = f1_rows
+    f1_loss = base_f1 - np.stack(adversary_f1)
+    divergence_sums = np.stack(divergences) @ is_choosing.T
     is_acceptable = f1_loss <= tolerance
-    value = np.where(is_acceptable, mean_divergence, -np.inf)
-    value = np.where(is_acceptable.any(0), value, -f1_loss)
-    chosen_by_half = value.argmax(0)
+    preference = np.where(is_acceptable, divergence_sums, -np.inf)
+    preference = np.where(is_acceptable.any(0), preference, -f1_loss)
+    chosen_by_half = preference.argmax(0)
     return chosen_by_half[half]

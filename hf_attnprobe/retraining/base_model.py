@@ -1,6 +1,6 @@
 """The base model of a retraining and its variants, which are trained or loaded, then measured.
 
-A test of this package is a function that yields variants of the base model.
+In this package, a test is a function that yields variants of the base model.
 :func:`run_retraining_test` performs the steps that all tests share:
 
 1. It trains each variant with the recorded settings of the base model, or loads it if its folder
@@ -59,9 +59,9 @@ if TYPE_CHECKING:
     import datasets
 
 Splits = Mapping[str, "datasets.Dataset"]
-"""Data sets by the names in :data:`SPLIT_NAMES`."""
+"""Train, validation and test texts with labels, by the names in :data:`SPLIT_NAMES`."""
 SPLIT_NAMES = ("train", "validation", "test")
-"""Names of the splits that a retraining uses."""
+"""Data set splits that every retraining needs."""
 SHARED_SETTINGS = (
     "seed",
     "procedure",
@@ -74,7 +74,7 @@ SHARED_SETTINGS = (
     "plateau_factor",
     "patience",
 )
-"""Training settings that the variants share with the base model."""
+"""Training settings that all variants share with the base model, by field of TrainingOptions."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,9 +85,9 @@ class BaseModel:
         name: Folder or Hub id.
         model: An attention classifier. The test ``deception`` also accepts a Transformer.
         tokenizer: The model's tokenizer.
-        settings: Settings of the model's training, all of them resolved.
+        settings: The model's training settings. Defaults are replaced by their values.
         notes: A sentence for each setting that had to be assumed.
-        cached_outputs: Outputs on data sets, by the fingerprint of the data set.
+        cached_outputs: Outputs by data set fingerprint.
     """
 
     name: str
@@ -103,16 +103,16 @@ class BaseModel:
         return get_class_names(self.model.config)
 
     def make_config(self, changes: Mapping[str, Any] | None = None) -> AttentionClassifierConfig:
-        """Return a copy of the configuration with some fields replaced.
+        """Return a copy of the model's configuration with some fields replaced.
 
         Args:
-            changes: New values by field.
+            changes: New values by field name.
         """
         fields = self.model.config.to_dict() | dict(changes or {})
         return AttentionClassifierConfig(**fields)
 
     def get_outputs(self, examples: "datasets.Dataset") -> Outputs:
-        """Return probabilities and attention on the texts; they are computed once per data set.
+        """Return the model's probabilities and attention on texts, computed once per data set.
 
         Args:
             examples: The texts.
@@ -124,18 +124,22 @@ class BaseModel:
 
 
 def get_shared_settings(options: TrainingOptions) -> dict[str, Any]:
-    """Return the settings that variants share with the base model, by name, as plain data.
+    """Return the settings in :data:`SHARED_SETTINGS` by name, ready to be written as JSON.
 
     Args:
-        options: Settings of the base model's training.
+        options: The base model's training settings.
     """
-    values = {name: getattr(options, name) for name in SHARED_SETTINGS}
-    vectors = values["word_vectors"]
-    return values | {"word_vectors": None if vectors is None else str(vectors)}
+    shared_settings = {name: getattr(options, name) for name in SHARED_SETTINGS}
+    vectors_file = shared_settings["word_vectors"]
+    if vectors_file is not None:
+        shared_settings["word_vectors"] = str(vectors_file)
+    return shared_settings
 
 
 def build_retraining_identity(base: BaseModel, splits: Splits, seed: int) -> dict[str, Any]:
-    """Return the settings that must be equal for a retraining to continue in the same folder.
+    """Return the settings that identify a retraining.
+
+    An interrupted retraining continues in its folder only if they are unchanged.
 
     Args:
         base: The base model.
@@ -156,8 +160,7 @@ def load_base_model(model: str | Path | SavedModel, **settings: Any) -> BaseMode
 
     Args:
         model: Checkpoint that :func:`hf_attnprobe.train_classifier` wrote.
-        **settings: Training settings that replace those of the model's record; None keeps the
-            recorded value.
+        **settings: Training settings that replace the recorded ones; None keeps the recorded value.
 
     Raises:
         AttnProbeError: If the model is not a flat attention classifier with trained attention.
@@ -175,13 +178,13 @@ def load_further_trainable_model(
 ) -> BaseModel:
     """Load a classifier whose own weights can be trained further.
 
-    An attention classifier keeps the settings of its training. A Transformer takes the settings of
-    :func:`hf_attnprobe.training.run.fine_tune`.
+    An attention classifier keeps its training settings. A Transformer gets the default settings
+    from :func:`hf_attnprobe.training.run.fine_tune`.
 
     Args:
         model: An attention classifier with one level of trained attention, or a fine-tuned
             Transformer.
-        default_seed: Seed of a Transformer's training if the model has no record of it.
+        default_seed: Training seed for a Transformer whose record contains no seed.
         **settings: Training settings that replace the defaults; None keeps the default.
 
     Raises:
@@ -213,25 +216,27 @@ def build_base_model(
     tokenizer: PreTrainedTokenizerBase,
     **settings: Any,
 ) -> BaseModel:
-    """Build the base model of an attention classifier, with the settings of its training record.
+    """Combine an attention classifier with the training settings from its record.
+
+    Settings that were not recorded get their default values, with a note for the report.
 
     Args:
         name: Folder or Hub id.
         model: The attention classifier.
         tokenizer: Its tokenizer.
-        **settings: See :func:`load_base_model`.
+        **settings: Training settings that replace the recorded ones; None keeps the recorded value.
     """
-    replaced = {name: value for name, value in settings.items() if value is not None}
-    recorded = read_record(Path(name)) | replaced
-    shared = {name: recorded[name] for name in SHARED_SETTINGS if name in recorded}
-    options = TrainingOptions(**({"procedure": DEFAULT_PROCEDURE} | shared))
-    procedure = resolve_procedure(options, model.config).get_settings()
+    new_settings = {name: value for name, value in settings.items() if value is not None}
+    record = read_record(Path(name)) | new_settings
+    shared_settings = {name: record[name] for name in SHARED_SETTINGS if name in record}
+    options = TrainingOptions(**({"procedure": DEFAULT_PROCEDURE} | shared_settings))
+    procedure_settings = resolve_procedure(options, model.config).get_settings()
     # This setting only affects the tokenizer, which already exists.
-    del procedure["min_document_frequency"]
-    resolved = replace(options, **procedure)
+    del procedure_settings["min_document_frequency"]
+    resolved = replace(options, **procedure_settings)
     notes = []
     for setting in SHARED_SETTINGS:
-        if setting not in recorded:
+        if setting not in record:
             label, value = setting.replace("_", " "), getattr(resolved, setting)
             notes.append(f"{label} {value}: assumed, because {name} has no record of it")
     return BaseModel(name, model, tokenizer, resolved, tuple(notes))
@@ -241,27 +246,27 @@ def check_retrainable(name: str, model: PreTrainedModel) -> None:
     """Check that a model can be trained from scratch again with the same configuration.
 
     Args:
-        name: Name of the model, for error messages.
-        model: The model.
+        name: Model name for error messages.
+        model: The model to check.
 
     Raises:
         AttnProbeError: If it is not a flat attention classifier with trained attention.
     """
     if not isinstance(model, AttentionClassifierForSequenceClassification):
         raise AttnProbeError(
-            f"expected an attention classifier to train again from scratch, {name} is a "
-            f"{model.config.model_type}; train one with attnprobe train --encoder"
+            f"only an attention classifier can be trained again from scratch, but {name} is a "
+            f"{model.config.model_type}; train a classifier with attnprobe train --encoder"
         )
     config = model.config
     if reads_pairs(config):
         raise AttnProbeError(
-            f"expected a base model of single texts, but {name} has a query encoder and reads "
-            "pairs, which retrain does not support; choose another --model"
+            f"retrain does not support models that read text pairs, but {name} has a query "
+            "encoder; choose a --model that reads single texts"
         )
     if not has_trained_attention(config):
         attention = "two levels of" if config.hierarchical else config.attention
         raise AttnProbeError(
-            f"expected a base model with one level of trained attention, but {name} has "
+            f"retrain needs a base model with one level of trained attention, but {name} has "
             f"{attention} attention; choose another --model"
         )
 
@@ -270,7 +275,7 @@ def check_splits(splits: Splits) -> None:
     """Check that there are train, validation and test texts.
 
     Args:
-        splits: Texts with labels, by the name of the split.
+        splits: Labelled texts by split name.
 
     Raises:
         AttnProbeError: If a split is missing.
@@ -278,13 +283,13 @@ def check_splits(splits: Splits) -> None:
     missing_splits = [name for name in SPLIT_NAMES if name not in splits]
     if missing_splits:
         raise AttnProbeError(
-            "expected train, validation and test texts with labels to train models and compare "
-            f"them, but the split {missing_splits[0]} is missing; add it"
+            "a retraining needs train, validation and test texts with labels, but the split "
+            f"{missing_splits[0]} is missing; add it to the data set"
         )
 
 
 def check_same_classes(base: BaseModel, splits: Splits) -> None:
-    """Check that the data have the classes of the base model, in the same order.
+    """Check that the data have the base model's classes, in the same order.
 
     Args:
         base: The base model.
@@ -294,41 +299,42 @@ def check_same_classes(base: BaseModel, splits: Splits) -> None:
         AttnProbeError: If the number of classes or their names differ.
     """
     names = get_label_names(splits["train"])
-    # Data whose classes only have numbers are assumed to use the numbers of the base model.
+    # Data whose classes have numbers but no names are assumed to use the base model's numbers.
     has_names = hasattr(splits["train"].features["label"], "names")
     if len(names) != len(base.class_names) or (has_names and names != base.class_names):
         raise AttnProbeError(
             f"expected the data that {base.name} was trained on, with the classes "
-            f"{', '.join(base.class_names)}, got {', '.join(names)}; choose another --dataset"
+            f"{', '.join(base.class_names)}, got the classes {', '.join(names)}; choose another "
+            "--dataset"
         )
 
 
 ProgressSetting = Callable[[Path], bool | str]
-"""Function of the folder of a model that is about to be trained.
+"""Function that is called with a model's folder before the model is trained.
 
 It returns whether to show a progress bar, or the text in front of the bar.
 """
 
 
 def disable_progress(folder: Path) -> bool:
-    """Return False, so that no progress bar is displayed.
+    """Return False for every model, so that no progress bar is displayed.
 
     Args:
-        folder: Folder of the model that is about to be trained.
+        folder: Not used.
     """
     return False
 
 
 @dataclass(frozen=True, eq=False)
 class TrainedVariant:
-    """A variant of the base model that was trained.
+    """A trained variant of the base model.
 
     Attributes:
-        folder: Folder of its checkpoint.
+        folder: Checkpoint folder.
         model: The trained model.
         metrics: Scores in [0, 1] by name.
-        seconds: Duration of its training, including earlier runs that were interrupted.
-        n_epochs: Number of epochs, likewise.
+        seconds: Training duration, including earlier runs that were interrupted.
+        n_epochs: Number of epochs, including earlier runs that were interrupted.
     """
 
     folder: Path
@@ -353,8 +359,8 @@ def train_variant(
     Args:
         base: The base model.
         splits: Train, validation and test texts.
-        folder: Folder of the variant's checkpoint.
-        changes: Configuration fields that differ from the base model.
+        folder: Checkpoint folder for the variant.
+        changes: Configuration fields that differ from the base model, with their values.
         guides: Attention weights by split and example id, for ``attention="guided"``.
         progress: Decides whether a progress bar is displayed.
         **settings: Training settings that replace the base model's, such as ``seed``.
@@ -373,7 +379,7 @@ def train_variant(
 
 
 def build_trained_variant(folder: Path, result: TrainedClassifier) -> TrainedVariant:
-    """Build a trained variant from the result of its training and the record in its folder.
+    """Combine a training result with the duration that the checkpoint's record contains.
 
     Args:
         folder: Checkpoint folder.
@@ -395,7 +401,7 @@ def build_trained_variant(folder: Path, result: TrainedClassifier) -> TrainedVar
 def compare_with_base(
     base: BaseModel, model: PreTrainedModel, examples: "datasets.Dataset"
 ) -> dict[str, Tensor]:
-    """Measure how far the outputs and the attention of a model are from the base model's.
+    """Measure the distance between a model and the base model, in outputs and in attention.
 
     Args:
         base: The base model.
@@ -403,8 +409,9 @@ def compare_with_base(
         examples: The test texts.
 
     Returns:
-        ``probs`` [texts, classes]; ``tvd`` [texts], the total variation distance of the outputs, in
-        [0, 1]; and ``jsd`` [texts], the Jensen-Shannon divergence of the attentions, in [0, ln 2].
+        - ``probs``: the variant's probabilities, [texts, classes].
+        - ``tvd``: total variation distance between the outputs, in [0, 1], [texts].
+        - ``jsd``: Jensen-Shannon divergence between the attention weights, in [0, ln 2], [texts].
     """
     base_outputs = base.get_outputs(examples)
     outputs = read_outputs(model, base.tokenizer, examples)
@@ -421,13 +428,16 @@ def measure_predictions(
     examples: "datasets.Dataset",
     guide: Guide | None = None,
 ) -> dict[str, Tensor]:
-    """Return ``probs`` [texts, classes] of a model whose attention is not compared.
+    """Measure the predictions of a variant, but not its distance from the base model.
 
     Args:
         base: The base model, whose tokenizer is used.
         model: The variant.
         examples: The test texts.
         guide: Attention weights that are imposed on the variant, if any.
+
+    Returns:
+        ``probs``: the variant's probabilities, [texts, classes].
     """
     return {"probs": predict(model, base.tokenizer, examples, guide=guide)}
 
@@ -437,16 +447,16 @@ class Variant:
     """A variant of the base model: how to train it, and how to measure it.
 
     Attributes:
-        name: Name in tables of scores, such as "seed 3".
+        name: Name in score tables, such as "seed 3".
         statistic: Prefix for its statistic names. For example, ``one_seed`` in
             ``one_seed_jsd@3``.
-        train: The model, or a function ``train(base, splits, folder, progress=…)`` that trains it
-            or loads it if it is finished.
+        train: A trained model, or a function ``train(base, splits, folder, progress=…)`` that
+            trains the variant or loads it if it is finished.
         measure: Function ``measure(base, model, test_texts)`` that returns ``probs``
             [texts, classes] and further statistics [texts] by name.
         key: Suffix for its statistic names, such as the seed; None if there is only one
             variant with this prefix.
-        folder: Folder of its checkpoint below the test folder; "" for that folder itself.
+        folder: Checkpoint folder below the test folder; "" for the test folder itself.
     """
 
     name: str
@@ -459,12 +469,12 @@ class Variant:
 
 @dataclass(frozen=True, eq=False)
 class RetrainingSetup:
-    """The inputs that all tests of a retraining share.
+    """The inputs that all retraining tests share.
 
     Attributes:
         base: The base model.
         splits: Train, validation and test texts.
-        folder: Output folder. Each test has a folder of its own in it.
+        folder: Output folder. It contains one folder per test.
         test_options: Options for every selected test, by name.
         seed: Seed for bootstrap and search.
         progress: Decides whether a progress bar is displayed.
@@ -492,11 +502,11 @@ def build_setup(
     seed: int,
     test_options: Mapping[str, Options] | None = None,
 ) -> RetrainingSetup:
-    """Load the splits of the data and check that they fit the base model and the tests.
+    """Load the data splits and check that they fit the base model and the tests.
 
     Args:
         base: The base model.
-        data: The data that it was trained on.
+        data: The data that the base model was trained on.
         folder: Output folder.
         seed: Seed for bootstrap and search.
         test_options: Options for every selected test, by name.
@@ -527,8 +537,8 @@ class VariantResults:
         setup: Inputs that all tests share.
         folder: Test folder.
         labels: The true classes, [texts].
-        statistics: Statistics of all variants, each [texts], by name.
-        probs: Probabilities by the name of the variant, [texts, classes].
+        statistics: Values of each statistic [texts], by statistic name.
+        probs: Probabilities [texts, classes] by variant name.
         trained: The variants that were trained, or loaded from their folder.
         scores: Scores of all variants, compared with the reference.
     """
@@ -542,10 +552,10 @@ class VariantResults:
     scores: tuple[Score, ...] = ()
 
     def run_variant(self, variant: Variant) -> None:
-        """Train or load a variant and add its measurements.
+        """Train or load a variant, measure it and add its measurements.
 
         Args:
-            variant: The variant.
+            variant: The variant to run.
         """
         setup, model = self.setup, variant.train
         if not isinstance(model, PreTrainedModel):
@@ -563,13 +573,13 @@ class VariantResults:
         measurements: Mapping[str, Tensor],
         key: float | None = None,
     ) -> None:
-        """Add the statistics of a variant, and whether it predicts each text correctly.
+        """Add a variant's statistics, and whether it predicts each text correctly.
 
         Args:
-            name: See :class:`Variant`.
-            statistic: See :class:`Variant`.
-            measurements: Result of :attr:`Variant.measure`.
-            key: See :class:`Variant`.
+            name: Variant name.
+            statistic: Prefix for the statistic names, such as ``one_seed``.
+            measurements: ``probs`` [texts, classes] and further statistics [texts], by name.
+            key: Suffix for the statistic names, such as the seed, if any.
         """
         probs = self.probs[name] = measurements["probs"]
         correct = (probs.argmax(-1) == self.labels).double()
@@ -579,16 +589,16 @@ class VariantResults:
                 self.statistics[f"{statistic}_{quantity}{suffix}"] = values
 
     def stack_statistic(self, statistic: str) -> Tensor:
-        """Return a statistic of all variants that share its prefix, [variants, texts].
+        """Return the values of a statistic for every key, [keys, texts].
 
         Args:
-            statistic: Name without its key, such as ``one_seed_jsd``.
+            statistic: Name without its key, such as ``one_seed_jsd`` for the seeds' JSD.
         """
         names = [name for name in self.statistics if name.startswith(f"{statistic}@")]
         return torch.stack([self.statistics[name] for name in names])
 
     def write_rows(self, test: str) -> None:
-        """Write the statistics of every text, which replace those of an earlier run.
+        """Write all statistics to the folder ``rows``; they replace the test's earlier rows.
 
         Args:
             test: Test name.
@@ -598,10 +608,10 @@ class VariantResults:
         append_rows(self.setup.folder / "rows", rows, name=test)
 
     def compute_scores(self, reference: str) -> None:
-        """Score all variants, and compare each with the reference.
+        """Compute F1, accuracy and ROC-AUC of all variants, and compare them with a reference.
 
         Args:
-            reference: Name of the variant that the others are compared with.
+            reference: Name of the variant with which all others are compared.
         """
         arrays = {name: values.numpy() for name, values in self.probs.items()}
         self.scores = compare_scores(
@@ -616,7 +626,7 @@ def run_retraining_test(name: str, setup: RetrainingSetup) -> VariantResults:
     """Train or load the variants of a test, measure them and compare their scores.
 
     Args:
-        name: Test name. Its models are stored in a folder with this name.
+        name: Test name. The test's models are stored in a folder with this name.
         setup: Inputs that all tests share.
     """
     test = get_retraining_tests()[name]

@@ -6,35 +6,35 @@ Question: does the same model perform as well if it is trained from scratch with
 so that every token has the weight 1/T?
 Measure: F1 of the positive class (macro F1 for more than two classes), accuracy and ROC-AUC on the
 test texts, compared with the base model by a paired bootstrap over the test texts.
-Compare: per text, the total variation distance of the two models' outputs and the Jensen-Shannon
-divergence of their attentions.
+Compare: for each text, the total variation distance between the outputs of the two models, and the
+Jensen-Shannon divergence between their attention weights.
 Reading: if nothing is lost, attention explains nothing on this data set. The paper excludes such
 data sets ("attention is not explanation if you don't need it").
 
 ``seeds`` (Section 3.3): how much does attention vary by chance?
 
 Question: does the same model attend to the same tokens if it is trained with another seed?
-Measure: per test text, the Jensen-Shannon divergence of each run's attention from the base model's
-(median over the runs), and the total variation distance of the outputs (mean over the runs).
+Measure: for each test text, the Jensen-Shannon divergence between the attention of each run and of
+the base model (median over the runs), and the total variation distance between their outputs (mean
+over the runs).
 Compare: by the base model's largest attention weight, in the four bins of the papers, and by
 predicted class. The divergence is the baseline for every adversary: an adversary that is no farther
 from the base model than another seed is no counter-example.
-Reading: 0 means that all runs attend alike. A value near 0.69 means that the seed determines the
+Reading: 0 means that all runs attend to the same tokens. A value near 0.69 means that the seed determines the
 attention, not the task.
 
 ``diagnostic_mlp`` (Section 3.4): are the attention weights useful to another model?
 
-Question: does a model without context classify better if it is given the attention weights of
-another model?
-Measure: F1, accuracy and ROC-AUC on the test texts of a layer that reads each token by itself
+Question: does a model without context classify better with the attention weights of another model?
+Measure: F1, accuracy and ROC-AUC on the test texts, for a layer that reads each token by itself
 (``encoder="mlp"``). Its attention is imposed instead of trained: c = Σ a_t h_t, with the weights
 a_t of a guide.
 Compare: four guides, namely uniform weights, the layer's own trained additive attention, the
 base model's weights, and the weights of a trained adversary.
 Reading: if the base model's weights lead to a higher score than the layer's own attention, they
 contain information about the tokens that does not depend on the model. If the adversary's weights
-lead to a much lower score, they do not contain it, although the adversary predicts like the base
-model.
+lead to a much lower score, they lack this information, although the adversary predicts like the
+base model.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -89,7 +89,7 @@ if TYPE_CHECKING:
     },
 )
 def uniform(setup: RetrainingSetup, options: Options) -> Iterator[Variant]:
-    """Yield the base model trained with ``attention="uniform"``.
+    """Yield a variant of the base model that is trained with uniform attention.
 
     Args:
         setup: Inputs that all tests share.
@@ -103,15 +103,15 @@ def uniform(setup: RetrainingSetup, options: Options) -> Iterator[Variant]:
 
 
 def add_seed_summaries(results: VariantResults, options: Seeds) -> None:
-    """Add the median divergence and the mean output change over the runs, per text.
+    """Add the median attention distance and the mean output change over all seeds, per text.
 
     Args:
-        results: Measurements of all runs, to which the statistics are added.
+        results: Measurements for all seeds, to which the statistics are added.
         options: Not used.
     """
     results.statistics |= {
         "max_attention": results.setup.base_outputs.attention.amax(-1),
-        # For an even number of runs, `quantile` returns the mean of the two middle values.
+        # For an even number of seeds, `quantile` averages the two middle values.
         "seed_jsd": results.stack_statistic("one_seed_jsd").quantile(0.5, dim=0),
         "seed_tvd": results.stack_statistic("one_seed_tvd").mean(0),
     }
@@ -138,10 +138,10 @@ def add_seed_summaries(results: VariantResults, options: Seeds) -> None:
     },
 )
 def seeds(setup: RetrainingSetup, options: Seeds) -> Iterator[Variant]:
-    """Yield the base model trained with the seeds 0, 1, 2, …, except its own seed.
+    """Yield variants of the base model that are trained with other seeds, one per seed.
 
-    The paper uses the seeds 50, 257, 500231, 100078, 12504, 90754789, 8988812 and 2. No seed is
-    better than another.
+    The seeds are 0, 1, 2, … without the base model's seed. The paper uses 50, 257, 500231, 100078,
+    12504, 90754789, 8988812 and 2, but any seeds serve the purpose.
 
     Args:
         setup: Inputs that all tests share.
@@ -153,13 +153,13 @@ def seeds(setup: RetrainingSetup, options: Seeds) -> Iterator[Variant]:
 
 
 def list_other_seeds(base_seed: int, n: int) -> list[int]:
-    """Return the first n seeds that are not the base model's.
+    """Return the first n seeds, counted from 0, without the base model's seed.
 
     >>> list_other_seeds(1, 3)
     [0, 2, 3]
 
     Args:
-        base_seed: Seed of the base model's training.
+        base_seed: The base model's seed.
         n: Number of seeds to return.
     """
     return [seed for seed in range(n + 1) if seed != base_seed][:n]
@@ -173,9 +173,9 @@ NO_REGULARISATION = {
     "mlm_weight": 0.0,
     "conicity_weight": 0.0,
 }
-"""Configuration fields that remove all regularisation of a base model."""
+"""Configuration fields that disable every regularisation of an attention classifier."""
 CONTEXT_FREE_SETTINGS = {"encoder": "mlp", "attention_size": None, **NO_REGULARISATION}
-"""Configuration fields of the model that reads each token by itself."""
+"""Configuration fields of a context-free model, which reads each token by itself."""
 
 
 @register_retraining(
@@ -194,9 +194,10 @@ CONTEXT_FREE_SETTINGS = {"encoder": "mlp", "attention_size": None, **NO_REGULARI
     },
 )
 def diagnostic_mlp(setup: RetrainingSetup, options: Options) -> Iterator[Variant]:
-    """Yield a context-free model with each guide, trained with the base model's settings and seed.
+    """Yield one context-free model per guide, trained with the base model's settings and seed.
 
-    The guide ``adversary`` is only used if an adversary exists or will be trained.
+    A guide is a source of attention weights. The guide ``adversary`` is only used if an adversary
+    exists or will be trained.
 
     Args:
         setup: Inputs that all tests share.
@@ -228,9 +229,10 @@ def diagnostic_mlp(setup: RetrainingSetup, options: Options) -> Iterator[Variant
 
 
 def find_guiding_adversary(setup: RetrainingSetup) -> Path | None:
-    """Return the folder of the adversary of the paper's Table 3, or None if there is none.
+    """Return the folder of the adversary that guides a context-free model, if there is one.
 
-    The adversary counts if it is already trained, or if the test ``adversary`` is selected.
+    Among all λ, this is the adversary closest to the one in Table 3 of the paper. It must be
+    trained already, or the test ``adversary`` must be selected.
 
     Args:
         setup: Inputs that all tests share.
@@ -249,17 +251,17 @@ def make_guided_variant(
     changes: Mapping[str, Any],
     folder: str,
 ) -> Variant:
-    """Return a variant whose attention weights are those of another model.
+    """Return a variant that uses the attention weights of another model.
 
     The weights are imposed both in training and on the test texts.
 
     Args:
-        name: Name of the variant.
+        name: Variant name.
         statistic: Prefix for its statistic names.
         setup: Inputs that all tests share.
         load_guide: Function that returns the other model. It is called when the variant is trained.
-        changes: Configuration fields that differ from the base model.
-        folder: Folder of the variant below the test folder.
+        changes: Configuration fields that differ from the base model, with their values.
+        folder: Checkpoint folder below the test folder.
     """
     guided_changes = {**changes, "attention": "guided", "attention_size": None}
 
@@ -279,7 +281,7 @@ def make_guided_variant(
 
 
 def compute_guides(model: PreTrainedModel, base: BaseModel, splits: Splits) -> dict[str, Guide]:
-    """Compute the attention weights of a model on all splits, by split and example id.
+    """Compute a model's attention weights for every text, by split and example id.
 
     Args:
         model: The model whose attention is used as a guide.

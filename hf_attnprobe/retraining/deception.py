@@ -4,20 +4,20 @@ Source: Pruthi et al. 2020.
 
 Question: if attention to some words is penalised, does the model stop using them, or does it only
 stop attending to them?
-Measure: the base model is trained further on the loss task loss − λ · log(1 − mass), in which the
-mass is the attention to the impermissible words. Before and after this training, three numbers are
+Measure: the base model is trained further with the loss "task loss − λ · log(1 − mass)". The mass
+is the attention to the impermissible words. Before and after this training, three numbers are
 measured on the test texts: accuracy, attention mass on the words, and the output change (total
-variation distance) when the words are deleted. In a Transformer, the mass is taken from the row
-that the prediction is read from, in the heads of the last layer as in the paper's code, or of all
-layers.
-Compare: with the output change when the same number of other, random words of the text is deleted
-(mean over five draws). Only a change beyond this control shows that a word is used, since every
-deletion changes the text.
+variation distance) when the words are deleted. In a Transformer, the mass is read from the
+attention row that determines the prediction. The heads are those in the last layer, as in the
+paper's code, or in all layers.
+Compare: with the output change when equally many random other words are deleted from the text (mean
+over five draws). Every deletion changes the text, so only a change beyond this control shows that a
+word is used.
 Reading: if the mass is gone, accuracy is kept, and deleting the words still changes the output more
-than deleting others, then the attention hides a part of the evidence for the predictions.
+than deleting other words, then the attention hides part of the evidence for the predictions.
 
 In the paper's BERT, impermissible and other tokens also do not attend to each other, so that no
-information can take another path. Here the attention of all other rows is unrestricted.
+information can take another path. Here the attention in all other rows is unrestricted.
 """
 
 import copy
@@ -80,16 +80,19 @@ if TYPE_CHECKING:
     import datasets
 
 LAST_EPOCH_ARGUMENTS = {"save_strategy": "no", "load_best_model_at_end": False}
-"""Arguments of a Trainer that keeps the last epoch.
+"""Trainer arguments that keep the last epoch.
 
 Validation scores cannot choose the epoch because they do not include the penalty.
 """
 N_CONTROL_DRAWS = 5
-"""Number of random deletions per text in the control."""
+"""Number of random deletions per text; the control is the mean output change over them."""
 
 
 def add_differences(results: VariantResults, options: Deception) -> None:
-    """Add statistics that combine the measurements before and after the training.
+    """Add the hidden attention mass, and the use of the words before and after the training.
+
+    The use of the words is the output change when they are deleted, minus the change in the
+    control.
 
     Args:
         results: Measurements of both models, to which the statistics are added.
@@ -106,11 +109,11 @@ def add_differences(results: VariantResults, options: Deception) -> None:
 
 
 def check_deception(setup: RetrainingSetup, options: Deception) -> None:
-    """Check that the words can be hidden and that the model's attention can be read.
+    """Check that a training can hide the words and that the model returns its attention.
 
     Args:
         setup: Inputs that all tests share.
-        options: The words.
+        options: Test options with the impermissible words.
 
     Raises:
         AttnProbeError: If the tokenizer has no padding token, if a word is not a single token, if
@@ -123,18 +126,18 @@ def check_deception(setup: RetrainingSetup, options: Deception) -> None:
     train = setup.splits["train"]
     if convert_class_labels(base.class_names, train) != read_column(train, "label"):
         raise AttnProbeError(
-            f"the data number their classes differently from {base.name}; choose the data that it "
-            "was trained on"
+            f"the classes in the data have other numbers than in {base.name}; choose the data that "
+            "the model was trained on"
         )
     texts, second_texts = read_column(train, "text"), get_second_texts(train)
-    rows = base.tokenizer(texts, second_texts, truncation=True)["input_ids"]
-    if not any(word_ids.intersection(row) for row in rows):
+    token_rows = base.tokenizer(texts, second_texts, truncation=True)["input_ids"]
+    if not any(word_ids.intersection(tokens) for tokens in token_rows):
         raise AttnProbeError(
             f"none of the words {', '.join(options.words or ())} occurs in the training texts; "
-            "choose others with deception.words"
+            "choose other words with deception.words"
         )
     with torch.no_grad():
-        outputs = base.model(torch.tensor(rows[:1]), output_attentions=True)
+        outputs = base.model(torch.tensor(token_rows[:1]), output_attentions=True)
     if not getattr(outputs, "attentions", None):
         raise AttnProbeError(
             "the test deception needs a model that returns its attention, but "
@@ -197,7 +200,7 @@ def deception(setup: RetrainingSetup, options: Deception) -> Iterator[Variant]:
 
     Args:
         setup: Inputs that all tests share.
-        options: The words, the penalty and the settings of the training.
+        options: The words, the penalty and the training settings.
     """
     word_ids = find_word_ids(setup.base.tokenizer, options.words or ())
     measure = partial(measure_use_of_words, word_ids=word_ids, options=options, seed=setup.seed)
@@ -213,11 +216,14 @@ def deception(setup: RetrainingSetup, options: Deception) -> Iterator[Variant]:
 
 
 def find_word_ids(tokenizer: PreTrainedTokenizerBase, words: Sequence[str]) -> Tensor:
-    """Return the token ids of the words, both at the beginning of a text and inside it.
+    """Return the token ids that the words have at the start of a text and inside it.
 
     Args:
         tokenizer: The model's tokenizer.
-        words: Words that must be single tokens.
+        words: Words, each of which must be a single token.
+
+    Returns:
+        The distinct ids in ascending order, int64 [tokens].
 
     Raises:
         AttnProbeError: If a word is not a single token of the vocabulary.
@@ -241,11 +247,11 @@ def find_word_ids(tokenizer: PreTrainedTokenizerBase, words: Sequence[str]) -> T
 
 
 class DeceptionTrainer(PlainTrainer):
-    """Trainer that adds the penalty on attention to the loss of every training batch.
+    """Trainer that adds a penalty on attention to impermissible words to the training loss.
 
     Attributes:
         word_ids: Impermissible token ids.
-        deception: The penalty.
+        deception: Test options with the penalty's weight, heads and layers.
     """
 
     def __init__(
@@ -265,7 +271,7 @@ class DeceptionTrainer(PlainTrainer):
         return_outputs: bool = False,
         num_items_in_batch: Tensor | int | None = None,
     ) -> Any:
-        """Compute the loss of the task plus the penalty, or of the task alone in evaluation.
+        """Compute the task loss, plus the penalty while training.
 
         Args:
             model: The model.
@@ -297,13 +303,18 @@ def select_readout_rows(
     attentions: Sequence[Tensor],
     attention_mask: Tensor,
 ) -> Tensor:
-    """Return the attention rows that the prediction is read from, [batch, heads, keys].
+    """Return the attention rows that determine the prediction, such as that of [CLS].
+
+    If the prediction depends on several rows, for example through mean pooling, their weighted mean
+    is returned.
 
     Args:
         config: Model configuration.
-        attentions: Attention of some layers, each [batch, heads, queries, keys]. The heads of all
-            layers are concatenated.
-        attention_mask: [batch, keys].
+        attentions: Attention weights in some layers, each [batch, heads, queries, keys].
+        attention_mask: 1 for tokens, 0 for padding, [batch, keys].
+
+    Returns:
+        One row per head, with the heads in all layers concatenated, [batch, heads, keys].
     """
     if is_attention_classifier(config):
         return attentions[-1][:, :, 0]
@@ -318,17 +329,17 @@ def select_readout_rows(
 def compute_deception_penalty(
     attention: Tensor, is_word: Tensor, *, over_heads: str = "mean"
 ) -> Tensor:
-    """Return the penalty −log(1 − αᵀm) on attention to the words, [batch].
+    """Return the penalty −log(1 − αᵀm) on attention to impermissible words, [batch].
 
-    1 − αᵀm is computed as the share of the attention to all other tokens, clamped at 1e-10. It is
-    therefore finite, has a gradient even if αᵀm rounds to 1, and does not change if dropout is
-    applied to the weights. A text without any of the words has the penalty 0.
+    1 − αᵀm is computed as the attention to all other tokens, clamped at 1e-10, divided by the total
+    attention. The penalty is therefore finite, has a gradient even if αᵀm rounds to 1, and stays
+    correct if dropout is applied to the weights. A text without any of the words has the penalty 0.
     Source: Pruthi et al. 2020, released code.
 
     Args:
-        attention: α, [batch, heads, keys].
-        is_word: m, the positions of the impermissible words, bool [batch, keys].
-        over_heads: ``mean`` of the heads' penalties, or ``max`` for the largest one.
+        attention: Attention weights α, [batch, heads, keys].
+        is_word: Mask m, True for impermissible words, bool [batch, keys].
+        over_heads: ``mean`` to average the heads' penalties, ``max`` to take the largest one.
     """
     is_other = ~is_word[:, None]
     other_mass = (attention * is_other).sum(-1).clamp_min(1e-10)
@@ -353,16 +364,15 @@ def train_with_penalty(
     """Train a copy of the base model further with the penalty, or load it from its folder.
 
     Training starts from the base model's weights, while the paper starts from random weights.
-    The last epoch is kept. An attention classifier is trained with the settings of its own
-    training, except for epochs and batch size; a Transformer as in
-    :func:`hf_attnprobe.training.run.fine_tune`.
+    The last epoch is kept. An attention classifier keeps its training settings, except for epochs
+    and batch size. A Transformer is trained as in :func:`hf_attnprobe.training.run.fine_tune`.
 
     Args:
         base: The base model.
         splits: Train, validation and test texts.
         folder: Checkpoint folder.
         word_ids: Impermissible token ids.
-        options: The penalty and the settings of the training.
+        options: The penalty and the training settings.
         seed: Seed for batches and dropout.
         data_name: Data set name, for the record.
         progress: Decides whether a progress bar is displayed.
@@ -413,7 +423,7 @@ def _build_trainer(
     progress: bool | str,
     trainer_class: Callable[..., PlainTrainer],
 ) -> PlainTrainer:
-    """Build the Trainer of a copy of the base model."""
+    """Build a Trainer that trains a copy of the base model."""
     model = copy.deepcopy(base.model)
     n_classes = len(base.class_names)
     if isinstance(model, AttentionClassifierForSequenceClassification):
@@ -460,7 +470,7 @@ def measure_use_of_words(
     options: Deception,
     seed: int,
 ) -> dict[str, Tensor]:
-    """Measure how much attention the words get, and how much the output changes without them.
+    """Measure the attention to impermissible words, and the output change without them.
 
     Args:
         base: The base model, whose tokenizer is used.
@@ -468,16 +478,17 @@ def measure_use_of_words(
         examples: The test texts.
         word_ids: Impermissible token ids.
         options: The layers whose heads are measured.
-        seed: Seed of the random deletions in the control.
+        seed: Seed for the random deletions in the control.
 
     Returns:
         ``probs`` [texts, classes] and these statistics, each [texts]:
 
-        - ``word_share``: share of the words that are impermissible.
+        - ``word_share``: impermissible words divided by all words.
         - ``mass``: attention to the impermissible words, mean over the heads.
-        - ``largest_mass``: the same for the head that attends to them most.
+        - ``largest_mass``: attention to the impermissible words in the head that attends to them
+          most.
         - ``word_tvd``: output change when the impermissible words are deleted.
-        - ``control_tvd``: mean output change when the same number of other words is deleted.
+        - ``control_tvd``: mean output change when equally many other words are deleted.
 
         Statistics are NaN for texts without any impermissible word. The last two are also NaN for
         texts with fewer other words than impermissible ones.
@@ -508,7 +519,7 @@ def measure_use_of_words(
 
 
 def _measure_masses(observation: Observation, word_ids: Tensor, layers: str) -> dict[str, Tensor]:
-    """Return probabilities and attention to the words of a batch, each [batch, …]."""
+    """Return a batch's probabilities, and its attention to the impermissible words."""
     batch, sites = observation.batch, observation.model.sites()
     is_content = batch.content_mask
     is_word = torch.isin(batch.inputs["input_ids"], word_ids) & is_content
@@ -526,25 +537,29 @@ def _measure_masses(observation: Observation, word_ids: Tensor, layers: str) -> 
 
 
 def delete_words(text: Text, words: Collection[int]) -> list[int]:
-    """Return the token ids of a text without the given words.
+    """Delete some words from a text and return the remaining token ids.
 
     Args:
-        text: The text.
-        words: Token ids to delete.
+        text: The text, which is not modified.
+        words: Token ids of the words to delete.
     """
     return [token for token in text.inputs["input_ids"] if token not in words]
 
 
 def delete_other_words(text: Text, words: Collection[int], *, seed: int, draw: int) -> list[int]:
-    """Return the token ids of a text without random other words, as many as it has given words.
+    """Delete random other words from a text, as many as it contains of the given words.
 
-    Special tokens are never deleted. A text with more given than other words is not changed.
+    This is the control for :func:`delete_words`. Special tokens are never deleted. If the text has
+    too few other words, nothing is deleted.
 
     Args:
-        text: The text.
+        text: The text, which is not modified.
         words: Token ids of the given words, which are kept.
-        seed: Seed of the draws.
-        draw: Number of the draw.
+        seed: Seed for the random choice, together with the example id and ``draw``.
+        draw: Index of the draw, from 0. Each index deletes different words.
+
+    Returns:
+        The remaining token ids.
     """
     ids, is_special = text.inputs["input_ids"], text.inputs["special_tokens_mask"]
     other_positions, n_words = [], 0

@@ -1,4 +1,4 @@
-"""Options of the tests that train models, and of ``retrain`` and ``transfer``."""
+"""Options for ``retrain``, for each of its tests, and for ``transfer``."""
 
 import math
 from collections.abc import Sequence
@@ -12,13 +12,16 @@ from hf_attnprobe.training.options import ProcedureName
 
 
 DEFAULT_LAMBDAS = (0.00025, 0.0005, 0.001, 0.002, 0.004)
-"""Default weights λ of the divergence, chosen around the published value.
+"""Default weights λ for the attention divergence in an adversary's loss.
 
-The paper's code uses half the TVD, so its λ is half of ours: its best value for SST, 5.25e-4,
-corresponds to 0.00105 here.
+They are chosen around the published value. The paper's code halves the TVD, so its λ is half as
+large as ours: its best value for SST, 5.25e-4, corresponds to 0.00105 here.
 """
 GUIDE_LAMBDA = 0.002
-"""The λ of the adversary that guides the paper's diagnostic MLP (0.001 with half the TVD)."""
+"""Weight λ of the adversary that guides the paper's diagnostic MLP.
+
+The paper's code halves the TVD, so its value is 0.001.
+"""
 
 
 @dataclass(frozen=True)
@@ -67,22 +70,22 @@ class Adversary(Options):
         return 0.5 if self.tvd_scale == "half" else 1.0
 
     def sorted_lambdas(self) -> tuple[float, ...]:
-        """Return each λ once, in ascending order."""
+        """Return the distinct values of λ in ascending order."""
         if self.lambdas is None:
             return tuple(self.tvd_factor * strength for strength in DEFAULT_LAMBDAS)
         return tuple(sorted({float(strength) for strength in self.lambdas}))
 
     def name_folder(self, strength: float) -> str:
-        """Return the name of an adversary's folder below the test folder.
+        """Return the checkpoint folder of an adversary, below the test folder.
 
         Args:
-            strength: The λ that the adversary was trained with.
+            strength: The adversary's λ.
         """
         return f"lambda-{strength:g}"
 
     @property
     def guide_folder(self) -> str:
-        """Folder of the adversary whose λ is closest to that of the paper's Table 3."""
+        """Folder of the adversary whose λ is closest to :data:`GUIDE_LAMBDA`."""
         target = GUIDE_LAMBDA * self.tvd_factor
         closest = min(self.sorted_lambdas(), key=lambda value: abs(value - target))
         return self.name_folder(closest)
@@ -126,20 +129,20 @@ OPTIONS_BY_TEST: dict[str, type[Options]] = {
     "diagnostic_mlp": Options,
     "deception": Deception,
 }
-"""Options class of every test, in the order of reports.
+"""Options class of each test, in the order in which tests run and appear in reports.
 
-``diagnostic_mlp`` comes after ``adversary`` because it uses its models.
+``diagnostic_mlp`` comes after ``adversary`` because it uses a trained adversary.
 """
 DEFAULT_RETRAINING_TESTS = ("uniform", "seeds", "adversary", "diagnostic_mlp")
-"""Tests that run if none are selected. ``deception`` only runs for chosen words."""
+"""Tests that run by default. ``deception`` is not among them because it needs a list of words."""
 
 
 @dataclass(frozen=True)
 class RetrainOptions(Options):
-    """Options of all trainings of :func:`hf_attnprobe.retrain`.
+    """Options for every training in :func:`hf_attnprobe.retrain`.
 
-    Each test has further options of its own. A training setting that is None keeps the value of the
-    base model's training.
+    Each test has its own options in addition. A training setting that is None keeps the base
+    model's value.
     """
 
     seed: int = option(
@@ -172,7 +175,7 @@ class RetrainOptions(Options):
 
 @dataclass(frozen=True)
 class TransferOptions(Options):
-    """Options of :func:`hf_attnprobe.transfer`: a third model to score, and the seed."""
+    """Options for :func:`hf_attnprobe.transfer`: a third model to score, and the seed."""
 
     uniform: str | Path | None = option(
         None,

@@ -1,4 +1,4 @@
-"""The report of a retraining: its document, its charts, and reading it from a folder."""
+"""The retraining report: its document, its charts, and reading it from a folder."""
 
 import dataclasses
 import math
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 FOLDER_KIND = "retraining"
-"""Name of the file that marks the output folder of a retraining, without its suffix."""
+"""Name, without suffix, of the file that marks a folder as the output of a retraining."""
 
 
 class RetrainingReport(DocumentedResult, RetrainingResult):
@@ -83,7 +83,7 @@ class RetrainingReport(DocumentedResult, RetrainingResult):
         return build_document(self)
 
     def charts(self) -> tuple[Chart, ...]:
-        """Return the charts as data: distance of the attention against change of the output."""
+        """Return the charts as data: output change against attention distance."""
         curve = make_penalty_curve(compute_points(self.statistics, self.scores))
         return () if curve is None else (curve,)
 
@@ -91,14 +91,14 @@ class RetrainingReport(DocumentedResult, RetrainingResult):
         """Draw a chart with matplotlib. A notebook displays it if this is the last line of a cell.
 
         Args:
-            kind: Key of one of :meth:`charts`, by default the first one.
-            ax: Axes to draw on, by default those of a new figure.
+            kind: Key of a chart in :meth:`charts`; None draws the first chart.
+            ax: Axes to draw on; None creates a new figure.
 
         Returns:
             The axes. The figure is ``plot().figure``.
 
         Raises:
-            AttnProbeError: If there is nothing to draw, or no chart with this key.
+            AttnProbeError: If the report has no chart, or no chart with this key.
         """
         # Matplotlib is slow to import.
         from hf_attnprobe.plots.matplotlib_backend import draw_by_key
@@ -106,7 +106,7 @@ class RetrainingReport(DocumentedResult, RetrainingResult):
         return draw_by_key(self.charts(), kind, ax)
 
     def to_pandas(self) -> pd.DataFrame:
-        """Return the rows, with the columns test, statistic, example_id, layer, head and value."""
+        """Return one row per stored value: test, statistic, example_id, layer, head and value."""
         return self.rows
 
     def wide_frame(self) -> pd.DataFrame:
@@ -123,7 +123,7 @@ class RetrainingReport(DocumentedResult, RetrainingResult):
 
 
 def report_from_json(data: Mapping) -> RetrainingReport:
-    """Build a report from the data that ``convert_report_to_json`` wrote; the rows are missing.
+    """Build a report, without its rows, from the data in ``summary.json``.
 
     Args:
         data: Content of ``summary.json``.
@@ -141,13 +141,13 @@ def report_from_json(data: Mapping) -> RetrainingReport:
         scored_pairs = {(score.model, score.metric) for score in scores}
         models, metrics = map(set, zip(*scored_pairs, strict=True))
         if len(scored_pairs) < len(models) * len(metrics):
-            raise LookupError(f"{test}: expected every metric of every model")
+            raise LookupError(f"{test}: expected a score for every model and metric")
     return report
 
 
 @public_function
 def read_retraining(folder: str | Path) -> RetrainingReport:
-    """Read the report in a retraining folder, with its rows.
+    """Read a retraining report and its rows from the output folder.
 
     Args:
         folder: Output folder from :func:`hf_attnprobe.retrain` or :func:`hf_attnprobe.transfer`.
@@ -168,10 +168,10 @@ def read_retraining(folder: str | Path) -> RetrainingReport:
 
 
 def build_document(report: RetrainingResult) -> Document:
-    """Return the results of a retraining as a document.
+    """Return the document that the report displays as text, Markdown or HTML.
 
     Args:
-        report: The results.
+        report: Results of a retraining.
     """
     lead: list[Block] = [
         _make_overview_table(report),
@@ -216,7 +216,7 @@ def build_document(report: RetrainingResult) -> Document:
 
 
 def _make_overview_table(report: RetrainingResult) -> Table:
-    """Return a table with one row per question: the question, its answer and the graded number."""
+    """Return a table with one row per question, its answer and the graded number."""
     rows: list[list[Cell]] = [
         [
             _get_question(f),
@@ -234,7 +234,7 @@ def _make_overview_table(report: RetrainingResult) -> Table:
 
 
 def _describe_base_quality(report: RetrainingResult) -> str:
-    """Describe F1 of the base model, compared with predicting the same class for every text."""
+    """Compare the base model's F1 with predicting the same class for every text."""
     base_scores = [find_score(scores, "base") for scores in report.scores.values()]
     base = next(filter(None, base_scores), None)
     if base is None:
@@ -243,13 +243,13 @@ def _describe_base_quality(report: RetrainingResult) -> str:
     description = f"The base model has F1 {base.value:.3f}"
     if averaging:
         description += f" ({averaging})"
-    guess = score_constant_guess(report)
-    if guess is None:
+    guess_scores = score_constant_guess(report)
+    if guess_scores is None:
         return f"{description}. F1 of a constant guess is unknown, since the texts have no labels."
-    f1, share = guess
+    guess_f1, guess_accuracy = guess_scores
     return (
-        f"{description}; the best constant guess has {f1:.3f}. Always predicting the most frequent "
-        f"class is correct for {share:.1%} of the texts."
+        f"{description}; the best constant guess has {guess_f1:.3f}. Always predicting the most "
+        f"frequent class is correct for {guess_accuracy:.1%} of the texts."
     )
 
 
@@ -261,27 +261,27 @@ INTRODUCTION = (
     "different attention. They show whether the attention was needed, and whether different "
     "attention would have been possible."
 )
-"""Explanation of the tests that train models from scratch."""
+"""Introduction to a report with tests that train models from scratch."""
 DECEPTION_INTRODUCTION = (
     "The base model was trained further with a penalty on its attention to some words, which are "
     "called impermissible. If the trained model still uses these words and classifies as well, but "
     "does not attend to them, then its attention hides this use. A model uses a word if deleting "
     "it changes the output more than deleting other words does (total variation distance, 0 to 1)."
 )
-"""Explanation of the test ``deception``."""
+"""Introduction to a report with the test ``deception``."""
 MEASURES_NOTE = (
     "The distance between two attentions is their Jensen-Shannon divergence (JSD). It is 0 for "
     "equal weights and at most .69 = ln 2. The distance between two outputs is their total "
     "variation distance (TVD), from 0 to 1. F1 is the score of a model on the test texts, from 0 "
     "to 1."
 )
-"""Definitions of the measures in the answers."""
+"""Definitions of the measures that the answers mention."""
 HIDING_QUESTION = "Can the model's attention hide the words that the model uses?"
 """Question for the finding ``hiding``, which combines several answers."""
 
 
 def _list_introductions(report: RetrainingResult) -> list[Block]:
-    """Return the explanations of the tests that were run."""
+    """Return introductions to the tests that were run."""
     introductions: list[Block] = []
     if set(report.scores) - {"deception"}:
         introductions.append(INTRODUCTION)
@@ -291,12 +291,12 @@ def _list_introductions(report: RetrainingResult) -> list[Block]:
 
 
 def _get_question(finding: Finding) -> str:
-    """Return the question of a finding."""
+    """Return the question that a finding answers."""
     return HIDING_QUESTION if finding.rule == "hiding" else RULES[finding.rule].question
 
 
 def _make_answer_blocks(report: RetrainingResult) -> Iterator[Block]:
-    """Yield a block for every answer of the verdict."""
+    """Yield a block for each answer in the verdict."""
     for finding in report.verdict.findings():
         yield make_answer_block(_get_question(finding), finding)
     if report.verdict.chance:
@@ -304,11 +304,11 @@ def _make_answer_blocks(report: RetrainingResult) -> Iterator[Block]:
 
 
 def make_answer_block(question: str, finding: Finding) -> AnswerBlock:
-    """Return a question with its answer, and the graded number on a number line.
+    """Return a block with a question, its answer, and the graded number on a number line.
 
     Args:
-        question: The question.
-        finding: Its answer.
+        question: The question to display.
+        finding: The answer, with the number from which it was derived.
     """
     rule = RULES[finding.rule]
     details: list[Block] = [Note(f"The graded number: {rule.measure}.")]
@@ -325,31 +325,31 @@ ONE_TRAINING_LIMIT = (
     "change a score by more than the interval. The interval of an answer covers another seed only "
     "if the answer states this."
 )
-"""Sentence about the uncertainty in all tables."""
+"""Limitation of all tables: their intervals do not cover other seeds."""
 ADVERSARY_LIMIT = (
     "If no adversary was found, one may still exist: another λ or a longer training might find it."
 )
-"""Sentence about the conclusions from the test ``adversary``."""
+"""Limitation of the test ``adversary``."""
 DECEPTION_LIMIT = (
     'A "yes" for hiding shows that attention can be trained to hide the use of words, not that '
     'other models do so. A "no" does not show that it is impossible: another weight of the penalty '
     "might succeed."
 )
-"""Sentence about the conclusions from the test ``deception``."""
+"""Limitation of the test ``deception``."""
 REASON_NOTE = (
     "A retraining alone does not answer this question. It shows whether attention is needed, "
     "whether other attention can be trained, and whether the weights are useful to a simpler model."
 )
-"""Explanation of the question whether attention may be displayed as an explanation."""
+"""Answer to the question whether attention may be shown to users as the reason."""
 AUDIT_NOTE = (
     "An audit tests whether the output of this particular model depends on its attention, on these "
     "texts:"
 )
-"""Introduction of the command that audits the base model."""
+"""Text before the command that audits the base model."""
 
 
 def _list_limits(report: RetrainingResult) -> list[InlineText]:
-    """Return sentences about tests that were not run, uncertainty, and possible objections."""
+    """Return sentences about uncertainty, possible objections, and tests that were not run."""
     tests = report.provenance.get("tests", list(report.scores))
     skipped_tests = [
         f"{name} ({test.title})"
@@ -360,8 +360,8 @@ def _list_limits(report: RetrainingResult) -> list[InlineText]:
     n_seeds = len({s.model for s in report.scores.get("seeds", ())})
     if n_seeds > 1:
         limits.append(
-            f"The effect of a seed on F1 is estimated from {n_seeds} trainings. With more of them "
-            "(--set seeds.n_seeds), the intervals that cover seeds become narrower."
+            f"The effect of a seed on F1 is estimated from {n_seeds} trainings. More trainings "
+            "(--set seeds.n_seeds) make the intervals that cover seeds narrower."
         )
     elif set(report.scores) - {"deception"}:
         limits.append(
@@ -386,32 +386,32 @@ TABLE_CAPTIONS = {
     "diagnostic_mlp": "Are the weights useful to a model without context?",
     "deception": "Is accuracy kept when attention to words is penalised?",
 }
-"""Questions that the scores of a test answer, by test."""
+"""Captions of the score tables, by test."""
 METRIC_NAMES = {"f1": "F1", "roc_auc": "area under the ROC curve"}
-"""Names of metrics in tables."""
+"""Display names of metrics in tables; other metrics keep their names."""
 LOSS_NOTE = (
     "The loss is the score of the reference model, named in the column head, minus the score of "
     "the model in the row, on the same texts. Above 0 the model is worse, below 0 it is better. If "
     "the interval contains 0, the two cannot be distinguished."
 )
-"""Explanation of the columns with losses."""
+"""Explanation of the loss columns in score tables."""
 JOINED_SERIES = (ADVERSARY_SERIES, FRONTIER_SERIES)
-"""Series of the curve whose points are connected by a line."""
+"""Chart series whose points are connected by a line."""
 BINS_NOTE = (
     "The JSD is at most .69; the medians have no intervals (Wiegreffe & Pinter 2019, Figure 4). An "
     "adversary with a smaller JSD changes attention no more than another seed does."
 )
-"""Explanation of the table of bins."""
+"""Explanation of the table of attention changes with another seed."""
 CLAMP_NOTE = "In the loss, the logarithm of the base model's weights is clamped at ln 1e-10."
-"""Note on an adversary's loss."""
+"""Note on the adversary's loss, next to the curve."""
 
 
 def _make_score_blocks(report: RetrainingResult) -> Iterator[Block]:
-    """Yield the score tables of every test."""
+    """Yield the score tables for each test: the first metric, then all other metrics, folded."""
     for test, scores in report.scores.items():
-        first, *other_metrics = dict.fromkeys(s.metric for s in scores)
+        first_metric, *other_metrics = dict.fromkeys(s.metric for s in scores)
         caption = f"{TABLE_CAPTIONS.get(test, test)} Scores with 95% intervals over texts."
-        yield _make_score_table(scores, [first], caption)
+        yield _make_score_table(scores, [first_metric], caption)
         if other_metrics:
             yield Collapsible("By other metrics", [_make_score_table(scores, other_metrics)])
     yield LOSS_NOTE
@@ -422,7 +422,7 @@ def _make_score_table(
     metrics: Sequence[str],
     caption: str = "",
 ) -> Table:
-    """Return a table with one row per model, and each metric with its loss against the reference."""
+    """Return a table with one row per model, and two columns per metric: score and loss."""
     scores_by_name = {(s.model, s.metric): s for s in scores}
     loss_heading = f"lost against {scores[0].reference} (negative: gained)"
     head = ["model"]
@@ -440,7 +440,7 @@ def _make_score_table(
 
 
 def _make_curve_blocks(report: RetrainingResult) -> list[Block]:
-    """Return the chart of all values of λ with its explanation, or nothing without the test."""
+    """Return the adversaries' chart with its notes, or nothing if the test was not run."""
     if "adversary" not in report.scores:
         return []
     points = compute_points(report.statistics, report.scores)
@@ -449,13 +449,13 @@ def _make_curve_blocks(report: RetrainingResult) -> list[Block]:
 
 
 def make_penalty_curve(points: Sequence[Point]) -> Chart | None:
-    """Return a chart of the output change against the distance of attention.
+    """Draw output change against attention distance, with one series per source of attention.
 
     Args:
         points: Points from :func:`~hf_attnprobe.retraining.verdict.compute_points`.
 
     Returns:
-        The chart, or None if there is no point with a measured output change.
+        The chart as data, or None if no point has an output change.
     """
     visible_points = [p for p in points if p.series != CEILING_SERIES]
     if any(p.series == SEED_SERIES and p.label for p in visible_points):
@@ -483,7 +483,7 @@ def make_penalty_curve(points: Sequence[Point]) -> Chart | None:
 
 
 def _make_series(name: str, points: Sequence[Point]) -> Series:
-    """Return the points of a series, with the range of their keys in its name."""
+    """Return a chart series; its name contains the first and the last label of its points."""
     series_points = [p for p in points if p.series == name]
     labels = [p.label for p in series_points if p.label]
     key_range = f" ({labels[0]})" if labels else ""
@@ -504,12 +504,14 @@ def _make_series(name: str, points: Sequence[Point]) -> Series:
 
 
 def _describe_curve(visible_points: Sequence[Point], largest_jsd: Sequence[float]) -> Iterator[str]:
-    """Yield sentences about the largest distance in every series and the output change there."""
+    """Yield sentences about the farthest point in each series and the output change there."""
     parts = []
     for name in dict.fromkeys(p.series for p in visible_points):
-        p = max((p for p in visible_points if p.series == name), key=lambda p: p.jsd.value)
-        label = f" ({p.label})" if p.label else ""
-        jsd, tvd = (markdown.format_interval(e.value, e.ci95, digits=2) for e in (p.jsd, p.tvd))
+        series_points = [p for p in visible_points if p.series == name]
+        farthest = max(series_points, key=lambda p: p.jsd.value)
+        label = f" ({farthest.label})" if farthest.label else ""
+        jsd = markdown.format_interval(farthest.jsd.value, farthest.jsd.ci95, digits=2)
+        tvd = markdown.format_interval(farthest.tvd.value, farthest.tvd.ci95, digits=2)
         qualifier = "at most " if name == FRONTIER_SERIES else ""
         parts.append(f"{name}{label} {jsd}, with an output change of {qualifier}{tvd}")
     n = max(p.jsd.n or 0 for p in visible_points)
@@ -520,14 +522,14 @@ def _describe_curve(visible_points: Sequence[Point], largest_jsd: Sequence[float
     )
     if FRONTIER_SERIES in {p.series for p in visible_points}:
         yield (
-            "Search and exact frontier change the attention over the states of the base model, "
-            "without training. Adversaries and other seeds learn states of their own. The distance "
-            "of other seeds is the effect of training alone."
+            "Search and exact frontier change the attention over the base model's states, without "
+            "training. Adversaries and other seeds learn their own states. The distance to other "
+            "seeds is the effect of training alone."
         )
 
 
 def _make_bin_blocks(bins: Sequence[SeedBin]) -> list[Block]:
-    """Return the table of attention changes by another seed, or nothing without other seeds."""
+    """Return a table of attention changes with another seed, or nothing without other seeds."""
     if not bins:
         return []
     head = ["largest weight", "predicted", "n", "median JSD to another seed"]
@@ -535,7 +537,7 @@ def _make_bin_blocks(bins: Sequence[SeedBin]) -> list[Block]:
 
 
 def _make_statistic_blocks(report: RetrainingResult) -> Iterator[Block]:
-    """Yield a table of all statistics of every test, with a sentence for each."""
+    """Yield one folded table per test: all its statistics, each explained by a sentence."""
     readings = get_retraining_readings()
     for test in dict.fromkeys(s.test for s in report.statistics):
         test_statistics = [s for s in report.statistics if s.test == test]
@@ -543,8 +545,10 @@ def _make_statistic_blocks(report: RetrainingResult) -> Iterator[Block]:
         sentences: list[InlineText] = [
             f"{s.statistic}: {describe_statistic(s, readings)}." for s in overall_statistics
         ]
-        cells = [s.to_table_row() for s in test_statistics]
-        rows = [[row[name] for name in STATISTIC_COLUMNS.values()] for row in cells]
+        rows = []
+        for statistic in test_statistics:
+            cells_by_field = statistic.to_table_row()
+            rows.append([cells_by_field[field] for field in STATISTIC_COLUMNS.values()])
         table = Table([*STATISTIC_COLUMNS], rows, caption=f"Statistics of {test}")
         title = f"{test}: {len(test_statistics)} numbers and their meaning"
         yield Collapsible(title, [sentences, table])
@@ -561,7 +565,7 @@ STATISTIC_COLUMNS = {
     "n": "n",
     "undefined": "undefined",
 }
-"""Columns of the table of statistics: heads, and the fields of a row that they display."""
+"""Columns in a table of statistics: the fields that they display, by column head."""
 
 
 # --- The test deception --------------------------------------------------------------------------
@@ -573,18 +577,18 @@ DECEPTION_ROWS = (
     ("output change when as many other words are deleted", "control_tvd"),
     ("difference of the two, paired by text", "use"),
 )
-"""Rows of the table before and after the training: name, and suffix of the statistic."""
+"""Rows in the before-and-after table: displayed name, and statistic name without its prefix."""
 DECEPTION_QUESTIONS = (
     "Did the model use the words before?",
     "Does it use them after the training?",
     "Has attention to them gone?",
     "Is accuracy lost?",
 )
-"""Questions of :func:`~hf_attnprobe.retraining.verdict.grade_hiding_parts`, in its order."""
+"""Questions answered by :func:`~hf_attnprobe.retraining.verdict.grade_hiding_parts`, in order."""
 
 
 def _make_deception_blocks(report: RetrainingResult) -> list[Block]:
-    """Return the table before and after the training of ``deception``, or nothing without it."""
+    """Return the before-and-after table for ``deception``, or nothing if it was not run."""
     if "deception" not in report.scores:
         return []
     scores = report.scores["deception"]
@@ -610,7 +614,7 @@ def _make_deception_blocks(report: RetrainingResult) -> list[Block]:
 
 
 def _make_hiding_blocks(report: RetrainingResult) -> list[Block]:
-    """Return the answers that the finding ``hiding`` combines, or nothing without them."""
+    """Return the four answers that the finding ``hiding`` combines, or nothing without them."""
     if "deception" not in report.scores:
         return []
     if find_statistic(report.statistics, "after_use") is None:
@@ -621,7 +625,7 @@ def _make_hiding_blocks(report: RetrainingResult) -> list[Block]:
 
 
 def _describe_measured_texts(report: RetrainingResult) -> str:
-    """Return a sentence about the texts with impermissible words and with a control."""
+    """Describe how many texts have impermissible words, and how many have a control."""
     word_share = find_statistic(report.statistics, "word_share")
     use = find_statistic(report.statistics, "after_use")
     if word_share is None:
@@ -635,7 +639,7 @@ def _describe_measured_texts(report: RetrainingResult) -> str:
 
 
 def _describe_penalty(report: RetrainingResult) -> str:
-    """Return a sentence about the words and the penalty."""
+    """Describe the impermissible words and the penalty on attention to them."""
     penalty = report.provenance.get("deception", {})
     layers = "the last layer" if penalty.get("layers") == "last" else "all layers"
     return (
@@ -652,11 +656,11 @@ RAW_DATA_NOTE = (
     "and summary.json holds their summary. The following command writes the means with their "
     "intervals as a table, for this folder:"
 )
-"""Introduction of the command that exports the numbers."""
+"""Text before the command that exports the numbers."""
 
 
 def _make_provenance_blocks(report: RetrainingResult) -> list[Block]:
-    """Return the trained models, the command and the settings."""
+    """Return blocks about the trained models, the command that repeats the run, and its settings."""
     models: list[list[Cell]] = [[m.name, m.n_epochs] for m in report.models]
     settings = [*flatten_settings(report.provenance)]
     command_blocks: list[Block] = []
@@ -680,10 +684,10 @@ def _make_provenance_blocks(report: RetrainingResult) -> list[Block]:
 
 
 def format_command(report: RetrainingResult) -> str:
-    """Return the shell command that repeats the retraining.
+    """Return the shell command that repeats a retraining.
 
     Args:
-        report: The retraining results.
+        report: Results of the retraining.
     """
     return f"{format_repeat_command('retrain', report.provenance)} --output-dir DIR"
 
@@ -711,7 +715,7 @@ GLOSSARY = {
     "diagnostic_mlp imposes attention weights on it",
     "guide": "source of the weights of the model without context: the base model, an adversary, "
     "equal weights, or its own training (trained guide)",
-    "impermissible": "impermissible words are those that the deceived model learned to put no "
+    "impermissible": "impermissible words are the words that the deceived model learned to put no "
     "attention on",
     "deceived": "the base model after further training with a penalty on attention to words",
     "F1": "harmonic mean of precision and recall, from 0 to 1",
@@ -726,4 +730,4 @@ GLOSSARY = {
     "confidence, if the measured texts are a random sample of them; it covers another seed only "
     "if the text states this",
 }
-"""Definitions of terms; a page lists the terms that occur in it."""
+"""Definitions by term. The glossary of a page lists the terms that occur on the page."""

@@ -78,11 +78,11 @@ BASE_SETTING_OPTIONS = (
     "weight_decay",
     "word_vectors",
 )
-"""Options that replace settings of the base model's training."""
+"""Options of ``retrain`` that replace the base model's training settings."""
 SHARED_ADVERSARY_OPTIONS = ("tvd_scale", "epochs", "patience")
-"""Options that must be equal for all adversaries in a folder."""
+"""Options of the test ``adversary`` that must be equal for all models in an output folder."""
 PENALTY_OPTIONS = ("words", "weight", "over_heads", "layers")
-"""Options of the test ``deception`` that are part of the report."""
+"""Options of the test ``deception`` that the report displays."""
 
 
 @public_function
@@ -114,8 +114,8 @@ def retrain(
             name, such as ``{"seeds": {"n_seeds": 3}}``. By default, all tests except ``deception``,
             which needs words.
         output_dir: A new or empty folder, or the folder of the same retraining.
-        options: Options of all trainings. The variants are trained with the base model's seed,
-            except those of the tests ``seeds``, ``adversary`` and ``deception``.
+        options: Options for all trainings. The variants are trained with the base model's seed,
+            except in the tests ``seeds``, ``adversary`` and ``deception``.
         progress: Whether to show a progress bar on stderr.
 
     Returns:
@@ -255,18 +255,19 @@ def transfer(
 
 
 def _load_matching_model(base: BaseModel, role: str, model: str | Path) -> PreTrainedModel:
-    """Load a model that has the vocabulary and the classes of the base model.
+    """Load a model and check that it has the base model's vocabulary and classes.
 
     Args:
         base: The base model.
-        role: ``guide`` or ``uniform``, for error messages and the required attention.
+        role: ``guide`` for a model whose attention is imposed, or ``uniform`` for a model with
+            uniform attention.
         model: Folder or Hub id.
     """
     loaded = load_attention_classifier(model, f"as {role}", "choose another model")
     config = loaded.config
     is_uniform = config.attention == "uniform"
     if config.attention == "guided" or (role == "uniform" and not is_uniform):
-        expected_attention = "uniform attention" if role == "uniform" else "attention of its own"
+        expected_attention = "uniform attention" if role == "uniform" else "its own attention"
         raise AttnProbeError(
             f"{role} must be a model with {expected_attention}, but {model} has "
             f"{config.attention} attention; choose another model"
@@ -284,7 +285,7 @@ def _load_matching_model(base: BaseModel, role: str, model: str | Path) -> PreTr
 
 
 def _make_prediction_rows(outputs: Outputs) -> pa.Table:
-    """Return rows with the predictions of the base model on the test texts."""
+    """Return rows with the base model's predictions on the test texts."""
     prediction = make_class_prediction([str(k) for k in range(outputs.probs.shape[-1])])
     n_tokens = outputs.mask.sum(-1)
     statistics = compute_prediction_statistics(prediction, outputs.probs, outputs.labels, n_tokens)
@@ -292,7 +293,7 @@ def _make_prediction_rows(outputs: Outputs) -> pa.Table:
 
 
 def _add_statistics(report: RetrainingReport, setup: RetrainingSetup) -> RetrainingReport:
-    """Return the report with the statistics of its tests, computed from the rows on disk."""
+    """Return a copy of the report with statistics that are computed from the rows on disk."""
     rows = read_rows(setup.folder / "rows")
     rows = rows[rows.test.isin([*report.scores, PREDICTION_TEST])].reset_index(drop=True)
     labels = setup.base.class_names
@@ -319,7 +320,7 @@ def _build_report(
     results_by_test: Mapping[str, VariantResults],
     provenance: Mapping[str, Any],
 ) -> RetrainingReport:
-    """Build the report of the tests, without the statistics of their rows."""
+    """Build a report with scores and trained models, but without statistics."""
     models = [
         TrainedModel(
             str(trained.folder.relative_to(setup.folder)),

@@ -1,7 +1,7 @@
-"""Results of a retraining as data, and the verdict: answers to questions, in words.
+"""Retraining results as data, and the verdict, which answers questions in words.
 
 The functions only take rows, statistics and scores. The rules that grade them are defined in
-``statistics/verdicts.py``, together with those of audits.
+``statistics/verdicts.py``, next to the rules for audits.
 """
 
 import math
@@ -35,20 +35,22 @@ from hf_attnprobe.statistics.verdicts import RULES, Finding
 StatisticList = Sequence[Statistic]
 """Statistics of a retraining."""
 ScoresByTest = Mapping[str, Sequence[Score]]
-"""Scores of all models, by the name of the test."""
+"""Scores of all models, by test name."""
 
 CHOSEN_ADVERSARY = "chosen adversary"
-"""Name for the adversary that, for each text, was chosen on the other half of the texts."""
+"""Model name in score tables: the adversary that was chosen by cross-fitting, for each text."""
 DECEIVED = "deceived"
-"""Name for the base model after training with a penalty on its attention to some words."""
+"""Model name in score tables: the base model after the training that penalises some words."""
 CHOICE_NOTE = (
     "λ, the weight of different attention in the adversary's loss, was chosen on one half of the "
     "texts and is reported on the other half, in both directions"
 )
+"""Sentence about the choice of the reported adversary, without its full stop."""
 ONE_TRAINING_NOTE = (
-    "another seed changes F1 too, but by how much was not measured (test seeds), so this "
+    "another seed would also change F1, but this effect was not measured (test seeds), so this "
     "result only holds for these two models"
 )
+"""Clause about the missing uncertainty over seeds, after a number from one training each."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,7 @@ class Verdict:
     """The answers of all tests. An answer is None if its test was not run.
 
     Attributes:
-        need: Is attention needed? From the tests ``uniform`` and ``seeds``.
+        need: Is attention needed? From ``uniform`` and ``seeds``.
         chance: How much does attention change with another seed? A sentence, from ``seeds``.
         elsewhere: Can a model attend elsewhere? From ``adversary`` and ``seeds``.
         transfer: Are the weights useful to another model? From ``diagnostic_mlp`` and ``seeds``.
@@ -70,14 +72,15 @@ class Verdict:
     hiding: Finding | None = None
 
     def sentences(self) -> list[str]:
-        """Return the sentences of all answers, in the order of the tests."""
-        return list(filter(None, map(self.sentence, vars(self))))
+        """Return one sentence for each answer, in test order."""
+        sentences = [self.sentence(question) for question in vars(self)]
+        return [sentence for sentence in sentences if sentence]
 
     def sentence(self, question: str) -> str | None:
-        """Return the sentence that answers a question, or None if there is no answer.
+        """Return the sentence that answers a question, or None if its test was not run.
 
         Args:
-            question: Name of a field, such as ``need``.
+            question: Field name, such as ``need``.
         """
         answer = getattr(self, question)
         if isinstance(answer, Finding):
@@ -85,7 +88,7 @@ class Verdict:
         return answer and f"Chance: {answer}"
 
     def findings(self) -> list[Finding]:
-        """Return all findings, in the order of the tests."""
+        """Return all graded answers, in test order."""
         return [answer for answer in vars(self).values() if isinstance(answer, Finding)]
 
 
@@ -95,13 +98,13 @@ def grade_retraining(
     *,
     beyond_seed: Estimate | None = None,
 ) -> Verdict:
-    """Return the answers of all tests that were run.
+    """Answer the questions of all tests that were run.
 
     Args:
-        statistics: Statistics of the tests.
+        statistics: Statistics from all tests.
         scores: Scores by test.
-        beyond_seed: Divergence of the chosen adversary minus that of the most divergent other seed,
-            paired by text, see :func:`measure_distance_beyond_seed`.
+        beyond_seed: Divergence of the chosen adversary minus the largest divergence of another
+            seed, from :func:`measure_distance_beyond_seed`.
     """
     seed_scores = [s.value for s in scores.get("seeds", ()) if s.metric == "f1"]
     return Verdict(
@@ -118,19 +121,19 @@ def widen_by_seed_variance(
 ) -> Estimate:
     """Widen the interval of an F1 difference so that it also covers a training with another seed.
 
-    The half-width for seeds is Student's t times the standard deviation of one training minus a
-    mean of ``n_averaged`` trainings. It is combined with the half-width for texts as variances add.
+    The difference is the F1 of one training minus the mean F1 of ``n_averaged`` trainings. Its
+    standard deviation over seeds, times the 97.5% quantile of Student's t, is the half-width for
+    seeds. The half-widths for seeds and for texts are combined as sqrt(a² + b²).
 
     Args:
         over_texts: The difference, with its interval over texts.
         f1_of_seeds: F1 of at least two trainings that differ only in their seed.
-        n_averaged: Number of trainings in the mean that one more training is compared with.
+        n_averaged: Number of trainings in the mean with which one more training is compared.
     """
     n_seeds = len(f1_of_seeds)
-    factor = math.sqrt(1 + 1 / n_averaged)
-    spread = np.std(f1_of_seeds, ddof=1) * factor
-    critical = stdtrit(n_seeds - 1, 0.975)
-    half_width = float(critical * spread)
+    standard_deviation = np.std(f1_of_seeds, ddof=1) * math.sqrt(1 + 1 / n_averaged)
+    t_quantile = stdtrit(n_seeds - 1, 0.975)
+    half_width = float(t_quantile * standard_deviation)
     value = over_texts.value
     low, high = over_texts.ci95 or (value, value)
     low = value - math.hypot(value - low, half_width)
@@ -139,7 +142,7 @@ def widen_by_seed_variance(
 
 
 def _grade_need(scores: Sequence[Score], seed_scores: Sequence[float]) -> Finding | None:
-    """Grade the loss of F1 without attention, compared with the mean over all seeds."""
+    """Grade the F1 loss without attention, compared with the mean over all seeds."""
     base, uniform = find_score(scores, "base"), find_score(scores, "uniform")
     if base is None or uniform is None:
         return None
@@ -162,18 +165,18 @@ def _grade_f1_difference(
     n_averaged: int,
     comparison: str,
 ) -> Finding:
-    """Grade a difference of F1. Without other seeds, the answer is "cannot say".
+    """Grade an F1 difference. Without other seeds, the answer is "cannot say".
 
     Args:
         rule: Key of the rule.
         over_texts: The difference, with its interval over texts.
         seed_scores: F1 of the trainings that differ only in their seed.
-        n_averaged: Number of these trainings that one training is compared with.
-        comparison: Description of the compared models, up to the difference.
+        n_averaged: Number of trainings in the mean with which one training is compared.
+        comparison: Text about the compared models. The difference is appended to it.
     """
     if len(seed_scores) < 2:
         sentence = (
-            f"{comparison} {_format_estimate(over_texts)} over these texts, of one training each: "
+            f"{comparison} {_format_estimate(over_texts)} over these texts, for one training each: "
             f"{ONE_TRAINING_NOTE}."
         )
         return _make_finding(rule, Answer.CANNOT_SAY, sentence, over_texts)
@@ -189,11 +192,11 @@ def _grade_f1_difference(
 
 
 def grade_by_rule(rule: str, number: Estimate) -> Finding:
-    """Grade a number by a rule. The sentence contains the answer, the number and the threshold.
+    """Grade a number by a rule, and explain the answer in a sentence with number and threshold.
 
     Args:
-        rule: Key of the rule.
-        number: The number to grade.
+        rule: Key of the rule in ``RULES``, such as ``"hiding"``.
+        number: The number to grade, with its confidence interval.
     """
     answer = grade(number, RULES[rule])
     sentence = (
@@ -204,7 +207,7 @@ def grade_by_rule(rule: str, number: Estimate) -> Finding:
 
 
 def _format_opening(rule: str, answer: Answer, number: Estimate) -> str:
-    """Return the answer as a clause, or the reason why there is no answer."""
+    """Return the start of a sentence: the answer, or the reason why there is none."""
     if answer != Answer.CANNOT_SAY:
         return RULES[rule].get_clause(answer).capitalize()
     if (number.n or 0) < MIN_TEXTS:
@@ -213,7 +216,7 @@ def _format_opening(rule: str, answer: Answer, number: Estimate) -> str:
 
 
 def _describe_seed_effects(statistics: StatisticList, seed_scores: Sequence[float]) -> str | None:
-    """Describe how much another seed changes attention, output and F1."""
+    """Describe the effect of another seed on attention, output and F1."""
     jsd = find_statistic(statistics, "seed_jsd")
     tvd = find_statistic(statistics, "seed_tvd")
     if jsd is None or tvd is None:
@@ -232,7 +235,10 @@ def _describe_seed_effects(statistics: StatisticList, seed_scores: Sequence[floa
 
 
 def _describe_flatness(statistics: StatisticList, seed_jsd: float) -> str:
-    """Compare the distance of the base model's attention from equal weights with another seed."""
+    """Describe whether the base model's attention is nearly uniform.
+
+    Its distance from equal weights is compared with its distance from another seed, ``seed_jsd``.
+    """
     uniform = find_statistic(statistics, "uniform_model_jsd")
     if uniform is None:
         return ""
@@ -247,7 +253,7 @@ def _describe_flatness(statistics: StatisticList, seed_jsd: float) -> str:
 def _grade_adversary(
     statistics: StatisticList, scores: ScoresByTest, beyond_seed: Estimate | None
 ) -> Finding | None:
-    """Grade the adversary that each half of the texts chose for the other half."""
+    """Grade the adversary that was chosen by cross-fitting."""
     score = find_score(scores.get("adversary", ()), CHOSEN_ADVERSARY)
     jsd = find_statistic(statistics, "chosen_jsd")
     if score is None or jsd is None:
@@ -264,7 +270,7 @@ def _grade_adversary(
         rule, distance = "elsewhere", beyond_seed
         comparison = (
             f"farther from it than the most divergent other seed (seed "
-            f"{parse_key(farthest_seed.statistic):g}; JSD {jsd.mean:.2f} against "
+            f"{parse_key(farthest_seed.statistic):g}; JSD {jsd.mean:.2f} compared with "
             f"{farthest_seed.mean:.2f} of at most .69, difference per text "
             f"{_format_estimate(distance, 2)})"
         )
@@ -291,7 +297,7 @@ def _grade_adversary(
 
 
 def find_farthest_seed(statistics: StatisticList) -> Statistic | None:
-    """Return the JSD of the seed whose attention diverges most from the base model's on average.
+    """Return the JSD statistic for the seed whose attention diverges most from the base model's.
 
     Args:
         statistics: Statistics of the test ``seeds``.
@@ -307,7 +313,7 @@ def find_farthest_seed(statistics: StatisticList) -> Statistic | None:
 
 
 def _grade_transfer(scores: Sequence[Score], seed_scores: Sequence[float]) -> Finding | None:
-    """Grade the gain of a context-free model by the base model's weights over its own."""
+    """Grade the F1 that a context-free model gains from the base model's attention weights."""
     base = find_score(scores, "base guide")
     if base is None:
         return None
@@ -322,15 +328,16 @@ def _grade_transfer(scores: Sequence[Score], seed_scores: Sequence[float]) -> Fi
 
 
 def grade_hiding_parts(statistics: StatisticList, scores: ScoresByTest) -> dict[str, Finding]:
-    """Grade the parts of the test ``deception``, by the rules ``use``, ``hiding`` and ``loss``.
+    """Answer the four questions that the finding ``hiding`` of the test ``deception`` combines.
 
     Args:
-        statistics: Its statistics.
+        statistics: Statistics from the test ``deception``.
         scores: Scores by test.
 
     Returns:
-        Findings by name. ``used_before`` and ``used_after``: does the model use the words?
-        ``hidden``: is half of the attention to them gone? ``lost``: is accuracy lost?
+        Findings by name: ``used_before`` and ``used_after`` (does the model use the words before
+        and after the training?), ``hidden`` (is at least half of the attention to them gone?) and
+        ``lost`` (is accuracy lost?).
     """
     accuracy = find_score(scores["deception"], DECEIVED, "accuracy")
     # Every model is scored by accuracy.
@@ -344,13 +351,13 @@ def grade_hiding_parts(statistics: StatisticList, scores: ScoresByTest) -> dict[
 
 
 def _get_estimate(statistics: StatisticList, name: str) -> Estimate:
-    """Return a statistic of the test ``deception``; it is NaN if no text has a value."""
+    """Return the mean of a statistic with its interval, or NaN if no text has a value."""
     statistic = find_statistic(statistics, name)
     return Estimate(math.nan, None, 0) if statistic is None else statistic.plain_estimate
 
 
 def _grade_hiding(statistics: StatisticList, scores: ScoresByTest) -> Finding | None:
-    """Grade whether the trained model still uses the words, without showing it or losing accuracy."""
+    """Grade whether the trained model uses the words but hides this, without losing accuracy."""
     if "deception" not in scores:
         return None
     hidden_mass = _get_estimate(statistics, "hidden_mass")
@@ -396,7 +403,7 @@ def combine_answers(*answers: Answer) -> Answer:
 
 
 def _format_estimate(estimate: Estimate, digits: int = 3) -> str:
-    """Return an estimate with its interval as text."""
+    """Format an estimate with its interval, such as ".120 [.080, .160]"."""
     return markdown.format_interval(estimate.value, estimate.ci95, digits=digits)
 
 
@@ -407,9 +414,10 @@ def _make_finding(
     estimate: Estimate,
     yardsticks: dict[str, float] | None = None,
 ) -> Finding:
-    """Build a finding from an estimate."""
-    number = estimate.value, estimate.ci95, estimate.n or 0
-    return Finding(rule, answer, sentence, *number, yardsticks or {})
+    """Build a finding with the value, interval and text count of an estimate."""
+    return Finding(
+        rule, answer, sentence, estimate.value, estimate.ci95, estimate.n or 0, yardsticks or {}
+    )
 
 
 # --- The result ----------------------------------------------------------------------------------
@@ -417,13 +425,13 @@ def _make_finding(
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """A model that was trained.
+    """A trained model in a report.
 
     Attributes:
-        name: Its folder below the output folder.
+        name: Checkpoint folder below the output folder.
         seconds: Duration of training and evaluation, including earlier runs that were interrupted.
         n_epochs: Number of epochs.
-        metrics: Its scores by name.
+        metrics: Scores in [0, 1] by name.
     """
 
     name: str
@@ -433,13 +441,13 @@ class TrainedModel:
 
 
 class SeedBin(NamedTuple):
-    """Change of the attention with another seed, for texts with a similar largest weight.
+    """Attention change with another seed, for texts with a similar largest weight.
 
     Attributes:
         largest_weight: Range of the base model's largest weight, such as "[0.25, 0.50)".
-        predicted: Name of the predicted class.
+        predicted: Predicted class, by name.
         n: Number of texts.
-        median_jsd: Median of the JSD from the attention of another seed, nats.
+        median_jsd: Median JSD between the attention for the two seeds, nats.
     """
 
     largest_weight: str
@@ -461,7 +469,7 @@ class RetrainingResult:
         scores: Scores of all models, by test.
         models: The trained models.
         provenance: Settings, versions and fingerprints.
-        bins: Change of the attention with another seed, by the largest weight.
+        bins: Attention change with another seed, by largest weight and predicted class.
         beyond_seed: See :func:`measure_distance_beyond_seed`.
         rows: One value per test, statistic and text.
     """
@@ -480,17 +488,17 @@ class RetrainingResult:
 
     @cached_property
     def verdict(self) -> Verdict:
-        """Answers of all tests."""
+        """Answers to the questions of all tests."""
         return grade_retraining(self.statistics, self.scores, beyond_seed=self.beyond_seed)
 
 
 def report_to_json(report: RetrainingResult) -> dict:
-    """Return plain data, as in the output of ``retrain --json`` and in ``summary.json``.
+    """Convert a retraining report to plain data for JSON.
 
-    NaN becomes None.
+    ``retrain --json`` and ``summary.json`` contain these data. NaN becomes None.
 
     Args:
-        report: A retraining's results.
+        report: Results of a retraining.
     """
     return convert_fields(report, "rows") | {
         "verdict": report.verdict.sentences(),
@@ -501,14 +509,16 @@ def report_to_json(report: RetrainingResult) -> dict:
 def measure_distance_beyond_seed(
     rows: pd.DataFrame, statistics: Sequence[Statistic]
 ) -> Estimate | None:
-    """Return the JSD of the chosen adversary minus that of the most divergent other seed, per text.
+    """Measure by how much the chosen adversary is farther from the base model than any other seed.
+
+    For each text, the JSD of the most divergent seed is subtracted from the adversary's JSD.
 
     Args:
-        rows: Rows of the tests ``adversary`` and ``seeds``.
+        rows: Rows from the tests ``adversary`` and ``seeds``.
         statistics: Statistics of the same rows, which determine the most divergent seed.
 
     Returns:
-        The mean with its interval, or None if one of the tests was not run.
+        The mean difference in nats with its interval, or None if one of the tests was not run.
     """
     farthest_seed = find_farthest_seed(statistics)
     if farthest_seed is None:
@@ -522,34 +532,37 @@ def measure_distance_beyond_seed(
 
 
 def compute_seed_bins(rows: pd.DataFrame, labels: Sequence[str]) -> tuple[SeedBin, ...]:
-    """Summarize the change of the attention with another seed, in bins of the largest weight.
+    """Summarize the attention change with another seed, by largest weight and predicted class.
 
-    The bins and the division by predicted class are those of the papers' figures.
+    The bins for the largest weight are those in the papers' figures.
 
     Args:
-        rows: Rows of the test ``seeds`` and of the predictions.
+        rows: Rows from the test ``seeds``, and the predictions.
         labels: Class names.
+
+    Returns:
+        One bin per range and class, or nothing if the test ``seeds`` was not run.
     """
-    wide = rows[rows.test.isin(("seeds", "prediction"))].pivot_table(
+    texts = rows[rows.test.isin(("seeds", "prediction"))].pivot_table(
         index="example_id", columns="statistic", values="value"
     )
-    if not {"max_attention", "seed_jsd"} <= set(wide):
+    if not {"max_attention", "seed_jsd"} <= set(texts):
         return ()
-    keys = [assign_attention_bins(wide.max_attention), wide.predicted_class.astype(int)]
-    groups = wide.groupby(keys, observed=True).seed_jsd
+    group_keys = [assign_attention_bins(texts.max_attention), texts.predicted_class.astype(int)]
+    jsd_groups = texts.groupby(group_keys, observed=True).seed_jsd
     bins = []
-    for (name, predicted), jsd in groups:
-        bins.append(SeedBin(name, labels[predicted], len(jsd), float(jsd.median())))
+    for (weight_range, predicted), jsd in jsd_groups:
+        bins.append(SeedBin(weight_range, labels[predicted], len(jsd), float(jsd.median())))
     return tuple(bins)
 
 
 def score_constant_guess(report: RetrainingResult) -> tuple[float, float] | None:
-    """Return the largest F1 and the largest accuracy of predicting the same class for every text.
+    """Return the best F1 and accuracy for predicting the same class for every text.
 
-    The two may belong to different classes.
+    The best F1 and the best accuracy may belong to different classes.
 
     Args:
-        report: A retraining's results, with rows.
+        report: Results of a retraining, with rows.
 
     Returns:
         F1 and accuracy, or None if the rows have no labels.
@@ -564,38 +577,38 @@ def score_constant_guess(report: RetrainingResult) -> tuple[float, float] | None
     class_labels = predictions.value[predictions.statistic.isin(("label", "predicted_class"))]
     n_classes = max(2, int(class_labels.max()) + 1)
     shares = labels.value_counts(normalize=True).reindex(range(n_classes), fill_value=0.0)
-    # F1 of the class that is always predicted; the F1 of every other class is 0.
+    # F1 for the class that is always predicted. Every other class has F1 0.
     f1_by_class = 2 * shares / (1 + shares)
     largest_f1 = f1_by_class[1] if n_classes == 2 else f1_by_class.max() / n_classes
     return float(largest_f1), float(shares.max())
 
 
-# --- Distances of other models from the base model, as points of a curve -------------------------
+# --- Distances between other models and the base model, as points on a curve ---------------------
 
 FRONTIER_NOTE = (
     "The exact frontier is the largest JSD of any attention that changes the output by at most ε, "
-    "with the encoder of the base model. A trained adversary has an encoder of its own, so the "
-    "frontier is a baseline and not a bound. The bound on the JSD of any attention weights, in the "
-    "last row, is checked for every text."
+    "with the base model's encoder. A trained adversary has its own encoder, so the frontier is a "
+    "baseline and not a bound. The bound on the JSD of any attention weights, in the last row, is "
+    "checked for every text."
 )
 """Explanation of the exact frontier next to the curve."""
 
 
 @dataclass(frozen=True)
 class AttentionSource:
-    """A way to obtain attention that differs from the base model's.
+    """A procedure that yields attention different from the base model's, such as another seed.
 
-    It names the statistics and scores of its points. In ``name``, ``label`` and ``model``,
-    ``{key}`` stands for the key of a statistic, such as λ.
+    The attributes tell which statistics and scores belong to its points on the curve. In ``name``,
+    ``label`` and ``model``, ``{key}`` is replaced by the key of a statistic, such as λ.
 
     Attributes:
-        series: Name of its series in a chart.
-        statistic: Prefix of the name of the JSD statistic.
-        name: Name of a point in a table; empty if it is omitted there.
-        label: Label of a point in a chart.
-        test: Test whose scores contain the F1 of its models.
-        model: Model with this F1. If it is empty, F1 is the mean over all models except the base
-            model.
+        series: Series name in a chart.
+        statistic: Statistic prefix. For example, ``one_seed`` selects ``one_seed_jsd``.
+        name: Point name in a table; empty if tables omit the points.
+        label: Point label in a chart.
+        test: Test whose scores contain F1; empty if F1 does not apply.
+        model: Model whose F1 belongs to a point; empty for the mean F1 over all models except the
+            base model.
     """
 
     series: str
@@ -606,7 +619,7 @@ class AttentionSource:
     model: str = ""
 
 
-# Names of the series of the curve. "Same states" means that the base model's encoder is kept.
+# Names of the curve's series. "Same states" means that the base model's encoder is kept.
 ADVERSARY_SERIES, SEED_SERIES = "trained adversaries", "other seeds"
 UNIFORM_SERIES = "trained with uniform attention"
 SEARCH_SERIES, FRONTIER_SERIES = "search, same states", "exact frontier, same states"
@@ -627,22 +640,22 @@ ATTENTION_SOURCES = (
     AttentionSource(FRONTIER_SERIES, "frontier", "exact frontier, ε {key:g}", "ε {key:g}"),
     AttentionSource(CEILING_SERIES, "largest", "largest possible JSD"),
 )
-"""All sources of different attention, in the order of tables and legends."""
+"""Sources of attention that differs from the base model's, as ordered in tables and legends."""
 
 
 @dataclass(frozen=True)
 class Point:
-    """A point of the curve: attention distance and output change, as means over texts.
+    """A point on the curve: attention distance and output change, as means over texts.
 
     Attributes:
-        series: Name of the series, see :class:`AttentionSource`.
+        series: Series name, see :class:`AttentionSource`.
         name: Name in a table; empty for a single seed.
         label: Label in a chart, such as "λ 0.001".
         jsd: Jensen-Shannon divergence from the base model's attention, nats.
-        tvd: Output change, total variation distance. For the frontier, it is the largest change
-            that is allowed. For the largest possible JSD it is NaN, because every change is
+        tvd: Output change, as a total variation distance. For the frontier, it is the largest
+            change that is allowed. For the largest possible JSD it is NaN, because every change is
             allowed.
-        f1: F1 of the model, if it is not the base model itself.
+        f1: The model's F1; None for points without a trained model.
     """
 
     series: str
@@ -654,18 +667,21 @@ class Point:
 
     @property
     def displayed_change(self) -> float | str:
-        """Output change as displayed in a table."""
+        """Output change for a table: a number, "≤ ε" for a limit, or "–" if there is no limit."""
         if math.isnan(self.tvd.value):
             return "–"
         return f"≤ {self.tvd.value:g}" if self.series == FRONTIER_SERIES else self.tvd.value
 
 
 def compute_points(statistics: StatisticList, scores: ScoresByTest) -> list[Point]:
-    """Return the points of all sources of attention that the statistics contain, by source and key.
+    """Compute the points on the curve of output change against attention distance.
 
     Args:
         statistics: Statistics of a retraining.
         scores: Scores by test.
+
+    Returns:
+        All points whose statistics exist, in the order of :data:`ATTENTION_SOURCES`, then by key.
     """
     means = {s.statistic: s for s in statistics if s.group == "all" and s.n}
     points = []
@@ -690,8 +706,10 @@ def compute_points(statistics: StatisticList, scores: ScoresByTest) -> list[Poin
 
 
 def _find_f1(scores: Sequence[Score], model: str) -> float | None:
-    """Return the F1 of a model, or the mean over all but the base model if ``model`` is empty."""
-    matching_scores = [s.value for s in scores if s.metric == "f1" and s.model != "base"]
+    """Return a model's F1, or the mean F1 of all models except "base" if ``model`` is empty."""
+    f1_scores = [score for score in scores if score.metric == "f1"]
     if model:
-        matching_scores = [s.value for s in scores if (s.metric, s.model) == ("f1", model)]
-    return sum(matching_scores) / len(matching_scores) if matching_scores else None
+        values = [score.value for score in f1_scores if score.model == model]
+    else:
+        values = [score.value for score in f1_scores if score.model != "base"]
+    return sum(values) / len(values) if values else None

@@ -31,7 +31,9 @@ def test_hand_computed():
 def test_the_papers_half_scale():
     """Half the TVD with half the λ is half the loss: the same optimum."""
     half = compute_adversary_loss(*batch(), lambda_=0.05, tvd_factor=0.5)
-    assert half.item() == pytest.approx(compute_adversary_loss(*batch(), lambda_=0.1).item() / 2, abs=1e-7)
+    assert half.item() == pytest.approx(
+        compute_adversary_loss(*batch(), lambda_=0.1).item() / 2, abs=1e-7
+    )
 
 
 def test_an_underflowed_base_weight_counts_as_1e_minus_10():
@@ -51,7 +53,9 @@ def test_gradients_are_finite_at_masked_and_underflowed_positions(scores):
     attention = scores.masked_fill(~mask, torch.finfo(torch.float32).min).softmax(-1) * mask
     probs = torch.tensor([[0.5, 0.5]])
     for base in ([1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.5, 0.5, 0.0]):
-        loss = compute_adversary_loss(probs, attention, probs, torch.tensor([base]), mask, lambda_=1.0)
+        loss = compute_adversary_loss(
+            probs, attention, probs, torch.tensor([base]), mask, lambda_=1.0
+        )
         (slope,) = torch.autograd.grad(loss, scores, retain_graph=True)
         assert loss.isfinite() and slope.isfinite().all() and slope[0, 2] == 0
 
@@ -59,9 +63,9 @@ def test_gradients_are_finite_at_masked_and_underflowed_positions(scores):
 def test_what_is_masked_does_not_count():
     probs, attention, base_probs, base, mask = batch()
     attention[1, 2], base[1, 2] = 0.9, 0.1  # no weight that a model would give
-    assert compute_adversary_loss(probs, attention, base_probs, base, mask, lambda_=0.1) == compute_adversary_loss(
-        *batch(), lambda_=0.1
-    )
+    assert compute_adversary_loss(
+        probs, attention, base_probs, base, mask, lambda_=0.1
+    ) == compute_adversary_loss(*batch(), lambda_=0.1)
 
 
 def test_the_gradient_against_finite_differences():

@@ -414,7 +414,7 @@ def test_bad_input(classifier, bert, make_checkpoint, folder, copy_of, tmp_path)
     uniform = make_checkpoint("mlp", "uniform")
     for model, options, message in (
         (classifier, {"words": ["zebra"]}, "'zebra' is <unk>"),
-        (classifier, {"words": None}, "needs the words that the model should learn to hide"),
+        (classifier, {"words": None}, "needs a list of words that the model should learn to hide"),
         (classifier, {"weight": -1.0}, "weight must be at least 0"),
         (classifier, {"over_heads": "sum"}, "mean or max for over_heads, got 'sum'"),
         (classifier, {"epochs": 0}, "epochs must be at least 1"),

@@ -108,7 +108,14 @@ ELSEWHERE = [
     (0.0, SURE, 0.60, None, YES, "attends far from it ("),
     (0.0, SURE, 0.30, None, NO, "does not attend far"),
     (0.0, SURE, 0.40, None, CANNOT_SAY, "may or may not attend far from it"),
-    (0.004, (-0.018, 0.023), 0.60, None, CANNOT_SAY, "may or may not classify worse than the base model"),
+    (
+        0.004,
+        (-0.018, 0.023),
+        0.60,
+        None,
+        CANNOT_SAY,
+        "may or may not classify worse than the base model",
+    ),
     (0.03, (0.021, 0.04), 0.60, None, NO, "classifies worse than the base"),
     # .45 is beyond .40, and yet no farther than another seed went.
     (0.0, SURE, 0.45, {1: 0.2, 7: 0.5}, NO, "seed (seed 7; JSD 0.45 against"),
@@ -176,7 +183,9 @@ def test_chance_stands_beside_equal_weights():
         values = {("seeds", "seed_jsd"): 0.13, ("seeds", "seed_tvd"): 0.2}
         if to_uniform is not None:
             values["uniform", "uniform_model_jsd"] = to_uniform
-        chance = grade_retraining(summarize(rows_of(values, 40), [], get_retraining_readings()), {}).chance
+        chance = grade_retraining(
+            summarize(rows_of(values, 40), [], get_retraining_readings()), {}
+        ).chance
         assert "JSD of 0.13" in chance
         assert said in chance if said else "Equal weights" not in chance
 
