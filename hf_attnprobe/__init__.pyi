@@ -35,8 +35,8 @@ from hf_attnprobe.faithfulness.registry import (
 )
 from hf_attnprobe.faithfulness.registry import register_test as register_test
 from hf_attnprobe.integrations.card_options import CardOptions as CardOptions
-from hf_attnprobe.integrations.evaluate_metric import install_metric as install_metric
 from hf_attnprobe.integrations.evaluate_metric import get_metric_path as get_metric_path
+from hf_attnprobe.integrations.evaluate_metric import install_metric as install_metric
 from hf_attnprobe.integrations.pipeline import TextExplainer as TextExplainer
 from hf_attnprobe.integrations.pipeline import explain as explain
 from hf_attnprobe.integrations.pipeline import explain_html as explain_html
@@ -55,7 +55,9 @@ from hf_attnprobe.models.attention_classifier import (
 from hf_attnprobe.models.attention_classifier import (
     AttentionClassifierModel as AttentionClassifierModel,
 )
-from hf_attnprobe.planted_effects.detection_limit import find_detection_limit as find_detection_limit
+from hf_attnprobe.planted_effects.detection_limit import (
+    find_detection_limit as find_detection_limit,
+)
 from hf_attnprobe.planted_effects.options import DetectionLimitOptions as DetectionLimitOptions
 from hf_attnprobe.plots.highlighted_text import HighlightedText as HighlightedText
 from hf_attnprobe.protocol import AttentionModel as AttentionModel
@@ -82,10 +84,10 @@ from hf_attnprobe.reports.comparison import (
     AuditComparison as AuditComparison,
 )
 from hf_attnprobe.reports.comparison import (
-    list_changed_answers as list_changed_answers,
+    compare_audits as compare_audits,
 )
 from hf_attnprobe.reports.comparison import (
-    compare_audits as compare_audits,
+    list_changed_answers as list_changed_answers,
 )
 from hf_attnprobe.reports.report import Report as Report
 from hf_attnprobe.reports.report import join_shares as join_shares

@@ -7,7 +7,7 @@ One definition serves Python, the command line, studies and the evaluate metric:
         n_permutations: int = option(100, "random shuffles per text", at_least=1)
 
 Each field has a help text and a range, which are checked when an instance is created. The options of
-several tests are a mapping from the name of the test to its options, see :func:`parse_test_selection`.
+several tests are a mapping from the name of the test to its options, see :func:`collect_test_options`.
 """
 
 import dataclasses
@@ -185,7 +185,7 @@ def build_options(values: Mapping[str, Any], option_class: type[T], suffix: str 
     return option_class(**values)
 
 
-def parse_test_selection(
+def collect_test_options(
     selection: TestSelection, option_classes: Mapping[str, type[Options]]
 ) -> dict[str, Options | None]:
     """Return the selected tests with their options.
@@ -218,7 +218,9 @@ def parse_test_selection(
             )
         earlier_options = options_by_test.get(name)
         if None not in (options, earlier_options) and options != earlier_options:
-            raise AttnProbeError(f"expected options of {name} once, got them twice")
+            raise AttnProbeError(
+                f"the test {name} has two different sets of options; keep one of them"
+            )
         options_by_test[name] = options or earlier_options
     if not options_by_test:
         raise AttnProbeError(f"expected at least one test of {', '.join(option_classes)}, got none")
@@ -233,14 +235,14 @@ def resolve_tests(
     """Return the selected tests with their options, and replace "default" by the default tests.
 
     Args:
-        selection: See :func:`parse_test_selection`; None selects "default".
+        selection: See :func:`collect_test_options`; None selects "default".
         option_classes: Options classes of all tests, by test name.
         default: Names of the default tests.
 
     Returns:
         Options by test name, in the order of ``option_classes``.
     """
-    options_by_test = parse_test_selection(
+    options_by_test = collect_test_options(
         DEFAULT_TESTS if selection is None else selection,
         {**option_classes, DEFAULT_TESTS: Options},
     )
@@ -551,7 +553,7 @@ def parse_set_arguments(
         option_classes: Options classes of all tests, by test name.
 
     Returns:
-        A selection of tests for :func:`parse_test_selection`.
+        A selection of tests for :func:`collect_test_options`.
 
     Raises:
         AttnProbeError: An assignment has another form, the test or option is unknown, or the value has

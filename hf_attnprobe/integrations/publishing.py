@@ -54,11 +54,11 @@ from hf_attnprobe.functional.fingerprint import compute_fingerprint
 from hf_attnprobe.integrations.card_options import CardOptions
 from hf_attnprobe.reports.report import Report, check_distinct_folders, read_audit
 from hf_attnprobe.reports.verdict import format_conclusion
-from hf_attnprobe.storage.provenance import OBJECT_NAME, format_repeat_command
+from hf_attnprobe.storage.provenance import OBJECT_NAME, TEXTS_FILE, format_repeat_command
 
 
 ROWS_REPOSITORY = "{repository}-attention-audit"
-"""Id of the data set that contains the rows of the audits of a model."""
+"""Template for the id of the data set with the rows of audits; ``repository`` is the model id."""
 TRAINER_FILE_PREFIXES = (
     "optimizer",
     "scheduler",
@@ -67,8 +67,6 @@ TRAINER_FILE_PREFIXES = (
     "training_args",
 )
 """Beginnings of the names of files that only a Trainer needs; they are not published."""
-TEXTS_FILE = "texts.json"
-"""File of an audit with its example texts."""
 AUDIT_FILES = ("summary.json", TEXTS_FILE, "report.html", "report.md")
 """Files of an audit that are published with its rows."""
 ROWS_SPLIT = "model"
@@ -233,8 +231,8 @@ def _explain_hub_error(error: Exception) -> str:
 
 
 @dataclass(frozen=True)
-class LoadedAudit:
-    """An audit that was read from its folder.
+class AuditFolder:
+    """Output folder of an audit, with the report that was read from it.
 
     Attributes:
         folder: Output folder.
@@ -269,7 +267,7 @@ class LoadedAudit:
 
 def load_audits(
     folders: Sequence[str | Path], model_folder: Path, fingerprint: str
-) -> list[LoadedAudit]:
+) -> list[AuditFolder]:
     """Read audits and check that they are audits of this model.
 
     Args:
@@ -284,7 +282,7 @@ def load_audits(
         AttnProbeError: A folder contains no audit or an audit of other weights, or a folder occurs
             twice.
     """
-    audits = [LoadedAudit(Path(folder), read_audit(folder)) for folder in folders]
+    audits = [AuditFolder(Path(folder), read_audit(folder)) for folder in folders]
     check_distinct_folders(folders)
     for audit in audits:
         audited_fingerprint = audit.report.provenance.get("model_fingerprint")
@@ -297,7 +295,7 @@ def load_audits(
     return audits
 
 
-def summarize_audit(audit: LoadedAudit, model_id: str) -> AuditSummary:
+def summarize_audit(audit: AuditFolder, model_id: str) -> AuditSummary:
     """Return the contents of an audit that a model card needs.
 
     Args:
@@ -321,7 +319,7 @@ def summarize_audit(audit: LoadedAudit, model_id: str) -> AuditSummary:
     )
 
 
-def _format_audit_command(audit: LoadedAudit, model_id: str) -> str:
+def _format_audit_command(audit: AuditFolder, model_id: str) -> str:
     """Return the command that repeats an audit, with public names; empty for data in memory."""
     settings = strip_record_folders(audit.report.provenance["asked_for"])
     if settings["dataset"] == OBJECT_NAME or audit.data.name == IN_MEMORY_NAME:
@@ -426,7 +424,7 @@ def describe_upload(options: CardOptions, n_audits: int) -> str:
 def _publish(
     folder: Path,
     card: CardContent,
-    audits: list[LoadedAudit],
+    audits: list[AuditFolder],
     repository: str,
     options: CardOptions,
 ) -> WrittenCard:
@@ -484,7 +482,7 @@ def _merge_readmes(local: str | None, remote: str | None, card: CardContent) -> 
 
 
 def build_rows_files(
-    audits: Sequence[LoadedAudit],
+    audits: Sequence[AuditFolder],
     repository: str,
     model_id: str,
     license: str | None,  # noqa: A002
@@ -525,7 +523,7 @@ def build_rows_files(
     return files | {"README.md": readme.encode()}
 
 
-def _name_configurations(audits: Sequence[LoadedAudit]) -> list[str]:
+def _name_configurations(audits: Sequence[AuditFolder]) -> list[str]:
     """Return a name for each audit from its data set and split, numbered if it is not unique."""
     names: list[str] = []
     for audit in audits:
@@ -539,7 +537,7 @@ def _name_configurations(audits: Sequence[LoadedAudit]) -> list[str]:
     return names
 
 
-def _build_audit_files(audit: LoadedAudit, model_id: str, *, with_texts: bool) -> dict[str, bytes]:
+def _build_audit_files(audit: AuditFolder, model_id: str, *, with_texts: bool) -> dict[str, bytes]:
     """Return the rows of an audit as Parquet, and its reports without local paths."""
     rows = audit.report.to_pandas()
     files = {f"{ROWS_SPLIT}.parquet": rows.to_parquet(index=False)} if len(rows) else {}
@@ -549,7 +547,7 @@ def _build_audit_files(audit: LoadedAudit, model_id: str, *, with_texts: bool) -
     return files
 
 
-def _collect_reports(audit: LoadedAudit, *, with_texts: bool) -> dict[str, str]:
+def _collect_reports(audit: AuditFolder, *, with_texts: bool) -> dict[str, str]:
     """Return the report files of an audit, rendered again if example texts are left out."""
     reports = {
         name: (audit.folder / name).read_text(encoding="utf-8")

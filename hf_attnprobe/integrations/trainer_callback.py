@@ -197,7 +197,7 @@ class AttentionFaithfulnessCallback(TrainerCallback):
         if evaluation_number % self.every:
             return
         self.report = self._audit(self.data, model, args, kwargs.get("processing_class"))
-        self._log(collect_metrics(self.report, self.statistics))
+        self._log(select_logged_numbers(self.report, self.statistics))
 
     def _audit(self, data: Data, model: nn.Module, args: Any, processing_class: Any) -> Report:
         """Audit the model. Each process takes a share of the texts and gets the full report."""
@@ -213,7 +213,7 @@ class AttentionFaithfulnessCallback(TrainerCallback):
             )
 
 
-def collect_metrics(report: Report, names: Sequence[str]) -> dict[str, float]:
+def select_logged_numbers(report: Report, names: Sequence[str]) -> dict[str, float]:
     """Return the numbers of a report to log, with their intervals.
 
     Args:

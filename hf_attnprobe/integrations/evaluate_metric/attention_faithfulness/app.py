@@ -34,7 +34,7 @@ def load(model: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     return load_model(model, task="text-classification"), load_tokenizer(model)
 
 
-def explain(text: str, model: str) -> str:
+def explain_as_html(text: str, model: str) -> str:
     """Explain the prediction for a text as HTML.
 
     Args:
@@ -58,7 +58,7 @@ def explain(text: str, model: str) -> str:
 def build_interface() -> Any:
     """Build the page."""
     return gr.Interface(
-        explain,
+        explain_as_html,
         [
             gr.Textbox(DEFAULT_TEXT, label="Text", lines=4),
             gr.Textbox(DEFAULT_MODEL, label="Model (Hub id)"),
