@@ -269,7 +269,7 @@ def _make_error(expected: str, received: str, location: str) -> AttnProbeError:
 
 
 def list_alternatives(hint: Any) -> list[Any]:
-    """List the types of a union without None; another type is the only alternative.
+    """List the types of a union without None; for any other type, list only this type.
 
     Args:
         hint: A type hint.

@@ -213,7 +213,10 @@ def write_json(file: Path, data: object) -> None:
 # --- Checks of output folders ---
 
 URL_PATTERN = re.compile(r"[A-Za-z][\w+.-]+:/")
-"""Beginning of a URL. Paths collapse the two slashes to one; drives have only one letter."""
+"""Beginning of a URL, with one slash since ``Path`` merges two into one.
+
+At least two letters are required, because one letter and a colon are a drive of Windows.
+"""
 
 
 def check_writable(folder: str | Path) -> None:

@@ -550,7 +550,7 @@ class _ColumnStore:
         for column, ids, values in _split_into_series(table):
             if test is not None and column[0] != test:
                 continue
-            # Consecutive series usually belong to the same texts.
+            # Consecutive series usually belong to the same texts. A copy does not keep the whole table alive.
             if not self._ids or not np.array_equal(self._ids[-1], ids):
                 self._ids.append(ids.copy())
             piece = (len(self._ids) - 1, self._file.tell())
