@@ -218,7 +218,7 @@ class NumberLine:
 
 
 @dataclass(frozen=True)
-class ScoreRow:
+class ScoreTableRow:
     """A row of a :class:`ScoreTable`.
 
     Attributes:
@@ -242,7 +242,7 @@ class ScoreRow:
 class ScoreTable:
     """Numbers on a common scale, each in a row with its explanation."""
 
-    rows: Sequence[ScoreRow]
+    rows: Sequence[ScoreTableRow]
 
     def __bool__(self) -> bool:
         return bool(self.rows)

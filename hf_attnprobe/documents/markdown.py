@@ -25,7 +25,7 @@ from hf_attnprobe.documents.blocks import (
     format_cell,
 )
 from hf_attnprobe.documents.templates import load_templates, render_blocks
-from hf_attnprobe.documents.token_shading import describe_text
+from hf_attnprobe.documents.token_shading import describe_highlighted_text
 
 
 MARKUP = re.compile(
@@ -70,7 +70,7 @@ def _load_templates() -> Environment:
         "table": _format_table,
         "code_block": _format_code_block,
         "describe_number_line": describe_number_line,
-        "describe_text": describe_text,
+        "describe_text": describe_highlighted_text,
         "blocks": lambda blocks, level: "\n\n".join(render_markdown_blocks(blocks, level)),
     }
     return load_templates("documents", filters)

@@ -21,7 +21,7 @@ WIDE_CHARACTER_WIDTH = 1.2
 
 
 @dataclass(frozen=True)
-class Label:
+class PositionedLabel:
     """A label with its position.
 
     Attributes:
@@ -48,9 +48,9 @@ class NumberLineLayout:
         bar: start and width of the confidence interval; None if there is none.
     """
 
-    number_labels: list[Label]
-    threshold_labels: list[Label]
-    reference_labels: list[Label]
+    number_labels: list[PositionedLabel]
+    threshold_labels: list[PositionedLabel]
+    reference_labels: list[PositionedLabel]
     bar: tuple[float, float] | None
 
 
@@ -99,7 +99,7 @@ def layout_number_line(line: NumberLine) -> NumberLineLayout:
     )
 
 
-def position_labels(positions: Mapping[str, float]) -> list[Label]:
+def position_labels(positions: Mapping[str, float]) -> list[PositionedLabel]:
     """Arrange labels in rows for narrow and wide screens.
 
     Args:
@@ -107,7 +107,10 @@ def position_labels(positions: Mapping[str, float]) -> list[Label]:
     """
     narrow_rows = assign_label_rows(positions, NARROW_CHARACTER_WIDTH)
     wide_rows = assign_label_rows(positions, WIDE_CHARACTER_WIDTH)
-    return [Label(text, x, narrow_rows[text], wide_rows[text]) for text, x in positions.items()]
+    return [
+        PositionedLabel(text, x, narrow_rows[text], wide_rows[text])
+        for text, x in positions.items()
+    ]
 
 
 def assign_label_rows(positions: Mapping[str, float], character_width: float) -> dict[str, int]:

@@ -29,7 +29,7 @@ from hf_attnprobe.documents.blocks import (
     is_numeric_cell,
 )
 from hf_attnprobe.documents.templates import load_templates, render_blocks
-from hf_attnprobe.documents.token_shading import describe_text
+from hf_attnprobe.documents.token_shading import describe_highlighted_text
 
 
 MAX_LINE_WIDTH = 100
@@ -77,7 +77,7 @@ def _load_templates() -> Environment:
         "table": _format_table,
         "score_table": _format_score_table,
         "describe_number_line": describe_number_line,
-        "describe_text": describe_text,
+        "describe_text": describe_highlighted_text,
         "code_block": lambda text: indent(escape_control_characters(text), "  "),
         "blocks": lambda blocks, width, separator: separator.join(_render_blocks(blocks, width)),
         "indented_blocks": _render_indented_blocks,

@@ -76,7 +76,7 @@ def escape_invisible(text: str) -> str:
 # --- text formats ---------------------------------------------------------------------
 
 
-def describe_text(text: HighlightedText) -> list[Block]:
+def describe_highlighted_text(text: HighlightedText) -> list[Block]:
     """Describe an example text with its prediction and its scores, for text formats.
 
     Args:
@@ -85,7 +85,7 @@ def describe_text(text: HighlightedText) -> list[Block]:
     Returns:
         A sentence about the prediction, and a list with one item for each ranking.
     """
-    attention_notes = "; ".join(describe_attention(text))
+    attention_notes = "; ".join(describe_attention_share(text))
     aside = f" ({attention_notes})" if attention_notes else ""
     items: list[InlineText] = [(f"attention{aside}: ", *_mark_weights(text))]
     for name in SIGNED_RANKINGS:
@@ -112,7 +112,7 @@ def describe_text(text: HighlightedText) -> list[Block]:
     return [sentence, items]
 
 
-def describe_attention(text: HighlightedText) -> list[str]:
+def describe_attention_share(text: HighlightedText) -> list[str]:
     """Return notes on which attention is displayed and on its share on the displayed tokens.
 
     Args:
@@ -221,7 +221,7 @@ def shade_rankings(text: HighlightedText) -> Iterator[ShadedRanking]:
         if scores and largest < NEGLIGIBLE_SCORE:
             # Shading is relative to the largest score, which would exaggerate tiny scores.
             meaning, largest = "all below 1e-6", 0.0
-        notes = describe_attention(text) if name == "attention" else []
+        notes = describe_attention_share(text) if name == "attention" else []
         if is_signed and text.speaks_for:
             notes = [f"+ for {text.speaks_for}"]
         yield ShadedRanking(

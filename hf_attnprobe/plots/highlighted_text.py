@@ -174,11 +174,11 @@ class HighlightedText:
             for name in names:
                 _, factor, sign = PRINTED_COLUMNS[name]
                 value = factor * self.scores[name][k]
-                cell = f"{value:{sign}.2f}" if value else NOT_MEASURED
+                cell = f"{value:{sign}.2f}" if value else MISSING_SCORE_TEXT
                 row += f"{cell:>13}"
             lines.append(f"{row}  {token}")
         if self.matters is not None:
-            lines.append(f"changes in nats; * more than noise; {NOT_MEASURED} not deleted")
+            lines.append(f"changes in nats; * more than noise; {MISSING_SCORE_TEXT} not deleted")
         return "\n".join([*lines, self.importance_summary])
 
 
@@ -225,7 +225,7 @@ def _describe_loss(loss: float) -> str:
     return f"{math.exp(loss):.1f} times less likely"
 
 
-NOT_MEASURED = "–"
+MISSING_SCORE_TEXT = "–"
 """Printed instead of scores that were not measured."""
 
 

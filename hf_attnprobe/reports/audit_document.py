@@ -187,7 +187,7 @@ def select_page_data(report: AuditResult) -> dict[str, Any]:
     return {**data, **omitted, "left_out": list(omitted)}
 
 
-def describe_prediction(report: AuditResult) -> list[str]:
+def describe_prediction_type(report: AuditResult) -> list[str]:
     """Return a note on the predictions and on what a change, a flip and a loss of them mean.
 
     Args:
@@ -294,7 +294,7 @@ def build_subject_section(report: AuditResult) -> Section:
             Code(str(report.dataset)),
             _describe_skipped_texts(provenance),
         ),
-        "predicts": " ".join(describe_prediction(report)).removeprefix("Predicts ") or None,
+        "predicts": " ".join(describe_prediction_type(report)).removeprefix("Predicts ") or None,
         "classes": describe_classes(report),
         "attention": None if has_displayed_texts else describe_attention_site(report) or None,
         "attention tested": _describe_tested_attention(report),

@@ -52,7 +52,7 @@ from hf_attnprobe.statistics.heads import EFFECT_STATISTIC, LayerHead
 from hf_attnprobe.statistics.verdicts import RULES, index_by_rule
 
 
-SCHEMA_VERSION = 2
+COMPARISON_SCHEMA_VERSION = 2
 """Schema version of a comparison's JSON."""
 
 
@@ -244,7 +244,7 @@ def list_changed_answers(comparison: AuditComparison) -> list[str]:
 # --- the document ---------------------------------------------------------------------
 
 
-INTRODUCTION = (
+COMPARISON_INTRODUCTION = (
     "Does attention explain the predictions, and does the answer differ between these "
     "audits? Each audit ran its own tests; differences are given for what all of them measured."
 )
@@ -258,7 +258,7 @@ def build_comparison_data(comparison: AuditComparison) -> dict[str, Any]:
         comparison: the comparison.
     """
     fields = {name: value for name, value in vars(comparison).items() if name != "reports"}
-    return convert_to_plain(fields) | {"schema_version": SCHEMA_VERSION}
+    return convert_to_plain(fields) | {"schema_version": COMPARISON_SCHEMA_VERSION}
 
 
 def _build_document(comparison: AuditComparison) -> Document:
@@ -279,7 +279,7 @@ def _build_document(comparison: AuditComparison) -> Document:
         Section("Heads", list(build_difference_maps(comparison)), id="heads"),
     ]
     lead: list[Block] = [
-        INTRODUCTION,
+        COMPARISON_INTRODUCTION,
         _build_audits_table(comparison),
         _build_overview_table(comparison),
     ]
@@ -321,7 +321,7 @@ def describe_intervals(comparison: AuditComparison) -> str:
     )
 
 
-SCORE_COLUMNS = (
+SCORED_QUESTIONS = (
     "faithfulness",
     "importance",
     "erasure",
@@ -338,7 +338,7 @@ def _build_audits_table(comparison: AuditComparison) -> Table:
     """Build the table of audits with their scores, the most faithful first."""
     measured_columns = [
         key
-        for key in SCORE_COLUMNS
+        for key in SCORED_QUESTIONS
         if any(_format_score(report, key) for report in comparison.reports)
     ]
     columns = [*measured_columns, "effect"]

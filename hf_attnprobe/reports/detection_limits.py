@@ -18,6 +18,7 @@ from hf_attnprobe.statistics.detection import (
     interpolate_effect,
     pivot_by_dose,
 )
+from hf_attnprobe.statistics.heads import EFFECT_STATISTIC
 from hf_attnprobe.statistics.verdicts import RULES
 from hf_attnprobe.storage.folders import find_differences
 
@@ -44,10 +45,6 @@ class DetectionLimitRecord(TypedDict):
     model: str
     fingerprints: dict[str, str]
     rows_sha256: str
-
-
-EFFECT_STATISTIC = "standard_tvd"
-"""Statistic that the rule "effect" grades."""
 
 
 def describe_detection_limits(rows: pd.DataFrame, *, n: int, n_heads: int, seed: int) -> list[str]:

@@ -17,7 +17,7 @@ from hf_attnprobe.statistics.verdicts import Finding
 METRIC_PREFIX = "attention_faithfulness/"
 """Prefix of all metric names."""
 
-PAGE_FILE = "attention_faithfulness.html"
+MLFLOW_PAGE_FILE = "attention_faithfulness.html"
 """Name of the logged page in MLflow."""
 
 Metrics = Mapping[str, float]
@@ -109,7 +109,7 @@ def _log_to_mlflow(metrics: Metrics, page: DocumentedResult, step: int | None) -
     active_run = mlflow.active_run()
     with nullcontext(active_run) if active_run else mlflow.start_run():
         mlflow.log_metrics(dict(metrics), step=step)
-        mlflow.log_text(page.to_html(), PAGE_FILE)
+        mlflow.log_text(page.to_html(), MLFLOW_PAGE_FILE)
 
 
 TRACKERS = {

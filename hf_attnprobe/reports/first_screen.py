@@ -12,7 +12,7 @@ from hf_attnprobe.documents.blocks import (
     CodeBlock,
     FormattedNumber,
     NumberLine,
-    ScoreRow,
+    ScoreTableRow,
     ScoreTable,
     Table,
 )
@@ -81,7 +81,7 @@ def build_first_screen(report: AuditResult) -> list[Block]:
         "model": _describe_model(report),
     }
     sentence_rows = [
-        ScoreRow(name, None, sentence, is_secondary=name not in PRIMARY_ROWS)
+        ScoreTableRow(name, None, sentence, is_secondary=name not in PRIMARY_ROWS)
         for name, sentence in sentences.items()
         if sentence
     ]
@@ -231,7 +231,7 @@ def _build_command(report: AuditResult, **changes: Any) -> CodeBlock | str:
 # --- the numbers ---------------------------------------------------------------------------------
 
 
-def _build_scale_rows(report: AuditResult) -> Iterator[ScoreRow]:
+def _build_scale_rows(report: AuditResult) -> Iterator[ScoreTableRow]:
     """Yield a row for faithfulness and one for each of its parts, with explanations."""
     words = report.words
     for finding in report.findings:
@@ -243,7 +243,7 @@ def _build_scale_rows(report: AuditResult) -> Iterator[ScoreRow]:
         else:
             meaning = describe_finding(finding, words)
         number = FormattedNumber(finding.value, finding.ci95, digits=2) if line else None
-        yield ScoreRow(finding.name.lower(), number, meaning, line, is_part)
+        yield ScoreTableRow(finding.name.lower(), number, meaning, line, is_part)
 
 
 def build_number_line(finding: Finding) -> NumberLine | None:

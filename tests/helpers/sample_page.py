@@ -6,16 +6,16 @@ import random
 from hf_attnprobe.documents.blocks import (
     AnswerBlock,
     Code,
-    Document,
-    DefinitionList,
-    Collapsible,
     CodeBlock,
+    Collapsible,
+    DefinitionList,
+    Document,
+    ExampleTexts,
     FormattedNumber,
     NumberLine,
     Section,
     Strong,
     Table,
-    ExampleTexts,
 )
 from hf_attnprobe.documents.html import render_html
 from hf_attnprobe.plots.chart import Chart, HeatMap, Reference, Series
@@ -154,7 +154,11 @@ def demo_document(large: bool = False) -> Document:
             "Does it matter which words get the attention?",
             "yes",
             "Shuffling it moves the output by 0.22 of 1.",
-            [NumberLine(FormattedNumber(0.22, (0.2, 0.24)), {"matters": 0.1}, {"random": 0.02}, (0, 1))],
+            [
+                NumberLine(
+                    FormattedNumber(0.22, (0.2, 0.24)), {"matters": 0.1}, {"random": 0.02}, (0, 1)
+                )
+            ],
         ),
         AnswerBlock(
             "Could other attention have said the same?",
@@ -162,7 +166,9 @@ def demo_document(large: bool = False) -> Document:
             "It could not.",
             [NumberLine(FormattedNumber(math.nan), {"other": 0.4}, {"ceiling": 0.69})],
         ),
-        AnswerBlock("Is it plausible?", "cannot say", "No rationales.", [NumberLine(FormattedNumber(0.1))]),
+        AnswerBlock(
+            "Is it plausible?", "cannot say", "No rationales.", [NumberLine(FormattedNumber(0.1))]
+        ),
     ]
     maps = [heads(6, 12), *([heads(16, 32, "many"), heads(80, 64, "coarse")] if large else [])]
     rows = [
@@ -189,7 +195,8 @@ def demo_document(large: bool = False) -> Document:
                     ["one", Strong("two"), ("three ", Code("3"))],
                     Collapsible("More", ["What was folded away."]),
                     Section(
-                        "A smaller part", [DefinitionList({"data": "sst, test", "texts": ["872", HARM]})]
+                        "A smaller part",
+                        [DefinitionList({"data": "sst, test", "texts": ["872", HARM]})],
                     ),
                 ],
                 id="repeat",
