@@ -12,8 +12,8 @@ from hf_attnprobe.documents.blocks import (
     CodeBlock,
     FormattedNumber,
     NumberLine,
-    ScoreTableRow,
     ScoreTable,
+    ScoreTableRow,
     Table,
 )
 from hf_attnprobe.reports.head_tables import describe_important_heads, index_by_site
