@@ -75,20 +75,22 @@ from hf_attnprobe.protocol import (
 
 
 EPSILONS = (0.01, 0.05)
-"""Default output changes ε: the paper's values for classification and question answering. The
-paper's code evaluates at .05."""
+"""Default output changes ε (total variation distances): the values for classification and question
+answering in Jain & Wallace 2019. Their code evaluates at .05."""
 FRONTIER_EPSILONS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
 """Default output changes ε for the exact method, which draw a curve of divergence against ε."""
 PAPER_EPSILON = 0.01
-"""Output change that the paper's search aims at, for every evaluated ε."""
+"""Output change that the search in Jain & Wallace 2019 aims at, whatever ε is evaluated
+afterwards."""
 PAPER_STEPS = 500
-"""Number of Adam steps in the paper's search."""
+"""Number of Adam steps in the search in Jain & Wallace 2019."""
 NOISE_STREAM = 1
 """Random number stream for the search's starting points."""
 SMALLEST_START_WEIGHT = 1e-4
 """Smallest attention weight at the start of a search, which runs on logarithms of weights."""
 SMALLEST_MASS = 1e-30
-"""Lower limit for a row's sum of movable weights before a division by this sum."""
+"""Smallest divisor when a row's movable weights are divided by their sum, to avoid a division by
+0."""
 SEARCH_TARGET = 0.995
 """Share of ε that a search aims at, because its last step can exceed the target slightly."""
 JSD_ROUNDING = 1e-6
@@ -154,10 +156,10 @@ class AdversarialResult:
         object.__setattr__(self, "share_of_largest_upper", upper_shares)
 
     def _divide_by_largest(self, divergences: dict[float, Tensor]) -> dict[float, Tensor]:
-        """Return divergences as shares of the largest divergence; NaN if it is 0."""
-        is_immovable = self.largest_jsd == 0
+        """Divide divergences by the largest possible divergence; return NaN if it is 0."""
+        is_zero = self.largest_jsd == 0
         return {
-            epsilon: (values / self.largest_jsd).masked_fill(is_immovable, torch.nan)
+            epsilon: (values / self.largest_jsd).masked_fill(is_zero, torch.nan)
             for epsilon, values in divergences.items()
         }
 
@@ -193,7 +195,7 @@ def adversarial(
     The paper's search has 5 random starts and 500 steps of Adam with ε = .01.
 
     Args:
-        observation: Observed batch.
+        observation: Model outputs and attention for a batch.
         site: Head or head group whose attention is moved.
         options: Method, allowed output changes, and number of search steps.
         seed: Seed for the random starts.
@@ -258,7 +260,7 @@ def has_one_row(observation: Observation, site: Site) -> bool:
     """Return whether the model has a single head with a single query.
 
     Args:
-        observation: Observed batch.
+        observation: Model outputs and attention for a batch.
         site: Head.
     """
     is_only_head = len(observation.model.sites()) == 1
@@ -269,10 +271,10 @@ def has_one_row(observation: Observation, site: Site) -> bool:
 
 
 def get_single_row(observation: Observation, site: Site) -> tuple[Tensor, Tensor]:
-    """Return a single-query model's attention, and the keys that it can attend to.
+    """Return the attention row of a single-query model, and the keys that it can attend to.
 
     Args:
-        observation: Observed batch.
+        observation: Model outputs and attention for a batch.
         site: Head.
 
     Returns:
@@ -301,7 +303,7 @@ def find_counted_rows(observation: Observation, layer: int, query: int | None) -
     """Return the query rows whose attention is moved and averaged over.
 
     Args:
-        observation: Observed batch.
+        observation: Model outputs and attention for a batch.
         layer: Attention layer.
         query: Single query row to be moved. None moves all rows that can influence the output.
 
@@ -462,10 +464,13 @@ class FarthestSearch:
         return movable_shares.unflatten(1, self.original.shape[:2]) * mass + fixed
 
     def draw_starts(self, settings: SearchSettings) -> Tensor:
-        """Draw random starting points as logits, ``[starts, batch, queries, keys]``.
+        """Draw random starting points from a normal distribution with standard deviation 3.
 
         Args:
             settings: Number of starting points and seed.
+
+        Returns:
+            Logits ``[starts, batch, queries, keys]``.
         """
         example_ids = self.observation.batch.example_ids
         noise = _draw_noise(self.visible, example_ids, settings.n_starts, settings.seed)
@@ -484,12 +489,12 @@ class FarthestSearch:
         """
         fixed, mass = split_fixed_weights(self.original, self.visible)
         n_queries = self.original.shape[1]
-        shares = candidates.unflatten(1, self.original.shape[:2])
+        movable_shares = candidates.unflatten(1, self.original.shape[:2])
         with torch.enable_grad():
-            leaf = shares.detach().requires_grad_()
-            probs = self.replay(leaf * mass + fixed)
+            movable_shares = movable_shares.detach().requires_grad_()
+            probs = self.replay(movable_shares * mass + fixed)
             output_change = tvd(probs, self.observation.probs)
-            (gradient,) = torch.autograd.grad(output_change.sum(), leaf)
+            (gradient,) = torch.autograd.grad(output_change.sum(), movable_shares)
         row_changes = output_change.detach()[:, :, None].expand(-1, -1, n_queries)
         return row_changes.flatten(1, 2), gradient.flatten(1, 2)
 
@@ -509,12 +514,14 @@ def find_exact(
     token_logits: Tensor,
     epsilons: Sequence[float],
 ) -> AdversarialResult:
-    """Find the exact maximum for a two-class linear read-out, by enumerating vertices.
+    """Find the most distant attention within each ε exactly, for a two-class linear read-out.
+
+    The maximum is at a vertex of the set of allowed attention distributions, so all vertices are enumerated.
 
     Args:
-        observation: Observed batch.
+        observation: Model outputs and attention for a batch.
         site: Head.
-        token_logits: Logits u_t of each token, ``[batch, keys, 2]``.
+        token_logits: Logits u_t that the read-out gives each token, ``[batch, keys, 2]``.
         epsilons: Allowed output changes.
 
     Returns:
@@ -539,12 +546,12 @@ def find_bounds(
     epsilons: Sequence[float],
     n_steps: int,
 ) -> AdversarialResult:
-    """Find lower and upper bounds for a linear read-out with more than two classes.
+    """Bound the largest divergence within each ε, for a linear read-out with several classes.
 
     Args:
-        observation: Observed batch.
+        observation: Model outputs and attention for a batch.
         site: Head.
-        token_logits: Logits u_t of each token, ``[batch, keys, classes]``.
+        token_logits: Logits u_t that the read-out gives each token, ``[batch, keys, classes]``.
         epsilons: Allowed output changes.
         n_steps: Number of gradient search steps, starting from the lower bound. 0 skips the search.
 
@@ -574,12 +581,14 @@ def search_linear(
     epsilons: Sequence[float],
     settings: SearchSettings,
 ) -> AdversarialResult:
-    """Find a lower bound for a linear read-out, by the paper's search from random starts.
+    """Search for the most distant attention with a linear read-out, from random starts.
+
+    This is the gradient search in Jain & Wallace 2019. The divergences are lower bounds.
 
     Args:
-        observation: Observed batch.
+        observation: Model outputs and attention for a batch.
         site: Head.
-        token_logits: Logits u_t of each token, ``[batch, keys, classes]``.
+        token_logits: Logits u_t that the read-out gives each token, ``[batch, keys, classes]``.
         epsilons: Allowed output changes.
         settings: Search settings.
 
@@ -603,13 +612,15 @@ def search_model(
     epsilons: Sequence[float],
     settings: SearchSettings,
 ) -> AdversarialResult:
-    """Find a lower bound for a head, or for several heads that are moved together.
+    """Search for the most distant attention by running the model, for a head or a head group.
+
+    The divergences are lower bounds.
 
     Candidates from the linearised model are tried for all sites. For a single head, the paper's
     search follows, and for a head with a single query also attention on one or two tokens.
 
     Args:
-        observation: Observed batch.
+        observation: Model outputs and attention for a batch.
         site: Head or head group.
         epsilons: Allowed output changes.
         settings: Search settings.

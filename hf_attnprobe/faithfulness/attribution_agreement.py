@@ -128,7 +128,7 @@ def attribution_agreement(
     """Compare how attention, gradients and integrated gradients are distributed over the tokens.
 
     Args:
-        observation: Observed batch.
+        observation: Model outputs and attention for a batch.
         site: Head or head group.
         options: Explained class and integration.
         seed: Unused, because the test is deterministic.
@@ -161,7 +161,7 @@ def compute_integrated_gradients(
     """Compute the integrated gradients for the explained class's probability.
 
     Args:
-        observation: Observed batch.
+        observation: Model outputs and attention for a batch.
         options: Number of integration points, and whether gradients flow through the attention.
 
     Returns:

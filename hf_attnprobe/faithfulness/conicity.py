@@ -70,7 +70,7 @@ def conicity(
     """Compute how similar the states are that a head's attention averages (their conicity).
 
     Args:
-        observation: Observed batch.
+        observation: Model outputs and attention for a batch.
         site: Head.
         options: Unused, because the test has no options.
         seed: Unused, because the test is deterministic.

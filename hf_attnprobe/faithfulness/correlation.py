@@ -74,12 +74,13 @@ from hf_attnprobe.protocol import (
 
 
 TAU_SIGNIFICANCE_LEVEL = 0.05
-"""Largest p-value at which a rank correlation counts as significant, as in the paper."""
+"""Largest p-value at which a rank correlation counts as significant, as in Jain & Wallace 2019."""
 ROUNDING_STEPS = 256
 """Largest relative difference between tied values, in multiples of the data type's machine
 precision."""
 LARGEST_TOLERANCE = 0.01
-"""Upper limit for the relative tolerance for ties. It only takes effect for 16-bit data types."""
+"""Upper limit for the relative difference between tied values. It only takes effect for 16-bit data
+types, whose precision is low."""
 RANKING_PAIR_INDICES = ((0, 1), (0, 2), (1, 2))
 """Compared pairs of rankings, with 0 for attention, 1 for gradients and 2 for leave-one-out."""
 PAIR_NAMES = (
@@ -245,7 +246,7 @@ def correlation(
     raise it.
 
     Args:
-        observation: Observed batch.
+        observation: Model outputs and attention for a batch.
         site: Head or head group whose attention is ranked.
         options: Explained class and sizes of the top-k sets.
         seed: Unused, because the test is deterministic.
@@ -355,7 +356,7 @@ def rank_by_leave_one_out(observation: Observation) -> Tensor:
     Two equal neighbouring tokens share a rank, because the text is the same without either of them.
 
     Args:
-        observation: Observed batch.
+        observation: Model outputs and attention for a batch.
     """
     importance = observation.compute_leave_one_out_importance()
     scale = _get_leave_one_out_scale(observation)

@@ -106,12 +106,13 @@ ERASURE_RANKINGS = (
     "leave_one_out",
     "input_gradient",
 )
-"""Rankings by which weights are erased in all models."""
+"""Rankings that determine the order in which weights are erased, for all models."""
 REVERSIBLE_RANKINGS = ("attention", "gradient", "product")
-"""Rankings from the paper, which can also be applied in reverse, for example as
+"""Rankings in Serrano & Smith 2019, which can also be applied in reverse, for example as
 ``least_attention``."""
 SINGLE_HEAD_RANKINGS = ("effective_attention", "norm_based")
-"""Additional rankings for single Transformer heads."""
+"""Additional rankings for single Transformer heads, which correct attention for the value
+vectors."""
 ERASURE_SEED_OFFSET = 1 << 40
 """Number that is added to the seed, so that the random orders differ from the shuffles in the test
 ``permutation``."""
@@ -298,7 +299,7 @@ def erasure(
     """Erase single weights at a site, and then all weights in each ranking's order.
 
     Args:
-        observation: Observed batch.
+        observation: Model outputs and attention for a batch.
         site: Head or head group whose weights are erased.
         options: Erasure rules and compared orders. Without ``renormalise``, the output also moves
             because the sum of the weights shrinks.
@@ -395,7 +396,7 @@ def compute_rankings(observation: Observation, site: Site, seed: int = 0) -> dic
     """Compute all available rankings by which weights are erased.
 
     Args:
-        observation: Observed batch.
+        observation: Model outputs and attention for a batch.
         site: Head or head group.
         seed: Seed for the shuffled user-provided scores.
 
@@ -422,7 +423,7 @@ def build_removal_orders(
     """Return the removal orders: first the random orders, then one order per ranking.
 
     Args:
-        observation: Observed batch.
+        observation: Model outputs and attention for a batch.
         content: Boolean unit mask ``[batch, keys]``.
         ranks_by_name: Ranks ``[batch, keys]`` by ranking name.
         n_random: Number of random orders.
@@ -570,7 +571,7 @@ def _measure_margin_loss(
     """Return the share of tokens erased when nine tenths of the margin are lost.
 
     Args:
-        observation: Observed batch.
+        observation: Model outputs and attention for a batch.
         attention: Site attention, ``[batch, keys]``.
         order: Removal orders, ``[orders, batch, keys]``.
         margin_removals: Removals until the margin is lost, ``[orders, batch]``, if they were
@@ -650,7 +651,7 @@ def predict_without_weights(
     erased in all heads at once.
 
     Args:
-        observation: Observed batch.
+        observation: Model outputs and attention for a batch.
         site: Head or head group.
         is_erased: Units whose weights are erased, bool ``[copies, batch, keys]``.
         renormalise: Whether the remaining weights are divided by their sum.
@@ -736,7 +737,7 @@ def measure_single_weight(
     """Compare the effects of erasing the largest weight and of erasing another weight.
 
     Args:
-        observation: Observed batch.
+        observation: Model outputs and attention for a batch.
         site: Head or head group.
         renormalise: Whether the remaining weights are divided by their sum.
         draw: How to draw the other weight, see :func:`draw_other_positions`.
@@ -759,8 +760,8 @@ def measure_single_weight(
     unnormalised_probs = erase(renormalise=False).double() if renormalise else probs
     top_weight, other_weight = attention.expand(2, -1, -1).gather(-1, pair)[..., 0]
     statistics = {
-        "delta_js": _compare_js(observation, probs),
-        "delta_js_unnormalised": _compare_js(observation, unnormalised_probs),
+        "delta_js": _compare_output_changes(observation, probs),
+        "delta_js_unnormalised": _compare_output_changes(observation, unnormalised_probs),
         "delta_attention": top_weight - other_weight,
         **_detect_flips(observation, probs),
     }
@@ -783,11 +784,11 @@ def _mask_undefined(statistics: dict[str, Tensor], is_defined: Tensor) -> dict[s
     }
 
 
-def _compare_js(observation: Observation, probs: Tensor) -> Tensor:
+def _compare_output_changes(observation: Observation, probs: Tensor) -> Tensor:
     """Return how much more the output changes without the top weight than without another weight.
 
     Args:
-        observation: Observed batch.
+        observation: Model outputs and attention for a batch.
         probs: Probabilities without the top weight and without the other weight,
             ``[2, batch, classes]``.
 
@@ -805,7 +806,7 @@ def _detect_flips(observation: Observation, probs: Tensor) -> dict[str, Tensor]:
     """Return whether the two erasures flip the decision, ``[batch]`` by statistic.
 
     Args:
-        observation: Observed batch.
+        observation: Model outputs and attention for a batch.
         probs: Probabilities without the top weight and without the other weight,
             ``[2, batch, classes]``. Statistics are NaN in texts with NaN probabilities.
     """
@@ -839,7 +840,7 @@ def _compare_with_all_weights(
     """Compare the effects of erasing the largest weight and of erasing each other weight.
 
     Args:
-        observation: Observed batch.
+        observation: Model outputs and attention for a batch.
         logits: Logits without each weight, ``[batch, keys, classes]``.
         top: Position of the largest weight, int64 ``[batch]``.
         content: Boolean unit mask ``[batch, keys]``.

@@ -159,7 +159,7 @@ def explanations(
     """Correlate every map from a head or a layer with leave-one-out.
 
     Args:
-        observation: Observed batch.
+        observation: Model outputs and attention for a batch.
         site: Head, or whole layer.
         options: Explained class, and text length up to which attention flow is computed.
         seed: Unused, because the test is deterministic.

@@ -96,7 +96,7 @@ def fragility(
     ``uniform_attention``.
 
     Args:
-        observation: Observed batch.
+        observation: Model outputs and attention for a batch.
         site: Head.
         options: Number of permutations.
         seed: Seed for the permutations.
@@ -128,7 +128,7 @@ def _compute_class_shares(observation: Observation, probs: Tensor) -> dict[int, 
     """Return how many copies predict each class, as shares; empty if classes have no names.
 
     Args:
-        observation: Observed batch.
+        observation: Model outputs and attention for a batch.
         probs: Probabilities ``[copies, batch, entries]``.
 
     Returns:

@@ -115,7 +115,7 @@ def head_ablation(
     """Replace a head's output, or zero the outputs in a head group, and measure the change.
 
     Args:
-        observation: Observed batch.
+        observation: Model outputs and attention for a batch.
         site: Head or head group. With ``site.query``, only the output at this query changes.
         options: Unused, because the test has no options.
         seed: Seed for the choice of the other text whose head output is used.
@@ -298,7 +298,12 @@ def measure_prune_curve(
 def _count_texts(
     model: AttentionModelBase, batch: Batch, removed_heads: Sequence[Sequence[Site]]
 ) -> Tensor:
-    """Count a batch's agreeing, correct, all, and labelled texts, float64 ``[points, 4]``."""
+    """Count the texts in a batch that are still predicted correctly without some heads.
+
+    Returns:
+        Counts, float64 ``[points, 4]``: texts with the unpruned model's prediction, correctly
+        predicted texts, all texts, and labelled texts.
+    """
     observation = model.observe(batch)
     probs = predict_without_heads(model, observation, removed_heads)
     is_agreeing = ~observation.find_flips(probs)
@@ -319,23 +324,23 @@ def predict_without_heads(
 ) -> Tensor:
     """Return the probabilities when the heads in each set are zeroed together.
 
-    The other heads compute their attention from the edited layers below.
+    The remaining heads compute their attention anew, from the edited layers below.
 
     Args:
         model: Model to be pruned.
-        observation: Observed batch.
+        observation: Model outputs and attention for a batch.
         removed_heads: Head sets, each of which is zeroed in a separate copy of the batch.
 
     Returns:
         Probabilities ``[sets, batch, classes]``.
     """
     head_masks: dict[int, Tensor] = {}
-    for point, sites in enumerate(removed_heads):
+    for set_index, sites in enumerate(removed_heads):
         for layer, head, _ in sites:
             if layer not in head_masks:
                 shape = observation.attention[layer].shape[:2]
                 head_masks[layer] = observation.probs.new_ones(len(removed_heads), *shape, 1, 1)
-            head_masks[layer][point, :, head] = 0
+            head_masks[layer][set_index, :, head] = 0
     if not head_masks:
         return observation.probs.expand(len(removed_heads), -1, -1)
     return model.require(MaskedReplay).replay_masked(observation, head_masks)

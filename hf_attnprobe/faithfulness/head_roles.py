@@ -90,7 +90,7 @@ def head_roles(
     All heads are scored in a single forward pass, whose result is cached.
 
     Args:
-        observation: Observation for a single prompt.
+        observation: Model outputs for a single prompt.
         site: Head.
         options: Unused, because the test has no options.
         seed: Unused, because the test is deterministic.

@@ -77,7 +77,7 @@ from hf_attnprobe.protocol import (
 
 
 HEAD_RANKINGS = ("attention", "product")
-"""Rankings that are computed from a single head's attention."""
+"""Rankings that are computed for a single head: by attention, and by attention × gradient."""
 MAX_FLAGS_PER_PASS = 1 << 22
 """Largest number of mask entries (copies × texts × positions) per forward pass, which limits the
 memory."""
@@ -187,7 +187,7 @@ def input_erasure(
     """Compute comprehensiveness and sufficiency for attention and other rankings.
 
     Args:
-        observation: Observed batch.
+        observation: Model outputs and attention for a batch.
         site: Head or head group whose attention is ranked.
         options: Explained class, removal operator and requested statistics.
         seed: Seed for the random ranking.
@@ -209,14 +209,14 @@ def input_erasure(
     def name_rankings(values: Tensor) -> dict[str, Tensor]:
         return dict(zip(ranks_by_name, values, strict=True))
 
-    comprehensiveness, sufficiency = _measure_tops(observation, operator, turns)
+    comprehensiveness, sufficiency = _measure_top_losses(observation, operator, turns)
     n_units = content.sum(-1)
     erased_shares = aopc.compute_removal_counts(n_units) / n_units.clamp_min(1)
     requested: dict[str, Any] = {}
     if options.tokens_to_flip:
         requested |= _measure_flips(observation, options, list(ranks_by_name), turns)
     if options.beam_width:
-        scores = _measure_chains(observation, operator, turns)
+        scores = _measure_stepwise_losses(observation, operator, turns)
         text_ranking_scores = scores[:, len(site_ranks) :]
 
         def compute_bounds() -> Tensor:
@@ -242,7 +242,7 @@ def rank_by_site(observation: Observation, site: Site) -> dict[str, Tensor]:
     """Rank the units by the maps that a head or a head group provides.
 
     Args:
-        observation: Observed batch.
+        observation: Model outputs and attention for a batch.
         site: Head or head group.
 
     Returns:
@@ -263,7 +263,7 @@ def mark_top_units(observation: Observation, turns: Tensor) -> Tensor:
     """Mark the first 1, 5, 10, 20 and 50% of the units in each ranking.
 
     Args:
-        observation: Observed batch.
+        observation: Model outputs and attention for a batch.
         turns: Turn in which each unit is removed, counted from 0, int ``[rankings, batch, keys]``.
 
     Returns:
@@ -274,11 +274,11 @@ def mark_top_units(observation: Observation, turns: Tensor) -> Tensor:
     return (turns < counts[:, None, :, None]) & content
 
 
-def _measure_tops(observation: Observation, operator: str, turns: Tensor) -> Tensor:
+def _measure_top_losses(observation: Observation, operator: str, turns: Tensor) -> Tensor:
     """Measure comprehensiveness and sufficiency, ``[2, rankings, batch]``.
 
     Args:
-        observation: Observed batch.
+        observation: Model outputs and attention for a batch.
         operator: "deletion" or "mask".
         turns: Turn in which each unit is removed, ``[rankings, batch, keys]``.
     """
@@ -290,11 +290,11 @@ def _measure_tops(observation: Observation, operator: str, turns: Tensor) -> Ten
     return losses.unflatten(0, removed.shape[:3]).mean(1)
 
 
-def _measure_chains(observation: Observation, operator: str, turns: Tensor) -> Tensor:
+def _measure_stepwise_losses(observation: Observation, operator: str, turns: Tensor) -> Tensor:
     """Measure the mean loss over all steps, for each ranking and for its reverse order.
 
     Args:
-        observation: Observed batch.
+        observation: Model outputs and attention for a batch.
         operator: "deletion" or "mask".
         turns: Turn in which each unit is removed, ``[rankings, batch, keys]``.
 
@@ -328,7 +328,7 @@ def _compute_area_bounds(
     reaches.
 
     Args:
-        observation: Observed batch.
+        observation: Model outputs and attention for a batch.
         operator: "deletion" or "mask".
         beam_width: Width of the beam search.
         ranking_scores: AOPC ``[2, rankings, batch]``, for rankings that do not depend on the site.
@@ -359,7 +359,7 @@ def _measure_flips(
     """Measure after how many removed tokens the decision flips, and return these statistics.
 
     Args:
-        observation: Observed batch.
+        observation: Model outputs and attention for a batch.
         options: Removal operator and number of removal steps.
         names: Ranking names.
         turns: Turn in which each unit is removed, ``[rankings, batch, keys]``.
@@ -391,7 +391,7 @@ def predict_without_units(observation: Observation, operator: str, removed: Tens
     The model is run on a few copies of the batch at a time.
 
     Args:
-        observation: Observed batch.
+        observation: Model outputs and attention for a batch.
         operator: "deletion", "mask", or "gap" for language models: units are deleted, and the
             remaining tokens keep their positions.
         removed: Units to be removed, bool ``[copies, batch, keys]``.
@@ -411,7 +411,7 @@ def _measure_losses(observation: Observation, operator: str, removed: Tensor) ->
     """Measure the probability loss when units are removed.
 
     Args:
-        observation: Observed batch.
+        observation: Model outputs and attention for a batch.
         operator: "deletion" or "mask".
         removed: Units to be removed, bool ``[copies, batch, keys]``.
 
@@ -428,7 +428,7 @@ def compute_losses(observation: Observation, probs: Tensor) -> Tensor:
     together. By default, the side is the predicted class.
 
     Args:
-        observation: Observation for the original texts.
+        observation: Model outputs for the original texts.
         probs: Probabilities for changed texts, ``[copies, batch, classes]``.
 
     Returns:

@@ -105,7 +105,7 @@ def interchange(
     """Exchange one state per text, at each ranking's top position and at control positions.
 
     Args:
-        observation: Observed batch.
+        observation: Model outputs and attention for a batch.
         site: Head or head group whose states are exchanged.
         options: Number of control positions.
         seed: Seed for donors, control positions, and ties for the top position.
@@ -230,7 +230,7 @@ def _draw_other_units(
     """Draw units without replacement from all units in a text except one.
 
     Args:
-        observation: Observed batch.
+        observation: Model outputs and attention for a batch.
         excluded_unit: Unit that is not drawn in each text, int64 ``[batch]``.
         n_units: Number of units per text. None draws all.
         seed: Seed for the draw.

@@ -173,7 +173,7 @@ def knockout(
     """Block the attention to each unit and compare the losses with the losses by deletion.
 
     Args:
-        observation: Observed batch.
+        observation: Model outputs and attention for a batch.
         site: Head or head group in which the attention is blocked.
         options: Redistribution rules, and smallest loss at which a unit counts as mattering.
         seed: Unused, because the test is deterministic.
@@ -188,7 +188,7 @@ def knockout(
     attention_ranks = rank_with_ties(observation.read(site), content)
     effects = measure_deletion_effects(observation)
     deletion_ranks = rank_with_ties(effects, content, scale)
-    has_no_order = n_units <= MAX_UNITS_WITHOUT_ORDER
+    is_too_short = n_units <= MAX_UNITS_WITHOUT_ORDER
     has_no_source = effects.amax(-1) <= 0
 
     by_operator: dict[str, dict[str, Tensor]] = {name: {} for name in OPERATOR_STATISTICS}
@@ -208,8 +208,8 @@ def knockout(
             "knockout_finds_source": source_hits.masked_fill(
                 has_no_loss | has_no_source, torch.nan
             ),
-            "knockout_agreement": agreement.masked_fill(has_no_order, torch.nan),
-            "knockout_tau": tau.masked_fill(has_no_order, torch.nan),
+            "knockout_agreement": agreement.masked_fill(is_too_short, torch.nan),
+            "knockout_tau": tau.masked_fill(is_too_short, torch.nan),
         }.items():
             by_operator[name][operator] = values
 

@@ -42,7 +42,7 @@ def covers_all_heads(observation: Observation, site: Site) -> bool:
     """Return whether a site contains all heads in the model.
 
     Args:
-        observation: Observed batch.
+        observation: Model outputs and attention for a batch.
         site: Head or head group.
     """
     heads_by_layer = observation.model.get_heads_by_layer(site)
@@ -53,7 +53,7 @@ def compute_log_prob(observation: Observation) -> Tensor:
     """Return the answer's log-probability given the whole prompt, ``[batch]``.
 
     Args:
-        observation: Observed batch.
+        observation: Model outputs and attention for a batch.
     """
     model = observation.model.require(AnswersFromPassage)
     return model.compute_log_prob(observation, observation.probs)
@@ -63,7 +63,7 @@ def compute_answer_losses(observation: Observation, probs: Tensor) -> Tensor:
     """Return how much the answer's log-probability falls for changed prompts, in nats.
 
     Args:
-        observation: Observation for the original prompts.
+        observation: Model outputs for the original prompts.
         probs: Probabilities for changed prompts, ``[..., batch, entries]``.
 
     Returns:
@@ -79,7 +79,7 @@ def measure_losses_without(
     """Return how much log-probability the answer loses without each unit set.
 
     Args:
-        observation: Observed batch.
+        observation: Model outputs and attention for a batch.
         sets: Units to be deleted, bool ``[sets, batch, keys]``.
         operator: "deletion" closes the gap that a deleted unit leaves. "gap" keeps the remaining
             tokens' positions.
@@ -98,7 +98,7 @@ def measure_deletion_effects(observation: Observation) -> Tensor:
     """Return how much log-probability the answer loses without each unit.
 
     Args:
-        observation: Observed batch.
+        observation: Model outputs and attention for a batch.
 
     Returns:
         Losses ``[batch, keys]`` in nats; 0 outside the passage and for units that are not deleted.
@@ -115,7 +115,7 @@ def measure_contrast_effects(observation: Observation) -> Tensor:
     """Return how much the margin between the answer and an alternative falls without each unit.
 
     Args:
-        observation: Observed batch with an alternative answer.
+        observation: Model outputs for a batch with an alternative answer.
 
     Returns:
         Losses ``[batch, keys]`` in nats; 0 outside the passage, NaN in prompts without an
@@ -138,7 +138,7 @@ def select_deleted_units(observation: Observation) -> Tensor:
     attention and the units with the largest losses in a knockout.
 
     Args:
-        observation: Observed batch.
+        observation: Model outputs and attention for a batch.
     """
     content = observation.batch.content_mask
     if int(content.sum(-1).max()) <= MAX_DELETED_UNITS:
@@ -167,7 +167,7 @@ def find_units_that_matter(observation: Observation, least_effect: float) -> Ten
     the gap and the loss if they keep their positions.
 
     Args:
-        observation: Observed batch.
+        observation: Model outputs and attention for a batch.
         least_effect: Smallest loss, in nats, that counts. The loss must also be at least a tenth of
             the largest loss in the passage.
     """
@@ -211,7 +211,7 @@ def measure_knockouts(observation: Observation, site: Site, operator: str) -> tu
     """Return the loss and the output change if the attention to each unit is blocked.
 
     Args:
-        observation: Observed batch.
+        observation: Model outputs and attention for a batch.
         site: Head or head group in which the attention is blocked.
         operator: Redistribution rule for the blocked attention, see
             :data:`~hf_attnprobe.protocol.KNOCKOUTS`.
@@ -248,7 +248,7 @@ def _predict_knocked_out(
     The attention is blocked in every query row, or only in row ``site.query``.
 
     Args:
-        observation: Observed batch.
+        observation: Model outputs and attention for a batch.
         site: Head or head group.
         blocked: Units to which attention is blocked, bool ``[copies, batch, keys]``.
         operator: Redistribution rule for the blocked attention.

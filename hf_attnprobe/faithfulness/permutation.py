@@ -132,7 +132,7 @@ def permutation(
     Each query's weights are permuted over its visible keys.
 
     Args:
-        observation: Observed batch.
+        observation: Model outputs and attention for a batch.
         site: Head or head group whose attention is permuted.
         options: Number of random shuffles.
         seed: Seed for the shuffles.
@@ -197,7 +197,7 @@ def _shuffle_layer(
     """Shuffle a layer's attention, once per copy.
 
     Args:
-        observation: Observed batch.
+        observation: Model outputs and attention for a batch.
         site: Head or head group.
         copies: Indices of the shuffles.
         seed: Seed for the shuffles.
@@ -241,7 +241,7 @@ def _compute_exact_statistics(
 
     Args:
         token_logits: Logits that the read-out gives each token alone, ``[batch, keys, classes]``.
-        observation: Observed batch.
+        observation: Model outputs and attention for a batch.
         site: Head.
     """
     attention, mask = observation.read(site), observation.batch.mask

@@ -128,10 +128,9 @@ def _check_rationales(preview: AuditPreview, options: Plausibility) -> None:
     """Raise AttnProbeError if the data has no rationales, or the model no integrated gradients."""
     if not preview.rationales:
         raise AttnProbeError(
-            "the test plausibility needs human rationales, and the data has none that can be "
-            "aligned with the units of attention (words, or sentences for hierarchical models; the "
-            "alignment needs a fast tokenizer); add a column 'rationale' with the positions of the "
-            "decisive words, or leave the test out"
+            "the test plausibility needs human rationales, but the data has none that can be aligned "
+            "with the model's words or sentences (the alignment needs a fast tokenizer); add a column "
+            "'rationale' with the positions of the decisive words, or leave this test out"
         )
     if options.integrated_gradients:
         preview.shortest_text.model.require(IntegratedGradients)
@@ -154,7 +153,7 @@ def plausibility(
     """Score attention and other rankings against the batch's human rationales.
 
     Args:
-        observation: Observed batch with rationales.
+        observation: Model outputs and attention for a batch with rationales.
         site: Head whose attention is ranked.
         options: Additional rankings.
         seed: Seed for the random ranking.

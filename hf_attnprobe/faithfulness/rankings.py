@@ -94,7 +94,7 @@ def compute_flow_to_tokens(observation: Observation, site: Site, longest: int) -
     attention, see :meth:`AttentionModel.select_row`.
 
     Args:
-        observation: Observed batch.
+        observation: Model outputs and attention for a batch.
         site: Layer above which the flow starts.
         longest: Longest text, in positions, for which the flow is computed. The run time grows with
             the cube of the text length.
@@ -167,7 +167,7 @@ class AttentionMap:
         """Return the map's absolute values in the prediction's query row.
 
         Args:
-            observation: Observed batch.
+            observation: Model outputs and attention for a batch.
             site: Head or layer.
 
         Returns:
@@ -181,7 +181,7 @@ def get_raw_attention(observation: Observation, site: Site) -> Tensor:
     """Return a head's attention, ``[batch, queries, keys]``.
 
     Args:
-        observation: Observed batch.
+        observation: Model outputs and attention for a batch.
         site: Single head.
     """
     return observation.attention[site.layer][:, site.head]
@@ -191,7 +191,7 @@ def get_attention_gradient(observation: Observation, site: Site) -> Tensor:
     """Return the gradient of the explained probability with respect to a head's attention.
 
     Args:
-        observation: Observed batch.
+        observation: Model outputs and attention for a batch.
         site: Single head.
 
     Returns:
@@ -204,7 +204,7 @@ def compute_attention_times_gradient(observation: Observation, site: Site) -> Te
     """Return a head's attention × gradient, ``[batch, queries, keys]``.
 
     Args:
-        observation: Observed batch.
+        observation: Model outputs and attention for a batch.
         site: Single head.
     """
     attention = get_raw_attention(observation, site)
@@ -218,7 +218,7 @@ def compute_effective_attention(observation: Observation, site: Site) -> Tensor:
     This is the component of the attention that changes the head's output.
 
     Args:
-        observation: Observed batch.
+        observation: Model outputs and attention for a batch.
         site: Single head.
     """
     values = observation.head_values[site.layer][:, site.head]
@@ -226,11 +226,11 @@ def compute_effective_attention(observation: Observation, site: Site) -> Tensor:
     return explanations.effective_attention(get_raw_attention(observation, site), values)
 
 
-def compute_norm_based(observation: Observation, site: Site) -> Tensor:
+def compute_norm_based_attention(observation: Observation, site: Site) -> Tensor:
     """Return the norms of a head's attention-weighted values (Kobayashi et al. 2020).
 
     Args:
-        observation: Observed batch.
+        observation: Model outputs and attention for a batch.
         site: Single head.
 
     Returns:
@@ -249,7 +249,7 @@ def compute_mean_attention(observation: Observation, site: Site) -> Tensor:
     """Average a layer's attention over its heads, ``[batch, queries, keys]``.
 
     Args:
-        observation: Observed batch.
+        observation: Model outputs and attention for a batch.
         site: Layer.
     """
     return observation.attention[site.layer].mean(1)
@@ -259,7 +259,7 @@ def compute_rollout(observation: Observation, site: Site) -> Tensor:
     """Return the attention rollout from the input to a layer (Abnar & Zuidema 2020).
 
     Args:
-        observation: Observed batch.
+        observation: Model outputs and attention for a batch.
         site: Layer.
 
     Returns:
@@ -270,13 +270,13 @@ def compute_rollout(observation: Observation, site: Site) -> Tensor:
     return explanations.rollout(maps)
 
 
-def compute_layer_norm_based(observation: Observation, site: Site) -> Tensor:
+def compute_norm_based_layer_attention(observation: Observation, site: Site) -> Tensor:
     """Return the norms of a layer's attention-weighted values (Kobayashi et al. 2020).
 
     The values are summed over the layer's heads.
 
     Args:
-        observation: Observed batch.
+        observation: Model outputs and attention for a batch.
         site: Layer.
 
     Returns:
@@ -293,7 +293,7 @@ def compute_value_zeroing(observation: Observation, site: Site) -> Tensor:
     """Measure how a layer's output changes when each value is zeroed (Mohebbi et al. 2023).
 
     Args:
-        observation: Observed batch.
+        observation: Model outputs and attention for a batch.
         site: Layer.
 
     Returns:
@@ -327,7 +327,7 @@ def compute_value_zeroing_rollout(observation: Observation, site: Site) -> Tenso
     """Return the rollout of value zeroing from the input to a layer (Mohebbi et al. 2023).
 
     Args:
-        observation: Observed batch.
+        observation: Model outputs and attention for a batch.
         site: Layer.
 
     Returns:
@@ -344,13 +344,15 @@ HEAD_MAPS = {
     "effective_attention": AttentionMap(
         compute_effective_attention, (HeadValues,), is_difference=True
     ),
-    "norm_based": AttentionMap(compute_norm_based, (HeadValues, OutputProjections)),
+    "norm_based": AttentionMap(compute_norm_based_attention, (HeadValues, OutputProjections)),
 }
 """Maps that exist for a single head, by name."""
 LAYER_MAPS = {
     "mean_attention": AttentionMap(compute_mean_attention),
     "rollout": AttentionMap(compute_rollout, (Stack,)),
-    "layer_norm_based": AttentionMap(compute_layer_norm_based, (HeadValues, OutputProjections)),
+    "layer_norm_based": AttentionMap(
+        compute_norm_based_layer_attention, (HeadValues, OutputProjections)
+    ),
     "value_zeroing": AttentionMap(compute_value_zeroing, (BlockOutputs,), is_difference=True),
     "value_zeroing_rollout": AttentionMap(
         compute_value_zeroing_rollout, (Stack, BlockOutputs), is_difference=True
@@ -363,7 +365,7 @@ def read_group_maps(observation: Observation, site: Site) -> dict[str, Tensor]:
     """Return each unit's importance according to a head group's maps.
 
     Args:
-        observation: Observed batch.
+        observation: Model outputs and attention for a batch.
         site: Head group.
 
     Returns:
@@ -451,7 +453,7 @@ def compute_ranking(
     decision are important. If a class is explained, the decision is for or against this class.
 
     Args:
-        observation: Observed batch.
+        observation: Model outputs and attention for a batch.
         site: Head or head group.
         name: Available ranking from :data:`SITE_RANKINGS`, :data:`GROUP_RANKINGS`,
             :data:`TEXT_RANKINGS` or :data:`USER_SCORE_RANKINGS`, see :func:`is_ranking_available`.
@@ -484,7 +486,7 @@ def compute_importance(
     """Return the values by which :func:`compute_ranking` orders the units.
 
     Args:
-        observation: Observed batch.
+        observation: Model outputs and attention for a batch.
         site: Head or head group.
         name: Ranking name, see :func:`compute_ranking`.
         seed: Seed for the random ranking and the shuffled user-provided scores.
@@ -504,7 +506,7 @@ def is_ranking_available(observation: Observation, site: Site, name: str) -> boo
     """Return whether a ranking is defined for a site and supported by the model and the data.
 
     Args:
-        observation: Observed batch.
+        observation: Model outputs and attention for a batch.
         site: Head or head group.
         name: Ranking name.
     """
@@ -536,7 +538,7 @@ def compute_site_attention(observation: Observation, site: Site) -> Tensor:
     output.
 
     Args:
-        observation: Observed batch.
+        observation: Model outputs and attention for a batch.
         site: Head or head group.
 
     Returns:
@@ -642,7 +644,7 @@ def read_user_scores(observation: Observation, name: str, seed: int) -> Tensor:
     """Return a batch's user-provided scores, in place or assigned to random units.
 
     Args:
-        observation: Observed batch with scores.
+        observation: Model outputs and attention for a batch with user-provided scores.
         name: "given" for the scores in place, "given_moved" for the scores at random units.
         seed: Seed for the random assignment.
 
@@ -680,7 +682,7 @@ def list_text_rankings(observation: Observation) -> tuple[str, ...]:
     """Return the names of the available rankings that do not depend on the site.
 
     Args:
-        observation: Observed batch.
+        observation: Model outputs and attention for a batch.
     """
     has_scores = observation.batch.scores is not None
     return (*TEXT_RANKINGS, *USER_SCORE_RANKINGS) if has_scores else TEXT_RANKINGS

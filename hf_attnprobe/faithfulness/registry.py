@@ -201,7 +201,7 @@ def _load_entry_point(entry_point: EntryPoint) -> None:
     except Exception as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise AttnProbeError(
-            f"cannot load the test {entry_point.name!r} of the package {package!r}: {reason}; "
+            f"cannot load the test {entry_point.name!r} from the package {package!r}: {reason}; "
             "update or uninstall that package"
         ) from error
 

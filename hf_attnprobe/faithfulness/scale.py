@@ -95,9 +95,11 @@ from hf_attnprobe.protocol import EditableInputs, Observation, Site
 
 
 SCALED_HEAD_RANKINGS = ("attention",)
-"""Rankings that are measured for a single head in a model with several heads."""
+"""Rankings that are placed on the faithfulness scale for a single head in a model with several
+heads."""
 SCALED_GROUP_RANKINGS = ("attention", "gradient", "product", *GROUP_RANKINGS)
-"""Rankings that are measured for head groups, and for models with a single head."""
+"""Rankings that are placed on the faithfulness scale for head groups, and for models with a single
+head."""
 RANKINGS_WITHOUT_MASS = ("random", "leave_one_out")
 """Rankings for which mass is not measured. A random order has no scores, and leave-one-out is the
 reference with which the scores are compared."""
@@ -163,7 +165,7 @@ def scale(
     """Measure each ranking's importance, removal and mass at the standard temperature.
 
     Args:
-        observation: Observed batch.
+        observation: Model outputs and attention for a batch.
         site: Head or head group whose attention is ranked.
         options: Explained class and search for the best order.
         seed: Seed for the random ranking.
@@ -209,7 +211,7 @@ def list_rankings(observation: Observation, site: Site) -> tuple[str, ...]:
     A single head among several is represented by its attention only.
 
     Args:
-        observation: Observed batch.
+        observation: Model outputs and attention for a batch.
         site: Head or head group.
     """
     has_all_attention = site.is_group or len(observation.model.sites()) == 1
@@ -222,7 +224,7 @@ def compute_leave_one_out_losses(observation: Observation) -> Tensor:
     """Compute the loss d_i by leaving out each token i, at the standard temperature.
 
     Args:
-        observation: Observed batch.
+        observation: Model outputs and attention for a batch.
 
     Returns:
         Signed losses of probability ``[batch, keys]``; positive if the token supports the explained
@@ -277,7 +279,7 @@ def measure_removal(observation: Observation, turns: Tensor) -> Tensor:
     """Measure the mean loss when the first 1, 5, 10, 20 and 50% of the tokens are removed.
 
     Args:
-        observation: Observed batch.
+        observation: Model outputs and attention for a batch.
         turns: Turn in which each token is removed, counted from 0, int ``[rankings, batch, keys]``.
 
     Returns:
@@ -299,7 +301,7 @@ def _measure_removals(
     """Measure the removal ``[batch]`` for every ranking and for the best known order.
 
     Args:
-        observation: Observed batch.
+        observation: Model outputs and attention for a batch.
         ranks_by_name: Dense ranks ``[batch, keys]`` by ranking name.
         losses: Leave-one-out losses ``[batch, keys]``.
         largest_removal: Largest removal over all orders, ``[batch]``; -inf in texts that are too
@@ -325,7 +327,7 @@ def _find_greedy_turns(observation: Observation, losses: Tensor, greedy_units: i
     text is searched, because :func:`measure_removal` never removes more.
 
     Args:
-        observation: Observed batch.
+        observation: Model outputs and attention for a batch.
         losses: Leave-one-out losses ``[batch, keys]``.
         greedy_units: Longest text, in units, for which a greedy order is searched.
 
@@ -367,7 +369,7 @@ def _measure_every_set(
     leave-one-out losses.
 
     Args:
-        observation: Observed batch.
+        observation: Model outputs and attention for a batch.
         losses: Leave-one-out losses ``[batch, keys]``.
         exact_units: Longest text, in units, in which all token sets are removed.
 

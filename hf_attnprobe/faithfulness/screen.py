@@ -70,7 +70,7 @@ def screen(
     One backward pass gives the gradients for all heads. It is cached.
 
     Args:
-        observation: Observed batch.
+        observation: Model outputs and attention for a batch.
         site: Head.
         options: Explained class.
         seed: Unused, because the test is deterministic.

@@ -212,7 +212,7 @@ def shapley(
     """Compare rankings with exact Shapley values and with the limits over all orders.
 
     Args:
-        observation: Observed batch.
+        observation: Model outputs and attention for a batch.
         site: Head or head group whose attention is ranked.
         options: Explained class, removal operator, and treatment of long texts.
         seed: Seed for the random ranking and the random orders.

@@ -84,7 +84,7 @@ def single_token(
     """Measure how much the predicted class's probability differs between one-token texts.
 
     Args:
-        observation: Observed batch.
+        observation: Model outputs and attention for a batch.
         site: Unused, because the input is edited and not the attention.
         options: Explained class.
         seed: Unused, because the test is deterministic.
@@ -114,7 +114,7 @@ def predict_single_tokens(observation: Observation) -> Tensor:
     """Return the explained class's probability for each unit as the only unit in the text.
 
     Args:
-        observation: Observed batch.
+        observation: Model outputs and attention for a batch.
 
     Returns:
         Probabilities ``[batch, keys]``, meaningful in ``content_mask`` only.

@@ -104,7 +104,8 @@ ORDER_ONLY_RANKINGS = ("length", "first", "last")
 SOURCE_ONLY_RANKINGS = ("first", "last", "deletion")
 """Rankings that are only tested for whether they rank the source first."""
 RANKINGS_WITHOUT_DROP = ("length", "first", "last", "last layer")
-"""Rankings for which the top-k drop is not measured."""
+"""Rankings for which the top-k drop (the answer's loss without the first k units) is not
+measured."""
 MAX_UNITS_WITHOUT_ORDER = 4
 """Passage length, in units, up to which no rank correlation is computed, because two orders of so
 few units often agree by chance."""
@@ -229,7 +230,7 @@ def sources(
     """Compare the attention to passage units with the losses by deleting them.
 
     Args:
-        observation: Observed batch.
+        observation: Model outputs and attention for a batch.
         site: Head or head group whose attention is ranked.
         options: Requested statistics.
         seed: Seed for the random order and the random halves.
@@ -379,10 +380,10 @@ def _find_source(
 def _compute_agreements(
     ranks_by_name: Mapping[str, Tensor], effects: Tensor, content: Tensor
 ) -> dict[str, Tensor]:
-    """Compute the Gini correlation between each ranking and effects; NaN in short passages."""
-    has_no_order = content.sum(-1) <= MAX_UNITS_WITHOUT_ORDER
+    """Correlate each ranking with the units' effects (Gini); NaN in short passages."""
+    is_too_short = content.sum(-1) <= MAX_UNITS_WITHOUT_ORDER
     return {
-        name: gini_correlation(effects, ranks, content).masked_fill(has_no_order, torch.nan)
+        name: gini_correlation(effects, ranks, content).masked_fill(is_too_short, torch.nan)
         for name, ranks in ranks_by_name.items()
     }
 
@@ -390,11 +391,11 @@ def _compute_agreements(
 def _compute_taus(
     ranks_by_name: Mapping[str, Tensor], effect_ranks: Tensor, content: Tensor
 ) -> dict[str, Tensor]:
-    """Compute Kendall's τ-b between each ranking and the effects; NaN in short passages."""
-    has_no_order = content.sum(-1) <= MAX_UNITS_WITHOUT_ORDER
+    """Correlate each ranking with the units' effects (Kendall's τ-b); NaN in short passages."""
+    is_too_short = content.sum(-1) <= MAX_UNITS_WITHOUT_ORDER
     all_ranks = torch.stack([*ranks_by_name.values(), effect_ranks], 1)
     tau_matrix = kendall_tau_b_matrix(all_ranks, content).tau
-    taus_with_effects = tau_matrix[:, :-1, -1].masked_fill(has_no_order[:, None], torch.nan)
+    taus_with_effects = tau_matrix[:, :-1, -1].masked_fill(is_too_short[:, None], torch.nan)
     return dict(zip(ranks_by_name, taus_with_effects.unbind(1), strict=True))
 
 
@@ -429,7 +430,7 @@ def _measure_losses_without_top(observation: Observation, turns: Tensor) -> Tens
     """Measure the loss without each ranking's first k units, for each k.
 
     Args:
-        observation: Observed batch.
+        observation: Model outputs and attention for a batch.
         turns: Turn in which each unit is deleted, counted from 0, int ``[rankings, batch, keys]``.
 
     Returns:
@@ -487,7 +488,7 @@ def measure_all_sets(observation: Observation, exact_units: int) -> tuple[Tensor
     """Delete every unit set in each passage with at most ``exact_units`` units.
 
     Args:
-        observation: Observed batch.
+        observation: Model outputs and attention for a batch.
         exact_units: Longest passage, in units, in which all sets are deleted.
 
     Returns:
@@ -525,7 +526,7 @@ def measure_random_halves(
     """Draw random halves of the units and measure the answer's logit given only each half.
 
     Args:
-        observation: Observed batch.
+        observation: Model outputs and attention for a batch.
         n_masks: Number of random halves.
         stream: Random number stream.
         seed: Seed for the draw.

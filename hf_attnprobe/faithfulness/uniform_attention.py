@@ -70,7 +70,7 @@ def uniform_attention(
     """Measure the output change if a head or a head group attends uniformly to its visible keys.
 
     Args:
-        observation: Observed batch.
+        observation: Model outputs and attention for a batch.
         site: Head or head group. With ``site.query``, only this query row is edited.
         options: Unused, because the test has no options.
         seed: Unused, because the test is deterministic.

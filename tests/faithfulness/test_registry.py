@@ -148,7 +148,7 @@ def test_what_does_not_load_names_its_package(run_warm, tmp_path):
     run = run_warm("-m", "hf_attnprobe", "audit", "--help-all", env=broken)
     assert (run.code, run.out) == (1, "")
     assert run.err.endswith(
-        "cannot load the test 'attention_entropy' of the package 'entropy-probe': no such "
+        "cannot load the test 'attention_entropy' from the package 'entropy-probe': no such "
         "thing; update or uninstall that package\n"
     )
 
@@ -214,7 +214,7 @@ def test_names_and_options_together():
     assert resolve_faithfulness_tests(["permutation", Permutation(7), "permutation"]) == {
         "permutation": Permutation(7)
     }
-    with pytest.raises(AttnProbeError, match="options of permutation once"):
+    with pytest.raises(AttnProbeError, match="permutation has two different sets of options"):
         resolve_faithfulness_tests([Permutation(7), Permutation(8)])
     for wrong in ([NoOptions()], ["erasures"], [3]):
         with pytest.raises(AttnProbeError, match="unknown test"):

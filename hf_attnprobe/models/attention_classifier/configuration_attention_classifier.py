@@ -151,8 +151,7 @@ class AttentionClassifierConfig(PreTrainedConfig):
             token_id = getattr(self, name)
             if token_id is not None and (type(token_id) is not int or token_id < 0):
                 raise ValueError(
-                    f"{name} must be the id of a token (an integer of at least 0) or None, got "
-                    f"{token_id!r}"
+                    f"{name} must be a token id (an integer of at least 0) or None, got {token_id!r}"
                 )
         if self.num_labels is None or self.num_labels < 2:
             raise ValueError(
@@ -184,8 +183,8 @@ class AttentionClassifierConfig(PreTrainedConfig):
         """Raise ValueError if penalties or residual connections conflict with other fields."""
         if self.mlm_weight and (not self.mlm_rate or self.unk_token_id is None):
             raise ValueError(
-                "mlm_weight needs an mlm_rate above 0 and an unk_token_id, which replaces masked "
-                "words; set both, or mlm_weight=0"
+                "mlm_weight needs an mlm_rate above 0 and an unk_token_id to replace masked words; "
+                "set both, or set mlm_weight=0"
             )
         is_connected = self.residual_connection != "none"
         if self.hierarchical and (self.is_regularised or is_connected):
@@ -225,8 +224,8 @@ class AttentionClassifierConfig(PreTrainedConfig):
             return
         if not self.query_encoder:
             raise ValueError(
-                "answer_token_ids restrict the answers of pair models only; set "
-                "query_encoder=True, or answer_token_ids=None"
+                "answer_token_ids can only be used in pair models; set query_encoder=True, or "
+                "answer_token_ids=None"
             )
         if len(self.answer_token_ids) != self.num_labels:
             raise ValueError(

@@ -187,7 +187,7 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):
         return content
 
     def encode(self, embeddings: Tensor, attention_mask: Tensor) -> Tensor:
-        """Compute the states h from word vectors.
+        """Compute the encoder's states h from word vectors.
 
         Args:
             embeddings: Word vectors ``[batch, keys, embedding]``.
@@ -246,7 +246,7 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):
         return self.query_reader(pair.select_second(embeddings), pair.second, content)
 
     def find_candidates(self, input_ids: Tensor | None, first: Tensor) -> Tensor | None:
-        """Return the labels that occur in the first text and are therefore possible answers.
+        """Return the labels whose word occurs in the first text, which are the possible answers.
 
         Args:
             input_ids: Token ids ``[batch, keys]``.
@@ -263,7 +263,7 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):
             return None
         if input_ids is None:
             raise ValueError(
-                "input_ids are needed to find the possible answers, and only inputs_embeds were "
+                "input_ids are needed to find the possible answers, but only inputs_embeds were "
                 "given; pass candidates=[batch, classes]"
             )
         return find_candidates(input_ids, first, list(answers))
@@ -342,7 +342,7 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):
         """
         if guide is not None and self.config.attention != "guided":
             raise ValueError(
-                "guide needs a model with attention='guided', and this model has "
+                "guide can only be used in a model with attention='guided', but this model has "
                 f"attention={self.config.attention!r}; leave guide out"
             )
         if not self.config.hierarchical:
@@ -431,7 +431,7 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):
         """
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError(
-                "expected exactly one of input_ids and inputs_embeds; pass one of them"
+                "expected exactly one of input_ids and inputs_embeds, got both or neither; pass one"
             )
         if attention_mask is None:
             attention_mask = self.build_attention_mask(input_ids, inputs_embeds)

@@ -57,8 +57,8 @@ def split_pair(attention_mask: Tensor, token_type_ids: Tensor | None) -> Pair:
     """
     if token_type_ids is None:
         raise ValueError(
-            "token_type_ids are needed to separate the two texts; tokenize pairs with "
-            "tokenizer(text, text_pair), with a tokenizer from build_tokenizer(…, pairs=True)"
+            "token_type_ids are needed to separate the two texts; create the tokenizer with "
+            "build_tokenizer(…, pairs=True) and call tokenizer(text, text_pair)"
         )
     is_token = attention_mask.bool()
     first = is_token & (token_type_ids == 0)
@@ -68,11 +68,12 @@ def split_pair(attention_mask: Tensor, token_type_ids: Tensor | None) -> Pair:
         if missing_rows:
             raise ValueError(
                 f"expected two texts per row, but row {missing_rows[0]} of the batch has no {name} "
-                "text; give text and text_pair"
+                "text; call the tokenizer with text and text_pair"
             )
     if (first[:, 1:] & second[:, :-1]).any() or (first & ~is_token[:, :1]).any():
         raise ValueError(
-            "expected the first text (token type 0) before the second (1) and padding on the right"
+            "expected the first text (token type 0) before the second text (1), and padding on the "
+            "right; set tokenizer.padding_side = 'right' and call tokenizer(text, text_pair)"
         )
     n_second = int(second.sum(-1).max())
     order = (~second).long().argsort(dim=-1, stable=True)[:, :n_second]
@@ -192,7 +193,7 @@ class PairDecoder(nn.Module):
 
 
 def find_candidates(input_ids: Tensor, first: Tensor, answer_token_ids: list[int]) -> Tensor:
-    """Find the labels that occur in the first text; all labels if none occurs.
+    """Find the labels whose word occurs in the first text; all labels if none occurs.
 
     Args:
         input_ids: Token ids, int64 ``[batch, keys]``.
@@ -231,7 +232,7 @@ def check_label_candidates(labels: Tensor, candidates: Tensor) -> None:
     if len(invalid_rows):
         row = int(invalid_rows[0])
         raise ValueError(
-            f"expected every label among the possible answers of its text, but row {row} of the "
-            f"batch has label {int(labels[row])}, whose word is not in the first text; leave such "
-            "texts out or set answer_token_ids=None"
+            f"row {row} of the batch has label {int(labels[row])}, whose word does not occur in its "
+            "first text, so that it is not a possible answer; leave such texts out or set "
+            "answer_token_ids=None"
         )

@@ -193,7 +193,7 @@ class Regulariser(nn.Module):
         """
         if input_ids is None:
             raise ValueError(
-                "input_ids are needed to mask words, and only inputs_embeds were given; pass "
+                "input_ids are needed to mask words, but only inputs_embeds were given; pass "
                 "input_ids or set mlm_weight=0"
             )
         is_known_word = input_ids != self.config.unk_token_id

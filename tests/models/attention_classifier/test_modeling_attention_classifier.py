@@ -262,9 +262,9 @@ WIDE = {"embedding_size": 9, "encoder": "mlp", "encoder_size": 8}
         ({"encoder": "cnn", "kernel_sizes": []}, "kernel_sizes must be odd"),
         ({"encoder": "cnn", "encoder_size": 10}, "a multiple of the 4 kernel sizes, got 10"),
         ({"encoder_size": 0}, "encoder_size must be at least 1, got 0"),
-        ({"bos_token_id": "<s>"}, "bos_token_id must be the id of a token"),
-        ({"sep_token_id": [2]}, "sep_token_id must be the id of a token"),
-        ({"pad_token_id": -1}, "pad_token_id must be the id of a token"),
+        ({"bos_token_id": "<s>"}, "bos_token_id must be a token id"),
+        ({"sep_token_id": [2]}, "sep_token_id must be a token id"),
+        ({"pad_token_id": -1}, "pad_token_id must be a token id"),
         ({"embedding_size": -1}, "embedding_size must be at least 1, got -1"),
         (
             {"query_encoder": True, "hierarchical": True, "sep_token_id": 4},
