@@ -30,11 +30,11 @@ from hf_attnprobe.adapters import wrap
 from hf_attnprobe.checkpoints.loading import load_model, load_tokenizer
 from hf_attnprobe.data.examples import load_examples
 from hf_attnprobe.functional.erasure import (
-    minimal_flip_set,
-    removal_order,
-    removals_to_flip,
+    compute_removal_order,
+    count_removals_to_flip,
+    find_minimal_flip_set,
 )
-from hf_attnprobe.functional.intervention import random_permutations
+from hf_attnprobe.functional.intervention import draw_permutations
 from hf_attnprobe.inference.batching import collate
 from hf_attnprobe.inference.encoding import tokenize
 from hf_attnprobe.protocol import Batch, Site
@@ -62,7 +62,7 @@ def know(adapter, batch: Batch, seed: int) -> Known:
     observation = adapter.observe(batch)
     attention, mask = observation.read(Site()), batch.content_mask
     slope = observation.attention_gradient[0][:, 0, 0]
-    shuffled = random_permutations(
+    shuffled = draw_permutations(
         mask[:, None],
         RANKINGS.count("random"),
         seed=seed,
@@ -79,22 +79,22 @@ def know(adapter, batch: Batch, seed: int) -> Known:
         attention,
         mask,
         observation.state.states.detach(),
-        adapter.token_logits(observation),
+        adapter.compute_token_logits(observation),
         scores,
     )
 
 
 def ours(known: Known) -> Tensor:
     """Removals until the decision flips, [orders, batch]."""
-    order = removal_order(known.scores, known.mask)
-    return removals_to_flip(known.attention, known.token_logits, known.mask, order)
+    order = compute_removal_order(known.scores, known.mask)
+    return count_removals_to_flip(known.attention, known.token_logits, known.mask, order)
 
 
 @torch.no_grad()
 def plain(known: Known, decode: Callable[[Tensor], Tensor], dtype: torch.dtype) -> Tensor:
     """The same by the paper's loop, order by order; decode: from contexts [batch, hidden] to logits."""
     states, attention = known.states.to(dtype), known.attention.to(dtype)
-    orders = removal_order(known.scores, known.mask)
+    orders = compute_removal_order(known.scores, known.mask)
     return torch.stack(
         [_one_order(states, attention, known.mask.sum(-1), order, decode) for order in orders]
     )
@@ -121,7 +121,7 @@ def _contexts(weights: Tensor, states: Tensor) -> Tensor:
 
 def smallest(known: Known) -> Tensor:
     """Sizes of the smallest sets, [batch]."""
-    return minimal_flip_set(known.attention, known.token_logits, known.mask).size
+    return find_minimal_flip_set(known.attention, known.token_logits, known.mask).size
 
 
 @torch.no_grad()

@@ -18,8 +18,8 @@ from hf_attnprobe import Data, wrap
 from hf_attnprobe.checkpoints.loading import load_model
 from hf_attnprobe.faithfulness.options import Shapley
 from hf_attnprobe.faithfulness.shapley import shapley
-from hf_attnprobe.inference.batching import by_length, collate
-from hf_attnprobe.inference.choices import encode
+from hf_attnprobe.inference.batching import collate, sort_by_length
+from hf_attnprobe.inference.choices import encode_examples
 from hf_attnprobe.protocol import ALL, Site
 
 
@@ -35,8 +35,8 @@ def main() -> None:
     torch.set_num_threads(1)
     tokenizer = AutoTokenizer.from_pretrained(given.model)
     adapter = wrap(load_model(given.model), dtype=torch.float32)
-    texts = encode(tokenizer, Data(given.dataset).examples(), adapter).texts
-    few = by_length([text for text in texts if text.n_content <= given.units][: given.limit])
+    texts = encode_examples(tokenizer, Data(given.dataset).load_examples(), adapter).texts
+    few = sort_by_length([text for text in texts if text.n_content <= given.units][: given.limit])
     options, site = Shapley(exact_units=given.units), Site(ALL, ALL)
     n_sets, seconds = 0, 0.0
     for start in range(0, len(few), given.batch_size):

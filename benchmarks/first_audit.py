@@ -19,7 +19,7 @@ import torch
 import work
 from sides import EPSILONS, OurSide, PlainSide, Rows
 
-from hf_attnprobe.adapters.pretrained import PretrainedFacts
+from hf_attnprobe.adapters.pretrained import PretrainedModelInfo
 from hf_attnprobe.checkpoints.loading import load_model, load_tokenizer
 from hf_attnprobe.data.examples import load_examples
 from hf_attnprobe.inference.encoding import tokenize
@@ -214,7 +214,7 @@ def prepare(
     """Both sides over the same texts, with the same noise for the search."""
     model, tokenizer = load_model(arguments.model), load_tokenizer(arguments.model)
     examples = load_examples(arguments.dataset, arguments.split, limit=limit)
-    texts = tokenize(tokenizer, examples, PretrainedFacts(model)).texts
+    texts = tokenize(tokenizer, examples, PretrainedModelInfo(model)).texts
     documents = {text.example_id: text.inputs["input_ids"] for text in texts}
     random = np.random.default_rng(arguments.seed)
     noise = {row: random.standard_normal((5, len(ids))) for row, ids in documents.items()}

@@ -31,7 +31,7 @@ from transformers import BertConfig, BertForSequenceClassification
 
 from hf_attnprobe import AuditOptions, audit
 from hf_attnprobe.adapters import wrap
-from hf_attnprobe.audits.runner import measured_memory, plan
+from hf_attnprobe.audits.runner import make_memory_estimator, plan_batches
 from hf_attnprobe.checkpoints.loading import load_model, load_tokenizer
 from hf_attnprobe.core.options import Options
 from hf_attnprobe.data.examples import load_examples
@@ -40,7 +40,7 @@ from hf_attnprobe.faithfulness.permutation import permutation
 from hf_attnprobe.faithfulness.screen import screen
 from hf_attnprobe.faithfulness.uniform_attention import uniform_attention
 from hf_attnprobe.functional.divergence import tvd
-from hf_attnprobe.functional.intervention import permute, uniform
+from hf_attnprobe.functional.intervention import make_uniform, permute
 from hf_attnprobe.inference.batching import collate
 from hf_attnprobe.inference.encoding import Text, tokenize
 from hf_attnprobe.protocol import Batch, Observation, Site
@@ -148,8 +148,8 @@ class Bench:
         where, pad = {"permutation": self.adapter.sites()}, self.tokenizer.pad_token_id
         options = {"permutation": Permutation(n_permutations=self.n_permutations)}
         enough = BUDGET / BATCH_SIZE
-        size = measured_memory(self.adapter, self.texts, where, options, pad, enough, {})
-        planned = plan(self.texts, where, {}, size, BUDGET, BATCH_SIZE)
+        size = make_memory_estimator(self.adapter, self.texts, where, options, pad, enough, {})
+        planned = plan_batches(self.texts, where, {}, size, BUDGET, BATCH_SIZE)
         self.jobs = [texts for _, texts in planned]
         self.batches = [
             collate(self.adapter, texts, self.tokenizer.pad_token_id) for texts in self.jobs
@@ -213,12 +213,12 @@ def sweep(bench: Bench, timing: Timing, layer: int, n_heads: int) -> None:
     """One layer, all heads × all permutations, both sides in turn."""
     sites = [site for site in bench.sites if site.layer == layer]
     timed, seen, job = sites[:n_heads], bench.observe(), layer_name(layer)
-    orders = [one.permutations(layer, bench.n_looped, SEED) for one in seen]
+    orders = [one.draw_permutations(layer, bench.n_looped, SEED) for one in seen]
     more = bench.n_permutations / bench.n_looped
     scale = len(sites) / len(timed)
     timing.run(job, LOOP, lambda: bench.looped(timed, seen, orders), scale * more)
     for one in seen:
-        one.memory.pop("permutations", None)  # ours draws its permutations on the clock
+        one.cache.pop("permutations", None)  # ours draws its permutations on the clock
     options = Permutation(n_permutations=bench.n_permutations)
     first, others = timed[:1], timed[1:]
     # what the heads of a layer share is paid once
@@ -236,7 +236,7 @@ def sweep(bench: Bench, timing: Timing, layer: int, n_heads: int) -> None:
 def check_layer(bench: Bench, timing: Timing, layer: int) -> float:
     """The largest difference of the two sides at one head of a layer, same permutations; counts their operations."""
     sites, seen, job = [Site(layer, 0)], bench.observe(), layer_name(layer)
-    orders = [one.permutations(layer, bench.n_looped, SEED) for one in seen]
+    orders = [one.draw_permutations(layer, bench.n_looped, SEED) for one in seen]
     n_heads = sum(site.layer == layer for site in bench.sites)
     scale = n_heads * bench.n_permutations / bench.n_looped
     theirs = timing.count(job, LOOP, lambda: bench.looped(sites, seen, orders), scale)
@@ -281,9 +281,9 @@ def uniform_job(bench: Bench, timing: Timing) -> str | None:
 def _nnsight_uniform(
     bench: Bench, traced: "peers.NNsight", seen: Observation, site: Site
 ) -> Tensor:
-    flat = uniform(
+    flat = make_uniform(
         seen.attention[site.layer][:, site.head],
-        bench.adapter.visible(seen, site.layer),
+        bench.adapter.get_visible_keys(seen, site.layer),
     )
     return traced.probabilities(bench.inputs(seen), site.layer, site.head, flat)
 
@@ -292,7 +292,7 @@ def nnsight_permutation_job(bench: Bench, timing: Timing) -> None:
     """Permuted attention in the top layer: one trace per head and permutation, one head of four permutations timed."""
     site, seen, n = Site(bench.n_layers - 1, 0), bench.observe(), min(4, bench.n_looped)
     traced = peers.NNsight(bench.model)
-    orders = [one.permutations(site.layer, n, SEED) for one in seen]
+    orders = [one.draw_permutations(site.layer, n, SEED) for one in seen]
 
     def one_by_one() -> None:
         for one, order in zip(seen, orders, strict=True):
@@ -314,7 +314,7 @@ def leave_one_out_job(bench: Bench, timing: Timing) -> str | None:
     ours = timing.run(
         "leave-one-out",
         OURS,
-        lambda: [bench.adapter.leave_one_out(one) for one in seen],
+        lambda: [bench.adapter.compute_leave_one_out(one) for one in seen],
     )
     texts = [text for job in bench.jobs for text in job]
     targets = [int(p) for one in seen for p in one.probs.argmax(-1)]
@@ -521,7 +521,7 @@ def base_lines(arguments: argparse.Namespace) -> Iterator[str]:
         n_heads = adapter.n_heads[0]
         forward = Timing(clock)
         with torch.no_grad():
-            forward.run("base", LOOP, partial(adapter.native_probs, seen.batch))
+            forward.run("base", LOOP, partial(adapter.compute_native_probs, seen.batch))
         looped = forward.seconds["base", LOOP][0] * len(adapter.layers)
         each = replayed * n_heads
         yield (

@@ -22,10 +22,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from hf_attnprobe import Answers
 from hf_attnprobe.adapters import wrap
-from hf_attnprobe.data.synthetic import RECORD_LENGTH, record_questions
-from hf_attnprobe.demonstration import TEMPLATE
+from hf_attnprobe.data.synthetic import RECORD_LENGTH, generate_record_questions
+from hf_attnprobe.demonstration import PROMPT_TEMPLATE
 from hf_attnprobe.faithfulness.head_roles import head_roles
-from hf_attnprobe.inference.answers import answered, encode_answers
+from hf_attnprobe.inference.answers import encode_answers, prepare_prompts
 from hf_attnprobe.inference.batching import collate
 from hf_attnprobe.protocol import ALL, Site
 from hf_attnprobe.training.decoder import N_STEPS, train_decoder
@@ -44,7 +44,7 @@ def exact_share(
     """Returns the share of questions whose whole answer greedy decoding says.
 
     Args:
-        asked: rows of :func:`~hf_attnprobe.data.synthetic.record_questions`.
+        asked: rows of :func:`~hf_attnprobe.data.synthetic.generate_record_questions`.
     """
     right = []
     for row in asked:
@@ -88,8 +88,8 @@ def found_and_roles(
 ) -> tuple[dict[str, list[bool]], dict[Site, dict[str, float]]]:
     """Whether each ranking puts the planted record first, and every head's roles."""
     adapter = wrap(model)
-    data = Answers(asked, units="passage", template=TEMPLATE)
-    made = answered(data.examples(), data, tokenizer, adapter, model)
+    data = Answers(asked, units="passage", template=PROMPT_TEMPLATE)
+    made = prepare_prompts(data.load_examples(), data, tokenizer, adapter, model)
     texts = {text.example_id: text for text in encode_answers(made).texts}
     sources = {row["example_id"]: row["source"] for row in asked}
     found: dict[str, list[bool]] = {}
@@ -104,8 +104,8 @@ def found_and_roles(
         )
         without = observation.leave_one_out.transpose(0, 1)[:n_units]
         rankings = {
-            "deletion": -adapter.log_prob(observation, without)[:, 0],
-            "knockout, renormalised": -adapter.log_prob(observation, after)[:, 0],
+            "deletion": -adapter.compute_log_prob(observation, without)[:, 0],
+            "knockout, renormalised": -adapter.compute_log_prob(observation, after)[:, 0],
             "attention, all heads": observation.read(Site(ALL, ALL))[0, :n_units],
         }
         for name, values in rankings.items():
@@ -130,7 +130,7 @@ def measure(folder: Path, seed: int, n_questions: int, n_steps: int) -> None:
         print(f"trained in {seconds:.0f} CPU seconds")
     model = AutoModelForCausalLM.from_pretrained(folder).eval()
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    asked = [*record_questions(n_questions, seed=QUESTIONS_SEED + seed)]
+    asked = [*generate_record_questions(n_questions, seed=QUESTIONS_SEED + seed)]
     found, roles = found_and_roles(model, tokenizer, asked)
     print(f"seed {seed}, {n_questions} questions")
     for name, hits in found.items():

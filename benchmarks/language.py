@@ -27,8 +27,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from hf_attnprobe import Answers
 from hf_attnprobe.adapters import wrap
-from hf_attnprobe.functional.attribution import lasso, logit_of
-from hf_attnprobe.inference.answers import answered, encode_answers
+from hf_attnprobe.functional.attribution import compute_logit, fit_lasso
+from hf_attnprobe.inference.answers import encode_answers, prepare_prompts
 from hf_attnprobe.inference.batching import collate
 from hf_attnprobe.protocol import KNOCKOUTS
 
@@ -261,8 +261,8 @@ def contributions(adapter: Any, observation: Any) -> list[list[float]]:
     """
     units = observation.batch.inputs["unit_ids"][0, :-1]
     of_unit = torch.nn.functional.one_hot(units + 1)[:, 1:].float()
-    rows = adapter.answer_rows(observation)
-    projections = adapter.output_projections()
+    rows = adapter.find_answer_rows(observation)
+    projections = adapter.get_output_projections()
 
     def read(layer: int, weights: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
         parts = values.float() @ projections[layer].float()  # [heads, tokens, hidden]
@@ -270,7 +270,7 @@ def contributions(adapter: Any, observation: Any) -> list[list[float]]:
         along = outputs @ parts.transpose(1, 2) / outputs.square().sum(-1, keepdim=True)
         return ((weights[:, rows] * along) @ of_unit).mean(1)
 
-    found = adapter.token_attention(observation, read)
+    found = adapter.read_token_attention(observation, read)
     return [[round(float(w), 7) for w in head] for layer in found for head in layer]
 
 
@@ -285,16 +285,18 @@ def measured(adapter: Any, text: Any, n_masks: int) -> dict[str, Any]:
 
     observation = adapter.observe(collate(adapter, [text], 0))
     n_units = int(observation.batch.content_mask.sum())
-    said = float(adapter.log_prob(observation, observation.probs))
+    said = float(adapter.compute_log_prob(observation, observation.probs))
     done("observed")
-    gone = adapter.log_prob(observation, observation.leave_one_out.transpose(0, 1))[:n_units, 0]
+    gone = adapter.compute_log_prob(observation, observation.leave_one_out.transpose(0, 1))[
+        :n_units, 0
+    ]
     done("deletion")
     each = 1 - torch.eye(n_units, len(observation.batch.mask[0]))[:, None, None, None]
     layers = range(len(adapter.layers))
     knocked = {}
     for operator in KNOCKOUTS:
         after = adapter.replay_masked(observation, dict.fromkeys(layers, each), operator=operator)
-        knocked[operator] = (said - adapter.log_prob(observation, after)[:, 0]).tolist()
+        knocked[operator] = (said - adapter.compute_log_prob(observation, after)[:, 0]).tolist()
     done("knockout")
     row = {
         "tokens": text.n_tokens,
@@ -302,20 +304,25 @@ def measured(adapter: Any, text: Any, n_masks: int) -> dict[str, Any]:
         "units": n_units,
         "log_prob": said,
         "greedy": bool(adapter.is_greedy(observation)),
-        "gain": said - float(adapter.log_prob(observation, adapter.without_passage(observation))),
-        "lengths": adapter.unit_lengths(observation)[0, :n_units].tolist(),
+        "gain": said
+        - float(
+            adapter.compute_log_prob(
+                observation, adapter.compute_probs_without_passage(observation)
+            )
+        ),
+        "lengths": adapter.count_unit_tokens(observation)[0, :n_units].tolist(),
         "deletion": (said - gone).tolist(),
         "knockout": knocked,
         "attention": [
             [round(float(w), 7) for w in head[:n_units]]
             for layer in observation.attention
-            for head in layer[0, :, adapter.answer_rows(observation)].mean(1)
+            for head in layer[0, :, adapter.find_answer_rows(observation)].mean(1)
         ],
         "contribution": contributions(adapter, observation),
         "sink": float(
             torch.stack(
                 [
-                    a[0, :, adapter.answer_rows(observation), -1].mean()
+                    a[0, :, adapter.find_answer_rows(observation), -1].mean()
                     for a in observation.attention
                 ]
             ).mean()
@@ -327,22 +334,25 @@ def measured(adapter: Any, text: Any, n_masks: int) -> dict[str, Any]:
         clock = time.process_time()
         erased = torch.zeros(len(kept), 1, len(observation.batch.mask[0]), dtype=torch.bool)
         erased[:, 0, :n_units] = ~kept
-        logits = logit_of(
-            adapter.log_prob(observation, adapter.erase_inputs(observation, erased))[:, 0]
+        logits = compute_logit(
+            adapter.compute_log_prob(observation, adapter.erase_inputs(observation, erased))[:, 0]
         )
         done("masks")
         row |= {"kept": kept.int().tolist(), "logits": logits.tolist()}
         order = np.argsort(row["deletion"])[::-1]
         names = {
             "deletion": order,
-            "ContextCite": np.argsort(lasso(kept[:n_masks], logits[:n_masks]).numpy())[::-1],
+            "ContextCite": np.argsort(fit_lasso(kept[:n_masks], logits[:n_masks]).numpy())[::-1],
         }
         for name, first in names.items():
             sets = torch.zeros(2, 1, erased.shape[-1], dtype=torch.bool)
             for k, top in enumerate((1, 3)):
                 sets[k, 0, first[:top].copy()] = True
             drops = (
-                said - adapter.log_prob(observation, adapter.erase_inputs(observation, sets))[:, 0]
+                said
+                - adapter.compute_log_prob(observation, adapter.erase_inputs(observation, sets))[
+                    :, 0
+                ]
             )
             row[f"drop {name}"] = drops.tolist()
     return row | {"seconds": seconds}
@@ -363,7 +373,7 @@ def run(name: str, path: Path, given: argparse.Namespace) -> None:
     if asked is not None:
         rows = [{"example_id": number, **row} for number, row in enumerate(asked)]
     data = Answers(rows, max_new_tokens=MOST_SAID)
-    made = answered(data.examples(), data, tokenizer, adapter, model)
+    made = prepare_prompts(data.load_examples(), data, tokenizer, adapter, model)
     texts = {text.example_id: text for text in encode_answers(made).texts}
     for row in rows[first::step]:
         number = row["example_id"]
@@ -489,7 +499,7 @@ def _tell_lds(
         scores = {
             "deletion": torch.tensor(row["deletion"]).double(),
             "knockout": torch.tensor(row["knockout"]["none"]).double(),
-            "ContextCite": lasso(kept[:n_masks], logits[:n_masks]).double(),
+            "ContextCite": fit_lasso(kept[:n_masks], logits[:n_masks]).double(),
             "attention, all heads": torch.tensor(attention).double().mean(0),
             "contribution weights, all heads": torch.tensor(row["contribution"]).double().mean(0),
             "AT2": weights @ torch.tensor(attention).double(),

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 
 from hf_attnprobe import Answers, audit
-from hf_attnprobe.statistics.estimates import share_interval
+from hf_attnprobe.statistics.estimates import compute_share_interval
 
 
 COLOURS = [
@@ -140,7 +140,7 @@ def planted(n: int, n_sentences: int = 8, seed: int = 0) -> list[dict[str, Any]]
 
 
 def share(name: str, hits: Sequence[bool]) -> None:
-    low, high = share_interval(np.array(sum(hits)), np.array(len(hits)))
+    low, high = compute_share_interval(np.array(sum(hits)), np.array(len(hits)))
     print(f"{name}: {np.mean(hits):.3f} [{low:.3f}, {high:.3f}] of {len(hits)}")
 
 
@@ -194,7 +194,7 @@ def measure_size(model: str, n_tokens: int, n_sentences: int) -> None:
     print(
         json.dumps(
             {"tokens": n_tokens, "sentences": n_sentences, "CPU s": round(seconds, 1)}
-            | {"GB": round(gigabytes, 2), "said": report.examples[0].rests_on}
+            | {"GB": round(gigabytes, 2), "said": report.examples[0].importance_summary}
         )
     )
 

@@ -140,7 +140,7 @@ def compare(model: PreTrainedModel, n_tokens: int) -> None:
     batch = adapter.prepare(inputs, (0,))
     observation = adapter.observe(batch)
     ids, units = batch.inputs["input_ids"], batch.inputs["unit_ids"][0]
-    first = observation.state.prompt.start
+    first = observation.state.prompt.first_row
     chosen = torch.linspace(0, int(units.max()), BESIDE).long().tolist()
     erased = torch.zeros(BESIDE, *batch.mask.shape, dtype=torch.bool, device=ids.device)
     erased[range(BESIDE), 0, chosen] = True
@@ -150,7 +150,7 @@ def compare(model: PreTrainedModel, n_tokens: int) -> None:
         return full_pass(model, ids, attention_mask=mask)
 
     def say(name: str, ours: torch.Tensor, plain: list[torch.Tensor]) -> None:
-        found = adapter.log_prob(observation, ours)[:, 0]
+        found = adapter.compute_log_prob(observation, ours)[:, 0]
         apart = float((torch.stack(plain) - found).abs().max())
         print(f"  {name}: {apart:.1e} nats apart", flush=True)
 

@@ -106,7 +106,7 @@ def measure(
     prepared, batch = timed(lambda: adapter.prepare(inputs, (0,)))
     observed, observation = timed(lambda: adapter.observe(batch))
     checked, _ = timed(lambda: adapter.self_check(batch))
-    first, n_units = observation.state.prompt.start, int(units.max()) + 1
+    first, n_units = observation.state.prompt.first_row, int(units.max()) + 1
     once, _ = timed(lambda: [full_pass(model, ids) for _ in range(2)], 2)
     print(f"{n_tokens} tokens, {n_tokens - 1 - first} rows behind {n_units} units")
     print(
@@ -123,7 +123,7 @@ def measure(
         )
 
     def log_prob(probs: Tensor) -> Tensor:
-        return adapter.log_prob(observation, probs)[:, 0]
+        return adapter.compute_log_prob(observation, probs)[:, 0]
 
     def masked(unit: int) -> Tensor:
         return full_pass(model, ids, attention_mask=hidden_from(ids, units == unit, first))
@@ -165,7 +165,9 @@ def measure_heads(
             n_heads = own.shape[1]
             edits = own.repeat(n_heads, 1, 1, 1, 1)
             edits[range(n_heads), :, range(n_heads)] = 0
-            parts.append(adapter.log_prob(observation, adapter.replay(observation, {layer: edits})))
+            parts.append(
+                adapter.compute_log_prob(observation, adapter.replay(observation, {layer: edits}))
+            )
         return torch.cat(parts)[:, 0]
 
     ablated()  # the first edit of a layer is checked

@@ -12,7 +12,7 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor
 
-from hf_attnprobe.functional.erasure import removal_rank
+from hf_attnprobe.functional.erasure import compute_removal_rank
 from hf_attnprobe.protocol import AttentionModel, Batch
 
 
@@ -127,8 +127,8 @@ def comprehensiveness(adapter: AttentionModel, batch: Batch, scores: Tensor) -> 
     observation, content = adapter.observe(batch), batch.content_mask
     counts = content.sum(-1) * torch.tensor(FERRET_PERCENT, device=content.device)[:, None] // 100
     new = counts.diff(dim=0, prepend=torch.zeros_like(counts[:1])) > 0
-    top = (removal_rank(scores, content) < counts[..., None]) & content & new[..., None]
-    place = observation.target(None)[None, :, None].expand(len(top), -1, -1)
+    top = (compute_removal_rank(scores, content) < counts[..., None]) & content & new[..., None]
+    place = observation.get_target_classes(None)[None, :, None].expand(len(top), -1, -1)
     drops = observation.probs.gather(-1, place[0]) - adapter.erase_inputs(observation, top).gather(
         -1, place
     )

@@ -149,13 +149,13 @@ def minilm() -> Path:
 def say() -> None:
     """Writes the report of every audit again, by the rules of this commit from its rows."""
     from hf_attnprobe.audits.pipeline import write_report
-    from hf_attnprobe.reports.report import Report, report_from
+    from hf_attnprobe.reports.report import Report, assemble_report
 
     for place in sorted(Path().glob("audit-*/summary.json")):
         report = Report.load(place.parent)
         known = ("model", "dataset", "n", "seed", "provenance", "notes", "examples", "prune")
         facts = {name: getattr(report, name) for name in (*known, "example_ids")}
-        write_report(report_from(report.rows, **facts), place.parent)
+        write_report(assemble_report(report.rows, **facts), place.parent)
 
 
 def cards() -> None:

@@ -7,13 +7,13 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from hf_attnprobe.core.formatting import MISSING, interval, number, table
+from hf_attnprobe.core.formatting import MISSING, format_interval, format_number, format_table
 from hf_attnprobe.reports.report import Report
-from hf_attnprobe.reports.verdict import findings
-from hf_attnprobe.statistics.summary import ALL_TEXTS, Statistic, site_of_model
+from hf_attnprobe.reports.verdict import compute_findings
+from hf_attnprobe.statistics.summary import ALL_TEXTS_GROUP, Statistic, find_model_site
 from hf_attnprobe.statistics.verdicts import Finding, conclude
 from hf_attnprobe.studies.published import PUBLISHED
-from hf_attnprobe.studies.steps import name_of
+from hf_attnprobe.studies.steps import name_dataset
 
 
 PLACE = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -49,7 +49,7 @@ def faithfulness(reports: dict[str, Report], models: Iterable[str]) -> list[str]
     """Returns a row per model: faithfulness, its parts, effects, and the answer."""
     head = ["model", "texts", "accuracy", "faithfulness [95%]", *PARTS]
     head += ["effect", "uniqueness", "interchange", "answer", "of two halves"]
-    return table(head, [_row(model, reports[model]) for model in models if model in reports])
+    return format_table(head, [_row(model, reports[model]) for model in models if model in reports])
 
 
 def _row(model: str, report: Report) -> list[str]:
@@ -60,8 +60,8 @@ def _row(model: str, report: Report) -> list[str]:
     return [
         model,
         str(report.n),
-        number(accuracy, digits=2),
-        f"**{interval(score.value, score.ci95, digits=2)}**",
+        format_number(accuracy, digits=2),
+        f"**{format_interval(score.value, score.ci95, digits=2)}**",
         *(_said(by_rule.get(part)) for part in PARTS),
         _said(by_rule.get("effect")),
         _said(pinned) if pinned is not None and pinned.n else MISSING,
@@ -73,14 +73,14 @@ def _row(model: str, report: Report) -> list[str]:
 
 def _said(finding: Finding | None) -> str:
     """Returns a finding's number with its interval."""
-    return MISSING if finding is None else interval(finding.value, finding.ci95, digits=2)
+    return MISSING if finding is None else format_interval(finding.value, finding.ci95, digits=2)
 
 
 def _answers_of_halves(report: Report) -> Iterator[str]:
     """Yields the verdict of every second text, and of the others."""
     for half in (report.example_ids[::2], report.example_ids[1::2]):
-        rows, classes = report.rows.of_texts(half), report.provenance["classes"]
-        found = findings(rows, classes, seed=report.seed, words=report.words)
+        rows, classes = report.rows.select_ids(half), report.provenance["classes"]
+        found = compute_findings(rows, classes, seed=report.seed, words=report.words)
         yield str(conclude(found).answer)
 
 
@@ -89,9 +89,9 @@ def rankings(reports: dict[str, Report], models: Iterable[str]) -> list[str]:
     rows = []
     for model in (model for model in models if model in reports):
         score = next(f for f in reports[model].findings if f.role == "score")
-        others = [number(score.yardsticks.get(name), digits=2) for name in RANKINGS]
-        rows.append([model, number(score.value, digits=2), *others])
-    return table(["model", "attention", *RANKINGS.values()], rows)
+        others = [format_number(score.yardsticks.get(name), digits=2) for name in RANKINGS]
+        rows.append([model, format_number(score.value, digits=2), *others])
+    return format_table(["model", "attention", *RANKINGS.values()], rows)
 
 
 # --- beside the papers --------------------------------------------------------------------------
@@ -102,11 +102,11 @@ def beside_papers(reports: dict[str, Report], models: Iterable[str]) -> list[str
     head = ["model", "τ(attention, gradient)", "τ(attention, leaving out)"]
     head += ["τ(gradient, leaving out)", f"ε-max JSD ({EPSILON}), median by class"]
     rows = [_beside(model, reports[model]) for model in models if model in reports]
-    return table(head, rows)
+    return format_table(head, rows)
 
 
 def _beside(model: str, report: Report) -> list[str]:
-    dataset = name_of(report.dataset.name)
+    dataset = name_dataset(report.dataset.name)
     encoder = report.provenance["architecture"]["encoder"]
     rerun = PUBLISHED.reruns.get(dataset, {}).get(encoder, {}).get("additive")
     published = [pair and pair[0] for pair in rerun[:3]] if rerun else [None] * 3
@@ -121,12 +121,12 @@ def _beside(model: str, report: Report) -> list[str]:
 
 def _pair(ours: Sequence[float | None], theirs: Sequence[float | None]) -> str:
     """Returns our numbers / the published ones."""
-    both = [", ".join(number(one, digits=2) for one in side) for side in (ours, theirs)]
+    both = [", ".join(format_number(one, digits=2) for one in side) for side in (ours, theirs)]
     return " / ".join(one or MISSING for one in both)
 
 
 def _mean(report: Report, statistic: str) -> float | None:
-    found = _by_group(report, statistic).get(ALL_TEXTS)
+    found = _by_group(report, statistic).get(ALL_TEXTS_GROUP)
     return None if found is None else found.mean
 
 
@@ -134,13 +134,13 @@ def _medians(report: Report, statistic: str) -> list[float]:
     """Returns the median over the texts of each predicted class; of all where they are many."""
     classes = report.provenance["classes"]
     found = _by_group(report, statistic)
-    groups = classes if len(classes) == 2 else [ALL_TEXTS]
+    groups = classes if len(classes) == 2 else [ALL_TEXTS_GROUP]
     return [found[group].median for group in groups if group in found]
 
 
 def _by_group(report: Report, statistic: str) -> dict[str, Statistic]:
     """Returns a statistic of what stands for the model's attention, by predicted class."""
-    place = site_of_model(report.rows)
+    place = find_model_site(report.rows)
     own = [s for s in report.statistics if s.statistic == statistic]
     return {s.group: s for s in own if (s.layer, s.head) == place}
 

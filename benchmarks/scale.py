@@ -190,7 +190,7 @@ def _rows_of(ids: list[int]) -> "pa.Table":
     import numpy as np
 
     from hf_attnprobe.protocol import Site
-    from hf_attnprobe.storage.rows import NO_SITE, joined
+    from hf_attnprobe.storage.rows import NO_SITE, concatenate_rows
 
     n = len(ids)
     draw = np.random.default_rng(ids[0])
@@ -208,7 +208,7 @@ def _rows_of(ids: list[int]) -> "pa.Table":
         "probability": draw.uniform(0.5, 1, n),
         "n_tokens": draw.integers(3, 60, n),
     }
-    return joined([*tables, _table("prediction", ids, of_model, NO_SITE)])
+    return concatenate_rows([*tables, _table("prediction", ids, of_model, NO_SITE)])
 
 
 def _values(draw: "np.random.Generator", name: str, n: int) -> "np.ndarray":
@@ -220,9 +220,9 @@ def _values(draw: "np.random.Generator", name: str, n: int) -> "np.ndarray":
 def _table(test: str, ids: list[int], values: dict[str, "np.ndarray"], site: Any) -> "pa.Table":
     import torch
 
-    from hf_attnprobe.storage.rows import to_rows
+    from hf_attnprobe.storage.rows import build_rows
 
-    return to_rows(test, ids, {site: {name: torch.from_numpy(v) for name, v in values.items()}})
+    return build_rows(test, ids, {site: {name: torch.from_numpy(v) for name, v in values.items()}})
 
 
 if __name__ == "__main__":

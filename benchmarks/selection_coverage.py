@@ -14,7 +14,12 @@ from pathlib import Path
 import numpy as np
 from scipy.special import ndtr
 
-from hf_attnprobe.statistics.estimates import LEVEL, ONE_COLUMN, critical_value, interval_at
+from hf_attnprobe.statistics.estimates import (
+    CONFIDENCE_LEVEL,
+    SINGLE_CRITICAL_VALUE,
+    compute_interval_at_critical_value,
+    estimate_critical_value,
+)
 from hf_attnprobe.statistics.rows import Rows
 from hf_attnprobe.storage.rows import read_rows
 
@@ -28,7 +33,7 @@ def main() -> None:
     parser.add_argument("--n-draws", type=int, default=1000)
     args = parser.parse_args()
 
-    population = Rows.of(read_rows(args.audit / "rows")).of_heads(args.statistic)
+    population = Rows.coerce(read_rows(args.audit / "rows")).to_head_frame(args.statistic)
     values = population.to_numpy()
     truth = np.nanmean(values, axis=0)
     top = truth.argmax()
@@ -44,9 +49,9 @@ def main() -> None:
         sample = values[rows]
         means = np.nanmean(sample, axis=0)
         best = int(means.argmax())
-        critical.append(critical_value(sample, n_draws=args.n_draws))
-        for k, standard_errors in enumerate((critical[-1], ONE_COLUMN)):
-            low, high = interval_at(sample, standard_errors)
+        critical.append(estimate_critical_value(sample, n_draws=args.n_draws))
+        for k, standard_errors in enumerate((critical[-1], SINGLE_CRITICAL_VALUE)):
+            low, high = compute_interval_at_critical_value(sample, standard_errors)
             inside = (low <= truth) & (truth <= high)
             covered[k] += inside[best]
             everywhere[k] += inside.all()
@@ -63,7 +68,7 @@ def main() -> None:
             f"its low ends are right for all heads {shares[2]:.1%}"
         )
     found = np.mean(critical)
-    n_independent = np.log(LEVEL) / np.log(2 * ndtr(found) - 1)  # Šidák
+    n_independent = np.log(CONFIDENCE_LEVEL) / np.log(2 * ndtr(found) - 1)  # Šidák
     print(
         f"standard errors to either side {found:.2f} (one head 1.96): as of "
         f"{n_independent:.0f} independent heads of {values.shape[1]}"

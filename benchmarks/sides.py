@@ -13,17 +13,17 @@ import torch
 from torch import Tensor
 
 from hf_attnprobe.adapters import wrap
-from hf_attnprobe.audits.runner import measured_memory, plan, run_batch
+from hf_attnprobe.audits.runner import make_memory_estimator, plan_batches, run_batch
 from hf_attnprobe.faithfulness.adversarial import adversarial
 from hf_attnprobe.faithfulness.correlation import correlation
 from hf_attnprobe.faithfulness.options import Adversarial, Correlation
 from hf_attnprobe.faithfulness.permutation import permutation
 from hf_attnprobe.functional.rank import dense_rank
-from hf_attnprobe.functional.search import linear_distance, search_adversarial_attention
+from hf_attnprobe.functional.search import make_linear_distance, search_adversarial_attention
 from hf_attnprobe.inference.batching import collate
 from hf_attnprobe.inference.encoding import Text
 from hf_attnprobe.protocol import Batch, Observation, Site
-from hf_attnprobe.statistics.summary import PREDICTION
+from hf_attnprobe.statistics.summary import PREDICTION_TEST
 
 
 TESTS = ("correlation", "permutation", "adversarial")
@@ -46,19 +46,19 @@ class Known:
         """Even, so that rounding is that of numbers around one half."""
         return torch.full((len(self.ranks[0]), 2), 0.5).to(self.ranks)
 
-    def explaining(self, target: str | int | None) -> "Known":
+    def with_target(self, target: str | int | None) -> "Known":
         return self
 
-    def target(self, target: int | None) -> Tensor:
+    def get_target_classes(self, target: int | None) -> Tensor:
         return self.probs.argmax(-1)
 
     def read(self, site: Site) -> Tensor:
         return self.ranks[0]
 
-    def gradient_importance(self, target: int | None = None) -> Tensor:
+    def compute_gradient_importance(self, target: int | None = None) -> Tensor:
         return self.ranks[1]
 
-    def leave_one_out_importance(self, target: int | None = None) -> Tensor:
+    def compute_leave_one_out_importance(self, target: int | None = None) -> Tensor:
         return self.ranks[2]
 
 
@@ -167,8 +167,8 @@ class OurSide:
     ):
         self.adapter, self.seed, self.dtype = wrap(model, dtype=dtype), seed, dtype
         where, enough = {name: [SITE] for name in TESTS}, BUDGET / batch_size
-        size = measured_memory(self.adapter, texts, where, {}, 0, enough, {})
-        self.jobs = plan(texts, where, {}, size, BUDGET, batch_size)
+        size = make_memory_estimator(self.adapter, texts, where, {}, 0, enough, {})
+        self.jobs = plan_batches(texts, where, {}, size, BUDGET, batch_size)
         self.batches = [collate(self.adapter, job, 0) for _, job in self.jobs]
         self.noise = [
             _padded(noise, batch.example_ids, batch.mask.shape[1]).to(dtype).transpose(0, 1)
@@ -186,18 +186,18 @@ class OurSide:
             run_batch(
                 self.adapter,
                 collate(self.adapter, job, 0),
-                {name: [SITE] for name in (*TESTS, PREDICTION)},
+                {name: [SITE] for name in (*TESTS, PREDICTION_TEST)},
                 {},
                 self.seed,
             )
 
     def gradient(self) -> Rows:
-        return self._rows(lambda o: o.gradient_importance())
+        return self._rows(lambda o: o.compute_gradient_importance())
 
     def leave_one_out(self) -> Rows:
         """The change of the output, as of the predicted class; for two classes it is that of either."""
         return self._rows(
-            lambda o: (self.adapter.leave_one_out(o)[..., 1] - o.probs[:, None, 1]).abs()
+            lambda o: (self.adapter.compute_leave_one_out(o)[..., 1] - o.probs[:, None, 1]).abs()
         )
 
     def permutation(self) -> Rows:
@@ -209,14 +209,16 @@ class OurSide:
 
     def orders(self) -> Rows:
         """The permutations behind :meth:`permutation`, [100, keys] by text."""
-        orders = [o.permutations(0, N_PERMUTATIONS, self.seed)[:, :, 0] for o in self.observations]
+        orders = [
+            o.draw_permutations(0, N_PERMUTATIONS, self.seed)[:, :, 0] for o in self.observations
+        ]
         return _by_text(self.batches, [order.transpose(0, 1).numpy() for order in orders])
 
     def search(self) -> Rows:
         return self._rows(self._search, self.noise)
 
     def _search(self, o: Observation, noise: Tensor) -> Tensor:
-        distance = linear_distance(self.adapter.token_logits(o), o.probs)
+        distance = make_linear_distance(self.adapter.compute_token_logits(o), o.probs)
         return search_adversarial_attention(
             3 * noise, o.read(SITE), o.batch.mask, distance
         ).transpose(0, 1)
@@ -249,7 +251,7 @@ class OurSide:
 
     def _rank(self, o: Observation) -> Tensor:
         values = torch.stack(
-            [o.read(SITE), o.gradient_importance(), o.leave_one_out_importance()]
+            [o.read(SITE), o.compute_gradient_importance(), o.compute_leave_one_out_importance()]
         ).flatten(0, 1)
         tolerance = torch.finfo(self.dtype).eps  # as in ``correlation``
         ranks = dense_rank(

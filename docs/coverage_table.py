@@ -22,14 +22,14 @@ from hf_attnprobe.statistics.estimates import (
     Estimate,
     compute_mean_interval,
     compute_paired_share_interval,
-    draw_resample_counts,
     compute_share_interval,
     compute_simultaneous_interval,
+    draw_resample_counts,
 )
 from hf_attnprobe.statistics.scores import (
     compute_difference_intervals,
-    measure_number_quality,
     compute_weighted_metrics,
+    measure_number_quality,
 )
 
 
@@ -177,7 +177,7 @@ def simulate_r_squared(rng, n):
         labels = rng.standard_normal(n)
         predictions = 0.36 * labels + 0.48 * rng.standard_normal(n)
         frame = pd.DataFrame({"value": predictions, "labelled_value": labels})
-        intervals.append(measure_number_quality(Texts.of_frame(frame)).r_squared.ci95)
+        intervals.append(measure_number_quality(Texts.from_frame(frame)).r_squared.ci95)
     return np.array(intervals).T, 1 - (0.64**2 + 0.48**2)
 
 
@@ -298,7 +298,7 @@ def render_page() -> str:
         cells += [f"{coverage:.1%} ({width:.3g})" for coverage, width in percentiles] or [""] * 3
         rows.append([row["kind"], row["texts"], *cells])
     columns = [f"{n} texts" for n in SIZES] + [f"percentiles, {n}" for n in SIZES]
-    table = markdown.table(["interval", "texts", *columns], rows)
+    table = markdown.format_table(["interval", "texts", *columns], rows)
     lines = "\n".join(["", *table, "", ""])
     return TABLE.sub(lambda match: match[1] + lines + match[2], PAGE.read_text())
 

@@ -70,7 +70,7 @@ def _section(title: str, package: Any, names: Iterable[str]) -> str:
 def _table(package: Any, names: Iterable[str]) -> str:
     """Return a table of names and the first sentences of their docstrings."""
     rows = [[f"`{name}`", _first_sentence(getattr(package, name))] for name in names]
-    return "\n".join(markdown.table(["name", ""], rows)) + "\n"
+    return "\n".join(markdown.format_table(["name", ""], rows)) + "\n"
 
 
 def _first_sentence(value: Any) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Union, get_args, get_origin, get_type_hints
 
-from hf_attnprobe.core.serialization import written_as
+from hf_attnprobe.core.serialization import get_plain_name
 from hf_attnprobe.reports.result import SCHEMA_VERSION
 from hf_attnprobe.statistics.differences import Comparison
 from hf_attnprobe.statistics.estimates import Estimate
@@ -56,7 +56,7 @@ def build_type_schema(hint: object) -> dict:
 def build_object_schema(dataclass: type) -> dict:
     """Return the schema of a serialised dataclass; all of its fields are required, and no others are allowed."""
     hints = get_type_hints(dataclass)
-    names = {written_as(field): field.name for field in dataclasses.fields(dataclass)}
+    names = {get_plain_name(field): field.name for field in dataclasses.fields(dataclass)}
     return {
         "type": "object",
         "description": dataclass.__doc__.strip().splitlines()[0],

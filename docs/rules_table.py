@@ -27,7 +27,7 @@ def render_rules() -> list[str]:
         yes = "above 0" if rule.yes == 0 else f"{rule.yes:.2f}"
         rows.append([rule.name, rule.question, rule.measure, partly, yes, rule.source])
     head = ["rule", "question", "measure", "partly from", "yes from", "source"]
-    return markdown.table(head, rows)
+    return markdown.format_table(head, rows)
 
 
 def render_steps(question_set: QuestionSet) -> list[str]:
@@ -36,7 +36,7 @@ def render_steps(question_set: QuestionSet) -> list[str]:
         [condition, f"**{verdict}**", reason]
         for condition, verdict, reason in list_verdict_steps(question_set)
     ]
-    return markdown.table(["if", "the answer is", "because"], rows)
+    return markdown.format_table(["if", "the answer is", "because"], rows)
 
 
 def render_page() -> str:

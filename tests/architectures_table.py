@@ -80,8 +80,8 @@ def _run_one(name: str, model_type: str) -> list:
 def outcome(name: str, model_type: str) -> list[str]:
     """Result, reason, layers × heads, and what was compared or which rows run."""
     if name in language_models():
-        return manual_passes.outcome_of(name, model_type)
-    return list(architecture_checks.outcome_of(name, model_type)[1:5])
+        return manual_passes.examine_class(name, model_type)
+    return list(architecture_checks.examine_class(name, model_type)[1:5])
 
 
 def _send(connection: Connection, name: str, model_type: str) -> None:
@@ -105,7 +105,7 @@ def page(version: str, results: Mapping[str, list]) -> str:
         counts = Counter(results[name][0] for name in names if name in results)
         shown = [counts[kind] for kind in KINDS]
         counted.append([title, len(names), *shown])
-    lines += ["", *markdown.table(["", "classes", *KINDS], counted)]
+    lines += ["", *markdown.format_table(["", "classes", *KINDS], counted)]
     for title, names in kinds.items():
         rows = [
             [name, result, layers, compared, said]
@@ -115,7 +115,7 @@ def page(version: str, results: Mapping[str, list]) -> str:
         ]
         fourth = "rows" if title == "Language models" else "attention"
         head = ["class", "result", "layers × heads", fourth, "reason"]
-        lines += ["", f"## {title}", "", *markdown.table(head, rows)]
+        lines += ["", f"## {title}", "", *markdown.format_table(head, rows)]
     return "\n".join(lines) + "\n"
 
 

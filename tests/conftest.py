@@ -35,13 +35,13 @@ from hypothesis import HealthCheck, settings  # noqa: E402
 
 from hf_attnprobe import build_tokenizer  # noqa: E402
 from hf_attnprobe.cli import main  # noqa: E402
-from hf_attnprobe.data.synthetic import LABEL_NAMES, rationale_dataset  # noqa: E402
+from hf_attnprobe.data.synthetic import LABEL_NAMES, make_rationale_dataset  # noqa: E402
 from hf_attnprobe.documents import svg  # noqa: E402
 from tests.helpers import tiny_models  # noqa: E402
 from tests.helpers.audit_by_name import audit_by_name  # noqa: E402
 from tests.helpers.browser import browser, opened  # noqa: E402
 from tests.helpers.data_folders import write_splits  # noqa: E402
-from tests.helpers.forked_process import Warm, as_two  # noqa: E402
+from tests.helpers.forked_process import ForkServer, get_two_process_environments  # noqa: E402
 
 
 torch.set_num_threads(1)
@@ -50,7 +50,7 @@ settings.register_profile("same", derandomize=True, **UNTIMED)
 settings.register_profile("drawn", print_blob=True, **UNTIMED)
 settings.load_profile("same")  # every day the same examples; `make slow` draws others
 LABELS = (*LABEL_NAMES, "mixed", "none")
-DRAW = svg.draw
+DRAW = svg.render_svg
 
 
 TESTS = Path(__file__).parent
@@ -89,7 +89,7 @@ def pytest_collection_modifyitems(config, items):
 @pytest.fixture
 def sketched(monkeypatch):
     """Charts are not drawn: that takes half the time of a small audit with a folder."""
-    monkeypatch.setattr(svg, "draw", lambda chart: "<svg></svg>")
+    monkeypatch.setattr(svg, "render_svg", lambda chart: "<svg></svg>")
 
 
 @pytest.fixture(autouse=True)
@@ -116,7 +116,7 @@ class Finished(NamedTuple):
 @pytest.fixture(scope="session")
 def reviews():
     """240 generated reviews as a DatasetDict: 160 train, 40 validation, 40 test."""
-    return rationale_dataset(240, seed=0)
+    return make_rationale_dataset(240, seed=0)
 
 
 @pytest.fixture(scope="session")
@@ -214,7 +214,7 @@ def audited(checkpoint, reviews, reviews_folder, tokenizer):
 
     def drawn(kind, folder):
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(svg, "draw", DRAW)
+            patched.setattr(svg, "render_svg", DRAW)
             kinds[kind](folder)
 
     return lambda kind: tiny_models.once(f"audit-{kind}", functools.partial(drawn, kind))
@@ -260,7 +260,7 @@ def run_module(run_python):
 @pytest.fixture(scope="session")
 def warm(tmp_path_factory):
     """The process whose forks have imported already what is heavy."""
-    process = Warm(tmp_path_factory.mktemp("warm"))
+    process = ForkServer(tmp_path_factory.mktemp("warm"))
     yield process
     process.close()
 
@@ -275,7 +275,10 @@ def run_warm(warm):
 def run_two(warm):
     """``python arguments`` in two such forks that are told what torchrun tells them."""
     return lambda *arguments, env=None: Finished(
-        *warm.run([*map(str, arguments)], [of_one | (env or {}) for of_one in as_two()])
+        *warm.run(
+            [*map(str, arguments)],
+            [of_one | (env or {}) for of_one in get_two_process_environments()],
+        )
     )
 
 

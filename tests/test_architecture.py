@@ -126,6 +126,7 @@ def test_no_code_catches_our_error_to_find_out_what_a_model_supports():
         "cli/__init__.py",
         "cli/flags.py",
         "data/sources.py",
+        "inference/answer_cache.py",
         "integrations/evaluate_metric/attention_faithfulness/app.py",
         "storage/folders.py",
         "studies/run.py",
@@ -171,7 +172,7 @@ WITHOUT_DATASETS = """
 import sys
 sys.modules |= {"datasets": None, "evaluate": None}
 import hf_attnprobe, torch
-for name in ("AttentionClassifierConfig", "AttnProbeError", "Site", "metric_path", "wrap"):
+for name in ("AttentionClassifierConfig", "AttnProbeError", "Site", "get_metric_path", "wrap"):
     getattr(hf_attnprobe, name)
 config = hf_attnprobe.AttentionClassifierConfig(vocab_size=9, embedding_size=4, encoder_size=4)
 adapter = hf_attnprobe.wrap(hf_attnprobe.AttentionClassifierForSequenceClassification(config))

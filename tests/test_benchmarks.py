@@ -23,6 +23,7 @@ TINY = {
     "language_peers": "{speaker} --prompts 1 --layer 1",
     "language_speed": "--tokens 40 --behind 6 --memory 60",
     "results": "--list --folder {out}",
+    "row_storage": "--texts 60 --texts-per-part 20",
     "scale": "400 --folder {out} --shares 3",
     "selection_coverage": "--audit {audit} --n-texts 4 --n-samples 3 --n-draws 5",
 }

@@ -8,12 +8,12 @@ from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from hf_attnprobe import audit, build_tokenizer
-from hf_attnprobe.data.synthetic import RECORD_LENGTH, record_questions
-from hf_attnprobe.demonstration import DemoOptions, demo, rationale_line
-from hf_attnprobe.faithfulness.registry import readings
-from hf_attnprobe.reports.result import to_json
-from hf_attnprobe.statistics.checks import contradictions
-from hf_attnprobe.storage.provenance import repeating
+from hf_attnprobe.data.synthetic import RECORD_LENGTH, generate_record_questions
+from hf_attnprobe.demonstration import DemoOptions, demo, format_rationale_line
+from hf_attnprobe.faithfulness.registry import load_readings
+from hf_attnprobe.reports.result import convert_report_to_json
+from hf_attnprobe.statistics.checks import find_contradictions
+from hf_attnprobe.storage.provenance import format_repeat_command
 from hf_attnprobe.training import decoder
 from tests.helpers import tiny_models
 from tests.helpers.page_reader import Reader
@@ -30,7 +30,7 @@ def small(tmp_path_factory):
 def test_demo_ends_in_a_verdict(small):
     report, metrics, folder = small
     assert report.n == 50 and f"of 50 texts of {folder}/data" in " ".join(report.to_text().split())
-    line = rationale_line(report)
+    line = format_rationale_line(report)
     wide = report.wide_frame()
     chance, own = wide["rationale_size"].mean(), wide["token_f1@attention"].mean()
     assert "\n" not in line and line.endswith(f"chance {chance:.0%} (50 texts)")
@@ -41,13 +41,13 @@ def test_demo_ends_in_a_verdict(small):
 def test_the_command_of_a_demos_page_repeats_it(small, cli, tmp_path):
     report, _, folder = small
     page = Reader((folder / "audit" / "report.html").read_text()).words
-    command = repeating("audit", report.provenance)
+    command = format_repeat_command("audit", report.provenance)
     assert (
         command.split() == f"attnprobe audit --model {folder}/model --dataset {folder}/data".split()
     )
     assert command in page and "object in Python" not in page
     done = cli(*command.split()[1:], "--json")
-    assert json.loads(done.out)["findings"] == to_json(report)["findings"]
+    assert json.loads(done.out)["findings"] == convert_report_to_json(report)["findings"]
 
 
 def way_to_best(report):
@@ -65,7 +65,7 @@ def test_the_way_from_chance_to_best_is_of_one_population(small):
     wide, way = way_to_best(report)
     assert way.notna().sum() > 20 and way.max() < 1 + 1e-9
     pd.testing.assert_series_equal(wide["way_to_best@attention"], way, check_names=False)
-    assert contradictions(report.to_pandas(), readings()) == []
+    assert find_contradictions(report.to_pandas(), load_readings()) == []
 
 
 @pytest.mark.parametrize("attended", ["cue", "other"])
@@ -83,14 +83,16 @@ def test_a_model_that_attends_to_the_rationale_is_told_from_one_that_does_not(tm
     data = Dataset.from_dict({"text": [text], "label": [1], "rationale": [[3]]})
     report = audit(model, data, ["plausibility"], tokenizer=tokenizer, progress=False)
     said = f": attention {100 * (attended == 'cue')}% · "
-    assert said in rationale_line(report) and "chance 25% (1 texts)" in rationale_line(report)
+    assert said in format_rationale_line(
+        report
+    ) and "chance 25% (1 texts)" in format_rationale_line(report)
 
 
 # --- a language model ---------------------------------------------------------------------------
 
 
 def test_an_answer_is_said_by_one_record_alone():
-    for row in record_questions(20, seed=3):
+    for row in generate_record_questions(20, seed=3):
         records = [record.split() for record in row["context"].split("\n\n")]
         words = [word for record in records for word in record]
         assert len(words) == len(set(words)) and 4 <= len(records) <= 8
@@ -99,7 +101,7 @@ def test_an_answer_is_said_by_one_record_alone():
 
 def test_what_is_learned_of_a_recital_stands_in_its_passage():
     words = {word: number for number, word in enumerate(["<sos>", *decoder.RECORD_WORDS])}
-    batches = decoder.Recitals(words, seed=1)
+    batches = decoder.RecitationDataset(words, seed=1)
     for step in (0, 5, len(batches) - 1):
         batch = batches[step]
         assert all(torch.equal(batch[name], batches[step][name]) for name in batch)

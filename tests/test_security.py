@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import hf_attnprobe
 from hf_attnprobe import AttnProbeError, SavedModel, audit
 from hf_attnprobe.checkpoints import load_model, load_tokenizer, locate_checkpoint
-from hf_attnprobe.core.terminal import escape_line, escape_control_characters
+from hf_attnprobe.core.terminal import escape_control_characters, escape_line
 from hf_attnprobe.storage.folders import check_available
 from tests.helpers import tiny_models
 from tests.helpers.error_messages import refused, refuses
@@ -193,7 +193,11 @@ def test_an_adapter_of_peft_is_data_too(model, canary, tmp_path):
     own = {"peft_type": "PROMPT_TUNING", "prompt_tuning_init": "TEXT"}
     own["tokenizer_kwargs"] = {"trust_remote_code": True}
     change(folder / "adapter_config.json", **own)
-    refused("only adapters such as LoRA can be audited", load_model, locate_checkpoint(folder, allow_pickle=True))
+    refused(
+        "only adapters such as LoRA can be audited",
+        load_model,
+        locate_checkpoint(folder, allow_pickle=True),
+    )
     assert not canary.exists()
 
 

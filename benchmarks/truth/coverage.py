@@ -13,7 +13,7 @@ import pandas as pd
 from benchmarks.truth.kinds import KINDS, MIXTURES
 from benchmarks.truth.measure import rows_of, texts_of
 from hf_attnprobe.statistics.rows import Texts
-from hf_attnprobe.statistics.scale import PARTS, Part, placed
+from hf_attnprobe.statistics.scale import CLASSIFIER_PARTS, Part, compute_faithfulness
 
 
 POOLS = ("retrieval", "last word", "graded", "behind a mark", "right in 50%")
@@ -27,12 +27,14 @@ def pool_of(name: str, *, seed: int = 0, n_texts: int = N_POOL) -> dict[str, np.
     model, batch = (KINDS | MIXTURES)[name].draw(name, seed=seed, n_texts=n_texts)
     rows = rows_of(model, batch, seed=seed, tests=("scale", "erasure"))
     texts = texts_of(rows)
-    return {column: texts.values(column) for part in PARTS for column in columns_of(part)}
+    return {
+        column: texts.get_values(column) for part in CLASSIFIER_PARTS for column in columns_of(part)
+    }
 
 
 def columns_of(part: Part) -> list[str]:
     """The statistics that a part of attention's faithfulness is made of."""
-    return [*part.names("attention"), *filter(None, [part.reached])]
+    return [*part.format_statistic_names("attention"), *filter(None, [part.reach_statistic])]
 
 
 def sampled(pool: Mapping[str, np.ndarray], places: np.ndarray) -> Texts:
@@ -45,12 +47,12 @@ def sampled(pool: Mapping[str, np.ndarray], places: np.ndarray) -> Texts:
 def coverage(pool: Mapping[str, np.ndarray], *, seed: int, n_draws: int = N_DRAWS) -> pd.DataFrame:
     """Share of samples whose interval holds the pool's faithfulness, a row per size."""
     n_pool = len(next(iter(pool.values())))
-    truth = placed(sampled(pool, np.arange(n_pool))).score.value
+    truth = compute_faithfulness(sampled(pool, np.arange(n_pool))).score.value
     draws = np.random.default_rng(seed)
     rows: list[dict[str, Any]] = []
     for n in SIZES:
         samples = (sampled(pool, draws.integers(n_pool, size=n)) for _ in range(n_draws))
-        ends = np.array([placed(texts).score.ci95 for texts in samples])
+        ends = np.array([compute_faithfulness(texts).score.ci95 for texts in samples])
         low, high = ends.T
         inside = (low <= truth) & (truth <= high)
         below, above = (truth < low).mean(), (truth > high).mean()

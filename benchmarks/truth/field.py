@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hf_attnprobe.audits.text_scores import whole_attention
-from hf_attnprobe.functional.erasure import removal_order
+from hf_attnprobe.audits.text_scores import choose_model_attention
+from hf_attnprobe.functional.erasure import compute_removal_order
 from hf_attnprobe.protocol import AttentionModelBase, Batch, EditableInputs
 from hf_attnprobe.statistics.rows import Texts
 
@@ -36,7 +36,9 @@ def single_numbers(
     model: AttentionModelBase, batch: Batch, texts: Texts
 ) -> dict[str, float | None]:
     """Each number of a model, turned so that more is more faithful; None where it has none."""
-    found = {name: sign * mean(texts.values(column)) for name, (column, sign) in COLUMNS.items()}
+    found = {
+        name: sign * mean(texts.get_values(column)) for name, (column, sign) in COLUMNS.items()
+    }
     found["AOPC"] = mean(aopc(model, batch).numpy())
     return {name: None if np.isnan(value) else value for name, value in found.items()}
 
@@ -50,8 +52,8 @@ def mean(values: np.ndarray) -> float:
 def aopc(model: AttentionModelBase, batch: Batch) -> Tensor:
     """Mean loss of the predicted class as words leave one by one, most attended first, [batch]."""
     observed = model.observe(batch)
-    attention = observed.read(whole_attention(model)[0])
-    turn = removal_order(attention[None], batch.content_mask)[0].argsort(-1)
+    attention = observed.read(choose_model_attention(model)[0])
+    turn = compute_removal_order(attention[None], batch.content_mask)[0].argsort(-1)
     n_words = batch.content_mask.sum(-1)
     predicted = observed.probs.argmax(-1)
     before = observed.probs.gather(-1, predicted[:, None])[:, 0]

@@ -21,7 +21,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from hf_attnprobe.functional.divergence import small_side
+from hf_attnprobe.functional.divergence import compute_shifted_probability
 from hf_attnprobe.protocol import AttentionModelBase, Batch, Observation, Site
 
 
@@ -140,10 +140,10 @@ class ConstructedModel(AttentionModelBase):
         probs = probabilities(attention, states, rest)
         return Observation(self, batch, probs, (attention[:, None, None],), (states, rest))
 
-    def visible(self, observation: Observation, layer: int) -> Tensor:
+    def get_visible_keys(self, observation: Observation, layer: int) -> Tensor:
         return observation.batch.mask[:, None]
 
-    def read_map(self, observation: Observation, values: Tensor, site: Site) -> Tensor:
+    def select_row(self, observation: Observation, values: Tensor, site: Site) -> Tensor:
         return values[:, 0]
 
     def replay(self, observation: Observation, attention: Mapping[int, Tensor]) -> Tensor:
@@ -154,13 +154,13 @@ class ConstructedModel(AttentionModelBase):
 
     # Capabilities
 
-    def states(self, observation: Observation, site: Site) -> Tensor:
+    def get_states(self, observation: Observation, site: Site) -> Tensor:
         return observation.state[0]
 
-    def head_values(self, observation: Observation) -> tuple[Tensor, ...]:
+    def compute_head_values(self, observation: Observation) -> tuple[Tensor, ...]:
         return (observation.state[0][:, None],)
 
-    def replay_exchanged(
+    def replay_interchange(
         self, observation: Observation, site: Site, units: Tensor, states: Mapping[int, Tensor]
     ) -> Tensor:
         own, rest = observation.state
@@ -169,24 +169,26 @@ class ConstructedModel(AttentionModelBase):
         exchanged = own.expand(len(units), *own.shape).scatter(2, places, new)
         return probabilities(observation.attention[0][:, 0, 0], exchanged, rest)
 
-    def token_logits(self, observation: Observation) -> Tensor:
+    def compute_token_logits(self, observation: Observation) -> Tensor:
         """What goes around attention is part of every word's logits: weights sum to 1."""
         states, rest = observation.state
         return states + rest[:, None]
 
-    def readout_bias(self) -> Tensor:
+    def get_readout_bias(self) -> Tensor:
         return torch.zeros(len(self.label_names), dtype=torch.float64)
 
-    def gradient(self, observation: Observation, target: Tensor) -> Tensor:
+    def compute_gradient_times_input(self, observation: Observation, target: Tensor) -> Tensor:
         """Gradient × input of what words say; attention is held (Jain & Wallace 2019)."""
         present = observation.batch.mask.double().requires_grad_()
         with torch.enable_grad():
             states, rest = self.formula.read(observation.batch.inputs, present)
             probs = probabilities(observation.attention[0][:, 0, 0], states, rest)
-            (slope,) = torch.autograd.grad(small_side(probs, target).sum(), present)
+            (slope,) = torch.autograd.grad(
+                compute_shifted_probability(probs, target).sum(), present
+            )
         return slope * observation.batch.mask
 
-    def attention_gradient(self, observation: Observation, target: Tensor) -> list[Tensor]:
+    def compute_attention_gradient(self, observation: Observation, target: Tensor) -> list[Tensor]:
         """In closed form: p (h_target − Σ_k p_k h_k)."""
         states, _ = observation.state
         probs = observation.probs
@@ -195,13 +197,13 @@ class ConstructedModel(AttentionModelBase):
         above_mean = states.gather(-1, explained)[..., 0] - mean
         return [(probs.gather(-1, target[:, None]) * above_mean)[:, None, None]]
 
-    def leave_one_out(self, observation: Observation) -> Tensor:
+    def compute_leave_one_out(self, observation: Observation) -> Tensor:
         n_texts, n_keys = observation.batch.mask.shape
         each = torch.eye(n_keys, dtype=torch.bool)[:, None].expand(-1, n_texts, -1)
         return self.erase_inputs(observation, each).transpose(0, 1)
 
     def erase_inputs(
-        self, observation: Observation, erased: Tensor, *, by: str = "deletion"
+        self, observation: Observation, erased: Tensor, *, operator: str = "deletion"
     ) -> Tensor:
         """See the protocol; there is no mask token, so words are always deleted."""
         batch = observation.batch

@@ -14,12 +14,12 @@ from benchmarks.truth.nuisances import NUISANCES
 from benchmarks.truth.run import flat, read
 from benchmarks.truth.trained import truth_of
 from hf_attnprobe.core import formatting as markdown
-from hf_attnprobe.statistics.questions import LEAST_EFFECT, PARTLY, YES
-from hf_attnprobe.statistics.scale import PARTS
-from hf_attnprobe.storage.provenance import versions
+from hf_attnprobe.statistics.questions import EFFECT_THRESHOLD, PARTLY_THRESHOLD, YES_THRESHOLD
+from hf_attnprobe.statistics.scale import CLASSIFIER_PARTS
+from hf_attnprobe.storage.provenance import get_versions
 
 
-PART_NAMES = tuple(part.key for part in PARTS)
+PART_NAMES = tuple(part.key for part in CLASSIFIER_PARTS)
 PLACE = ("faithfulness", *PART_NAMES, "effect")
 MEASURES = ("faithfulness", *field.COLUMNS, "AOPC")
 
@@ -32,7 +32,7 @@ def of_most_texts(folder: Path, part: str) -> pd.DataFrame:
 
 def table(head: Sequence[object], rows: Sequence[Sequence[object]]) -> str:
     """A table in Markdown."""
-    return "\n".join(markdown.table(head, rows))
+    return "\n".join(markdown.format_table(head, rows))
 
 
 def digits(value: float | None) -> str:
@@ -136,7 +136,7 @@ def aurocs(models: pd.DataFrame) -> dict[str, float]:
     for measure in MEASURES:
         yes, no = (means.loc[truth][measure].dropna().to_numpy() for truth in ("yes", "no"))
         found[measure] = field.auroc(yes, no)
-    gated = means.faithfulness.where(means_of_effect(own) >= LEAST_EFFECT, -1.0)
+    gated = means.faithfulness.where(means_of_effect(own) >= EFFECT_THRESHOLD, -1.0)
     found["faithfulness, with its gate"] = field.auroc(
         gated.loc["yes"].to_numpy(), gated.loc["no"].to_numpy()
     )
@@ -215,9 +215,9 @@ def page(folder: Path) -> str:
             n_no=n_of["no"],
             n_partly=len(KINDS) - sum(n_of.values()),
             errors=of_errors(own["errors"]),
-            partly=PARTLY,
-            yes=YES,
-            effect=LEAST_EFFECT,
+            partly=PARTLY_THRESHOLD,
+            yes=YES_THRESHOLD,
+            effect=EFFECT_THRESHOLD,
             partly_share=origin["right_in_a_share_of"]["partly"],
             yes_share=origin["right_in_a_share_of"]["yes"],
             sample_partly=sample["partly"],
@@ -268,12 +268,16 @@ def sheet(folder: Path) -> dict[str, Any]:
     return {
         "draws": int(models.groupby("kind").size().min()),
         "texts": int(models.n.max()),
-        "versions": versions(),
-        "thresholds": {"partly": PARTLY, "yes": YES, "effect": LEAST_EFFECT},
+        "versions": get_versions(),
+        "thresholds": {
+            "partly": PARTLY_THRESHOLD,
+            "yes": YES_THRESHOLD,
+            "effect": EFFECT_THRESHOLD,
+        },
         "where_they_come_from": {
             "right_in_a_share_of": {
                 name: round(thresholds.share_at(response, value), 2)
-                for name, value in (("partly", PARTLY), ("yes", YES))
+                for name, value in (("partly", PARTLY_THRESHOLD), ("yes", YES_THRESHOLD))
             },
             "even_seeds_half_of_the_kinds": thresholds.out_of_sample(models),
             "leaving_one_kind_out": thresholds.leaving_one_out(models),

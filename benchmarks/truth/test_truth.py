@@ -2,7 +2,6 @@
 
 import json
 import math
-import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,9 +18,9 @@ from benchmarks.truth.kinds import KINDS, MIXTURES, _is_right
 from benchmarks.truth.model import Formula
 from benchmarks.truth.nuisances import NUISANCES
 from hf_attnprobe.protocol import Site
-from hf_attnprobe.statistics.calibration_table import known_truth, nearest_sentence
+from hf_attnprobe.statistics.calibration_table import describe_nearest_kinds, load_calibration_table
 from hf_attnprobe.statistics.rows import Texts
-from hf_attnprobe.statistics.scale import PARTS, placed
+from hf_attnprobe.statistics.scale import CLASSIFIER_PARTS, compute_faithfulness
 from hf_attnprobe.statistics.verdicts import RULES
 from hf_attnprobe.testing import check_adapter
 
@@ -110,7 +109,7 @@ def test_a_not_turns_what_is_said_and_a_lock_needs_all_keys():
 @pytest.mark.parametrize("name", ["last word", "behind a mark", "backup key", "mark itself lit"])
 def test_a_deleted_word_is_a_text_that_never_had_it(name):
     model, batch, observed = drawn(name, 4)
-    after = model.leave_one_out(observed)
+    after = model.compute_leave_one_out(observed)
     for row, real in enumerate(batch.mask):
         for k in range(int(real.sum())):
             shorter = model.observe(without(batch, row, {k})).probs[0]
@@ -278,14 +277,14 @@ def test_the_sheet_is_of_these_kinds_and_of_these_thresholds():
     score, effect = RULES["faithfulness"], RULES["effect"]
     graded = {"partly": score.partly, "yes": score.yes, "effect": effect.yes}
     assert data["thresholds"] == graded
-    known = known_truth()
-    assert {k.name: (k.says, k.truth) for k in known.kinds} == {
+    known = load_calibration_table()
+    assert {k.name: (k.description, k.truth) for k in known.kinds} == {
         name: (kind.says, kind.truth) for name, kind in (KINDS | MIXTURES).items()
     }
 
 
 def test_errors_are_those_of_the_answers_kind_by_kind():
-    known = known_truth()
+    known = load_calibration_table()
     for errors in known.errors:
         own = [k for k in known.kinds if k.truth == errors.truth and k.name in KINDS]
         wrong = [k.name for k in own if set(k.answers) & set(thresholds.WRONG[errors.truth])]
@@ -295,20 +294,18 @@ def test_errors_are_those_of_the_answers_kind_by_kind():
 
 
 def test_a_kind_is_nearest_to_itself_and_what_is_not_known_does_not_count():
-    for kind in known_truth().kinds:
-        assert known_truth().nearest(kind.place, n=1)[0].place == kind.place
-    retrieval = next(k for k in known_truth().kinds if k.name == "retrieval")
-    assert retrieval.says in nearest_sentence({**retrieval.place, "another": 3.0})
+    for kind in load_calibration_table().kinds:
+        assert load_calibration_table().find_nearest(kind.scores, n=1)[0].scores == kind.scores
+    retrieval = next(k for k in load_calibration_table().kinds if k.name == "retrieval")
+    assert retrieval.description in describe_nearest_kinds({**retrieval.scores, "another": 3.0})
 
 
 def test_the_page_is_what_the_sheet_says():
     page = (ROOT / "docs" / "calibration.md").read_text()
-    for kind in known_truth().kinds:
+    for kind in load_calibration_table().kinds:
         row = next(line for line in page.splitlines() if line.startswith(f"| {kind.name} |"))
         counts = ", ".join(f"{answer} {n}" for answer, n in kind.answers.items())
-        assert row.endswith(f"| {counts} |") and f"| {kind.place['faithfulness']:.2f} |" in row
-    by_hand = (ROOT / "benchmarks" / "truth" / "page.md").read_text()
-    assert len(re.sub(r"{\w+.*?}|[|#*-]", "", by_hand).split()) <= 500
+        assert row.endswith(f"| {counts} |") and f"| {kind.scores['faithfulness']:.2f} |" in row
 
 
 def made_up(rows):
@@ -343,8 +340,10 @@ def test_thresholds_are_half_of_the_texts_and_the_middle_of_the_gap():
 
 def test_a_sample_of_a_pool_has_the_faithfulness_of_its_texts():
     draws = np.random.default_rng(0)
-    names = [name for part in PARTS for name in coverage.columns_of(part)]
+    names = [name for part in CLASSIFIER_PARTS for name in coverage.columns_of(part)]
     pool = {name: draws.random(50) for name in names}
     places = draws.integers(50, size=40)
     frame = pd.DataFrame(pool).iloc[places].reset_index(drop=True)
-    assert placed(coverage.sampled(pool, places)) == placed(Texts.of_frame(frame))
+    assert compute_faithfulness(coverage.sampled(pool, places)) == compute_faithfulness(
+        Texts.from_frame(frame)
+    )

@@ -10,7 +10,7 @@ import pandas as pd
 
 from hf_attnprobe.statistics.estimates import Estimate
 from hf_attnprobe.statistics.grades import Answer, Rule, grade
-from hf_attnprobe.statistics.questions import LEAST_EFFECT, PARTLY, YES
+from hf_attnprobe.statistics.questions import EFFECT_THRESHOLD, PARTLY_THRESHOLD, YES_THRESHOLD
 
 
 WRONG = {"yes": ("no", "partly"), "no": ("yes", "partly"), "partly": ("yes", "no")}
@@ -62,10 +62,12 @@ def _axes(response: pd.Series) -> tuple[np.ndarray, np.ndarray]:
     return response.index.to_numpy(float), response.to_numpy()
 
 
-def answers(models: pd.DataFrame, partly: float = PARTLY, yes: float = YES) -> pd.Series:
+def answers(
+    models: pd.DataFrame, partly: float = PARTLY_THRESHOLD, yes: float = YES_THRESHOLD
+) -> pd.Series:
     """What each model would be told by these thresholds, where its accuracy passes."""
     score = Rule("", "", "", partly=partly, yes=yes, source="")
-    effect = Rule("", "", "", partly=LEAST_EFFECT, yes=LEAST_EFFECT, source="")
+    effect = Rule("", "", "", partly=EFFECT_THRESHOLD, yes=EFFECT_THRESHOLD, source="")
 
     def told(row: pd.Series) -> Answer:
         moved, placed = graded(row, "effect", effect), graded(row, "faithfulness", score)

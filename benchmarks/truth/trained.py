@@ -22,7 +22,7 @@ from transformers import BertConfig, BertForSequenceClassification, PreTrainedTo
 from benchmarks.truth.kinds import Truth
 from benchmarks.truth.measure import OF_VERDICT, measured
 from hf_attnprobe.adapters import wrap
-from hf_attnprobe.audits.text_scores import whole_attention
+from hf_attnprobe.audits.text_scores import choose_model_attention
 from hf_attnprobe.data.tokenizer import build_tokenizer
 from hf_attnprobe.models.attention_classifier import (
     AttentionClassifierConfig,
@@ -252,7 +252,7 @@ def proof_of(model: AttentionModelBase, texts: Texts) -> dict[str, float]:
     """
     batch = batch_of(model, texts)
     observed = model.observe(batch)
-    attention = observed.read(whole_attention(model)[0]).masked_fill(~batch.content_mask, -1)
+    attention = observed.read(choose_model_attention(model)[0]).masked_fill(~batch.content_mask, -1)
     asked = attention.gather(-1, 1 + texts.asked[:, None])[:, 0]
     said = observed.probs.argmax(-1)
 

@@ -10,7 +10,7 @@ from typing import Literal
 
 from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.core.options import MAX_SEED, Options, option
-from hf_attnprobe.faithfulness.options import ENTRY_POINT_GROUP, OPTIONS_BY_TEST
+from hf_attnprobe.faithfulness.options import ENTRY_POINT_GROUP, FAITHFULNESS_OPTIONS
 
 
 WeightChange = Literal["bfloat16", "float16", "int8", "int4", "pruned", "randomised", "untrained"]
@@ -274,7 +274,7 @@ def get_share_folder(output_dir: str | Path, share: tuple[int, int]) -> Path:
 def load_test_options() -> Mapping[str, type[Options]]:
     """Return the option classes of all tests, including those of other installed packages."""
     if not entry_points(group=ENTRY_POINT_GROUP):
-        return OPTIONS_BY_TEST
+        return FAITHFULNESS_OPTIONS
     # The registry takes seconds to import, so it is loaded only for tests of other packages.
     from hf_attnprobe.faithfulness.registry import load_tests
 

@@ -48,7 +48,7 @@ from hf_attnprobe.core.progress import print_line
 from hf_attnprobe.data.columns import read_column
 from hf_attnprobe.data.examples import describe_text_columns
 from hf_attnprobe.data.specs import Answers, Data, to_answers, to_data
-from hf_attnprobe.faithfulness.registry import load_tests, resolve_tests
+from hf_attnprobe.faithfulness.registry import load_tests, resolve_faithfulness_tests
 from hf_attnprobe.inference.answers import prepare_prompts
 from hf_attnprobe.inference.batching import parse_bytes
 from hf_attnprobe.inference.choices import compute_unknown_share, encode_examples
@@ -290,7 +290,7 @@ def load_audit(request: AuditRequest, *, show_progress: bool = False) -> LoadedA
     model = convert_model_name(request.model)
     data = _adapt_data(model, to_data(request.dataset))
     has_answers = isinstance(data, Answers)
-    requested_tests = resolve_tests(request.tests, answers=has_answers)
+    requested_tests = resolve_faithfulness_tests(request.tests, answers=has_answers)
     examples = data.load_examples(seed=options.seed)
     label_spread = compute_label_spread(examples)
     user_scores = request.scores

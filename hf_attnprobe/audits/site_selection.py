@@ -72,7 +72,7 @@ def select_tests_and_sites(
     Args:
         adapter: The audited model.
         requested: Options for the requested tests by name, as returned by
-            :func:`~hf_attnprobe.faithfulness.registry.resolve_tests`. The name "default" stands for
+            :func:`~hf_attnprobe.faithfulness.registry.resolve_faithfulness_tests`. The name "default" stands for
             all suitable tests.
         has_rationales: Whether the data has human rationales that the audit can use.
         options: Audit options.

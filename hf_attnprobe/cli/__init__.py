@@ -28,7 +28,7 @@ from collections.abc import Iterator, Sequence
 from types import FrameType
 
 from hf_attnprobe.core.errors import AttnProbeError
-from hf_attnprobe.core.terminal import one_line, show
+from hf_attnprobe.core.terminal import escape_line, print_text
 
 
 DISK_ERROR_ADVICE = {
@@ -138,7 +138,7 @@ def _raise_on_signals(advice: str) -> Iterator[list[int]]:
 def _print_interruption(number: int, advice: str) -> int:
     """Print why the command was interrupted, from the first process only, and return the exit code."""
     if _is_first_process():
-        show(
+        print_text(
             f"attnprobe: {SIGNAL_DESCRIPTIONS[signal.Signals(number)]}; {advice}",
             file=sys.stderr,
         )
@@ -153,7 +153,7 @@ def _is_first_process() -> bool:
 def _print_error(error: BaseException) -> int:
     """Print a known error and return its exit code; raise any other error again."""
     if isinstance(error, AttnProbeError):
-        _print_once(one_line(str(error)))
+        _print_once(escape_line(str(error)))
         return 1
     if isinstance(error, BrokenPipeError):
         # Without this, the flush at exit would fail as well and print a traceback.
@@ -164,7 +164,7 @@ def _print_error(error: BaseException) -> int:
     if advice is None:
         raise error
     _print_once(
-        f"cannot write ({one_line(str(error))}); {advice} and run the same command again; files "
+        f"cannot write ({escape_line(str(error))}); {advice} and run the same command again; files "
         "that are already complete are kept"
     )
     return 1
@@ -177,4 +177,4 @@ def _print_once(message: str) -> None:
     """
     if not _is_first_process():
         time.sleep(FIRST_PROCESS_TIMEOUT)
-    show(f"attnprobe: {message}", file=sys.stderr)
+    print_text(f"attnprobe: {message}", file=sys.stderr)

@@ -49,8 +49,8 @@ from hf_attnprobe.demonstration import (
 )
 from hf_attnprobe.integrations.card_options import CardOptions, PublishingOptions
 from hf_attnprobe.planted_effects.options import DetectionLimitOptions
-from hf_attnprobe.retraining.options import OPTIONS_BY_TEST as RETRAININGS
 from hf_attnprobe.retraining.options import DEFAULT_RETRAINING_TESTS, RetrainOptions
+from hf_attnprobe.retraining.options import OPTIONS_BY_TEST as RETRAININGS
 from hf_attnprobe.storage.folders import check_writable
 from hf_attnprobe.studies.steps import StudyOptions
 from hf_attnprobe.training.options import Architecture, TrainingOptions
@@ -181,7 +181,7 @@ def run_audit(arguments: dict[str, Any]) -> int:
 
     from hf_attnprobe.audits.api import audit
     from hf_attnprobe.core.distributed import get_process_state
-    from hf_attnprobe.reports.ci_gate import parse_conditions, list_failures
+    from hf_attnprobe.reports.ci_gate import list_failures, parse_conditions
 
     fail_conditions = parse_conditions(arguments["fail_on"])
     if arguments["estimate"]:
@@ -279,8 +279,8 @@ def run_report(arguments: dict[str, Any]) -> int:
     """Print or save the report of one or more output folders."""
     from hf_attnprobe.render import (
         render_report,
-        save_figures,
         render_terminal_report,
+        save_figures,
     )
 
     folders, figures = arguments["folders"], arguments["figures"]

@@ -14,19 +14,19 @@ from typing import Any, Literal, NoReturn, get_args, get_origin, get_type_hints
 from hf_attnprobe.audits.options import AuditOptions, load_test_options
 from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.core.options import (
-    DEFAULT,
+    DEFAULT_TESTS,
     Options,
     SavedModel,
-    as_text,
-    asked_in_words,
-    check_known,
-    from_flat,
-    item_of,
-    names_of,
-    near,
+    check_known_names,
+    collect_fields,
+    find_similar_name,
+    format_option_value,
+    get_item_type,
+    parse_set_arguments,
+    select_options,
 )
-from hf_attnprobe.core.serialization import alternatives
-from hf_attnprobe.core.terminal import show
+from hf_attnprobe.core.serialization import list_alternatives
+from hf_attnprobe.core.terminal import print_text
 from hf_attnprobe.data.specs import Answers, Data
 from hf_attnprobe.faithfulness.options import TEST_NAMES
 
@@ -91,7 +91,7 @@ def _suggest_name(name: str, valid_names: Sequence[str]) -> str:
     """Return a hint for a user who typed an unknown command or flag."""
     if name == "--device":
         return DEVICE_HINT
-    closest_name = near(name, valid_names)
+    closest_name = find_similar_name(name, valid_names)
     if closest_name is not None:
         return f"did you mean {closest_name}?"
     if "--set" in valid_names:
@@ -139,7 +139,7 @@ class ShowAllFlags(argparse.Action):
         help_text = parser.format_help()
         if parser.load_test_options is not None:
             help_text += "\n" + _format_test_options(parser.load_test_options())
-        show(help_text, end="")
+        print_text(help_text, end="")
         parser.exit(0)
 
 
@@ -151,7 +151,7 @@ def _format_test_options(options_by_test: Mapping[str, type[Options]]) -> str:
         hints = get_type_hints(options_class)
         for field in dataclasses.fields(options_class):
             text = field.metadata["help"].replace("%", "%%")
-            item, is_list = item_of(hints[field.name])
+            item, is_list = get_item_type(hints[field.name])
             value = field.metadata["metavar"] or field.name.upper()
             if get_origin(item) is Literal:
                 value = "|".join(get_args(item))
@@ -208,9 +208,9 @@ def add_test_flags(
         nargs="+",
         metavar="TEST",
         type=_as_argument_type(
-            lambda word: check_known("test", [word], [*load_test_options(), DEFAULT])
+            lambda word: check_known_names("test", [word], [*load_test_options(), DEFAULT_TESTS])
         ),
-        help=f"tests to run: {', '.join(names)} ({DEFAULT}: {default})",
+        help=f"tests to run: {', '.join(names)} ({DEFAULT_TESTS}: {default})",
     )
     parser.add_argument(
         "--set",
@@ -238,7 +238,7 @@ def _as_argument_type(check: Callable[[str], None]) -> Callable[[str], str]:
 
 def _check_option(word: str, options_by_test: Mapping[str, type[Options]]) -> None:
     """Raise AttnProbeError if ``TEST.OPTION=VALUE`` names an unknown test or option, or an invalid value."""
-    ((test, values),) = asked_in_words([], [word], options_by_test).items()
+    ((test, values),) = parse_set_arguments([], [word], options_by_test).items()
     options_by_test[test](**values)
 
 
@@ -248,7 +248,7 @@ def parse_test_selection(
     """Return the option values of each selected test, or None if the default tests should run."""
     if arguments["tests"] is None and not arguments["set"]:
         return None
-    return asked_in_words(arguments["tests"], arguments["set"], load_test_options())
+    return parse_set_arguments(arguments["tests"], arguments["set"], load_test_options())
 
 
 SUITABLE_TESTS = "those that suit the model and the data"
@@ -276,15 +276,15 @@ def add_audit_flags(
 def add_answer_flags(parser: CommandParser) -> None:
     """Add the flags that describe passages and questions for a language model."""
     group = parser.add_argument_group("passages and questions, for language models")
-    add_option_flags(group, Answers, excluded=names_of([Data]))
+    add_option_flags(group, Answers, excluded=collect_fields([Data]))
 
 
 def build_data(arguments: Mapping[str, Any]) -> Data:
     """Return the data to audit: passages and questions if any flag about them is set, else texts."""
-    fields = names_of([Answers])
-    answer_fields = fields.keys() & arguments.keys() - names_of([Data])
+    fields = collect_fields([Answers])
+    answer_fields = fields.keys() & arguments.keys() - collect_fields([Data])
     has_answer_flags = any(arguments[name] != fields[name].default for name in answer_fields)
-    return from_flat(arguments, Answers if has_answer_flags else Data)
+    return select_options(arguments, Answers if has_answer_flags else Data)
 
 
 def add_json_flag(parser: ParserOrGroup, content: str = "summary") -> None:
@@ -305,7 +305,7 @@ def _add_flag(parser: ParserOrGroup, field: dataclasses.Field, hint: Any) -> Non
     """Add the flag of one options field, whose type hint is ``hint``."""
     name, default, metadata = field.name, field.default, field.metadata
     text = metadata["help"].replace("%", "%%")
-    item, is_list = item_of(hint)
+    item, is_list = get_item_type(hint)
     flag = f"--{name.replace('_', '-')}"
     settings: dict[str, Any]
     if item is bool:
@@ -324,7 +324,7 @@ def _add_flag(parser: ParserOrGroup, field: dataclasses.Field, hint: Any) -> Non
             "type": _make_value_parser(item, metadata["at_least"]),
         }
     action = parser.add_argument(flag, help=text, **settings)
-    action.daily = metadata["daily"]  # type: ignore[attr-defined]
+    action.daily = metadata["basic"]  # type: ignore[attr-defined]
 
 
 def _format_default(default: Any) -> str:
@@ -332,7 +332,7 @@ def _format_default(default: Any) -> str:
     if default in (None, ()) or default is dataclasses.MISSING:
         return ""
     words = default if isinstance(default, tuple) else [default]
-    return f" (default: {' '.join(map(as_text, words))})"
+    return f" (default: {' '.join(map(format_option_value, words))})"
 
 
 def _make_value_parser(hint: Any, minimum: float | None) -> Callable[[str], Any]:
@@ -342,7 +342,7 @@ def _make_value_parser(hint: Any, minimum: float | None) -> Callable[[str], Any]
         hint: Type of the flag's value, such as ``float``, or ``int | Literal["all"]``.
         minimum: Smallest number that is accepted.
     """
-    value_types = alternatives(hint)
+    value_types = list_alternatives(hint)
     number_types = [value_type for value_type in value_types if value_type in (int, float)]
     if not number_types:
         return str

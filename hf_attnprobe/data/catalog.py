@@ -20,10 +20,10 @@ class KnownDataset:
     Attributes:
         name: the name that ``audit``, ``train`` and the other commands accept.
         source: its Hub id, or the folder in which its files are expected.
-        at_hand: where the data are on this machine; "" if they are not here.
+        at_hand: location on this machine; "" if the data set was not downloaded or provided.
         card: task, classes, sizes, licence, files and rules.
-        n_texts_by_split: number of texts per split, after the rules were applied; empty unless
-            a folder was given.
+        n_texts_by_split: text count per split after applying the rules; empty unless the user
+            named a folder.
     """
 
     name: str
@@ -38,7 +38,7 @@ class KnownDataset:
         return RECIPES[self.name].hub_id[:2] != "./"
 
     def to_json(self) -> dict[str, Any]:
-        """Return all attributes as plain values, with those of the card at the top level."""
+        """Return all attributes as plain values, with the card's fields at the top level."""
         values = asdict(self)
         card = values.pop("card")
         values["found"] = values.pop("n_texts_by_split")
@@ -59,11 +59,12 @@ class KnownDataset:
             lines.append(f"  found     {counts}, after applying the rules below")
         for title, sentences in (("files", self.list_required_files()), ("rules", card.rules)):
             for index, sentence in enumerate(sentences):
-                lines.append(f"  {'' if index else title:<10}{sentence}")
+                row_title = title if index == 0 else ""
+                lines.append(f"  {row_title:<10}{sentence}")
         return "\n".join(lines)
 
     def list_required_files(self) -> list[str]:
-        """Return sentences that state which files the user must provide, if any."""
+        """Return sentences about the files that the user must provide or may provide."""
         recipe = RECIPES[self.name]
         sentences = [*self.card.bring]
         if recipe.authors_files:
@@ -91,17 +92,17 @@ class KnownDataset:
 
 
 def list_datasets(*names: str) -> list[KnownDataset]:
-    """Return the registered data sets, with what they need and whether they are on this machine.
+    """List registered data sets, with the files that they need and their location on this machine.
 
     Args:
-        *names: names of data sets; default all. ``name=folder`` also reads the folder and counts
-            its texts.
+        *names: data set names; default all. With ``name=folder``, the texts in the folder are
+            counted too.
 
     Returns:
         One description per name, in the order of the names.
 
     Raises:
-        AttnProbeError: if a name is not registered, or a folder does not contain the data set.
+        AttnProbeError: if a name is not registered, or the data set in a folder cannot be read.
 
     Example::
 
@@ -129,7 +130,7 @@ def _describe_dataset(dataset: str) -> KnownDataset:
 
 @silence_datasets()
 def _count_texts(dataset: str) -> dict[str, int]:
-    """Return the number of texts in each split that the data set has."""
+    """Count the texts in each existing split."""
     counts = {}
     for split in ("train", "validation", "test"):
         with suppress(MissingSplitError):
@@ -138,9 +139,9 @@ def _count_texts(dataset: str) -> dict[str, int]:
 
 
 def _locate_dataset(source: str) -> str:
-    """Return where a data set is on this machine, or "" if it is not here.
+    """Return a data set's location on this machine, or "" if it is not here.
 
-    For a data set of the Hub, any downloaded file counts. An incomplete download is only noticed
+    For a data set on the Hub, one downloaded file is enough. An incomplete download is noticed only
     when the data set is loaded.
     """
     if source.startswith("./"):

@@ -1,7 +1,7 @@
-"""Find and read the columns of a data set that contain texts or images.
+"""Find and read the columns with texts or images in a data set.
 
-A text is one segment or a pair of segments, such as a premise and a hypothesis, or a question and
-its context. If the columns of a data set allow both readings, the user must choose one.
+A text is a single text or a pair, such as a premise and a hypothesis, or a question and its
+context. If a data set's columns allow several choices, the user must name the columns.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 TEXT_COLUMNS = ("text", "sentence")
-"""Usual names of a column with single texts."""
+"""Usual names of the text column in data sets with single texts."""
 PAIR_COLUMNS = (
     ("text", "text_pair"),
     ("premise", "hypothesis"),
@@ -28,25 +28,25 @@ PAIR_COLUMNS = (
     ("question", "passage"),
     ("query", "passage"),
 )
-"""Usual names of the two columns of a data set of text pairs: first text, second text."""
+"""Usual column names in data sets with text pairs: first text, second text."""
 PAIR_SEPARATOR = " with "
-"""Words between the two column names when a pair of columns is printed."""
+"""Separator between two column names when a pair is printed, as in "premise with hypothesis"."""
 TOKENS_COLUMN = "tokens"
-"""Usual name of a column in which each text is a list of words."""
+"""Usual column name for texts that are stored as lists of words."""
 COLUMN_ADVICE = (
     "name the column of the texts with --text-column and, for pairs, the column of the second "
     "texts with --text-pair-column (in Python: Data(…, text_column=…, text_pair_column=…))"
 )
-"""End of an error message about text columns: how to choose them."""
+"""Advice at the end of error messages about text columns."""
 
 
 @dataclass(frozen=True)
 class TextColumns:
-    """The columns with the texts.
+    """Names of the columns that contain the texts.
 
     Attributes:
-        text: text columns; several columns are joined by a space.
-        text_pair: column with the second text; None if texts are single.
+        text: one or several columns; several are joined by a space.
+        text_pair: column with the second texts; None for single texts.
     """
 
     text: tuple[str, ...]
@@ -58,7 +58,7 @@ class TextColumns:
 
 
 def list_columns(columns: str | Sequence[str] | None) -> list[str]:
-    """Return one column name, several or None as a list."""
+    """Return column names as a list, which is empty for None."""
     return [columns] if isinstance(columns, str) else [*(columns or ())]
 
 
@@ -71,17 +71,16 @@ def choose_columns(
 
     Args:
         present: all column names.
-        text: text column or columns, as named by the user or by a recipe. If neither
-            ``text`` nor ``text_pair`` is named, a usual pair such as `premise` and `hypothesis`
-            is looked for, then `text` or `sentence`.
-        text_pair: column with the second texts, as named by the user or by a recipe.
+        text: text column or columns that the user or a recipe named. If both arguments are None,
+            the columns are chosen by their names: a usual pair such as `premise` and
+            `hypothesis`, otherwise `text` or `sentence`.
+        text_pair: column with the second texts that the user or a recipe named.
 
     Returns:
         The chosen columns.
 
     Raises:
-        AttnProbeError: if a named column does not exist, no usual column exists, or the columns
-            can be read in several ways.
+        AttnProbeError: if a named column does not exist, or the names allow no choice or several.
 
     >>> print(choose_columns(["premise", "hypothesis", "label"], None, None))
     premise with hypothesis
@@ -102,9 +101,9 @@ def choose_columns(
     if not candidates and TOKENS_COLUMN in present:
         candidates = [(TOKENS_COLUMN,)]
     if len(candidates) > 1:
-        readings = " or ".join(PAIR_SEPARATOR.join(columns) for columns in candidates)
+        alternatives = " or ".join(PAIR_SEPARATOR.join(columns) for columns in candidates)
         raise AttnProbeError(
-            f"the texts can be read from several columns: {readings}; choose with --text-column "
+            f"the texts can be read from several columns: {alternatives}; choose with --text-column "
             "and, for pairs, --text-pair-column"
         )
     if not candidates:
@@ -117,7 +116,7 @@ def choose_columns(
 
 
 def _check_pair_columns(columns: TextColumns) -> TextColumns:
-    """Return the columns, or raise AttnProbeError if they cannot form a pair of texts."""
+    """Return the columns unchanged, or raise AttnProbeError if they cannot form text pairs."""
     if columns.text_pair in columns.text:
         raise AttnProbeError(
             "expected two different columns for the first and the second texts, got "
@@ -125,7 +124,7 @@ def _check_pair_columns(columns: TextColumns) -> TextColumns:
         )
     if columns.text_pair is not None and len(columns.text) > 1:
         raise AttnProbeError(
-            "expected one column with the first texts of the pairs, got "
+            "expected one column with the first texts, got "
             f"{', '.join(columns.text)}; join these columns in the data, or leave out "
             "--text-pair-column"
         )
@@ -133,13 +132,13 @@ def _check_pair_columns(columns: TextColumns) -> TextColumns:
 
 
 def _find_first_column(present: Sequence[str], text_pair: str) -> str:
-    """Return the column of the first texts when only that of the second texts was named."""
-    partners = [first for first, second in PAIR_COLUMNS if second == text_pair]
-    for name in (*partners, *TEXT_COLUMNS):
+    """Find the column with the first texts, if the user named only the second column of a pair."""
+    usual_partners = [first for first, second in PAIR_COLUMNS if second == text_pair]
+    for name in (*usual_partners, *TEXT_COLUMNS):
         if name in present and name != text_pair:
             return name
     raise AttnProbeError(
-        f"{text_pair!r} has the second texts, but it is unclear which of the columns "
+        f"column {text_pair!r} has the second texts, but it is unclear which of the columns "
         f"{', '.join(present)} has the first texts; name it with --text-column"
     )
 
@@ -149,8 +148,8 @@ def check_column_exists(present: Sequence[str], column: str, flag: str) -> None:
 
     Args:
         present: all column names.
-        column: the column name.
-        flag: command-line flag that named the column, such as ``--text-column``.
+        column: the requested column name.
+        flag: command-line flag for this column, such as ``--text-column``.
     """
     if column not in present:
         raise AttnProbeError(
@@ -160,31 +159,31 @@ def check_column_exists(present: Sequence[str], column: str, flag: str) -> None:
 
 
 def read_column(examples: "datasets.Dataset", name: str) -> list[Any]:
-    """Return a column as plain Python values, whatever output format the data set has set."""
+    """Return a column as plain Python values, even if the data set's format is torch or NumPy."""
     return examples.with_format(None)[name][:]
 
 
 def read_text_columns(
     source: "datasets.Dataset", columns: TextColumns
 ) -> tuple[list[str], list[str] | None]:
-    """Read a split's texts, and the second texts if texts come in pairs.
+    """Read a split's texts; for pairs, read the second texts too.
 
     Args:
         source: the split.
         columns: the text columns.
 
     Returns:
-        The texts, and the second texts or None.
+        The texts, and the second texts or None for single texts.
 
     Raises:
         AttnProbeError: if a text is missing or is not a string.
     """
-    are_joined = len(columns.text) > 1
+    has_several_columns = len(columns.text) > 1
     parts = [
-        _read_strings(source, name, "--text-column", may_be_missing=are_joined)
+        _read_strings(source, name, "--text-column", may_be_missing=has_several_columns)
         for name in columns.text
     ]
-    texts = [" ".join(filter(None, row)) for row in zip(*parts, strict=True)]
+    texts = [" ".join(filter(None, row_parts)) for row_parts in zip(*parts, strict=True)]
     if columns.text_pair is None:
         return texts, None
     return texts, _read_strings(source, columns.text_pair, "--text-pair-column")
@@ -197,9 +196,9 @@ def _read_strings(
     *,
     may_be_missing: bool = False,
 ) -> list[str]:
-    """Return a column as strings, with "" for missing values if these are allowed.
+    """Read a column as strings, with "" for missing values if ``may_be_missing``.
 
-    Lists of words are joined by a space.
+    Lists of words are joined by spaces.
     """
     cells = read_column(source, column)
     texts = [_join_words(cell, column, row) for row, cell in enumerate(cells)]
@@ -213,9 +212,9 @@ def _read_strings(
 
 
 def _join_words(cell: Any, column: str, row: int) -> Any:
-    """Join a list of words by spaces; return any other cell unchanged.
+    """Join a cell's words by spaces if it is a list of words; otherwise return it unchanged.
 
-    White space inside a word is removed, so that splitting the text gives the same words again.
+    White space inside a word is removed, so that splitting the text restores the words.
     """
     if column in TEXT_COLUMNS or not isinstance(cell, list):
         return cell
@@ -233,27 +232,27 @@ def _join_words(cell: Any, column: str, row: int) -> Any:
 # --- Images: pixel arrays, or images that the model's processor reads ----------------------------
 
 IMAGE_COLUMNS = ("pixel_values", "image", "img")
-"""Usual names of a column of images; `pixel_values` holds the output of an image processor."""
+"""Usual names of an image column; `pixel_values` holds an image processor's output."""
 
 
 def find_image_column(columns: Sequence[str]) -> str | None:
-    """Return the image column, or None if there is none."""
+    """Return the name of the first usual image column, or None without one."""
     return next((name for name in IMAGE_COLUMNS if name in columns), None)
 
 
 def read_images(source: "datasets.Dataset", has_texts: bool) -> dict[str, list[Any]]:
-    """Read the images of a split.
+    """Read a split's images.
 
     Args:
         source: the split.
-        has_texts: whether the split also has a column of texts. In that case a column counts as
-            images only if its type is ``datasets.Image``.
+        has_texts: whether the split also has texts. The image column is then used only if its type
+            is ``datasets.Image``.
 
     Returns:
-        The images under the name of their column; empty if there are none.
+        The images by their column name; empty if the split has no images.
 
     Raises:
-        AttnProbeError: if a cell of the column is empty or cannot be read as an image.
+        AttnProbeError: if a cell is empty or cannot be read as an image.
     """
     name = find_image_column(source.column_names)
     if name is None:
@@ -262,12 +261,12 @@ def read_images(source: "datasets.Dataset", has_texts: bool) -> dict[str, list[A
         return {}
     cells = read_image_column(source, name)
     if any(cell is None for cell in cells):
-        raise make_image_error(name, "a row has none")
+        raise make_image_error(name, "one row has an empty cell")
     return {name: cells}
 
 
 def read_image_column(examples: "datasets.Dataset", name: str) -> list[Any]:
-    """Return the images in a column.
+    """Read a column with images, and name the column if an image is damaged.
 
     Args:
         examples: the split.
@@ -287,20 +286,21 @@ def read_image_column(examples: "datasets.Dataset", name: str) -> list[Any]:
 
 
 def make_image_error(name: str, reason: object) -> AttnProbeError:
-    """Return the error for a column that should hold images but does not."""
+    """Return the error for an image column with an empty or damaged cell."""
+    short_reason = " ".join(str(reason).split())[:160]
     return AttnProbeError(
-        f"column {name!r} must hold images: {' '.join(str(reason).split())[:160]}; correct the "
-        "column, or name a column with texts with --text-column"
+        f"column {name!r} must hold images, but a cell cannot be read ({short_reason}); correct the "
+        "column, or name a text column with --text-column"
     )
 
 
 def has_images(examples: "datasets.Dataset") -> bool:
-    """Return whether a split loaded by ``load_examples`` consists of images."""
+    """Return whether a split that ``load_examples`` returned contains images."""
     return find_image_column(examples.column_names) is not None
 
 
 def compute_image_digest(image: Any) -> str:
-    """Return the shape, the data type and the SHA-256 of an image's pixels in one string."""
+    """Return an image's shape, data type and pixel SHA-256 in one string."""
     import numpy as np
 
     pixels = np.ascontiguousarray(np.asarray(image))

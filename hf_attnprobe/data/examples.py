@@ -1,6 +1,6 @@
-"""Read data sets of any source as rows of the same form.
+"""Read data sets from any source into the same columns.
 
-A split becomes rows of `example_id`, `text` and `label`, with `text_pair` if texts come in pairs
+A split becomes rows with `example_id`, `text` and `label`, with `text_pair` if texts come in pairs
 and `rationale` if the data has rationales. The library `datasets` is imported inside the functions
 that need it, so that importing this package stays fast.
 """
@@ -69,11 +69,11 @@ DatasetSource: TypeAlias = (
     "str | os.PathLike | Recipe | datasets.Dataset | datasets.DatasetDict | pd.DataFrame"
     " | Mapping[str, Any] | list[dict[str, Any]] | list[str]"
 )
-"""Types in which a function accepts a data set."""
+"""Types that a data set argument may have."""
 logger = logging.getLogger(__name__)
 
 LABEL_COLUMNS = ("label", "labels", "answerKey")
-"""Usual names of the label column; `answerKey` is that of multiple-choice questions."""
+"""Usual names of the label column; multiple-choice data sets use `answerKey`."""
 
 OPTIONAL_COLUMNS = (
     "rationale",
@@ -90,9 +90,12 @@ OPTIONAL_COLUMNS = (
     "answer",
     "other",
 )
-"""Columns that only some data sets have, in the order in which the fingerprint includes them."""
+"""Columns that only some data sets have, in the order in which the fingerprint includes them.
+
+Reordering them would change all fingerprints.
+"""
 DESCRIPTION_PREFIX = "texts read from "
-"""Start of a loaded split's description; the names of the columns of its texts follow."""
+"""Start of a loaded split's description; the names of its text columns follow."""
 
 
 @public_function
@@ -109,7 +112,7 @@ def load_examples(  # noqa: PLR0913
     limit: int | None = None,
     seed: int = 0,
 ) -> "datasets.Dataset":
-    """Read one split of a data set as rows of `example_id`, `text`, `label` and further columns.
+    """Read one split as rows with `example_id`, `text`, `label` and further columns.
 
     Args:
         dataset: a registered name, a folder, a file (csv, tsv, json, jsonl, parquet), a Hub id, a
@@ -123,15 +126,14 @@ def load_examples(  # noqa: PLR0913
         text_pair_column: column with the second texts, which the tokenizer pairs with the first.
         label_column: label column, or several columns of 0 and 1, one per label. Default:
             the recipe's column, otherwise `label` or `labels`.
-        labels: new names of the data's labels as ``data=model``; ``data=`` makes the texts of this
-            label unlabelled.
-        holdout: share of a data set with a single split to use as the test split; validation gets
+        labels: new label names as ``data=model``; ``data=`` makes texts with this label unlabelled.
+        holdout: share to use as the test split if the data set has a single split; validation gets
             the same share.
         dataset_config: configuration name, if the data set has several.
         limit: number of rows to sample after all filters; at least 1. A smaller sample is part of a
             larger one.
-        seed: seed that draws the validation rows from `train` if the recipe asks for that; load
-            both splits with the same seed.
+        seed: random seed with which validation rows are drawn from `train` if the recipe requires
+            it; load both splits with the same seed.
 
     Returns:
         Rows with the columns
@@ -145,22 +147,22 @@ def load_examples(  # noqa: PLR0913
           with fractions a float64, with NaN for unlabelled rows; for several labels per text a list
           of label numbers, with None for unlabelled rows;
         - `rationale` (list of int64): the words that people marked as the reason, as positions from
-          0 among the white-space words of the text; empty for texts without a rationale. It is read
-          from a column of this name with lists of integers;
+          0 among the words separated by white space; empty for texts without a rationale. It is
+          read from a column with this name that contains lists of integers;
         - `rationale_pair`: the same for the second text;
         - `word_labels` (list of ClassLabel or int64): one label per word, from columns such as
           `ner_tags` next to `tokens`, with -1 for unlabelled words;
-        - `answer_start`, `answer_end`: position of the answer in the second text, in characters,
-          with an exclusive end, and -1 for no answer; read from columns of these names or from the
-          `answers` of SQuAD;
+        - `answer_start`, `answer_end`: the answer's position in the second text, in characters,
+          with an exclusive end, and -1 for no answer; read from columns with these names or from
+          `answers` in SQuAD's format;
         - `pixel_values`, `image` or `img`: images, if the data has no texts;
         - `choices` (list of string): the texts to choose from in multiple-choice questions, whose
           label is the index of the correct choice.
 
     Raises:
-        AttnProbeError: if the data set, the split or a column does not exist, the texts can be read
-            in several ways, no row is left after the filters, a text is not a string, or the labels
-            have an unknown type.
+        AttnProbeError: if the data set, the split or a column does not exist, several columns may
+            contain the texts, no row passes the filters, a text is not a string, or the labels have
+            an unknown type.
 
     Example::
 
@@ -193,14 +195,14 @@ def load_examples(  # noqa: PLR0913
 
 @dataclass(frozen=True)
 class OpenedSplit:
-    """A split at its source, before its texts are read.
+    """A split whose texts are not read yet.
 
     Attributes:
-        source: the rows of the source, memory-mapped if they are on disk.
-        rows: indices of the source's rows that belong to the split.
-        splits: all splits of the source.
-        recipe: the rules by which the split is filtered and read.
-        name: name of the split.
+        source: the source's rows, memory-mapped if they are on disk.
+        rows: indices in ``source`` that belong to the split.
+        splits: all splits in the source.
+        recipe: the rules for filtering and reading the split.
+        name: the split's name.
     """
 
     source: "datasets.Dataset"
@@ -224,8 +226,9 @@ def open_split(
         dataset: see :func:`load_examples`.
         split: the split's name.
         dataset_config: configuration name, if the data set has several.
-        seed: seed that draws the validation rows from `train`, if the recipe asks for that.
-        **recipe_fields: fields of :class:`~hf_attnprobe.data.recipes.Recipe` that the user sets,
+        seed: random seed with which validation rows are drawn from `train`, if the recipe requires
+            it.
+        **recipe_fields: values that replace fields of :class:`~hf_attnprobe.data.recipes.Recipe`,
             such as ``text_column``; None keeps the recipe's value.
 
     Returns:
@@ -251,7 +254,7 @@ def read_split(opened: OpenedSplit, *, limit: int | None = None) -> "datasets.Da
         limit: number of rows to sample after all filters; None keeps all.
 
     Returns:
-        The rows in the form of :func:`load_examples`; there may be none.
+        The rows with the columns of :func:`load_examples`; there may be none.
 
     Raises:
         AttnProbeError: if texts or labels cannot be read.
@@ -354,19 +357,18 @@ def _choose_split(
     recipe: Recipe,
     seed: int,
 ) -> "tuple[datasets.Dataset, Sequence[int]]":
-    """Return the split of the source that contains the requested split, and the row indices."""
+    """Return the source split that contains the requested split, and the requested row indices."""
     is_drawn_from_train = (
         recipe.validation_fraction is not None
         and "validation" not in splits
         and split in ("train", "validation")
     )
     name = "train" if is_drawn_from_train else recipe.splits.get(split, split)
-    # The files in a local folder may already have the names of the requested splits.
+    # A local folder may use the standard split names instead of the recipe's.
     name = name if name in splits else split
     if name not in splits:
         raise MissingSplitError(
-            f"the data set has no split {split!r}, only {', '.join(splits)}; choose one of them "
-            "with --split"
+            f"the data set has no split {split!r}, only {', '.join(splits)}; choose one with --split"
         )
     source = splits[name]
     rows = range(len(source))
@@ -384,12 +386,12 @@ def _choose_split(
 
 
 def read_example_ids(source: "datasets.Dataset") -> list[int]:
-    """Return a source's row ids, or the row numbers if these ids are not usable.
+    """Read the column `example_id`, or number the rows from 0 if it is missing or not usable.
 
     Ids are usable if they are unique integers from 0 to ``MAX_ID``.
 
     Args:
-        source: the split of the source.
+        source: the split as loaded from its source.
 
     Returns:
         One id per row.
@@ -408,21 +410,21 @@ def _drop_missing_columns(
     splits: "Mapping[str, datasets.Dataset]",
     user_fields: Mapping[str, Any],
 ) -> Recipe:
-    """Return the recipe without columns that a local folder lacks, if it has columns of usual names.
+    """Clear a recipe's column names that the data lacks, if it has columns with usual names.
 
-    A column that the user named is never dropped.
+    Local copies of a data set often use the usual names. A column that the user named is kept.
     """
     present = {name for examples in splits.values() for name in examples.column_names}
     usual_names = {"text_column": TEXT_COLUMNS, "label_column": ("label",)}
     for field_name, usual_columns in usual_names.items():
         recipe_columns = {*list_columns(getattr(recipe, field_name))}
         substitutes = present & {*usual_columns}
-        is_users_choice = user_fields.get(field_name) is not None
-        if not is_users_choice and substitutes and not recipe_columns <= present:
+        is_user_choice = user_fields.get(field_name) is not None
+        if not is_user_choice and substitutes and not recipe_columns <= present:
             cleared_field: dict[str, Any] = {field_name: None}
             recipe = replace(recipe, **cleared_field)
             logger.warning(
-                "the data has no column %s as %s has, so %s is read instead",
+                "the data has no column %s, unlike %s, so %s is read instead",
                 ", ".join(sorted(recipe_columns)),
                 recipe.hub_id,
                 " or ".join(sorted(substitutes)),
@@ -433,7 +435,7 @@ def _drop_missing_columns(
 def _choose_text_columns(
     source: "datasets.Dataset", recipe: Recipe
 ) -> tuple[TextColumns, list[list[str]] | None]:
-    """Return the columns of the texts, and the choices of multiple-choice questions or None."""
+    """Return the text columns, and the choices for multiple-choice questions or None."""
     text, text_pair = recipe.text_column, recipe.text_pair_column
     question_and_choices = read_choices(source)
     if question_and_choices is not None and text_pair is None:
@@ -448,7 +450,7 @@ def _read_word_labels(
     recipe: Recipe,
     texts: list[str],
 ) -> tuple[list[list[int]] | None, tuple[str, ...] | None]:
-    """Return the labels of the words and their names, or (None, None) if words have no labels."""
+    """Return the word labels and the label names, or (None, None) if words have no labels."""
     if columns.text != (TOKENS_COLUMN,) and "word_labels" not in source.column_names:
         return None, None
     requested_column = recipe.label_column if isinstance(recipe.label_column, str) else None
@@ -463,7 +465,7 @@ def _read_word_labels(
 
 
 def _find_label_columns(source: "datasets.Dataset", recipe: Recipe) -> str | tuple[str, ...] | None:
-    """Return the name of the label column, or several names, or None if there is none."""
+    """Return the label column's name, a tuple for several label columns, or None without labels."""
     if recipe.label_column is None:
         present = [name for name in LABEL_COLUMNS if name in source.column_names]
         return present[0] if present else None
@@ -478,7 +480,7 @@ def _read_labels(
     splits: "Mapping[str, datasets.Dataset]",
     recipe: Recipe,
 ) -> Labels:
-    """Return the labels of the texts; all are -1 if there is no label column."""
+    """Read the texts' labels; all are -1 if there is no label column."""
     column = _find_label_columns(source, recipe)
     if column is None:
         return Labels("classes", [-1] * len(source), recipe.label_names)
@@ -508,7 +510,7 @@ def _read_labels(
 
 
 def _list_distinct_values(examples: "datasets.Dataset", column: str) -> list[Any]:
-    """Return the distinct values of a column without loading all of it, or all cells of lists."""
+    """List a column's distinct values without loading it all; for lists, return all cells."""
     if type(examples.features[column]).__name__ not in ("Value", "ClassLabel"):
         return read_column(examples, column)
     return examples.with_format(None).unique(column)
@@ -525,14 +527,16 @@ FEATURES: dict[str, Any] = {
     "choices": ["string"],
     "pixel_values": [[["float32"]]],
 }
-"""Data types of the loaded columns, except labels and images; brackets stand for lists."""
+"""Data types of the loaded columns, except labels and images; brackets denote lists."""
 
 
 def _make_feature(data_type: Any) -> Any:
-    """Return the feature of a data type; a data type in brackets gives a list."""
+    """Return the ``datasets`` feature for a data type, or a list feature for one in brackets."""
     from datasets import List, Value
 
-    return List(_make_feature(data_type[0])) if isinstance(data_type, list) else Value(data_type)
+    if isinstance(data_type, list):
+        return List(_make_feature(data_type[0]))
+    return Value(data_type)
 
 
 def _build_dataset(
@@ -541,7 +545,7 @@ def _build_dataset(
     word_label_names: tuple[str, ...] | None,
     columns: TextColumns,
 ) -> "datasets.Dataset":
-    """Build the loaded split from its columns, with the type of each column."""
+    """Build the loaded split from its columns, with the right data types."""
     from datasets import ClassLabel, Dataset, DatasetInfo, Features, Image, List
 
     def make_class_feature(names: tuple[str, ...] | None) -> Any:
@@ -572,7 +576,7 @@ def _build_dataset(
 
 
 def get_label_type(examples: "datasets.Dataset") -> str:
-    """Return "classes", "numbers" (regression) or "several" (labels per text) for a loaded split."""
+    """Return a loaded split's label type: "classes", "numbers" or "several" (labels per text)."""
     feature = examples.features["label"]
     if hasattr(feature, "feature"):
         return "several"
@@ -580,7 +584,7 @@ def get_label_type(examples: "datasets.Dataset") -> str:
 
 
 def has_labels(examples: "datasets.Dataset") -> bool:
-    """Return whether any row of a loaded split has a label, an answer or labelled words."""
+    """Return whether a loaded split has any label, answer or labelled word."""
     if {"word_labels", "answer_start"} & set(examples.column_names):
         return True
     label_type, labels = get_label_type(examples), read_column(examples, "label")
@@ -598,8 +602,8 @@ def get_label_names(examples: "datasets.Dataset") -> list[str]:
         examples: a split loaded by :func:`load_examples`.
 
     Returns:
-        The names; `LABEL_0`, `LABEL_1`, … as in Transformers if labels have no names; empty if the
-        labels are numbers of a regression.
+        The names; `LABEL_0`, `LABEL_1`, … as in Transformers if labels have no names; empty for
+        regression.
     """
     label_type, names = get_label_type(examples), read_class_names(examples.features["label"])
     if names is not None:
@@ -614,20 +618,20 @@ def get_label_names(examples: "datasets.Dataset") -> list[str]:
 
 
 def describe_text_columns(examples: "datasets.Dataset") -> str:
-    """Return the names of the source columns from which a loaded split's texts were read."""
+    """Return the source columns of a loaded split's texts, such as "premise with hypothesis"."""
     return examples.info.description.removeprefix(DESCRIPTION_PREFIX)
 
 
 def read_class_names(feature: Any) -> tuple[str, ...] | None:
-    """Return the class names in a ClassLabel or a list of ClassLabels, or None."""
+    """Return the class names if a feature is a ClassLabel or a list of them, otherwise None."""
     names = getattr(getattr(feature, "feature", feature), "names", None)
     return None if names is None else tuple(names)
 
 
 def compute_dataset_fingerprint(examples: "datasets.Dataset") -> str:
-    """Compute a loaded split's fingerprint from its ids, texts, labels and further columns.
+    """Compute a hash that identifies a loaded split's ids, texts, labels and further columns.
 
-    It is the same for the same examples in any order and from any source.
+    The same examples have the same fingerprint, whatever their order and their source.
 
     Args:
         examples: a split loaded by :func:`load_examples`.
@@ -650,13 +654,13 @@ def compute_dataset_fingerprint(examples: "datasets.Dataset") -> str:
     return digest.hexdigest()[:16]
 
 
-# --- The splits on which a model is trained, selected and scored ---------------------------------
+# --- Splits for training a model, selecting its best epoch, and testing it -----------------------
 
 LABEL_TYPE_WORDS = {
     "numbers": "numbers",
     "several": "lists of labels",
 }
-"""Descriptions of the label types that a classifier of single classes cannot be trained on."""
+"""Descriptions of label types for error messages, except classes."""
 
 
 @public_function
@@ -684,8 +688,8 @@ def load_splits(  # noqa: PLR0913
         label_column: see :func:`load_examples`.
         labels: see :func:`load_examples`.
         holdout: see :func:`load_examples`.
-        limit: number of training texts, spread over the classes as evenly as possible; a smaller
-            sample is part of a larger one.
+        limit: training text count, balanced over the classes as far as possible; a smaller sample
+            is part of a larger one.
         seed: see :func:`load_examples`.
 
     Returns:
@@ -731,8 +735,8 @@ def load_splits(  # noqa: PLR0913
                 splits[name] = examples
     if "validation" not in splits:
         raise AttnProbeError(
-            f"{dataset} has no validation split, on which the best epoch is selected; add one, or "
-            "call train_classifier in Python"
+            f"{dataset} has no validation split, which is needed to select the best epoch; add one, "
+            "or call train_classifier in Python"
         )
     return splits
 
@@ -740,7 +744,7 @@ def load_splits(  # noqa: PLR0913
 def _select_balanced(examples: "datasets.Dataset", limit: int) -> "datasets.Dataset":
     """Select ``limit`` examples, with the classes as balanced as possible.
 
-    Within each class, the examples come first whose ids have the smallest hashes.
+    Within each class, examples are selected in the order of their hashed ids.
     """
     labels = read_column(examples, "label")
     order = order_by_hash(read_column(examples, "example_id"))
@@ -754,10 +758,10 @@ def _select_balanced(examples: "datasets.Dataset", limit: int) -> "datasets.Data
 
 
 def prepare_splits(train: Any, validation: Any, test: Any) -> "dict[str, datasets.Dataset]":
-    """Convert the splits for a training to the form of :func:`load_examples`, and check them.
+    """Load the splits for a training with :func:`load_examples`, and check their labels.
 
     Args:
-        train: training examples in any form that :func:`load_examples` accepts.
+        train: training examples, of any type that :func:`load_examples` accepts.
         validation: validation examples; None for none.
         test: test examples; None for none.
 
@@ -765,7 +769,7 @@ def prepare_splits(train: Any, validation: Any, test: Any) -> "dict[str, dataset
         The splits by name.
 
     Raises:
-        AttnProbeError: if a split has unlabelled texts or other classes than ``train``.
+        AttnProbeError: if a text is unlabelled, or a split has other classes than ``train``.
     """
     sources = {"train": train, "validation": validation, "test": test}
     splits = {
@@ -781,10 +785,10 @@ def prepare_splits(train: Any, validation: Any, test: Any) -> "dict[str, dataset
 
 
 def _check_training_labels(train: "datasets.Dataset", names: list[str]) -> None:
-    """Raise AttnProbeError unless every class has a training text and every text a class."""
+    """Raise AttnProbeError if a training text has no label, or a class has no training text."""
     if not has_labels(train):
         raise AttnProbeError(
-            "the training texts have no labels; name the column of the labels with --label-column "
+            "the training texts have no labels; name the label column with --label-column "
             "(in Python: Data(…, label_column=…))"
         )
     _check_has_classes("training", train)
@@ -797,19 +801,19 @@ def _check_training_labels(train: "datasets.Dataset", names: list[str]) -> None:
 
 
 def _check_has_classes(name: str, examples: "datasets.Dataset") -> None:
-    """Raise AttnProbeError unless labels are single classes."""
-    if get_label_type(examples) != "classes":
+    """Raise AttnProbeError unless each text has a single class as its label."""
+    label_type = get_label_type(examples)
+    if label_type != "classes":
         raise AttnProbeError(
-            f"expected one class per {name} text, got "
-            f"{LABEL_TYPE_WORDS[get_label_type(examples)]}; name a column of classes with "
-            "--label-column"
+            f"expected one class per {name} text, got {LABEL_TYPE_WORDS[label_type]}; name a column "
+            "with classes with --label-column"
         )
 
 
 def _check_evaluation_labels(name: str, examples: "datasets.Dataset", names: list[str]) -> None:
-    """Raise AttnProbeError unless a split has the same classes as the training texts.
+    """Raise AttnProbeError if a split has unlabelled texts or other classes than the training texts.
 
-    If classes have no names, the split may have fewer of them.
+    If classes have no names, the split may lack the last ones.
     """
     _check_has_classes(name, examples)
     labels = read_column(examples, "label")

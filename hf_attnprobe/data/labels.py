@@ -1,8 +1,8 @@
-"""Read the labels, answers, choices, rationales and tags of a data set.
+"""Read labels, answers, choices, rationales and word labels from a data set.
 
-Labels have one of three types. Classes become numbers from 0, with -1 for unlabelled texts. Numbers
-of a regression become floats, with NaN for unlabelled texts. If several labels can apply at once,
-each text has a list of the numbers of its labels, or None if it is unlabelled.
+Labels have one of three types. Classes become numbers from 0, with -1 for unlabelled texts.
+Regression labels become floats, with NaN for unlabelled texts. If several labels can apply at once,
+each text has a list with its label numbers, or None if it is unlabelled.
 """
 
 import logging
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MAX_CLASSES = 100_000
-"""Largest number of classes without names; larger labels are probably ids or dates."""
+"""Maximum class count for labels without names; larger labels are probably ids or dates."""
 
 
 @dataclass(frozen=True)
 class Labels:
-    """The labels of a split.
+    """A split's labels.
 
     Attributes:
-        label_type: "classes", "numbers" or "several" (labels per text).
+        label_type: "classes", "numbers" (regression) or "several" (labels per text).
         values: one value per text: an int for classes (-1: unlabelled), a float for numbers (NaN:
-            unlabelled), a list of ints for several labels (None: unlabelled).
+            unlabelled), an int list for several labels (None: unlabelled).
         names: class names; None if the data has none.
     """
 
@@ -43,15 +43,15 @@ class Labels:
 
 
 MAX_NAMES_IN_MESSAGE = 10
-"""Largest number of label names that an error message lists."""
+"""Maximum number of label names that an error message lists."""
 
 
 def convert_to_names(cells: Iterable[Any], names: Sequence[str] | None) -> list[str | None]:
-    """Return the name of every label.
+    """Convert label cells to class names.
 
     Args:
-        cells: labels as the data has them; None for unlabelled texts.
-        names: class names; None if the labels have no other name than themselves.
+        cells: class numbers, or names if ``names`` is None; None for unlabelled texts.
+        names: class names by number; None if the cells are the names themselves.
 
     Returns:
         One name per label, None for unlabelled texts.
@@ -66,18 +66,18 @@ def rename_labels(
     pairs: Sequence[str],
     all_names: Sequence[str | None],
 ) -> list[str | None]:
-    """Rename labels, as requested with ``--labels``.
+    """Rename labels as the option ``--labels`` requests.
 
     Args:
         cells: one label name per text.
-        pairs: new names as ``old=new``; ``old=`` makes the texts of this label unlabelled.
+        pairs: new names as ``old=new``; ``old=`` makes texts with this label unlabelled.
         all_names: all label names in the data.
 
     Returns:
         The new name of each text's label.
 
     Raises:
-        AttnProbeError: if the data does not have a label that is to be renamed.
+        AttnProbeError: if the data does not have an old label.
 
     >>> rename_labels(["1", "3", None], ["1=neg", "3="], ["1", "3", "5"])
     ['neg', None, None]
@@ -91,7 +91,7 @@ def rename_labels(
     if unknown:
         present = sorted(name for name in set(all_names) if name is not None)
         raise AttnProbeError(
-            f"--labels renames {', '.join(unknown)}, which is no label of the data; its labels are "
+            f"--labels renames {', '.join(unknown)}, which the data does not have; its labels are "
             f"{', '.join(present[:MAX_NAMES_IN_MESSAGE])}; write one of them before ="
         )
     return [None if cell is None else new_names.get(cell, cell) or None for cell in cells]
@@ -108,18 +108,18 @@ def read_labels(
     """Read a label column.
 
     Args:
-        values: the cells of one split.
-        all_values: the cells of all splits. Classes are numbered over all splits, since a split
-            may lack some of them.
+        values: one split's cells.
+        all_values: all splits' cells. Classes are numbered over all splits, since one split may
+            lack some of them.
         column: column name for error messages.
         names: class names, if the source has numbers.
         first_label: the first class's number in the source.
 
     Returns:
-        The labels of the split, with classes numbered from 0.
+        The split's labels, with classes numbered from 0.
 
     Raises:
-        AttnProbeError: if the cells have several types, or labels are out of range.
+        AttnProbeError: if the cells have mixed types, or labels are out of range.
     """
     values = [_normalize_cell(value) for value in values]
     normalized = [_normalize_cell(value) for value in all_values]
@@ -139,8 +139,8 @@ def read_labels(
             f"{fractions[0]}; convert them, or choose another column with --label-column"
         )
     if fractions:
-        floats = [math.nan if value is None else value for value in values]
-        return Labels("numbers", [*map(float, floats)])
+        floats = [math.nan if value is None else float(value) for value in values]
+        return Labels("numbers", floats)
     numbers = [-1 if value is None else int(value) for value in values]
     labelled_rows = [(row, number) for row, number in enumerate(numbers) if number != -1]
     _check_label_range(labelled_rows, names, first_label)
@@ -149,14 +149,14 @@ def read_labels(
 
 
 def join_label_columns(columns: Sequence[list[Any]], names: Sequence[str]) -> list[Any]:
-    """Join columns of 0 and 1, one per label, into one list of labels per text.
+    """Join columns with 0 and 1, one per label, into one label list per text.
 
     Args:
-        columns: the cells of each column.
+        columns: each column's cells.
         names: column names for error messages.
 
     Returns:
-        The indices of the labels that apply to each text; None for a text with a missing cell.
+        For each text the indices of the columns with 1; None for a text with a missing cell.
 
     Raises:
         AttnProbeError: if a cell is neither 0 nor 1.
@@ -178,10 +178,10 @@ def join_label_columns(columns: Sequence[list[Any]], names: Sequence[str]) -> li
 
 
 def _normalize_cell(value: Any) -> Any:
-    """Normalize a cell with labels, also within lists.
+    """Normalize a label cell, or every item if the cell is a list.
 
-    NaN and empty strings become None, booleans become 0 or 1, and strings lose the white space
-    around them.
+    NaN and empty strings become None, booleans become 0 or 1, and white space around strings is
+    removed.
     """
     if isinstance(value, list | tuple):
         return [_normalize_cell(item) for item in value]
@@ -189,11 +189,13 @@ def _normalize_cell(value: Any) -> Any:
         return int(value)
     if isinstance(value, float) and math.isnan(value):
         return None
-    return value.strip() or None if isinstance(value, str) else value
+    if isinstance(value, str):
+        return value.strip() or None
+    return value
 
 
 def _number_labels(values: list[Any], names: Sequence[str], column: str) -> list[int]:
-    """Replace the names of classes by their numbers, and None by -1."""
+    """Convert class names to class numbers, and None to -1."""
     numbers = {name: number for number, name in enumerate(names)}
     for row, value in enumerate(values):
         if value is not None and value not in numbers:
@@ -210,13 +212,13 @@ def _read_label_lists(
     column: str,
     names: tuple[str, ...] | None,
 ) -> Labels:
-    """Read a column in which each cell lists the numbers or the names of a text's labels."""
+    """Read a column in which each cell lists a text's label numbers or label names."""
     lists = [value for value in present if isinstance(value, list)]
     items = [item for value in lists for item in value]
     if len(lists) < len(present) or None in items:
         raise AttnProbeError(
-            f"column {column!r} must hold a list of labels in every row, some rows have no list or "
-            "a list with a missing label; write [] for a text to which no label applies"
+            f"column {column!r} must hold a list of labels in every row, but some rows have no list "
+            "or a list with a missing label; write [] for a text to which no label applies"
         )
     if items and all(isinstance(item, str) for item in items):
         names = names or tuple(sorted(set(items)))
@@ -227,8 +229,8 @@ def _read_label_lists(
         return Labels("several", rows, names)
     if not all(isinstance(item, int | float) and item == int(item) for item in items):
         raise AttnProbeError(
-            f"column {column!r} must hold lists of whole numbers or lists of names, one for each "
-            "label that applies, got other values; convert them"
+            f"column {column!r} must list the numbers or the names of the labels that apply, got "
+            "other values; convert them"
         )
     numbers = [None if labels is None else [int(item) for item in labels] for labels in values]
     _check_not_masks(lists, column)
@@ -241,17 +243,17 @@ def _read_label_lists(
 
 
 def _check_not_masks(lists: list[list[Any]], column: str) -> None:
-    """Raise AttnProbeError if lists of labels look like masks with one 0 or 1 per label.
+    """Raise AttnProbeError if label lists look like masks with one 0 or 1 per label.
 
-    Read as lists of label numbers, masks would give wrong labels without any error.
+    If masks were read as label numbers, the labels would be wrong without any error.
     """
     has_repetitions = any(len(set(labels)) < len(labels) for labels in lists)
     are_all_pairs = all(len(labels) == 2 and set(labels) == {0, 1} for labels in lists)
     if has_repetitions or are_all_pairs:
         raise AttnProbeError(
-            f"column {column!r} must list the labels that apply, each once, got what may be a mask "
-            "of 0 and 1; list the names of the labels that apply, or give one column of 0 and 1 "
-            "per label (--label-column)"
+            f"column {column!r} must list the labels that apply, each once, but its lists look like "
+            "a mask of 0 and 1; list the names of the labels that apply, or provide one column of 0 "
+            "and 1 per label (--label-column)"
         )
 
 
@@ -271,12 +273,12 @@ def _check_label_range(
     names: Sequence[str] | None,
     first_label: int = 0,
 ) -> None:
-    """Raise AttnProbeError, naming the row, if a label is out of range.
+    """Raise AttnProbeError if a label is out of range, and name its row.
 
     Args:
-        labels: row and label number.
-        names: names of the classes; None allows up to ``MAX_CLASSES`` classes.
-        first_label: smallest label.
+        labels: pairs of a row number, for the message, and a label.
+        names: class names; None allows up to ``MAX_CLASSES`` classes.
+        first_label: smallest valid label.
     """
     n_labels = MAX_CLASSES if names is None else len(names)
     for row, label in labels:
@@ -289,14 +291,14 @@ def _check_label_range(
 
 
 def select_classes(labels: Labels, classes: tuple[str, ...] | None) -> Labels:
-    """Keep some classes and renumber them in the given order.
+    """Keep only some classes, and number them in the order of ``classes``.
 
     Args:
-        labels: labels of a split.
+        labels: a split's labels.
         classes: class names to keep; None keeps all.
 
     Returns:
-        The renumbered labels, with None for texts of the other classes.
+        The renumbered labels, with None for texts from dropped classes.
 
     Raises:
         AttnProbeError: if the data does not have these classes.
@@ -306,10 +308,10 @@ def select_classes(labels: Labels, classes: tuple[str, ...] | None) -> Labels:
     names = labels.names or ()
     if not set(classes) <= set(names):
         raise AttnProbeError(
-            f"expected the classes {', '.join(classes)}, the data has "
+            f"expected the classes {', '.join(classes)}, but the data has "
             f"{', '.join(names) or 'no class names'}; choose a data set with these classes, name "
-            "the column with the class names with --label-column, or give the folder alone "
-            "instead of name=folder, which keeps all classes"
+            "the column with the class names with --label-column, or keep all classes by giving "
+            "the folder alone instead of name=folder"
         )
     new_numbers = {names.index(name): index for index, name in enumerate(classes)}
     values = [new_numbers.get(label) for label in labels.values]
@@ -324,20 +326,21 @@ WORD_LABEL_COLUMNS = (
     "tags",
     "labels",
 )
-"""Usual names of a column with one label per word; `word_labels` is this package's own name."""
+"""Usual names of a column with one label per word; `word_labels` is specific to this package."""
 IGNORED_LABEL = -100
-"""Label by which Transformers marks an unlabelled word."""
+"""Value that marks an unlabelled word in Transformers."""
 
 
 def find_word_label_column(source: "datasets.Dataset", requested_column: str | None) -> str | None:
-    """Return the column with one label per word, or None if there is none.
+    """Find the column with one label per word.
 
     Args:
         source: the split.
-        requested_column: the column that the user named; it is returned as it is.
+        requested_column: the column that the user named, which is returned unchanged; None to
+            look for usual names.
 
     Returns:
-        The column name, or None.
+        The column name; None if there is no such column.
 
     Raises:
         AttnProbeError: if several usual columns are present.
@@ -362,13 +365,13 @@ def read_word_labels(
     """Read a column with one label per word.
 
     Args:
-        values: the cells of the column.
+        values: the column's cells, each a list of labels.
         names: label names, if the source has numbers.
         texts: the texts, whose words are separated by white space.
         column: column name for error messages.
 
     Returns:
-        The word labels in each text, -1 for unlabelled words, and the label names.
+        The label numbers for each text's words (-1: unlabelled), and the label names.
 
     Raises:
         AttnProbeError: if a text has more or fewer labels than words, or labels are neither names
@@ -377,10 +380,10 @@ def read_word_labels(
     for row, (labels, text) in enumerate(zip(values, texts, strict=True)):
         n_words = len(text.split())
         if not isinstance(labels, list) or len(labels) != n_words:
-            got = len(labels) if isinstance(labels, list) else type(labels).__name__
+            received = f"{len(labels)} labels" if isinstance(labels, list) else "no list of labels"
             raise AttnProbeError(
-                f"column {column!r} must hold one label per word, row {row} has {n_words} words "
-                f"and {got} labels; give each word one label"
+                f"column {column!r} must hold one label per word, but row {row} has {n_words} words "
+                f"and {received}; provide one label per word"
             )
     all_labels = [
         None if label == IGNORED_LABEL else label for labels in values for label in labels
@@ -388,30 +391,30 @@ def read_word_labels(
     numbered = read_labels(all_labels, all_labels, column=column, names=names)
     if numbered.label_type != "classes":
         raise AttnProbeError(
-            f"column {column!r} must hold whole numbers or names as labels of words, got other "
-            "values; convert them"
+            f"column {column!r} must hold whole numbers or names as word labels, got other values; "
+            "convert them"
         )
     numbers = iter(numbered.values)
     return [[next(numbers) for _ in labels] for labels in values], numbered.names
 
 
 def read_answer_spans(source: "datasets.Dataset", contexts: list[str]) -> dict[str, list[int]]:
-    """Read where the answer to each question is located in its context.
+    """Read the answers' positions in their contexts, for extractive question answering.
 
-    The columns are `answer_start` and `answer_end`, or `answers` in the format of SQuAD, of which
-    the first answer is used.
+    The data has the columns `answer_start` and `answer_end`, or `answers` in SQuAD's format. In the
+    latter, only the first answer is used.
 
     Args:
         source: the split.
-        contexts: the context of each question.
+        contexts: one context per question.
 
     Returns:
-        The columns `answer_start` and `answer_end`: the position of the first character of the
-        answer and the position after its last character, both -1 for questions without an answer.
-        Empty if the data has no answers.
+        The columns `answer_start` (position of the answer's first character) and `answer_end`
+        (position after its last character), both -1 for questions without an answer; empty if the
+        data has no answers.
 
     Raises:
-        AttnProbeError: if an answer is not at the stated position.
+        AttnProbeError: if an answer is not at its position in the context.
     """
     present = source.column_names
     if {"answer_start", "answer_end"} <= set(present):
@@ -431,8 +434,8 @@ def read_answer_spans(source: "datasets.Dataset", contexts: list[str]) -> dict[s
         if (start, end) != (-1, -1) and not (are_numbers and 0 <= start < end <= length):
             raise AttnProbeError(
                 f"row {row}: the answer must lie within the {length} characters of the context, "
-                f"got {start!r} to {end!r}; count characters from 0, give the position after the "
-                "last character as the end, and -1 and -1 for no answer"
+                f"got {start!r} to {end!r}; count characters from 0 with an exclusive end, and "
+                "write -1 and -1 for no answer"
             )
     return {
         "answer_start": [start for start, _ in spans],
@@ -441,13 +444,13 @@ def read_answer_spans(source: "datasets.Dataset", contexts: list[str]) -> dict[s
 
 
 def _has_answer_positions(feature: Any) -> bool:
-    """Return whether cells have the format of SQuAD: a dict of lists, or a list of dicts."""
+    """Return whether cells have SQuAD's format: a dict with lists, or a list with dicts."""
     cell = getattr(feature, "feature", feature)
     return isinstance(cell, Mapping) and {"text", "answer_start"} <= set(cell)
 
 
 def _find_first_answer(cell: Any, context: str, row: int) -> tuple[int, int]:
-    """Return start and end of the first answer in a cell of SQuAD, or (-1, -1) without one."""
+    """Return the first answer's start and end in a SQuAD cell, or (-1, -1) without an answer."""
     if isinstance(cell, list):
         cell = cell[0] if cell else None
     if not cell or not cell["text"]:
@@ -473,7 +476,7 @@ CHOICE_TEXT_COLUMNS = (
     "premise",
     "sentence",
 )
-"""Usual names of the column with the text to which the choices belong."""
+"""Usual names of the column with the question or the beginning to which the choices belong."""
 
 
 def read_choices(
@@ -481,16 +484,16 @@ def read_choices(
 ) -> tuple[str, list[list[str]]] | None:
     """Read the choices for multiple-choice questions.
 
-    The columns may be `choices` (a list of texts, or a dict with `text` and `label` as in ARC),
-    `endings` (HellaSwag), `ending0`, `ending1`, … (SWAG; each ending is put after `sent2`), or
-    `choice1`, `choice2`, … (COPA).
+    These columns are recognised: `choices` (a list of texts, or a dict with `text` and `label` as in
+    ARC), `endings` (HellaSwag), `ending0`, `ending1`, … (SWAG; each ending is appended to `sent2`),
+    and `choice1`, `choice2`, … (COPA).
 
     Args:
         source: the split.
 
     Returns:
-        The column with the questions, and the choices in each row; None if
-        the data has no choices.
+        The name of the question column, and a list of choices per row; None if the data has no
+        choices.
 
     Raises:
         AttnProbeError: if a row has fewer than two choices, or choices that are not texts.
@@ -513,7 +516,8 @@ def read_choices(
     else:
         return None
     _check_choices(rows)
-    return next((name for name in CHOICE_TEXT_COLUMNS if name in present), "text"), rows
+    question_columns = [name for name in CHOICE_TEXT_COLUMNS if name in present]
+    return question_columns[0] if question_columns else "text", rows
 
 
 def _check_choices(rows: list[Any]) -> None:
@@ -522,7 +526,7 @@ def _check_choices(rows: list[Any]) -> None:
         is_list = isinstance(choices, list) and len(choices) > 1
         if not is_list or not all(isinstance(choice, str) for choice in choices):
             raise AttnProbeError(
-                f"expected a list of at least two texts as choices, row {row} has "
+                f"expected a list of at least two texts as choices, but row {row} has "
                 f"{choices!r:.60}; correct or drop this row"
             )
 
@@ -531,17 +535,17 @@ def index_correct_choices(values: list[Any], cells: list[Any] | None) -> list[An
     """Convert labels for multiple-choice questions into choice indices.
 
     Args:
-        values: label cells: the correct choice's name, text or number.
-        cells: cells in the column `choices`, whose `label` names each choice; None if choices have
-            no names.
+        values: one label per question: the correct choice's name (such as "B"), text or number.
+        cells: cells from the column `choices`, each a list of texts, or a dict with the choices'
+            names under `label`; None if there is no such column.
 
     Returns:
         One index per question; None for unlabelled questions.
 
     Raises:
-        AttnProbeError: if a label is none of these.
+        AttnProbeError: if a label is neither a name nor a text nor a number.
     """
-    numbers = []
+    indices = []
     for row, value in enumerate(values):
         cell = cells[row] if cells else []
         names = cell["label"] if isinstance(cell, Mapping) else cell
@@ -551,26 +555,26 @@ def index_correct_choices(values: list[Any], cells: list[Any] | None) -> list[An
             value = int(value)
         elif isinstance(value, str) and value:
             raise AttnProbeError(
-                "expected as label the number (from 0), the name or the text of the correct "
-                f"choice, row {row} has {value!r}; correct it"
+                "expected the correct choice's number (from 0), name or text as label, but row "
+                f"{row} has {value!r}; correct it"
             )
-        numbers.append(None if value == "" else value)
-    return numbers
+        indices.append(None if value == "" else value)
+    return indices
 
 
 POSITION_TYPES = ("int", "uint", "null")
-"""Prefixes of the data types of word positions; null if no text has a rationale."""
+"""Prefixes of valid data types for word positions; "null" if no text has a rationale."""
 
 
 def read_rationales(source: "datasets.Dataset", suffix: str = "") -> list[list[int]] | None:
-    """Read each text's rationale: the positions of the words that people marked as the reason.
+    """Read each text's rationale: positions of the words that people marked as the label's reason.
 
-    Rationales are lists of whole numbers in the column `rationale`. If this column holds anything
-    else, such as sentences, it is ignored with a warning.
+    Rationales are lists of whole numbers in the column `rationale`. A column with other content,
+    such as sentences, is ignored with a warning.
 
     Args:
         source: the split.
-        suffix: suffix of the column name; "_pair" for the second texts.
+        suffix: column name suffix; "_pair" for the second texts.
 
     Returns:
         The positions for each text, empty for texts without a rationale; None if the data has no
@@ -582,7 +586,7 @@ def read_rationales(source: "datasets.Dataset", suffix: str = "") -> list[list[i
     positions = getattr(source.features[column], "feature", None)
     if not str(getattr(positions, "dtype", "")).startswith(POSITION_TYPES):
         logger.warning(
-            "column %s is not used as rationales, since it holds no lists of word positions",
+            "column %s is ignored, since it does not hold rationales as lists of word positions",
             column,
         )
         return None

@@ -1,6 +1,6 @@
-"""The registered data sets: source, splits, columns and rules of the papers.
+"""The registered data sets: source, splits, columns and the papers' rules.
 
-They are listed in ``recipes.yaml``.
+The file ``recipes.yaml`` lists them.
 """
 
 import math
@@ -13,21 +13,22 @@ from hf_attnprobe.core.serialization import read_package_yaml
 
 
 _SENTENCE_BOUNDARY = re.compile(r"""(?<=[.!?…])\s+|(?<=[.!?…]["'”’)\]])\s+|\s*\n\s*""")
-"""White space after . ! ? or …, also after a closing quote or bracket, or a line break."""
+"""Sentence boundary: white space after . ! ? or … and any closing quote or bracket, or a line
+break."""
 
 
 @dataclass(frozen=True)
 class DatasetCard:
-    """Facts about a data set, for its users.
+    """Facts about a data set that ``attnprobe datasets`` prints.
 
     Attributes:
         task: what is predicted, such as "sentiment of a sentence".
-        sizes: number of texts in train, validation and test; None if it is not stated.
-        sizes_from: the source of the sizes.
-        licence: the licence as its source states it.
+        sizes: text counts in train, validation and test; None for an unknown count.
+        sizes_from: the source of the sizes, such as "Zhang et al. 2015".
+        licence: the licence as stated by the source.
         n_classes: number of classes; None if it depends on the files.
-        bring: the files to provide and where to get them; empty if the Hub has the data.
-        rules: how the data is filtered and split, and how this differs from the papers.
+        bring: sentences about the files to provide and their origin; empty if the Hub has the data.
+        rules: sentences about filters and splits, and their differences from the papers.
     """
 
     task: str
@@ -39,7 +40,7 @@ class DatasetCard:
     rules: tuple[str, ...] = ()
 
     def format_sizes(self) -> str:
-        """Return the number of texts in train, validation and test as one string.
+        """Format the text counts in train, validation and test as one string.
 
         >>> RECIPES["sst"].card.format_sizes()
         '6,355 / – / 1,725'
@@ -49,36 +50,37 @@ class DatasetCard:
 
 @dataclass(frozen=True)
 class Recipe:
-    """The source of a data set, its columns, and the rules by which a paper splits and filters it.
+    """A data set's source and columns, and a paper's rules for splitting and filtering it.
 
     Attributes:
         hub_id: id on the Hub, or a local folder to which the same rules are applied. An id that
             starts with "./" is a folder in the working directory, for data that the Hub lacks.
         config: configuration name on the Hub, if there are several.
-        text_column: text column; several columns are joined by a space. Default: that of a
-            usual pair, otherwise `text` or `sentence`.
+        text_column: text column; several columns are joined by a space. Default: the first column
+            of a usual pair, otherwise `text` or `sentence`.
         text_pair_column: column with the second texts, which the tokenizer pairs with the first.
         label_column: label column, or several columns of 0 and 1, one per label. Default:
             `label`; without this column the texts are unlabelled.
         label_names: class names, if the source has integers.
-        first_label: the first class's number in the source.
-        keep_labels: class names to keep, renumbered in this order.
-        splits: names of the splits in the source that differ from train, validation and test.
+        first_label: number of the first class in the source.
+        keep_labels: class names to keep, numbered in this order.
+        splits: the source's split names, by the standard names train, validation and test; only
+            names that differ.
         validation_fraction: share of `train` to use as validation if the source has no
             `validation`.
-        balanced_validation: whether to take the same share of every class for validation.
+        balanced_validation: whether validation gets the same share of every class.
         longer_than: texts must have more white-space tokens than this number.
         shorter_than: texts must have fewer white-space tokens than this number.
         max_sentences: training and validation texts with more sentences are dropped as outliers.
-        max_sentence_tokens: training and validation texts with a sentence of more white-space
-            tokens are dropped as outliers.
+        max_sentence_tokens: training and validation texts with a longer sentence (in white-space
+            tokens) are dropped as outliers.
         authors_files: whether ``card.bring`` names files in their authors' format, which
             ``examples/authors_files.py`` converts.
         string_columns: further columns of a table that are read as strings even if all their cells
             look like numbers.
-        labels: new names of labels as ``data=model``.
-        holdout: share of a single split to use as the test split.
-        name: name of a registered data set; "" for other data sets.
+        labels: new label names as ``data=model``.
+        holdout: share to use as the test split if there is a single split.
+        name: registered name; "" for other data sets.
         card: facts about a registered data set; None for other data sets.
     """
 
@@ -106,16 +108,16 @@ class Recipe:
 
     @property
     def has_pairs(self) -> bool:
-        """Whether the recipe names a column of second texts."""
+        """Whether the recipe names a column with second texts."""
         return self.text_pair_column is not None
 
     def is_within_bounds(self, text: str, *, training: bool) -> bool:
-        """Return whether a text meets the bounds on its length.
+        """Return whether a text is neither too short nor too long for the recipe.
 
         Args:
             text: the text.
-            training: whether the text is from the training or the validation split. Only these
-                have bounds on the number and the length of sentences.
+            training: whether the text is from the training or the validation split. Only in these
+                splits, the number and the length of sentences are limited too.
 
         Returns:
             Whether to keep the text.
@@ -125,12 +127,13 @@ class Recipe:
             return False
         if self.shorter_than is not None and length >= self.shorter_than:
             return False
-        if not training or self.max_sentences is self.max_sentence_tokens is None:
+        limits_sentences = self.max_sentences is not None or self.max_sentence_tokens is not None
+        if not training or not limits_sentences:
             return True
-        lengths = [len(sentence.split()) for sentence in split_sentences(text)]
-        max_sentences = self.max_sentences or math.inf
-        max_sentence_tokens = self.max_sentence_tokens or math.inf
-        return len(lengths) <= max_sentences and max(lengths, default=0) <= max_sentence_tokens
+        sentence_lengths = [len(sentence.split()) for sentence in split_sentences(text)]
+        if len(sentence_lengths) > (self.max_sentences or math.inf):
+            return False
+        return max(sentence_lengths, default=0) <= (self.max_sentence_tokens or math.inf)
 
 
 def split_sentences(text: str) -> list[str]:

@@ -32,33 +32,33 @@ FILE_FORMATS = {
     ".jsonl": "json",
     ".parquet": "parquet",
 }
-"""Format of a data file by its suffix."""
+"""Data file formats by suffix, as ``datasets`` names them."""
 CSV_OPTIONS: dict[str, Any] = {"keep_default_na": False, "na_values": [""]}
-"""Options of ``pandas.read_csv`` under which cells such as NA and None remain texts."""
+"""Options for ``pandas.read_csv`` with which cells such as NA and None remain texts."""
 STRING_COLUMNS = {"example_id", *TEXT_COLUMNS, *chain(*PAIR_COLUMNS)}
-"""Columns of a table that are always read as strings, so that a text such as "1984" remains a text
-and an id that exceeds int64 remains exact."""
+"""Table columns that are always read as strings. A text such as "1984" thus remains a text, and an id
+above the int64 range remains exact."""
 MAX_ID = 2**63 - 1
-"""Largest example id, that of an int64."""
+"""Largest example id, which is the largest int64."""
 UNWRITABLE_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
-"""Error numbers of a full disk, an exhausted quota and a read-only file system."""
+"""Error numbers for a full disk, an exhausted quota and a read-only file system."""
 MAX_CELL_LENGTH = 2**31 - 1
-"""Largest number of characters in a cell of a CSV file; Python's default is 131,072."""
+"""Maximum characters in a CSV cell. Python's default of 131,072 is too small for some texts."""
 
 
 def resolve_recipe(dataset: Any, **recipe_fields: Any) -> Recipe:
-    """Return a data set's recipe, with the user's settings in place of the recipe's.
+    """Return a data set's recipe, with the user's settings replacing the recipe's.
 
     Args:
         dataset: a name, a Hub id, a path, ``name=folder`` (a folder to which the rules of a
             registered data set are applied), a recipe, or an object in memory.
-        **recipe_fields: recipe fields to replace, unless they are None.
+        **recipe_fields: new values for recipe fields; None keeps the recipe's value.
 
     Returns:
         The recipe.
 
     Raises:
-        AttnProbeError: if a name before "=" is misspelt, or a path does not exist.
+        AttnProbeError: if the name before "=" is misspelt, or a path does not exist.
     """
     if isinstance(dataset, str | os.PathLike):
         check_name("dataset", str(dataset))
@@ -71,7 +71,7 @@ def resolve_recipe(dataset: Any, **recipe_fields: Any) -> Recipe:
 
 
 def _check_path_exists(name: str) -> None:
-    """Raise AttnProbeError if a path, or a name with the suffix of a data file, does not exist."""
+    """Raise AttnProbeError if a name that looks like a path or a data file does not exist."""
     check_path("data set", name)
     path = Path(name)
     if path.suffix.lower() in FILE_FORMATS and not path.exists():
@@ -84,13 +84,13 @@ def find_recipe(dataset: str) -> Recipe:
     """Return the recipe for a registered name, a Hub id, a folder, or ``name=folder``.
 
     Args:
-        dataset: the data set as the user named it.
+        dataset: the name, Hub id or path that the user gave.
 
     Returns:
-        The registered recipe, or a recipe without rules for any other data set.
+        The registered recipe; for any other data set, a recipe without rules.
 
     Raises:
-        AttnProbeError: if the name before "=" is similar to a registered name.
+        AttnProbeError: if the name before "=" looks like a misspelt registered name.
 
     >>> find_recipe("sst").hub_id, find_recipe("sst=folder").hub_id
     ('SetFit/sst2', 'folder')
@@ -108,13 +108,13 @@ def find_recipe(dataset: str) -> Recipe:
     if similar_names:
         raise AttnProbeError(
             f"expected a registered name before =, got {name!r}; did you mean "
-            f"{similar_names[0]}={folder}? For a data set without a recipe, give {folder} alone"
+            f"{similar_names[0]}={folder}? For another data set, give {folder} alone"
         )
     return Recipe(folder)
 
 
 def is_data_file(dataset: Any) -> bool:
-    """Return whether the data set is a single file in one of ``FILE_FORMATS``."""
+    """Return whether the data set is an existing file with a suffix in ``FILE_FORMATS``."""
     if not isinstance(dataset, str | os.PathLike):
         return False
     path = Path(dataset)
@@ -122,7 +122,7 @@ def is_data_file(dataset: Any) -> bool:
 
 
 def may_have_splits(dataset: Any) -> bool:
-    """Return whether the data set can have several splits; a file or a table has only one."""
+    """Return whether the data set may have several splits, unlike a single file or table."""
     if isinstance(dataset, Mapping):
         return _holds_splits(dataset)
     return isinstance(dataset, str | os.PathLike | Recipe) and not is_data_file(dataset)
@@ -132,12 +132,12 @@ def open_splits(dataset: Any, split: str, recipe: Recipe) -> "dict[str, datasets
     """Open all splits of a data set.
 
     Args:
-        dataset: the data set, from disk, from the Hub or in memory.
-        split: split name for a data set with only one split, such as a file.
+        dataset: the data set: a name, a path, a Hub id or an object in memory.
+        split: name to give to the split if there is only one, as in a file.
         recipe: the data set's recipe.
 
     Returns:
-        The splits by their names in the source.
+        The splits by the source's names.
 
     Raises:
         AttnProbeError: if the data set cannot be loaded.
@@ -153,13 +153,13 @@ def open_splits(dataset: Any, split: str, recipe: Recipe) -> "dict[str, datasets
 
 
 def _open_single_split(dataset: Any, description: str) -> "datasets.Dataset":
-    """Convert an object in memory to one split, or raise AttnProbeError."""
+    """Convert an object in memory to a split, or raise AttnProbeError if its type is unknown."""
     examples = _convert_to_split(dataset)
     if examples is None:
         raise AttnProbeError(
-            f"expected as {description} a name, a folder, a file, a Hub id, a Dataset, a "
-            "DatasetDict, a DataFrame, a dict of columns, or a list of dicts or texts, got "
-            f"{type(dataset).__name__}; convert it to one of them"
+            f"{description} must be a name, a folder, a file, a Hub id, a Dataset, a DatasetDict, a "
+            "DataFrame, a dict of columns, or a list of dicts or texts, got "
+            f"{type(dataset).__name__}; convert it to one of these types"
         )
     return examples
 
@@ -194,22 +194,22 @@ def _load_splits(recipe: Recipe, split: str) -> "dict[str, datasets.Dataset]":
 
 
 def _list_string_columns(recipe: Recipe) -> set[str]:
-    """Return the columns whose cells are read as strings, even if they look like numbers."""
+    """Return the names of columns that are read as strings even if they look like numbers."""
     text_columns = {*list_columns(recipe.text_column), *list_columns(recipe.text_pair_column)}
     label_columns = {*list_columns(recipe.label_column)}
     return (STRING_COLUMNS | text_columns | {*recipe.string_columns}) - label_columns
 
 
 def _load_dataset(name: str, config: str | None, string_columns: Collection[str]) -> Any:
-    """Load a data set with ``datasets``, but keep the cells of texts in CSV files unchanged.
+    """Load a data set with ``datasets``, but keep text cells in CSV files unchanged.
 
-    Without this, ``datasets`` would read a text such as "NA" as a missing value and a text such as
-    "1984" as a number.
+    By default, ``datasets`` reads a text such as "NA" as a missing value and a text such as "1984"
+    as a number.
     """
     import datasets
 
-    # The newest revision is loaded, as in papers that name a data set without its revision. Every
-    # report records the fingerprint of the data.
+    # The newest revision is loaded, since papers name data sets without a revision. Every report
+    # records the data's fingerprint.
     builder = datasets.load_dataset_builder(name, config)
     config_class = type(builder.config)
     if config_class.__name__ == "JsonConfig":
@@ -219,8 +219,8 @@ def _load_dataset(name: str, config: str | None, string_columns: Collection[str]
         return datasets.load_dataset(name, config)  # nosec B615
     options = {**CSV_OPTIONS, "converters": dict.fromkeys(string_columns, str)}
     default_config = config_class(sep=builder.config.sep)
-    # If the README of the data set sets other options of pandas, they determine how tables are
-    # read, and the header cannot be checked here.
+    # If the data set's README sets options for pandas, they determine how tables are read, so the
+    # header cannot be checked here.
     if builder.config.pd_read_csv_kwargs == default_config.pd_read_csv_kwargs:
         headers = [
             check_table_fields(file, builder.config.sep) for file in _download_files(builder.config)
@@ -233,7 +233,7 @@ def _load_dataset(name: str, config: str | None, string_columns: Collection[str]
 
 
 def _download_files(config: Any) -> list[Path]:
-    """Return the local paths of a data set's files, after downloading files from the Hub."""
+    """Return the local paths of a data set's files, which are downloaded from the Hub if needed."""
     import datasets
 
     manager = datasets.DownloadManager()
@@ -242,7 +242,7 @@ def _download_files(config: Any) -> list[Path]:
 
 
 def _explain_load_failure(name: str, error: Exception) -> str:
-    """Return one line that states why a data set cannot be loaded, and how to fix it."""
+    """Return an error message that explains why a data set cannot be loaded, with a fix."""
     if _is_cache_failure(error):
         return (
             f"cannot write to the cache of Hugging Face ({_shorten_error(error)}); free some disk "
@@ -254,10 +254,10 @@ def _explain_load_failure(name: str, error: Exception) -> str:
         return f"the data file {name} is empty; add examples"
     if Path(name).is_file():
         if Path(name).suffix in FILE_FORMATS:
-            reason = f" which cannot be read: {_shorten_error(error)}"
+            ending = f", which cannot be read: {_shorten_error(error)}"
         else:
-            reason = "; unpack the file, or convert it to one of these formats"
-        return f"expected a file ending in {', '.join(FILE_FORMATS)}, got {name!r}{reason}"
+            ending = "; unpack the file, or convert it to one of these formats"
+        return f"expected a file ending in {', '.join(FILE_FORMATS)}, got {name!r}{ending}"
     return (
         "expected a folder of data files, a file, a Hub id or a name listed by `attnprobe "
         f"datasets`, got {name!r}, which cannot be loaded: {_shorten_error(error)}; without a "
@@ -266,7 +266,7 @@ def _explain_load_failure(name: str, error: Exception) -> str:
 
 
 def _is_cache_failure(error: BaseException | None) -> bool:
-    """Return whether an error or one of its causes is a cache folder that cannot be written to."""
+    """Return whether an error was caused by a full disk or an unwritable cache folder."""
     from datasets.config import HF_DATASETS_CACHE
 
     cache_folders = [HF_DATASETS_CACHE, *map(str, Path(HF_DATASETS_CACHE).parents)]
@@ -282,10 +282,10 @@ def _is_cache_failure(error: BaseException | None) -> bool:
 
 
 def _shorten_error(error: Exception) -> str:
-    """Return the messages of an error and its cause in at most 200 characters."""
-    messages = [str(link) for link in (error, error.__cause__) if link is not None]
-    line = " ".join(": ".join(filter(None, messages)).split())
-    line = line or type(error).__name__
+    """Join an error's message and its cause's message in one line, with at most 200 characters."""
+    messages = [str(exception) for exception in (error, error.__cause__) if exception is not None]
+    joined_messages = ": ".join(filter(None, messages))
+    line = " ".join(joined_messages.split()) or type(error).__name__
     return line if len(line) <= 200 else line[:199] + "…"
 
 
@@ -293,11 +293,11 @@ def _shorten_error(error: Exception) -> str:
 
 
 SEPARATORS = ",;\t|"
-"""Characters that may separate the columns of a .csv file."""
+"""Possible column separators in a .csv file."""
 
 
 def detect_separator(path: Path) -> str:
-    """Return the column separator of a table: a tab in .tsv, else the most frequent in the header."""
+    """Detect a table's column separator: a tab for .tsv, else the one most frequent in the header."""
     if path.suffix.lower() == ".tsv":
         return "\t"
     with path.open(encoding="utf-8", errors="replace") as file:
@@ -310,19 +310,18 @@ def read_data_file(
 ) -> "datasets.Dataset":
     """Read a single data file into memory.
 
-    Unlike ``datasets.load_dataset`` this does not need the cache folder, and so cannot fail because
-    of it.
+    Unlike ``datasets.load_dataset``, this function does not need a writable cache folder.
 
     Args:
-        path: a file with a suffix of ``FILE_FORMATS``.
-        string_columns: columns of a CSV or TSV file whose cells are read as strings.
+        path: a file with a suffix in ``FILE_FORMATS``.
+        string_columns: columns to read as strings from a CSV or TSV file.
 
     Returns:
         The rows.
 
     Raises:
-        AttnProbeError: if the file has no rows, rows of different lengths, or a column with values
-            of several types.
+        AttnProbeError: if the file has no rows, the rows differ in length, or a column has mixed
+            types.
     """
     import datasets
     import pandas as pd
@@ -345,10 +344,10 @@ def read_data_file(
 
 
 def _read_json(path: Path) -> "datasets.Dataset":
-    """Read a JSON file that holds a list of rows, or one row per line.
+    """Read a JSON file with a list of rows, or with one row per line.
 
-    pyarrow would be faster, but it converts texts that look like dates, and a file that starts with
-    null makes it abort the process.
+    pyarrow is not used, since it converts texts that look like dates, and aborts the process if a
+    file starts with null.
     """
     _check_json_start(path)
     content = path.read_text(encoding="utf-8-sig")
@@ -362,16 +361,16 @@ def _read_json(path: Path) -> "datasets.Dataset":
     if examples is None:
         wrong_row = next(row for row in rows if not isinstance(row, Mapping))
         raise AttnProbeError(
-            f"{path} must hold rows as JSON objects, in a list or one per line, got "
-            f"{format_short(wrong_row)}; correct it"
+            f"{path} must contain rows as JSON objects, in a list or one per line, got "
+            f"{format_short(wrong_row)}; write each row as an object with column names as keys"
         )
     return examples
 
 
 def _check_json_start(path: Path) -> None:
-    """Raise AttnProbeError if a JSON file is empty or does not start like rows.
+    """Raise AttnProbeError if a JSON file is empty, or does not start with an object or a list.
 
-    pyarrow aborts the process on some of these files.
+    Some of these files would make pyarrow abort the process.
     """
     with path.open(encoding="utf-8-sig", errors="replace") as file:
         first_character = next((line.strip()[0] for line in file if line.strip()), "")
@@ -379,16 +378,16 @@ def _check_json_start(path: Path) -> None:
         raise AttnProbeError(f"the data file {path} is empty; add examples")
     if first_character not in "{[":
         raise AttnProbeError(
-            f"{path} must hold rows as JSON objects, in a list or one per line, but it starts with "
+            f"{path} must contain rows as JSON objects, in a list or one per line, but starts with "
             f"{format_short(first_character)}; write each row as an object with column names as keys"
         )
 
 
 def _clean_table(examples: "datasets.Dataset") -> "datasets.Dataset":
-    """Clean a table from a CSV file.
+    """Strip column names, fill empty cells, and convert ids in a table from a CSV file.
 
-    Column names lose the white space around them, empty cells of string columns become empty
-    strings, and ids become integers if all of them are integers.
+    White space around column names is removed. Empty cells in string columns become empty strings.
+    Ids become integers if all are integers.
     """
     import datasets
     import pyarrow as pa
@@ -408,28 +407,28 @@ def _clean_table(examples: "datasets.Dataset") -> "datasets.Dataset":
 
 
 def _holds_splits(dataset: Mapping[str, Any]) -> bool:
-    """Return whether the values of a mapping are splits rather than columns."""
+    """Return whether a mapping contains splits by name, rather than columns by name."""
     return bool(dataset) and all(map(_is_split, dataset.values()))
 
 
 def _is_split(value: Any) -> bool:
-    """Return whether an object in memory is a table or a list of rows."""
+    """Return whether an object in memory is a table or a list of dicts, rather than a column."""
     if isinstance(value, list):
         return bool(value) and isinstance(value[0], Mapping)
     return hasattr(value, "column_names") or hasattr(value, "columns")
 
 
 def _convert_to_split(dataset: Any) -> "datasets.Dataset | None":
-    """Convert an object in memory to one split.
+    """Convert an object in memory to a split.
 
     Args:
-        dataset: a list of texts or of dicts, a dict of columns, a data frame, or a ``Dataset``.
+        dataset: a list of texts or dicts, a dict of columns, a data frame, or a ``Dataset``.
 
     Returns:
-        The split; None for any other object.
+        The split; None for any other type.
 
     Raises:
-        AttnProbeError: if a column has values of several types, or columns have different lengths.
+        AttnProbeError: if a column has mixed types, or columns differ in length.
     """
     import datasets
     import pandas as pd
@@ -439,7 +438,7 @@ def _convert_to_split(dataset: Any) -> "datasets.Dataset | None":
     if isinstance(dataset, pd.DataFrame):
         if not dataset.columns.is_unique:
             raise AttnProbeError(
-                "expected columns with different names, got "
+                "expected columns with distinct names, got "
                 f"{', '.join(map(str, dataset.columns))}; rename one of them"
             )
         frame = dataset.astype(object).where(dataset.notna(), None)
@@ -457,12 +456,12 @@ def _convert_to_split(dataset: Any) -> "datasets.Dataset | None":
 
 
 def _build_from_columns(columns: Mapping[Any, Any]) -> "datasets.Dataset":
-    """Build a split from columns by name; drop a column `example_id` that does not fit in int64."""
+    """Build a split from columns by name, without a column `example_id` that does not fit in int64."""
     import datasets
 
     lists: dict[str, list[Any]] = {}
     for name, values in columns.items():
-        # Arrays and series have tolist, which converts their values to plain Python values.
+        # NumPy arrays and pandas series have tolist, which returns plain Python values.
         values = values.tolist() if hasattr(values, "tolist") else values
         if not isinstance(values, list | tuple):
             raise AttnProbeError(
@@ -473,7 +472,7 @@ def _build_from_columns(columns: Mapping[Any, Any]) -> "datasets.Dataset":
     if len(set(lengths.values())) > 1:
         counts = ", ".join(f"{name} {length}" for name, length in lengths.items())
         raise AttnProbeError(
-            f"expected columns of the same length, got {counts}; give each text one value"
+            f"expected columns with the same length, got {counts}; provide one value per text"
         )
     valid_columns = {}
     for name, values in lists.items():
@@ -482,12 +481,12 @@ def _build_from_columns(columns: Mapping[Any, Any]) -> "datasets.Dataset":
             valid_columns[name] = values
         # pyarrow raises many types of exceptions.
         except Exception as error:
-            # Without this column, the row numbers serve as ids.
+            # The column is dropped, so row numbers will serve as ids.
             if isinstance(error, OverflowError) and name == "example_id":
                 continue
             reason = " ".join(str(error).split())[:120]
             raise AttnProbeError(
-                f"column {name!r} must hold values of one type, also within lists: {reason}; "
+                f"column {name!r} must hold values of a single type, also within lists ({reason}); "
                 "convert them"
             ) from error
     return datasets.Dataset.from_dict(valid_columns)
@@ -496,15 +495,15 @@ def _build_from_columns(columns: Mapping[Any, Any]) -> "datasets.Dataset":
 def check_table_fields(
     path: Path, separator: str, quoting: Literal[0, 1, 2, 3] = csv.QUOTE_MINIMAL
 ) -> list[str]:
-    """Check that every row has one field per column, and return the header.
+    """Check that every row in a table has one field per column, and return the header.
 
-    Without this check, pandas would use surplus fields in the first row as an index, which shifts
-    all columns, and would fill up rows with too few fields.
+    pandas would not report such an error: it uses surplus fields in the first row as an index, which
+    shifts all columns, and adds missing fields to short rows.
 
     Args:
         path: the CSV or TSV file.
         separator: the column separator.
-        quoting: how fields are quoted, one of the constants of the module ``csv``.
+        quoting: a quoting constant from the module ``csv``, such as ``csv.QUOTE_MINIMAL``.
 
     Returns:
         The column names as written, including white space around them.
@@ -524,7 +523,7 @@ def check_table_fields(
                 if len(row) != len(header):
                     raise AttnProbeError(
                         f"{path}, row {number} (line {lines.line_num}): expected {len(header)} "
-                        f"fields as in the header, got {len(row)}; give one field per column, and "
+                        f"fields as in the header, got {len(row)}; write one field per column, and "
                         f"put texts that contain {separator!r} in double quotes"
                     )
     finally:
@@ -533,7 +532,7 @@ def check_table_fields(
     nonempty_names = list(filter(None, names))
     if len(set(nonempty_names)) < len(nonempty_names):
         raise AttnProbeError(
-            f"{path}: expected a header with different column names, got {', '.join(names)}; "
+            f"{path}: expected a header with distinct column names, got {', '.join(names)}; "
             "rename one of them"
         )
     return header
@@ -542,11 +541,13 @@ def check_table_fields(
 def split_by_holdout(
     splits: "Mapping[str, datasets.Dataset]", share: float
 ) -> "dict[str, datasets.Dataset]":
-    """Divide a single split into train, validation and test by a hash of the row numbers.
+    """Divide a single split into train, validation and test, ordering rows by a hash.
+
+    The same row numbers are always in the same split.
 
     Args:
-        splits: the data set's splits; there must be one.
-        share: share of the rows to use for testing; validation gets the same share.
+        splits: the data set's splits; there must be exactly one.
+        share: share to use for testing, from 0 to 1; validation gets the same share.
 
     Returns:
         The splits train, validation and test.
@@ -561,9 +562,9 @@ def split_by_holdout(
         )
     (source,) = splits.values()
     n_test = round(share * len(source))
-    if not n_test:
+    if n_test == 0:
         raise AttnProbeError(
-            f"--holdout {share:g} of {len(source)} rows selects no row; make it larger"
+            f"--holdout {share:g} selects none of the {len(source)} rows; increase it"
         )
     order = order_by_hash(range(len(source)))
     rows_by_split = {
@@ -575,15 +576,15 @@ def split_by_holdout(
 
 
 def draw_holdout_rows(labels: Sequence[Any], share: float, seed: int) -> set[int]:
-    """Draw the same share of rows from every class.
+    """Draw a random sample with the same share from every class.
 
     Args:
         labels: one label per row.
-        share: share of each class to draw.
-        seed: seed of the draw; the same seed always gives the same rows.
+        share: share to draw from each class, from 0 to 1.
+        seed: random seed; the same seed always gives the same rows.
 
     Returns:
-        Indices of the drawn rows.
+        The drawn row indices.
 
     >>> sorted(draw_holdout_rows(["a", "a", "b", "b"], 0.5, seed=0))
     [1, 3]

@@ -18,10 +18,10 @@ from hf_attnprobe.cards.card import (
     BEGIN_COMMENT,
     END_COMMENT,
     extract_user_text,
-    render_part,
-    read_card,
-    update_readme,
     merge_remote_metadata,
+    read_card,
+    render_part,
+    update_readme,
 )
 from hf_attnprobe.cards.metadata import (
     AuditSummary,
@@ -124,7 +124,9 @@ def test_a_card_counts_prompts_where_prompts_were_audited():
     asked = {"prediction": {"kind": "answer", "name": "the tokens of the answer"}}
     audit = replace(card(finding()).audits[0], n_texts=1, provenance=asked)
     said = update_readme(None, replace(card(), audits=(audit,)))
-    assert "Audit of 1 prompt from" in said and "Audit of 40 texts from" in update_readme(None, card(finding()))
+    assert "Audit of 1 prompt from" in said and "Audit of 40 texts from" in update_readme(
+        None, card(finding())
+    )
     one, other = (replace(audit, answer=answer) for answer in (Answer.PARTLY, Answer.NO))
     for audits, may in (((one,), "Only with a warning: "), ((one, other), "No.**")):
         assert f"shown to users? **{may}" in update_readme(None, replace(card(), audits=audits))
@@ -264,7 +266,9 @@ def test_what_is_not_on_the_hub_has_no_id_of_it(tmp_path):
     made = card(record=record)
     (score,) = build_eval_results(made)
     assert (score.dataset_type, score.dataset_name) == ("local", "claims.csv")
-    audit = AuditSummary(DatasetReference.from_name("/data/claims.csv"), "test", 40, 0, None, (finding(),))
+    audit = AuditSummary(
+        DatasetReference.from_name("/data/claims.csv"), "test", 40, 0, None, (finding(),)
+    )
     local = CardContent(made.checkpoint, (audit,))
     named = CardContent(made.checkpoint, (audit,), "me/claims")
     assert {r.dataset_type for r in build_eval_results(local)} == {"local"}
@@ -276,7 +280,9 @@ def test_what_is_not_on_the_hub_has_no_id_of_it(tmp_path):
 
 def test_the_command_of_a_card_runs_or_says_what_is_to_be_filled_in():
     known = "attnprobe audit --model m --dataset claims.csv --text-column claim"
-    audit = AuditSummary(DatasetReference.from_name("claims.csv"), "test", 40, 0, None, command=known)
+    audit = AuditSummary(
+        DatasetReference.from_name("claims.csv"), "test", 40, 0, None, command=known
+    )
     record = {"dataset": "claims.csv"}
     text = render_part(CardContent(Checkpoint("m", CONFIG, record), (audit,)))
     assert f"{known} --output-dir audit" in text and f"Command: `{known}`" in text
@@ -288,7 +294,9 @@ def test_the_command_of_a_card_runs_or_says_what_is_to_be_filled_in():
 
 
 def test_a_model_of_pairs_is_shown_with_a_pair():
-    audit = AuditSummary(DatasetReference.from_name("claims.csv"), "test", 40, 0, None, has_pairs=True)
+    audit = AuditSummary(
+        DatasetReference.from_name("claims.csv"), "test", 40, 0, None, has_pairs=True
+    )
     plain = CardContent(Checkpoint("m", CONFIG, RECORD))
     assert 'tokenizer("a first text", return' in render_part(plain)
     for pairs in (replace(plain, audits=(audit,)), card(config=CONFIG | {"query_encoder": True})):

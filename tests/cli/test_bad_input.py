@@ -93,7 +93,10 @@ def test_a_model_folder_that_lacks_something(refused_audit, checkpoint, copy_of)
     for k, (removed, message) in enumerate(
         (
             (["model.safetensors"], "there is only a configuration; save the model there again"),
-            (["config.json"], "there is no config.json; give the folder to which save_pretrained wrote"),
+            (
+                ["config.json"],
+                "there is no config.json; give the folder to which save_pretrained wrote",
+            ),
             (tokenizer, "save one next to the weights with tokenizer.save_pretrained"),
             (["*"], "there is no config.json"),
         )
@@ -120,7 +123,7 @@ def test_spoilt_files_of_a_model(refused_audit, checkpoint, copy_of):
         assert said in refused_audit(model=folder), (name, content[:99])
     (copy_of(checkpoint, "tokenizer") / "tokenizer.json").write_text("{")
     said = refused_audit(model=folder.parent / "tokenizer")
-    assert "has no tokenizer: its files are missing" in said
+    assert "the tokenizer of the model" in said and "save one next to the weights" in said
 
 
 def test_parts_of_different_models(refused_audit, make_model, tokenizer, tmp_path):
@@ -131,11 +134,13 @@ def test_parts_of_different_models(refused_audit, make_model, tokenizer, tmp_pat
     model = make_model()
     model.resize_token_embeddings(20)
     line = refused_audit(model=tiny_models.saved(tmp_path / "small", model, tokenizer))
-    assert "the model embeds only ids below 20; load the tokenizer that was saved with the model" in line
+    assert "the model embeds ids below 20; load the tokenizer saved with the model" in line
 
 
 def test_objects_that_are_no_model_to_audit(make_model, tokenizer):
-    with pytest.raises(AttnProbeError, match="given as an object; pass tokenizer="):
+    with pytest.raises(
+        AttnProbeError, match="passed as an object needs a tokenizer; pass tokenizer="
+    ):
         audit(make_model(), ROWS)
     with pytest.raises(AttnProbeError, match="load it with AutoModelForSequenceClassification"):
         audit(make_model().attention_classifier, ROWS, tokenizer=tokenizer)
@@ -159,17 +164,17 @@ def test_no_data_there(refused_audit, tmp_path):
 
 
 BAD_DATA = [
-    ([{"review": "x", "label": 0}], "'text' or 'sentence' among the columns review, label"),
+    ([{"review": "x", "label": 0}], "no column 'text' or 'sentence'"),
     ([{"text": 3, "label": 0}, {"text": 4, "label": 1}], "must hold strings, row 0 is int"),
     ([{"text": ["a", "b"], "label": 0}], "column 'text' must hold strings, row 0 is list"),
     ([*ROWS, {"text": None, "label": 1}], "must hold strings, row 2 is NoneType"),
     ([{"text": "a film", "label": 0.5}], "predicts a class: expected one class per text"),
-    ([], "the file is empty"),
+    ([], "test.jsonl is empty; add examples"),
     ([*ROWS, {"text": "a film", "label": 2}], "the model has 2 labels: negative, positive"),
     ([{"text": "a film", "label": "angry"}], "label 'angry'"),
     ([{"text": "a film", "label": name} for name in ("angry", "positive")], "label 'angry'"),
     ([{"text": "x", "label": name} for name in ("negative", "positive", "zen")], "label 'zen'"),
-    ([{"text": t, "label": 0} for t in ("", " \n")], "with tokens, all 2 have none"),
+    ([{"text": t, "label": 0} for t in ("", " \n")], "none of the 2 texts has tokens"),
 ]
 
 
@@ -390,8 +395,11 @@ def test_several_processes_need_a_folder_to_meet_in(checkpoint, monkeypatch):
     two = SimpleNamespace(
         num_processes=2, process_index=0, is_main_process=True, device=torch.device("cpu")
     )
-    monkeypatch.setattr("hf_attnprobe.audits.pipeline.process_state", lambda: two)
-    with pytest.raises(AttnProbeError, match="meet in the output folder; give one with --output"):
+    monkeypatch.setattr("hf_attnprobe.audits.pipeline.get_process_state", lambda: two)
+    with pytest.raises(
+        AttnProbeError,
+        match="several processes exchange their results in the output folder; set --output-dir",
+    ):
         audit(checkpoint, ROWS, progress=False)
 
 
@@ -403,8 +411,11 @@ def test_reports_that_cannot_be(refused, audited, tmp_path):
     for arguments, message in (
         ([tmp_path], there_is_none),
         ([tmp_path / "nowhere"], there_is_none),
-        ([audited, "--output", tmp_path / "report.pdf"], "an output file ending in .md or .html"),
-        ([audited, "--output", tmp_path / "report"], "an output file ending in"),
+        (
+            [audited, "--output", tmp_path / "report.pdf"],
+            "the output file for an audit must end in .md or .html",
+        ),
+        ([audited, "--output", tmp_path / "report"], "the output file for an audit must end in"),
         ([audited, "--output", tmp_path / "nowhere" / "report.md"], "cannot write"),
     ):
         assert message in refused("report", *arguments)
@@ -417,13 +428,16 @@ EMPTY = [{"text": t, "label": k} for k, t in enumerate(("", " "))]
 NO_TEXT = [{"text": "", "label": 1}, {"text": None, "label": 0}]
 BAD_SPLITS = [
     ({"train": ROWS}, "has no validation split"),
-    ({"validation": ROWS}, "expected one of the splits validation, got 'train'"),
+    ({"validation": ROWS}, "the data set has no split 'train', only validation"),
     ({"train": ROWS[:1], "validation": ROWS}, "every class"),
-    ({"train": UNLABELLED, "validation": UNLABELLED}, "expected labelled training texts"),
+    ({"train": UNLABELLED, "validation": UNLABELLED}, "the training texts have no labels"),
     ({"train": ROWS, "validation": NO_TEXT}, "row 1 is NoneType"),
-    ({"train": ROWS, "validation": [*ROWS, {"text": "a", "label": 2}]}, "validation.* label"),
+    (
+        {"train": ROWS, "validation": [*ROWS, {"text": "a", "label": 2}]},
+        "expected validation texts with the classes",
+    ),
     ({"train": ROWS, "validation": [{"text": "a", "label": -1}]}, "validation.* label"),
-    ({"train": ROWS, "validation": ROWS, "test": [{"text": "a", "label": 7}]}, "test.* label"),
+    ({"train": ROWS, "validation": ROWS, "expected test texts with the classes"),
     ({"train": EMPTY, "validation": ROWS}, "expected a word"),
 ]
 
@@ -478,7 +492,10 @@ def test_sizes_and_vectors_that_make_no_model(refused_training, refused, tmp_pat
     for arguments, message in (
         (["--encoder", "cnn", "--encoder-size", "30"], "a multiple of the 4 kernel sizes, got 30"),
         (["--word-vectors", tmp_path / "none.txt"], "cannot read the word vectors"),
-        (["--word-vectors", tmp_path / "vectors.txt"], "3 dimensions, but the model's embeddings have 300"),
+        (
+            ["--word-vectors", tmp_path / "vectors.txt"],
+            "3 dimensions, but the model's embeddings have 300",
+        ),
     ):
         assert message in refused_training(*arguments)
     small = refused("demo", "--n-examples", "5", "--output-dir", tmp_path / "out")

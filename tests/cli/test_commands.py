@@ -9,14 +9,14 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import report_schema
 from hf_attnprobe.cli import main
-from hf_attnprobe.cli.verbs import COMMANDS, build_parser
+from hf_attnprobe.cli.commands import COMMANDS, build_parser
 from hf_attnprobe.storage.rows import read_rows
 from tests.helpers import tiny_models
 from tests.helpers.audit_by_name import audit_by_name
 
 
 TESTS = ("correlation", "permutation", "adversarial")
-COLUMNS = ["test", "statistic", "example_id", "layer", "head", "value"]
+COLUMNS = ["test", "statistic", "layer", "head", "example_id", "value"]
 
 
 def strict(text):
@@ -178,10 +178,10 @@ def test_what_does_not_resume_says_so(cli, monkeypatch, tmp_path):
     audit = ("audit", "--model", tmp_path, "--dataset", "sst")
     for command, advice in (
         (("demo", "--output-dir", tmp_path / "out"), "run the same command again to start over"),
-        (audit, "nothing was kept; with --output-dir the same command goes on"),
+        (audit, "nothing was saved; use --output-dir so that the same command can resume"),
         (
             (*audit, "--output-dir", tmp_path / "out"),
-            "run the same command again to continue from what was kept",
+            "run the same command again to resume",
         ),
     ):
         monkeypatch.setitem(COMMANDS, command[0], stop)

@@ -12,9 +12,9 @@ from hf_attnprobe import audit, cli, compare, evaluate_scores, find_detection_li
 from hf_attnprobe import demonstration as demonstration
 from hf_attnprobe.audits.options import AuditOptions
 from hf_attnprobe.cli import commands
-from hf_attnprobe.core.options import SavedModel, names_of
+from hf_attnprobe.core.options import SavedModel, collect_fields
 from hf_attnprobe.data.specs import Answers, Data
-from hf_attnprobe.faithfulness.options import OPTIONS_BY_TEST
+from hf_attnprobe.faithfulness.options import FAITHFULNESS_OPTIONS
 from hf_attnprobe.faithfulness.registry import load_tests
 from hf_attnprobe.integrations.card_options import PublishingOptions
 from hf_attnprobe.integrations.publishing import write_card
@@ -48,10 +48,10 @@ def list_option_fields(function) -> set[str]:
     return {field.name for field in dataclasses.fields(options)}
 
 
-MODEL_FIELDS = names_of([SavedModel]).keys()
-DATA_FIELDS = names_of([Data]).keys()
-ANSWER_FIELDS = names_of([Answers]).keys()
-ARCHITECTURE_FIELDS = names_of([Architecture]).keys()
+MODEL_FIELDS = collect_fields([SavedModel]).keys()
+DATA_FIELDS = collect_fields([Data]).keys()
+ANSWER_FIELDS = collect_fields([Answers]).keys()
+ARCHITECTURE_FIELDS = collect_fields([Architecture]).keys()
 OUTPUT_FLAGS = {"json", "verbose", "fail_on", "estimate"}
 """Flags for the format of the output, the exit code and the estimate of an audit's duration."""
 
@@ -82,8 +82,13 @@ def list_allowed_flags() -> dict[str, set[str]]:
         "datasets": list_parameters(list_datasets) | {"json"},
         "train": list_parameters(train)
         | list_option_fields(train)
-        | (training | MODEL_FIELDS | ARCHITECTURE_FIELDS | names_of([PublishingOptions]).keys()),
-        "retrain": list_parameters(retrain) | list_option_fields(retrain) | training,
+        | (
+            training
+            | MODEL_FIELDS
+            | ARCHITECTURE_FIELDS
+            | collect_fields([PublishingOptions]).keys()
+        ),
+        "retrain": list_parameters(retrain) | list_option_fields(retrain) | training | MODEL_FIELDS,
     }
 
 
@@ -123,7 +128,7 @@ def test_every_command_is_documented():
 
 
 def test_defaults_and_help_of_flags_are_those_of_the_options():
-    options = names_of([Data, AuditOptions])
+    options = collect_fields([Data, AuditOptions])
     for action in get_parsers()["audit"]._actions:
         if action.dest in options and not action.required:
             assert action.default == options[action.dest].default, action.dest
@@ -152,7 +157,7 @@ def test_options_on_the_command_line_are_those_of_the_tests():
         for name, test in load_tests().items()
         if test.function.__module__.startswith("hf_attnprobe.")
     }
-    assert list(OPTIONS_BY_TEST.items()) == list(built_in.items())
+    assert list(FAITHFULNESS_OPTIONS.items()) == list(built_in.items())
 
 
 def test_the_console_script_is_the_command_line():

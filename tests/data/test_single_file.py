@@ -36,7 +36,7 @@ def test_labels_have_the_names_of_the_model(table):
     examples = load_examples(numbered, "test", labels=["1=neg", "5=pos"])
     assert [get_label_names(examples)[k] for k in examples["label"]] == ["neg", "pos"]
     refused(
-        "renames worst, which is no label of the data; its labels are bad, good",
+        "renames worst, which the data does not have; its labels are bad, good",
         load_examples,
         table,
         "test",

@@ -14,12 +14,12 @@ from transformers import PreTrainedConfig
 from hf_attnprobe import AttnProbeError, Data, load_examples
 from hf_attnprobe.adapters.pretrained import get_class_names
 from hf_attnprobe.data.examples import (
-    prepare_splits,
-    describe_text_columns,
     compute_dataset_fingerprint,
-    get_label_type,
+    describe_text_columns,
     get_label_names,
+    get_label_type,
     load_splits,
+    prepare_splits,
 )
 from hf_attnprobe.data.recipes import RECIPES
 from hf_attnprobe.inference.labels import convert_class_labels
@@ -258,7 +258,7 @@ REFUSED = [
 def test_without_a_label_column_training_says_so():
     rows = [{"text": "a"}, {"text": "b"}]
     refused(
-        "the training texts have no labels; name the column of the labels",
+        "the training texts have no labels; name the label column",
         prepare_splits,
         rows,
         rows,

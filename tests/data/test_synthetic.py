@@ -18,8 +18,8 @@ from hf_attnprobe.data.synthetic import (
     CUES,
     HEARSAY_VERBS,
     NEGATORS,
-    make_rationale_dataset,
     generate_rationale_examples,
+    make_rationale_dataset,
 )
 from hf_attnprobe.data.tokenizer import build_tokenizer
 from tests.helpers.error_messages import refused

@@ -254,7 +254,7 @@ def on_meta(model, tokenizer):
         (with_column("input_shape_ids"), "returns input_shape_ids in addition to"),
         (quantised, "is packed and no tensor, as after quantize_dynamic"),
         (on_meta, "is on the device 'meta'"),
-        (hidden_forward, "expected embeddings as one tensor, got 0"),
+        (hidden_forward, "expected a single tensor of embeddings"),
     ],
 )
 def test_a_model_that_cannot_be_audited_is_one_line(change, said, models):

@@ -38,11 +38,14 @@ def test_effective_attention_gives_the_same_output_without_the_null_space(dtype)
     values = torch.randn(2, 3, 9, 4, generator=generator(), dtype=dtype)
     projection = torch.randn(3, 4, 16, generator=generator(1), dtype=dtype)
     found = effective_attention(attention, values)
-    T = (values @ projection).double()  # the head's contribution to the layer
+    # The head's contribution to the layer.
+    contribution = (values @ projection).double()
     tolerance = 1e-4 if dtype == torch.float32 else 1e-12
-    torch.testing.assert_close(found @ T, attention.double() @ T, atol=tolerance, rtol=0)
+    torch.testing.assert_close(
+        found @ contribution, attention.double() @ contribution, atol=tolerance, rtol=0
+    )
     assert (found - attention).abs().amax((-2, -1)).min() > 0.01
-    left = torch.linalg.svd(T).U
+    left = torch.linalg.svd(contribution).U
     null = left[..., 4:]  # nine keys, rank four
     expected = torch.zeros(2, 3, 9, 5).double()
     torch.testing.assert_close(found @ null, expected, atol=tolerance, rtol=0)

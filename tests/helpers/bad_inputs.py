@@ -622,7 +622,9 @@ TRAINING = (*DEAR, "train", "demo")
 MOVES = {"--test-limit", "--dtype", "--split", "--dataset", "--model", "--predicts"}
 MOVES |= {"--text-column", "--target", "--no-truncate", "--subfolder", "--segment", "--weights"}
 VERBS = (
-    ["audit"] * 14 + ["evaluate-scores", "compare", "detection-limit"] * 3 + ["report", *TRAINING, "card", "datasets"]
+    ["audit"] * 14
+    + ["evaluate-scores", "compare", "detection-limit"] * 3
+    + ["report", *TRAINING, "card", "datasets"]
 )
 
 
@@ -638,7 +640,11 @@ def flags_of(verb: str) -> list[Any]:
 def bad_flags(draw: Callable) -> Case:
     """A command that is right, and one to three flags behind it with values of every day or odd ones."""
     verb = draw(st.sampled_from(VERBS))
-    models = ["bert", "bilstm", "llama"] if verb in ("audit", "compare", "detection-limit") else ["bilstm"]
+    models = (
+        ["bert", "bilstm", "llama"]
+        if verb in ("audit", "compare", "detection-limit")
+        else ["bilstm"]
+    )
     model = draw(st.sampled_from(models))
     given: list[str] = []
     drawn = st.lists(st.sampled_from(flags_of(verb)), min_size=1, max_size=3)
@@ -658,7 +664,9 @@ def bad_flags(draw: Callable) -> Case:
     change = _keep if verb == "card" else None
     files = FILES | (OF_LLAMA if model == "llama" else {})
     known = dict(enumerate(TEXTS)) if is_plain else None
-    return Case(f"{model} {command}", command, files, model, change, ("detection-limit",), texts=known)
+    return Case(
+        f"{model} {command}", command, files, model, change, ("detection-limit",), texts=known
+    )
 
 
 # --- passages with questions, and scores ------------------------------------------------

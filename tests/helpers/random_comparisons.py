@@ -20,9 +20,9 @@ import torch
 import transformers
 from torch import Tensor
 
-from hf_attnprobe import Answers, AttnProbeError, AuditOptions, audit, compare_audits, survive
+from hf_attnprobe import Answers, AttnProbeError, AuditOptions, audit, compare, compare_audits
 from tests.helpers import tiny_language_models
-from tests.helpers.manual_passes import softmax_edited
+from tests.helpers.manual_passes import edit_softmax
 
 
 CLOSE = {"abs": 2e-4, "rel": 2e-4}
@@ -234,7 +234,7 @@ def tokens_of(one: Asked, answer_ids: Sequence[int] | None = None) -> Tokens | N
 @torch.no_grad()
 def log_prob(of: Any, ids: Sequence[int], n_answer: int, edit: Any = None) -> float:
     keep = edit or (lambda layer, weights: weights)
-    with softmax_edited(keep, len(ids)):
+    with edit_softmax(keep, len(ids)):
         logits = of(torch.tensor([[*ids]]), use_cache=False).logits[0, -n_answer - 1 : -1]
     said = torch.tensor(ids[-n_answer:])[:, None]
     return float(logits.double().log_softmax(-1).gather(-1, said).sum())
@@ -330,7 +330,7 @@ def versions(draws: Draws, folder: Path) -> str:
     tests = ["sources", "knockout"]
     shared = {"output_dir": folder / "survival", "tokenizer": one.words, "progress": False}
     try:
-        found = survive(first, [other], data, tests, **shared)
+        found = compare(first, [other], data, tests, **shared)
     except AttnProbeError as error:
         return one_line(error)
     prompt = tokens_of(one, [])

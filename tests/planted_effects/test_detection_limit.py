@@ -169,7 +169,10 @@ def test_a_head_whose_words_cancel_out_says_so(monkeypatch):
 
 def test_texts_that_use_every_token_are_refused():
     request = AuditRequest(
-        *made("bert")[:3][::2], ["permutation"], AuditOptions(), planted_models.build_planted_tokenizer()
+        *made("bert")[:3][::2],
+        ["permutation"],
+        AuditOptions(),
+        planted_models.build_planted_tokenizer(),
     )
     text = prepare_audit(request).tokenized.texts[0]
     known = max(text.inputs["input_ids"]) + 1

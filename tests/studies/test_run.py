@@ -483,7 +483,9 @@ def test_significance_is_counted_as_jain_and_wallace_count_it():
     columns["significant"] = [0.0, 1.0, 0.0, 0.0]
     rows = pd.DataFrame(columns).add_prefix("attention_gradient_")
     job = Job("audit", "audit", {"dataset": "sst"}, {}, "audit")
-    table = results._make_table("correlation", results._make_correlation_rows([results._TextGroup(job, 0, rows)]))
+    table = results._make_table(
+        "correlation", results._make_correlation_rows([results._TextGroup(job, 0, rows)])
+    )
     (row,) = cells(table)
     assert row["significant"] == 0.5 and row["published significant"] == 0.59
     assert "either sign" in table.sentences[0]
@@ -597,7 +599,13 @@ def test_published_numbers_are_of_every_data_set_and_class():
 
 
 def test_ready_studies_are_sound(cli):
-    assert {"which-tasks", "encoders", "transfer", "room", *PUBLISHED.papers} == STUDIES_BY_NAME.keys()
+    assert {
+        "which-tasks",
+        "encoders",
+        "transfer",
+        "room",
+        *PUBLISHED.papers,
+    } == STUDIES_BY_NAME.keys()
     shown = "".join(cli("study", "--help").out.split())
     for name, quick in itertools.product(STUDIES_BY_NAME, (False, True)):
         assert name in shown
@@ -685,8 +693,14 @@ WRONG = [
     (nowhere, "table 't': .* but two uses a list that one does not; split the table"),
     (lambda s: table(s), "either a statistic or a score"),
     (lambda s: table(s, statistic="acuracy"), "unknown statistic 'acuracy'; did you mean accur"),
-    (lambda s: table(s, statistic="accuracy", threshold=0.1), "needs both threshold and means, or neither"),
-    (lambda s: table(s, score="a/b/c"), "only steps of retrain or transfer have scores here, but audit is a step of"),
+    (
+        lambda s: table(s, statistic="accuracy", threshold=0.1),
+        "needs both threshold and means, or neither",
+    ),
+    (
+        lambda s: table(s, score="a/b/c"),
+        "only steps of retrain or transfer have scores here, but audit is a step of",
+    ),
     (lambda s: table(s, statistics="x"), "unknown field 'statistics'; did you mean statistic?"),
 ]
 
@@ -735,7 +749,10 @@ def test_bad_files_and_data_sets(tmp_path, cli, file):
 
 
 def test_a_folder_stands_for_a_named_data_set():
-    assert resolve_dataset("sst=folder").hub_id == "folder" and resolve_dataset("sst=folder").longer_than == 5
+    assert (
+        resolve_dataset("sst=folder").hub_id == "folder"
+        and resolve_dataset("sst=folder").longer_than == 5
+    )
     assert resolve_dataset("mine=folder") == "folder"
     assert resolve_dataset("sst") == "sst" and resolve_dataset("/data/sst") == "/data/sst"
     assert name_dataset("/data/IMDB") == "imdb" and name_dataset("agnews-binary") == "agnews-binary"
@@ -788,7 +805,10 @@ def test_a_transformer_as_a_step(bert, run, tmp_path):
     report = run(one_head)
     assert report.tables[0].rows[0][1].n == 4 and report.steps[0].epochs == 1
     before = files_in(tmp_path / "out")
-    assert convert_to_plain(run(one_head)) == convert_to_plain(report) and files_in(tmp_path / "out") == before
+    assert (
+        convert_to_plain(run(one_head)) == convert_to_plain(report)
+        and files_in(tmp_path / "out") == before
+    )
 
 
 def test_what_differs_counts_training_texts():
@@ -830,7 +850,9 @@ def test_a_threshold_is_passed_by_a_whole_interval_of_enough_texts():
     ):
         said = results._compare_with_threshold(0.4, "it matters", {"sst": value})
         there = int(group == "yes")
-        assert said == f"It matters (whole interval from 0.4 upwards) in {there} of 1; {group}: sst."
+        assert (
+            said == f"It matters (whole interval from 0.4 upwards) in {there} of 1; {group}: sst."
+        )
 
 
 def test_the_page_is_made_of_the_tables(folder, summary):

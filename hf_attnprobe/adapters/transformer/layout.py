@@ -1,6 +1,6 @@
-"""The layout of a Transformer: its stacks, attention modules, inputs and read-out.
+"""Find a Transformer's attention modules, blocks, embeddings and read-out.
 
-The layout is determined by running the model once on a few tokens, and not from the model's class.
+They are found by running the model once on a few tokens, and not from the model's class.
 `find_layout` is the main function.
 """
 
@@ -31,12 +31,15 @@ from hf_attnprobe.core.errors import AttnProbeError
 
 
 READOUTS = ("first", "last", "mean")
-"""Query rows that a prediction can be read from: the first or the last token, or all tokens."""
+"""Tokens that a prediction can be read from: the first token, the last token, or all tokens."""
 READOUT_BY_POOLING = {"mean": "mean", "cls": "first"}
-"""Read-out for each value of ModernBERT's `classifier_pooling`."""
+"""Read-out by the value of `classifier_pooling`, an option in ModernBERT's configuration."""
 
 LAST_POSITION_MODEL_TYPES = {"xlnet"}
-"""Model types that classify at the last position, so their texts are padded on the left."""
+"""Model types that classify at the last position, even if it is padding.
+
+Their texts must be padded on the left.
+"""
 
 CROSS_ATTENTION_NAMES = (
     "encoder_attn",
@@ -44,18 +47,18 @@ CROSS_ATTENTION_NAMES = (
     "crossattention",
     "cross_attn",
 )
-"""Names of modules, in lower case, with attention from a decoder to an encoder."""
+"""Lower-case names of cross-attention modules, in which a decoder attends to an encoder."""
 
 
 class Layer(NamedTuple):
-    """One attention layer; layers are numbered in call order.
+    """An attention layer; layers are numbered in call order.
 
     Attributes:
         module: Qualified name of the attention module.
         kind: "encoder", "decoder" or "cross"; "layer" in a model with only one stack.
         n_heads: Number of heads.
-        n_blocks_before: Number of block calls that are finished before the layer runs. A replay
-            that edits this layer can skip them.
+        n_blocks_before: Number of block calls that finish before the layer runs. A replay that
+            edits this layer can skip them.
     """
 
     module: str
@@ -65,7 +68,7 @@ class Layer(NamedTuple):
 
 
 def classify_layer(module: str, is_encoder_decoder: bool) -> str:
-    """Determine the kind of a layer from the name of its module.
+    """Determine from a module's name whether it is encoder, decoder or cross-attention.
 
     Args:
         module: Qualified name of the attention module.
@@ -83,7 +86,7 @@ def classify_layer(module: str, is_encoder_decoder: bool) -> str:
 
 
 def name_layers(layers: list[Layer]) -> list[str]:
-    """Name layers by their kind and their index among layers of that kind.
+    """Name each layer by its kind, and number the layers of each kind from 0.
 
     Args:
         layers: All layers of a model.
@@ -92,18 +95,22 @@ def name_layers(layers: list[Layer]) -> list[str]:
         Names such as "layer.3", or "encoder.0", "decoder.0" and "cross.0".
     """
     kinds = [layer.kind for layer in layers]
-    return [f"{kind}.{kinds[:n].count(kind)}" for n, kind in enumerate(kinds)]
+    names = []
+    for position, kind in enumerate(kinds):
+        index = kinds[:position].count(kind)
+        names.append(f"{kind}.{index}")
+    return names
 
 
 def choose_readout(config: PreTrainedConfig, readout: str | None) -> str | None:
-    """Choose the read-out of a model.
+    """Choose the token that a model's prediction is read from (its read-out).
 
     Args:
         config: Model configuration.
         readout: The user's choice, one of `READOUTS`, or None.
 
     Returns:
-        The user's choice, else the read-out that the configuration implies. None means that it
+        The user's choice, or else the read-out that the configuration implies. None means that it
         depends on the attention, see `compute_row_weights`.
 
     Raises:
@@ -119,7 +126,7 @@ def choose_readout(config: PreTrainedConfig, readout: str | None) -> str | None:
 
 
 def needs_left_padding(config: PreTrainedConfig) -> bool:
-    """Check whether the texts of a model must be padded on the left.
+    """Check whether texts for a model must be padded on the left.
 
     Args:
         config: Model configuration.
@@ -128,17 +135,17 @@ def needs_left_padding(config: PreTrainedConfig) -> bool:
 
 
 def compute_row_weights(readout: str | None, kind: str, visible: Tensor, mask: Tensor) -> Tensor:
-    """Compute the weight of each query row of a layer in the read-out; weights sum to 1.
+    """Compute how strongly the prediction is read from each token; the weights sum to 1 per text.
 
-    Without a chosen read-out, the row depends on the architecture:
+    If the read-out is None, the tokens depend on the architecture:
 
-    - the last real token in decoders and in models without attention to later keys (GPT-2, Llama),
-      because their classifiers use the last token;
-    - all real tokens, with equal weights, in an encoder below a decoder;
-    - the first token, [CLS], otherwise.
+    - decoders and causal models (GPT-2, Llama): the last real token, because their classifiers use
+      it;
+    - an encoder below a decoder: all real tokens, with equal weights;
+    - other models: the first token, [CLS].
 
     Args:
-        readout: One of `READOUTS`, or None.
+        readout: One of `READOUTS`, or None for the default.
         kind: Layer kind, see `Layer`.
         visible: Visible keys, bool `[batch, queries, keys]`.
         mask: Real tokens, bool `[batch, keys]`.
@@ -163,14 +170,14 @@ def compute_row_weights(readout: str | None, kind: str, visible: Tensor, mask: T
 # --- Model inputs: image sizes and embeddings ----------------------------------------------------
 
 DEFAULT_IMAGE_CONFIG = {"num_channels": 3, "image_size": 224, "patch_size": 16}
-"""Image settings for configurations that lack them; sizes are in pixels.
+"""Image settings for model configurations without them; sizes are in pixels.
 
 Such configurations belong to convolutional networks, which accept images of any size.
 """
 
 
 def get_image_shape(config: PreTrainedConfig) -> tuple[int, int, int]:
-    """Return the number of channels, the height and the width of a model's images.
+    """Return the channel count, height and width of the images that a model expects.
 
     Args:
         config: Model configuration.
@@ -180,7 +187,7 @@ def get_image_shape(config: PreTrainedConfig) -> tuple[int, int, int]:
 
 
 def count_patches(config: PreTrainedConfig) -> int:
-    """Return the number of patches of an image.
+    """Return the number of patches that a model divides an image into.
 
     Args:
         config: Model configuration.
@@ -191,7 +198,7 @@ def count_patches(config: PreTrainedConfig) -> int:
 
 
 def get_height_and_width(size: int | Sequence[int]) -> tuple[int, int]:
-    """Return height and width from a configured size.
+    """Convert a configured image or patch size to height and width.
 
     Args:
         size: Both numbers, or one number for a square.
@@ -203,7 +210,7 @@ def get_height_and_width(size: int | Sequence[int]) -> tuple[int, int]:
 
 
 def get_embeddings_module(model: PreTrainedModel) -> nn.Module:
-    """Return the token embeddings of a model, or the module that embeds image patches.
+    """Return a model's token embeddings, or the module that embeds image patches.
 
     Args:
         model: The model.
@@ -218,8 +225,8 @@ def get_embeddings_module(model: PreTrainedModel) -> nn.Module:
         if is_image:
             return _find_patch_embeddings(model)
         raise AttnProbeError(
-            f"expected a model with an embedding table for tokens, but {type(model).__name__} has "
-            "none; it cannot be audited"
+            f"expected a model with a token embedding table, but {type(model).__name__} has none; "
+            "this model cannot be audited"
         ) from error
     # SigLIP returns a convolution, whose output is not a row of patches.
     return _find_patch_embeddings(model) if isinstance(embeddings, nn.Conv2d) else embeddings
@@ -234,7 +241,7 @@ def _find_patch_embeddings(model: PreTrainedModel) -> nn.Module:
 
 
 def _get_image_setting(config: PreTrainedConfig, name: str) -> Any:
-    """Return a setting of the vision part of a configuration, or its default value."""
+    """Return a setting from a configuration's vision part, or the setting's default value."""
     vision_config = getattr(config, "vision_config", config)
     value = getattr(vision_config, name, None)
     return DEFAULT_IMAGE_CONFIG[name] if value is None else value
@@ -246,12 +253,12 @@ SUPPORTED_MODELS = (
     "classifiers of texts, images and tokens, extractive question answering, multiple "
     "choice, masked language models and decoders that answer from a passage"
 )
-"""Tasks whose models can be audited, as text for error messages."""
+"""List of supported models for error messages."""
 EXAMPLE_LENGTH = 8
-"""Length of the example in tokens.
+"""Length in tokens of the example on which a model's attention modules are found.
 
-Attention over windows, landmarks or additional tokens has another number of keys than 8, so it is
-recognized by its shape.
+Attention over windows, landmarks or additional tokens has a key count other than 8, so its shape
+shows that it is not attention over the text's tokens.
 """
 
 
@@ -286,15 +293,15 @@ class Layout(NamedTuple):
 
 
 def copy_with_shared_weights(model: PreTrainedModel, dtype: torch.dtype | None) -> PreTrainedModel:
-    """Copy the modules of a model, in eval mode and without gradients, but share its weights.
+    """Copy a model's modules but share its weights, in eval mode and without gradients.
 
-    Hooks and patched methods are added to this copy. The user's model therefore keeps its mode, its
-    hooks and its `requires_grad` in any case.
+    Hooks and patched methods are only added to this copy, so the user's model keeps its mode, its
+    hooks and its `requires_grad`.
 
     Args:
         model: The user's model.
-        dtype: Data type of the copy. Weights are copied only if it differs from the model's type.
-            None keeps the type.
+        dtype: Data type of the copy, or None for the model's own type. If the types differ, the
+            weights are copied as well.
 
     Returns:
         The copy.
@@ -312,18 +319,18 @@ def copy_with_shared_weights(model: PreTrainedModel, dtype: torch.dtype | None) 
 
 @torch.no_grad()
 def find_layout(model: PreTrainedModel, head: TaskHead) -> Layout:
-    """Find the layout of a model by running it on a short example.
+    """Find a model's attention modules, blocks and embeddings by running a short example.
 
     Args:
         model: The model.
         head: Its task head.
 
     Returns:
-        The layout with all layers of softmax attention.
+        The layout, with all softmax attention layers.
 
     Raises:
-        AttnProbeError: If the model's output does not suit the head, or if there is no softmax
-            attention over all tokens.
+        AttnProbeError: If the task head cannot read the model's output, or if the model has no
+            softmax attention over all tokens.
     """
     inputs = create_example_inputs(model)
     run = partial(model, **head.build_arguments(inputs))
@@ -357,7 +364,7 @@ def find_layout(model: PreTrainedModel, head: TaskHead) -> Layout:
 def _find_attention_modules(
     model: PreTrainedModel, run: Callable[[], object]
 ) -> dict[str, nn.Module]:
-    """Find the attention modules, and raise AttnProbeError if the model fails on the example."""
+    """Find the attention modules; raise AttnProbeError if the model cannot run the example."""
     try:
         return find_attention_modules(model, run)
     except (torch.OutOfMemoryError, AttnProbeError):
@@ -367,7 +374,7 @@ def _find_attention_modules(
         reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
         raise AttnProbeError(
             f"expected a model that runs on a single text or image, but {type(model).__name__} "
-            f"fails: {reason}; {SUPPORTED_MODELS} can be audited"
+            f"failed with the error: {reason}; {SUPPORTED_MODELS} can be audited"
         ) from error
 
 
@@ -378,14 +385,14 @@ def find_embeddings(
 ) -> Embeddings:
     """Find the modules at whose outputs gradient × input is computed.
 
-    In some models (DeBERTa-v3, ModernBERT, Bloom), embeddings are only read by a normalisation. The
-    output then does not depend on their length, and gradient × input is 0 by Euler's theorem. For
-    these models, the normalised embeddings are used.
+    In some models (DeBERTa-v3, ModernBERT, Bloom), only a normalisation layer reads the embeddings.
+    The output then does not depend on their length, and gradient × input is 0 by Euler's theorem.
+    For these models, the normalised embeddings are used.
 
     Args:
         model: The model.
-        blocks: Its blocks, see `recorded_blocks`.
-        run: Function that runs one forward pass of a single text.
+        blocks: Transformer blocks of the model, see `recorded_blocks`.
+        run: Function that runs one forward pass with a single text.
 
     Returns:
         The embedding modules.
@@ -418,20 +425,20 @@ def find_embeddings(
     tensors = [leaf for leaf in first_output if isinstance(leaf, Tensor)]
     if len(tensors) != 1:
         raise AttnProbeError(
-            f"expected embeddings as one tensor, got {len(tensors)} tensors from "
-            f"{type(table_modules[0]).__name__}; such a model cannot be audited"
+            f"expected a single tensor of embeddings from {type(table_modules[0]).__name__}, got "
+            f"{len(tensors)} tensors; this model cannot be audited"
         )
     return Embeddings(reading_norms or table_modules, sequence_first=len(tensors[0]) != 1)
 
 
 def create_example_inputs(model: PreTrainedModel) -> dict[str, Tensor]:
-    """Create the smallest inputs that a text or image model runs on, as a batch of one.
+    """Create a short example text, or an empty image, that a model can run on.
 
     Args:
         model: The model.
 
     Returns:
-        Inputs by name.
+        Model inputs by name, as a batch of one.
 
     Raises:
         AttnProbeError: If the model reads neither texts nor images.
@@ -442,8 +449,8 @@ def create_example_inputs(model: PreTrainedModel) -> dict[str, Tensor]:
         return {"pixel_values": torch.zeros(shape, device=device, dtype=model.dtype)}
     if model.main_input_name != "input_ids":
         raise AttnProbeError(
-            "expected a model that reads texts or images, but the input of "
-            f"{type(model).__name__} is {model.main_input_name}"
+            "expected a model that reads texts or images (input_ids or pixel_values), but "
+            f"{type(model).__name__} reads {model.main_input_name}"
         )
     config = config.get_text_config()
     end_id = getattr(config, "eos_token_id", None)
@@ -470,7 +477,7 @@ def _check_output(model: PreTrainedModel, head: TaskHead, result: Any) -> None:
 
 
 def _describe_shapes(result: Any) -> list[str]:
-    """Describe the tensors of a model's output, such as "logits [1, 8, 30522]"."""
+    """Describe the tensors in a model's output, for example "logits [1, 8, 30522]"."""
     items = result.items() if hasattr(result, "items") else ()
     tensors = [(name, value) for name, value in items if isinstance(value, Tensor)]
     return [f"{name} {list(value.shape)}" for name, value in tensors]
@@ -487,15 +494,15 @@ def _check_attention_shapes(
     Args:
         model: The model.
         names: Attention module names, in call order.
-        shapes: Shapes that their weights have.
+        shapes: Attention shapes, in the same order.
         n_keys: Length of the example in tokens.
     """
     if not names:
         raise AttnProbeError(
             f"expected softmax attention, found none in {type(model).__name__} "
-            f"(attention implementation {model.config._attn_implementation!r}); models "
-            "without it cannot be audited, "
-            "others can be loaded with attn_implementation='eager' or 'sdpa'"
+            f"(attention implementation {model.config._attn_implementation!r}); if the model has "
+            "softmax attention, load it with attn_implementation='eager' or 'sdpa'; other models "
+            "cannot be audited"
         )
     for name, shape in zip(names, shapes, strict=True):
         if shape[0] != 1 or shape[2:] != (n_keys, n_keys):
@@ -509,9 +516,9 @@ def _check_attention_shapes(
 # --- Models whose layers are not numbered as in their code: hybrids, layers with two attentions --
 
 LAYER_NAME_PATTERN = re.compile(r"(.*?)\.(\d+)(?:\.|$)")
-"""Pattern that splits a module name into layer list and layer index, as in `encoder.layer.3`."""
+"""Pattern that splits a module name such as `encoder.layer.3` into layer list and layer index."""
 MAX_LISTED_NUMBERS = 8
-"""Largest number of layer indices that a note lists."""
+"""Largest number of layer indices that a note in a report lists."""
 
 
 def describe_unusual_layers(
@@ -521,12 +528,13 @@ def describe_unusual_layers(
 
     Args:
         model: The model.
-        layers: Its layers with softmax attention, in call order.
+        layers: The model's softmax attention layers, in call order.
         names: Layer names in reports.
 
     Returns:
-        A sentence if some layers have no softmax attention, as in hybrids (MiniMax, Jamba), and one
-        if a layer has several attentions (DiffLlama, LiLT).
+        Sentences for a report. One sentence is about layers without softmax attention, as in
+        hybrid models (MiniMax, Jamba). Another is about layers with several attention operations
+        (DiffLlama, LiLT). The list is empty for most models.
     """
     attention_indices: dict[str, set[int]] = {}
     for layer in layers:
@@ -543,7 +551,7 @@ def describe_unusual_layers(
 def _describe_layers_without_attention(
     prefix: str, n_layers: int, attention_indices: set[int]
 ) -> list[str]:
-    """Describe the layers of a list that have no softmax attention; empty if all layers have it."""
+    """Describe the layers in a list that lack softmax attention; return [] if all layers have it."""
     missing_indices = sorted(set(range(n_layers)) - attention_indices)
     if not missing_indices:
         return []
@@ -554,25 +562,24 @@ def _describe_layers_without_attention(
 
 
 def _describe_repeated_attention(layers: Sequence[Layer], names: Sequence[str]) -> list[str]:
-    """Describe the first block that calls one attention module more than once.
+    """Describe the first block that calls the same attention module more than once.
 
     ALBERT is not affected: all its layers call one module, but in separate block calls.
     """
-    calls: dict[tuple[str, int], list[str]] = {}
+    names_by_call: dict[tuple[str, int], list[str]] = {}
     for layer, name in zip(layers, names, strict=True):
-        calls.setdefault((layer.module, layer.n_blocks_before), []).append(name)
-    repeated = [
-        (module, layer_names) for (module, _), layer_names in calls.items() if len(layer_names) > 1
-    ]
-    return [
-        f"Layers: {module} has {len(layer_names)} attentions, counted as separate layers: "
-        f"{', '.join(layer_names)}, in call order."
-        for module, layer_names in repeated[:1]
-    ]
+        names_by_call.setdefault((layer.module, layer.n_blocks_before), []).append(name)
+    for (module, _), layer_names in names_by_call.items():
+        if len(layer_names) > 1:
+            return [
+                f"Layers: {module} has {len(layer_names)} attentions, counted as separate layers: "
+                f"{', '.join(layer_names)}, in call order."
+            ]
+    return []
 
 
 def _list_numbers(numbers: Sequence[int]) -> str:
-    """Join numbers with commas, and shorten a long list."""
+    """Join numbers with commas, and end a long list with an ellipsis."""
     ellipsis = ", …" if len(numbers) > MAX_LISTED_NUMBERS else ""
     return ", ".join(map(str, numbers[:MAX_LISTED_NUMBERS])) + ellipsis
 
@@ -590,15 +597,15 @@ def compute_gradient_times_input(
 ) -> Tensor:
     """Compute gradient × input, summed over the embedding dimensions.
 
-    A decoder reads each token again, one position later because of its start token. The values of
-    both occurrences are added.
+    In an encoder-decoder, the decoder reads each token again, one position later because of its
+    start token. The values for both occurrences are added.
 
     Args:
         embeddings: The model's embedding modules.
         compute_explained: Function that runs the model and returns the scalar to differentiate.
-        n_keys: Number of positions. The patches of an image are the last positions.
-        scale: Factor on the embeddings at which the gradient is evaluated. The input that the
-            gradient is multiplied by is not scaled.
+        n_keys: Number of positions. In image models, the patches are the last positions.
+        scale: Factor on the embeddings at which the gradient is evaluated. The gradient is then
+            multiplied by the unscaled embeddings.
 
     Returns:
         Signed values `[batch, keys]`.
@@ -630,9 +637,9 @@ def _replace_embeddings(
     scale: float,
     change: Callable[[Tensor, Tensor], Tensor],
 ) -> AbstractContextManager[None]:
-    """Replace embeddings by `change(embeddings, scaled embeddings)`, inside the context.
+    """Replace embeddings by `change(unscaled, scaled)` inside the context.
 
-    The start token of a decoder is not scaled, because it is not part of the text.
+    A decoder's start token is not scaled, because it is not part of the text.
     """
     call_index = itertools.count()
 
@@ -649,14 +656,14 @@ def _replace_embeddings(
 
 
 def run_with_zero_embeddings(embeddings: Embeddings, run: Callable[[], Tensor]) -> Tensor:
-    """Call a function while all embeddings are 0, the baseline of integrated gradients.
+    """Run a model with all embeddings set to 0, the baseline for integrated gradients.
 
     Args:
         embeddings: The model's embedding modules.
-        run: Function that runs the model.
+        run: Function that runs the model and returns the result.
 
     Returns:
-        The function's result.
+        The result of `run`.
     """
     with _replace_embeddings(embeddings, 0.0, lambda unscaled, scaled: scaled):
         return run()

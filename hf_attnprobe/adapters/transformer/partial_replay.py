@@ -1,14 +1,12 @@
-"""Replays that compute only what an edit changes and what the prediction reads.
+"""Replays that skip all computations that an edit does not affect or the prediction does not read.
 
-For an edit of one layer's attention, a partial replay does the following:
+If the attention in one layer is edited, a partial replay does the following:
 
-1. Blocks below the edit do not run.
-2. In the edited block, only the change of the edited heads' outputs is computed. It is multiplied
-by
-   these heads' slices of the output projection, and added to the recorded result of the attention.
-3. Blocks above the edit run on hidden states. If the prediction is read from one row, such as
-[CLS],
-   the last block runs for this row only.
+1. Blocks below the edited layer do not run.
+2. In the edited block, only the change in the edited heads' outputs is computed. It is multiplied
+   by these heads' slices of the output projection, and added to the recorded attention output.
+3. Blocks above the edited layer run on hidden states. If the prediction is read from one row, such
+   as [CLS], the last block runs for this row only.
 
 All steps are exact. For edits of MiniLM's top layer, partial replays are 116 times faster than a
 loop of full forward passes (vectorised full passes: 8 times). For edits of all layers, they are 2.4
@@ -21,7 +19,7 @@ DeBERTa-v2, XLNet, encoder-decoders) are replayed by full forward passes.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -51,10 +49,10 @@ class Sublayer(NamedTuple):
         name: Qualified name of the attention module.
         attention: The module that computes attention.
         projection: The module that maps the concatenated head outputs to hidden states.
-        joint: The module that returns the projected outputs to the block. It is `attention` if the
-            projection is inside of it (Llama), otherwise `projection` (BERT).
+        joint: The module that returns the projected outputs to the block. It is `attention` if
+            `attention` contains the projection (Llama), otherwise `projection` (BERT).
         slices: Each head's slice of the projection matrix, `[heads, width, hidden]`.
-        returned: An output of `attention`, as a template whose tensors are not used.
+        returned: A recorded output of `attention`, used as a template for other outputs.
     """
 
     name: str
@@ -80,36 +78,40 @@ class SublayerResults(NamedTuple):
 def find_sublayer(
     call: BlockCall, modules: Mapping[str, nn.Module], n_heads: int
 ) -> Sublayer | None:
-    """Find the attention sublayer of a block.
+    """Find a block's attention sublayer by running the block again.
 
     Args:
         call: A recorded block call.
         modules: Attention modules by qualified name.
-        n_heads: Number of heads.
+        n_heads: Expected number of heads.
 
     Returns:
-        The sublayer, or None if the block has another structure.
+        The sublayer, or None if the block has a structure that partial replays do not support.
     """
     output_hook = OutputHook(lambda layer, output, values: output)
     with hook_attention(modules, keep_attention, output_hook=output_hook) as attention_hook:
         call.run(call.hidden_in)
     if len(attention_hook.names) != 1 or 0 not in output_hook.projections:
         return None
-    (name,), slices = attention_hook.names, output_hook.projections[0]
+    name = attention_hook.names[0]
     attention = modules[name]
+    slices = output_hook.projections[0]
     projection = _find_weight_owner(call.block, slices)
     if projection is None or len(slices) != n_heads:
         return None
     is_inside = projection in set(attention.modules())
     joint = attention if is_inside else projection
     calls = _record_module_calls(call, {attention, projection, joint})
-    if not _returns_projected_rows(call, *calls[projection], calls[joint][1]):
+    projection_args, projected = calls[projection]
+    _, joint_output = calls[joint]
+    if not _returns_projected_rows(call, projection_args, projected, joint_output):
         return None
-    return Sublayer(name, attention, projection, joint, slices, calls[attention][1])
+    _, attention_output = calls[attention]
+    return Sublayer(name, attention, projection, joint, slices, attention_output)
 
 
 def _find_weight_owner(block: nn.Module, slices: Tensor) -> nn.Module | None:
-    """Find the module whose weight shares its memory with the slices."""
+    """Find the module in a block whose weight the slices are a view of, or return None."""
     for module in block.modules():
         weight = getattr(module, "weight", None)
         if isinstance(weight, Tensor) and weight.data_ptr() == slices.data_ptr():
@@ -120,7 +122,7 @@ def _find_weight_owner(block: nn.Module, slices: Tensor) -> nn.Module | None:
 def _record_module_calls(
     call: BlockCall, modules: Collection[nn.Module]
 ) -> dict[nn.Module, tuple[tuple[Any, ...], Any]]:
-    """Run a block again and record the arguments and the output of some of its modules."""
+    """Run a block again, and record the arguments and the output of some modules in it."""
     calls = {}
 
     def note_call(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
@@ -134,22 +136,23 @@ def _record_module_calls(
 def _returns_projected_rows(
     call: BlockCall, args: tuple[Any, ...], projected: Tensor, joint_output: Any
 ) -> bool:
-    """Check whether the sublayer returns exactly the projected rows `[batch, queries, hidden]`.
+    """Check whether a sublayer returns the projection output `[batch, queries, hidden]` unchanged.
 
     Args:
         call: The block call.
-        args: Projection arguments.
-        projected: Projection output.
-        joint_output: Output of the module that returns to the block.
+        args: Arguments of the projection module.
+        projected: Output of the projection module.
+        joint_output: Output that the attention sublayer returns to the block.
     """
-    shape, head_outputs = call.hidden_in.shape[:2], args[0]
+    head_outputs = args[0]
+    shape = call.hidden_in.shape[:2]
     if head_outputs.dim() != 3 or not head_outputs.shape[:2] == projected.shape[:2] == shape:
         return False
     return projected.equal(get_first_tensor(joint_output))
 
 
 def run_sublayer(call: BlockCall, sublayer: Sublayer) -> SublayerResults:
-    """Run a block again and return the intermediate results of its attention sublayer.
+    """Run a block again to get the values and projected head outputs inside its attention.
 
     Args:
         call: The recorded block call.
@@ -175,19 +178,19 @@ def run_sublayer(call: BlockCall, sublayer: Sublayer) -> SublayerResults:
 
 
 def finish_block(call: BlockCall, sublayer: Sublayer, hidden: Tensor, projected: Tensor) -> Tensor:
-    """Compute the output of a block from the result of its attention sublayer.
+    """Run only the part of a block that follows its attention sublayer.
 
-    The rows of a text are computed independently after the attention, so any subset of the rows may
+    After the attention, each row (token) is computed independently, so any subset of the rows may
     be passed.
 
     Args:
         call: The recorded block call.
         sublayer: The block's attention sublayer.
-        hidden: Rows from the block's input, `[n, rows, hidden]`.
-        projected: Projected head outputs for the same rows, `[n, rows, hidden]`.
+        hidden: Rows from the block's input, `[texts, rows, hidden]`.
+        projected: Projected head outputs for the same rows, `[texts, rows, hidden]`.
 
     Returns:
-        Rows from the block's output, `[n, rows, hidden]`.
+        The same rows from the block's output, `[texts, rows, hidden]`.
     """
     joint_output: Any = projected
     if sublayer.joint is sublayer.attention:
@@ -207,15 +210,15 @@ class _HeadOutputsReachedError(Exception):
 
 
 def compute_head_outputs(call: BlockCall, sublayer: Sublayer, hidden: Tensor) -> Tensor:
-    """Compute the concatenated head outputs of a block, without running the rest of it.
+    """Run a block only up to its concatenated head outputs, before the output projection.
 
     Args:
-        call: A block call whose other arguments are for the same number of texts.
+        call: A block call; all its arguments must be for the same number of texts as `hidden`.
         sublayer: The block's attention sublayer.
-        hidden: Input of the block, `[n, queries, hidden]`.
+        hidden: Block input, `[texts, queries, hidden]`.
 
     Returns:
-        Head outputs `[n, queries, heads · width]`.
+        Head outputs `[texts, queries, heads · width]`.
     """
     head_outputs: list[Tensor] = []
 
@@ -234,10 +237,10 @@ def compute_head_outputs(call: BlockCall, sublayer: Sublayer, hidden: Tensor) ->
 
 
 def index_rows(is_chosen: Tensor) -> Tensor | None:
-    """Return the positions of the chosen rows of each text.
+    """Convert a mask of chosen rows to row positions, with equally many rows per text.
 
-    Every text gets the same number of rows, and at least one. A text with fewer chosen rows gets
-    some of its other rows in addition.
+    Every text gets at least one row. A text with fewer chosen rows than another text gets some
+    unchosen rows in addition.
 
     Args:
         is_chosen: Chosen rows, bool `[batch, queries]`.
@@ -252,31 +255,32 @@ def index_rows(is_chosen: Tensor) -> Tensor | None:
 
 
 def take_rows(values: Tensor, rows: Tensor | None) -> Tensor:
-    """Select rows of each text.
+    """Select the same rows (tokens) of each text in every copy and head.
 
     Args:
-        values: `[copies, batch, heads, queries, width]`; the axes of the heads, and then also of
-            the copies, may be missing.
-        rows: Positions, int `[batch, rows]`, or None for all rows.
+        values: One of `[copies, batch, heads, queries, width]`, `[copies, batch, queries, width]`
+            and `[batch, queries, width]`.
+        rows: Positions to select, int `[batch, rows]`, or None for all rows.
 
     Returns:
-        The values with `rows` instead of queries.
+        The values, with the axis `rows` instead of `queries`.
     """
     if rows is None:
         return values
-    if values.dim() == 5:
+    has_head_axis = values.dim() == 5
+    if has_head_axis:
         rows = rows[:, None]
     index = rows[..., None].expand(*values.shape[:-2], rows.shape[-1], values.shape[-1])
     return values.gather(-2, index)
 
 
 def put_rows(values: Tensor, rows: Tensor | None, new: Tensor) -> Tensor:
-    """Return copies of values with some rows replaced.
+    """Copy values, and replace some rows in each copy.
 
     Args:
         values: Values `[batch, queries, hidden]`.
-        rows: Positions, int `[batch, rows]`, or None for all rows.
-        new: New rows, `[copies, batch, rows, hidden]`.
+        rows: Positions to replace, int `[batch, rows]`, or None for all rows.
+        new: New rows for each copy, `[copies, batch, rows, hidden]`.
 
     Returns:
         Values `[copies, batch, queries, hidden]`.
@@ -290,12 +294,12 @@ def put_rows(values: Tensor, rows: Tensor | None, new: Tensor) -> Tensor:
 # --- Partial replays of one batch ----------------------------------------------------------------
 
 RunHead = Callable[[Tensor], Tensor]
-"""Function from the last hidden states `[copies, batch, queries, hidden]` to scores
+"""Function that takes the last hidden states `[copies, batch, queries, hidden]` and returns scores
 `[copies, batch, ...]`."""
 
 
 def is_stack(calls: Sequence[BlockCall]) -> bool:
-    """Check whether every block receives the output of the block below, `[batch, keys, hidden]`.
+    """Check whether each block's input is the output of the block below, `[batch, keys, hidden]`.
 
     Args:
         calls: Recorded block calls.
@@ -316,7 +320,7 @@ def find_sublayers(
     modules: Mapping[str, nn.Module],
     n_heads: Sequence[int],
 ) -> list[Sublayer] | None:
-    """Find the attention sublayer of every block.
+    """Find every block's attention sublayer.
 
     Args:
         calls: Recorded block calls.
@@ -324,7 +328,7 @@ def find_sublayers(
         n_heads: Number of heads per layer.
 
     Returns:
-        The sublayers, or None if the model has another structure.
+        The sublayers, or None if the model has a structure that partial replays do not support.
     """
     if len(calls) != len(n_heads) or not is_stack(calls):
         return None
@@ -338,18 +342,18 @@ def find_sublayers(
 
 
 def find_readout_rows(hidden: Tensor, mask: Tensor, head: RunHead) -> Tensor | None:
-    """Find the row of each text that the prediction is read from.
+    """Find the token of each text whose last hidden state determines the prediction.
 
-    The first and the last real token are tried. All other rows are set to NaN. If a row was read
-    nevertheless, the scores become NaN.
+    The first and the last real token are tried: the hidden states of all other tokens are set to
+    NaN, so the scores become NaN if the model reads any of them.
 
     Args:
         hidden: Last hidden states, `[batch, queries, hidden]`.
         mask: Real tokens, bool `[batch, queries]`.
-        head: Function that runs the rest of the model.
+        head: Function that runs the rest of the model on hidden states.
 
     Returns:
-        Positions, int `[batch, 1]`, or None if several rows may be read.
+        Positions, int `[batch, 1]`, or None if the prediction depends on several tokens.
     """
     expected = head(hidden[None])
     positions = torch.arange(hidden.shape[1], device=hidden.device)
@@ -365,13 +369,16 @@ def find_readout_rows(hidden: Tensor, mask: Tensor, head: RunHead) -> Tensor | N
 
 
 def _identify_arguments(call: BlockCall) -> tuple[object, ...]:
-    """Return the class of a block and the identities of its other arguments, for comparison."""
+    """Return a key that is equal for calls with the same block class and the same arguments.
+
+    Hidden states, the first argument, are ignored.
+    """
     arguments = tree_leaves((call.args[1:], call.kwargs))
     return type(call.block), *map(id, arguments)
 
 
 class PartialReplay:
-    """One observed batch, prepared for partial replays.
+    """An observed batch that is prepared for partial replays.
 
     Args:
         calls: Recorded block calls for this batch.
@@ -405,26 +412,29 @@ class PartialReplay:
 
     @torch.no_grad()
     def is_exact(self, tolerance: float) -> bool:
-        """Check that every block returns the same on copies of the batch and on some of its rows.
+        """Check that repeating the batch or running some rows alone does not change block outputs.
 
         Blocks of the same class with the same arguments are checked once.
 
         Args:
-            tolerance: Largest allowed difference in real rows, relative to the largest number.
+            tolerance: Largest allowed difference for real tokens, relative to the block's largest
+                output.
         """
         if not is_stack(self.calls):
             return False
-        layers = {_identify_arguments(call): layer for layer, call in enumerate(self.calls)}
+        distinct_layers = {
+            _identify_arguments(call): layer for layer, call in enumerate(self.calls)
+        }
         try:
-            return all(self._is_block_exact(layer, tolerance) for layer in layers.values())
+            return all(self._is_block_exact(layer, tolerance) for layer in distinct_layers.values())
         except torch.OutOfMemoryError:
             raise
         except (RuntimeError, ValueError, IndexError, TypeError):
-            # The block has another structure.
+            # The block has a structure that partial replays do not support.
             return False
 
     def _is_block_exact(self, layer: int, tolerance: float) -> bool:
-        """Check one block on two copies of the batch, and on the first two rows alone."""
+        """Check one block's outputs on two copies of the batch, and on the first two rows alone."""
         call = self.calls[layer]
         sublayer = self.sublayers[layer]
         hidden_in = call.hidden_in
@@ -445,7 +455,7 @@ class PartialReplay:
         return bool(error <= tolerance * largest)
 
     def count_rows(self, layer: int) -> int:
-        """Return the largest number of rows per text that run when a layer is edited.
+        """Return the largest number of rows (tokens) per text that a replay of a layer computes.
 
         Args:
             layer: Layer index.
@@ -455,12 +465,13 @@ class PartialReplay:
         return self.mask.shape[1]
 
     def replay(self, layer: int, edited: Tensor, edit_above: AttentionEdit | None = None) -> Tensor:
-        """Compute scores with other attention in a layer.
+        """Compute the task head's scores with new attention weights in a layer.
 
         Args:
-            layer: The lowest edited layer.
-            edited: New attention of this layer, `[copies, batch, heads, queries, keys]`.
-            edit_above: Edit of the layers above, for `[copies · batch]` texts.
+            layer: Number of the lowest edited layer.
+            edited: New attention weights in this layer, `[copies, batch, heads, queries, keys]`.
+            edit_above: Edit for the layers above, which receives `copies · batch` texts; None for
+                no edit.
 
         Returns:
             Scores `[copies, batch, ...]`.
@@ -483,13 +494,13 @@ class PartialReplay:
         return self.run_from_change(layer, heads, rows, output_change, edit_above)
 
     def replay_output(self, layer: int, head: int, query: int | None, output: Tensor) -> Tensor:
-        """Compute scores with another output of a head.
+        """Compute the task head's scores after replacing one head's output.
 
         Args:
             layer: Layer index.
             head: Head index.
-            query: The only row that is replaced, or None for all rows.
-            output: New outputs, `[copies, batch, queries, width]`.
+            query: The only query whose output is replaced, or None for all queries.
+            output: New head outputs, `[copies, batch, queries, width]`.
 
         Returns:
             Scores `[copies, batch, ...]`.
@@ -506,7 +517,9 @@ class PartialReplay:
         return self.run_from_change(layer, [head], rows, change.unsqueeze(2))
 
     def get_sublayer_results(self, layer: int) -> SublayerResults:
-        """Return the intermediate results of a layer's attention, and cache those of one layer.
+        """Return the values and projected head outputs inside a layer's attention.
+
+        The results for the last requested layer are cached.
 
         Args:
             layer: Layer index.
@@ -526,14 +539,14 @@ class PartialReplay:
         change: Tensor,
         edit_above: AttentionEdit | None = None,
     ) -> Tensor:
-        """Compute scores from a change of some heads' outputs.
+        """Compute the task head's scores after adding a change to some heads' outputs.
 
         Args:
             layer: Layer index.
             heads: Indices of the changed heads.
             rows: Rows that change, int `[batch, rows]`, or None for all rows.
-            change: Change of the head outputs, `[copies, batch, heads, rows, width]`.
-            edit_above: As in `replay`.
+            change: Tensor that is added to the head outputs, `[copies, batch, heads, rows, width]`.
+            edit_above: Edit for the layers above, see `replay`.
 
         Returns:
             Scores `[copies, batch, ...]`.
@@ -553,10 +566,11 @@ class PartialReplay:
         rows: Tensor | None,
         change: Tensor,
     ) -> Tensor:
-        """Compute the changed rows of the edited block, `[copies, batch, rows, hidden]`."""
+        """Compute the changed rows in the edited block's output, `[copies, batch, rows, hidden]`."""
         call, sublayer = self.calls[layer], self.sublayers[layer]
-        by_row = change.transpose(2, 3).flatten(3)
-        projected_change = by_row @ sublayer.slices[heads].flatten(0, 1)
+        # Concatenate the heads: `[copies, batch, rows, heads · width]`.
+        change_by_row = change.transpose(2, 3).flatten(3)
+        projected_change = change_by_row @ sublayer.slices[heads].flatten(0, 1)
         projected = take_rows(self.get_sublayer_results(layer).projected, rows)
         projected = projected + projected_change
         hidden = take_rows(call.hidden_in, rows)
@@ -570,17 +584,16 @@ class PartialReplay:
     ) -> Tensor:
         """Run hidden states `[copies · batch, queries, hidden]` through the remaining blocks.
 
-        Returns only the read-out rows of the last block's output.
+        Only the rows that the prediction is read from are returned.
         """
         n_batch = len(self.mask)
-        n_copies, last_sublayer = len(hidden) // n_batch, self.sublayers[-1]
+        n_copies = len(hidden) // n_batch
+        last_sublayer = self.sublayers[-1]
         modules = {sublayer.name: sublayer.attention for sublayer in self.sublayers}
-        editing = (
-            nullcontext()
-            if edit_above is None
-            else hook_attention(modules, edit_above, first_layer=first_layer)
-        )
-        with editing:
+        edit_context: AbstractContextManager[Any] = nullcontext()
+        if edit_above is not None:
+            edit_context = hook_attention(modules, edit_above, first_layer=first_layer)
+        with edit_context:
             for call in self.calls[first_layer:-1]:
                 hidden = call.repeat(n_copies, n_batch).run(hidden)
             last_call = self.calls[-1].repeat(n_copies, n_batch)

@@ -1,4 +1,4 @@
-"""Record the block calls of a forward pass, and skip them in a later one.
+"""Record the block calls in a forward pass, and skip them in later forward passes.
 
 A replay with edited attention does not have to run the layers below the edit. Their recorded
 outputs are returned instead.
@@ -18,7 +18,10 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 
 def find_attention_blocks(model: nn.Module, modules: Mapping[str, nn.Module]) -> list[nn.Module]:
-    """Find the outermost `ModuleList` element that contains each attention module.
+    """Find the Transformer blocks that contain attention modules.
+
+    A block is the outermost `ModuleList` element that contains the attention module, such as
+    `encoder.layer[3]`.
 
     Args:
         model: The model.
@@ -36,14 +39,12 @@ def find_attention_blocks(model: nn.Module, modules: Mapping[str, nn.Module]) ->
 
 
 def _find_outermost_element(model: nn.Module, name: str) -> nn.Module | None:
-    """Find the outermost `ModuleList` element on the path to a module, or None."""
+    """Find the outermost `ModuleList` element on the path to a module, or return None."""
     module = model
-    # The name of the model itself is an empty string.
+    # The model itself has an empty name.
     for part in filter(None, name.split(".")):
-        is_in_list, module = (
-            isinstance(module, nn.ModuleList),
-            getattr(module, part),
-        )
+        is_in_list = isinstance(module, nn.ModuleList)
+        module = getattr(module, part)
         if is_in_list and not isinstance(module, nn.ModuleList):
             return module
     return None
@@ -59,8 +60,9 @@ def hook_modules(
     """Call a hook after every forward call of some modules, inside the context.
 
     Args:
-        modules: The modules.
-        hook: Function `hook(module, args, output)`. A result other than None replaces the output.
+        modules: Modules to hook.
+        hook: Function that is called as `hook(module, args, output)`. If its result is not None,
+            it replaces the module's output.
         with_kwargs: Whether to call `hook(module, args, kwargs, output)` instead.
     """
     handles = [module.register_forward_hook(hook, with_kwargs=with_kwargs) for module in modules]
@@ -72,13 +74,13 @@ def hook_modules(
 
 
 class BlockCall(NamedTuple):
-    """One call of a block.
+    """A recorded call of a Transformer block.
 
     Attributes:
         block: The block.
-        args: Its positional arguments.
-        kwargs: Its keyword arguments.
-        output: Its result.
+        args: Positional arguments of the call.
+        kwargs: Keyword arguments of the call.
+        output: Result of the call.
     """
 
     block: nn.Module
@@ -88,16 +90,16 @@ class BlockCall(NamedTuple):
 
     @property
     def hidden_in(self) -> Tensor:
-        """Hidden states passed to the block, which are the first argument in every family."""
+        """Hidden states that the block received; they are the first argument in every model."""
         return self.args[0]
 
     @property
     def hidden_out(self) -> Tensor:
-        """Hidden states returned by the block."""
+        """Hidden states that the block returned."""
         return get_first_tensor(self.output)
 
     def run(self, hidden: Tensor) -> Tensor:
-        """Run the block on other hidden states, with its other arguments unchanged.
+        """Run the block on new hidden states, with its other arguments unchanged.
 
         Args:
             hidden: Hidden states `[batch, queries, hidden]`.
@@ -108,14 +110,14 @@ class BlockCall(NamedTuple):
         return get_first_tensor(self.block(hidden, *self.args[1:], **self.kwargs))
 
     def repeat(self, n_copies: int, n_batch: int) -> "BlockCall":
-        """Return this call with all arguments but the hidden states repeated.
+        """Return a call whose arguments, except the hidden states, are repeated.
 
         Args:
             n_copies: Number of batch copies.
             n_batch: Batch size.
         """
-        arguments = repeat_batch((self.args[1:], self.kwargs), n_copies, n_batch)
-        return self._replace(args=(self.hidden_in, *arguments[0]), kwargs=arguments[1])
+        other_args, kwargs = repeat_batch((self.args[1:], self.kwargs), n_copies, n_batch)
+        return self._replace(args=(self.hidden_in, *other_args), kwargs=kwargs)
 
 
 def get_first_tensor(output: Any) -> Tensor:
@@ -128,11 +130,14 @@ def get_first_tensor(output: Any) -> Tensor:
 
 
 def replace_first_tensor(output: Any, new: Tensor) -> Any:
-    """Return a module's output with other hidden states.
+    """Replace the first tensor in a module's output, which contains its hidden states.
 
     Args:
         output: A tensor, or nested tuples, lists and dictionaries of tensors.
-        new: The hidden states that replace the first tensor.
+        new: The new hidden states.
+
+    Returns:
+        An output with the same structure.
     """
     old = get_first_tensor(output)
     return tree_map_only(Tensor, lambda leaf: new if leaf is old else leaf, output)
@@ -140,10 +145,13 @@ def replace_first_tensor(output: Any, new: Tensor) -> Any:
 
 @contextmanager
 def record_calls(blocks: Iterable[nn.Module]) -> Iterator[list[BlockCall]]:
-    """Record every block call inside the context, and yield the growing list of calls.
+    """Record every block call inside the context.
 
     Args:
         blocks: The blocks to record.
+
+    Yields:
+        The list of calls, which grows while the model runs.
     """
     calls: list[BlockCall] = []
 
@@ -156,10 +164,13 @@ def record_calls(blocks: Iterable[nn.Module]) -> Iterator[list[BlockCall]]:
 
 @contextmanager
 def record_outputs(blocks: Iterable[nn.Module]) -> Iterator[list[Any]]:
-    """Record the output of every block call inside the context, and yield the growing list.
+    """Record the output of every block call inside the context.
 
     Args:
         blocks: The blocks to record.
+
+    Yields:
+        The list of outputs, which grows while the model runs.
     """
     outputs: list[Any] = []
 
@@ -176,12 +187,11 @@ def skip_first_calls(blocks: Sequence[nn.Module], outputs: Sequence[Any]) -> Ite
 
     Args:
         blocks: All blocks of the model.
-        outputs: Outputs of the calls to skip, in the order of the calls.
+        outputs: Recorded outputs for the calls to skip, in call order.
     """
     remaining_outputs = iter(outputs)
-    with patch_forwards(
-        {block: _SkippingForward(remaining_outputs, block.forward) for block in blocks}
-    ):
+    forwards = {block: _SkippingForward(remaining_outputs, block.forward) for block in blocks}
+    with patch_forwards(forwards):
         yield
 
 
@@ -190,9 +200,9 @@ def patch_forwards(forwards: Mapping[nn.Module, Callable[..., Any]]) -> Iterator
     """Replace the forward methods of modules inside the context.
 
     Args:
-        forwards: New forward function of each module.
+        forwards: New forward functions by module.
     """
-    # Other libraries, for example for offloading, may have replaced forward already.
+    # Another library, such as accelerate with offloading, may have replaced `forward` already.
     previous_forwards = {module: module.__dict__.get("forward") for module in forwards}
     try:
         for module, forward in forwards.items():
@@ -206,7 +216,7 @@ def patch_forwards(forwards: Mapping[nn.Module, Callable[..., Any]]) -> Iterator
 
 
 class _SkippingForward:
-    """Function that returns recorded outputs as long as there are any, then calls `forward`."""
+    """Callable that returns recorded outputs until none remain, and then calls `forward`."""
 
     def __init__(self, remaining_outputs: Iterator[Any], forward: Callable[..., Any]) -> None:
         self.remaining_outputs, self.forward = remaining_outputs, forward
@@ -237,12 +247,15 @@ def repeat_batch(output: Any, n_copies: int, n_batch: int) -> Any:
 
 
 def get_relative_tolerance(dtype: torch.dtype) -> float:
-    """Return how far two runs of a model may differ, relative to the largest number.
+    """Return the largest rounding difference to expect between two runs of a model.
 
-    The tolerance exceeds the effect of another order of summation in a deep model, and is far
-    below the effect of a missing mask.
+    The tolerance is larger than the effect of summing in another order in a deep model, and much
+    smaller than the effect of a missing mask.
 
     Args:
         dtype: Data type of the computation.
+
+    Returns:
+        The tolerance as a fraction of the largest output, at most 0.1.
     """
     return min(1000 * torch.finfo(dtype).eps, 0.1)
