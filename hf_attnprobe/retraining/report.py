@@ -660,7 +660,7 @@ RAW_DATA_NOTE = (
 
 
 def _make_provenance_blocks(report: RetrainingResult) -> list[Block]:
-    """Return blocks about the trained models, the command that repeats the run, and its settings."""
+    """Return blocks with the trained models, the command to repeat the run, and the settings."""
     models: list[list[Cell]] = [[m.name, m.n_epochs] for m in report.models]
     settings = [*flatten_settings(report.provenance)]
     command_blocks: list[Block] = []

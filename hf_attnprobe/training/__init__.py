@@ -1,4 +1,4 @@
-"""Training of classifiers and of a small demonstration decoder, from scratch or by fine-tuning.
+"""Training of classifiers, and of a small decoder for demonstrations.
 
 An interrupted training can be run again with the same output folder. It continues at the last saved
 epoch and reaches the same weights.
@@ -10,6 +10,6 @@ Main functions:
 - :func:`hf_attnprobe.training.run.fine_tune` fine-tunes a pretrained Transformer.
 - :func:`hf_attnprobe.training.decoder.train_decoder` trains a small language model to copy.
 
-Start reading in ``run.py``. ``procedures.py`` holds the training settings of the papers, and
-``trainer.py`` the training loop that all of these functions share.
+Start reading in ``run.py``. ``procedures.py`` holds the papers' training settings, and
+``trainer.py`` the training loop that all these functions share.
 """

@@ -1,4 +1,4 @@
-"""Training of attention classifiers from scratch, with the settings of the papers.
+"""Training of attention classifiers from scratch, with the papers' settings.
 
 The training runs on the Trainer of Transformers. A single Adam optimizer with two parameter groups
 takes the same steps as the three optimizers in the papers' code. The papers' code never keeps the
@@ -78,24 +78,25 @@ def train_classifier(  # noqa: PLR0913
     The epoch with the best validation score is kept. If an option is None, its value comes from a
     paper's training procedure (``options.procedure``):
 
-    ``jain-wallace`` (default) uses the settings of the released code of Jain & Wallace 2019: Adam
-    with AMSGrad, learning rate 1e-3, weight decay 1e-5 on the encoder and the output layer but not
-    on the attention, and 8 epochs with batches of 32 texts. With two classes, the positive class is
+    ``jain-wallace`` (default) follows the code that Jain & Wallace released in 2019: Adam with
+    AMSGrad, learning rate 1e-3, weight decay 1e-5 on the encoder and the output layer but not on
+    the attention, and 8 epochs with batches of 32 texts. With two classes, the positive class is
     weighted by n_negative / n_positive. The validation score is the ROC-AUC for two classes and the
-    accuracy for more. Unlike in the released code, the first epoch may be kept. Models of text
-    pairs (``query_encoder``) use weight decay on all weights, mean cross-entropy, 25 epochs with
-    batches of 100, and accuracy.
+    accuracy for more. Unlike in the released code, the first epoch may be kept. Models that read
+    text pairs (``query_encoder``) use weight decay on all weights, mean cross-entropy, 25 epochs
+    with batches of 100, and accuracy.
 
-    ``serrano-smith`` uses the settings of the released code of Serrano & Smith 2019 for IMDB: Adam
-    with learning rate 4e-4, which is halved after each epoch that does not improve the validation
-    accuracy, gradients clipped to norm 10, batches of 64, and mean cross-entropy. Training stops
-    after 5 epochs without improvement, at the latest after 15 epochs (10 and 60 for models without
-    an encoder). Words that occur in fewer than 5 texts become unknown. Unlike in the released code,
-    word vectors start at random unless ``word_vectors`` is set, and long texts are kept.
+    ``serrano-smith`` follows the code that Serrano & Smith released in 2019, with its settings for
+    IMDB: Adam with learning rate 4e-4, which is halved after each epoch that does not improve the
+    validation accuracy, gradients clipped to norm 10, batches of 64, and mean cross-entropy.
+    Training stops after 5 epochs without improvement, at the latest after 15 epochs (10 and 60 for
+    models without an encoder). Words that occur in fewer than 5 texts become unknown. Unlike in the
+    released code, word vectors start at random unless ``word_vectors`` is set, and long texts are
+    kept.
 
     Args:
         config: The architecture. It is not modified: vocabulary size, special tokens and labels are
-            filled in on a copy. None selects the architecture of the procedure, see
+            filled in on a copy. None selects the procedure's architecture, see
             :func:`hf_attnprobe.training.procedures.make_paper_config`.
         train: Training texts, in any form that :func:`hf_attnprobe.load_examples` returns or
             accepts.
@@ -106,7 +107,7 @@ def train_classifier(  # noqa: PLR0913
         tokenizer: Tokenizer to use instead of one built from the training texts. It is not
             modified. A hierarchical model needs a separator token, see
             :func:`hf_attnprobe.build_tokenizer`.
-        guides: Attention weights of every text over its tokens, by split and example id. Required
+        guides: Attention weights over the tokens of each text, by split and example id. Required
             for ``attention="guided"``, and only allowed there.
         resume: If True, continue an interrupted training with the same settings in ``output_dir``
             from its last epoch, to the same weights, or load a finished one.
@@ -118,19 +119,19 @@ def train_classifier(  # noqa: PLR0913
         The trained model in evaluation mode, its tokenizer, and its scores.
 
     Raises:
-        AttnProbeError: If the labels have a single class, if pairs of texts are passed to a model
-            of single texts or the other way round, if a label is not among the candidate answers of
-            its text, if the word vectors have the wrong width, if the output folder holds other
-            files, or if the procedure needs validation texts and there are none.
+        AttnProbeError: If all labels are equal, if a model for single texts gets text pairs or the
+            other way round, if a label is not among the candidate answers in its text, if the word
+            vectors have the wrong width, if the output folder holds other files, or if the
+            procedure needs validation texts and there are none.
 
     Example:
         Train a BiLSTM on SST::
 
             model, tokenizer, metrics = train_classifier(
-            AttentionClassifierConfig(encoder="bilstm"),
-            train=load_examples("sst", "train"),
-            validation=load_examples("sst", "validation"),
-            output_dir="bilstm-sst",
+                AttentionClassifierConfig(encoder="bilstm"),
+                train=load_examples("sst", "train"),
+                validation=load_examples("sst", "validation"),
+                output_dir="bilstm-sst",
             )
     """
     config = make_paper_config(options.procedure) if config is None else config
@@ -163,7 +164,7 @@ def _build_trainer(
     progress: bool | str,
     folder: Path,
 ) -> tuple[PlainTrainer, PreTrainedTokenizerBase]:
-    """Build the Trainer of an attention classifier, and its tokenizer."""
+    """Build an attention classifier's tokenizer and the Trainer that trains it."""
     tokenizer = tokenizer or _make_tokenizer(splits["train"], config, procedure)
     tokenizer = limit_text_length(tokenizer, options.max_length)
     names = get_label_names(splits["train"])
@@ -191,11 +192,11 @@ def _build_trainer(
 
 
 def resolve_procedure(options: TrainingOptions, config: AttentionClassifierConfig) -> Procedure:
-    """Return the procedure that the options name, with the options' own settings applied.
+    """Return the training procedure that the options select, with their other settings applied.
 
     Args:
         options: Training options; a setting that is None keeps the procedure's value.
-        config: The architecture, which changes some defaults (no encoder, pairs of texts).
+        config: The architecture. Models without an encoder, or for text pairs, have other defaults.
     """
     names = PROCEDURES[DEFAULT_PROCEDURE].get_settings()
     changes = {name: getattr(options, name) for name in names}
@@ -209,7 +210,7 @@ def _build_record(
     procedure: Procedure,
     options: TrainingOptions,
 ) -> dict[str, Any]:
-    """Return the settings that must be equal for a training to be continued."""
+    """Return the settings that identify a training; it is continued only if they are unchanged."""
     vectors = options.word_vectors
     architecture = {field.name: getattr(config, field.name) for field in fields(Architecture)}
     record = {
@@ -222,7 +223,7 @@ def _build_record(
         "data": {name: compute_dataset_fingerprint(part) for name, part in splits.items()},
     }
     if not architecture["query_encoder"]:
-        # Records that were written before pairs of texts were supported do not have this key.
+        # Records that were written before text pairs were supported do not have this key.
         del architecture["query_encoder"]
         return record
     answers = config.answer_token_ids
@@ -238,7 +239,7 @@ def _check_validation(procedure: Procedure, validation: Any) -> None:
     if needed and validation is None:
         raise AttnProbeError(
             "this training procedure needs validation texts to adapt the learning rate and to "
-            "stop early, got none; pass validation texts"
+            "stop early; pass validation texts"
         )
 
 
@@ -258,8 +259,8 @@ def _check_segments(config: AttentionClassifierConfig, splits: Splits) -> None:
             )
         if config.query_encoder and not is_pair:
             raise AttnProbeError(
-                f"a model with a query encoder reads pairs of texts, but the {name} texts are "
-                "single; name the column of the second texts with --text-pair-column"
+                f"a model with a query encoder reads text pairs, but the {name} texts are not "
+                "pairs; name the column with the second texts with --text-pair-column"
             )
 
 
@@ -268,12 +269,15 @@ def add_candidate_answers(
     tokenizer: PreTrainedTokenizerBase,
     names: list[str],
 ) -> AttentionClassifierConfig:
-    """Return a copy of the configuration in which the labels are the candidate answers.
+    """Return a copy of the configuration for a model that chooses among words in its first text.
+
+    The label names become the candidate answers: the model only predicts labels whose word occurs
+    in the first text.
 
     Args:
-        config: The architecture of a model of text pairs.
+        config: The architecture of a model that reads text pairs.
         tokenizer: The model's tokenizer.
-        names: Names of the labels; each must be a single known token.
+        names: Label names; each must be a single known token.
 
     Raises:
         AttnProbeError: If the model has no query encoder, or if a label is not a single known
@@ -281,15 +285,15 @@ def add_candidate_answers(
     """
     if not config.query_encoder:
         raise AttnProbeError(
-            "answers_in_text needs a model of text pairs, in which the first text contains the "
-            "answers; set query_encoder=True (--query-encoder)"
+            "answers_in_text needs a model that reads text pairs and finds the answers in the "
+            "first text; set query_encoder=True (--query-encoder)"
         )
     ids = []
     for name in names:
         tokens = tokenizer(name, add_special_tokens=False)["input_ids"]
         if len(tokens) != 1 or tokens[0] == tokenizer.unk_token_id:
             raise AttnProbeError(
-                f"answers_in_text expects every label to be a single known word, but {name!r} is "
+                f"answers_in_text needs labels that are single known words, but {name!r} is "
                 f"unknown or has {len(tokens)} tokens; remove answers_in_text"
             )
         ids.append(tokens[0])
@@ -322,8 +326,9 @@ def check_answers_in_texts(
     texts = tokenizer(*columns, truncation=True)
     rows = zip(ids, labels, texts["input_ids"], texts["token_type_ids"], strict=True)
     for example_id, label, tokens, types in rows:
-        first = {token for token, kind in zip(tokens, types, strict=True) if kind == 0}
-        if answers[label] not in first and first & set(answers):
+        token_types = zip(tokens, types, strict=True)
+        first_tokens = {token for token, token_type in token_types if token_type == 0}
+        if answers[label] not in first_tokens and first_tokens & set(answers):
             raise AttnProbeError(
                 f"text {example_id} has the label {names[label]!r}, which is not among the "
                 "candidate answers in its first text; remove such texts from the training data, "
@@ -332,11 +337,11 @@ def check_answers_in_texts(
 
 
 def _check_guides(config: AttentionClassifierConfig, guides: Mapping[str, Guide] | None) -> None:
-    """Raise AttnProbeError unless guides come with guided attention, and only with it."""
+    """Check that guides are passed for guided attention, and not for any other attention."""
     if (config.attention == "guided") != (guides is not None):
         with_or_without = "without" if guides is None else "with"
         raise AttnProbeError(
-            "guides (attention weights of every text) are required for attention='guided' and "
+            "guides (attention weights for every text) are required for attention='guided' and "
             f"allowed only there, got attention={config.attention!r} {with_or_without} guides"
         )
 
@@ -348,10 +353,12 @@ def _make_guide_column(
     examples: "datasets.Dataset",
     input_ids: list[list[int]],
 ) -> dict[str, list]:
-    """Return the attention weights of the guide for a split as a column of the data set."""
+    """Return a split's guide, which is the attention weights of another model, as a column."""
     if split not in guides:
-        got = ", ".join(guides) or "none"
-        raise AttnProbeError(f"expected guides for the {split} texts too, got guides for {got}")
+        guided_splits = ", ".join(guides) or "no texts"
+        raise AttnProbeError(
+            f"guides are also needed for the {split} texts, got guides for {guided_splits}"
+        )
     return {"guide": build_guide_rows(guides[split], examples, input_ids, special)}
 
 
@@ -361,9 +368,9 @@ def _make_tokenizer(
     procedure: Procedure,
 ) -> PreTrainedTokenizerBase:
     """Build a word tokenizer from the training texts, including the second texts of pairs."""
-    seconds = get_second_texts(train) or []
+    second_texts = get_second_texts(train) or []
     return build_tokenizer(
-        [*read_column(train, "text"), *seconds],
+        [*read_column(train, "text"), *second_texts],
         min_document_frequency=procedure.min_document_frequency,
         sentences=config.hierarchical,
         pairs=config.query_encoder,
@@ -376,7 +383,7 @@ def limit_text_length(
     """Return a copy of the tokenizer that truncates texts to ``max_length`` tokens.
 
     Args:
-        tokenizer: It is not modified.
+        tokenizer: The tokenizer, which is not modified.
         max_length: Largest number of tokens; None returns the tokenizer itself.
     """
     if max_length is None:
@@ -408,8 +415,8 @@ def make_paper_trainer(
         procedure: The training procedure.
         seed: Seed for batches and dropout.
         progress: Whether to show a progress bar; a string is displayed in front of it.
-        settings: Arguments of the Trainer that replace those of the procedure.
-        **options: Further arguments of :func:`hf_attnprobe.training.trainer.make_trainer`.
+        settings: Trainer arguments that replace the procedure's.
+        **options: Further arguments for :func:`hf_attnprobe.training.trainer.make_trainer`.
     """
     callbacks = []
     if procedure.patience is not None:
@@ -440,12 +447,12 @@ def set_word_vectors(
     tokenizer: PreTrainedTokenizerBase,
     file: str | Path,
 ) -> None:
-    """Replace the embeddings of all words that have a vector in the file.
+    """Replace the model's embeddings by pretrained word vectors; other words keep theirs.
 
     Args:
         model: The model to change in place.
-        tokenizer: Its tokenizer, whose vocabulary names the words.
-        file: Text file of pretrained word vectors (word2vec, fastText or GloVe format).
+        tokenizer: The model's tokenizer, whose vocabulary contains the words.
+        file: Text file with word vectors in word2vec, fastText or GloVe format.
 
     Raises:
         AttnProbeError: If the file cannot be read or its vectors have another width.
@@ -469,7 +476,7 @@ def set_word_vectors(
 
 
 def make_label_fields(names: list[str]) -> dict[str, dict]:
-    """Return the configuration fields ``id2label`` and ``label2id`` for the class names."""
+    """Return the configuration fields ``id2label`` and ``label2id`` for some class names."""
     return {
         "id2label": dict(enumerate(names)),
         "label2id": {name: label for label, name in enumerate(names)},
@@ -482,7 +489,7 @@ def build_model(
     names: list[str],
     word_vectors: str | Path | None = None,
 ) -> AttentionClassifierForSequenceClassification:
-    """Build a model with random weights for a tokenizer's vocabulary and named classes.
+    """Build an attention classifier with random weights for a tokenizer and named classes.
 
     Args:
         config: The architecture; it is not modified.
@@ -501,8 +508,8 @@ def build_model(
         )
     if config.query_encoder and "token_type_ids" not in tokenizer.model_input_names:
         raise AttnProbeError(
-            "a model of text pairs needs a tokenizer that returns token_type_ids; build one with "
-            "build_tokenizer(texts, pairs=True)"
+            "a model that reads text pairs needs a tokenizer that returns token_type_ids; build "
+            "one with build_tokenizer(texts, pairs=True)"
         )
     config = copy.deepcopy(config)
     if config.hierarchical:
@@ -510,7 +517,7 @@ def build_model(
     config.vocab_size = len(tokenizer)
     config.pad_token_id = tokenizer.pad_token_id
     config.unk_token_id = tokenizer.unk_token_id
-    # Some tokenizers begin a text with [CLS] and end it with [SEP]. Neither token is content.
+    # Some tokenizers have [CLS] and [SEP] instead of tokens for the begin and the end of a text.
     begin_id, end_id = tokenizer.bos_token_id, tokenizer.eos_token_id
     config.bos_token_id = tokenizer.cls_token_id if begin_id is None else begin_id
     config.eos_token_id = tokenizer.sep_token_id if end_id is None else end_id

@@ -1,10 +1,11 @@
-"""Training of a small decoder that copies from a passage whose deciding record is known.
+"""Training of a small decoder that learns to copy from a passage.
 
 The decoder learns a single skill: if a word has already occurred in the text, predict the word that
 followed it there. A decoder with two layers does this with an induction head (Olsson et al. 2022,
 "In-context Learning and Induction Heads"): a head in the first layer marks every token with the
-token before it, and a head in the second layer looks for that mark. Audits of this decoder can be
-checked, since the record that decides the answer is known.
+token before it, and a head in the second layer looks for that mark. A passage consists of short
+records, and the record that decides the answer is known. This makes audits of the decoder
+verifiable.
 """
 
 import itertools
@@ -35,12 +36,11 @@ from hf_attnprobe.training.trainer import PlainTrainer, ProgressBarCallback
 N_STEPS = 4500
 """Default number of training steps."""
 N_ORDERED_STEPS = 800
-"""First steps of the training, in which records are repeated in the order of the passage."""
+"""Number of steps at the start of the training in which all records are repeated in their order."""
 N_MIXING_STEPS = 1000
-"""Steps after the ordered ones, over which the share of passages with shuffled records rises to 1.
-"""
+"""Number of steps after that, in which more and more passages are repeated in random order."""
 PASSAGES_PER_STEP = 24
-"""Number of passages in a training step."""
+"""Number of passages per training step."""
 MIN_RECORDS, MAX_RECORDS = 2, 8
 """Smallest and largest number of records in a passage."""
 MAX_GAP = 5
@@ -56,7 +56,7 @@ DECODER_CONFIG: dict[str, Any] = {
     "max_position_embeddings": 512,
     "initializer_range": 0.05,
 }
-"""Fields of the decoder's configuration that do not depend on the tokenizer."""
+"""Configuration fields of the decoder that do not depend on the tokenizer."""
 TRAINER_ARGUMENTS: dict[str, Any] = {
     # One item of the data set already holds all passages of a step.
     "per_device_train_batch_size": 1,
@@ -72,19 +72,20 @@ TRAINER_ARGUMENTS: dict[str, Any] = {
     "disable_tqdm": True,
     "dataloader_pin_memory": False,
 }
-"""Arguments of the Trainer."""
+"""Trainer arguments."""
 
 
 class RecitationDataset(Dataset):
-    """Batches of generated passages, each followed by a repetition of its records.
+    """Data set of generated passages, each followed by a repetition of its records.
 
-    At first, the records are repeated in the order of the passage, later in random order.
-    Repetitions of many tokens in a row make it easy to discover copying. The first word of a
-    repeated record cannot be predicted, so it is not part of the loss.
+    One item is the batch for one training step. At first, the records are repeated in the order of
+    the passage, because long repetitions make it easy to discover copying. Later, they are repeated
+    in random order. The first word in a repeated record cannot be predicted, so the loss ignores
+    it.
 
     Args:
-        vocabulary: Ids of the words and of the token that begins a text.
-        seed: Seed of all passages; the same seed gives the same batches.
+        vocabulary: Token ids by word, including the token that begins a text.
+        seed: Seed for all passages; the same seed gives the same batches.
         n_steps: Number of batches.
     """
 
@@ -95,7 +96,7 @@ class RecitationDataset(Dataset):
         return self.n_steps
 
     def __getitem__(self, step: int) -> dict[str, Tensor]:
-        """Return ``input_ids`` and ``labels`` of a step, both int64 [passages, tokens]."""
+        """Return ``input_ids`` and ``labels`` for a step, both int64 [passages, tokens]."""
         rng = random.Random(f"{self.seed} {step}")
         n_records = rng.randint(MIN_RECORDS, MAX_RECORDS)
         n_between = rng.randint(0, MAX_GAP)

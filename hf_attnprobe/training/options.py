@@ -1,4 +1,4 @@
-"""Options of a training, and of the architecture of a classifier to train."""
+"""Training options, and options for the architecture of an attention classifier."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,10 +14,10 @@ ProcedureName = Literal["jain-wallace", "serrano-smith"]
 
 @dataclass(frozen=True)
 class TrainingOptions(Options):
-    """Settings of a training.
+    """Training settings.
 
-    A setting that is None takes its value from the training procedure, or from the defaults of
-    fine-tuning if a pretrained model is trained.
+    A setting that is None takes its value from the training procedure or, for a pretrained model,
+    from the fine-tuning defaults.
     """
 
     seed: int = option(
@@ -105,9 +105,7 @@ class TrainingOptions(Options):
 
 
 MAX_WIDTH = 100_000
-"""Largest width of a layer; larger numbers are almost certainly typing errors that would exhaust
-the memory.
-"""
+"""Largest accepted layer width. A larger number would exhaust the memory and is probably a typo."""
 CLASSIFIER_ONLY_OPTIONS = (
     "procedure",
     "max_grad_norm",
@@ -124,9 +122,9 @@ CLASSIFIER_ONLY_OPTIONS = (
 class Architecture(Options):
     """The architecture of an attention classifier.
 
-    The fields are those of :class:`~hf_attnprobe.AttentionClassifierConfig`, except for the fields
-    that are filled in from the data. A field that is None takes its value from the training
-    procedure. Guided attention is not available here because it needs guides.
+    The fields are fields of :class:`~hf_attnprobe.AttentionClassifierConfig`; those that depend on
+    the data, such as the vocabulary size, are left out. A field that is None takes its value from
+    the training procedure. Guided attention is not available here because it needs guides.
     """
 
     embedding_size: int | None = option(

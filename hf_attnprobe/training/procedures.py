@@ -1,4 +1,4 @@
-"""Losses, training procedures, architectures and optimizers of the papers."""
+"""Losses, training procedures, architectures and optimizers from the papers."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 def make_paper_loss(
     train: "datasets.Dataset", n_classes: int, *, weighted: bool = True
 ) -> Callable[..., Tensor]:
-    """Return a loss function that reduces the cross-entropy as the papers do, including penalties.
+    """Return the papers' loss function: cross-entropy plus penalties, summed or averaged.
 
-    The loss function takes the outputs of a model, the labels [batch] and optionally ``penalty``
-    [batch], which is added per text to the model's own ``outputs.regularization`` [batch].
-    Penalties are reduced in the same way as the cross-entropies, so that the balance between the
-    two does not depend on the batch.
+    The loss function takes a model's outputs, the labels [batch] and optionally ``penalty``
+    [batch]. It adds this penalty and the model's own ``outputs.regularization`` [batch] to the
+    cross-entropies. All terms are summed or averaged in the same way, so that their balance does
+    not depend on the batch size.
 
     Args:
         train: Training texts, whose ``label`` column determines the class weights.
@@ -57,7 +57,7 @@ def _compute_loss(
     *,
     class_weights: Tensor | None,
 ) -> Tensor:
-    """Compute the sum over the batch if there are class weights, else the mean."""
+    """Compute the loss of a batch: the weighted sum if there are class weights, else the mean."""
     if class_weights is None:
         task = cross_entropy(outputs.logits, labels)
         return add_penalties(task, outputs, torch.mean, penalty)
@@ -72,12 +72,12 @@ def add_penalties(
     reduce: Callable[[Tensor], Tensor],
     penalty: Tensor | None = None,
 ) -> Tensor:
-    """Return the loss of a batch plus its reduced penalties.
+    """Add the penalties for the texts in a batch to the loss.
 
     Args:
-        loss: Loss of the batch, a scalar.
-        outputs: Outputs of a model. Their ``regularization`` [batch] is added if it exists.
-        reduce: The reduction that was used for the loss, ``torch.sum`` or ``torch.mean``.
+        loss: Loss for the batch, a scalar.
+        outputs: Model outputs. Their ``regularization`` [batch] is added if it exists.
+        reduce: Function that reduced the loss to a scalar, ``torch.sum`` or ``torch.mean``.
         penalty: Further penalties, [batch].
     """
     regularization = getattr(outputs, "regularization", None)
@@ -88,29 +88,31 @@ def add_penalties(
     return loss if penalty is None else loss + reduce(penalty)
 
 
-# --- Training procedures and architectures of the papers, and the optimizer they use -------------
+# --- Training procedures, architectures and optimizers of the papers -----------------------------
 
 DEFAULT_PROCEDURE = "jain-wallace"
-"""Name of the procedure that is used if none is chosen."""
+"""Training procedure that is used if the user chooses none."""
 
 
 @dataclass(frozen=True)
 class Procedure:
-    """Settings with which a paper trained its classifiers.
+    """The training settings of a paper.
 
     Attributes:
         epochs: Maximum number of epochs.
         batch_size: Number of texts per step.
         learning_rate: Learning rate for Adam.
         weight_decay: Weight decay for Adam, see :func:`make_paper_optimizer`.
-        min_document_frequency: Words that occur in fewer training texts become unknown.
+        min_document_frequency: Number of training texts in which a word must occur; rarer words
+            become unknown.
         max_grad_norm: Norm to which gradients are clipped; 0 disables clipping.
         plateau_factor: Factor on the learning rate after every epoch without a better validation
             score.
-        patience: Number of such epochs that end the training; None disables early stopping.
+        patience: Number of epochs without a better validation score after which the training ends;
+            None disables early stopping.
         amsgrad: Whether Adam uses the AMSGrad variant.
-        weighted: Whether the positive of two classes is weighted by n_negative / n_positive and the
-            losses of a batch are summed.
+        weighted: Whether, for two classes, the positive class is weighted by
+            n_negative / n_positive and losses are summed over the batch.
         metric: The validation score; None means ROC-AUC for two classes and accuracy for more.
     """
 
@@ -162,7 +164,7 @@ PROCEDURES = {
         metric="accuracy",
     ),
 }
-"""Training procedures by the name of the option ``procedure``."""
+"""Training procedures by the value of the option ``procedure``."""
 
 
 PAIR_SETTINGS: dict[str, Any] = {
@@ -171,20 +173,21 @@ PAIR_SETTINGS: dict[str, Any] = {
     "weighted": False,
     "metric": "accuracy",
 }
-"""Settings of Jain & Wallace 2019 (released code) that differ for models of text pairs.
+"""Settings of ``jain-wallace`` that differ for models that read text pairs.
 
-The released code uses batches of 128 for SNLI, 90 for CNN, and 50 with 100 epochs for bAbI.
+The released code uses several batch sizes: 128 for SNLI, 90 for CNN, and 50 with 100 epochs for
+bAbI.
 """
 
 
 def choose_procedure(
     name: str | None, encoder: str, *, is_pair_model: bool = False, **changes: Any
 ) -> Procedure:
-    """Return the named procedure with some settings replaced.
+    """Return a paper's training procedure with some settings replaced.
 
     Args:
         name: A key of :data:`PROCEDURES`; None means ``jain-wallace``.
-        encoder: Encoder of the model. Serrano & Smith train longer if it is ``none``.
+        encoder: The model's encoder. Serrano & Smith train longer if it is ``none``.
         is_pair_model: Whether the model has a query encoder, see :data:`PAIR_SETTINGS`.
         **changes: Fields of :class:`Procedure` to replace; None keeps the paper's value.
     """
@@ -197,11 +200,10 @@ def choose_procedure(
 
 
 def make_paper_config(name: str | None = None, **changes: Any) -> AttentionClassifierConfig:
-    """Return the architecture that a procedure prescribes, with some fields replaced.
+    """Return the model architecture of a paper, with some fields replaced.
 
-    For ``serrano-smith`` this is the flat model of the paper (FLAN) with a BiGRU, or the
-    hierarchical one (HAN) if ``hierarchical=True``, with the dropout rates for IMDB (Serrano &
-    Smith 2019, released code).
+    For ``serrano-smith`` this is the paper's flat model (FLAN) with a BiGRU, or its hierarchical
+    model (HAN) if ``hierarchical=True``. The dropout rates are those for IMDB in the released code.
 
     Args:
         name: A key of :data:`PROCEDURES`; None means ``jain-wallace``.
@@ -216,7 +218,8 @@ def make_paper_config(name: str | None = None, **changes: Any) -> AttentionClass
     try:
         return AttentionClassifierConfig(**fields)
     except ValueError as error:
-        # The checkpoint code must not depend on this package, so it raises built-in errors.
+        # A checkpoint contains the code of the configuration, which raises built-in errors so that
+        # it does not depend on this package.
         raise AttnProbeError(str(error)) from error
 
 
@@ -228,7 +231,7 @@ def _drop_none(changes: Mapping[str, Any]) -> dict[str, Any]:
 def _get_serrano_smith_fields(
     encoder: str = "bigru", hierarchical: bool = False, **_: Any
 ) -> dict[str, Any]:
-    """Return the configuration fields of Serrano & Smith's models."""
+    """Return the configuration fields for Serrano & Smith's models."""
     two_directions = encoder in ("bigru", "bilstm")
     return {
         "encoder": encoder,
@@ -243,10 +246,10 @@ def _get_serrano_smith_fields(
 
 
 def make_paper_optimizer(model: torch.nn.Module, procedure: Procedure) -> torch.optim.Optimizer:
-    """Return Adam with weight decay on all parameters except the attention.
+    """Return an Adam optimizer with weight decay on all parameters except the attention's.
 
-    For models of text pairs, weight decay applies to the attention too. Source: Jain & Wallace
-    2019, released code.
+    In models that read text pairs, weight decay also applies to the attention. Source: Jain &
+    Wallace 2019, released code.
 
     Args:
         model: The model whose parameters are optimized.
@@ -254,9 +257,9 @@ def make_paper_optimizer(model: torch.nn.Module, procedure: Procedure) -> torch.
     """
     parameters_without_decay: list[torch.nn.Parameter] = []
     parameters_with_decay: list[torch.nn.Parameter] = []
-    attention_decays = getattr(model.config, "query_encoder", False)
+    reads_text_pairs = getattr(model.config, "query_encoder", False)
     for name, parameter in model.named_parameters():
-        if ".attention." in name and not attention_decays:
+        if ".attention." in name and not reads_text_pairs:
             parameters_without_decay.append(parameter)
         else:
             parameters_with_decay.append(parameter)
@@ -274,7 +277,7 @@ def make_paper_optimizer(model: torch.nn.Module, procedure: Procedure) -> torch.
 def make_optimizer_and_schedule(
     model: torch.nn.Module, procedure: Procedure
 ) -> tuple[torch.optim.Optimizer, LRScheduler]:
-    """Return the optimizer and the learning-rate schedule of a procedure, for a Trainer.
+    """Return the optimizer and the learning-rate schedule that a procedure prescribes.
 
     Args:
         model: The model whose parameters are optimized.

@@ -74,17 +74,17 @@ def train(
         model: Folder or Hub id of a pretrained model to fine-tune, or a
             :class:`~hf_attnprobe.core.options.SavedModel`.
         architecture: Architecture of an attention classifier: a configuration, or some of its
-            fields by name. The remaining fields are those of the procedure.
-        options: Training settings. A setting that is None has the default of the procedure
-            or of fine-tuning.
+            fields by name. The procedure supplies the remaining fields.
+        options: Training settings. A setting that is None gets the procedure's default, or the
+            default for fine-tuning.
         progress: Whether to show a progress bar on stderr.
 
     Returns:
         The trained model in evaluation mode, its tokenizer, and its scores.
 
     Raises:
-        AttnProbeError: If the data, the sizes or the settings cannot be trained with, if an option
-            does not apply to a pretrained model, or if the folder holds other files.
+        AttnProbeError: If the data, the architecture or the settings are unsuitable for a training,
+            if an option does not apply to a pretrained model, or if the folder holds other files.
 
     Example:
         Train a BiLSTM with attention on SST::
@@ -128,9 +128,10 @@ def resolve_architecture(
         changes = _check_architecture_fields(architecture or {})
     if model is not None:
         if changes:
+            model_name = convert_model_name(model).model
             raise AttnProbeError(
-                f"{next(iter(changes))} applies only to attention classifiers, but "
-                f"{convert_model_name(model).model} already has an architecture; remove one of the two"
+                f"{next(iter(changes))} applies only to attention classifiers, but {model_name} "
+                "already has an architecture; remove one of the two"
             )
         check_pretrained_options(options)
         return None
@@ -140,7 +141,7 @@ def resolve_architecture(
 
 
 def _check_architecture_fields(architecture: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields that are not None, after checking that all names exist."""
+    """Check that all field names exist, and return the fields that are not None."""
     field_names = [field.name for field in fields(Architecture)]
     check_known_names("field of an architecture", architecture, field_names)
     return {name: value for name, value in architecture.items() if value is not None}
@@ -154,9 +155,9 @@ FINE_TUNING_DEFAULTS = {
     "learning_rate": 5e-5,
     "weight_decay": 0.01,
 }
-"""Settings of fine-tuning if the options leave them open (Devlin et al. 2019, Section A.3)."""
+"""Settings for fine-tuning if the user sets none, from Devlin et al. 2019, Section A.3."""
 WARM_UP_SHARE = 0.1
-"""Share of the training steps over which the learning rate rises linearly from 0."""
+"""Fraction of all training steps in which the learning rate rises linearly from 0."""
 
 
 @public_function
@@ -174,10 +175,9 @@ def fine_tune(  # noqa: PLR0913
 ) -> TrainedClassifier:
     """Fine-tune a pretrained Transformer for classification and save it as a checkpoint.
 
-    The defaults are those of Devlin et al. 2019, Section A.3: AdamW with linear decay after 10%
-    warm-up, 3 epochs with batches of 32, learning rate 5e-5 and weight decay 0.01. The epoch with
-    the best validation score is kept. The score is the ROC-AUC for two classes and the accuracy for
-    more.
+    The defaults follow Devlin et al. 2019, Section A.3: AdamW with linear decay after 10% warm-up,
+    3 epochs with batches of 32, learning rate 5e-5 and weight decay 0.01. The epoch with the best
+    validation score is kept. The score is the ROC-AUC for two classes and the accuracy for more.
 
     Args:
         model: Folder or Hub id of a pretrained model with its tokenizer, or a
@@ -239,7 +239,7 @@ def _build_trainer(
     progress: bool,
     folder: Path,
 ) -> tuple[PlainTrainer, PreTrainedTokenizerBase]:
-    """Build the Trainer of a pretrained model with a new classification head, and its tokenizer."""
+    """Build a Trainer for a pretrained model with a new classification head, and its tokenizer."""
     labels: dict[str, Any] = make_label_fields(get_label_names(splits["train"]))
     origin = locate_checkpoint(model)
     classifier = load_model(origin, new_head=True, **labels)
@@ -255,7 +255,7 @@ def _build_trainer(
 
 
 def make_trainer_arguments(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a Trainer for the settings of a fine-tuning.
+    """Convert fine-tuning settings to arguments for a Trainer.
 
     Args:
         settings: Values by the names in :data:`FINE_TUNING_DEFAULTS`.
@@ -270,7 +270,7 @@ def make_trainer_arguments(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_pretrained_options(options: TrainingOptions) -> None:
-    """Raise AttnProbeError if an option is set that does not apply to a pretrained model.
+    """Check that no option is set that only applies to attention classifiers.
 
     Args:
         options: Training settings.
@@ -284,5 +284,5 @@ def check_pretrained_options(options: TrainingOptions) -> None:
     if set_options:
         raise AttnProbeError(
             f"{set_options[0]} applies only to attention classifiers that are trained from "
-            "scratch; remove this option, or remove the model"
+            "scratch; remove this option, or do not pass a pretrained model"
         )

@@ -1,4 +1,4 @@
-"""The training loop that all trainings share. It can be interrupted and resumed at any step.
+"""The training loop that all trainings share; it can be interrupted at any step and resumed.
 
 A resumed training continues at its last complete epoch and reaches bit-identical weights. The
 Trainer's checkpoint contains the model, the optimizer, the random states, the batch order and the
@@ -63,9 +63,10 @@ if TYPE_CHECKING:
 
 
 ColumnFactory = Callable[[str, "datasets.Dataset", list[list[int]]], Mapping[str, list]]
-"""Function that returns additional columns of a split.
+"""Function that returns additional input columns for a split.
 
-Its arguments are the name of the split, its examples and their input ids. A column holds one value or one list of numbers per example.
+Its arguments are the split's name, the examples and their input ids. A column holds one number or
+one list of numbers per example.
 """
 
 DEFAULT_ARGUMENTS: Mapping[str, Any] = {
@@ -79,11 +80,11 @@ DEFAULT_ARGUMENTS: Mapping[str, Any] = {
     "report_to": [],
     "disable_tqdm": True,
 }
-"""Arguments of :class:`TrainingArguments` for all trainings."""
+"""Arguments for :class:`TrainingArguments` that all trainings share."""
 TOKENIZER_COLUMNS = ("input_ids", "token_type_ids", "attention_mask", "label")
-"""Columns that the data collator of Transformers pads itself."""
+"""Columns that the data collator of Transformers pads; all other columns are padded here."""
 DISPLAYED_SCORES = ("accuracy", "reward")
-"""Scores for the progress bar, which displays the first one that exists."""
+"""Candidate scores for the progress bar, which displays the first score that exists."""
 
 
 def make_trainer(
@@ -105,7 +106,7 @@ def make_trainer(
         tokenizer: Its tokenizer, which must have a padding token.
         splits: Training texts and, if there are any, validation and test texts.
         output_dir: Checkpoint folder. The Trainer's files go to a folder below it.
-        settings: Arguments of :class:`TrainingArguments` that replace the defaults.
+        settings: Arguments for :class:`TrainingArguments` that replace the defaults.
         progress: Whether to show a progress bar on stderr; a string is displayed in front of it.
         trainer_class: Class of the Trainer, by default :class:`PlainTrainer`.
         make_columns: Function that returns additional input columns for the model, which are padded
@@ -156,9 +157,9 @@ def check_padding_token(tokenizer: PreTrainedTokenizerBase) -> None:
     """
     if tokenizer.pad_token_id is None:
         raise AttnProbeError(
-            "expected a tokenizer with a padding token to train on batches, this one has none; "
-            "set one, for example tokenizer.pad_token = tokenizer.eos_token, and save the "
-            "tokenizer in the folder of the model"
+            "training on batches needs a tokenizer with a padding token, but this tokenizer has "
+            "none; set one, for example tokenizer.pad_token = tokenizer.eos_token, and save the "
+            "tokenizer in the model's folder"
         )
 
 
@@ -167,19 +168,19 @@ def _make_default_arguments(
     output_dir: Path,
     validation: "datasets.Dataset | None",
 ) -> dict[str, Any]:
-    """Return the default arguments of :class:`TrainingArguments`.
+    """Return default arguments for :class:`TrainingArguments`.
 
     Args:
         model: The model to train.
         output_dir: Checkpoint folder.
-        validation: Texts that choose the epoch, if any: by ROC-AUC if both the texts and the model
-            have two classes, else by accuracy.
+        validation: Texts that choose the epoch, if any. The score is the ROC-AUC if both the texts
+            and the model have two classes, else the accuracy.
     """
     strategy, metric = "no", "accuracy"
     if validation is not None:
         strategy = "epoch"
-        n_present = len(set(read_column(validation, "label")))
-        if model.config.num_labels == n_present == 2:
+        n_classes = len(set(read_column(validation, "label")))
+        if model.config.num_labels == n_classes == 2:
             metric = "roc_auc"
     has_gpu = torch.cuda.is_available()
     return {
@@ -216,13 +217,13 @@ def _encode_split(
 
 
 class PlainTrainer(Trainer):
-    """A Trainer that does not compute the gradient norm if gradients are not clipped.
+    """Trainer that does not compute the gradient norm if gradients are not clipped.
 
-    The norm is not used for anything, and computing it takes 6% of the time of an epoch.
+    The norm would not be used for anything, and computing it would add 6% to the time per epoch.
 
     Attributes:
-        bar: The progress bar of the training.
-        scored_splits: The encoded validation and test texts by name, which are scored after the
+        bar: Progress bar.
+        scored_splits: Encoded validation and test texts by split name. They are scored after the
             training.
     """
 
@@ -271,7 +272,7 @@ class ColumnCollator:
         self.text_collator = DataCollatorWithPadding(tokenizer)
 
     def __call__(self, features: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
-        """Return a batch made of rows of a split, [texts, …]."""
+        """Combine encoded texts into a batch, [texts, …]."""
         tokenized = [
             {name: row[name] for name in TOKENIZER_COLUMNS if name in row} for row in features
         ]
@@ -284,24 +285,24 @@ class ColumnCollator:
 
 
 class Stopwatch(TrainerCallback):
-    """Callback that logs the duration of every epoch. The log is saved with every checkpoint."""
+    """Callback that adds the duration of each epoch to the log that checkpoints contain."""
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Start the clock."""
         self.start_time = time.monotonic()
 
     def on_log(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Add the seconds since the previous log entry to the current one."""
+        """Add the seconds since the previous log entry to the current entry."""
         now = time.monotonic()
         state.log_history[-1]["seconds"] = now - self.start_time
         self.start_time = now
 
 
 class DigestWriter(TrainerCallback):
-    """Callback that records the file digests in a checkpoint after they are written."""
+    """Callback that writes file digests into each checkpoint, to detect damaged files later."""
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Write the digests into the checkpoint."""
+        """Write the digests into the new checkpoint."""
         if state.is_world_process_zero:
             _write_digests(Path(args.output_dir) / f"checkpoint-{state.global_step}")
 
@@ -314,7 +315,7 @@ class ProgressBarCallback(TrainerCallback):
         self.scores = ""
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Record the first step, which is above 0 if an interrupted training is resumed."""
+        """Store the first step (above 0 if a training is resumed) and the time."""
         self.first_step, self.start_time = state.global_step, time.monotonic()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
@@ -347,20 +348,20 @@ class ProgressBarCallback(TrainerCallback):
 # --- Trainings that can be interrupted: load, continue or refuse ---------------------------------
 
 TRAINER_STATE = "trainer_state.json"
-"""The last file that a Trainer writes into a checkpoint."""
+"""Name of the last file that a Trainer writes into a checkpoint."""
 DIGESTS = ".digests.json"
-"""File with the digests of all other files of a checkpoint."""
+"""Name of the file with digests of all other files in a checkpoint."""
 SAVED_SCORES = ("accuracy", "f1", "roc_auc")
-"""Scores that are stored in the record of a training."""
+"""Scores that the training record stores."""
 
 logger = logging.getLogger(__name__)
 
 
 class TrainedClassifier(NamedTuple):
-    """Result of a training.
+    """Training result.
 
     Attributes:
-        model: The model of the best epoch, in evaluation mode.
+        model: The model from the best epoch, in evaluation mode.
         tokenizer: The model's tokenizer.
         metrics: Scores in [0, 1] by name, such as ``validation_accuracy``.
     """
@@ -383,9 +384,9 @@ def train_or_load(
 
     Args:
         output_dir: Checkpoint folder.
-        record: Training settings, including its seed. They must equal those of an earlier
-            training in the folder.
-        prepare: Function that builds the Trainer and the tokenizer, given the folder.
+        record: Training settings, including the seed. If the folder holds an earlier training, its
+            settings must be the same.
+        prepare: Function that takes the folder and builds the Trainer and the tokenizer.
         resume: If False, train from the beginning, even if the folder holds an earlier training.
         trust_remote_code: Whether a finished model may run code that comes with it.
         data_name: Data set name, or None if it is unknown.
@@ -417,7 +418,7 @@ def reserve_output_dir(output_dir: str | Path, seed: int) -> Iterator[Path]:
 
     Args:
         output_dir: Checkpoint folder.
-        seed: Seed of the training.
+        seed: Training seed.
 
     Yields:
         The folder, locked until the context ends.
@@ -442,8 +443,8 @@ def train_and_save(
     """Train, score and save a model, then write its training record and its model card.
 
     The Trainer's own files are removed at the end, and also after an error unless ``resume`` is
-    True. They stay while the model is being saved: if they exist and the record does not, the saved
-    model is incomplete (:func:`hf_attnprobe.checkpoints.records.check_whole`).
+    True. They are kept while the model is being saved: if they exist and the record does not, the
+    saved model is incomplete (:func:`hf_attnprobe.checkpoints.records.check_whole`).
 
     Args:
         trainer: A Trainer from :func:`make_trainer`.
@@ -481,7 +482,7 @@ def train_and_save(
     if trainer.is_world_process_zero():
         _save(model.eval(), tokenizer, output_dir, {**record, **outcome})
     trainer.accelerator.wait_for_everyone()
-    # The model is no longer the one that it was loaded from.
+    # The trained model differs from the model that was loaded, so it gets the new folder's name.
     model.name_or_path = str(output_dir)
     return TrainedClassifier(model.eval(), tokenizer, metrics)
 
@@ -492,7 +493,7 @@ def _save(
     folder: Path,
     record: Mapping[str, Any],
 ) -> None:
-    """Write a checkpoint and its record, then delete the Trainer's own files."""
+    """Write a checkpoint with its training record, then delete the Trainer's own files."""
     # The folder may contain the record of an earlier model, which is overwritten.
     (folder / RECORD_FILE).unlink(missing_ok=True)
     with convert_disk_errors(folder):
@@ -504,7 +505,7 @@ def _save(
 
 
 def _write_card(folder: Path, model: PreTrainedModel) -> None:
-    """Write the README of the checkpoint; log a warning instead of raising an error."""
+    """Write a checkpoint's README. If this fails, log a warning instead of raising an error."""
     try:
         write_readme(folder, CardContent(describe_checkpoint(folder, model)))
     except Exception as error:
@@ -512,19 +513,19 @@ def _write_card(folder: Path, model: PreTrainedModel) -> None:
 
 
 def _count_texts(trainer: PlainTrainer) -> dict[str, int]:
-    """Count the texts of every split."""
+    """Count the texts in each split."""
     splits = {"train": trainer.train_dataset, **trainer.scored_splits}
     return {name: len(texts) for name, texts in splits.items() if texts is not None}
 
 
 def _compute_scores(trainer: PlainTrainer) -> dict[str, float]:
-    """Score the validation and test texts; scores that are undefined are omitted."""
+    """Score the model on the validation and test texts, and leave out undefined scores."""
     scores = {}
     for split, examples in trainer.scored_splits.items():
-        measured = trainer.predict(examples, metric_key_prefix=split).metrics or {}
+        metrics = trainer.predict(examples, metric_key_prefix=split).metrics or {}
         for name in SAVED_SCORES:
-            value = measured.get(f"{split}_{name}")
-            # The score is NaN if the texts have a single class.
+            value = metrics.get(f"{split}_{name}")
+            # The score is NaN if all texts have the same label.
             if value is not None and not math.isnan(value):
                 scores[f"{split}_{name}"] = float(value)
     return dict(sorted(scores.items()))
@@ -536,10 +537,10 @@ def _load_finished(
     record: Mapping[str, Any],
     trust_remote_code: bool,
 ) -> TrainedClassifier:
-    """Load a finished training, after checking that it had the same settings."""
+    """Check that a finished training had the same settings, and load its model."""
     check_same_training(folder, finished_record, record)
     check_digests(folder, finished_record)
-    logger.info("%s already holds this training, finished", folder)
+    logger.info("%s already holds the finished model of this training", folder)
     model = load_model(folder, trust_remote_code=trust_remote_code)
     tokenizer = load_tokenizer(folder, trust_remote_code=trust_remote_code)
     if any((folder / leftover).exists() for leftover in (STEPS_FOLDER, LOCK_FILE)):
@@ -548,7 +549,7 @@ def _load_finished(
 
 
 def _remove_leftovers(folder: Path, model: PreTrainedModel) -> None:
-    """Finish the work of a process that was killed after it had written the record."""
+    """Write the README and delete temporary files, if an earlier process was killed before that."""
     with reserve_folder(folder, RECORD_FILE):
         if (folder / STEPS_FOLDER).exists():
             _write_card(folder, model)
@@ -571,7 +572,7 @@ def check_same_training(
     for name, (old, _) in find_differences(finished_record, record).items():
         raise AttnProbeError(
             f"{folder} holds a training with {name.replace('_', ' ')} {old}, not "
-            f"{record[name]}; choose another folder, or delete this one"
+            f"{record[name]}; choose another folder, or delete this folder"
         )
 
 
@@ -596,9 +597,9 @@ def _train(trainer: PlainTrainer, steps: Path, record: Mapping[str, Any], resume
 
 
 def _relocate_best_checkpoint(checkpoint: Path) -> dict[str, Any]:
-    """Update ``best_model_checkpoint`` in a Trainer's state and return the state.
+    """Update the path ``best_model_checkpoint`` in a Trainer's saved state, and return the state.
 
-    The path must point into the current folder, which may have been moved since it was written.
+    The path must point into the current folder, which may have been moved since the last run.
     """
     state = json.loads((checkpoint / TRAINER_STATE).read_text())
     step = state.get("best_global_step")
@@ -611,17 +612,17 @@ def _relocate_best_checkpoint(checkpoint: Path) -> dict[str, Any]:
 
 
 def _find_last_checkpoint(steps: Path) -> Path | None:
-    """Return the last complete checkpoint, and delete incomplete ones.
+    """Return the last complete checkpoint, and delete later ones that are incomplete.
 
     Returns None if any checkpoint was damaged. Continuing from it could lead to other weights,
-    while a training from the beginning always leads to the same ones.
+    while a training from the beginning always leads to the same weights.
     """
     for folder in steps.glob("checkpoint-*"):
         if not _is_unchanged(folder):
             logger.warning("%s was damaged; the training starts from the beginning", folder)
             return None
-    by_step = {int(f.name.split("-")[1]): f for f in steps.glob("checkpoint-*")}
-    for _, folder in sorted(by_step.items(), reverse=True):
+    folders_by_step = {int(f.name.split("-")[1]): f for f in steps.glob("checkpoint-*")}
+    for _, folder in sorted(folders_by_step.items(), reverse=True):
         try:
             json.loads((folder / TRAINER_STATE).read_text())
         except (OSError, ValueError):
@@ -632,19 +633,19 @@ def _find_last_checkpoint(steps: Path) -> Path | None:
 
 
 def _write_digests(checkpoint: Path) -> None:
-    """Write the file digests in a checkpoint into the checkpoint."""
+    """Compute digests of all files in a checkpoint, and write them into the checkpoint."""
     write_json(checkpoint / DIGESTS, compute_digests(checkpoint, "[!.]*"))
 
 
 def _is_unchanged(checkpoint: Path) -> bool:
-    """Return whether the files of a checkpoint still have the digests that were recorded.
+    """Return whether a checkpoint's files still have the recorded digests.
 
-    A process may have been killed before it recorded the digests. Such a checkpoint counts as
+    A process may have been killed before it recorded any digests. Such a checkpoint counts as
     unchanged.
     """
     try:
-        written = json.loads((checkpoint / DIGESTS).read_text())
-        return written == compute_digests(checkpoint, "[!.]*")
+        recorded_digests = json.loads((checkpoint / DIGESTS).read_text())
+        return recorded_digests == compute_digests(checkpoint, "[!.]*")
     except FileNotFoundError:
         return not (checkpoint / DIGESTS).exists()
     except (OSError, ValueError):
@@ -653,8 +654,8 @@ def _is_unchanged(checkpoint: Path) -> bool:
 
 def _has_stopped_early(state: Mapping[str, Any]) -> bool:
     """Return whether early stopping had already ended the interrupted run."""
-    stopping = state.get("stateful_callbacks", {}).get("EarlyStoppingCallback")
-    if stopping is None:
+    callback = state.get("stateful_callbacks", {}).get("EarlyStoppingCallback")
+    if callback is None:
         return False
-    waited = stopping["attributes"]["early_stopping_patience_counter"]
-    return waited >= stopping["args"]["early_stopping_patience"]
+    n_epochs_without_improvement = callback["attributes"]["early_stopping_patience_counter"]
+    return n_epochs_without_improvement >= callback["args"]["early_stopping_patience"]

@@ -197,7 +197,7 @@ def test_guides_that_do_not_fit(base, reviews, tmp_path):
     with pytest.raises(AttnProbeError, match=r"guides .* are required for attention='guided'"):
         train_variant(base, reviews, tmp_path / "c", changes=changes)
     of_train = {"train": guides["train"]}
-    with pytest.raises(AttnProbeError, match="expected guides for the validation texts"):
+    with pytest.raises(AttnProbeError, match="guides are also needed for the validation texts"):
         train_variant(base, reviews, tmp_path / "d", changes=changes, guides=of_train)
     assert not any((tmp_path / name).exists() for name in "abcd")
 

@@ -418,7 +418,7 @@ def test_bad_input(classifier, bert, make_checkpoint, folder, copy_of, tmp_path)
         (classifier, {"weight": -1.0}, "weight must be at least 0"),
         (classifier, {"over_heads": "sum"}, "mean or max for over_heads, got 'sum'"),
         (classifier, {"epochs": 0}, "epochs must be at least 1"),
-        (no_padding, {"epochs": 1}, "expected a tokenizer with a padding token"),
+        (no_padding, {"epochs": 1}, "needs a tokenizer with a padding token"),
         (uniform, {"words": ["film"]}, "needs a model with one level of trained attention"),
     ):
         with pytest.raises(AttnProbeError, match=message):
@@ -430,7 +430,7 @@ def test_bad_input(classifier, bert, make_checkpoint, folder, copy_of, tmp_path)
     for wrong in (["nowhere"], ["the film"], [""]):
         refused("must be a single token", find_word_ids, tokenizer, wrong)
     for tests in ("deception", {"deception": {"words": []}}):
-        refused("deception needs the words", select_retraining_tests, tests)
+        refused("deception needs a list of words", select_retraining_tests, tests)
     assert "deception" not in select_retraining_tests(None)
 
 

@@ -207,7 +207,7 @@ def test_what_cannot_be_trained_again(
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "thesis.tex").touch()
     for model, data, into, tests, message in (
-        (bert, reviews_folder, "out", ASKED, "expected an attention classifier to train again"),
+        (bert, reviews_folder, "out", ASKED, "only an attention classifier can be trained again"),
         (
             make_checkpoint("bilstm", "uniform"),
             reviews_folder,

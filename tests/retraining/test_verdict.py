@@ -118,7 +118,7 @@ ELSEWHERE = [
     ),
     (0.03, (0.021, 0.04), 0.60, None, NO, "classifies worse than the base"),
     # .45 is beyond .40, and yet no farther than another seed went.
-    (0.0, SURE, 0.45, {1: 0.2, 7: 0.5}, NO, "seed (seed 7; JSD 0.45 against"),
+    (0.0, SURE, 0.45, {1: 0.2, 7: 0.5}, NO, "seed (seed 7; JSD 0.45 compared with"),
     (0.0, SURE, 0.30, FEW_SEEDS, YES, "attends farther from it than"),
     (0.0, SURE, 0.25, FEW_SEEDS, CANNOT_SAY, "may or may not attend farther"),
 ]
