@@ -85,7 +85,7 @@ afterwards."""
 PAPER_STEPS = 500
 """Number of Adam steps in the search in Jain & Wallace 2019."""
 NOISE_STREAM = 1
-"""Random number stream for the search's starting points."""
+"""Index of the random number stream for the search's starting points."""
 SMALLEST_START_WEIGHT = 1e-4
 """Smallest attention weight at the start of a search, which runs on logarithms of weights."""
 SMALLEST_MASS = 1e-30
@@ -441,7 +441,7 @@ class FarthestSearch:
         return generate_steered_candidates(self.original, slope, movable)
 
     def search(self, start: Tensor, distance: Distance, epsilon: float, n_steps: int) -> Tensor:
-        """Run the gradient search of Jain & Wallace 2019 (Algorithm 3) for a single head.
+        """Run the gradient search in Jain & Wallace 2019 (Algorithm 3) for a single head.
 
         Args:
             start: Initial attention as logits, ``[copies, batch, queries, keys]``.
@@ -453,9 +453,10 @@ class FarthestSearch:
             Attention ``[copies, batch, queries, keys]``.
         """
         fixed, mass = split_fixed_weights(self.original, self.visible)
+        original_shares = (self.original - fixed) / mass.clamp_min(SMALLEST_MASS)
         movable_shares = search_adversarial_attention(
             start.flatten(1, 2),
-            (self.original - fixed).div(mass.clamp_min(SMALLEST_MASS)).flatten(0, 1),
+            original_shares.flatten(0, 1),
             self.visible.flatten(0, 1),
             distance,
             epsilon=epsilon,
@@ -484,8 +485,8 @@ class FarthestSearch:
                 ``[copies, batch · queries, keys]``.
 
         Returns:
-            Output changes ``[copies, batch · queries]`` and gradients
-            ``[copies, batch · queries, keys]``.
+            Output changes ``[copies, batch · queries]``, which are equal for all queries in a text,
+            and gradients ``[copies, batch · queries, keys]``.
         """
         fixed, mass = split_fixed_weights(self.original, self.visible)
         n_queries = self.original.shape[1]
@@ -495,6 +496,7 @@ class FarthestSearch:
             probs = self.replay(movable_shares * mass + fixed)
             output_change = tvd(probs, self.observation.probs)
             (gradient,) = torch.autograd.grad(output_change.sum(), movable_shares)
+        # [copies, batch, queries]
         row_changes = output_change.detach()[:, :, None].expand(-1, -1, n_queries)
         return row_changes.flatten(1, 2), gradient.flatten(1, 2)
 

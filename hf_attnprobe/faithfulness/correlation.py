@@ -364,9 +364,10 @@ def rank_by_leave_one_out(observation: Observation) -> Tensor:
 
 
 def _get_leave_one_out_scale(observation: Observation) -> Tensor:
-    """Return the size of the probability whose changes leave-one-out measures, ``[batch, 1]``.
+    """Return the size of the numbers whose differences leave-one-out measures, ``[batch, 1]``.
 
-    It determines the rounding error of these changes.
+    Leave-one-out values are differences between probabilities, so that the size of these
+    probabilities determines the rounding error.
     """
     target_classes = observation.get_target_classes(None)
     return compute_shifted_probability(observation.probs, target_classes).abs()[:, None]

@@ -601,14 +601,14 @@ def _measure_margin_loss(
 def _compute_tie_offsets(logits: Tensor) -> Tensor:
     """Return logit offsets that cause a tie when a tenth of the margin is left.
 
-    After these offsets have been added, the predicted class ties with another class when a tenth of
-    their original margin is left.
+    Each other class gets a tenth of its distance to the predicted class as a head start. A decision
+    with these offsets therefore flips when nine tenths of the original margin are lost.
 
     Args:
         logits: Logits or log-probabilities ``[..., classes]``.
 
     Returns:
-        Offsets ``[..., classes]``: a tenth of the distance to the predicted class, which has 0.
+        Offsets ``[..., classes]``; 0 for the predicted class.
     """
     return REMAINING_MARGIN * (logits.amax(-1, keepdim=True) - logits)
 
@@ -616,11 +616,11 @@ def _compute_tie_offsets(logits: Tensor) -> Tensor:
 def _compute_tie_factors(observation: Observation) -> Tensor:
     """Return probability factors that cause a tie when a tenth of the margin is left.
 
-    After multiplication by these factors, the predicted outcome ties with another outcome when a
-    tenth of their original margin is left.
+    This is :func:`_compute_tie_offsets` for probabilities: a decision after multiplication by these
+    factors flips when nine tenths of the original margin are lost.
 
     Returns:
-        Factors ``[batch, entries]``, the exponentials of :func:`_compute_tie_offsets`.
+        Factors ``[batch, entries]``; 1 for the predicted outcome.
     """
     probs, prediction = observation.probs, observation.model.prediction
     if prediction.is_number:
@@ -628,7 +628,8 @@ def _compute_tie_factors(observation: Observation) -> Tensor:
     n_outcomes = prediction.n_outcomes or 1
     if prediction.n_parts is not None:
         n_outcomes = probs.shape[-1] // prediction.n_parts
-    # Log-odds beyond the machine precision (36 in float64) cannot be represented by probabilities.
+    # Probabilities below the machine precision count as equal to it, which limits the log-odds (to
+    # 36 in float64).
     precision = torch.finfo(probs.dtype).eps
     log_probs = probs.clamp_min(precision).log().unflatten(-1, (-1, n_outcomes))
     return _compute_tie_offsets(log_probs).exp().flatten(-2)
@@ -690,7 +691,7 @@ def _replay_without_weights(
 # --- Erasure of a single weight (Serrano & Smith 2019, Section 4.2) --------------------------
 
 COMPARISON_STREAM = 3
-"""Random number stream for the other weight that is compared with the largest weight."""
+"""Index of the random number stream for the other weight that is compared with the largest weight."""
 
 
 def draw_other_positions(
@@ -734,7 +735,7 @@ def measure_single_weight(
     all_zero: bool,
     seed: int,
 ) -> dict[str, Tensor]:
-    """Compare the effects of erasing the largest weight and of erasing another weight.
+    """Compare how the output changes without the largest weight and without another weight.
 
     Args:
         observation: Model outputs and attention for a batch.
@@ -837,7 +838,7 @@ def _mask_lone_weights(logits: Tensor, attention: Tensor) -> Tensor:
 def _compare_with_all_weights(
     observation: Observation, logits: Tensor, top: Tensor, content: Tensor
 ) -> dict[str, Tensor]:
-    """Compare the effects of erasing the largest weight and of erasing each other weight.
+    """Compare how the output changes without the largest weight and without each other weight.
 
     Args:
         observation: Model outputs and attention for a batch.

@@ -49,7 +49,7 @@ from hf_attnprobe.protocol import (
 
 
 ABLATION_DONOR_STREAM = 2
-"""Random number stream for the choice of donors, the texts whose head outputs are used."""
+"""Index of the random number stream for the choice of donors, the texts whose head outputs are used."""
 READINGS: TestReadings = {
     "zero_tvd": "zeroing the head's output moves the model's output by {mean:.2f} {unit}",
     "zero_flip": make_share_reading(
@@ -301,8 +301,8 @@ def _count_texts(
     """Count the texts in a batch that are still predicted correctly without some heads.
 
     Returns:
-        Counts, float64 ``[points, 4]``: texts with the unpruned model's prediction, correctly
-        predicted texts, all texts, and labelled texts.
+        Counts for each head set, float64 ``[sets, 4]``: texts with the unpruned model's prediction,
+        correctly predicted texts, all texts, and labelled texts.
     """
     observation = model.observe(batch)
     probs = predict_without_heads(model, observation, removed_heads)

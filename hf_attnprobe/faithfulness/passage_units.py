@@ -32,7 +32,8 @@ to all remaining tokens."""
 MAX_DELETED_UNITS = 16
 """Largest number of units per passage that are deleted one by one, which limits the run time."""
 SMALLEST_SHARE = 0.1
-"""Loss at which a unit counts as mattering, as a share of the largest loss in the passage."""
+"""Smallest loss at which a unit counts as important, as a share of the largest loss in the
+passage."""
 N_UNITS_BY_ATTENTION = 5
 """Number of units in a long passage that are deleted because of their attention. The remaining
 deleted units are chosen by their loss in a knockout."""

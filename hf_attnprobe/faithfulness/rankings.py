@@ -56,9 +56,10 @@ FLOW_DECIMALS = 7
 
 
 def compute_attention_flow(maps: Sequence[np.ndarray], source: int) -> np.ndarray:
-    """Return the maximum flow from one position above the last layer to all input positions.
+    """Compute the maximum flow from one position above the last layer to each input position.
 
-    The capacity of an edge is ½ attention + ½ identity, as in Abnar & Zuidema 2020.
+    The layers' attention maps form a flow network, in which an edge has the capacity ½ attention +
+    ½ identity (Abnar & Zuidema 2020).
 
     Args:
         maps: Each layer's attention ``[positions, positions]``, lowest layer first. Rows sum to 1,
@@ -273,7 +274,7 @@ def compute_rollout(observation: Observation, site: Site) -> Tensor:
 def compute_norm_based_layer_attention(observation: Observation, site: Site) -> Tensor:
     """Return the norms of a layer's attention-weighted values (Kobayashi et al. 2020).
 
-    The values are summed over the layer's heads.
+    The weighted values are summed over the heads before the norm is computed.
 
     Args:
         observation: Model outputs and attention for a batch.
@@ -428,9 +429,9 @@ REQUIRED_CAPABILITIES = {
 }
 """Capability that the model needs for a ranking."""
 RANDOM_STREAM = 4
-"""Random number stream for the random ranking."""
+"""Index of the random number stream for the random ranking."""
 SHUFFLED_SCORES_STREAM = 5
-"""Random number stream for the assignment of user-provided scores to random units."""
+"""Index of the random number stream for the assignment of user-provided scores to random units."""
 
 QueryRows = Literal["read", "reaching"]
 """Query rows from which a ranking is computed. "read": the row from which the model reads its
@@ -534,8 +535,8 @@ def _is_group_ranking_available(model: AttentionModelBase, site: Site, name: str
 def compute_site_attention(observation: Observation, site: Site) -> Tensor:
     """Return the attention to each key, averaged over heads and over effective query rows.
 
-    This is the attention that disappears when a key is erased in every row that can influence the
-    output.
+    Effective query rows are rows that can influence the output. The result is therefore the
+    attention that disappears when a key is erased.
 
     Args:
         observation: Model outputs and attention for a batch.
@@ -562,6 +563,7 @@ def _compute_site_importance(
     if name in HEAD_MAPS:
         values = HEAD_MAPS[name].function(observation, site)
         return _reduce_to_row(observation, values, site, rows).abs()
+    # All other rankings belong to head groups and are computed from the group's last layer.
     last_layer = Site(max(observation.model.get_heads_by_layer(site)))
     values = LAYER_MAPS[GROUP_RANKINGS[name]].function(observation, last_layer)
     return _reduce_to_row(observation, values, last_layer._replace(query=site.query), rows)

@@ -110,11 +110,11 @@ MAX_UNITS_WITHOUT_ORDER = 4
 """Passage length, in units, up to which no rank correlation is computed, because two orders of so
 few units often agree by chance."""
 MASK_STREAM = 5
-"""Random number stream for the random halves on which ContextCite is fitted."""
+"""Index of the random number stream for the random halves on which ContextCite is fitted."""
 HELD_OUT_STREAM = 6
-"""Random number stream for the random halves that score the rankings (LDS)."""
+"""Index of the random number stream for the random halves that score the rankings (LDS)."""
 RANDOM_ORDER_STREAM = 7
-"""Random number stream for the random order whose top-k drop is the baseline."""
+"""Index of the random number stream for the random order whose top-k drop is the baseline."""
 READINGS: TestReadings = {
     "contextual_gain": "with the passage the answer gains {mean:.2f} nats of log-probability",
     "answer_is_greedy": make_share_reading(
@@ -359,10 +359,11 @@ def _rank_units(
 def _find_source(
     ranks_by_name: Mapping[str, Tensor], effects: Tensor, content: Tensor
 ) -> tuple[dict[str, Tensor], Tensor]:
-    """Return each ranking's precision@1, its chance level, and the source's position.
+    """Return whether each ranking puts the source first (precision@1), and the source's position.
 
-    The source is the unit whose deletion costs the answer most. All values are ``[batch]``, and NaN
-    in one-unit passages and if no deletion lowers the answer's probability.
+    The source is the unit whose deletion costs the answer most. The entry ``chance`` is the
+    precision of a random order. All values are ``[batch]``, and NaN in one-unit passages and if no
+    deletion lowers the answer's probability.
     """
     n_units = content.sum(-1)
     unit_effects = effects.masked_fill(~content, -torch.inf)
@@ -574,7 +575,9 @@ def _compute_lds(
         return None
     remaining, logits = measure_random_halves(observation, options.held_out, HELD_OUT_STREAM, seed)
     mask = torch.ones_like(logits.T, dtype=torch.bool)
-    return {
-        name: attribution.spearman((remaining * values.double()).sum(-1).T, logits.T, mask)
-        for name, values in scores.items()
-    }
+    scores_by_ranking = {}
+    for name, values in scores.items():
+        # Sum of the scores over the remaining units, [batch, masks].
+        score_sums = (remaining * values.double()).sum(-1).T
+        scores_by_ranking[name] = attribution.spearman(score_sums, logits.T, mask)
+    return scores_by_ranking

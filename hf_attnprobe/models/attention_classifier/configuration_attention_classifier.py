@@ -11,33 +11,34 @@ ENCODERS = ("bilstm", "bigru", "orthogonal_lstm", "cnn", "mlp", "none")
 ATTENTIONS = ("additive", "dot_product", "uniform", "guided")
 """Allowed values for the configuration field ``attention``, which selects the attention class."""
 CONNECTIONS = ("none", "concat", "residual")
-"""Allowed values for the configuration field ``residual_connection``, see the configuration class."""
+"""Allowed values for the configuration field ``residual_connection``: how a state is combined with
+its word vector."""
 CHOICES = {
     "encoder": ENCODERS,
     "attention": ATTENTIONS,
     "residual_connection": CONNECTIONS,
 }
 """Allowed values for each configuration field that is a choice between names."""
-SIZE = 1, math.inf, "at least 1"
+SIZE_RANGE = 1, math.inf, "at least 1"
 """Range of a size, such as the vocabulary size: smallest value, excluded upper bound, and
 description for error messages."""
-RATE = 0, 1, "at least 0 and below 1"
+RATE_RANGE = 0, 1, "at least 0 and below 1"
 """Range of a probability, such as a dropout: smallest value, excluded upper bound, and description
 for error messages."""
-WEIGHT = 0, math.inf, "at least 0 and finite"
+WEIGHT_RANGE = 0, math.inf, "at least 0 and finite"
 """Range of a penalty weight: smallest value, excluded upper bound, and description for error
 messages."""
 RANGES = {
-    "vocab_size": SIZE,
-    "embedding_size": SIZE,
-    "encoder_size": SIZE,
-    "embedding_dropout": RATE,
-    "sentence_dropout": RATE,
-    "logit_dropout": RATE,
-    "mlm_rate": RATE,
-    "tying": WEIGHT,
-    "mlm_weight": WEIGHT,
-    "conicity_weight": WEIGHT,
+    "vocab_size": SIZE_RANGE,
+    "embedding_size": SIZE_RANGE,
+    "encoder_size": SIZE_RANGE,
+    "embedding_dropout": RATE_RANGE,
+    "sentence_dropout": RATE_RANGE,
+    "logit_dropout": RATE_RANGE,
+    "mlm_rate": RATE_RANGE,
+    "tying": WEIGHT_RANGE,
+    "mlm_weight": WEIGHT_RANGE,
+    "conicity_weight": WEIGHT_RANGE,
 }
 """Range of each numeric configuration field: smallest value, excluded upper bound, and description
 for error messages."""

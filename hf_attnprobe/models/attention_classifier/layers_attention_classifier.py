@@ -92,7 +92,7 @@ class BiLSTMEncoder(nn.Module):
         )
 
     def forward(self, vectors: Tensor, attention_mask: Tensor) -> Tensor:
-        """Compute states ``[batch, keys, hidden]`` of vectors ``[batch, keys, input]``."""
+        """Compute states ``[batch, keys, hidden]`` from vectors ``[batch, keys, input]``."""
         return run_recurrent(self.lstm, vectors, attention_mask)
 
 
@@ -109,7 +109,7 @@ class BiGRUEncoder(nn.Module):
         )
 
     def forward(self, vectors: Tensor, attention_mask: Tensor) -> Tensor:
-        """Compute states ``[batch, keys, hidden]`` of vectors ``[batch, keys, input]``."""
+        """Compute states ``[batch, keys, hidden]`` from vectors ``[batch, keys, input]``."""
         return run_recurrent(self.gru, vectors, attention_mask)
 
 
@@ -126,7 +126,7 @@ class OrthogonalLSTMEncoder(nn.Module):
         self.cell = nn.LSTMCell(input_size, config.encoder_size)
 
     def forward(self, vectors: Tensor, attention_mask: Tensor) -> Tensor:
-        """Compute states ``[batch, keys, hidden]`` of vectors ``[batch, keys, input]``."""
+        """Compute states ``[batch, keys, hidden]`` from vectors ``[batch, keys, input]``."""
         # Padding on the left would be read as part of the text, so it is refused.
         count_tokens(attention_mask)
         hidden = cell = total = vectors.new_zeros(len(vectors), self.cell.hidden_size)
@@ -156,7 +156,7 @@ class CNNEncoder(nn.Module):
         )
 
     def forward(self, vectors: Tensor, attention_mask: Tensor) -> Tensor:
-        """Compute states ``[batch, keys, hidden]`` of vectors ``[batch, keys, input]``."""
+        """Compute states ``[batch, keys, hidden]`` from vectors ``[batch, keys, input]``."""
         # Padding is zeroed, like the border that the convolutions add to an unpadded text.
         vectors = (vectors * attention_mask.unsqueeze(-1)).transpose(1, 2)
         states = [convolution(vectors) for convolution in self.convolutions]
@@ -171,7 +171,7 @@ class MLPEncoder(nn.Module):
         self.linear = nn.Linear(input_size, config.encoder_size)
 
     def forward(self, vectors: Tensor, attention_mask: Tensor) -> Tensor:
-        """Compute states ``[batch, keys, hidden]`` of vectors ``[batch, keys, input]``."""
+        """Compute states ``[batch, keys, hidden]`` from vectors ``[batch, keys, input]``."""
         return self.linear(vectors).tanh()
 
 
@@ -182,7 +182,7 @@ class NoEncoder(nn.Module):
         super().__init__()
 
     def forward(self, vectors: Tensor, attention_mask: Tensor) -> Tensor:
-        """Compute states ``[batch, keys, hidden]`` of vectors ``[batch, keys, input]``."""
+        """Compute states ``[batch, keys, hidden]`` from vectors ``[batch, keys, input]``."""
         return vectors
 
 
@@ -222,7 +222,7 @@ class AdditiveAttention(nn.Module):
         self.query = nn.Linear(size, 1, bias=False)
 
     def forward(self, states: Tensor) -> Tensor:
-        """Compute scores ``[batch, keys]`` of states ``[batch, keys, hidden]``."""
+        """Compute scores ``[batch, keys]`` from states ``[batch, keys, hidden]``."""
         return self.query(self.projection(states).tanh()).squeeze(-1)
 
 
@@ -234,7 +234,7 @@ class DotProductAttention(nn.Module):
         self.query = nn.Linear(config.hidden_size, 1, bias=False)
 
     def forward(self, states: Tensor) -> Tensor:
-        """Compute scores ``[batch, keys]`` of states ``[batch, keys, hidden]``."""
+        """Compute scores ``[batch, keys]`` from states ``[batch, keys, hidden]``."""
         scores = self.query(states).squeeze(-1)
         return scores / states.shape[-1] ** 0.5
 

@@ -122,11 +122,12 @@ class QueryReader(nn.Module):
             # A ReLU computes the states, so that masked values of 0 never exceed them.
             return (states * content_mask.unsqueeze(-1)).amax(1)
         rows = torch.arange(len(states), device=states.device)
-        last = states[rows, count_tokens(attention_mask) - 1]
+        last_states = states[rows, count_tokens(attention_mask) - 1]
         if self.encoder_name == "orthogonal_lstm":
-            return last
+            return last_states
+        # The forward direction ends at the last word, and the backward direction at the first.
         half = states.shape[-1] // 2
-        return torch.cat([last[:, :half], states[:, 0, half:]], dim=-1)
+        return torch.cat([last_states[:, :half], states[:, 0, half:]], dim=-1)
 
 
 class QueriedAdditiveAttention(nn.Module):
@@ -140,7 +141,7 @@ class QueriedAdditiveAttention(nn.Module):
         self.query = nn.Linear(size, 1, bias=False)
 
     def forward(self, states: Tensor, query: Tensor) -> Tensor:
-        """Compute scores ``[batch, keys]`` of states and a query ``[batch, hidden]``."""
+        """Compute scores ``[batch, keys]`` for states, given a query ``[batch, hidden]``."""
         inner = self.projection(states) + self.query_projection(query)[:, None]
         return self.query(inner.tanh()).squeeze(-1)
 
@@ -152,7 +153,7 @@ class QueriedDotProductAttention(nn.Module):
         super().__init__()
 
     def forward(self, states: Tensor, query: Tensor) -> Tensor:
-        """Compute scores ``[batch, keys]`` of states and a query ``[batch, hidden]``."""
+        """Compute scores ``[batch, keys]`` for states, given a query ``[batch, hidden]``."""
         return torch.einsum("bkh,bh->bk", states, query) / states.shape[-1] ** 0.5
 
 
@@ -183,7 +184,7 @@ class PairDecoder(nn.Module):
         self.output = nn.Linear(size, config.num_labels)
 
     def forward(self, context: Tensor, query: Tensor) -> Tensor:
-        """Compute logits ``[..., classes]`` of context and query vectors ``[..., hidden]``.
+        """Compute logits ``[..., classes]`` from context and query vectors ``[..., hidden]``.
 
         Args:
             context: Context vectors.
