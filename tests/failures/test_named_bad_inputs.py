@@ -106,7 +106,7 @@ def test_columns_that_cannot_be_are_one_line(columns, said):
 def test_a_frame_with_a_column_twice_is_one_line():
     frame = pd.DataFrame([["a film", 0, "x"]], columns=["text", "label", "text"])
     refused(
-        "expected columns with different names, got text, label, text", load_examples, frame, "test"
+        "expected columns with distinct names, got text, label, text", load_examples, frame, "test"
     )
 
 

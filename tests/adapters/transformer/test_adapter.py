@@ -396,7 +396,7 @@ def test_self_check_names_the_layer_whose_edit_does_not_arrive(monkeypatch):
 
     monkeypatch.setattr(adapter, "replay_logits", deaf)
     with pytest.raises(
-        AttnProbeError, match=r"edited attention in layer\.1 did not change any logit"
+        AttnProbeError, match=r"editing the attention in layer\.1 did not change any logit"
     ):
         adapter.self_check(prepare(adapter))
     monkeypatch.setattr(adapter, "replay_logits", lambda *given: replay(*given) * 1.01)
