@@ -1,8 +1,8 @@
 """Findings of an audit, and sentences about them.
 
-A finding answers one question about the model's attention as a whole: the attention of its only
-head, or of all heads edited together. The rules, their thresholds and sources, and the way in which
-findings lead to a verdict are defined in :mod:`hf_attnprobe.statistics.verdicts`.
+A finding answers one question about the model's attention as a whole: its only head, or all heads
+edited together. The module :mod:`hf_attnprobe.statistics.verdicts` defines the rules, thresholds and
+sources, and how the verdict follows from the findings.
 """
 
 import math
@@ -56,7 +56,7 @@ from hf_attnprobe.statistics.wording import CLASS_WORDING, Wording
 
 
 QUESTION = "Does attention explain these predictions?"
-"""The question that an audit answers, as the main heading of its report."""
+"""Question that every audit answers; the main heading of a report."""
 
 
 def compute_findings(
@@ -72,9 +72,9 @@ def compute_findings(
     Args:
         rows: the audit's rows.
         label_names: class names.
-        seed: bootstrap seed for the interval of R².
+        seed: bootstrap seed for the confidence interval of R² (predicted numbers only).
         words: wording for this prediction type.
-        rules: rules that grade the questions about attention.
+        rules: thresholds that grade the questions about attention, by question.
 
     Returns:
         The findings in the order of the rules.
@@ -97,11 +97,14 @@ def compute_findings_from_evidence(
     """Compute the findings from evidence that was already extracted from rows.
 
     Args:
-        evidence: statistics of the attention as a whole; None if there are none.
+        evidence: statistics about the attention as a whole; None if there are none.
         predictions: result of :func:`~hf_attnprobe.statistics.summary.select_predictions`.
         words: wording for this prediction type.
-        seed: bootstrap seed for the interval of R².
-        rules: rules that grade the questions about attention.
+        seed: bootstrap seed for the confidence interval of R² (predicted numbers only).
+        rules: thresholds that grade the questions about attention, by question.
+
+    Returns:
+        The findings: first about the predictions themselves, then about attention.
     """
     question_set = ANSWER_SET if words.kind == "answer" else CLASSIFIER_SET
     if question_set is ANSWER_SET:
@@ -121,9 +124,12 @@ def iterate_attention_findings(
     """Yield a finding for each question about attention that the evidence can answer.
 
     Args:
-        evidence: statistics of all texts.
-        rules: rules that grade the questions.
-        question_set: the questions for this type of model.
+        evidence: statistics for all texts.
+        rules: thresholds that grade the questions, by question.
+        question_set: questions for this model type.
+
+    Yields:
+        The findings in the order of the questions; questions without measurements are skipped.
     """
     for key in question_set.questions:
         rule = rules[key]
@@ -133,10 +139,10 @@ def iterate_attention_findings(
 
 
 def compute_answer(findings: Sequence[Finding]) -> Answer:
-    """Return whether attention explains the predictions.
+    """Return the audit's main answer: whether attention explains the predictions.
 
-    The answer is "cannot say" if the model is not shown to be better than the majority class,
-    because its predictions are then not worth an explanation. Accuracy has no other influence.
+    The answer is "cannot say" if the model is not certainly better than always predicting the
+    majority class, because such predictions need no explanation. Accuracy has no other influence.
 
     Args:
         findings: the audit's findings.
@@ -145,11 +151,14 @@ def compute_answer(findings: Sequence[Finding]) -> Answer:
 
 
 def format_conclusion(findings: Sequence[Finding], words: Wording = CLASS_WORDING) -> str | None:
-    """Return the main question with its answer and the reason; None without evidence.
+    """Return the main question with its answer and the reason.
 
     Args:
         findings: the audit's findings.
         words: wording for this prediction type.
+
+    Returns:
+        A question and two sentences; None if no finding is about attention.
     """
     if not any(f.is_about_attention for f in findings):
         return None
@@ -161,10 +170,13 @@ def format_conclusion(findings: Sequence[Finding], words: Wording = CLASS_WORDIN
 
 
 def describe_zero_ablation_limit(statistics: Sequence[Statistic]) -> str | None:
-    """Return a caution for models whose heads could only be zero-ablated; None for others.
+    """Return a caution about results that rest on zero ablation only.
 
     Args:
         statistics: the audit's statistics.
+
+    Returns:
+        The caution; None if heads were not ablated, or were also replaced by their mean output.
     """
     names = {s.statistic for s in statistics if s.is_single_head}
     if "zero_tvd" not in names or "mean_tvd" in names:
@@ -176,14 +188,14 @@ def describe_zero_ablation_limit(statistics: Sequence[Statistic]) -> str | None:
     )
 
 
-# --- accuracy: a precondition for any explanation -------------------------------------
+# --- preconditions for an explanation: accuracy, generated answers ---------------------
 
 MAJORITY_DESCRIPTIONS = {
     "labels": "always predicting each label's more frequent value",
     "tags": "always predicting the most frequent tag",
     "choice": "always choosing the most frequent position",
 }
-"""Description of the majority baseline for each prediction type other than classes."""
+"""Description of the majority baseline, by prediction type; single classes have a default text."""
 
 ACCURACY_TEMPLATES = {
     "labels": "The model predicts {share} of the labels of a text correctly",
@@ -191,23 +203,26 @@ ACCURACY_TEMPLATES = {
     "span": "The model finds {share} of the starts and ends of the answers",
     "words": "The model's most likely word is the masked one for {share} of the masks",
 }
-"""Sentence about accuracy for each prediction type with several parts."""
+"""Sentence about accuracy, by type of prediction; for texts with several predictions each."""
 
 ALL_CORRECT_TEMPLATES = {
     "labels": "all of them in {share} of the texts",
     "tags": "all of them in {share} of the texts",
     "span": "both in {share} of the texts (exact match)",
 }
-"""Clause about texts whose parts are all right, for the same prediction types."""
+"""Addition to the sentence about accuracy: how many texts have no wrong part."""
 
 
 def compute_accuracy_finding(predictions: Texts, words: Wording, seed: int = 0) -> Finding:
-    """Compute whether the model is better than a constant prediction.
+    """Check whether the model predicts better than a constant prediction.
 
     Args:
         predictions: result of :func:`~hf_attnprobe.statistics.summary.select_predictions`.
         words: wording for this prediction type.
-        seed: bootstrap seed for the interval of R².
+        seed: bootstrap seed for the confidence interval of R² (predicted numbers only).
+
+    Returns:
+        A finding; its answer is "cannot say" if the texts have no labels.
     """
     quality = measure_quality(predictions)
     if not words.is_number:
@@ -221,11 +236,11 @@ def compute_accuracy_finding(predictions: Texts, words: Wording, seed: int = 0) 
 def make_open_accuracy_finding(
     reason: str = "the texts have no labels", details: str = ""
 ) -> Finding:
-    """Make a finding that accuracy cannot be graded.
+    """Make the finding "cannot say" about accuracy.
 
     Args:
-        reason: why it cannot be graded, as a clause.
-        details: further sentences.
+        reason: reason why accuracy cannot be graded, as a clause.
+        details: further sentences for the report.
     """
     sentence = f"{reason[0].upper()}{reason[1:]}.{f' {details}' if details else ''}"
     finding = _make_accuracy_finding(Answer.CANNOT_SAY, sentence, NOT_MEASURED, {})
@@ -238,24 +253,30 @@ def _make_accuracy_finding(
     number: Estimate,
     yardsticks: Mapping[str, float | None],
 ) -> Finding:
-    """Make a finding of the rule "accuracy"."""
+    """Make a finding about accuracy."""
     return make_finding("accuracy", RULES["accuracy"], answer, sentence, number, yardsticks)
 
 
 NOT_MEASURED = Estimate(float("nan"), None, 0)
-"""The number of a finding without any text."""
+"""Placeholder number of a finding that no text contributed to: NaN without interval."""
 
 
 def compute_own_answer_finding(evidence: Evidence | None) -> Finding:
-    """Compute whether the explained answers are those that the model itself generates.
+    """Check whether the model itself generates the answers that the audit explains.
 
     Args:
-        evidence: statistics of all prompts; None if there are none.
+        evidence: statistics for all prompts; None if there are none.
+
+    Returns:
+        A finding; its number is the proportion of prompts with a generated answer.
     """
     share = None if evidence is None else evidence.greedy_share
     rule = RULES["own"]
     if share is None:
-        sentence = "This audit did not check whether the model itself generates the answers (test sources)."
+        sentence = (
+            "This audit did not check whether the model itself generates the answers; that needs "
+            "the test sources."
+        )
         return make_finding("own", rule, Answer.CANNOT_SAY, sentence, NOT_MEASURED, {})
     sentence = (
         f"The model itself generates the answer in {share.interval_text} of {share.n} prompts "
@@ -269,10 +290,15 @@ def compute_own_answer_finding(evidence: Evidence | None) -> Finding:
 
 
 def compute_passage_finding(evidence: Evidence | None) -> Finding:
-    """Compute whether the answer depends on the passage, a precondition for language models.
+    """Check whether a language model's answers depend on the passage.
+
+    Without this dependence, there is nothing in the passage that attention could explain.
 
     Args:
-        evidence: statistics of all prompts; None if there are none.
+        evidence: statistics for all prompts; None if there are none.
+
+    Returns:
+        A finding; its number is the answer's mean gain in log-probability with the passage, in nats.
     """
     gain = NOT_MEASURED if evidence is None else evidence.estimate_mean("contextual_gain")
     rule = RULES["passage"]
@@ -293,7 +319,11 @@ def compute_passage_finding(evidence: Evidence | None) -> Finding:
 
 
 def _grade_number_quality(numbers: NumberQuality, sides: Quality) -> Finding:
-    """Grade predicted numbers, and the sides of their threshold if they have one."""
+    """Grade the accuracy of predicted numbers by R².
+
+    If the predictions have a threshold, the sentence also states how often the number is on the
+    right side of it.
+    """
     r_squared = numbers.r_squared
     if r_squared.value != r_squared.value:
         return make_open_accuracy_finding(
@@ -323,16 +353,16 @@ def _grade_number_quality(numbers: NumberQuality, sides: Quality) -> Finding:
 
 
 def grade_class_quality(quality: Quality, words: Wording) -> Finding:
-    """Grade predicted classes by comparing them with the majority class.
+    """Grade a classifier's accuracy by its difference from always predicting the majority class.
 
     Args:
-        quality: accuracy and related numbers.
+        quality: accuracy, calibration and related numbers.
         words: wording for this prediction type.
     """
     rule, top_probability = RULES["accuracy"], quality.top_probability
     certainty = f"Its mean {words.top_probability_name} is {top_probability.interval_text}"
     explanation = (
-        "The closer this is to 1, the less a small change of the model shows in its output."
+        "The closer this is to 1, the less a small change in the model affects its output."
     )
     if quality.accuracy is None:
         return make_open_accuracy_finding(details=f"{certainty}. {explanation}")
@@ -366,7 +396,7 @@ def grade_class_quality(quality: Quality, words: Wording) -> Finding:
 def _format_consequence(
     answer: Answer, number: Estimate, if_positive: str, if_not: str, min_texts: int = MIN_TEXTS
 ) -> str:
-    """Return what follows from a number that may or may not be above 0, as a clause."""
+    """Return a clause on whether a number is above 0, or why this is open."""
     if answer == Answer.CANNOT_SAY:
         if (number.n or 0) < min_texts:
             return f"but there are too few texts to decide ({min_texts} are needed)"
@@ -375,7 +405,7 @@ def _format_consequence(
 
 
 def _format_accuracy(quality: Quality, words: Wording) -> str:
-    """Return how often the model is right, without a full stop."""
+    """Return a sentence about the model's accuracy, without its full stop."""
     # Callers check that the texts have labels.
     assert quality.accuracy is not None
     n_texts = quality.n_labelled
@@ -393,7 +423,7 @@ def _format_accuracy(quality: Quality, words: Wording) -> str:
 
 
 WORSE_THAN_RANDOM = "worse than a random order of the {units}"
-"""Explanation of a faithfulness that is certainly below 0."""
+"""Explanation of faithfulness that is certainly below 0."""
 
 OPEN_QUESTIONS = {
     "importance": "{units} with more attention matter more when left out",
@@ -407,22 +437,22 @@ OPEN_QUESTIONS = {
     "effect": "it matters which of the {units} has which weight",
     "uniqueness": "very different weights would change the output",
 }
-"""What a question measures, as a clause after "whether", by the key of its rule."""
+"""Completion of the sentence "cannot say whether ...", by question."""
 
 
 def describe_finding(
     finding: Finding, words: Wording = CLASS_WORDING, *, counts_missing_texts: bool = False
 ) -> str:
-    """Return the meaning of a finding's number as a clause.
+    """Return a clause that explains a finding's number in words.
 
-    The clause refers to the thresholds of ``RULES``, even if a user's thresholds graded the finding.
-    An open question is stated together with the answers that remain possible.
+    The clause uses the default thresholds (``RULES``), even if the user set other ones. For an open
+    question, it names the answers that remain possible.
 
     Args:
         finding: the finding.
         words: wording for this prediction type.
-        counts_missing_texts: for the main answer: return only the reason why it is open, and how
-            many more texts should settle it.
+        counts_missing_texts: return only the reason for an open answer, with the number of texts
+            that should settle it; used for the main answer.
     """
     interval = finding.ci95
     finding = _grade_with_default_thresholds(finding, get_min_texts(words))
@@ -448,7 +478,7 @@ def get_min_texts(words: Wording) -> int:
 
 
 def _grade_with_default_thresholds(finding: Finding, min_texts: int) -> Finding:
-    """Return the finding as graded by the thresholds of ``RULES``."""
+    """Return a finding whose answer follows from the default thresholds instead of the user's."""
     if finding.partly is None:
         return finding
     answer = grade(finding.estimate, RULES[finding.rule], min_texts)
@@ -458,11 +488,11 @@ def _grade_with_default_thresholds(finding: Finding, min_texts: int) -> Finding:
 
 
 TOO_CLOSE_TO_GUESSING = "too close to guessing to tell: more {texts} are needed"
-"""Reason for an open answer if the model is better than guessing, but not certainly."""
+"""Reason for an open answer if accuracy is above guessing, but its interval includes guessing."""
 
 
 def _is_close_to_guessing(gate: Finding | None) -> bool:
-    """Check whether accuracy is above guessing, so that more texts may confirm it."""
+    """Check whether accuracy is above guessing, but not yet certainly so."""
     return (
         gate is not None
         and gate.rule == "accuracy"
@@ -472,7 +502,7 @@ def _is_close_to_guessing(gate: Finding | None) -> bool:
 
 
 def format_answer_reason(findings: Sequence[Finding], words: Wording = CLASS_WORDING) -> str:
-    """Return the reason for the main answer as one sentence.
+    """Return one sentence with the reason for the main answer.
 
     Args:
         findings: the audit's findings.
@@ -533,7 +563,7 @@ def advise_on_display(findings: Sequence[Finding], words: Wording = CLASS_WORDIN
 
 
 def _list_answers(findings: Sequence[Finding]) -> str:
-    """Return the deciding questions grouped by their answers."""
+    """Return a sentence that lists the deciding questions by answer."""
     clauses = []
     for answer in (Answer.YES, Answer.PARTLY, Answer.NO, Answer.CANNOT_SAY):
         names = [
@@ -545,7 +575,7 @@ def _list_answers(findings: Sequence[Finding]) -> str:
 
 
 def _join_names(names: Sequence[str]) -> str:
-    """Return names as an enumeration.
+    """Join names with commas and a final "and".
 
     >>> _join_names(["erasure", "removal", "mass"])
     'erasure, removal and mass'
@@ -555,7 +585,7 @@ def _join_names(names: Sequence[str]) -> str:
 
 
 def _describe_precision(importance: Finding) -> list[str]:
-    """Return how many of the important units are among the most attended; empty if unknown."""
+    """Return a sentence about the overlap of important and attended units; empty if unknown."""
     share = importance.yardsticks.get("precision")
     if share is None or importance.n < MIN_DISPLAYED_TEXTS:
         return []
@@ -569,25 +599,31 @@ def _describe_precision(importance: Finding) -> list[str]:
 
 
 MAX_SUGGESTED_TEXTS = 10_000
-"""Number of additional texts above which the mean is too close to a threshold to decide."""
+"""Largest number of additional texts that a report suggests.
+
+If more would be needed, the mean is too close to a threshold.
+"""
 
 
 def compute_texts_needed(
     value: float, ci95: tuple[float, float], n_texts: int, threshold: float
 ) -> float:
-    """Return the number of texts whose interval would end at a threshold if the mean stayed equal.
+    """Estimate how many texts shrink a confidence interval until it just reaches a threshold.
 
-    Intervals narrow with √n, so this is n · (half width / distance)², with the half of the interval
-    on the side of the threshold. The result is infinite if the mean equals the threshold.
+    Intervals narrow with √n, so this is n · (half-width / distance)². The half-width is measured on
+    the side of the threshold, and distance is from the mean to the threshold.
 
     >>> compute_texts_needed(0.5, (0.3, 0.7), 100, 0.4)
     400.0
 
     Args:
-        value: the mean.
-        ci95: its 95% confidence interval.
+        value: the mean, assumed to stay the same.
+        ci95: 95% confidence interval for the mean.
         n_texts: current number of texts.
         threshold: the threshold.
+
+    Returns:
+        The total number of texts; infinite if the mean equals the threshold.
     """
     distance = abs(value - threshold)
     half_width = value - ci95[0] if threshold < value else ci95[1] - value
@@ -597,11 +633,11 @@ def compute_texts_needed(
 
 
 def suggest_total_texts(finding: Finding, min_texts: int = MIN_TEXTS) -> int | None:
-    """Return the total number of texts that should settle an open question.
+    """Estimate the total number of texts that should settle an open question.
 
     Args:
         finding: the open finding.
-        min_texts: number of texts below which every answer is "cannot say".
+        min_texts: smallest number of texts that can give an answer.
 
     Returns:
         The number of texts, or None if more texts would not settle the question.
@@ -619,7 +655,7 @@ def suggest_total_texts(finding: Finding, min_texts: int = MIN_TEXTS) -> int | N
 def explain_open_answer(
     finding: Finding, words: Wording = CLASS_WORDING, *, counts_missing_texts: bool = True
 ) -> str:
-    """Return what an open question needs for an answer, as a clause.
+    """Return a clause on why a question is open and whether more texts would settle it.
 
     Args:
         finding: the open finding.
@@ -650,16 +686,16 @@ def explain_open_answer(
 
 
 def compute_additional_texts(finding: Finding) -> float | None:
-    """Return how many more texts would exclude all thresholds from the interval.
+    """Estimate how many more texts would shrink the interval until it contains no threshold.
 
-    This assumes that the mean stays equal and that the interval narrows with √n.
+    The estimate assumes that the mean stays the same and that the interval narrows with √n.
 
     Args:
         finding: the open finding.
 
     Returns:
-        The number of texts; infinite if the mean equals a threshold, None if the interval contains
-        no threshold.
+        The number of additional texts; infinite if the mean equals a threshold; None if there is no
+        interval or it already contains no threshold.
     """
     if finding.ci95 is None:
         return None
@@ -679,14 +715,15 @@ def compute_additional_texts(finding: Finding) -> float | None:
 
 
 def warn_about_precision(n_texts: int, are_prompts: bool) -> str:
-    """Return a warning about what so few texts can answer, before an audit runs.
+    """Return a warning if a planned audit has too few texts for precise answers.
 
     Args:
-        n_texts: number of texts.
-        are_prompts: whether a language model answers them; their results are less precise.
+        n_texts: number of texts to be audited.
+        are_prompts: whether they are prompts for a language model, which always get a note on
+            precision.
 
     Returns:
-        The warning; empty if there are enough texts.
+        The warning; empty for enough texts.
     """
     if not are_prompts:
         warning = explain_too_few_texts(n_texts, MIN_TEXTS) if n_texts < MIN_TEXTS else ""
@@ -704,6 +741,6 @@ def warn_about_precision(n_texts: int, are_prompts: bool) -> str:
 
 
 def _round_up(count: float) -> int:
-    """Return a count rounded up to two significant digits, the precision of an estimate."""
+    """Round a count up to two significant digits."""
     step = 10 ** max(len(str(math.ceil(count))) - 2, 0)
     return math.ceil(count / step) * step
