@@ -84,11 +84,11 @@ def audit(
             tokenizer=tokenizer,
         )
     """
-    from hf_attnprobe.audits.pipeline import run_audit
+    from hf_attnprobe.audits.pipeline import run_requested_audit
     from hf_attnprobe.audits.setup import AuditRequest
 
     request = AuditRequest(model, dataset, tests, options, tokenizer)
-    return run_audit(request, output_dir, show_progress=progress)
+    return run_requested_audit(request, output_dir, show_progress=progress)
 
 
 @public_function
@@ -133,7 +133,7 @@ def evaluate_scores(
         evaluate_scores(model, data, explainer(texts), tokenizer=tokenizer)
     """
     from hf_attnprobe.audits.audited_model import is_language_model
-    from hf_attnprobe.audits.pipeline import run_audit
+    from hf_attnprobe.audits.pipeline import run_requested_audit
     from hf_attnprobe.audits.setup import AuditRequest
 
     if scores is None:
@@ -142,4 +142,4 @@ def evaluate_scores(
         is_prompted = is_language_model(model)
         tests = DEFAULT_PROMPT_SCORE_TESTS if is_prompted else DEFAULT_SCORE_TESTS
     request = AuditRequest(model, dataset, tests, options, tokenizer, scores)
-    return run_audit(request, output_dir, show_progress=progress)
+    return run_requested_audit(request, output_dir, show_progress=progress)

@@ -60,7 +60,7 @@ If one of them ran, computing leave-one-out for an example costs as much as one 
 """
 COMPARED_DIGITS = 6
 """Number of decimals in which values must differ, so that batch sizes cannot change a choice."""
-UNIT_STATISTICS = {
+RANKING_STATISTICS = {
     "attention": "unit_attention",
     "knockout": "unit_knockout",
     "leave_one_out": "unit_loss",
@@ -167,7 +167,7 @@ def load_scored_prompts(
         Up to :data:`MAX_PROMPTS` prompts with their scores, by id; empty if the rows have no scores
         of units.
     """
-    unit_statistics = {*UNIT_STATISTICS.values(), "unit_matters"}
+    unit_statistics = {*RANKING_STATISTICS.values(), "unit_matters"}
     unit_rows = rows.select(lambda _, name, *__: name.partition("@")[0] in unit_statistics)
     if not any(name.startswith("unit_loss@") for _, name, *_ in unit_rows.columns):
         return {}
@@ -206,7 +206,7 @@ def _add_unit_scores(
     def collect_values(statistic: str) -> tuple[float, ...]:
         return tuple(float(unit_values.get(f"{statistic}@{k}", np.nan)) for k in positions)
 
-    scores = {name: collect_values(statistic) for name, statistic in UNIT_STATISTICS.items()}
+    scores = {name: collect_values(statistic) for name, statistic in RANKING_STATISTICS.items()}
     matters = collect_values("unit_matters")
     is_tested = not np.isnan(matters).all()
     return replace(

@@ -1,6 +1,6 @@
 """Runs one audit from its texts to its report, or estimates how long this would take.
 
-:func:`run_audit` is the implementation of :func:`hf_attnprobe.audit`. It prepares the audit, runs
+:func:`run_requested_audit` is the implementation of :func:`hf_attnprobe.audit`. It prepares the audit, runs
 the tests in a locked output folder, and builds and writes the report.
 """
 
@@ -68,7 +68,7 @@ LONG_AUDIT_SECONDS = 1800.0
 """Estimated duration, in seconds, from which ways to shorten the audit are suggested."""
 
 
-def run_audit(
+def run_requested_audit(
     request: AuditRequest, output_dir: str | Path | None, *, show_progress: bool
 ) -> Report:
     """Run an audit and return its report.

@@ -54,7 +54,7 @@ TextPair = tuple[str, str | None]
 # --- Units in words ------------------------------------------------------------------------------
 
 
-def list_unit_positions(batch: Batch) -> list[list[int]]:
+def list_unit_token_positions(batch: Batch) -> list[list[int]]:
     """List the token positions of every explained unit of a text.
 
     Args:
@@ -104,7 +104,7 @@ def render_units(
     Args:
         tokenizer: The model's tokenizer.
         ids: Token ids for the whole text.
-        units: Token positions for every unit, see :func:`list_unit_positions`.
+        units: Token positions for every unit, see :func:`list_unit_token_positions`.
         strings: The original text.
 
     Returns:
@@ -375,7 +375,7 @@ class Explainer:
         if "chosen" in batch.inputs:
             second_text = row["choices"][int(batch.inputs["chosen"].flatten()[0])]
         ids = batch.inputs["input_ids"][0].tolist()
-        units = list_unit_positions(batch)
+        units = list_unit_token_positions(batch)
         tokens, glued = render_units(self.tokenizer, ids, units, (row["text"], second_text))
         prediction, probs = self.model.prediction, observation.probs
         predicted, probability = describe_prediction(prediction, probs, batch, self.tokenizer)

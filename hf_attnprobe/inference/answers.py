@@ -67,7 +67,7 @@ TextSpan = tuple[int, Span]
 
 
 @dataclass(frozen=True)
-class Prompt:
+class RenderedPrompt:
     """A rendered prompt.
 
     Attributes:
@@ -89,7 +89,7 @@ class Prompt:
 
 def render_prompt(
     row: Mapping[str, Any], data: Answers, tokenizer: PreTrainedTokenizerBase
-) -> Prompt:
+) -> RenderedPrompt:
     """Render the prompt of a data row.
 
     Args:
@@ -109,7 +109,7 @@ def render_prompt(
     passages = row.get("passages") or []
     if "prompt" in row:
         locations = _locate_passages(passages, [row["prompt"]], name)
-        return Prompt(row["prompt"], tuple(span for _, span in locations))
+        return RenderedPrompt(row["prompt"], tuple(span for _, span in locations))
     if "turns" in row:
         turns = [dict(turn) for turn in row["turns"]]
         contents = [turn["content"] for turn in turns]
@@ -128,7 +128,7 @@ def render_prompt(
     if is_chat:
         turn = {"role": "user", "content": text}
         return _render_conversation([turn], [(0, span) for span in spans], tokenizer, name)
-    return Prompt(text, tuple(spans), is_plain=True)
+    return RenderedPrompt(text, tuple(spans), is_plain=True)
 
 
 def _find_nonblank_texts(texts: Sequence[str]) -> list[TextSpan]:
@@ -195,7 +195,7 @@ def _render_conversation(
     passages: Sequence[TextSpan],
     tokenizer: PreTrainedTokenizerBase,
     name: str,
-) -> Prompt:
+) -> RenderedPrompt:
     """Render a conversation with the chat template, up to the start of the answer.
 
     The conversation is rendered a second time with a private character before and after every
@@ -229,7 +229,7 @@ def _render_conversation(
         )
     ends = [*accumulate(map(len, parts))]
     spans = zip(ends[:-1:2], ends[1::2], strict=True)
-    return Prompt(text, tuple(spans), is_chat=True)
+    return RenderedPrompt(text, tuple(spans), is_chat=True)
 
 
 def _apply_chat_template(
@@ -264,7 +264,7 @@ def _find_spans(pattern: str, text: str) -> list[Span]:
 
 
 def find_units(
-    prompt: Prompt, units: str, offsets: Sequence[Span], *, is_listed: bool
+    prompt: RenderedPrompt, units: str, offsets: Sequence[Span], *, is_listed: bool
 ) -> list[Span]:
     """Find the units of a prompt.
 
@@ -339,7 +339,7 @@ def assign_units(text: str, units: Sequence[Span], offsets: Sequence[Span]) -> l
 
 
 def _tokenize(
-    tokenizer: PreTrainedTokenizerBase, text: str, prompt: Prompt
+    tokenizer: PreTrainedTokenizerBase, text: str, prompt: RenderedPrompt
 ) -> tuple[list[int], list[Span]]:
     """Tokenize a text that begins with a prompt.
 
@@ -367,7 +367,7 @@ def _tokenize(
 
 def tokenize_answer(
     tokenizer: PreTrainedTokenizerBase,
-    prompt: Prompt,
+    prompt: RenderedPrompt,
     prompt_ids: Sequence[int],
     answer: str,
     name: str,
@@ -582,7 +582,7 @@ class EncodedPrompt(NamedTuple):
 
     example: Mapping[str, Any]
     name: str
-    prompt: Prompt
+    prompt: RenderedPrompt
     ids: list[int]
     units: list[Span]
     unit_ids: list[int]
@@ -826,7 +826,7 @@ def _build_row(
 def _reuse_answer(
     reference_row: Mapping[str, Any],
     tokenizer: PreTrainedTokenizerBase,
-    prompt: Prompt,
+    prompt: RenderedPrompt,
     prompt_ids: Sequence[int],
     name: str,
 ) -> list[int]:

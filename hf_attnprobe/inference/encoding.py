@@ -133,14 +133,14 @@ class TextModel(Protocol):
 
 
 OtherArguments = ParamSpec("OtherArguments")
-Result = TypeVar("Result")
-TokenizerFunction = Callable[Concatenate[PreTrainedTokenizerBase, OtherArguments], Result]
+ReturnType = TypeVar("ReturnType")
+TokenizerFunction = Callable[Concatenate[PreTrainedTokenizerBase, OtherArguments], ReturnType]
 """Function whose first argument is a tokenizer."""
 
 
 def preserve_tokenizer(
-    function: TokenizerFunction[OtherArguments, Result],
-) -> TokenizerFunction[OtherArguments, Result]:
+    function: TokenizerFunction[OtherArguments, ReturnType],
+) -> TokenizerFunction[OtherArguments, ReturnType]:
     """Decorate a function so that it restores the settings of its tokenizer, even after an error.
 
     Args:
@@ -156,7 +156,7 @@ def preserve_tokenizer(
         /,
         *args: OtherArguments.args,
         **options: OtherArguments.kwargs,
-    ) -> Result:
+    ) -> ReturnType:
         if not tokenizer.is_fast:
             return function(tokenizer, *args, **options)
         backend = tokenizer.backend_tokenizer
