@@ -78,21 +78,24 @@ EPSILONS = (0.01, 0.05)
 """Default output changes ε (total variation distances): the values for classification and question
 answering in Jain & Wallace 2019. Their code evaluates at .05."""
 FRONTIER_EPSILONS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
-"""Default output changes ε for the exact method, which draw a curve of divergence against ε."""
+"""Default output changes ε for the exact method, at which a curve of divergence against ε is
+computed."""
 PAPER_EPSILON = 0.01
-"""Output change that the search in Jain & Wallace 2019 aims at, whatever ε is evaluated
-afterwards."""
+"""Output change that the search in Jain & Wallace 2019 aims at. Its results are evaluated at every
+ε."""
 PAPER_STEPS = 500
 """Number of Adam steps in the search in Jain & Wallace 2019."""
 NOISE_STREAM = 1
 """Index of the random number stream for the search's starting points."""
 SMALLEST_START_WEIGHT = 1e-4
-"""Smallest attention weight at the start of a search, which runs on logarithms of weights."""
+"""Smallest attention weight at the start of a search, which works with logarithms of weights and
+cannot represent 0."""
 SMALLEST_MASS = 1e-30
 """Smallest divisor when a row's movable weights are divided by their sum, to avoid a division by
 0."""
 SEARCH_TARGET = 0.995
-"""Share of ε that a search aims at, because its last step can exceed the target slightly."""
+"""Share of ε that a search aims at. It is below 1, because the last step can exceed the target
+slightly."""
 JSD_ROUNDING = 1e-6
 """Rounding error of a Jensen-Shannon divergence in float32, in nats."""
 
@@ -300,12 +303,13 @@ def add_query_axis(
 
 
 def find_counted_rows(observation: Observation, layer: int, query: int | None) -> Tensor:
-    """Return the query rows whose attention is moved and averaged over.
+    """Return the query rows whose attention is replaced, and over which results are averaged.
 
     Args:
         observation: Model outputs and attention for a batch.
         layer: Attention layer.
-        query: Single query row to be moved. None moves all rows that can influence the output.
+        query: Single query row to be replaced. None replaces all rows that can influence the
+            output.
 
     Returns:
         Mask, bool ``[batch, queries]``.
@@ -326,6 +330,7 @@ def _draw_noise(visible: Tensor, example_ids: Sequence[int], n_starts: int, seed
         queries = is_visible[row].any(1)
         keys = is_visible[row].any(0)
         generator = create_random_generator(seed, int(example_id), NOISE_STREAM)
+        # Only positions without padding are drawn, so that padding does not change the numbers.
         shape = (n_starts, queries.sum(), keys.sum())
         positions = (slice(None), *np.ix_(queries, keys))
         noise[:, row][positions] = generator.standard_normal(shape)
@@ -403,7 +408,8 @@ class FarthestSearch:
     def add_candidates(self, candidates: Tensor, epsilons: Iterable[float] = ()) -> None:
         """Run the model with candidates, and store the most distant allowed ones.
 
-        A candidate is stored if it is more distant than all earlier ones and changes the output by at most ε.
+        A candidate is stored if it changes the output by at most ε and is more distant than all
+        earlier candidates.
 
         Args:
             candidates: Attention ``[copies, batch, rows, keys]``.
@@ -423,7 +429,7 @@ class FarthestSearch:
                 self.attention[epsilon] = torch.where(is_farther[:, None, None], best, current)
 
     def is_unconstrained(self, epsilon: float) -> bool:
-        """Return whether the most distant attention possible is within ε in every text.
+        """Return whether even the most distant attention keeps the output within ε in every text.
 
         Args:
             epsilon: Allowed output change.
@@ -432,9 +438,9 @@ class FarthestSearch:
         return bool((distance_to_largest <= JSD_ROUNDING).all())
 
     def generate_candidates(self) -> Iterator[Tensor]:
-        """Yield candidates from the linearised model, each ``[batch, rows, keys]``.
+        """Yield candidate attention that is computed from the linearised model.
 
-        Only counted rows are moved.
+        Each candidate is ``[batch, rows, keys]``. Rows that are not counted keep their attention.
         """
         slope = self._stack_rows(self.observation.attention_gradient)
         movable = self.visible & self.counted[..., None]
@@ -518,7 +524,8 @@ def find_exact(
 ) -> AdversarialResult:
     """Find the most distant attention within each ε exactly, for a two-class linear read-out.
 
-    The maximum is at a vertex of the set of allowed attention distributions, so all vertices are enumerated.
+    The allowed attention distributions form a polytope. The maximum is at a vertex, so all vertices
+    are enumerated.
 
     Args:
         observation: Model outputs and attention for a batch.

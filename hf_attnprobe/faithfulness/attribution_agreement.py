@@ -181,7 +181,10 @@ def compute_integrated_gradients(
 
 
 def _compute_completeness_gap(observation: Observation, integrated: Tensor) -> Tensor:
-    """Return |sum of attributions − output change from zero embeddings|, ``[batch]``."""
+    """Return the error in the sum of integrated gradients, ``[batch]``.
+
+    With infinitely many points, the sum equals the output change from zero embeddings.
+    """
     model = observation.model.require(IntegratedGradients)
     probs_at_zero = observation.remember(
         "probs_without_embeddings",

@@ -82,7 +82,7 @@ LARGEST_TOLERANCE = 0.01
 """Upper limit for the relative difference between tied values. It only takes effect for 16-bit data
 types, whose precision is low."""
 RANKING_PAIR_INDICES = ((0, 1), (0, 2), (1, 2))
-"""Compared pairs of rankings, with 0 for attention, 1 for gradients and 2 for leave-one-out."""
+"""Index pairs of the compared rankings: 0 is attention, 1 is gradients, and 2 is leave-one-out."""
 PAIR_NAMES = (
     "attention_gradient",
     "attention_leave_one_out",

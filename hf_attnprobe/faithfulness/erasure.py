@@ -117,7 +117,8 @@ ERASURE_SEED_OFFSET = 1 << 40
 """Number that is added to the seed, so that the random orders differ from the shuffles in the test
 ``permutation``."""
 COPIES_PER_REPLAY = 32
-"""Number of edited attention maps, counted over all layers, that one forward pass processes."""
+"""Largest number of edited attention maps, counted over all layers, in one forward pass. It limits
+the memory."""
 REMAINING_MARGIN = 0.1
 """Share of a margin that remains when the evidence for a decision counts as erased. A margin is the
 log-odds between the predicted class and another class."""
@@ -691,7 +692,8 @@ def _replay_without_weights(
 # --- Erasure of a single weight (Serrano & Smith 2019, Section 4.2) --------------------------
 
 COMPARISON_STREAM = 3
-"""Index of the random number stream for the other weight that is compared with the largest weight."""
+"""Index of the random number stream that draws the weight to be compared with the largest
+weight."""
 
 
 def draw_other_positions(

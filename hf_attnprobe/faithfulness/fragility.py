@@ -125,7 +125,7 @@ def fragility(
 
 
 def _compute_class_shares(observation: Observation, probs: Tensor) -> dict[int, Tensor]:
-    """Return how many copies predict each class, as shares; empty if classes have no names.
+    """Return the share of copies that predict each class; empty if classes have no names.
 
     Args:
         observation: Model outputs and attention for a batch.
@@ -137,7 +137,7 @@ def _compute_class_shares(observation: Observation, probs: Tensor) -> dict[int, 
     prediction = observation.model.prediction
     decisions = prediction.decide(probs)[..., 0]
     classes = range(len(prediction.class_names))
-    return {k: (decisions == k).double().mean(0) for k in classes}
+    return {label: (decisions == label).double().mean(0) for label in classes}
 
 
 def _compute_correct_shares(observation: Observation, probs: Tensor) -> Tensor:

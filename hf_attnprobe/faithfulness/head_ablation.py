@@ -20,7 +20,8 @@ Groups
 Interpretation
     0: the head is not needed. 1: it determines the output. Zero is an output that a head never
     gives, so zeroing can do more than remove information; mean and resample ablation only remove
-    information. Later layers compensate for a missing head (self-repair: Rushing & Nanda 2024), so all three are lower bounds for a head's contribution.
+    information. Later layers compensate for a missing head (self-repair: Rushing & Nanda 2024), so
+    all three are lower bounds for a head's contribution.
 
 The module also measures accuracy against the number of heads that are ablated together, see
 :func:`measure_prune_curve`.
@@ -49,7 +50,7 @@ from hf_attnprobe.protocol import (
 
 
 ABLATION_DONOR_STREAM = 2
-"""Index of the random number stream for the choice of donors, the texts whose head outputs are used."""
+"""Index of the random number stream that draws donors, the texts whose head outputs are used."""
 READINGS: TestReadings = {
     "zero_tvd": "zeroing the head's output moves the model's output by {mean:.2f} {unit}",
     "zero_flip": make_share_reading(
@@ -247,7 +248,7 @@ def sort_sites_by_effect(effects: Mapping[tuple[int, int], float]) -> list[Site]
 
     Args:
         effects: Effect of each (layer, head), such as
-            ``get_head_means(report.statistics, "zero_tvd")``. The paper uses
+            ``get_head_means(report.statistics, "zero_tvd")``. Michel et al. 2019 use
             ``"first_order_zero"``.
 
     Example::

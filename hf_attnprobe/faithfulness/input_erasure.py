@@ -150,8 +150,8 @@ class InputErasureResult:
             rankings.
         naopc_comprehensiveness: Normalised comprehensiveness in [0, 1], on request. NaN if all
             orders lose equally much.
-        naopc_sufficiency: Normalised sufficiency in [0, 1], on request. NaN if all orders lose equally
-            much.
+        naopc_sufficiency: Normalised sufficiency in [0, 1], on request. NaN if all orders lose
+            equally much.
         tokens_to_flip: Share of the tokens that have been removed when the decision flips, in (0,
             1], on request. NaN in one-token texts and in texts that no order flips.
         tokens_never_flip: 1 if the ranking never flips the decision, else 0, on request. NaN in the

@@ -56,7 +56,7 @@ from hf_attnprobe.protocol import (
 
 
 INTERCHANGE_DONOR_STREAM = 6
-"""Index of the random number stream for the choice of donors, the texts whose states are inserted."""
+"""Index of the random number stream that draws donors, the texts whose states are inserted."""
 READINGS: TestReadings = {
     "follows": make_share_reading(
         "exchanging a state for the most attended one of a text with another predicted class turns "

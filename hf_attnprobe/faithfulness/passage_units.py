@@ -25,10 +25,10 @@ from hf_attnprobe.protocol import (
 
 
 WHOLE_MODEL = Site(ALL, ALL)
-"""Site that stands for all heads in the model."""
+"""Site (set of heads) that contains all heads in the model."""
 RENORMALISED = "renormalised"
-"""Knockout operator that is compared with deletion, because both give the removed unit's attention
-to all remaining tokens."""
+"""Knockout operator that gives the blocked attention to all remaining tokens. It is compared with
+deletion, which redistributes attention in the same way."""
 MAX_DELETED_UNITS = 16
 """Largest number of units per passage that are deleted one by one, which limits the run time."""
 SMALLEST_SHARE = 0.1

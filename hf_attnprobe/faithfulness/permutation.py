@@ -46,8 +46,8 @@ from hf_attnprobe.protocol import Observation, Site
 
 
 MAX_WEIGHTS_PER_REPLAY = 2**22
-"""Number of attention weights, over all shuffled copies, that may share one forward pass without
-using much memory."""
+"""Number of attention weights, counted over all shuffled copies, up to which one forward pass needs
+little memory."""
 READINGS: TestReadings = {
     "max_attention": "the most attended token receives {mean:.2f} of the attention",
     "special_attention": (

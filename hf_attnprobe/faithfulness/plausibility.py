@@ -60,7 +60,7 @@ from hf_attnprobe.protocol import (
 
 
 N_INTEGRATION_POINTS = 50
-"""Number of points at which integrated gradients evaluate the gradient, for each text."""
+"""Number of points at which the gradient is evaluated to compute integrated gradients."""
 
 READINGS: TestReadings = {
     "auprc": (

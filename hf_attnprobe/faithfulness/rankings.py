@@ -52,7 +52,8 @@ CAPACITY_UNITS = 2**30
 """Integer flow capacity that stands for an attention weight of 1. A position's capacities sum to
 this number, and the solver uses 32-bit integers."""
 FLOW_DECIMALS = 7
-"""Decimal places to which flows are rounded, so that rounding errors do not break ties."""
+"""Decimal places to which flows are rounded, so that equal flows stay tied despite rounding
+errors."""
 
 
 def compute_attention_flow(maps: Sequence[np.ndarray], source: int) -> np.ndarray:
@@ -404,7 +405,8 @@ RELATIVE_ROUNDING_RANKINGS = (
     "rollout",
     "last_layer",
 )
-"""Rankings whose values have a rounding error proportional to each value."""
+"""Rankings whose rounding error is proportional to each value. The rounding error determines which
+values tie."""
 SITE_RANKINGS = (
     "attention",
     "gradient",
@@ -412,15 +414,16 @@ SITE_RANKINGS = (
     "effective_attention",
     "norm_based",
 )
-"""Rankings that depend on the site."""
+"""Rankings that depend on the site, that is, on the head or head group."""
 SIGNED_SITE_RANKINGS = ("gradient", "product")
 """Rankings in which units that oppose the decision come last."""
 TEXT_RANKINGS = ("input_gradient", "leave_one_out", "random")
-"""Rankings that do not depend on the site."""
+"""Rankings that are the same for all heads, because they do not use attention."""
 USER_SCORE_RANKINGS = ("given", "given_moved")
 """Ranking by user-provided scores, and the same scores at random units as its baseline."""
 GROUP_RANKINGS = {"rollout": "rollout", "last_layer": "mean_attention"}
-"""Name in :data:`LAYER_MAPS` for each ranking that exists only for head groups."""
+"""Rankings that exist only for head groups, each with the map in :data:`LAYER_MAPS` from which it
+is computed."""
 REQUIRED_CAPABILITIES = {
     "gradient": Differentiable,
     "product": Differentiable,
@@ -431,7 +434,7 @@ REQUIRED_CAPABILITIES = {
 RANDOM_STREAM = 4
 """Index of the random number stream for the random ranking."""
 SHUFFLED_SCORES_STREAM = 5
-"""Index of the random number stream for the assignment of user-provided scores to random units."""
+"""Index of the random number stream that assigns user-provided scores to random units."""
 
 QueryRows = Literal["read", "reaching"]
 """Query rows from which a ranking is computed. "read": the row from which the model reads its
@@ -628,7 +631,8 @@ PER_LAYER_MAPS: dict[str, Callable[[Observation, int], Tensor]] = {
     "gradient": _get_attention_gradient,
     "product": _multiply_by_gradient,
 }
-"""Functions that return a map for all heads in a layer, ``[batch, heads, queries, keys]``."""
+"""Function for each ranking that returns its map for all heads in a layer,
+``[batch, heads, queries, keys]``."""
 
 
 def _compute_text_importance(observation: Observation, name: str, seed: int) -> Tensor:

@@ -206,9 +206,9 @@ def scale(
 
 
 def list_rankings(observation: Observation, site: Site) -> tuple[str, ...]:
-    """List the rankings whose position on the scale is measured at a site.
+    """List the rankings whose faithfulness is measured at a site.
 
-    A single head among several is represented by its attention only.
+    If the model has several heads, a single head contributes only the ranking by its attention.
 
     Args:
         observation: Model outputs and attention for a batch.
@@ -276,7 +276,7 @@ def measure_mass(scores: Tensor, token_values: Tensor, content: Tensor) -> tuple
 
 
 def measure_removal(observation: Observation, turns: Tensor) -> Tensor:
-    """Measure the mean loss when the first 1, 5, 10, 20 and 50% of the tokens are removed.
+    """Measure the mean loss when a ranking's first 1, 5, 10, 20 and 50% of tokens are removed.
 
     Args:
         observation: Model outputs and attention for a batch.
@@ -298,13 +298,13 @@ def _measure_removals(
     largest_removal: Tensor,
     greedy_units: int,
 ) -> dict[str, Tensor]:
-    """Measure the removal ``[batch]`` for every ranking and for the best known order.
+    """Measure the mean loss without the top tokens, for each ranking and the best known order.
 
     Args:
         observation: Model outputs and attention for a batch.
         ranks_by_name: Dense ranks ``[batch, keys]`` by ranking name.
         losses: Leave-one-out losses ``[batch, keys]``.
-        largest_removal: Largest removal over all orders, ``[batch]``; -inf in texts that are too
+        largest_removal: Largest such loss over all orders, ``[batch]``; -inf in texts that are too
             long to try all orders.
         greedy_units: Longest text, in units, for which a greedy order is searched.
     """
@@ -362,7 +362,7 @@ def _find_greedy_turns(observation: Observation, losses: Tensor, greedy_units: i
 def _measure_every_set(
     observation: Observation, losses: Tensor, exact_units: int
 ) -> tuple[Tensor, Tensor]:
-    """Return the largest removal over all orders, and each token's effect.
+    """Return the largest loss without top tokens over all orders, and each token's effect.
 
     In texts with at most ``exact_units`` units, every token set is removed, and the effects are
     Shapley values. In longer texts, the largest removal is -inf (unknown), and the effects are
@@ -404,7 +404,9 @@ def _measure_every_set(
 
 
 def _compute_step_weights(n_units: Tensor) -> Tensor:
-    """Return how many of the five removal steps remove exactly 0, 1, ..., T units, as shares.
+    """Return the share of removal steps that remove exactly 0, 1, ..., T units.
+
+    The five steps remove 1, 5, 10, 20 and 50% of the units, rounded up.
 
     Args:
         n_units: Unit counts, int ``[batch]``.

@@ -77,7 +77,7 @@ SHAPLEY_SEED_OFFSET = 1 << 42
 """Number that is added to the seed, so that the random orders differ from the random orders in
 other tests."""
 SMALLEST_SET_KEY = "smallest"
-"""Key for the smallest set in statistics by ranking, next to the ranking names."""
+"""Key for the smallest set's size in statistics whose other keys are ranking names."""
 
 READINGS: TestReadings = {
     "shapley_tau": (
@@ -255,8 +255,8 @@ def shapley(
 class _RemovalGame:
     """Cooperative game with a text's units as players.
 
-    A unit set's value is the probability that the prediction loses when the set is removed. In a
-    long text, neighbouring tokens can form one unit, a phrase.
+    A unit set's value is the drop in the predicted probability when the set is removed. In a long
+    text, neighbouring tokens can form one unit, a phrase.
 
     Attributes:
         n_units: Unit counts, int ``[batch]``.
@@ -292,13 +292,15 @@ class _RemovalGame:
         for name in list_text_rankings(self.observation):
             if is_ranking_available(self.observation, self.site, name):
                 ranks_by_name[name] = compute_ranking(self.observation, self.site, name, seed=seed)
-        lowest_rank = torch.full(self.has_unit.shape, -1, device=self.has_unit.device)
-        return {
-            name: lowest_rank.to(ranks).scatter_reduce(
-                1, self.unit_index, ranks.masked_fill(~self.content, -1), "amax"
+        # The rank -1 marks tokens and units that are not ranked.
+        lowest_ranks = torch.full(self.has_unit.shape, -1, device=self.has_unit.device)
+        unit_ranks_by_name = {}
+        for name, ranks in ranks_by_name.items():
+            token_ranks = ranks.masked_fill(~self.content, -1)
+            unit_ranks_by_name[name] = lowest_ranks.to(ranks).scatter_reduce(
+                1, self.unit_index, token_ranks, "amax"
             )
-            for name, ranks in ranks_by_name.items()
-        }
+        return unit_ranks_by_name
 
     def measure_removals(self, sets: Tensor) -> tuple[Tensor, Tensor]:
         """Remove unit sets from the texts and measure the effect on the prediction.
@@ -307,7 +309,7 @@ class _RemovalGame:
             sets: Unit sets, bool ``[sets, batch, units]``.
 
         Returns:
-            Probability that the prediction loses, and whether the decision flips, each
+            Drop in the predicted probability, and whether the decision flips, each
             ``[sets, batch]``.
         """
         unit_index = self.unit_index.expand(len(sets), -1, -1)
@@ -323,7 +325,7 @@ class _RemovalGame:
     def measure_every_set(self) -> tuple[Tensor, Tensor]:
         """Remove every unit set from the texts that are short enough.
 
-        Longer texts only have empty sets.
+        No unit is removed from longer texts.
 
         Returns:
             Losses and flips as in :meth:`measure_removals`, each ``[2^units, batch]``.
@@ -367,6 +369,7 @@ class _RemovalGame:
         is_sampled = self.has_unit & ~self.is_exact[:, None]
         gains = self._measure_gains(is_sampled, seed)
         sampled_values, standard_errors = attribution.average_over_orders(gains)
+        # Student's t distribution with n - 1 degrees of freedom, for a two-sided 95% interval.
         critical_value = float(stdtrit(len(gains) - 1, 0.975))
         total_error = (standard_errors * is_sampled).sum(-1)
         half_width = critical_value * total_error / is_sampled.sum(-1)

@@ -111,7 +111,7 @@ def single_token(
 
 
 def predict_single_tokens(observation: Observation) -> Tensor:
-    """Return the explained class's probability for each unit as the only unit in the text.
+    """Return the explained class's probability when a text is reduced to each single unit.
 
     Args:
         observation: Model outputs and attention for a batch.

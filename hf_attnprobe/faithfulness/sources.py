@@ -100,7 +100,8 @@ from hf_attnprobe.protocol import (
 TOP_COUNTS = (1, 3, 5)
 """Numbers k of top units that are deleted together. The top-k drop is averaged over them."""
 ORDER_ONLY_RANKINGS = ("length", "first", "last")
-"""Rankings that only define an order and no scores, so that their mass is not measured."""
+"""Rankings that only define an order, without scores, so that the overlap of scores and effects
+(mass) is not measured."""
 SOURCE_ONLY_RANKINGS = ("first", "last", "deletion")
 """Rankings that are only tested for whether they rank the source first."""
 RANKINGS_WITHOUT_DROP = ("length", "first", "last", "last layer")

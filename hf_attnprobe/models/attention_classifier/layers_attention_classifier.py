@@ -64,6 +64,7 @@ def _run_both_directions(rnn: nn.LSTM | nn.GRU, vectors: Tensor, lengths: Tensor
     functions, because no public function runs a single direction.
     """
     keys = torch.arange(vectors.shape[1])
+    # Each text's positions in reverse order; padding stays after the text.
     reversed_keys = (lengths[:, None] - 1 - keys).remainder(len(keys))[..., None]
     weights = rnn._flat_weights
     zeros = vectors.new_zeros(1, len(vectors), rnn.hidden_size)
@@ -192,7 +193,7 @@ def attend(
     mask: Tensor,
     query: Tensor | None = None,
 ) -> Tensor:
-    """Compute attention weights from the scores of an attention module.
+    """Compute attention weights from an attention module's scores.
 
     Args:
         attention: Module that maps states ``[batch, keys, hidden]`` to scores ``[batch, keys]``.
@@ -201,8 +202,8 @@ def attend(
         query: Query vectors ``[batch, hidden]``, for modules that need them.
 
     Returns:
-        Weights ``[batch, keys]``. They sum to 1 over the mask and are exactly 0 elsewhere. They are
-        0 everywhere if the mask is empty.
+        Weights ``[batch, keys]``, which sum to 1 over the mask and are exactly 0 elsewhere. If the
+        mask is empty, all weights are 0.
     """
     scores = attention(states) if query is None else attention(states, query)
     scores = scores.masked_fill(~mask, torch.finfo(states.dtype).min)
