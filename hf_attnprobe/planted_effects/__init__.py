@@ -1,4 +1,4 @@
-"""Effects of known size planted in a user's model, and the smallest one that the tests detect.
+"""Planted effects: how small an effect can the tests detect in a user's model?
 
 - :func:`hf_attnprobe.find_detection_limit` plants effects in copies of a model, audits the copies
   and reports the smallest effect that the tests detect.

@@ -1,15 +1,17 @@
 """Measurement of the smallest planted effect that the tests detect.
 
-The modified copies of :mod:`hf_attnprobe.planted_effects.planting` are audited at the modified
-head, on texts that contain the planted token, for doses from 0 upwards. At dose 0 the token is
-present but has no effect.
+:mod:`hf_attnprobe.planted_effects.planting` modifies copies of a model so that one head responds to
+a planted token. Here these copies are audited at the modified head, on texts that contain the
+token, for doses from 0 upwards. At dose 0 the token is present but has no effect.
 
-The size of an effect is the change of the probability of the last class (or of the answer) and of
-its log-odds, averaged over the texts, relative to dose 0. :mod:`hf_attnprobe.statistics.detection`
-computes the smallest effect for which the rule of an audit answers yes.
+The size of an effect is measured relative to dose 0, as a mean over the texts. It is the change in
+the last class's (or the answer's) probability, and the change in its log-odds.
+:mod:`hf_attnprobe.statistics.detection` computes the smallest effect for which the rule that an
+audit uses answers yes.
 """
 
 import hashlib
+import itertools
 import logging
 import time
 from collections.abc import Iterator, Sequence
@@ -103,21 +105,22 @@ OUTPUT_CHANGE_STATISTICS = {
     "uniform_tvd": "uniform_attention",
     "largest_knockout_tvd@renormalised": "knockout",
 }
-"""Statistics that measure the output change after an edit of the head, with their tests.
+"""Tests that measure the output change after an edit of the head, by statistic.
 
-The rule ``effect`` grades the first one. The others are compared with the same threshold.
+In an audit, the rule ``effect`` grades the first statistic. All others are compared with the same
+threshold.
 """
 
 N_FITTING_TEXTS = 48
 """Number of texts to which a planted effect is fitted."""
 BATCH_SIZE = 16
-"""Number of texts in a batch, unless the model limits it further."""
+"""Number of texts per batch, unless the model requires smaller batches."""
 TEST_OPTIONS = {"permutation": Permutation(n_permutations=20)}
-"""Options of the tests that differ from their defaults."""
+"""Test options that differ from their defaults, by test."""
 TABLE_NAMES = ("limits", "planted", "effects", "responses")
 """Fields of :class:`DetectionLimitReport` that are tables."""
 Record = dict[str, Entry]
-"""A table row: cells by the name of the column."""
+"""A table row: cells by column name."""
 
 
 # --- The report ----------------------------------------------------------------------------------
@@ -125,23 +128,22 @@ Record = dict[str, Entry]
 
 @dataclass(frozen=True)
 class DetectionLimitReport(DocumentedResult):
-    """Report of the effects that the tests detect in a user's model. ``print(report)`` displays it.
+    """Report on the effects that the tests detect in a user's model. ``print(report)`` displays it.
 
     Attributes:
-        model: Name of the model.
+        model: Model name.
         fingerprints: Fingerprints of the model's weights, configuration and tokenizer, as in an
             audit.
         dataset: Data set name.
         n: Number of texts.
-        seed: Seed of the token, its positions and the heads.
-        limits: Detection limits of every head and statistic, for half, the same and twice the
-            number of texts.
-        planted: Diagnostics of every head with a planted effect.
-        effects: Change of the probability and the log-odds, by head and dose.
-        responses: Means of every statistic, by head and dose.
-        without: Heads in which no effect could be planted, with the reason.
+        seed: Seed for the token, its positions and the choice of heads.
+        limits: Detection limits by head and statistic, for ``n / 2``, ``n`` and ``2 * n`` texts.
+        planted: Diagnostics for each head with a planted effect.
+        effects: Changes in probability and log-odds, by head and dose.
+        responses: Means of all statistics, by head and dose.
+        without: Reasons why no effect could be planted, by head.
         versions: Versions of the packages that computed the numbers.
-        seconds: Processor time.
+        seconds: Processor time in seconds.
         rows: One value per head, dose, statistic and text.
     """
 
@@ -196,21 +198,20 @@ METHOD_NOTE = (
     "smallest change of the probability for which an audit would answer that the head has an "
     "effect in 95% of random draws of the texts. Its 95% confidence interval is over texts."
 )
-"""Explanation of the method at the top of a report."""
+"""Explanation of the method, at the top of a report after the command name."""
 
 
 def _make_table(records: Sequence[Record], caption: str) -> Table:
-    """Return a table of records, with the names of all their fields as head."""
-    head = [*dict.fromkeys(name for record in records for name in record)]
-    return Table(
-        head,
-        [[record.get(name) for name in head] for record in records],
-        caption,
-    )
+    """Return a table with one row per record, and one column per field that any record has."""
+    columns: dict[str, None] = {}
+    for record in records:
+        columns.update(dict.fromkeys(record))
+    rows = [[record.get(name) for name in columns] for record in records]
+    return Table([*columns], rows, caption)
 
 
 def _write_report(report: DetectionLimitReport, folder: Path) -> None:
-    """Write the rows, then the report, which contains the hash of the rows."""
+    """Write the rows, then the report, which contains the file hash of the rows."""
     rows = report.rows.to_csv(index=False, float_format="%.6g")
     write_atomically(folder / ROWS_FILE, rows)
     digest = hashlib.sha256((folder / ROWS_FILE).read_bytes()).hexdigest()
@@ -222,9 +223,13 @@ def _write_report(report: DetectionLimitReport, folder: Path) -> None:
 def _describe_head(
     head: str, rows: pd.DataFrame, sign: int, seed: int
 ) -> Iterator[tuple[Record, Record]]:
-    """Yield the responses and the detection limits of every statistic of a head.
+    """Yield two table rows for each statistic measured at a head: responses and detection limits.
 
-    Both are rows of a table of the report.
+    Args:
+        head: Name of the head, such as ``1.0``.
+        rows: The head's rows for all doses.
+        sign: 1 if the token increases the log-odds, -1 if it decreases them.
+        seed: Seed for the random draws of texts.
     """
     probability_changes, log_odds_changes = compute_dose_effects(rows, sign)
     doses, n = sorted(set(rows.dose)), rows.example_id.nunique()
@@ -259,7 +264,7 @@ def _describe_head(
 
 
 def _format_limit(limit: DetectionLimit) -> FormattedNumber:
-    """Return a detection limit with its interval, or "more than" the largest tested effect."""
+    """Format a detection limit with its interval, or as "more than" the largest tested effect."""
     if limit.interval is None:
         return FormattedNumber(limit.effect, prefix="more than")
     return FormattedNumber(limit.effect, limit.interval)
@@ -277,9 +282,10 @@ def find_detection_limit(
     options: DetectionLimitOptions = DetectionLimitOptions(),
     tokenizer: "PreTrainedTokenizerBase | None" = None,
 ) -> DetectionLimitReport:
-    """Plant effects of known size in copies of a model and report which ones the tests detect.
+    """Find the smallest planted effect that the tests detect in a model.
 
-    The model itself is not modified.
+    Effects of known size are planted in copies of the model, which are then audited. The model
+    itself is not modified.
 
     Args:
         model: The model, in any form that :func:`hf_attnprobe.audit` accepts.
@@ -323,7 +329,7 @@ def find_detection_limit(
 def _plant_and_measure(
     job: PreparedAudit, options: DetectionLimitOptions, start_seconds: float
 ) -> DetectionLimitReport:
-    """Plant effects in one head after the other and measure the doses of each.
+    """Plant effects in one head at a time and measure the response to each dose.
 
     Args:
         job: The prepared audit of the unmodified model.
@@ -335,24 +341,27 @@ def _plant_and_measure(
     if adapter.prediction.kind not in ("classes", "answer") or isinstance(tokenizer, ImageReader):
         raise AttnProbeError(
             "effects can only be planted in a model that predicts a class or an answer from a "
-            f"text, but {job.audited_model.name} does not"
+            f"text, but {job.audited_model.name} does not; choose another model"
         )
     n_tokens = min(adapter.n_embeddings or 0, len(tokenizer))
     token = find_unused_token(original_texts, n_tokens, tokenizer.all_special_ids, options.seed)
-    ordered = sort_by_length(original_texts)
-    pairs = [(text, insert_token(text, token, options.seed)) for text in ordered]
-    without_token, with_token = (
-        _make_batches(job, adapter, side)
-        for side in zip(*_sample_evenly(pairs, N_FITTING_TEXTS), strict=True)
+    texts_without_token = sort_by_length(original_texts)
+    texts = [insert_token(text, token, options.seed) for text in texts_without_token]
+    batches_without_token = _make_batches(
+        job, adapter, _sample_evenly(texts_without_token, N_FITTING_TEXTS)
     )
-    texts = [text for _, text in pairs]
+    batches_with_token = _make_batches(job, adapter, _sample_evenly(texts, N_FITTING_TEXTS))
     tables: dict[str, list[Record]] = {name: [] for name in TABLE_NAMES}
     rows, skipped_heads = [], {}
     for site in _choose_sites(adapter, options):
         head = f"{site.layer}.{site.head}"
         try:
             effect = fit_planted_effect(
-                get_user_model(job.audited_model), without_token, with_token, site, token
+                get_user_model(job.audited_model),
+                batches_without_token,
+                batches_with_token,
+                site,
+                token,
             )
         except CannotPlantEffectError as reason:
             logger.warning("%s", reason)
@@ -402,32 +411,34 @@ def _plant_and_measure(
 
 
 def _choose_sites(adapter: AttentionModelBase, options: DetectionLimitOptions) -> list[Site]:
-    """Return the heads that the options name, or heads drawn with the seed."""
+    """Return the heads that the user chose, or random heads."""
     if options.spiked_heads is not None:
-        sets = parse_head_sets(adapter, options.spiked_heads)
-        return [site for members in sets for site in members]
+        head_sets = parse_head_sets(adapter, options.spiked_heads)
+        return list(itertools.chain.from_iterable(head_sets))
     all_sites = adapter.sites()
-    order = np.random.default_rng(options.seed).permutation(len(all_sites))
-    return sorted(all_sites[k] for k in order[: options.n_spiked])
+    random_order = np.random.default_rng(options.seed).permutation(len(all_sites))
+    return sorted(all_sites[k] for k in random_order[: options.n_spiked])
 
 
 def _sample_evenly(items: Sequence[Any], n: int) -> list[Any]:
-    """Return ``n`` items at even distances from the first to the last, or all if there are fewer."""
-    return [items[int(k)] for k in np.linspace(0, len(items) - 1, min(n, len(items)))]
+    """Return ``n`` evenly spaced items, including the first and the last, or all if there are fewer."""
+    positions = np.linspace(0, len(items) - 1, min(n, len(items)))
+    return [items[int(position)] for position in positions]
 
 
 def _make_batches(
     job: PreparedAudit, adapter: AttentionModelBase, texts: Sequence[Text]
 ) -> list[Batch]:
-    """Collate the texts into batches."""
-    pad = job.audited_model.tokenizer.pad_token_id or 0
-    return [*iterate_batches(adapter, texts, pad, adapter.max_batch_size or BATCH_SIZE)]
+    """Collate texts into padded batches for the model."""
+    pad_token_id = job.audited_model.tokenizer.pad_token_id or 0
+    batch_size = adapter.max_batch_size or BATCH_SIZE
+    return list(iterate_batches(adapter, texts, pad_token_id, batch_size))
 
 
 def _measure_dose(
     job: PreparedAudit, effect: PlantedEffect, dose: float, texts: Sequence[Text]
 ) -> pd.DataFrame:
-    """Audit the modified copy with one dose and return the rows of the head."""
+    """Audit a modified copy of the model with one dose, and return the rows of the head."""
     unit = job.data.units if isinstance(job.data, Answers) else None
     tokenizer = job.audited_model.tokenizer
     options = job.options
@@ -454,7 +465,7 @@ def _measure_dose(
 
 
 def _compute_log_prob(observation: Observation) -> torch.Tensor:
-    """Return the log-probability of the last class or of the answer, [batch]."""
+    """Return the log-probability of the answer, or of the last class, for each text, [batch]."""
     if observation.model.lacks(AnswersFromPassage) is None:
         return compute_log_prob(observation).double()
     return observation.probs[:, -1].double().log()

@@ -1,27 +1,27 @@
-"""Planting of a token with a known effect in a copy of any model.
+"""Planting of a known effect in a copy of any model.
 
 A chemist who detects nothing adds a known amount of the substance and measures again. In the same
-way, this module inserts a token that occurs in no text into every text, and modifies a copy of the
-model in two places, so that one attention head attends to the token and writes an effect of known
-size to the output:
+way, this module adds an effect of known size. It inserts an unused token into every text. It also
+modifies a copy of the model in two places, so that one attention head attends to the token and
+changes the output by a known amount:
 
-    embedding of the token = argmax Σ_i w_i log a_it − baseline²    one head attends to the token
-    W                      = W + κ · write · readᵀ                  the head's output depends on it
+    token embedding = argmax Σ_i w_i log a_it − baseline²    one head attends to the token
+    W               = W + κ · write · readᵀ                  the head's output depends on it
 
-W is the value projection of the head; in an attention classifier it is the output layer. The first
-line has these terms:
+W is the head's value projection; in an attention classifier it is the output layer. The first line
+has these terms:
 
-- a_it is the attention of row i to the token t.
-- w_i is the sensitivity of the log-odds to row i of the attention.
-- baseline² is the squared change of the log-odds that the token causes at κ = 0, in total and
-  through the value of the head. It is penalised so that the token has no effect of its own.
+- a_it is the attention from row i to the token t.
+- w_i is the sensitivity of the log-odds to the attention in row i.
+- baseline² is the squared change in log-odds that the token causes at κ = 0, in total and through
+  the head's value. It is penalised so that the token itself has no effect.
 
 The second line has these terms:
 
-- ``read`` is the direction whose product with the token's state is 1, and with the states of all
-  other tokens as close to 0 as possible (least squares).
-- ``write`` is the direction of steepest ascent of the log-odds: their gradient with respect to W's
-  output, averaged over the texts. It is scaled so that the dose κ equals the mean change of the
+- ``read`` is the direction whose product with the token's state is 1, and whose products with all
+  other states are as close to 0 as possible (least squares).
+- ``write`` is the direction in which the log-odds rise fastest: their gradient with respect to W's
+  output, averaged over the texts. It is scaled so that the dose κ equals the mean change in
   log-odds, to first order.
 
 At κ = 0, a text without the token has exactly the output of the original model. If several heads
@@ -46,41 +46,46 @@ from hf_attnprobe.protocol import Batch, Site
 
 
 LOG_ATTENTION_GOAL = math.log(0.6)
-"""Logarithm of the attention to the token above which the fit stops increasing it."""
+"""Logarithm of the attention to the token that is sufficient; the fit does not increase it further.
+"""
 N_FITTING_STEPS = 150
-"""Number of optimizer steps in the fit of the token's embedding."""
+"""Number of optimizer steps when the token's embedding is fitted."""
 MIN_ATTENTION = 0.05
-"""Mean attention that a head must be able to give the token for an effect to be planted."""
+"""Smallest mean attention to the token, after the fit, with which an effect can be planted."""
 MIN_AGREEMENT = 0.02
-"""Smallest agreement of the texts' gradients, see :attr:`PlantedEffect.agreement`."""
+"""Smallest gradient agreement with which an effect can be planted.
+
+See :attr:`PlantedEffect.agreement`.
+"""
 RIDGE = 1e-4
-"""Ridge penalty of the least-squares fit of ``read``, relative to the mean square of the states."""
+"""Ridge penalty when ``read`` is fitted by least squares, relative to the mean squared state."""
 OUTPUT_LAYER = "classifier"
-"""Name of the output layer of an attention classifier."""
+"""Name of the output layer in attention classifiers."""
 
 
 class CannotPlantEffectError(AttnProbeError):
-    """Error for a head that cannot attend to the token or cannot change the output."""
+    """Error for a head that cannot attend to the planted token or cannot change the output."""
 
 
 @dataclass(frozen=True)
 class PlantedEffect:
-    """The differences between a modified copy and its model.
+    """The differences between a model and its modified copy.
 
     Attributes:
-        site: The head.
-        token: The planted token's id.
-        row: The new embedding of the token, [width].
-        module: The name that layer W has in the model.
-        columns: The outputs of W that belong to the head.
-        read: The direction that reads the token's state, [inputs of W].
-        write: The direction that W writes to, [columns].
-        sign: 1 if the token increases the log-odds of the last class (or of the answer), −1 if it
-            decreases them. The sign is that of the head's own contribution, so that the two add up.
-        attention: The mean attention to the token, in the rows that the log-odds depend on.
+        site: The modified head.
+        token: Id of the planted token.
+        row: New embedding for the token, [width].
+        module: Module name of the layer W in the model.
+        columns: Outputs of W that belong to the head.
+        read: Direction that reads the token's state, [inputs of W].
+        write: Direction that W writes to, [columns].
+        sign: 1 if the token increases the log-odds for the last class (or the answer), −1 if it
+            decreases them. The head's own contribution has the same sign, so that the two add up.
+        attention: Mean attention to the token, in the rows on which the log-odds depend.
         agreement: |mean gradient| / mean |gradient| over the texts, in [0, 1]. At 1, a single
-            direction increases the log-odds of every text.
-        leak: The root mean square of ``read`` on the states of other tokens; it is 1 on the token.
+            direction increases the log-odds for every text.
+        leak: Root mean square of the products between ``read`` and the states of other tokens; its
+            product with the planted token's state is 1.
     """
 
     site: Site
@@ -102,13 +107,16 @@ class PlantedEffect:
 def find_unused_token(
     texts: Sequence[Text], n_tokens: int, special: Sequence[int], seed: int
 ) -> int:
-    """Draw the id of a token that occurs in no text.
+    """Draw a random token that occurs in no text.
 
     Args:
-        texts: The texts of an audit.
-        n_tokens: Number of ids that both the tokenizer and the embedding have.
+        texts: The audited texts.
+        n_tokens: Number of token ids that both the tokenizer and the embedding have.
         special: Ids of special tokens, which are never drawn.
-        seed: Seed of the draw.
+        seed: Seed for the draw.
+
+    Returns:
+        The token id.
 
     Raises:
         AttnProbeError: If every token occurs in some text.
@@ -117,32 +125,32 @@ def find_unused_token(
     unused_tokens = sorted(set(range(n_tokens)) - tokens_in_texts - set(special))
     if not unused_tokens:
         raise AttnProbeError(
-            f"expected a token that occurs in no text, but the texts use all {n_tokens} tokens; "
-            "use fewer texts (--test-limit), or add a token to the tokenizer"
+            f"the planted token must occur in no text, but the texts contain all {n_tokens} "
+            "tokens; use fewer texts (--test-limit), or add a token to the tokenizer"
         )
     return int(np.random.default_rng(seed).choice(unused_tokens))
 
 
 def insert_token(text: Text, token: int, seed: int) -> Text:
-    """Return a copy of the text with the token inserted in front of a random word.
+    """Return a copy of a text with a token inserted in front of a random word.
 
     Args:
         text: The text, which is not modified.
-        token: The token id.
-        seed: Seed that chooses the word, together with the id of the text.
+        token: Id of the token to insert.
+        seed: Seed that chooses the word, together with the example id.
     """
     inputs = text.inputs
-    n = text.n_tokens
-    words = inputs.get("word_ids", range(n))
-    units = inputs.get("unit_ids", [-s for s in inputs["special_tokens_mask"]])
-    is_fixed = inputs.get("held", [0] * n)
-    content = [k for k in range(n) if units[k] >= 0 and not is_fixed[k]]
-    word_starts = [k for k in content if k and words[k] != words[k - 1]]
-    random = np.random.default_rng([seed, text.example_id])
-    position = int(random.choice(word_starts or content[:1]))
+    n_tokens = text.n_tokens
+    word_ids = inputs.get("word_ids", range(n_tokens))
+    unit_ids = inputs.get("unit_ids", [-special for special in inputs["special_tokens_mask"]])
+    is_fixed = inputs.get("held", [0] * n_tokens)
+    content = [k for k in range(n_tokens) if unit_ids[k] >= 0 and not is_fixed[k]]
+    word_starts = [k for k in content if k > 0 and word_ids[k] != word_ids[k - 1]]
+    generator = np.random.default_rng([seed, text.example_id])
+    position = int(generator.choice(word_starts or content[:1]))
 
-    # Any other column repeats its value at the position of the word.
-    values_of_token = {
+    # In all other columns, the token gets the same value as the word that follows it.
+    token_values = {
         "input_ids": token,
         "special_tokens_mask": 0,
         "labelled": 0,
@@ -150,12 +158,14 @@ def insert_token(text: Text, token: int, seed: int) -> Text:
     }
     new_inputs = {}
     for name, values in inputs.items():
-        inserted_value = values_of_token.get(name, values[position])
+        inserted_value = token_values.get(name, values[position])
         new_inputs[name] = [*values[:position], inserted_value, *values[position:]]
     if "word_ids" in inputs:
-        # The token is a word of its own, so the numbers of all later words increase by one.
-        later_words = new_inputs["word_ids"][position + 1 :]
-        new_inputs["word_ids"][position + 1 :] = [w + (w >= 0) for w in later_words]
+        # The token is a separate word, so all later word ids increase by one; -1 marks no word.
+        later_ids = new_inputs["word_ids"][position + 1 :]
+        new_inputs["word_ids"][position + 1 :] = [
+            word_id + 1 if word_id >= 0 else word_id for word_id in later_ids
+        ]
     return replace(text, inputs=new_inputs, rationale=None)
 
 
@@ -164,14 +174,14 @@ def insert_token(text: Text, token: int, seed: int) -> Text:
 
 @torch.no_grad()
 def make_modified_copy(model: Any, effect: PlantedEffect, dose: float) -> Any:
-    """Return a copy of the model in which the token adds ``dose`` to the log-odds.
+    """Return a copy of the model in which the planted token changes the log-odds by ``dose``.
 
     If the model shares its embedding with its output layer, the copy has separate weights.
 
     Args:
         model: The model, which is not modified.
-        effect: The token's embedding and the directions that are added to W.
-        dose: Mean change of the log-odds, to first order; 0 leaves W as it is.
+        effect: The token's embedding, and the directions that are added to the layer W.
+        dose: Mean change in log-odds, to first order; 0 leaves W as it is.
     """
     modified = copy.deepcopy(model).eval()
     embedding, output_layer = modified.get_input_embeddings(), modified.get_output_embeddings()
@@ -193,9 +203,9 @@ class BatchWithToken(NamedTuple):
     """A batch of texts that contain the planted token.
 
     Attributes:
-        batch: The arguments of the model.
-        original_log_odds: The log-odds of the same texts without the token, [batch].
-        is_token: The position of the token, bool [batch, keys].
+        batch: The model's inputs.
+        original_log_odds: Log-odds for the same texts without the token, [batch].
+        is_token: True at the planted token, bool [batch, keys].
     """
 
     batch: Batch
@@ -204,13 +214,13 @@ class BatchWithToken(NamedTuple):
 
 
 class RecordedPass(NamedTuple):
-    """Values of a forward pass over texts with the token.
+    """Values from a forward pass over texts with the planted token.
 
     Attributes:
-        attention: The attention of the layer, [batch, heads, queries, keys].
-        log_odds: The log-odds of the last class or the answer, [batch].
-        inputs: The inputs of the layer W, [batch, (keys,) …].
-        outputs: The outputs of the layer W, [batch, (keys,) …].
+        attention: Attention weights in the head's layer, [batch, heads, queries, keys].
+        log_odds: Log-odds for the last class or the answer, [batch].
+        inputs: Inputs of the layer W, [batch, (keys,) …].
+        outputs: Outputs of the layer W, [batch, (keys,) …].
         states: The states that attention averages, [batch, keys, width]. In a Transformer these
             are the inputs of W.
     """
@@ -229,18 +239,18 @@ def fit_planted_effect(
     site: Site,
     token: int,
 ) -> PlantedEffect:
-    """Fit the token's embedding and the directions that are added to the head's weights.
+    """Fit the planted token's embedding, and the directions that are added to the head's weights.
 
     Args:
-        model: A classifier, or a language model with batches of answers.
-        plain: Batches of texts.
+        model: A classifier, or a language model whose batches contain answers.
+        plain: Batches of texts without the token.
         batches: The same batches with the token in every text.
-        site: The head.
-        token: The token id.
+        site: The head to modify.
+        token: Id of the planted token.
 
     Raises:
-        CannotPlantEffect: If the head does not attend to the token with any embedding, or if no
-            direction of its output changes the log-odds of the texts in the same way.
+        CannotPlantEffectError: If the head does not attend to the token with any embedding, or if
+            no direction of the head's output changes the log-odds in the same way for all texts.
         AttnProbeError: If the model has no separate linear value projection for the head.
     """
     probe = copy.deepcopy(model).float().eval().requires_grad_(False)
@@ -254,8 +264,9 @@ def fit_planted_effect(
     row, attention = _fit_attended_row(probe, texts, site, token, module, columns)
     if attention < MIN_ATTENTION:
         raise CannotPlantEffectError(
-            f"{_name_head(site)} gives no token more than {attention:.2f} of its attention in the "
-            "rows that the output depends on; choose another head"
+            f"no embedding makes {_name_head(site)} attend to the planted token: the mean "
+            f"attention in the rows on which the output depends is at most {attention:.2f}, but "
+            f"{MIN_ATTENTION:.2f} is needed; choose another head"
         )
 
     token_states, other_states, token_slopes, contributions, passes = [], [], [], [], []
@@ -301,68 +312,72 @@ def fit_planted_effect(
 
 
 def fit_read_direction(token: Tensor, others: Tensor) -> Tensor:
-    """Return the direction that is 1 on the token's state and has the least mean square on others.
+    """Return the direction that responds to the planted token's state, but little to other states.
+
+    Its product with the token's state is 1. Among all such directions, it has the smallest mean
+    squared product with the other states (least squares with a ridge penalty).
 
     Args:
-        token: The state of the token, [width].
-        others: The states of other tokens, [states, width].
+        token: State of the planted token, [width].
+        others: States of other tokens, [states, width].
 
     Returns:
         The direction, [width].
     """
-    moment = (others.T @ others).double() / len(others)
-    width = len(moment)
-    ridge = RIDGE * moment.trace() / width
-    moment += ridge * torch.eye(width).to(moment)
-    state = token.double()
-    direction = torch.linalg.solve(moment, state)
-    scaled = direction / (direction @ state)
-    return scaled.to(token)
+    second_moment = (others.T @ others).double() / len(others)
+    width = len(second_moment)
+    ridge = RIDGE * second_moment.trace() / width
+    second_moment += ridge * torch.eye(width).to(second_moment)
+    token_state = token.double()
+    direction = torch.linalg.solve(second_moment, token_state)
+    scaled_direction = direction / (direction @ token_state)
+    return scaled_direction.to(token)
 
 
 def compute_log_odds(logits: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
-    """Return the log-odds of the last class, or of the answer to a prompt, [batch].
+    """Return the log-odds for the last class, or for the answer to a prompt, [batch].
 
     Args:
-        logits: [batch, classes], or [1, tokens, vocabulary] for a prompt with its answer.
-        inputs: Inputs of the batch; ``labelled`` marks the tokens of an answer.
+        logits: Class logits [batch, classes], or token logits [1, tokens, vocabulary] for a prompt
+            with its answer.
+        inputs: The batch's inputs. For a prompt, ``labelled`` marks the answer's tokens.
     """
     if "labelled" not in inputs:
         other_logits = logits[:, :-1]
         return logits[:, -1] - other_logits.logsumexp(-1)
-    ids = inputs["input_ids"][:, 1:]
+    next_ids = inputs["input_ids"][:, 1:]
     is_answer = inputs["labelled"][:, 1:].bool()
     log_probs = logits[:, :-1].log_softmax(-1)
-    token_log_probs = log_probs.gather(-1, ids[..., None])[..., 0]
-    total = (token_log_probs * is_answer).sum(-1)
-    prob = total.exp().clamp(max=1 - 1e-6)
-    return total - torch.log1p(-prob)
+    token_log_probs = log_probs.gather(-1, next_ids[..., None])[..., 0]
+    answer_log_prob = (token_log_probs * is_answer).sum(-1)
+    answer_prob = answer_log_prob.exp().clamp(max=1 - 1e-6)
+    return answer_log_prob - torch.log1p(-answer_prob)
 
 
 @torch.no_grad()
 def _run_log_odds(probe: Any, batch: Batch) -> Tensor:
-    """Run the model on a batch and return the log-odds, [batch]."""
+    """Run the model on a batch and compute the log-odds, [batch]."""
     return compute_log_odds(probe(**batch.tokenizer_output).logits, batch.inputs)
 
 
 def _mask_other_tokens(text: BatchWithToken) -> Tensor:
-    """Return the positions of all tokens except the planted one, bool [batch, keys]."""
+    """Return a mask of all tokens except the planted token and padding, bool [batch, keys]."""
     return text.batch.tokenizer_output["attention_mask"].bool() & ~text.is_token
 
 
 def _run_with_row(
     probe: Any, text: BatchWithToken, site: Site, row: Tensor, module: str
 ) -> RecordedPass:
-    """Run the model with another embedding of the token, and record the pass.
+    """Run the model with another embedding for the planted token, and record the forward pass.
 
-    Gradients flow to the embedding and to the outputs of W.
+    Gradients flow to the embedding and to W's outputs.
 
     Args:
         probe: The model, with frozen weights.
         text: A batch with the token.
-        site: The head.
+        site: The head to modify.
         row: The token's embedding, [width].
-        module: The name that layer W has in the model.
+        module: Module name of the layer W.
     """
     recorded: list[tuple[Tensor, Tensor]] = []
 
@@ -401,10 +416,9 @@ def _fit_attended_row(
     module: str,
     columns: slice,
 ) -> tuple[Tensor, float]:
-    """Train an embedding of the token that the head attends to.
+    """Train an embedding for the planted token so that the head attends to it.
 
-    Adam takes one step per batch. The weights w of the attention rows are computed anew in every
-    step.
+    Adam takes one step per batch. The row weights w are recomputed in every step.
 
     Returns:
         The embedding [width], and the mean attention that the token receives with it.
@@ -442,9 +456,9 @@ def _fit_attended_row(
 def _compute_value_effect(
     probe: Any, recorded: RecordedPass, text: BatchWithToken, module: str, columns: slice
 ) -> Tensor:
-    """Return the change of the log-odds by the token's value, to first order, [batch].
+    """Return the first-order effect of the planted token's value on the log-odds, [batch].
 
-    The value of the token is compared with the mean value of the text's other tokens.
+    The token's value is compared with the mean value of all other tokens in the text.
     """
     (slope,) = torch.autograd.grad(recorded.log_odds.sum(), recorded.outputs, retain_graph=True)
     values = recorded.outputs
@@ -462,7 +476,7 @@ def _compute_value_effect(
 
 
 def _weight_rows(recorded: RecordedPass, head: int) -> Tensor:
-    """Return the sensitivity of the log-odds to each row of a head's attention, [batch, queries]."""
+    """Return how sensitive the log-odds are to each row of a head's attention, [batch, queries]."""
     if recorded.attention.shape[2] == 1:
         return torch.ones_like(recorded.attention[:, head, :, 0])
     (slope,) = torch.autograd.grad(recorded.log_odds.sum(), recorded.attention, retain_graph=True)
@@ -471,10 +485,13 @@ def _weight_rows(recorded: RecordedPass, head: int) -> Tensor:
 
 @torch.no_grad()
 def _find_value_layer(probe: Any, arguments: Mapping[str, Tensor], site: Site) -> tuple[str, slice]:
-    """Return the name of the layer W that computes the head's values, and its columns.
+    """Find the layer W that computes the head's values, and the head's columns in it.
 
-    In a Transformer the layer is recognised by its values: attention times the columns of W must
-    equal the part of the output projection's input that belongs to the head.
+    In a Transformer the layer is recognised by its values: the attention weights times the values
+    must equal the head's part of the output projection's input.
+
+    Returns:
+        Module name and columns.
 
     Raises:
         AttnProbeError: If there is no such layer, or if the model uses it in several places.

@@ -177,7 +177,7 @@ def test_texts_that_use_every_token_are_refused():
     text = prepare_audit(request).tokenized.texts[0]
     known = max(text.inputs["input_ids"]) + 1
     special = [k for k in range(known) if k not in text.inputs["input_ids"]]
-    with pytest.raises(AttnProbeError, match="expected a token that occurs in no text"):
+    with pytest.raises(AttnProbeError, match="planted token must occur in no text"):
         spikes.find_unused_token([text], known, special, 0)
 
 

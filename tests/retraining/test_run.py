@@ -216,7 +216,7 @@ def test_what_cannot_be_trained_again(
             "has uniform attention",
         ),
         (base, no_test, "out", ASKED, "the split test is missing"),
-        (base, colours, "out", ASKED, "with the classes negative, positive, got green, red"),
+        (base, colours, "out", ASKED, "with the classes negative, positive, got the classes green, red"),
         (base, reviews_folder, "thesis", ASKED, "contains other files"),
         (
             base,
