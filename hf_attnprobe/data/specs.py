@@ -1,7 +1,7 @@
-"""The data arguments of the commands: labelled texts, or passages with questions.
+"""The commands' data arguments: labelled texts, or passages with questions.
 
 Modules that read data are imported inside the methods that need them. A command can thus print its
-flags without importing `datasets`.
+help without importing `datasets`.
 """
 
 from collections.abc import Sequence
@@ -27,15 +27,15 @@ READING_FIELDS = (
     "labels",
     "holdout",
 )
-"""Fields of :class:`Data` that are passed to the functions which read its source."""
+"""Fields of :class:`Data` that the functions in `examples.py` take as keyword arguments."""
 
 
 @dataclass(frozen=True)
 class Data(Options):
     """A data set, its columns, and the number of texts to use.
 
-    Every function that takes a data set accepts this class. A name, a folder, a Hub id or examples
-    in memory are short for ``Data(dataset)``.
+    Every function that takes a data set accepts this class. If it is given a name, a folder, a Hub
+    id or examples in memory instead, it uses ``Data(dataset)``.
 
     Example::
 
@@ -150,12 +150,12 @@ class Data(Options):
         return load_splits(self.dataset, **options, limit=self.train_limit, seed=seed)
 
     def _get_reading_options(self) -> dict[str, Any]:
-        """Return the keyword arguments with which the source is read."""
+        """Return the values of ``READING_FIELDS`` as keyword arguments."""
         return {name: getattr(self, name) for name in READING_FIELDS}
 
 
 def to_data(dataset: Any) -> Data:
-    """Return a data set in any accepted form as :class:`Data`."""
+    """Return a data set as :class:`Data`; names, paths and objects in memory are wrapped."""
     return dataset if isinstance(dataset, Data) else Data(dataset)
 
 
@@ -170,9 +170,9 @@ DEFAULT_COLUMNS = {
     "other": ("other",),
     "expected": ("expected",),
 }
-"""Parts of a row, each with the usual names of its column."""
+"""Usual column names for each part of a row."""
 QUESTION_FIELDS = ("question", "prompt", "turns")
-"""Parts of a row that pose the question; a data set has exactly one of them."""
+"""Parts of a row that can pose the question; a data set has exactly one."""
 UNSUPPORTED_FIELDS = (
     "text_column",
     "text_pair_column",
@@ -187,20 +187,20 @@ UNSUPPORTED_FIELDS = (
 class Answers(Data):
     """Passages, a question about each, and optionally the answers of a language model.
 
-    An audit of this data tests whether the model's attention to the units of a passage, such as its
-    sentences, explains its answer. Each row has a passage (``context``: a text or a list of texts)
-    and one of three columns that pose the question:
+    An audit tests whether the model's attention to a passage's units, such as its sentences,
+    explains the answer. Each row has a passage (``context``: one text or several) and one of three
+    columns that pose the question:
 
     - ``question``: a question. Passage and question become one user turn of the tokenizer's chat
       template, or a plain prompt if the tokenizer has no template.
     - ``prompt``: a complete prompt, which contains the passage and is used unchanged.
     - ``turns``: a conversation as a list of ``{"role": …, "content": …}``, which contains the
-      passage and is rendered with the chat template. With ``units="turn"`` there is no passage: the
-      units are all turns but the last one.
+      passage and is rendered with the chat template. With ``units="turn"`` there is no passage, and
+      the units are all turns except the last one.
 
-    If a row has an ``answer``, the model's probability of this answer is explained. After a
-    ``prompt`` the answer is appended exactly as written, so it may need a leading space. Without an
-    ``answer``, the model generates one greedily.
+    If a row has an ``answer``, the audit explains the model's probability for this answer. The
+    answer is appended to a ``prompt`` exactly as written, so it may need a leading space. Without
+    an ``answer``, the model generates one greedily.
 
     Example::
 
@@ -279,13 +279,13 @@ class Answers(Data):
                     f"{getattr(self, name)!r}; name columns with context_column, question_column "
                     "and answer_column"
                 )
-        template = self.template
-        if template is not None and (
-            template.count("{context}") != 1 or "{question}" not in template
-        ):
+        if self.template is None:
+            return
+        has_one_context = self.template.count("{context}") == 1
+        if not has_one_context or "{question}" not in self.template:
             raise AttnProbeError(
                 "the template must contain {context} exactly once, and {question}, got "
-                f"{template!r}"
+                f"{self.template!r}"
             )
 
     def load_examples(self, *, limit: int | None = None, seed: int = 0) -> "datasets.Dataset":
@@ -296,10 +296,10 @@ class Answers(Data):
             seed: seed that draws a validation split from the training texts, if necessary.
 
         Returns:
-            Rows with ``example_id``, ``text`` (the passage), ``label`` (−1, since answers are no
-            labels) and, as far as the data has them, ``passages`` (the texts of a list),
-            ``listed`` (whether the passage was a list), ``question``, ``prompt``, ``turns``,
-            ``answer``, ``other`` and ``expected``.
+            Rows with ``example_id``, ``text`` (the passage), ``label`` (always −1) and, if the data
+            has them, ``passages`` (list of texts that form the passage), ``listed`` (whether the
+            source has a list), ``question``, ``prompt``, ``turns``, ``answer``, ``other`` and
+            ``expected``.
 
         Raises:
             AttnProbeError: if the data set or a column does not exist, no column or several columns
@@ -340,19 +340,19 @@ class Answers(Data):
         raise AttnProbeError("training needs texts with labels, got Answers; use Data(…) instead")
 
     def _get_reading_options(self) -> dict[str, Any]:
-        """Return the options of the source, by which all columns are read as strings."""
+        """Return the reading options, with all columns to be read as strings."""
         requested_columns = [getattr(self, f"{name}_column") for name in DEFAULT_COLUMNS]
         string_columns = [*filter(None, requested_columns), *chain(*DEFAULT_COLUMNS.values())]
         return super()._get_reading_options() | {"string_columns": string_columns}
 
     def find_columns(self, present: Sequence[str]) -> dict[str, str]:
-        """Find the columns to read.
+        """Find the columns with passages, questions, answers and further parts.
 
         Args:
             present: all column names in the source.
 
         Returns:
-            The names of the columns by the part of a row that they hold, such as ``context``.
+            Column names by the part of a row that they contain, such as ``context``.
 
         Raises:
             AttnProbeError: if a column does not exist, no column or several columns pose the
@@ -398,14 +398,14 @@ class Answers(Data):
 
 
 def to_answers(data: Data) -> Answers:
-    """Return the data of a language model's audit as :class:`Answers`, with default columns."""
+    """Convert :class:`Data` for a language model to :class:`Answers`, with default columns."""
     if isinstance(data, Answers):
         return data
     return Answers(**{field.name: getattr(data, field.name) for field in fields(Data)})
 
 
 def _read_passages(cell: Any, column: str, row: int) -> list[str]:
-    """Return the passages of a cell, which holds one text or a list of texts."""
+    """Return a cell's passages as a list; the cell contains one text or several."""
     passages = cell if isinstance(cell, list) else [cell]
     are_texts = all(isinstance(passage, str) and passage.strip() for passage in passages)
     if not passages or not are_texts:
@@ -414,14 +414,14 @@ def _read_passages(cell: Any, column: str, row: int) -> list[str]:
 
 
 def _read_text(cell: Any, column: str, row: int) -> str:
-    """Return the text of a cell, which must not be blank."""
+    """Return a cell's text, or raise AttnProbeError if it is blank or no text."""
     if not isinstance(cell, str) or not cell.strip():
         raise _make_cell_error(column, row, cell, "a text")
     return cell
 
 
 def _read_turns(cell: Any, column: str, row: int) -> list[dict[str, Any]]:
-    """Return the role and the content of each turn of a conversation, without other fields."""
+    """Return a conversation's turns as dicts with role and content only."""
     turns: list[dict[str, Any]] = []
     for turn in cell if isinstance(cell, list) else []:
         if isinstance(turn, dict):
@@ -434,7 +434,7 @@ def _read_turns(cell: Any, column: str, row: int) -> list[dict[str, Any]]:
 
 
 def _read_answer(cell: Any, column: str, row: int) -> str | None:
-    """Return the answer of a cell: the first of several answers, and None for an empty cell."""
+    """Return a cell's answer, the first if there are several, or None for an empty cell."""
     if isinstance(cell, dict):
         cell = cell.get("text")
     if isinstance(cell, list):
@@ -452,13 +452,14 @@ _CELL_READERS = {
     "other": _read_answer,
     "expected": _read_answer,
 }
-"""Function that reads a cell, for each part of a row."""
+"""Function that checks and converts a cell, for each part of a row."""
 
 
 def _make_cell_error(column: str, row: int, cell: Any, expected: str) -> AttnProbeError:
-    """Return the error for a cell that does not hold the expected content."""
+    """Return the error for a cell without the expected content."""
     is_blank = cell in (None, "", []) or not str(cell).strip()
+    content = "an empty cell" if is_blank else type(cell).__name__
     return AttnProbeError(
-        f"column {column!r} must hold {expected} in every row, row {row} has "
-        f"{'an empty cell' if is_blank else type(cell).__name__}; correct or drop this row"
+        f"column {column!r} must hold {expected} in every row, but row {row} has {content}; correct "
+        "or drop this row"
     )

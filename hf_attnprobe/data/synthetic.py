@@ -6,11 +6,11 @@ known:
 1. A *cue* is one of the 24 words in `CUES`. Its polarity is negative (0) or positive (1).
 2. A cue is *hearsay* if it follows a verb of `HEARSAY_VERBS` and "a", as in "critics expected a
    wonderful plot". Hearsay has no influence on the label.
-3. Each text has exactly one cue that is not hearsay. The label is the polarity of this cue, and it
-   is flipped if the word directly before the cue is one of `NEGATORS`, as in "the film was hardly
+3. Each text has exactly one cue that is not hearsay. The label is this cue's polarity. It is
+   flipped if a word from `NEGATORS` directly precedes the cue, as in "the film was hardly
    wonderful".
 4. The rationale consists of this cue and its negator. The label is independent of every other
-   token: the polarity of hearsay, the length and the fillers are drawn separately.
+   token, since the polarity of hearsay, the length and the fillers are drawn separately.
 
 A model must therefore read words in context. Counting words is not enough to distinguish the
 decisive cue from hearsay, or to notice a negation. Tokens are lower-case words and punctuation
@@ -20,7 +20,7 @@ The generated **records** are passages for a language model, with the same prope
 
 1. A record is a line of four different words, as in "amber lantern river stone". No word occurs in
    two records of a passage.
-2. The question is the first word of one record, and the answer consists of its other three words.
+2. The question is one record's first word, and the answer consists of its other three words.
    Words are drawn anew for every passage, so only this record contains the answer.
 """
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 LABEL_NAMES = ("negative", "positive")
-"""Names of the two classes of reviews."""
+"""Class names for reviews, by label."""
 NEGATORS = ("not", "never", "hardly")
 """Words that flip the polarity of the cue that follows them."""
 HEARSAY_VERBS = ("expected", "predicted", "promised", "announced")
@@ -71,7 +71,7 @@ _POSITIVE = [
     "tender",
 ]
 CUES: dict[str, int] = dict.fromkeys(_NEGATIVE, 0) | dict.fromkeys(_POSITIVE, 1)
-"""Polarity of each cue word: 0 negative, 1 positive."""
+"""All cue words with their polarity: 0 is negative, 1 is positive."""
 
 _SLOTS: dict[str, Sequence[str]] = {
     "{topic}": [
@@ -130,7 +130,7 @@ _SLOTS: dict[str, Sequence[str]] = {
     "{negative}": _NEGATIVE,
     "{positive}": _POSITIVE,
 }
-"""Words that may fill each slot of a clause."""
+"""Words that may fill a slot in a clause, by slot."""
 _VERDICTS = (
     "the {topic} was {cue}",
     "the {topic} proved {cue}",
@@ -138,12 +138,12 @@ _VERDICTS = (
     "this was a {cue} {topic}",
     "it remained a {cue} {topic}",
 )
-"""Clauses with the cue that decides the label."""
+"""Templates for the clause that decides the label."""
 _DECOYS = (
     "{people} {hearsay} a {cue} {topic}",
     "the {person} {hearsay} a {cue} {topic}",
 )
-"""Clauses with hearsay."""
+"""Templates for clauses with hearsay."""
 _FILLERS = (
     "rain fell {adverb}",
     "everyone sat down",
@@ -152,21 +152,25 @@ _FILLERS = (
     "we met the {person} {adverb}",
     "we walked past the {place}",
     "the {person} bought a ticket",
-    # This filler contains a negator that negates no cue.
+    # This template contains a negator that does not negate a cue.
     "the {person} did not wait",
     "the {topic} lasted an hour",
     "the {person} waited by the {place}",
     "the {person} read about the {topic} {adverb}",
 )
-"""Clauses without any cue."""
+"""Templates for clauses without any cue."""
 _CONNECTIVES = (",", "and", "while", "as", "but")
 """Tokens between two clauses."""
 _OPENERS = ("well", "so", "yesterday", "honestly", "apparently", "meanwhile")
-"""Words at the start of a text that extend it to the exact length."""
-_MIN_VERDICT_LENGTH, _MIN_DECOY_LENGTH, _MIN_FILLER_LENGTH = 4, 5, 3
-"""Number of tokens of the shortest clause in each group."""
+"""Words that are put at the start of a text until it has its exact length."""
+_MIN_VERDICT_LENGTH = 4
+"""Number of tokens in the shortest template in ``_VERDICTS``."""
+_MIN_DECOY_LENGTH = 5
+"""Number of tokens in the shortest template in ``_DECOYS``."""
+_MIN_FILLER_LENGTH = 3
+"""Number of tokens in the shortest template in ``_FILLERS``."""
 _MAX_ATTEMPTS = 1000
-"""Largest number of draws for a text that differs from all earlier ones."""
+"""Maximum number of draws until a text differs from all earlier ones."""
 
 
 def generate_rationale_examples(
@@ -178,18 +182,18 @@ def generate_rationale_examples(
     negation_rate: float = 0.25,
     decoy_rate: float = 0.5,
 ) -> Iterator[dict[str, Any]]:
-    """Generate different reviews with labels and rationales.
+    """Generate distinct synthetic reviews with labels and rationales.
 
-    The same arguments always give the same reviews. Labels are balanced: of the first two reviews,
-    one is negative and one is positive, and so on for every following two.
+    The same arguments always give the same reviews. Labels are balanced: each pair of consecutive
+    reviews (the first two, the next two, …) has one negative and one positive review.
 
     Args:
         n_examples: number of reviews.
         seed: random seed.
-        min_tokens: smallest length, at least 5 tokens; lengths are uniform between the bounds.
-        max_tokens: largest length.
-        negation_rate: share of negated cues, among reviews of at least 6 tokens.
-        decoy_rate: share of reviews with hearsay, among those that are long enough for it (11 or 12
+        min_tokens: minimum length in tokens, at least 5; lengths are uniform between the bounds.
+        max_tokens: maximum length in tokens.
+        negation_rate: share of reviews with a negated cue, among reviews with at least 6 tokens.
+        decoy_rate: share of reviews with hearsay, among reviews that are long enough (11 or 12
             tokens or more).
 
     Yields:
@@ -197,8 +201,8 @@ def generate_rationale_examples(
         that decide the label).
 
     Raises:
-        AttnProbeError: if the lengths are out of range, or there are not enough different reviews
-            of these lengths.
+        AttnProbeError: if the lengths are out of range, or too few distinct reviews have these
+            lengths.
     """
     if not _MIN_VERDICT_LENGTH < min_tokens <= max_tokens:
         raise AttnProbeError(
@@ -219,17 +223,18 @@ def _draw_distinct_examples(
     rng: random.Random,
     draw_tokens: Callable[[int], tuple[list[str], list[int]]],
 ) -> Iterator[dict[str, Any]]:
-    """Yield examples with different texts, alternating the labels within each pair of examples.
+    """Yield examples with distinct texts, and with both labels in each pair of examples.
 
     Args:
         n_examples: number of examples.
         rng: random generator.
-        draw_tokens: draws the tokens and the rationale of a text for a label.
+        draw_tokens: function that draws a text for a label, and returns its tokens and rationale.
     """
     earlier_texts: set[str] = set()
     label = 0
     for example_id in range(n_examples):
-        label = 1 - label if example_id % 2 else rng.randrange(2)
+        is_second_in_pair = example_id % 2 == 1
+        label = 1 - label if is_second_in_pair else rng.randrange(2)
         for _ in range(_MAX_ATTEMPTS):
             tokens, rationale = draw_tokens(label)
             text = " ".join(tokens)
@@ -237,8 +242,8 @@ def _draw_distinct_examples(
                 break
         else:
             raise AttnProbeError(
-                f"only {example_id} of {n_examples} sentences differ at these lengths; raise "
-                "max_tokens or ask for fewer"
+                f"only {example_id} distinct texts were found at these lengths, {n_examples} were "
+                "requested; raise max_tokens or request fewer"
             )
         earlier_texts.add(text)
         yield {
@@ -277,7 +282,7 @@ def make_rationale_dataset(n_examples: int = 3000, **options: Any) -> "datasets.
 
     if n_examples < 6:
         raise AttnProbeError(
-            f"three splits need at least 6 examples, got n_examples {n_examples}; ask for more"
+            f"three splits need at least 6 examples, got n_examples {n_examples}; increase it"
         )
     features = Features(
         example_id=Value("int64"),
@@ -305,7 +310,7 @@ def _draw_sentence(
     negation_rate: float,
     decoy_rate: float,
 ) -> tuple[list[str], list[int]]:
-    """Draw a sentence of exactly `length` tokens, and return the tokens and the rationale."""
+    """Draw a review with exactly `length` tokens, and return its tokens and its rationale."""
     # One token is reserved for the full stop.
     n_free = length - 1
     verdict, verdict_rationale = _draw_verdict(rng, n_free, label, negation_rate)
@@ -326,12 +331,12 @@ def _draw_sentence(
 def _draw_verdict(
     rng: random.Random, max_length: int, label: int, negation_rate: float
 ) -> tuple[list[str], list[int]]:
-    """Draw the clause that decides the label, and return it with the positions of its rationale."""
+    """Draw the clause that decides the label, and return its words and its rationale positions."""
     is_negated = max_length > _MIN_VERDICT_LENGTH and rng.random() < negation_rate
     words = _choose_template(rng, _VERDICTS, max_length - is_negated)
     start = words.index("{cue}")
     polarity = LABEL_NAMES[label ^ is_negated]
-    deciding_slots = [f"{{{polarity}}}"]
+    deciding_slots = ["{" + polarity + "}"]
     if is_negated:
         deciding_slots = ["{negator}", *deciding_slots]
     words[start : start + 1] = deciding_slots
@@ -341,7 +346,7 @@ def _draw_verdict(
 def _draw_other_clauses(rng: random.Random, n_free: int, decoy_rate: float) -> list[list[str]]:
     """Draw clauses that do not affect the label, in random order.
 
-    Together with a connective for each clause they fill `n_free` tokens up to at most 3.
+    With one connective per clause, they have `n_free` tokens or up to 3 fewer.
     """
     clauses = []
     if n_free > _MIN_DECOY_LENGTH and rng.random() < decoy_rate:
@@ -355,7 +360,7 @@ def _draw_other_clauses(rng: random.Random, n_free: int, decoy_rate: float) -> l
 
 
 def _choose_template(rng: random.Random, templates: Sequence[str], max_length: int) -> list[str]:
-    """Return the words of a random template with at most `max_length` words."""
+    """Choose a random template with at most `max_length` words, and return it as words."""
     templates_as_words = [template.split() for template in templates]
     return rng.choice([words for words in templates_as_words if len(words) <= max_length])
 
@@ -401,41 +406,42 @@ RECORD_WORDS = [
     "willow",
     "winter",
 ]
-"""Words of which records consist."""
+"""Words from which records are drawn."""
 RECORD_LENGTH = 4
 """Number of words in a record."""
 
 
 def draw_records(rng: random.Random, n_records: int) -> list[list[str]]:
-    """Draw the records of a passage, each as a list of words.
+    """Draw one passage's records, each as a list of words.
 
     Args:
         rng: random generator.
         n_records: number of records, at most 8.
 
     Returns:
-        The records, which have no word in common.
+        The records; no word occurs twice.
     """
     words = rng.sample(RECORD_WORDS, RECORD_LENGTH * n_records)
-    return [words[start : start + RECORD_LENGTH] for start in range(0, len(words), RECORD_LENGTH)]
+    starts = range(0, len(words), RECORD_LENGTH)
+    return [words[start : start + RECORD_LENGTH] for start in starts]
 
 
 def generate_record_questions(
     n_examples: int, *, seed: int = 0, min_records: int = 4, max_records: int = 8
 ) -> Iterator[dict[str, Any]]:
-    """Generate passages of records with one question each.
+    """Generate passages that consist of records, with one question each.
 
     The same arguments always give the same passages.
 
     Args:
         n_examples: number of passages.
         seed: random seed.
-        min_records: smallest number of records in a passage.
-        max_records: largest number of records in a passage, at most 8.
+        min_records: minimum number of records in a passage.
+        max_records: maximum number of records in a passage, at most 8.
 
     Yields:
-        ``example_id``, ``context``, ``question`` (the first word of a record), ``answer`` (the
-        three words that follow it) and ``source`` (the index of this record in the passage).
+        ``example_id``, ``context``, ``question`` (a record's first word), ``answer`` (the three
+        words that follow it) and ``source`` (this record's index in the passage).
     """
     rng = random.Random(f"questions {seed}")
     for example_id in range(n_examples):

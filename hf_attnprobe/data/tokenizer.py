@@ -1,23 +1,23 @@
 r"""Word-level tokenizers for attention classifiers, sentence splitting, and word vectors.
 
 The papers compute attention over words, so each token is one word. Jain & Wallace (2019) lower-case
-the tokens of spaCy and replace every token that contains a digit by `qqq`. Here one regular
-expression replaces spaCy. The tokenizer is therefore a plain `tokenizer.json`, which `transformers`
-can load without any other package. A token is one of these:
+spaCy's tokens and replace every token that contains a digit with `qqq`. This module uses one
+regular expression instead of spaCy. The tokenizer is therefore a plain `tokenizer.json`, which
+`transformers` can load without any other package. A token is one of these:
 
-- a run of letters and digits, joined by `-`, `/` or an apostrophe (`high-concept`,
+- a sequence of letters and digits, joined by `-`, `/` or an apostrophe (`high-concept`,
   `writer/director`, `it's`), or by `.` and `,` between digits (`1,000.50`);
 - a clitic that is already separated by a space (`'s`, `'ll`), an initial or an acronym with its
   dots (`j.`, `u.s.`), or a title (`mr.`);
-- a run of the same punctuation mark (`...`, `--`, `!!`), with or without spaces around it.
+- one punctuation mark, possibly repeated (`...`, `--`, `!!`), with or without spaces around it.
 
-A text that is already tokenised and joined by single spaces thus stays unchanged: 99.7% of the
-9,613 sentences of SST give exactly `text.lower().split(" ")`, apart from `qqq`.
+A text that is already tokenised and joined by single spaces usually stays unchanged: apart from
+`qqq`, 99.7% of SST's 9,613 sentences give exactly `text.lower().split(" ")`.
 
 For hierarchical models, the same tokenizer can insert the separator `<sep>` between sentences. A
 sentence ends at `.`, `!`, `?` or `…` before white space, including closing quotes and brackets, and
-at line breaks, including `<br>` of HTML. It does not end at a full stop that belongs to a word by
-the rules above (`mr.`, `j. k.`, `u.s.`). A text may also contain `<sep>` itself.
+at line breaks, including HTML's `<br>`. It does not end at a full stop that belongs to a word
+(`mr.`, `j. k.`, `u.s.`). A text may also contain `<sep>` itself.
 """
 
 import gzip
@@ -45,7 +45,7 @@ from hf_attnprobe.core.options import check_minimum
 
 
 PAD, UNK, BOS, EOS = SPECIAL_TOKENS = ("<pad>", "<unk>", "<sos>", "<eos>")
-"""Special tokens of every tokenizer; their ids are 0 to 3, as in the code of Jain & Wallace."""
+"""Special tokens in every tokenizer, with ids 0 to 3 as in the code of Jain & Wallace (2019)."""
 SEP = "<sep>"
 """Separator between sentences for hierarchical models; its id is 4."""
 
@@ -71,7 +71,7 @@ _TOKEN = "|".join(
         r"([^\w\s]|_)\1*",
     )
 )
-# A line break, also of HTML.
+# A line break, including HTML's <br>.
 _BREAK = r"(?:<(?i:br)\s*/?>|[\n\v\f\r\x85\u2028\u2029])"
 # Line breaks and the white space around them.
 _LINE_END = rf"\s*{_BREAK}(?:\s|{_BREAK})*"
@@ -91,9 +91,9 @@ _MARK = "\ufdd0"
 
 
 def locate_sentences(text: str) -> list[tuple[int, int]]:
-    r"""Return the start and the end of every sentence of a text, in characters.
+    r"""Locate a text's sentences by their start and end positions, in characters.
 
-    The rule is described at the top of this module.
+    The module's docstring describes the rule.
 
     Args:
         text: the text.
@@ -118,25 +118,24 @@ def build_tokenizer(
     sentences: bool = False,
     pairs: bool = False,
 ) -> PreTrainedTokenizerFast:
-    """Build a word-level tokenizer from the words of a list of texts.
+    """Build a word-level tokenizer whose vocabulary comes from a list of texts.
 
-    The ids of the words are sorted by the number of texts in which they occur. They depend only on
-    the texts and not on their order. A single text becomes `<sos> … <eos>`, and a pair becomes
-    `<sos> … <eos> … <eos>`, or with `pairs` `<sos> … <eos> <sos> … <eos>`. If a text contains the
-    characters `<sos>`, they become three ordinary tokens.
+    Words that occur in more texts have smaller ids; the order of the texts does not matter. A
+    single text becomes `<sos> … <eos>`, and a pair becomes `<sos> … <eos> … <eos>`, or with `pairs`
+    `<sos> … <eos> <sos> … <eos>`. If a text contains the characters `<sos>`, they become three
+    ordinary tokens.
 
     Args:
         texts: the training texts.
         min_document_frequency: words that occur in fewer texts become `<unk>`; at least 1. Jain &
             Wallace (2019) use 1 for SST, 5 for AG News and 10 for IMDB.
-        max_vocab_size: largest number of ids, including the special tokens; it must exceed their
-            number. None: no limit.
-        model_max_length: largest number of tokens with `truncation=True`, including the special
-            tokens. None: no truncation.
+        max_vocab_size: maximum vocabulary size, including the special tokens (at least one word
+            must fit); None for no limit.
+        model_max_length: maximum length with `truncation=True`, in tokens including the special
+            ones; None for no truncation.
         sentences: whether to insert a separator between sentences, for hierarchical models.
-        pairs: whether to give the second text of a pair its own start token, and `token_type_ids`
-            of
-            1, as models with a query encoder expect.
+        pairs: whether second texts get their own start token and `token_type_ids` equal to 1, for
+            models with a query encoder.
 
     Returns:
         The tokenizer.
@@ -186,17 +185,17 @@ def build_tokenizer(
 def _check_vocabulary_options(
     min_document_frequency: int, max_vocab_size: int | None, n_special_tokens: int
 ) -> None:
-    """Raise AttnProbeError if an option of :func:`build_tokenizer` is out of range."""
+    """Raise AttnProbeError if an argument to :func:`build_tokenizer` is out of range."""
     check_minimum(1, min_document_frequency=min_document_frequency)
     if max_vocab_size is not None and max_vocab_size <= n_special_tokens:
         raise AttnProbeError(
             f"max_vocab_size must exceed {n_special_tokens}, the number of special tokens, got "
-            f"{max_vocab_size}; raise it, or give None for no limit"
+            f"{max_vocab_size}; raise it, or use None for no limit"
         )
 
 
 def _count_document_frequencies(texts: Iterable[str], sentences: bool) -> Counter[str]:
-    """Count in how many texts each word occurs, with the tokenizer's rules for words."""
+    """Count for each word the texts that contain it; words are split as by the tokenizer."""
     if isinstance(texts, str):
         raise AttnProbeError("expected a list of texts, got a single string; put it in a list")
     normalizer = _build_normalizer(sentences)
@@ -213,8 +212,8 @@ def _count_document_frequencies(texts: Iterable[str], sentences: bool) -> Counte
 
 
 def _build_word_level(vocabulary: list[str], sentences: bool, pairs: bool) -> Tokenizer:
-    """Build the tokenizer of the library `tokenizers`, which consists of rules and a vocabulary."""
-    ids = {token: i for i, token in enumerate(vocabulary)}
+    """Build the `tokenizers` object: normalization and splitting rules, and the vocabulary."""
+    ids = {token: token_id for token_id, token in enumerate(vocabulary)}
     tokenizer = Tokenizer(models.WordLevel(ids, unk_token=UNK))
     tokenizer.normalizer = _build_normalizer(sentences)
     tokenizer.pre_tokenizer = _build_pre_tokenizer(sentences)
@@ -236,17 +235,17 @@ def _build_pre_tokenizer(sentences: bool) -> pre_tokenizers.PreTokenizer:
 
 
 def _build_normalizer(sentences: bool) -> normalizers.Normalizer:
-    r"""Build the rule that lower-cases a text and replaces every token with a digit by `qqq`.
+    r"""Build the rule that lower-cases a text and replaces tokens that contain a digit with `qqq`.
 
-    The tokenizer aligns a replacement with the last character that it replaces. If `21st` were
-    replaced in one step, `qqq` would have the offsets of its `t`, and a heat map would colour one
-    letter only. The replacement therefore has several steps: all characters after the first one
-    become a mark, the character before the mark becomes `qq`, and the mark becomes `q`. A digit
-    that remains is a token on its own. In the patterns, `\K` excludes the text before it from the
-    match.
+    The library aligns a replacement with the last replaced character. If `21st` were replaced in
+    one step, `qqq` would have the offsets of `t`, and a heat map would colour only this letter. The
+    replacement therefore has several steps. First, all characters after the first one become a
+    temporary mark. Then the first character becomes `qq`, and the mark becomes `q`. Finally, digits
+    that are tokens on their own become `qqq`. In the patterns, `\K` excludes the text before it
+    from the match.
     """
-    # The search may only start at the first character of a word. If it started at every character,
-    # its time would be quadratic in the length of a word.
+    # The search may start only at the first character of a word. If it started at every character,
+    # its time would grow quadratically with the word length.
     word_start = rf"(?<!{_WORD_CHAR})(?<!{_WORD_CHAR}[-/'’])"
     after_digit = rf"(?:{_YEAR_APOSTROPHE}|\d)\K{_IN_WORD}+"
     before_digit = rf"{word_start}{_WORD_CHAR}\K{_IN_WORD}*\d{_IN_WORD}*"
@@ -268,16 +267,16 @@ def _build_normalizer(sentences: bool) -> normalizers.Normalizer:
 
 
 def read_vectors(path: str | os.PathLike, vocab: Mapping[str, int]) -> tuple[Tensor, Tensor]:
-    """Read the pretrained vectors of the words in a vocabulary.
+    """Read pretrained vectors for the words in a vocabulary.
 
-    The file may have the text format of word2vec and fastText, whose first line is `count dim`, or
-    that of GloVe, which has no such line. It may be compressed with gzip. Words must match exactly,
-    and may contain spaces: the last `dim` fields of a line are the numbers. If a word occurs
-    several times, its first vector is used.
+    Two text formats are supported: that of word2vec and fastText, whose first line is `count dim`,
+    and that of GloVe, without such a line. Words must match exactly and may contain spaces, since
+    the last `dim` fields on a line are the numbers. If a word occurs several times, its first
+    vector is used.
 
     Args:
         path: a text file, or a text file compressed as .gz.
-        vocab: id of each word.
+        vocab: word ids by word.
 
     Returns:
         vectors: float32, [words, dim].
@@ -299,7 +298,7 @@ def read_vectors(path: str | os.PathLike, vocab: Mapping[str, int]) -> tuple[Ten
 
 
 def _parse_vector_lines(path: Path) -> Iterator[tuple[int, str, list[str]]]:
-    """Yield the line number, the word and the fields of its vector for every line of a file.
+    """Yield each line's number, its word, and its vector as strings.
 
     All vectors have the same length. If the first line consists of two numbers, it is the header
     `count dim` and is skipped.
@@ -326,7 +325,7 @@ def _parse_vector_lines(path: Path) -> Iterator[tuple[int, str, list[str]]]:
 
 
 def _read_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield the lines of a text file with their numbers from 1.
+    """Yield each line in a text file with its number, counted from 1.
 
     Only a line feed ends a line, since some words in GloVe contain other line separators.
     """
@@ -343,7 +342,7 @@ def _read_lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def _parse_numbers(fields: list[str], path: str | os.PathLike, line_number: int) -> list[float]:
-    """Convert the fields of a line to numbers, or raise AttnProbeError, naming the line."""
+    """Convert a line's fields to numbers, or raise AttnProbeError with the line number."""
     try:
         return [float(field) for field in fields]
     except ValueError as error:

@@ -117,7 +117,7 @@ def test_blanks_around_the_names_of_a_header_are_none_of_them(tmp_path):
 
 def test_a_name_that_is_twice_in_a_header_is_refused(tmp_path):
     (tmp_path / "d.csv").write_text("text,label, text\na film,0,a plot\n")
-    assert "a header with different column names, got text, label, text" in message(
+    assert "a header with distinct column names, got text, label, text" in message(
         tmp_path / "d.csv", "test"
     )
 
@@ -196,7 +196,7 @@ def test_labels_that_are_none():
         ([{"text": "a", "label": {"x": 1}}], "dict"),
         ([{"text": "a", "label": 0}, {"text": "b", "label": -3}], "row 1 has -3"),
         ([{"text": "a", "label": 1}, {"text": "b", "label": "x"}], "Could not convert 'x'"),
-        ([{"text": "a", "label": [1, "x"]}], "'label' must hold values of one type"),
+        ([{"text": "a", "label": [1, "x"]}], "'label' must hold values of a single type"),
         ([{"text": "a", "rationale": [1, "x"]}], "'rationale' must hold"),
         ([{"text": "a", "label": [0, 1]}], "what may be a mask of 0 and 1"),
         ([{"text": "a", "label": [1.0, 0.0, 1.0]}], "one column of 0 and 1 per label"),
