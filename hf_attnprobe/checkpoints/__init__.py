@@ -3,9 +3,9 @@
 The main functions are :func:`load_model` and :func:`load_tokenizer`. Start reading in `loading.py`.
 
 origins.py         locates a checkpoint (folder, Hub id, revision), and checks that it runs no code
-loading.py         loads configurations, models, adapters of peft and tokenizers, and checks them
+loading.py         loads and checks configurations, models, peft adapters and tokenizers
 chat_templates.py  renders chat templates with a time limit
-weights.py         rounds, prunes or randomises the weights of a model
+weights.py         rounds, prunes or randomises a model's weights
 records.py         reads and writes the training record and the model card next to the weights
 """
 

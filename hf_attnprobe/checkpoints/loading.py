@@ -1,9 +1,9 @@
-"""Load models and tokenizers, and check that nothing of them is missing.
+"""Load models and tokenizers, and refuse incomplete ones.
 
-Transformers draws missing weights at random and creates an empty tokenizer if its files are
-missing. Here a model is loaded as the class that its configuration names, and every weight must be
-present and used. Adapters of peft are merged into their base model, so that the rest of the package
-needs no knowledge of them.
+Transformers draws missing weights at random, and creates an empty tokenizer if its files are
+missing. This module loads a model as the class that its configuration names, and requires that
+every weight is present and used. Adapters from peft are merged into their base model, so the rest
+of the package does not have to handle them.
 """
 
 import json
@@ -49,11 +49,11 @@ from hf_attnprobe.models.attention_classifier import (
 
 
 MAX_LABELS = 1_000_000
-"""Largest number of labels. Transformers creates a name for each label when it reads a configuration,
-which would take forever for 10^12."""
+"""Maximum number of labels. Transformers creates a name for each label when it reads a configuration,
+which would take forever for 10^12 labels."""
 MAX_LAYERS = 2_000
-"""Largest number of layers. Transformers creates them before it looks for weights. The deepest models
-have 1,000."""
+"""Maximum number of layers. Transformers creates all layers before it looks for weights, so a wrong
+number could exhaust the memory. The deepest models have 1,000 layers."""
 
 
 def load_config(origin: Origin, **labels: Any) -> PreTrainedConfig:
@@ -61,14 +61,14 @@ def load_config(origin: Origin, **labels: Any) -> PreTrainedConfig:
 
     Args:
         origin: the checkpoint's source.
-        **labels: ``id2label`` and ``label2id``, which replace those of the checkpoint.
+        **labels: ``id2label`` and ``label2id`` to use instead of the checkpoint's.
 
     Returns:
         The configuration.
 
     Raises:
-        AttnProbeError: if there is none, or a value has a wrong type, is out of range, or names
-            code.
+        AttnProbeError: if there is no configuration, or a value in it has a wrong type, is out of
+            range, or names code.
     """
     with origin.convert_errors():
         values, _ = PreTrainedConfig.get_config_dict(origin.name, **origin.load_arguments)
@@ -76,8 +76,8 @@ def load_config(origin: Origin, **labels: Any) -> PreTrainedConfig:
     check_config_values(values, origin.name)
     check_names_no_code(origin, values)
     with origin.convert_errors():
-        # The revision is part of load_arguments if the user chose one. return_dict is set because
-        # adapters read the outputs of a model by their names.
+        # load_arguments contains the revision if the user chose one. return_dict is set because
+        # model outputs are read by their names.
         return AutoConfig.from_pretrained(  # nosec B615
             origin.name,
             trust_remote_code=origin.trust_remote_code,
@@ -88,21 +88,24 @@ def load_config(origin: Origin, **labels: Any) -> PreTrainedConfig:
 
 
 def check_config_values(values: Mapping[str, Any], name: str) -> None:
-    """Check values of a configuration with which Transformers would hang or go wrong silently.
+    """Check a configuration for values that would make Transformers hang or fail silently.
 
     Args:
         values: a parsed config.json.
         name: model name for the error message.
 
     Raises:
-        AttnProbeError: if there are too many labels or layers, or the names of the labels are not
-            numbered from 0.
+        AttnProbeError: if there are too many labels or layers, or the label names are not numbered
+            from 0.
     """
     for key, value in values.items():
-        is_n_labels = key == "num_labels"
-        is_n_layers = key.endswith(("layer", "layers"))
-        maximum = MAX_LABELS if is_n_labels else MAX_LAYERS
-        if (is_n_labels or is_n_layers) and isinstance(value, int) and value > maximum:
+        if key == "num_labels":
+            maximum = MAX_LABELS
+        elif key.endswith(("layer", "layers")):
+            maximum = MAX_LAYERS
+        else:
+            continue
+        if isinstance(value, int) and value > maximum:
             raise _make_config_error(key, f"a whole number up to {maximum:,}", value, name)
     names = values.get("id2label")
     if isinstance(names, dict) and set(names) != set(map(str, range(len(names)))):
@@ -118,17 +121,17 @@ def _make_config_error(key: str, expected: str, value: Any, name: str) -> AttnPr
 
 
 # --- The head of a checkpoint --------------------------------------------------------------------
-# The configuration names the class that was saved. If a checkpoint is loaded as another class, the
-# weights of its head may fit by chance, or new weights may be drawn at random without an error.
+# The configuration names the saved class. If a checkpoint were loaded as another class, its head's
+# weights might fit by chance, or new weights might be drawn at random without an error.
 
 
 class Head(NamedTuple):
     """A supported type of model head.
 
     Attributes:
-        task: name of the task in pipelines and on the Hub.
-        suffix: end of the names of model classes with this head.
-        auto: class of Transformers that loads such models.
+        task: task name in pipelines and on the Hub.
+        suffix: ending of model class names with this head.
+        auto: Transformers class that loads such models.
     """
 
     task: str
@@ -137,7 +140,7 @@ class Head(NamedTuple):
 
 
 TEXT_GENERATION = "text-generation"
-"""Task of language models, whose answers to questions about passages are audited."""
+"""Task name for language models, whose answers to questions about passages are audited."""
 HEADS = (
     Head(
         "text-classification",
@@ -163,15 +166,16 @@ HEADS = (
     ),
     Head(TEXT_GENERATION, "ForCausalLM", AutoModelForCausalLM),
 )
-"""All supported heads."""
+"""Supported model heads."""
 CLASSIFICATION_HEAD = HEADS[0]
-"""Head of text classifiers."""
+"""Head for text classifiers."""
 HARMLESS_WEIGHTS = ("pooler.", "position_ids", "inv_freq", "masked_bias", "attn.bias")
-"""Parts of the names of weights that may be unused: poolers without a head, and computed tables."""
+"""Parts of weight names that may be unused: poolers that the head does not read, and tables that the
+model computes itself."""
 
 
 def find_head_by_class(class_name: str) -> Head | None:
-    """Find a model class's head by the class name.
+    """Find the head that a model class has, from the class name.
 
     Args:
         class_name: the class name, such as ``BertForSequenceClassification``.
@@ -214,8 +218,8 @@ def find_head(config: PreTrainedConfig, name: str, task: str | None = None) -> H
         The head.
 
     Raises:
-        AttnProbeError: if the configuration names no head or an unsupported one, or the head is not
-            one for ``task``.
+        AttnProbeError: if the configuration names no head or an unsupported one, or a head for
+            another task than ``task``.
     """
     requested_head = None if task is None else get_head_for_task(task)
     class_names = list_architectures(config.architectures)
@@ -224,42 +228,44 @@ def find_head(config: PreTrainedConfig, name: str, task: str | None = None) -> H
     if head is None:
         # A model with custom code may register its class under the name of an auto class.
         auto_map = getattr(config, "auto_map", None) or {}
-        custom_heads = [known for known in HEADS if known.auto.__name__ in auto_map]
+        custom_heads = [candidate for candidate in HEADS if candidate.auto.__name__ in auto_map]
         head = custom_heads[0] if len(custom_heads) == 1 else None
     if head is None and class_names:
         check_is_decoder_only(class_name, config, name)
-        suffixes = ", ".join(known.suffix for known in HEADS)
+        suffixes = ", ".join(supported_head.suffix for supported_head in HEADS)
         raise AttnProbeError(
-            f"expected a model with a supported head ({suffixes}), {name} is a {class_name}; "
+            f"expected a model with a supported head ({suffixes}), but {name} is a {class_name}; "
             "fine-tune it first with attnprobe train --model"
         )
     head = head or requested_head
     if head is None:
         raise AttnProbeError(
-            f"the configuration of {name} does not name the class of the model (architectures); "
-            "state the model's task with --task"
+            f"the configuration of {name} does not name the model class (architectures); state the "
+            "model's task with --task"
         )
     if requested_head is not None and head.task != requested_head.task:
         raise AttnProbeError(
-            f"expected a model for {requested_head.task}, {name} is a {class_name}, for "
+            f"expected a model for {requested_head.task}, but {name} is a {class_name} for "
             f"{head.task}; correct --task, or choose another model"
         )
     return head
 
 
 def list_architectures(architectures: Any) -> list[str]:
-    """Return the class names in ``architectures`` of a configuration; empty if it is not a list."""
-    return list(map(str, architectures)) if isinstance(architectures, list) else []
+    """Return a configuration's ``architectures`` as class names; empty if it is not a list."""
+    if not isinstance(architectures, list):
+        return []
+    return [str(class_name) for class_name in architectures]
 
 
 def find_saved_task(origin: Origin) -> str | None:
-    """Find the task of the head with which a checkpoint was saved.
+    """Find the task for which a checkpoint was saved.
 
     Args:
         origin: the checkpoint's source.
 
     Returns:
-        The task; None if the configuration names no supported head.
+        The task name; None if the configuration names no supported head.
 
     Raises:
         AttnProbeError: if there is no model, or its configuration cannot be read.
@@ -276,7 +282,7 @@ def find_saved_task(origin: Origin) -> str | None:
 
 
 def check_is_decoder_only(class_name: str, config: Any, name: str) -> None:
-    """Check that a model which generates text has no encoder for images or text.
+    """Check that a language model has no separate encoder for images or text.
 
     Args:
         class_name: the model's class name.
@@ -291,8 +297,8 @@ def check_is_decoder_only(class_name: str, config: Any, name: str) -> None:
     reads_images = hasattr(config, "vision_config")
     difference = "also reads images" if reads_images else "has an encoder for its input"
     raise AttnProbeError(
-        f"expected a decoder-only language model (ForCausalLM), {name} is a {class_name}, which "
-        f"{difference}; such models are not supported"
+        f"expected a decoder-only language model (ForCausalLM), but {name} is a {class_name}, which "
+        f"{difference}; such models are not supported, choose a decoder-only model"
     )
 
 
@@ -304,15 +310,15 @@ def check_weights(
     new_head: bool = False,
     adapter_weights: Collection[str] = (),
 ) -> None:
-    """Check that a model uses every weight of its checkpoint, and that none is missing.
+    """Check that a checkpoint has all weights of a model, and no weights that the model ignores.
 
     Args:
         name: model name for the error message.
-        base_prefix: prefix of the names of all weights below the head.
-        info: ``output_loading_info`` of Transformers.
-        new_head: whether the head is to be trained; it may then be missing, and another head may be
-            unused.
-        adapter_weights: names of weights that an adapter adds later.
+        base_prefix: name prefix for all weights below the head, such as "bert".
+        info: Transformers' ``output_loading_info``.
+        new_head: whether a new head will be trained. The checkpoint may then have no head, or
+            another one.
+        adapter_weights: names of weights that an adapter will add.
 
     Raises:
         AttnProbeError: if weights are missing, unused or of another shape.
@@ -321,8 +327,8 @@ def check_weights(
         if key not in adapter_weights:
             raise AttnProbeError(
                 f"expected a model in {name}, but it does not load: the weights {key} have the shape "
-                f"{list(saved_shape)}, its configuration requires {list(expected_shape)}; save the "
-                "model again with its configuration"
+                f"{list(saved_shape)}, and its configuration requires {list(expected_shape)}; save "
+                "the model again with its configuration"
             )
     missing = sorted(set(info["missing_keys"]) - set(adapter_weights))
     if missing and not new_head:
@@ -348,7 +354,7 @@ def check_weights(
 
 
 def _format_first_keys(keys: list[str]) -> str:
-    """Return the first three names and the number of further ones."""
+    """Return the first three weight names and the number of further ones."""
     suffix = f" and {len(keys) - 3} more" if len(keys) > 3 else ""
     return ", ".join(keys[:3]) + suffix
 
@@ -361,10 +367,10 @@ PEFT_TASKS = {
     "QUESTION_ANS": "question-answering",
     "CAUSAL_LM": TEXT_GENERATION,
 }
-"""Names of the tasks in peft."""
+"""Task names by peft's abbreviations."""
 
 PEFT_WEIGHT_PREFIX = "base_model.model."
-"""Prefix that peft adds to the names of saved weights."""
+"""Prefix that peft adds to weight names when it saves them."""
 
 
 def read_adapter_config(origin: Origin) -> dict[str, Any] | None:
@@ -417,7 +423,7 @@ def locate_base_model(origin: Origin, values: Mapping[str, Any]) -> Origin:
 
 
 def _find_base_name(origin: Origin, values: Mapping[str, Any]) -> str:
-    """Return the folder or Hub id of an adapter's base model, or "" if there is none."""
+    """Return the folder or Hub id with an adapter's base model, or "" if none is named."""
     if origin.folder is not None and (origin.folder / "config.json").exists():
         return origin.name
     return str(values.get("base_model_name_or_path") or "")
@@ -428,24 +434,24 @@ def load_adapter_model(
 ) -> PreTrainedModel:
     """Load an adapter's base model and merge the adapter into it.
 
-    Up to rounding, the merged model has the same outputs as the base model with the adapter.
+    The merged model has the same outputs as the base model with the adapter, up to rounding.
 
     Args:
         origin: the adapter's source.
         values: its parsed ``adapter_config.json``.
-        task: the task that the user named; None for that of the adapter or of its base model.
+        task: the task that the user named; None to use the adapter's or the base model's task.
 
     Returns:
         The merged model.
 
     Raises:
-        AttnProbeError: if peft is not installed, the base model does not load, the weights of the
-            head are missing, or the adapter cannot be merged.
+        AttnProbeError: if peft is not installed, the base model does not load, the head's weights
+            are missing, or the adapter cannot be merged.
     """
     if not is_peft_available():
         raise AttnProbeError(
-            f"{origin.name} is a peft adapter, but peft is not installed; pip install peft, or save "
-            "the merged model"
+            f"{origin.name} is a peft adapter, but peft is not installed; run pip install peft, or "
+            "save the merged model"
         )
     import peft
 
@@ -462,12 +468,12 @@ def load_adapter_model(
     if n_labels not in (None, config.num_labels):
         config.num_labels = n_labels
     model, info = _load_with_info(head, base, config, adapter_kwargs={})
-    # The base model may have another head or none, so unused weights are no error. The adapter must
-    # then contain the whole head.
+    # The base model may have another head, so unused weights are no error. If it lacks the right
+    # head, the adapter must contain the complete head.
     info["unexpected_keys"] = []
     check_weights(base.name, model.base_model_prefix, info, adapter_weights=adapter_weights)
     with origin.convert_errors(), warnings.catch_warnings():
-        # peft uses a name of Transformers that the next major version removes.
+        # peft uses a Transformers name that the next major version removes.
         warnings.simplefilter("ignore", FutureWarning)
         adapted_model = peft.PeftModel.from_pretrained(model, origin.name, **origin.hub_arguments)
     with origin.convert_errors():
@@ -475,7 +481,7 @@ def load_adapter_model(
 
 
 def _check_mergeable(origin: Origin, values: Mapping[str, Any]) -> None:
-    """Raise AttnProbeError if an adapter cannot be merged, before anything of it is loaded."""
+    """Raise AttnProbeError if an adapter's type cannot be merged; its weights are not loaded."""
     from peft import PromptLearningConfig
     from peft.mapping import PEFT_TYPE_TO_CONFIG_MAPPING
 
@@ -498,7 +504,7 @@ def _choose_adapter_head(
     base: Origin,
     task: str | None,
 ) -> Head:
-    """Return the head with which an adapter was trained, or that of its base model."""
+    """Return the head for the adapter's task, the user's task, or otherwise the base model's head."""
     adapter_task = PEFT_TASKS.get(str(values.get("task_type")))
     if adapter_task is not None and task not in (None, adapter_task):
         raise AttnProbeError(
@@ -513,14 +519,14 @@ def _choose_adapter_head(
 def _count_adapter_labels(
     weights: Mapping[str, torch.Tensor], config: PreTrainedConfig, head: Head
 ) -> int | None:
-    """Return the number of outputs of the head in an adapter's weights, or None without a head."""
+    """Return how many outputs the head in an adapter's weights has, or None without a head."""
     with torch.device("meta"):
         empty_model = head.auto.from_config(config)
-    last_weight = None
+    head_weight = None
     for name, module in empty_model.named_modules():
-        if isinstance(module, torch.nn.Linear) and (module.out_features == config.num_labels):
-            last_weight = weights.get(f"{PEFT_WEIGHT_PREFIX}{name}.weight", last_weight)
-    return None if last_weight is None else len(last_weight)
+        if isinstance(module, torch.nn.Linear) and module.out_features == config.num_labels:
+            head_weight = weights.get(f"{PEFT_WEIGHT_PREFIX}{name}.weight", head_weight)
+    return None if head_weight is None else len(head_weight)
 
 
 # --- Models --------------------------------------------------------------------------------------
@@ -535,27 +541,28 @@ def load_model(
     new_head: bool = False,
     **labels: Any,
 ) -> PreTrainedModel:
-    """Load a model with a task head, as the class with which it was saved.
+    """Load a model with the task head with which it was saved.
 
-    An adapter of peft is merged into its base model.
+    A peft adapter is merged into its base model.
 
     Args:
-        model: a folder, a Hub id, ``org/name@revision``, or the source that
-            :func:`~hf_attnprobe.checkpoints.origins.locate_checkpoint` returns.
-        task: task of the head, such as "text-classification", for a configuration that names none.
+        model: a folder, a Hub id, ``org/name@revision``, or a result of
+            :func:`~hf_attnprobe.checkpoints.origins.locate_checkpoint`.
+        task: the head's task, such as "text-classification", for a configuration that names no
+            model class.
         trust_remote_code: whether code that comes with the model may run.
         allow_pickle: whether pickled weights may be read.
-        new_head: whether to load a classification head for training, whatever head was saved; its
+        new_head: whether to load a classification head for training, instead of the saved head; its
             weights are drawn at random if the checkpoint lacks them.
-        **labels: ``id2label`` and ``label2id``, which replace those of the checkpoint.
+        **labels: ``id2label`` and ``label2id`` to use instead of the checkpoint's.
 
     Returns:
         The model.
 
     Raises:
-        AttnProbeError: if there is no such folder or Hub id, no configuration or no weights, the
-            model type or the head is not supported, or weights are missing, unused, pickled or of
-            another shape.
+        AttnProbeError: if there is no such folder or Hub id, the configuration or weights are
+            missing, the model type or the head is not supported, or weights are unused, pickled or
+            have a wrong shape.
     """
     origin = locate_checkpoint(
         model, trust_remote_code=trust_remote_code, allow_pickle=allow_pickle
@@ -578,9 +585,9 @@ def load_model(
 def _load_with_info(
     head: Head, origin: Origin, config: PreTrainedConfig, **options: Any
 ) -> tuple[PreTrainedModel, dict[str, Any]]:
-    """Load a model, and return it with the names of missing, unused and mismatched weights."""
+    """Load a model, and return it with lists of missing, unused and mismatched weight names."""
     with origin.convert_errors():
-        # Mismatched sizes are ignored here, since check_weights reports them with their names.
+        # Mismatched sizes are ignored here, since check_weights reports them afterwards.
         return head.auto.from_pretrained(
             origin.name,
             config=config,
@@ -599,20 +606,20 @@ def load_attention_classifier(
     """Load an attention classifier.
 
     Args:
-        model: folder or Hub id of the model.
-        purpose: what it is needed for, such as ``to compare``, for the error message.
-        advice: how to fix the error if the model is of another type.
+        model: the model's folder or Hub id.
+        purpose: purpose for the error message, such as "to compare".
+        advice: fix for the error message, if the model has another type.
 
     Returns:
         The model.
 
     Raises:
-        AttnProbeError: if the model does not load, or is of another type.
+        AttnProbeError: if the model does not load, or has another type.
     """
     loaded = load_model(model)
     if not isinstance(loaded, AttentionClassifierForSequenceClassification):
         raise AttnProbeError(
-            f"expected an attention classifier {purpose}, {model} is a "
+            f"expected an attention classifier {purpose}, but {model} is a "
             f"{loaded.config.model_type}; {advice}"
         )
     return loaded
@@ -621,12 +628,15 @@ def load_attention_classifier(
 def is_attention_classifier(
     config: PreTrainedConfig,
 ) -> TypeGuard[AttentionClassifierConfig]:
-    """Return whether a configuration is that of one of this package's attention classifiers."""
+    """Return whether a configuration belongs to an attention classifier from this package."""
     return config.model_type == AttentionClassifierConfig.model_type
 
 
 def has_trained_attention(config: PreTrainedConfig) -> bool:
-    """Return whether a model is an attention classifier with one level of trained attention."""
+    """Return whether a model is an attention classifier with one trained attention layer.
+
+    Models with two attention levels (hierarchical) or with fixed attention weights are excluded.
+    """
     if not is_attention_classifier(config) or config.hierarchical:
         return False
     return config.attention not in ("uniform", "guided")
@@ -642,31 +652,30 @@ def _check_model_folder(folder: Path) -> None:
         )
     if not any(folder.glob("*.safetensors")) and not any(folder.glob("*.bin")):
         raise AttnProbeError(
-            f"expected weights in {folder}, but there is only a configuration; save the model there "
-            "again"
+            f"expected weights in {folder}, but there is only a configuration; save the model again"
         )
 
 
 # --- Tokenizers ----------------------------------------------------------------------------------
-# If the files of a tokenizer are missing, Transformers creates an empty one without an error. Every
-# word is then unknown, and an audit would be meaningless.
+# If a tokenizer's files are missing, Transformers creates an empty tokenizer without an error. All
+# words would then be unknown, and an audit would be meaningless.
 
 MIN_VOCABULARY_SHARE = 0.5
-"""Smallest vocabulary of a tokenizer, as a share of its model's embeddings. Some models pad their
-embeddings, but none doubles them."""
+"""Minimum tokenizer vocabulary, as a share of the model's embeddings. Some models have unused
+embeddings as padding, but never as many as tokens."""
 
 MIN_ORDINARY_TOKENS = 3
-"""Smallest number of tokens without the special ones. An empty tokenizer has at most two, such as a
-single space."""
+"""Minimum number of tokens that are not special. An empty tokenizer has at most two, such as a single
+space."""
 
 TOKENIZER_ADVICE = "save one next to the weights with tokenizer.save_pretrained"
-"""End of an error message about a missing tokenizer: how to fix it."""
+"""Advice at the end of error messages about missing tokenizers."""
 
 
 def load_tokenizer(
     model: str | Path | Origin, *, trust_remote_code: bool = False
 ) -> PreTrainedTokenizerBase:
-    """Load the tokenizer of a model; for an adapter without a tokenizer, that of its base model.
+    """Load a model's tokenizer; an adapter without a tokenizer uses its base model's.
 
     Args:
         model: a folder, a Hub id or a located checkpoint.
@@ -683,7 +692,7 @@ def load_tokenizer(
     if adapter is not None and origin.find_file("tokenizer_config.json") is None:
         origin = locate_base_model(origin, adapter)
     try:
-        # load_arguments contains the revision of the model.
+        # load_arguments contains the model's revision.
         tokenizer = AutoTokenizer.from_pretrained(  # nosec B615
             origin.name,
             trust_remote_code=origin.trust_remote_code,
@@ -691,7 +700,7 @@ def load_tokenizer(
         )
     except Exception as error:
         raise AttnProbeError(
-            f"the tokenizer of the model {origin.name!r} does not load ({summarize_error(error)}); "
+            f"the tokenizer for the model {origin.name!r} does not load ({summarize_error(error)}); "
             f"{TOKENIZER_ADVICE}"
         ) from error
     check_tokenizer(tokenizer, origin.name)
@@ -705,10 +714,10 @@ def load_processor(origin: Origin) -> Any:
         origin: the checkpoint's source.
 
     Returns:
-        The processor; None if there is none, or a package that it needs is not installed.
+        The processor; None if it is missing or cannot be loaded, for example without Pillow.
     """
     try:
-        # hub_arguments contains the revision of the model.
+        # hub_arguments contains the model's revision.
         return AutoImageProcessor.from_pretrained(  # nosec B615
             origin.name,
             trust_remote_code=origin.trust_remote_code,
@@ -719,7 +728,7 @@ def load_processor(origin: Origin) -> Any:
 
 
 def check_tokenizer(tokenizer: PreTrainedTokenizerBase, name: str) -> None:
-    """Check a tokenizer without its model.
+    """Check that a tokenizer is complete, independently of its model.
 
     Args:
         tokenizer: the tokenizer.
@@ -727,8 +736,7 @@ def check_tokenizer(tokenizer: PreTrainedTokenizerBase, name: str) -> None:
 
     Raises:
         AttnProbeError: if the tokenizer has only special tokens, returns no attention mask, or has
-            a
-            maximum length that is not a number.
+            a maximum length that is not a number.
     """
     n_ordinary_tokens = len(tokenizer) - len(set(tokenizer.all_special_ids))
     if n_ordinary_tokens < MIN_ORDINARY_TOKENS:
@@ -757,13 +765,13 @@ def check_tokenizer_fits_model(
     *,
     pads: bool = True,
 ) -> None:
-    """Check that a tokenizer can be that of a model.
+    """Check that a tokenizer may belong to a model, from vocabulary size and special tokens.
 
     Args:
         tokenizer: the tokenizer.
         config: the model's configuration; None if it has none.
         n_embeddings: number of token ids that the model embeds; None if it is unknown.
-        pads: whether texts are padded; a language model reads one prompt at a time.
+        pads: whether texts are padded; False for language models, which read one prompt at a time.
 
     Raises:
         AttnProbeError: if the tokenizer has far fewer tokens than the model embeds, the padding id

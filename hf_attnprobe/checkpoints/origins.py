@@ -1,4 +1,4 @@
-"""Locate checkpoints, and check that loading them runs no code of theirs."""
+"""Locate checkpoints, and check that loading them cannot run code from them."""
 
 import contextlib
 import json
@@ -23,24 +23,24 @@ from hf_attnprobe.core.options import SavedModel, check_name, check_path
 logger = logging.getLogger(__name__)
 
 CONFIG_FILES = ("config.json", "adapter_config.json")
-"""Names of configuration files; a folder with one of them holds a model."""
+"""Configuration file names; a folder with one of them contains a model or an adapter."""
 MAX_ERROR_LENGTH = 300
-"""Largest number of characters quoted from an error of another library."""
+"""Maximum characters quoted from another library's error message."""
 
 
 @dataclass(frozen=True)
 class Origin:
-    """The source of a checkpoint, and what loading it may do; see :func:`locate_checkpoint`.
+    """A checkpoint's source and the permissions for loading it; see :func:`locate_checkpoint`.
 
     Attributes:
         name: a folder or a Hub id.
-        revision: branch, tag or commit of the Hub repository; None for its main branch.
-        token: Hub token for a private repository; None for that of the logged-in user.
-        subfolder: folder of the checkpoint within the Hub repository.
+        revision: branch, tag or commit in the Hub repository; None for the main branch.
+        token: Hub token for a private repository; None for the logged-in user's token.
+        subfolder: the checkpoint's folder within the Hub repository.
         trust_remote_code: whether code that comes with the model may run.
         allow_pickle: whether pickled weights may be read.
         gguf_file: name of a GGUF file with configuration, tokenizer and quantised weights, which
-            are dequantised; None for other checkpoints.
+            are dequantised when loaded; None for other checkpoints.
     """
 
     name: str
@@ -58,7 +58,7 @@ class Origin:
 
     @property
     def hub_arguments(self) -> dict[str, Any]:
-        """Keyword arguments of ``from_pretrained`` that locate the model, in addition to its name."""
+        """Keyword arguments for ``from_pretrained`` that locate the model, besides its name."""
         arguments = {
             "revision": self.revision,
             "token": self.token,
@@ -72,7 +72,7 @@ class Origin:
         return self.hub_arguments | ({"gguf_file": self.gguf_file} if self.gguf_file else {})
 
     def find_file(self, name: str) -> Path | None:
-        """Return a checkpoint file's local path, after downloading the file if necessary.
+        """Return the local path to a file in the checkpoint, which is downloaded if necessary.
 
         Args:
             name: the file name.
@@ -96,14 +96,14 @@ class Origin:
 
     @contextlib.contextmanager
     def convert_errors(self) -> Iterator[None]:
-        """Convert any exception of a loader to an AttnProbeError of one line.
+        """Convert any exception in a ``with`` block to an AttnProbeError with a one-line message.
 
         Raises:
             AttnProbeError: if the block raises an exception.
         """
         try:
             yield
-        # safetensors, tokenizers and torch raise exceptions of their own types.
+        # safetensors, tokenizers and torch raise exceptions with their own types.
         except Exception as error:
             reason = summarize_error(error)
             if self.folder is not None:
@@ -112,7 +112,7 @@ class Origin:
                 ) from error
             raise AttnProbeError(
                 f"expected a model folder or a Hub id, got {self.name!r}, which is not a local "
-                f"folder and does not load from the Hub: {reason}; without a network, give a "
+                f"folder and does not load from the Hub: {reason}; without a network, name a "
                 "folder, or set HF_HUB_OFFLINE=1 to use an earlier download"
             ) from error
 
@@ -129,8 +129,8 @@ def locate_checkpoint(
 ) -> Origin:
     """Locate the checkpoint that a user named.
 
-    If a folder holds the checkpoints of a training, the best one is chosen according to the
-    training's record, and this choice is logged.
+    If a folder contains several checkpoints from a training with the Trainer, the best one is
+    chosen according to ``trainer_state.json``, and this choice is logged.
 
     Args:
         model: a folder, a Hub id, ``org/name@revision``, or a
@@ -146,8 +146,8 @@ def locate_checkpoint(
         The checkpoint's source.
 
     Raises:
-        AttnProbeError: if a folder is given with a revision, two different revisions are given, the
-            subfolder does not exist, or a folder has checkpoints but no record of the best one.
+        AttnProbeError: if a folder is combined with a revision, two revisions differ, the subfolder
+            does not exist, or a folder has several checkpoints but does not record the best one.
     """
     if isinstance(model, Origin):
         return model
@@ -162,8 +162,8 @@ def locate_checkpoint(
     if Path(name).is_dir():
         if revision is not None:
             raise AttnProbeError(
-                f"a folder has no revisions, got revision {revision!r} for {name}; leave it out, "
-                "or give a Hub id"
+                f"a folder has no revisions, got revision {revision!r} for {name}; leave it out, or "
+                "name a Hub id"
             )
         name = _choose_folder(Path(name), subfolder)
         token = subfolder = None
@@ -173,7 +173,7 @@ def locate_checkpoint(
         if separator:
             if revision not in (None, named_revision):
                 raise AttnProbeError(
-                    f"expected one revision of {name}, got {named_revision!r} and {revision!r}; "
+                    f"expected one revision for {name}, got {named_revision!r} and {revision!r}; "
                     "leave one out"
                 )
             revision = named_revision
@@ -189,7 +189,7 @@ def locate_checkpoint(
 
 
 def find_commit(origin: Origin) -> str | None:
-    """Return the commit from which a checkpoint was loaded on the Hub.
+    """Find the Hub commit from which a checkpoint is loaded.
 
     Args:
         origin: the checkpoint's source.
@@ -208,7 +208,11 @@ def find_commit(origin: Origin) -> str | None:
 
 
 def _choose_folder(folder: Path, subfolder: str | None) -> str:
-    """Return the folder of the model: a subfolder, the best checkpoint inside, or the folder."""
+    """Return the folder that contains the model's files.
+
+    This is the subfolder if there is one, otherwise the folder. If several training checkpoints are
+    inside, it is the best one's folder.
+    """
     if subfolder is not None:
         if not (folder / subfolder).is_dir():
             raise AttnProbeError(
@@ -223,15 +227,15 @@ def _choose_folder(folder: Path, subfolder: str | None) -> str:
     best_name = _find_best_checkpoint(folder) or _find_best_checkpoint(Path(newest_checkpoint))
     if best_name is None or not (folder / best_name).is_dir():
         raise AttnProbeError(
-            f"{folder} has several checkpoints of a training and no record of the best one; name "
-            f"one of them, such as the newest, {newest_checkpoint}"
+            f"{folder} contains several training checkpoints, but no record of the best one; name one "
+            f"of them, such as the newest, {newest_checkpoint}"
         )
     logger.warning("%s holds several checkpoints; the best one, %s, is used", folder, best_name)
     return str(folder / best_name)
 
 
 def _find_best_checkpoint(folder: Path) -> str | None:
-    """Return the best checkpoint's name according to ``trainer_state.json``, or None."""
+    """Return the best checkpoint's name from ``trainer_state.json``, or None if it is unknown."""
     try:
         state = json.loads((folder / "trainer_state.json").read_text())
         return Path(state["best_model_checkpoint"]).name
@@ -240,13 +244,13 @@ def _find_best_checkpoint(folder: Path) -> str | None:
 
 
 def summarize_error(error: Exception) -> str:
-    """Summarize an exception's message in one short line.
+    """Shorten an exception's message to one line.
 
     Args:
         error: another library's exception.
 
     Returns:
-        The first line, and the second one if the first ends with a colon.
+        The first line, with the second line if the first ends with a colon.
     """
     lines = str(error).strip().splitlines() or [type(error).__name__]
     summary = lines[0]
@@ -259,30 +263,30 @@ def summarize_error(error: Exception) -> str:
     return summary
 
 
-# --- Checks that no code of a checkpoint runs ----------------------------------------------------
+# --- Checks that a checkpoint runs no code -------------------------------------------------------
 # Reading a pickle can call any function. Transformers and peft read pickled weights with PyTorch's
-# restricted reader, but that reader has been broken before (CVE-2025-32434). Pickled weights are
+# restricted reader, but this reader has been broken before (CVE-2025-32434). Pickled weights are
 # therefore refused unless the user allows them.
 
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
-"""Name of the weights file of a peft adapter."""
+"""File name for a peft adapter's weights."""
 SAFETENSORS_SUFFIX = ".safetensors"
-"""Suffix of weights files that cannot contain code."""
+"""Suffix for weights files that cannot contain code."""
 INDEX_SUFFIX = ".index.json"
-"""Suffix of the file that lists the parts of a large model's weights."""
+"""Suffix for the index, which lists the weights files of a model in several parts."""
 CODE_SETTINGS = ("attn_implementation", "experts_implementation")
-"""Settings of a configuration that name a kernel; a name with a slash is code on the Hub."""
+"""Configuration settings that name a kernel; a kernel name with a slash is code on the Hub."""
 
 
 def check_weights_are_data(origin: Origin, values: Mapping[str, Any]) -> None:
-    """Check that a whole model has weights in safetensors.
+    """Check that a model's weights are stored as safetensors.
 
     Args:
         origin: the checkpoint's source; nothing is checked if it allows pickled weights.
         values: its parsed config.json.
 
     Raises:
-        AttnProbeError: if there are no such weights, or their index names files in other formats or
+        AttnProbeError: if there are no safetensors, or their index names files in other formats or
             other folders.
     """
     if origin.allow_pickle:
@@ -302,33 +306,33 @@ def check_weights_are_data(origin: Origin, values: Mapping[str, Any]) -> None:
             raise _make_pickle_error(origin)
         if "/" in part_name or "\\" in part_name:
             raise AttnProbeError(
-                f"the index {weights_path.name} of {origin.name} must name files in its own folder, "
+                f"the index {weights_path.name} in {origin.name} must name files in its own folder, "
                 f"got {part_name[:80]!r}; move the weights there and correct the index"
             )
 
 
 def check_adapter_is_data(origin: Origin) -> None:
-    """Check that a peft adapter has weights in safetensors.
+    """Check that a peft adapter's weights are stored as safetensors.
 
     Args:
         origin: the adapter's source; nothing is checked if it allows pickled weights.
 
     Raises:
-        AttnProbeError: if there are no such weights.
+        AttnProbeError: if there are no safetensors.
     """
     if not origin.allow_pickle and origin.find_file(ADAPTER_WEIGHTS) is None:
         raise _make_pickle_error(origin)
 
 
 def check_names_no_code(origin: Origin, values: Mapping[str, Any]) -> None:
-    """Check that a configuration names no kernel that Transformers would load from the Hub.
+    """Check that a configuration names no kernel, which Transformers would load from the Hub.
 
     Args:
         origin: the checkpoint's source; nothing is checked if its code is trusted.
         values: its parsed config.json.
 
     Raises:
-        AttnProbeError: if it names such a kernel.
+        AttnProbeError: if it names a kernel on the Hub.
     """
     if origin.trust_remote_code:
         return
@@ -337,12 +341,12 @@ def check_names_no_code(origin: Origin, values: Mapping[str, Any]) -> None:
             raise AttnProbeError(
                 f"the configuration of {origin.name} must not name code, but its {name} "
                 f"{str(value)[:80]!r} is code on the Hub; allow it with --trust-remote-code, or "
-                "correct its config.json"
+                "correct config.json"
             )
 
 
 def _iterate_settings(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield the names and values of a configuration, including nested ones."""
+    """Yield each setting's name and value, including settings in nested configurations."""
     for name, value in values.items():
         yield str(name), value
         if isinstance(value, Mapping):
@@ -350,9 +354,9 @@ def _iterate_settings(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _make_pickle_error(origin: Origin) -> AttnProbeError:
-    """Return the error for a checkpoint without weights in safetensors."""
+    """Return the error for a checkpoint whose weights are not stored as safetensors."""
     return AttnProbeError(
-        f"{origin.name} has no weights in safetensors, and reading other formats can run code "
-        "hidden in them; save the model again with save_pretrained, or use --allow-pickle if you "
-        "trust its author"
+        f"{origin.name} has no weights in safetensors, and reading other formats can run hidden "
+        "code; save the model again with save_pretrained, or use --allow-pickle if you trust its "
+        "author"
     )

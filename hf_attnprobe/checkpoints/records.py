@@ -1,9 +1,9 @@
-"""Read and write the files that a training leaves next to the weights: its record and the card.
+"""Read and write the training record and the model card next to the weights.
 
-A model is either complete or refused. While a training saves its model, the folder ``.steps``
-exists and ``training.json``, which is written last, does not. The record contains the SHA-256 of
-the weights, so that damaged weights are not mistaken for finished ones. Training times are stored
-here and in no report, so that the reports of two equal runs are equal.
+Incomplete models are refused. While a training saves its model, the folder ``.steps`` exists. The
+record ``training.json`` is written last, so it marks a finished training. It contains the SHA-256
+of the weights, so that damaged weights are noticed. Training times are stored only here and not in
+reports, so that two equal runs have equal reports.
 """
 
 import hashlib
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 
 
 RECORD_FILE = "training.json"
-"""Name of the file with the settings and scores of a training; it marks a finished training."""
+"""File name for a training's settings and scores; the file marks a finished training."""
 STEPS_FOLDER = ".steps"
-"""Name of the folder from which an interrupted training resumes; it is deleted at the end."""
+"""Folder name for the state from which an interrupted training resumes; it is deleted at the end."""
 DIGESTS_KEY = "weights_sha256"
-"""Key of the record under which the SHA-256 of each weights file is stored."""
+"""Record key for the SHA-256 digests, by weights file name."""
 
 
 class TrainingRecord(TypedDict, total=False):
-    """The fields of a training's record that this package reads."""
+    """Fields that this package reads from the record of any training."""
 
     seed: int
     procedure: str | None
@@ -40,7 +40,7 @@ class TrainingRecord(TypedDict, total=False):
 
 
 class FinishedTrainingRecord(TrainingRecord):
-    """The fields of the record of a finished training."""
+    """Fields that only the record of a finished training has, in addition to the others."""
 
     metrics: dict[str, float]
     n_epochs: int
@@ -54,8 +54,8 @@ def check_output_is_not_model(model: str | Path, output_dir: str | Path) -> None
     """Check that a training does not overwrite the model from which it starts.
 
     Args:
-        model: folder or Hub id of the model.
-        output_dir: folder of the new model.
+        model: the initial model's folder or Hub id.
+        output_dir: the new model's folder.
 
     Raises:
         AttnProbeError: if they are the same folder.
@@ -63,12 +63,12 @@ def check_output_is_not_model(model: str | Path, output_dir: str | Path) -> None
     folder = Path(output_dir)
     if folder.exists() and folder.resolve() == Path(model).resolve():
         raise AttnProbeError(
-            f"--output-dir {output_dir} is the folder of the model itself; choose another --output-dir"
+            f"--output-dir {output_dir} is the model's own folder; choose another folder"
         )
 
 
 def check_training_finished(folder: Path) -> None:
-    """Check that a training has finished writing the model in a folder.
+    """Check that the training that writes a folder's model has finished.
 
     Args:
         folder: the model's folder.
@@ -85,14 +85,14 @@ def check_training_finished(folder: Path) -> None:
 
 
 def compute_digests(folder: Path, pattern: str = "*.safetensors") -> dict[str, str]:
-    """Compute the SHA-256 digests for files in a folder.
+    """Compute SHA-256 digests for the files in a folder.
 
     Args:
         folder: the folder.
         pattern: glob pattern for the files; default all weights.
 
     Returns:
-        The hexadecimal digest by file name.
+        Hexadecimal digests by file name.
     """
     digest_by_name = {}
     for path in sorted(folder.glob(pattern)):
@@ -102,7 +102,7 @@ def compute_digests(folder: Path, pattern: str = "*.safetensors") -> dict[str, s
 
 
 def check_digests(folder: Path, record: Mapping[str, Any]) -> None:
-    """Check that a folder has the weights that its training wrote.
+    """Check that a folder's weights are unchanged since the training wrote them.
 
     Args:
         folder: the model's folder.
@@ -118,8 +118,8 @@ def check_digests(folder: Path, record: Mapping[str, Any]) -> None:
     for name, digest in recorded_digests.items():
         if current_digests.get(name) != digest:
             raise AttnProbeError(
-                f"the weights in {folder / name} are damaged or differ from those that the training "
-                "wrote; delete the folder and train the model again"
+                f"the weights in {folder / name} are damaged, or were changed after the training; "
+                "delete the folder and train the model again"
             )
 
 
@@ -130,7 +130,7 @@ def read_record(folder: Path) -> dict[str, Any]:
         folder: the model's folder.
 
     Returns:
-        The record; empty for a model without one.
+        The record; empty if the folder has none.
 
     Raises:
         AttnProbeError: if the record cannot be read.
@@ -147,7 +147,7 @@ def read_record(folder: Path) -> dict[str, Any]:
 # --- The model card next to the weights ----------------------------------------------------------
 
 README_FILE = "README.md"
-"""Name of the model card."""
+"""File name for the model card."""
 
 
 def describe_checkpoint(
@@ -161,7 +161,7 @@ def describe_checkpoint(
         name: model name; default the folder name.
 
     Returns:
-        The facts.
+        Name, configuration, training record and parameter count.
 
     Raises:
         AttnProbeError: if the training record cannot be read.
@@ -180,7 +180,7 @@ def write_readme(folder: Path, card: CardContent) -> Path:
 
     Args:
         folder: the checkpoint's folder.
-        card: the generated part's content; text of the user is kept.
+        card: content for the generated part; the user's own text in an existing card is kept.
 
     Returns:
         The card's path.
@@ -194,11 +194,11 @@ def write_readme(folder: Path, card: CardContent) -> Path:
 
 
 def write_readme_locked(folder: Path, card: CardContent) -> Path:
-    """Write or update the model card in a folder, which is locked meanwhile.
+    """Lock a folder, and write or update the model card in it.
 
     Args:
         folder: the checkpoint's folder.
-        card: the generated part's content; text of the user is kept.
+        card: content for the generated part; the user's own text in an existing card is kept.
 
     Returns:
         The card's path.
@@ -217,7 +217,7 @@ def write_readme_locked(folder: Path, card: CardContent) -> Path:
 
 
 def read_text_file(path: Path) -> str | None:
-    """Read a text file without changing its line ends.
+    """Read a text file, keeping its line endings.
 
     Args:
         path: the file.

@@ -1,16 +1,16 @@
-"""Change the weights of a model: round them, prune them, shuffle them, or initialise them anew.
+"""Change a model's weights: round, prune, shuffle or reinitialise them.
 
-Rounded and pruned weights show what quantisation alone changes, since the model still computes in
-full precision. Weights are rounded to the nearest multiple of a step, without calibration data
-("RTN", the baseline of Frantar et al. 2023, GPTQ, Section 5):
+Rounded and pruned weights isolate the effect of compression, since the model still computes in full
+precision. Weights are rounded to the nearest multiple of a step, without calibration data ("RTN",
+the baseline in Frantar et al. 2023, GPTQ, Section 5):
 
     step = max |w| / (2^(bits − 1) − 1),   w' = step · round(w / step)
 
-In 8 bits there is one step per output channel (Dettmers et al. 2022, LLM.int8(), Section 2.1), and
-in 4 bits one step per 128 inputs of an output channel (GPTQ, Section 5). Pruning sets the half of
-every matrix with the smallest magnitudes to 0 (Han et al. 2015, Section 3).
+In 8 bits there is one step per output channel (Dettmers et al. 2022, LLM.int8(), Section 2.1). In 4
+bits there is one step per output channel and group of 128 inputs (GPTQ, Section 5). Pruning sets
+the smaller half of every matrix, by magnitude, to 0 (Han et al. 2015, Section 3).
 
-A randomised copy shows what the architecture alone gives. Either the entries of every weight tensor
+A randomised copy isolates the effect of the architecture. Either the entries in every weight tensor
 are shuffled, which keeps their distribution (Adebayo et al. 2018, "Sanity Checks for Saliency
 Maps", Section 3), or the model is initialised anew from its configuration.
 """
@@ -27,20 +27,20 @@ from hf_attnprobe.core.errors import AttnProbeError
 
 
 GROUP_SIZE = 128
-"""Number of inputs of an output channel that share a rounding step in 4 bits."""
+"""Number of consecutive inputs to an output channel that share a rounding step in 4 bits."""
 
 
 def round_to_steps(weight: Tensor, bits: int, group_size: int | None = None) -> Tensor:
-    """Round a weight matrix to multiples of a step.
+    """Round a weight matrix to multiples of a step, as in quantisation to a few bits.
 
     Args:
         weight: matrix, [outputs, inputs].
-        bits: bits per weight, which allow 2^bits − 1 values including 0.
-        group_size: number of inputs that share a step; None for all inputs. The last
+        bits: bits per weight; weights have at most 2^bits − 1 distinct multiples, including 0.
+        group_size: number of consecutive inputs that share a step; None for all inputs. The last
             group may be smaller.
 
     Returns:
-        The rounded matrix, in the data type of ``weight``.
+        The rounded matrix, with the data type of ``weight``.
 
     >>> round_to_steps(torch.tensor([[-1.0, 0.1, 0.5]]), bits=2)
     tensor([[-1.,  0.,  0.]])
@@ -56,7 +56,7 @@ def round_to_steps(weight: Tensor, bits: int, group_size: int | None = None) -> 
 
 
 def prune_half(weight: Tensor) -> Tensor:
-    """Set the smaller half of a matrix's entries, by magnitude, to 0.
+    """Set the half of a matrix's entries with the smallest magnitudes to 0.
 
     Args:
         weight: matrix, [outputs, inputs].
@@ -86,15 +86,15 @@ WEIGHT_CHANGES: Mapping[str, Callable[[Tensor], Tensor]] = {
 
 
 CHANGED_LAYERS = (nn.Linear, Conv1D, nn.Conv1d, nn.Conv2d, nn.RNNBase)
-"""Classes of layers whose matrices are rounded or pruned."""
+"""Layer classes whose matrices are rounded or pruned."""
 
 
 @torch.no_grad()
 def change_weights(model: nn.Module, change: str, seed: int = 0) -> None:
     """Change a model's weights in place.
 
-    Embeddings are not rounded or pruned. An output layer that shares its weights with the
-    embeddings thus keeps them too.
+    Embeddings are not rounded or pruned, and neither is an output layer that shares its weights
+    with them.
 
     Args:
         model: the model.
@@ -102,8 +102,8 @@ def change_weights(model: nn.Module, change: str, seed: int = 0) -> None:
         seed: random seed for ``RANDOMISERS``.
 
     Raises:
-        AttnProbeError: if most weights are in other layers, such as stacked experts, or the model
-            cannot be initialised anew.
+        AttnProbeError: if most weights are not in ``CHANGED_LAYERS`` (as in stacked experts), or
+            the model cannot be initialised anew.
     """
     if change in RANDOMISERS:
         RANDOMISERS[change](model, seed)
@@ -112,7 +112,7 @@ def change_weights(model: nn.Module, change: str, seed: int = 0) -> None:
 
 
 def _change_matrices(model: nn.Module, change: Callable[[Tensor], Tensor]) -> None:
-    """Apply a function to the matrices of all linear, convolutional and recurrent layers."""
+    """Apply a function to the matrices in all linear, convolutional and recurrent layers."""
     matrices = list(_iterate_matrices(model))
     matrix_ids = {id(weight) for weight, _ in matrices}
     n_other_weights = sum(
@@ -123,7 +123,8 @@ def _change_matrices(model: nn.Module, change: Callable[[Tensor], Tensor]) -> No
     if n_other_weights >= sum(weight.numel() for weight, _ in matrices):
         raise AttnProbeError(
             f"cannot change the weights of {type(model).__name__}, since most of them are not in "
-            "linear layers; save a changed copy of the model yourself and audit its folder"
+            "linear, convolutional or recurrent layers; save a changed copy yourself and audit its "
+            "folder"
         )
     for weight, inputs_first in matrices:
         matrix = weight.T if inputs_first else weight.flatten(1)
@@ -132,7 +133,7 @@ def _change_matrices(model: nn.Module, change: Callable[[Tensor], Tensor]) -> No
 
 
 def _iterate_matrices(model: nn.Module) -> Iterator[tuple[Tensor, bool]]:
-    """Yield each matrix once, and whether its rows are the inputs, as in GPT-2."""
+    """Yield each matrix once, with True if its rows are the inputs (as in GPT-2's layers)."""
     visited_ids = {
         id(parameter)
         for module in model.modules()
@@ -153,7 +154,7 @@ def _iterate_matrices(model: nn.Module) -> Iterator[tuple[Tensor, bool]]:
 
 
 def _shuffle_weights(model: nn.Module, seed: int) -> None:
-    """Shuffle the entries of every weight tensor, except padding embeddings, which must remain 0."""
+    """Shuffle the entries within every weight tensor, except padding embeddings, which remain 0."""
     padding_rows = {
         id(module.weight): module.padding_idx
         for module in model.modules()
@@ -164,7 +165,7 @@ def _shuffle_weights(model: nn.Module, seed: int) -> None:
 
 
 def _shuffle_parameter(parameter: nn.Parameter, seed: int, fixed_row: int | None) -> None:
-    """Shuffle the entries of a tensor in place, except those of one row."""
+    """Shuffle a tensor's entries in place; the row ``fixed_row`` keeps its entries."""
     is_shuffled = torch.ones(parameter.shape, dtype=torch.bool)
     if fixed_row is not None:
         is_shuffled[fixed_row] = False
@@ -176,7 +177,7 @@ def _shuffle_parameter(parameter: nn.Parameter, seed: int, fixed_row: int | None
 
 
 def _reinitialise(model: nn.Module, seed: int) -> None:
-    """Replace the weights by those of an untrained model of the same class and configuration."""
+    """Replace the weights with a new initialisation for the same class and configuration."""
     if not isinstance(model, PreTrainedModel):
         raise AttnProbeError(
             f"--weights untrained needs a Transformers model, got {type(model).__name__}; use "
@@ -191,7 +192,7 @@ def _reinitialise(model: nn.Module, seed: int) -> None:
     if differing_names:
         raise AttnProbeError(
             f"--weights untrained needs a {type(model).__name__} whose weights match its "
-            f"configuration, {min(differing_names)} does not; use --weights randomised"
+            f"configuration, but {min(differing_names)} does not; use --weights randomised"
         )
     for name, parameter in weights.items():
         parameter.copy_(untrained_weights[name])
@@ -201,4 +202,4 @@ RANDOMISERS: Mapping[str, Callable[[nn.Module, int], None]] = {
     "randomised": _shuffle_weights,
     "untrained": _reinitialise,
 }
-"""Functions that randomise a model from a seed, by the value of ``--weights``."""
+"""Functions that randomise a model with a seed, by the value of ``--weights``."""

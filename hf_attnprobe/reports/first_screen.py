@@ -50,26 +50,29 @@ NO_QUESTION_REASON = (
     "No question about the attention as a whole was tested: heads were tested one by one, or too "
     "few tests were run."
 )
-"""Reason for an open answer if the audit cannot answer any question about all attention."""
+"""Reason for an open answer if no test concerned the attention as a whole."""
 
 NO_OWN_ANSWER_REASON = (
     "The model itself generates none of the {n} provided answers, so its attention cannot explain "
     "them. Omit the answers to audit those that the model generates."
 )
-"""Reason for an open answer if all explained answers differ from the model's own."""
+"""Reason for an open answer if the model generates none of the answers that the user provided."""
 
 
 PRIMARY_ROWS = ("users", "time", "model")
-"""Rows without a number that a page shows above the example texts."""
+"""Rows in words that a page displays above the example texts; it hides the others at first."""
 
 
 def build_first_screen(report: AuditResult) -> list[Block]:
-    """Build the answer with its reason, advice on what to do next, and a row for every question.
+    """Build the answer with its reason, advice on the next step, and a row for every question.
 
-    If there are too few texts to display numbers, only the answer and its reason are given.
+    If there are too few texts for numbers, the rows with numbers are omitted.
 
     Args:
-        report: the result.
+        report: the audit's result.
+
+    Returns:
+        Blocks in the order of the report.
     """
     has_too_few_texts = report.n < MIN_DISPLAYED_TEXTS
     number_rows = [] if has_too_few_texts else [*_build_scale_rows(report)]
@@ -100,10 +103,10 @@ def build_first_screen(report: AuditResult) -> list[Block]:
 
 
 def explain_verdict(report: AuditResult) -> str:
-    """Return the reason for the answer as one sentence.
+    """Return one sentence with the reason for the audit's answer.
 
     Args:
-        report: the result.
+        report: the audit's result.
     """
     own_answers = index_by_rule(report.findings).get("own")
     if own_answers is not None and own_answers.value == 0:
@@ -120,19 +123,20 @@ UNIT_BASELINES = {
     "last": "the last one",
     "commonest place": "the one at the most common position",
 }
-"""Rules that choose a unit without attention, with their descriptions, in order of mention."""
+"""Beginning of a clause about each simple rule that picks a unit without using attention."""
 
 
 def describe_source_hits(report: AuditResult) -> str | None:
-    """Return in how many prompts attention finds the unit that the answer depends on.
+    """Describe how often attention is highest on the unit that the answer depends on.
 
-    The number is compared with guessing, with the longest unit, and with the best simple rule.
+    The count is compared with three simple rules: guessing, the longest unit, and the most
+    successful rule in ``UNIT_BASELINES``.
 
     Args:
-        report: the result.
+        report: the audit's result.
 
     Returns:
-        Two sentences, or None if this was not measured.
+        Two sentences; None if this was not measured or there are too few prompts.
     """
     source = index_by_rule(report.findings).get("source")
     if source is None or source.n < MIN_DISPLAYED_TEXTS:
@@ -157,14 +161,14 @@ def describe_source_hits(report: AuditResult) -> str | None:
 BETTER_MODEL_ADVICE = (
     "More texts will hardly change this: train the model further, or audit a better one."
 )
-"""Advice if the model is not better than guessing."""
+"""Advice for a model that is not better than guessing."""
 
 
 def recommend_next_step(report: AuditResult) -> CodeBlock | str | None:
-    """Return the command that should settle an open answer.
+    """Return the command or the advice that should settle an open answer.
 
     Args:
-        report: the result.
+        report: the audit's result.
 
     Returns:
         A command, or advice in words; None if the answer is not open or no step would settle it.
@@ -188,7 +192,7 @@ def recommend_next_step(report: AuditResult) -> CodeBlock | str | None:
 
 
 def _recommend_more_texts(report: AuditResult) -> CodeBlock | str | None:
-    """Return the command with as many texts as the open questions need."""
+    """Return a command or advice that provides as many texts as the open questions need."""
     deciding_roles, min_texts = ("score", "effect", "gate"), get_min_texts(report.words)
     open_findings = [
         f for f in report.findings if f.role in deciding_roles and f.answer == Answer.CANNOT_SAY
@@ -216,7 +220,7 @@ def _recommend_more_texts(report: AuditResult) -> CodeBlock | str | None:
 
 
 def _build_command(report: AuditResult, **changes: Any) -> CodeBlock | str:
-    """Return the command of this audit with changed arguments; if it has none, the flags."""
+    """Return this audit's command with changed arguments, or advice if the command is unknown."""
     if is_repeatable(report.provenance):
         return CodeBlock(format_repeat_command("audit", report.provenance, **changes))
     values = {
@@ -232,7 +236,7 @@ def _build_command(report: AuditResult, **changes: Any) -> CodeBlock | str:
 
 
 def _build_scale_rows(report: AuditResult) -> Iterator[ScoreTableRow]:
-    """Yield a row for faithfulness and one for each of its parts, with explanations."""
+    """Yield a row for faithfulness and a row for each of its parts."""
     words = report.words
     for finding in report.findings:
         if finding.role not in ("score", "part"):
@@ -247,10 +251,13 @@ def _build_scale_rows(report: AuditResult) -> Iterator[ScoreTableRow]:
 
 
 def build_number_line(finding: Finding) -> NumberLine | None:
-    """Return a finding's number on a line with its thresholds; None if it has no number.
+    """Build a number line with a finding's number and its thresholds.
 
     Args:
         finding: the finding.
+
+    Returns:
+        The number line; None if the finding has no number or too few texts.
     """
     if not finding.number or finding.n < MIN_DISPLAYED_TEXTS:
         return None
@@ -266,7 +273,7 @@ def build_number_line(finding: Finding) -> NumberLine | None:
 
 
 def _describe_effects(report: AuditResult) -> dict[str, str]:
-    """Return a sentence about the effect of each edit of attention; empty if not tested."""
+    """Return a sentence for each edit of attention; it is empty if the edit was not tested."""
     findings = index_by_rule(report.findings)
     return {
         "effect": _describe_effect(findings.get("effect"), report),
@@ -277,7 +284,7 @@ def _describe_effects(report: AuditResult) -> dict[str, str]:
 
 
 def _describe_with_number(finding: Finding | None, report: AuditResult) -> str:
-    """Return the meaning of a finding as a sentence, with its number in brackets."""
+    """Return a sentence that explains a finding, with its number in brackets."""
     if finding is None:
         return ""
     has_number = finding.n >= MIN_DISPLAYED_TEXTS and finding.value == finding.value
@@ -286,11 +293,14 @@ def _describe_with_number(finding: Finding | None, report: AuditResult) -> str:
 
 
 LARGE_EFFECT_RATIO = 2.0
-"""Ratio of the effect at the standard temperature to the original one above which both are given."""
+"""Ratio above which a report states two effects: the original and the standardised one.
+
+The ratio divides the effect at the standard temperature by the effect at the model's own temperature.
+"""
 
 
 def _describe_effect(effect: Finding | None, report: AuditResult) -> str:
-    """Return how much the median shuffle of the weights changes the output."""
+    """Return a sentence on how much shuffled attention weights change the output."""
     if effect is None:
         return ""
     if effect.n < MIN_DISPLAYED_TEXTS:
@@ -314,7 +324,7 @@ def _describe_effect(effect: Finding | None, report: AuditResult) -> str:
 
 
 def _describe_uniqueness(uniqueness: Finding | None, report: AuditResult) -> str:
-    """Return how different other weights with nearly the same output can be."""
+    """Return a sentence on how different other weights with nearly the same output can be."""
     if uniqueness is None:
         return ""
     if uniqueness.n < MIN_DISPLAYED_TEXTS or uniqueness.answer == Answer.CANNOT_SAY:
@@ -330,7 +340,7 @@ def _describe_uniqueness(uniqueness: Finding | None, report: AuditResult) -> str
 
 
 def _describe_interchange(report: AuditResult) -> str:
-    """Return how often the prediction follows a state that is taken from another text."""
+    """Return a sentence on how often swapping a unit's state flips the prediction."""
     attended, control = (
         find_model_statistic(report, f"follows@{choice}") for choice in ("attention", "other")
     )
@@ -344,11 +354,14 @@ def _describe_interchange(report: AuditResult) -> str:
 
 
 def find_model_statistic(report: AuditResult, name: str) -> Statistic | None:
-    """Return a statistic of the model's attention as a whole; None if it was not measured.
+    """Find a statistic about the model's attention as a whole.
 
     Args:
-        report: the result.
+        report: the audit's result.
         name: the statistic's name.
+
+    Returns:
+        The statistic for all heads together, or for the only head; None if it was not measured.
     """
     statistics = index_by_site(report.statistics, name)
     if ALL_ATTENTION_SITE in statistics:
@@ -357,29 +370,32 @@ def find_model_statistic(report: AuditResult, name: str) -> Statistic | None:
 
 
 RESUME_NOTE = "With --output-dir, running the same command again resumes the audit"
-"""Advice after a time limit ended an audit."""
+"""Advice if a time limit ended the audit early."""
 
 
 def has_stopped_early(
     stopping: Mapping[str, Any] | None,
 ) -> TypeGuard[Mapping[str, Any]]:
-    """Check whether a time limit ended an audit before all runs were done.
+    """Check whether a time limit ended an audit before it was complete.
 
     Args:
-        stopping: the entry "stopping" of the provenance; None without a time limit.
+        stopping: entry "stopping" in the provenance; None without a time limit.
     """
     return stopping is not None and stopping["runs_done"] < stopping["runs_of_full_audit"]
 
 
 SKIPPED_PARTS = "accuracy after removing heads together, all but three example texts"
-"""Parts of a report that are skipped after a time limit, because they run the model again."""
+"""Parts that a report omits after a time limit, because they would run the model again."""
 
 
 def describe_stopping(stopping: Mapping[str, Any] | None) -> list[str]:
-    """Return notes on an audit with a time limit.
+    """Return notes about an audit's time limit and the progress within it.
 
     Args:
-        stopping: the entry "stopping" of the provenance; None without a time limit.
+        stopping: entry "stopping" in the provenance; None without a time limit.
+
+    Returns:
+        Sentences; empty without a time limit.
     """
     if stopping is None:
         return []
@@ -391,17 +407,17 @@ def describe_stopping(stopping: Mapping[str, Any] | None) -> list[str]:
     if not has_stopped_early(stopping):
         return [f"{progress}, so the audit is complete."]
     return [
-        f"{progress}. Each test used texts drawn at random from {stopping['n_texts']:,}.",
-        "Intervals are valid for a number of texts that was fixed in advance. Resuming until the "
-        "answer is a pleasant one makes errors more frequent than the intervals state.",
+        f"{progress}. Each test used a random sample of the {stopping['n_texts']:,} texts.",
+        "Confidence intervals assume that the number of texts was fixed in advance. If you resume an "
+        "audit until you like its answer, errors are more frequent than the intervals state.",
         f"Not run within the time limit: {SKIPPED_PARTS}.",
     ]
 
 
 def _describe_time_limit(report: AuditResult) -> str:
-    """Return when the time limit ended the audit, and which questions were not reached.
+    """Return a sentence about an early stop and the unanswered questions.
 
-    Empty if the audit is complete.
+    The sentence is empty if the audit is complete.
     """
     stopping = report.provenance.get("stopping")
     if not has_stopped_early(stopping):
@@ -422,7 +438,7 @@ def _describe_time_limit(report: AuditResult) -> str:
 
 
 def _describe_model(report: AuditResult) -> str:
-    """Return the name of the model, the texts, and the model's accuracy on them."""
+    """Return a line with the model's name, its accuracy, and the audited texts."""
     findings = index_by_rule(
         f for f in report.findings if not f.is_about_attention and f.n >= MIN_DISPLAYED_TEXTS
     )
@@ -445,7 +461,11 @@ def _describe_model(report: AuditResult) -> str:
 
 
 def _describe_own_answers(own_answers: Finding, report: AuditResult) -> str:
-    """Return how many answers the model itself generates, or how many of its answers are right."""
+    """Return a clause about the answers of a language model.
+
+    If the user provided answers that the model does not generate, the clause counts the others.
+    Otherwise, it counts the correct answers.
+    """
     if own_answers.value < 1:
         n_generated = round(own_answers.value * own_answers.n)
         return (
@@ -459,10 +479,11 @@ def _describe_own_answers(own_answers: Finding, report: AuditResult) -> str:
 
 
 def _describe_shares(shares: Sequence[Any] | None) -> str:
-    """Return how many shares of an audit are included, if some are missing.
+    """Return a note in brackets if shares of a split audit are missing, such as " (2 of 4 shares)".
 
     Args:
-        shares: number and total of one share, or a list of these; None if the audit is not split.
+        shares: index and total of one share, or a list of such pairs; None if the audit was not
+            split.
     """
     share_list = [] if shares is None else [shares] if isinstance(shares[0], int) else shares
     n_shares = max((total for _, total in share_list), default=0)
@@ -472,20 +493,20 @@ def _describe_shares(shares: Sequence[Any] | None) -> str:
 
 
 MAX_MODEL_NAME_LENGTH = 40
-"""Maximum characters of a model's name on the first screen."""
+"""Length, in characters, to which a report's first screen shortens model names."""
 
 
 # --- rankings on the same scale ------------------------------------------------------------------
 
 
 def build_rankings_table(report: AuditResult) -> Table | None:
-    """Build a table with the faithfulness of each ranking on the same texts.
+    """Build a table that compares rankings, such as gradients, with attention by faithfulness.
 
     Args:
-        report: the result.
+        report: the audit's result.
 
     Returns:
-        The table, best ranking first; None if attention is the only ranking.
+        The table, best ranking first; None if only one ranking was measured.
     """
     evidence = report.evidence
     if evidence is None:

@@ -1,9 +1,9 @@
-"""Calibration of the verdict: its answers for models whose correct answer is known.
+"""Calibration table: how often the verdict is right for models whose correct answer is known.
 
-The models are constructed by formula, in many kinds, so that it is known whether their attention
-explains their predictions. Errors are counted per kind and not per model, because the random draws
-of one kind are nearly the same model. ``benchmarks/truth`` measures the numbers and writes the file
-that is read here.
+The models are built from formulas, so it is known whether their attention explains their
+predictions. Each formula defines one kind of model. Errors are counted per kind and not per model,
+because random draws from one formula give nearly the same model. ``benchmarks/truth`` measures the
+numbers and writes the JSON file that this module reads.
 """
 
 import json
@@ -19,29 +19,29 @@ from hf_attnprobe.statistics.estimates import compute_share_interval
 
 
 CALIBRATION_FILE = "calibration.json"
-"""Name of the file with the measured calibration, in this package."""
+"""Name of the JSON file in this package that contains the measured calibration."""
 WRONG_ANSWERS = {"yes": "no or partly", "no": "yes or partly", "partly": "yes or no"}
-"""Answers that are wrong, by the correct answer."""
+"""Wrong answers as a phrase for reports, keyed by the correct answer."""
 TRUTH_LABELS = {
     "yes": "whose correct answer is yes",
     "no": "whose correct answer is no",
     "partly": "for which yes and no are both defensible",
 }
-"""Relative clauses that describe a kind of models, by the correct answer."""
+"""Clauses that describe model kinds in reports, keyed by the correct answer."""
 
 
 @dataclass(frozen=True)
 class ModelKind:
-    """A kind of models that are constructed by formula.
+    """Calibration result for one kind of model, that is, for all models with the same formula.
 
     Attributes:
-        name: name of the kind.
-        description: short description of its formula.
-        truth: correct answer, "yes" or "no", or "partly" if there are reasons for both. For a
-            mixture it follows from the share of texts in which the attention is right.
-        scores: mean of faithfulness, of its parts and of the effect over the models of this
-            kind, by rule.
-        answers: number of models that received each answer.
+        name: name that identifies the formula.
+        description: short description of the formula.
+        truth: correct answer: "yes", "no", or "partly" if there are good reasons for both. If
+            the attention is right in only some of the texts, their share determines the answer.
+        scores: faithfulness, its parts and the effect, each averaged over these models and keyed
+            by rule.
+        answers: model counts, keyed by the answer that the models received.
     """
 
     name: str
@@ -53,13 +53,13 @@ class ModelKind:
 
 @dataclass(frozen=True)
 class ErrorCount:
-    """Errors of the verdict for all kinds with the same correct answer.
+    """Verdict errors for all model kinds that have the same correct answer.
 
     Attributes:
-        truth: correct answer of these kinds.
-        kinds: number of kinds.
-        wrong: names of the kinds of which at least one model received a wrong answer.
-        open: names of the kinds of which at least one model received "cannot say".
+        truth: the correct answer.
+        kinds: number of model kinds with this answer.
+        wrong: names of the kinds with at least one model that received a wrong answer.
+        open: names of the kinds with at least one model that received "cannot say".
     """
 
     truth: str
@@ -69,10 +69,7 @@ class ErrorCount:
 
     @property
     def sentence(self) -> str:
-        """The count in words.
-
-        Example: "0 of 20 kinds whose correct answer is yes received no or partly".
-        """
+        """Error count in words, such as "0 of 20 kinds ... received no or partly"."""
         names = f" ({'; '.join(self.wrong)})" if self.wrong else ""
         return (
             f"{len(self.wrong)} of {self.kinds} kinds {TRUTH_LABELS[self.truth]} received "
@@ -82,13 +79,13 @@ class ErrorCount:
 
 @dataclass(frozen=True)
 class CalibrationTable:
-    """The calibration that comes with this version of the package.
+    """Calibration results that are shipped with this version of the package.
 
     Attributes:
-        draws: number of models of each kind.
+        draws: number of models per kind.
         texts: number of texts per model.
-        kinds: the kinds of models.
-        errors: errors of the verdict by correct answer.
+        kinds: results for each model kind.
+        errors: verdict errors, one entry for each correct answer.
     """
 
     draws: int
@@ -98,7 +95,7 @@ class CalibrationTable:
 
     @property
     def sentence(self) -> str:
-        """Errors of the verdict in one sentence."""
+        """Summary of all verdict errors in one sentence."""
         counts = "; ".join(errors.sentence for errors in self.errors)
         return (
             "Calibration on constructed models with a known correct answer "
@@ -106,15 +103,15 @@ class CalibrationTable:
         )
 
     def find_nearest(self, scores: Mapping[str, float], n: int = 2) -> Sequence[ModelKind]:
-        """Find the kinds whose scores are nearest to those of a model, nearest first.
+        """Find the model kinds whose scores are most similar to a model's scores.
 
         Args:
-            scores: faithfulness, its parts and the effect of the model, by rule. Rules that only
-                the model or only a kind has are ignored.
-            n: number of kinds.
+            scores: the model's faithfulness, its parts and the effect, keyed by rule. Rules that
+                only the model or only a kind has are ignored.
+            n: number of kinds to return.
 
         Returns:
-            The nearest kinds by root mean square difference.
+            The kinds with the smallest root mean square difference, nearest first.
         """
 
         def compute_distance(kind: ModelKind) -> float:
@@ -127,10 +124,10 @@ class CalibrationTable:
 
 @cache
 def load_calibration_table() -> CalibrationTable:
-    """Load the calibration that comes with this version of the package.
+    """Load the calibration table that is shipped with the package.
 
     Returns:
-        The table; it is read from disk only once.
+        The table. It is cached, so the file is read only once.
     """
     file = files("hf_attnprobe.statistics") / CALIBRATION_FILE
     data = json.loads(file.read_text())
@@ -149,13 +146,13 @@ def load_calibration_table() -> CalibrationTable:
 
 
 def describe_nearest_kinds(scores: Mapping[str, float]) -> str:
-    """Describe the kinds of models whose scores are nearest to those of a model.
+    """Describe which calibration models are most similar to a model.
 
     Args:
-        scores: faithfulness, its parts and the effect of the model, by rule.
+        scores: the model's faithfulness, its parts and the effect, keyed by rule.
 
     Returns:
-        A sentence; see :meth:`CalibrationTable.find_nearest`.
+        A sentence about the two nearest kinds; see :meth:`CalibrationTable.find_nearest`.
     """
     descriptions = [
         f'"{kind.name}" ({kind.description}; correct answer: {kind.truth})'
@@ -165,11 +162,11 @@ def describe_nearest_kinds(scores: Mapping[str, float]) -> str:
 
 
 def format_share(hits: int, n: int) -> str:
-    """Format a count with the exact interval of its share.
+    """Format a count together with the exact 95% confidence interval for the share.
 
     Args:
         hits: number of hits.
-        n: total number.
+        n: number of trials.
 
     Returns:
         Count and interval; a dash if ``n`` is 0.

@@ -1,6 +1,6 @@
-"""Checks that find values in the audit rows that are mathematically impossible.
+"""Checks that find mathematically impossible values in the stored rows of an audit.
 
-An audit without errors has none. The checks only read rows and return sentences.
+If they find any, there is a bug or a damaged file. The checks only read rows and return sentences.
 """
 
 from collections.abc import Iterable, Iterator
@@ -14,17 +14,17 @@ from hf_attnprobe.statistics.rows import Rows, Texts
 
 
 TOLERANCE = 1e-5
-"""Largest error that rounding can cause in numbers of about 1; models may run in float32."""
+"""Largest rounding error that is accepted, for numbers of about 1 from a model in float32."""
 
 
 class OrderRule(NamedTuple):
-    """Rule that one statistic of a test never exceeds another statistic of the same text.
+    """Rule that one statistic never exceeds another one for the same text.
 
     If both statistics have keys (``name@key``), only equal keys are compared.
 
     Attributes:
-        test: test name.
-        smaller_statistic: statistic name that is never larger.
+        test: name of the faithfulness test that measures both statistics.
+        smaller_statistic: name of the statistic that is never larger.
         larger_statistic: name of the other statistic.
         reason: clause that explains the rule.
     """
@@ -36,10 +36,10 @@ class OrderRule(NamedTuple):
 
 
 class RangeRule(NamedTuple):
-    """Rule that a statistic of a test is always within a range.
+    """Rule that a statistic is always within a range.
 
     Attributes:
-        test: test name.
+        test: name of the faithfulness test that measures the statistic.
         statistic: statistic name.
         low: smallest possible value.
         high: largest possible value.
@@ -85,9 +85,9 @@ ORDER_RULES = (
         "no attention is farther than the farthest attention of all",
     ),
 )
-"""All rules about two statistics of the same text."""
+"""All rules that compare two statistics of the same text."""
 SHARE_REASON = "it is a share"
-"""Reason in sentences about values outside of 0 to 1, as in "max_tvd is 1.2, but it is a share"."""
+"""Reason why a value must be between 0 and 1, for sentences such as "x is 1.2, but it is a share"."""
 UNDECLARED_SHARES = {
     "erasure": ("fraction_to_lose_lead", "probability_mass_removed"),
     "permutation": (
@@ -99,11 +99,11 @@ UNDECLARED_SHARES = {
         "max_tvd",
     ),
 }
-"""Statistics by test that are between 0 and 1, although their reading does not declare a share."""
+"""Statistics that are between 0 and 1 although their reading does not declare this, by test."""
 OUTPUT_CHANGES = ("median_tvd", "max_tvd", "standard_tvd", "largest_standard_tvd")
-"""Statistics that measure a change of the output, which has no upper limit for predicted numbers."""
+"""Statistics that measure an output change. For predicted numbers, they have no upper limit."""
 INFINITY = float("inf")
-"""Limit of a range that is open on one side."""
+"""Limit for a range that is open on one side."""
 RANGE_RULES = (
     *(
         RangeRule(test, name, 0.0, 1.0, SHARE_REASON)
@@ -132,26 +132,26 @@ RANGE_RULES = (
         "no ranking needs fewer tokens than the smallest set",
     ),
 )
-"""All rules about the range of a statistic, except those that follow from a declared share."""
+"""All range rules, except for statistics whose reading declares a share."""
 SHARED_TEXT_STATISTICS = (
     "fraction_to_flip",
     "never_flips",
     "probability_mass_removed",
     "regret",
 )
-"""Statistics of erasure that all rankings have on the same texts."""
+"""Erasure statistics that, for any text, must be defined for all rankings or for none."""
 
 
 def find_contradictions(
     rows: Rows | pd.DataFrame, readings: Readings, *, is_number: bool = False
 ) -> list[str]:
-    """Find impossible values in the audit rows.
+    """Find impossible values in the rows of an audit.
 
     Args:
         rows: audit rows, or a data frame in long form.
-        readings: test readings. A statistic that its reading declares a share must be
-            between 0 and 1, because the type of its interval follows from the declaration.
-        is_number: whether the model predicts a number, whose changes have no upper limit.
+        readings: descriptions of the statistics. If a statistic is declared a share, its values
+            must be between 0 and 1.
+        is_number: whether the model predicts a number. Changes then have no upper limit.
 
     Returns:
         One sentence for each impossible value; empty if there is none.
@@ -181,11 +181,11 @@ def find_contradictions(
 
 
 Violations = Iterator[tuple[int, str]]
-"""Pairs of the id of a text and a sentence that describes the impossible value."""
+"""Pairs of a text id and a sentence that describes the impossible value."""
 
 
 def _check_orders(test: str, texts: Texts) -> Violations:
-    """Check all rules about two statistics of a test."""
+    """Check the rules that compare two statistics of a test."""
     for rule in ORDER_RULES:
         if rule.test != test:
             continue
@@ -200,7 +200,7 @@ def _check_orders(test: str, texts: Texts) -> Violations:
 
 
 def _pair_statistics(rule: OrderRule, texts: Texts) -> Iterator[tuple[str, str]]:
-    """List the pairs of statistics to which a rule applies, with matching keys."""
+    """List the statistic pairs with matching keys that a rule compares."""
     for smaller in _list_statistics(rule.smaller_statistic, texts):
         smaller_key = smaller.partition("@")[2]
         for larger in _list_statistics(rule.larger_statistic, texts):
@@ -210,7 +210,7 @@ def _pair_statistics(rule: OrderRule, texts: Texts) -> Iterator[tuple[str, str]]
 
 
 def _check_ranges(test: str, texts: Texts, ranges: Iterable[RangeRule]) -> Violations:
-    """Check all rules about the range of a statistic of a test."""
+    """Check the range rules for a test."""
     for rule in ranges:
         if rule.test != test:
             continue
@@ -223,7 +223,7 @@ def _check_ranges(test: str, texts: Texts, ranges: Iterable[RangeRule]) -> Viola
 
 
 def _check_shared_texts(test: str, texts: Texts) -> Violations:
-    """Check that all rankings of erasure have values on the same texts."""
+    """Check that the erasure statistics of all rankings are defined for the same texts."""
     for family in SHARED_TEXT_STATISTICS if test == "erasure" else ():
         names = _list_statistics(family, texts)
         n_defined = np.zeros(len(texts), dtype=int)
@@ -239,5 +239,5 @@ def _check_shared_texts(test: str, texts: Texts) -> Violations:
 
 
 def _list_statistics(family: str, texts: Texts) -> list[str]:
-    """List the statistics with the name ``family``, with or without a key."""
+    """List the statistics called ``family``, with or without a key."""
     return [name for name in texts.statistic_names if name.partition("@")[0] == family]

@@ -1,15 +1,14 @@
-"""Limit of detection: the smallest planted effect for which an audit's own rule answers yes.
+"""Detection limit: the smallest planted effect that an audit reliably detects.
 
-:mod:`hf_attnprobe.planted_effects` plants an effect of known size in a model, in several doses that
-start with dose 0. The two terms of this module are:
+:mod:`hf_attnprobe.planted_effects` plants an effect in a model, in several known doses that start with
+dose 0. This module uses two terms:
 
-Detection: the mean of a statistic over n texts is certainly at least the threshold of the rule,
-    because the lower end of its 95% interval is not below it. This is the condition for a yes in a
-    report. If several heads are compared, the interval is a simultaneous one. Texts are drawn with
-    replacement, so n can be any number.
-Limit of detection: the smallest effect that is detected in 95% of the draws of texts (Currie 1968).
-    Between two doses, the statistic of a text is interpolated linearly. The interval of the limit is
-    over texts: the whole computation is repeated on texts drawn with replacement.
+Detection: an effect is detected if an audit with n texts answers yes, that is, if the lower end of the
+    95% confidence interval for the mean statistic reaches the rule's threshold. If several heads are
+    compared, the interval is simultaneous. Texts are drawn with replacement, so n can be any number.
+Detection limit: the smallest effect that is detected in 95% of all random text samples (Currie 1968).
+    Between two doses, each text's statistic is interpolated linearly. To get a confidence interval for
+    the limit, the whole computation is repeated on resampled texts.
 """
 
 from collections.abc import Sequence
@@ -22,15 +21,15 @@ from hf_attnprobe.statistics.estimates import compute_sidak_critical_value, draw
 
 
 DETECTION_POWER = 0.95
-"""Share of the draws of texts in which an effect at the limit of detection is detected."""
+"""Share of text samples in which an effect at the detection limit is detected."""
 N_TEXT_DRAWS = 400
-"""Number of draws of texts from which a detection rate is estimated."""
+"""Number of text samples from which a detection rate is estimated."""
 N_RESAMPLES = 200
-"""Number of resamples of the texts for the interval of a limit of detection."""
+"""Number of bootstrap resamples for the confidence interval of a detection limit."""
 N_STEPS_PER_DOSE = 24
 """Number of interpolation steps between two doses."""
 LOG_PROB_STATISTIC = "log_prob"
-"""Statistic with the log-probability of the last class, or of the answer of a language model."""
+"""Statistic with the log-probability of the last class, or of a language model's answer."""
 
 
 @dataclass(frozen=True)
@@ -38,8 +37,8 @@ class DetectionRule:
     """The rule by which an audit answers yes for a head.
 
     Attributes:
-        threshold: number that the mean must certainly reach.
-        n_heads: number of heads whose intervals hold simultaneously.
+        threshold: number that the lower end of the confidence interval must reach.
+        n_heads: number of heads that are compared, with simultaneous confidence intervals.
     """
 
     threshold: float
@@ -47,20 +46,20 @@ class DetectionRule:
 
     @property
     def critical_value(self) -> float:
-        """Half the width of an interval in standard errors, by Šidák's inequality."""
+        """Half-width of the confidence interval in standard errors, by Šidák's inequality."""
         return compute_sidak_critical_value(self.n_heads)
 
 
 def draw_text_counts(n_texts: int, n: int, seed: int) -> np.ndarray:
-    """Draw samples of n texts with replacement.
+    """Draw :data:`N_TEXT_DRAWS` random samples of n texts with replacement.
 
     Args:
         n_texts: number of texts to draw from.
-        n: number of texts in a sample.
+        n: sample size.
         seed: random seed.
 
     Returns:
-        Number of times that each text is in a sample, [N_TEXT_DRAWS, texts].
+        How often each sample contains each text, [samples, texts].
     """
     return draw_resample_counts(n_texts, n=n, seed=[seed, n], n_resamples=N_TEXT_DRAWS)
 
@@ -68,15 +67,15 @@ def draw_text_counts(n_texts: int, n: int, seed: int) -> np.ndarray:
 def compute_detection_rate(
     values: np.ndarray, draws: np.ndarray, rule: DetectionRule
 ) -> np.ndarray:
-    """Compute the share of samples in which the rule answers yes.
+    """Compute the share of text samples in which a rule answers yes.
 
     Args:
-        values: statistic of each text, [..., texts].
-        draws: samples from :func:`draw_text_counts`.
-        rule: the rule.
+        values: one statistic for each text, [..., texts].
+        draws: samples from :func:`draw_text_counts`, [samples, texts].
+        rule: rule with a threshold.
 
     Returns:
-        [...] in [0, 1].
+        Detection rates in [0, 1], [...].
     """
     n = draws[0].sum()
     mean = values @ draws.T / n
@@ -90,16 +89,16 @@ def compute_detection_rate(
 
 
 def find_detection_position(values: np.ndarray, draws: np.ndarray, rule: DetectionRule) -> float:
-    """Find the dose from which the rule answers yes in :data:`DETECTION_POWER` of the samples.
+    """Find the smallest dose from which an effect is detected in 95% of the text samples.
 
     Args:
-        values: statistic of each text at each dose, [doses, texts], with dose 0 first.
-        draws: samples from :func:`draw_text_counts`.
-        rule: the rule.
+        values: one statistic for each dose and text, [doses, texts], with dose 0 first.
+        draws: samples from :func:`draw_text_counts`, [samples, texts].
+        rule: rule with a threshold.
 
     Returns:
-        Fractional index of the dose: 1.5 is half-way between the doses with indices 1 and 2. It
-        is 0 if dose 0 is already detected, and infinite if the largest dose is not.
+        Dose as a fractional index into the doses: 1.5 is half-way between doses 1 and 2. It is 0
+        if dose 0 is already detected, and infinite if even the largest dose is not.
     """
     n_steps = len(values) - 1
     positions = np.linspace(0, n_steps, n_steps * N_STEPS_PER_DOSE + 1)
@@ -122,16 +121,17 @@ def find_detection_position(values: np.ndarray, draws: np.ndarray, rule: Detecti
 def estimate_detection_limit(
     values: np.ndarray, n: int, seed: int, rule: DetectionRule
 ) -> tuple[float, float, float]:
-    """Estimate the limit of detection with n texts as a fractional index of the doses.
+    """Estimate the detection limit for an audit with n texts.
 
     Args:
-        values: statistic of each text at each dose, [doses, texts], with dose 0 first.
-        n: number of texts in an audit.
+        values: one statistic for each dose and text, [doses, texts], with dose 0 first.
+        n: number of texts in the audit.
         seed: random seed.
-        rule: the rule.
+        rule: rule with a threshold.
 
     Returns:
-        Limit of detection, and the low and high end of its 95% interval.
+        Detection limit and both ends of its 95% confidence interval, as fractional indices into
+        the doses; see :func:`find_detection_position`.
     """
     n_texts = values.shape[1]
     draws = draw_text_counts(n_texts, n, seed)
@@ -147,11 +147,11 @@ def estimate_detection_limit(
 
 @dataclass(frozen=True)
 class DetectionLimit:
-    """Size of the effect at a limit of detection.
+    """Detection limit as an effect size.
 
     Attributes:
-        effect: size of the effect; the largest planted effect if even this is not detected.
-        interval: 95% interval over texts; None if no planted effect is detected.
+        effect: effect size at the limit; the largest planted effect if even this is not detected.
+        interval: 95% confidence interval over texts; None if no planted effect is detected.
     """
 
     effect: float
@@ -159,32 +159,32 @@ class DetectionLimit:
 
 
 def interpolate_effect(effects: np.ndarray, limit: Sequence[float]) -> DetectionLimit:
-    """Convert a limit of detection from a fractional index of the doses to an effect size.
+    """Convert a detection limit from a fractional dose index to an effect size.
 
     Args:
-        effects: size of the effect at each dose, [doses], with dose 0 first.
-        limit: limit and interval from :func:`estimate_detection_limit`.
+        effects: effect size at each dose, [doses], with dose 0 first.
+        limit: limit and interval ends from :func:`estimate_detection_limit`.
 
     Returns:
-        The effect size at the limit of detection.
+        The effect size at the detection limit, with its interval.
     """
     effect, low, high = (float(x) for x in np.interp(limit, range(len(effects)), effects))
     is_detected = limit[0] != float("inf")
     return DetectionLimit(effect, (low, high) if is_detected else None)
 
 
-# --- Rows of a head with the columns dose, example_id, statistic, value --------------------------
+# --- Rows for one head, with the columns dose, example_id, statistic, value ----------------------
 
 
 def pivot_by_dose(rows: pd.DataFrame, statistic: str) -> np.ndarray:
-    """Pivot a statistic of a head by dose.
+    """Arrange one statistic as a matrix with a row per dose and a column per text.
 
     Args:
-        rows: rows of a head with the columns dose, example_id, statistic and value.
+        rows: values for one head, with the columns dose, example_id, statistic and value.
         statistic: statistic name.
 
     Returns:
-        [doses, texts], without texts that have no value at some dose.
+        [doses, texts], only with texts that have a value for every dose.
     """
     selected_rows = rows[rows.statistic == statistic]
     table = selected_rows.pivot(index="dose", columns="example_id", values="value")
@@ -195,12 +195,11 @@ def compute_dose_effects(rows: pd.DataFrame, sign: int) -> tuple[np.ndarray, np.
     """Compute how much each dose changes the probability and the log odds.
 
     Args:
-        rows: rows of a head with the columns dose, example_id, statistic and value.
-        sign: sign of the planted effect on the log odds, 1 or −1.
+        rows: values for one head, with the columns dose, example_id, statistic and value.
+        sign: direction in which the planted effect changes the log odds, 1 or −1.
 
     Returns:
-        Mean absolute change of the probability and signed mean change of the log odds,
-        each [doses].
+        Mean absolute probability change, and mean log-odds change times ``sign``, each [doses].
     """
     log_probs = pivot_by_dose(rows, LOG_PROB_STATISTIC)
     complements = np.maximum(-np.expm1(log_probs), np.finfo(float).eps)

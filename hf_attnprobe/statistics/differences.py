@@ -1,7 +1,8 @@
-"""Differences of means, paired by text: between two models, or between two rankings.
+"""Differences between two means, paired by text: between two models, or between two rankings.
 
-If both sides were measured on the same texts, every text is a pair. Otherwise each side has its own
-interval. The entry points are :func:`compare_model_pairs` and :func:`compare_rankings`.
+If both sides were measured on the same texts, the difference is computed text by text. Otherwise the
+uncertainty of both sides is added. The entry points are :func:`compare_model_pairs` and
+:func:`compare_rankings`.
 """
 
 import itertools
@@ -34,18 +35,19 @@ from hf_attnprobe.statistics.summary import get_sort_key
 
 @dataclass(frozen=True)
 class Difference(Estimate):
-    """The mean of one column of values minus that of another.
+    """Difference between two means over texts.
 
     Attributes:
-        value: other − first; NaN if no text has both values.
-        first: mean of the side that is subtracted, over the texts that count.
-        other: mean of the other side, over the texts that count.
-        ci95: 95% interval of this difference alone. For shares of texts, it is that of Bonet &
-            Price (2012), or that of Agresti & Caffo (2000) if the texts differ.
-        n: number of texts with both values; without pairs, the number of the smaller side.
+        value: mean of ``other`` minus mean of ``first``; NaN if no text has both values.
+        first: mean on the side that is subtracted.
+        other: mean on the other side.
+        ci95: 95% confidence interval for this difference alone. For shares, it follows Bonet &
+            Price (2012), or Agresti & Caffo (2000) if the two sides have different texts.
+        n: number of texts with both values; if the sides are not paired, the size of the smaller
+            side.
         paired: whether both sides were measured on the same texts.
-        simultaneous: interval that holds with 95% probability for all differences that were
-            computed together. It allows readers to pick the most striking one.
+        simultaneous: interval that covers all differences of a comparison at once with 95%
+            probability, so that it stays valid if a reader picks the most striking difference.
     """
 
     ci95: tuple[float, float] = field()
@@ -65,16 +67,16 @@ class Difference(Estimate):
 def compare_paired(
     first: np.ndarray, other: np.ndarray, *, critical_value: float = SINGLE_CRITICAL_VALUE
 ) -> list[Difference]:
-    """Compute other − first for every column, over the texts that have both values.
+    """Compute the mean difference other − first for each column, paired by text.
 
     Args:
         first: values that are subtracted, [texts, columns]; NaN for a text without a value.
-        other: values on the other side, with the same texts and columns.
-        critical_value: half the width of a simultaneous interval in standard errors; by
-            default that of a single interval.
+        other: values on the other side, for the same texts and columns.
+        critical_value: half-width of the simultaneous intervals in standard errors; by default
+            1.96, as for a single interval.
 
     Returns:
-        One difference per column.
+        One difference per column, over the texts that have both values.
     """
     is_share = find_binary_columns(first) & find_binary_columns(other)
     differences = other - first
@@ -101,13 +103,13 @@ def compare_paired(
 def compare_unpaired(
     first: np.ndarray, other: np.ndarray, *, critical_value: float = SINGLE_CRITICAL_VALUE
 ) -> list[Difference]:
-    """Compute other − first for every column if the two sides have different texts.
+    """Compute the difference other − first for each column if the two sides have different texts.
 
     Args:
         first: values that are subtracted, [texts, columns]; NaN for a text without a value.
-        other: values on the other side, with other texts and the same columns.
-        critical_value: half the width of a simultaneous interval in standard errors; by
-            default that of a single interval.
+        other: values on the other side, with different texts but the same columns.
+        critical_value: half-width of the simultaneous intervals in standard errors; by default
+            1.96, as for a single interval.
 
     Returns:
         One difference per column.
@@ -145,14 +147,13 @@ def _build_differences(
     *,
     is_paired: bool,
 ) -> list[Difference]:
-    """Build the differences of all columns.
+    """Build a :class:`Difference` for each column.
 
     Args:
-        values: difference of each column, [columns].
-        n: number of texts, [columns].
-        side_means: means of the first and of the other side, each [columns].
-        intervals: intervals of each difference alone and simultaneous intervals, each
-            [2, columns].
+        values: differences, [columns].
+        n: text counts, [columns].
+        side_means: means on the first and on the other side, each [columns].
+        intervals: single and simultaneous confidence intervals, each [2, columns].
         is_paired: whether both sides were measured on the same texts.
 
     Returns:
@@ -179,13 +180,13 @@ def _build_differences(
 
 @dataclass(frozen=True, eq=False)
 class ModelPair:
-    """Numbers of two models.
+    """Values that were measured for two models.
 
     Attributes:
-        first: numbers of the model that is subtracted, [texts, columns], indexed by the id of
-            the text; NaN for a text without a value.
-        other: numbers of the other model, with the same columns.
-        paired: whether equal ids are the same texts.
+        first: values for the model that is subtracted, with one row per text, indexed by text
+            id; NaN for a text without a value.
+        other: values for the other model, with the same columns.
+        paired: whether equal text ids refer to the same text.
     """
 
     first: pd.DataFrame
@@ -194,7 +195,7 @@ class ModelPair:
 
     @property
     def aligned_frames(self) -> tuple[pd.DataFrame, pd.DataFrame]:
-        """Both frames sorted by id, restricted to common texts if the models are paired."""
+        """Both data frames sorted by text id, restricted to common texts if they are paired."""
         first, other = self.first.sort_index(), self.other.sort_index()
         if not self.paired:
             return first, other
@@ -203,16 +204,16 @@ class ModelPair:
 
 
 def compare_model_pairs(pairs: Sequence[ModelPair], *, seed: int = 0) -> list[list[Difference]]:
-    """Compute other − first for every column of every pair of models.
+    """Compare several models with the same first model, column by column.
 
-    The simultaneous intervals hold for all columns of all pairs together.
+    The simultaneous confidence intervals cover all columns and all pairs together.
 
     Args:
-        pairs: pairs with the same first model.
-        seed: random seed.
+        pairs: model pairs, all with the same first model.
+        seed: seed for estimating the width of the simultaneous intervals.
 
     Returns:
-        For each pair, one difference per column.
+        For each pair, a list with one difference other − first per column.
     """
     if not pairs:
         return []
@@ -229,11 +230,10 @@ def compare_model_pairs(pairs: Sequence[ModelPair], *, seed: int = 0) -> list[li
 
 
 def _compute_text_errors(pair: ModelPair, pair_number: int) -> pd.DataFrame:
-    """Compute the contribution of each text to the error of each difference.
+    """Compute how much each text contributes to the error of each difference.
 
-    The error of a mean is the sum of the errors of its texts, divided by their number. The index
-    has the number of the data set next to the id, because equal ids in different data sets are
-    different texts.
+    The error of a mean is the average error of its texts. The index contains the data set number
+    next to the text id, because equal ids in different data sets are different texts.
 
     Returns:
         One row per text and one column per difference.
@@ -253,25 +253,27 @@ def _compute_text_errors(pair: ModelPair, pair_number: int) -> pd.DataFrame:
 # The values of two rankings for the same text form a pair, and only pairs are compared:
 #
 # - ``permutation``: the mean difference with its 95% interval over texts, and the two-sided p-value
-#   of the sign-flip permutation test. Under the null hypothesis, the difference of each text could
-#   as well have the opposite sign. All combinations of signs are tried if there are at most 9,999.
+#   from a sign-flip permutation test. Under the null hypothesis, each text's difference could as
+#   well have the opposite sign. All sign combinations are tried if there are at most 9,999.
 #   Otherwise 9,999 combinations are drawn, and the observed one is added.
 # - ``mcnemar``: whether erasing the largest weight flips more decisions than erasing a random one, by
-#   McNemar's exact test. The texts that flip in only one of the two cases are treated as tosses of a
+#   McNemar's exact test. A text that flips in only one of the two cases is treated as the toss of a
 #   fair coin (McNemar 1947; Serrano & Smith 2019, Section 4).
-# - ``sign``: which of two rankings flips a text's decision with fewer removals, by the exact sign
-#   test. A ranking that never flips the decision needs more removals than one that flips it with
-#   the last token. Ties count for neither ranking, and so do two rankings that never flip it.
+# - ``sign``: which ranking flips a text's decision with fewer removals, by the exact sign test. A
+#   ranking that never flips the decision counts as slower than a ranking that flips it with the last
+#   token. A text counts for neither ranking if both need equally many removals, or if both never flip
+#   the decision.
 #
-# All rankings that are compared by erasure have values on the same texts, those that can be flipped. A
-# ranking that never flips the decision counts as erasing all tokens.
+# In erasure, all rankings have values for the same texts: the texts whose decision some ranking can
+# flip. For the mean number of removals, a ranking that never flips a decision counts as erasing all
+# tokens.
 #
-# The p-values of all comparisons of one test are corrected together by Holm (1979). This correction is
-# valid for any dependence between them.
+# All p-values of a test are corrected together by Holm's method (1979), which is valid for any
+# dependence between them.
 
 
 N_PERMUTATIONS = 9_999
-"""Number of random combinations of signs in a permutation test."""
+"""Number of random sign combinations in a permutation test."""
 COMPARED_STATISTICS = {
     "erasure": ("fraction_to_flip", "regret"),
     "input_erasure": ("comprehensiveness", "sufficiency", "tokens_to_flip"),
@@ -288,24 +290,24 @@ COMPARED_STATISTICS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison(Estimate):
-    """Comparison of two rankings, or of two erasures, on the texts that have both values.
+    """Comparison between two rankings, or between two erasures, over texts with both values.
 
     Attributes:
-        test: test whose rows are compared.
+        test: faithfulness test that measured the values.
         statistic: name of the compared statistic, without a key.
         method: ``permutation``, ``mcnemar`` or ``sign``.
-        first: a ranking; ``top`` for ``mcnemar``.
-        second: another ranking; ``random`` for ``mcnemar``.
+        first: first ranking; ``top`` for ``mcnemar``.
+        second: second ranking; ``random`` for ``mcnemar``.
         difference: mean of first − second.
-        ci95: 95% interval of the difference.
+        ci95: 95% confidence interval for the difference.
         n: number of compared texts.
-        dropped: number of texts for which one of the values is undefined, for example because
-            nothing flips the decision.
+        dropped: number of texts without both values, for example because nothing flips the
+            decision.
         n_first: number of texts that only the first erasure flips (``mcnemar``), or that the
             first ranking flips with fewer removals (``sign``); None for ``permutation``.
-        n_second: the same number for the second erasure or ranking.
+        n_second: the same count for the second erasure or ranking.
         p_value: two-sided p-value.
-        adjusted_p_value: p-value after Holm's correction over all comparisons of the same test.
+        adjusted_p_value: p-value after Holm's correction over all comparisons in the same test.
     """
 
     value: float = field(metadata={"plain_name": "difference"})
@@ -335,14 +337,13 @@ def compare_rankings(
     Args:
         rows: audit rows, or a data frame in long form from
             :func:`~hf_attnprobe.storage.rows.read_rows`.
-        against: ranking with which every other ranking is compared; None compares all pairs of
-            rankings.
-        site: layer and head. By default the only site of the rows; if there are several, nothing
-            is compared.
-        seed: seed of the permutation test.
+        against: ranking with which every other ranking is compared; None compares all pairs.
+        site: layer and head. By default, the only site in the rows; if there are several sites,
+            nothing is compared.
+        seed: seed for the permutation test.
 
     Returns:
-        The comparisons.
+        One comparison for each statistic and ranking pair.
     """
     comparisons: list[Comparison] = []
     rows = Rows.coerce(rows)
@@ -357,15 +358,15 @@ def compare_rankings(
 
 
 class _RankingPair(NamedTuple):
-    """Two rankings and their differences.
+    """Two rankings with their difference for each text.
 
     Attributes:
         statistic: name of the compared statistic, without a key.
         method: ``permutation``, ``mcnemar`` or ``sign``.
         first: name of the first ranking.
         second: name of the second ranking.
-        differences: first value minus second value, [texts]. For ``mcnemar`` and ``sign``, 1 or
-            −1 if the text speaks for the first or the second ranking, and 0 for a tie.
+        differences: first value minus second value, [texts]. For ``mcnemar`` and ``sign``, it is
+            1 if the first ranking wins, −1 if the second ranking wins, and 0 for a tie.
     """
 
     statistic: str
@@ -376,7 +377,7 @@ class _RankingPair(NamedTuple):
 
 
 def _iterate_ranking_pairs(test: str, texts: Texts, against: str | None) -> Iterator[_RankingPair]:
-    """Iterate over the pairs of rankings of one test with their differences."""
+    """Iterate over a test's ranking pairs with their differences."""
 
     def subtract(name: str, subtracted_name: str) -> np.ndarray:
         return texts.get_values(name) - texts.get_values(subtracted_name)
@@ -410,7 +411,7 @@ def _iterate_ranking_pairs(test: str, texts: Texts, against: str | None) -> Iter
 def _compare_ranking_pairs(
     test: str, pairs: Iterator[_RankingPair], n_texts: int, seed: int
 ) -> list[Comparison]:
-    """Compare all pairs of rankings of one test, with the same random signs."""
+    """Compare all ranking pairs of a test, using the same random signs for all pairs."""
     comparisons: list[Comparison] = []
     chunk_size = max(1, VALUES_PER_CHUNK // max(1, n_texts))
     while chunk := [*itertools.islice(pairs, chunk_size)]:
@@ -427,7 +428,7 @@ def _compare_ranking_pairs(
 
 
 def _compare_chunk(test: str, pairs: Sequence[_RankingPair], seed: int) -> list[Comparison]:
-    """Compare some pairs of rankings of one test."""
+    """Compare those ranking pairs of a test that are in memory together."""
     differences = np.stack([pair.differences for pair in pairs], axis=1)
     estimates = estimate_means(differences)
     permutation_columns = [k for k, pair in enumerate(pairs) if pair.method == "permutation"]
@@ -458,7 +459,7 @@ def _compare_chunk(test: str, pairs: Sequence[_RankingPair], seed: int) -> list[
 
 
 def _compute_sign_test_p_value(n_first: int, n_second: int) -> float:
-    """Compute the two-sided p-value of the exact sign test."""
+    """Compute the two-sided p-value of the exact sign test from the texts that each side wins."""
     n_tosses = n_first + n_second
     one_sided_p_value = bdtr(min(n_first, n_second), n_tosses, 0.5)
     return min(1.0, 2 * float(one_sided_p_value))
@@ -471,7 +472,7 @@ def correct_by_holm(p_values: Sequence[float]) -> list[float]:
         p_values: p-values of all comparisons.
 
     Returns:
-        Corrected p-values in [0, 1], in the order of the input.
+        Corrected p-values in [0, 1], in the same order.
 
     >>> [round(p, 3) for p in correct_by_holm([0.01, 0.04, 0.03])]
     [0.03, 0.06, 0.06]
@@ -491,19 +492,19 @@ def compute_sign_flip_p_values(
     seed: int = 0,
     n_permutations: int = N_PERMUTATIONS,
 ) -> np.ndarray:
-    """Compute two-sided p-values that the mean of each column is 0 by flipping signs of texts.
+    """Test for each column whether its mean is 0, with a sign-flip permutation test.
 
-    For more than ``MANY_TEXTS`` texts, the sum of the values with random signs is normally
-    distributed with variance Σ value², and nothing is drawn.
+    For more than ``MANY_TEXTS`` texts, nothing is drawn. The sum with random signs is then nearly
+    normal with variance Σ value².
 
     Args:
         differences: [texts, columns]; NaN for a text without a value.
-        seed: seed of the random signs; all columns use the same signs.
-        n_permutations: number of random combinations of signs. If there are no more
-            combinations than this, all of them are tried.
+        seed: seed for the random signs; all columns use the same signs.
+        n_permutations: number of random sign combinations. If there are no more combinations
+            than this, all of them are tried.
 
     Returns:
-        [columns].
+        Two-sided p-values, [columns].
     """
     n_texts = len(differences)
     if n_texts > MANY_TEXTS:
@@ -533,7 +534,7 @@ def compute_sign_flip_p_values(
 
 
 def _draw_sign_flips(n: int, n_permutations: int, seed: int) -> Iterator[np.ndarray]:
-    """Draw the texts whose signs are flipped, in small chunks [permutations, texts] of 0 and 1."""
+    """Draw which signs to flip, as chunks [permutations, texts] that contain 1 for a flip, else 0."""
     generator = np.random.default_rng(seed)
     max_chunk_size = max(1, 2**20 // n)
     for start in range(0, n_permutations, max_chunk_size):
@@ -543,9 +544,9 @@ def _draw_sign_flips(n: int, n_permutations: int, seed: int) -> Iterator[np.ndar
 
 
 def _map_rankings_to_statistics(texts: Texts, family: str) -> dict[str, str]:
-    """Map each ranking to its statistic ``family@ranking``, in the order of tables.
+    """Map each ranking to its statistic ``family@ranking``, sorted as in report tables.
 
-    Single random orders are left out, because their mean is the ranking ``random``.
+    Single random orders are left out, because the ranking ``random`` is their mean.
     """
     statistics = {}
     for name in sorted(texts.statistic_names, key=get_sort_key):
@@ -556,7 +557,7 @@ def _map_rankings_to_statistics(texts: Texts, family: str) -> dict[str, str]:
 
 
 def _pair_rankings(rankings: Sequence[str], against: str | None) -> list[tuple[str, str]]:
-    """List the pairs of rankings to compare."""
+    """List the ranking pairs to compare: all pairs, or only the pairs with ``against``."""
     if against is None:
         return list(itertools.combinations(rankings, 2))
     if against not in rankings:

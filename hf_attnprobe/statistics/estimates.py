@@ -1,15 +1,14 @@
-"""Estimates over texts with their confidence intervals: means, shares of texts, many means at once.
+"""Estimates over texts with confidence intervals: means, shares, and many means at once.
 
-The distribution of a statistic over texts is often skewed: for example, a total variation distance
-is 0 for most texts and large for a few. Symmetric intervals, and percentiles of resampled means,
-then miss the true mean too often on one side (``docs/verdicts.md`` states how often). The interval
-of a mean is therefore computed from the first three moments of the texts: Hall 1992, "On the removal
-of skewness by transformation", transforms the t statistic by a cubic function that removes its
-skewness to first order, and the interval is read off Student's t distribution. This needs no
-resampling, so the interval does not depend on the order of the rows.
+Statistics are often skewed: for example, a total variation distance is 0 for most texts and large for
+a few. Symmetric intervals and bootstrap percentiles then miss the true mean too often on one side
+(``docs/verdicts.md`` states how often). The confidence interval for a mean is therefore computed from
+the first three moments: Hall (1992, "On the removal of skewness by transformation") applies a cubic
+function to the t statistic that removes its skewness to first order. The interval ends then follow from
+Student's t distribution. This needs no resampling, so the interval does not depend on the row order.
 
-A share of texts, with the value 0 or 1 for every text, has an exact interval. It has a positive width
-even if all texts agree. Scores that are not means have percentile bootstrap intervals over texts.
+For a share, each text has the value 0 or 1. Its interval is exact, and has a positive width even if all
+texts agree. Scores that are not means have percentile bootstrap intervals over texts.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -22,19 +21,19 @@ from hf_attnprobe.core import formatting as markdown
 
 
 MIN_DISPLAYED_TEXTS = 10
-"""Smallest number of texts for which a report displays a mean, an interval or a chart."""
+"""Smallest number of texts for which reports display a mean, an interval or a chart."""
 
 
 @dataclass(frozen=True)
 class StatisticKey:
-    """Identifies a number of an audit: test, statistic, layer, head and group of texts.
+    """Key that identifies one reported number: test, statistic, layer, head and text group.
 
     Attributes:
         test: name of the faithfulness test.
         statistic: statistic name, or ``name@key`` with a number or a ranking as the key.
-        layer: layer of the site, from 0; a negative number stands for several layers.
-        head: head of the site, from 0; a negative number stands for several heads. Layer −1 with
-            head −1 is all attention of the model.
+        layer: layer index, from 0; a negative number stands for several layers.
+        head: head index, from 0; a negative number stands for several heads. Layer −1 with head
+            −1 is the model's whole attention.
         group: ``all`` texts, or the name of a predicted class.
     """
 
@@ -46,12 +45,12 @@ class StatisticKey:
 
     @property
     def column(self) -> tuple[str, str, int, int]:
-        """Key without the group of texts, which identifies a column of the rows."""
+        """Test, statistic, layer and head, which identify a column in :class:`Rows`."""
         return self.test, self.statistic, self.layer, self.head
 
     @property
     def site(self) -> tuple[int, int]:
-        """Layer and head."""
+        """Layer and head as a pair."""
         return self.layer, self.head
 
     @property
@@ -62,11 +61,11 @@ class StatisticKey:
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number over texts: a mean, a difference of means, or a score.
+    """A number with its confidence interval over texts: a mean, a difference, or a score.
 
     Attributes:
         value: the number; NaN if no text has a value.
-        ci95: 95% confidence interval over texts; None without an interval.
+        ci95: 95% confidence interval over texts; None if there is none.
         n: number of texts with a value; None if unknown.
     """
 
@@ -76,12 +75,12 @@ class Estimate:
 
     @property
     def interval_text(self) -> str:
-        """Number and interval with two digits, such as "0.80 [0.75, 0.85]"."""
+        """Number and interval with two decimals, such as "0.80 [0.75, 0.85]"."""
         return markdown.format_interval(self.value, self.ci95, digits=2)
 
     @property
     def plain_estimate(self) -> "Estimate":
-        """This estimate without the additional fields of a subclass."""
+        """This estimate without the fields that a subclass adds."""
         return Estimate(self.value, self.ci95, self.n)
 
 
@@ -89,38 +88,39 @@ class Estimate:
 
 
 CONFIDENCE_LEVEL = 0.95
-"""Probability with which an interval covers the true number."""
+"""Probability with which a confidence interval covers the true value."""
 
 
 def compute_sidak_critical_value(n: int) -> float:
-    """Compute the critical value of n simultaneous confidence intervals (Šidák 1967).
+    """Compute the critical value for n simultaneous 95% confidence intervals (Šidák 1967).
+
+    With it, n intervals for independent means all cover their true mean with 95% probability.
 
     Args:
-        n: number of intervals that must all cover their true mean, with a total probability of
-            95%, if the means are independent.
+        n: number of intervals.
 
     Returns:
-        Half the width of each interval, in standard errors.
+        Half-width of each interval in standard errors, such as 1.96 for a single interval.
     """
     return float(ndtri((1 + CONFIDENCE_LEVEL ** (1 / n)) / 2))
 
 
 SINGLE_CRITICAL_VALUE = compute_sidak_critical_value(1)
-"""Critical value of a single 95% interval: 1.96 standard errors."""
+"""Critical value for a single 95% confidence interval: 1.96 standard errors."""
 
 
 def compute_share_interval(
     hits: np.ndarray, n: np.ndarray, *, level: float = CONFIDENCE_LEVEL
 ) -> np.ndarray:
-    """Compute exact 95% intervals of the share of texts in which an event occurs.
+    """Compute exact confidence intervals for the share of texts in which an event occurs.
 
-    The interval of Clopper & Pearson (1934) covers the true share in at least 95% of samples,
-    even if the event occurs in none or all of the texts.
+    The Clopper-Pearson interval (1934) covers the true share with a probability of at least
+    ``level``, even if the event occurs in none or all of the texts.
 
     Args:
         hits: number of texts in which the event occurs, any shape.
         n: number of texts, same shape.
-        level: smallest probability with which an interval covers the true share.
+        level: confidence level.
 
     Returns:
         Low and high ends, [2, ...]; NaN if n is 0.
@@ -144,16 +144,16 @@ def compute_share_interval(
 def compute_paired_share_interval(
     differences: np.ndarray, *, critical_value: float = SINGLE_CRITICAL_VALUE
 ) -> np.ndarray:
-    """Compute 95% intervals of the difference of two shares of the same texts.
+    """Compute 95% confidence intervals for the difference between two shares of the same texts.
 
     Bonet & Price (2012) add one text in which only the first event occurs, and one in which only
     the second event occurs. The interval then has a positive width even if all pairs agree.
 
     Args:
         differences: first value minus second value, [texts, columns], each 1, 0 or −1; NaN for
-            a text without a pair.
-        critical_value: half the width of an interval in standard errors. Use a larger value
-            for simultaneous intervals.
+            a text without both values.
+        critical_value: half-width in standard errors. Use a larger value than 1.96 for
+            simultaneous intervals.
 
     Returns:
         Low and high ends, [2, columns]; NaN for a column without pairs.
@@ -182,18 +182,17 @@ def compute_share_difference_interval(
     *,
     critical_value: float = SINGLE_CRITICAL_VALUE,
 ) -> np.ndarray:
-    """Compute 95% intervals of the difference of two shares of different texts.
+    """Compute 95% confidence intervals for the difference between shares in two text samples.
 
-    Agresti & Caffo (2000) add one hit and one miss to either sample. The interval then has a
+    Agresti & Caffo (2000) add one hit and one miss to each sample. The interval then has a
     positive width even if both shares are 0 or 1.
 
     Args:
-        values: values of the first sample, [texts, columns], each 0 or 1; NaN for a text
+        values: values in the first sample, [texts, columns], each 0 or 1; NaN for a text
             without a value.
-        other_values: values of the second sample, whose share is subtracted,
-            [texts, columns].
-        critical_value: half the width of an interval in standard errors. Use a larger value
-            for simultaneous intervals.
+        other_values: values in the second sample, whose share is subtracted, [texts, columns].
+        critical_value: half-width in standard errors. Use a larger value than 1.96 for
+            simultaneous intervals.
 
     Returns:
         Low and high ends, [2, columns].
@@ -233,22 +232,21 @@ def find_binary_columns(values: np.ndarray) -> np.ndarray:
 
 
 N_RESAMPLES = 1000
-"""Number of bootstrap resamples of the texts."""
+"""Number of bootstrap resamples."""
 MANY_TEXTS = 20_000
-"""Number of texts above which nothing is resampled.
+"""Number of texts above which normal approximations replace resampling.
 
-A mean of so many texts is normally distributed to more digits than a report prints, by the central
-limit theorem. The running time then grows no faster than the number of texts.
+With so many texts, a mean is so close to normally distributed that the reported digits do not change.
 """
 
 
 @dataclass(frozen=True)
 class Moments:
-    """Moments of columns, from which the intervals of means are computed; each [columns].
+    """Moments of each column, from which confidence intervals are computed; arrays [columns].
 
     Attributes:
         n: number of texts with a value.
-        mean: mean over these texts; 0 without any text.
+        mean: mean over these texts; 0 if there are none.
         m2: Σ (value − mean)².
         m3: Σ (value − mean)³.
         low: smallest value.
@@ -264,13 +262,13 @@ class Moments:
 
 
 def compute_moments(values: np.ndarray) -> Moments:
-    """Compute the moments of each column.
+    """Compute the mean, the range and the second and third moments of each column.
 
     Args:
         values: [texts, columns]; NaN for a text without a value.
 
     Returns:
-        The moments.
+        The moments, each [columns].
     """
     n_columns = values.shape[1]
     n, total, m2, m3 = np.zeros((4, n_columns))
@@ -294,11 +292,11 @@ def compute_moments(values: np.ndarray) -> Moments:
 
 
 TEXTS_PER_CHUNK = 2**14
-"""Number of texts that are summed together, so that a sum over many texts copies only a few."""
+"""Number of texts per chunk. Sums over many texts only copy one chunk at a time."""
 
 
 def _iterate_chunks(values: np.ndarray) -> Iterator[np.ndarray]:
-    """Iterate over the texts of [texts, ...] in chunks."""
+    """Split an array [texts, ...] into chunks of texts."""
     for start in range(0, len(values), TEXTS_PER_CHUNK):
         yield values[start : start + TEXTS_PER_CHUNK]
 
@@ -306,12 +304,12 @@ def _iterate_chunks(values: np.ndarray) -> Iterator[np.ndarray]:
 def compute_mean_interval(
     values: np.ndarray, *, critical_value: float = SINGLE_CRITICAL_VALUE
 ) -> np.ndarray:
-    """Compute 95% intervals of the means of columns.
+    """Compute a 95% confidence interval for the mean of each column.
 
     Args:
         values: [texts, columns]; NaN for a text without a value.
-        critical_value: half the width of the interval of a normal mean, in standard errors.
-            Use a larger value for simultaneous intervals.
+        critical_value: half-width that a normally distributed mean would have, in standard
+            errors. Use a larger value than 1.96 for simultaneous intervals.
 
     Returns:
         Low and high ends, [2, columns]; NaN for a column without values.
@@ -325,16 +323,16 @@ def compute_mean_interval(
 def compute_interval_from_moments(
     moments: Moments, *, critical_value: float = SINGLE_CRITICAL_VALUE
 ) -> np.ndarray:
-    """Compute 95% intervals of means from the moments of columns.
+    """Compute a 95% confidence interval for each mean from the moments of the columns.
 
-    The interval is clipped to the range of the texts. So the interval of a share or of a
-    correlation stays within its possible range, and if all texts have the same value, the
+    Each interval is clipped to the smallest and largest observed value. Intervals for shares and
+    correlations therefore stay within their possible range. If all texts have the same value, the
     interval is this single value.
 
     Args:
-        moments: moments of the columns.
-        critical_value: half the width of the interval of a normal mean, in standard errors.
-            Use a larger value for simultaneous intervals.
+        moments: moments, each [columns].
+        critical_value: half-width that a normally distributed mean would have, in standard
+            errors. Use a larger value than 1.96 for simultaneous intervals.
 
     Returns:
         Low and high ends, [2, columns]; NaN for a column without values.
@@ -351,18 +349,18 @@ def compute_interval_from_moments(
 def compute_difference_interval(
     moments: Moments, other: Moments, *, critical_value: float = SINGLE_CRITICAL_VALUE
 ) -> np.ndarray:
-    """Compute 95% intervals of the difference of the means of two samples of texts.
+    """Compute 95% confidence intervals for the difference between two sample means.
 
-    The degrees of freedom are those of Welch 1947.
+    The degrees of freedom follow Welch (1947).
 
     Args:
-        moments: moments of the first sample.
+        moments: moments of the first sample, each [columns].
         other: moments of the second sample, whose mean is subtracted.
-        critical_value: half the width of the interval of a normal mean, in standard errors.
-            Use a larger value for simultaneous intervals.
+        critical_value: half-width that a normally distributed mean would have, in standard
+            errors. Use a larger value than 1.96 for simultaneous intervals.
 
     Returns:
-        Low and high ends, [2, columns]; NaN if one of the samples has no values.
+        Low and high ends, [2, columns]; NaN if one sample has no values.
     """
     variance = _compute_variance_of_mean(moments)
     other_variance = _compute_variance_of_mean(other)
@@ -373,7 +371,7 @@ def compute_difference_interval(
     degrees_of_freedom = np.ones_like(total_variance)
     np.divide(total_variance**2, welch_divisor, out=degrees_of_freedom, where=welch_divisor > 0)
 
-    # The second and third moments of the difference follow from those of the two means.
+    # The moments of both means add up; the third one changes its sign with the mean.
     n = _clamp_to_one(moments.n)
     other_n = _clamp_to_one(other.n)
     m2 = moments.m2 / n**2
@@ -402,9 +400,9 @@ def _clamp_to_one(n: np.ndarray) -> np.ndarray:
 
 
 def _compute_skewness(m2: np.ndarray, m3: np.ndarray) -> np.ndarray:
-    """Compute the skewness of a mean, which is that of the texts divided by √n.
+    """Compute the skewness of each mean from the sums m2 and m3; 0 if the values do not vary.
 
-    It is 0 if the texts do not vary.
+    The skewness of a mean is the skewness of its values divided by √n.
     """
     with np.errstate(over="ignore"):
         scale = m2**1.5
@@ -418,11 +416,12 @@ def _compute_hall_interval(
     degrees_of_freedom: np.ndarray,
     critical_value: float,
 ) -> np.ndarray:
-    """Compute the interval of Hall 1992 by inverting his cubic transformation.
+    """Compute confidence intervals by inverting Hall's cubic transformation (1992).
 
-    The equation t + λt²/3 + λ²t³/27 + λ/6 = ± s is solved for t, with the skewness λ and the
-    quantile s of Student's t distribution. Far in the tails the cubic function bends too much. So
-    a wider interval is the 95% interval with both sides stretched by the ratio of the quantiles.
+    The equation t + λt²/3 + λ²t³/27 + λ/6 = ± s is solved for t. Here λ is the skewness, and s is
+    the 95% quantile of Student's t distribution. For larger quantiles, the cubic function bends
+    too much. A wider interval is therefore the 95% interval, stretched on both sides by the ratio
+    between the two quantiles.
 
     Returns:
         Low and high ends, [2, columns].
@@ -433,7 +432,7 @@ def _compute_hall_interval(
     for signed_quantile in (quantile, -quantile):
         shifted_quantile = signed_quantile - skewness / 6
         root = np.cbrt(1 + skewness * shifted_quantile)
-        # The solution is t = 3 (root − 1) / λ. This form of it does not cancel digits for small λ.
+        # The solution is t = 3 (root − 1) / λ, in a form that loses no digits for small λ.
         offset = stretched_error * 3 * shifted_quantile / (root**2 + root + 1)
         ends.append(mean - offset)
     return np.stack(ends)
@@ -446,13 +445,13 @@ def draw_resample_counts(
     seed: int | Sequence[int] = 0,
     n_resamples: int = N_RESAMPLES,
 ) -> np.ndarray:
-    """Draw bootstrap resamples as counts of how often each text is drawn (Efron 1979).
+    """Draw bootstrap resamples (Efron 1979) as counts: how often each text is drawn.
 
-    With counts, the sums over all resamples are one matrix product for all statistics.
+    With counts, a single matrix product gives the sums over all resamples.
 
     Args:
         n_texts: number of texts to draw from.
-        n: number of texts in a resample; by default ``n_texts``.
+        n: resample size; by default ``n_texts``.
         seed: random seed.
         n_resamples: number of resamples.
 
@@ -466,10 +465,10 @@ def draw_resample_counts(
 
 
 def compute_percentile_interval(resampled_values: np.ndarray) -> tuple[float, float]:
-    """Compute the 95% percentile interval of a statistic from its values on resamples.
+    """Compute the 95% percentile bootstrap interval for a statistic.
 
     Args:
-        resampled_values: [resamples]; NaN if the statistic is undefined on a resample.
+        resampled_values: value of the statistic on each resample, [resamples]; NaN if undefined.
 
     Returns:
         Low and high end; NaN if the statistic is undefined on all resamples.
@@ -484,15 +483,15 @@ def compute_percentile_interval(resampled_values: np.ndarray) -> tuple[float, fl
 def compute_means_and_intervals(
     values: np.ndarray, shares: np.ndarray
 ) -> tuple[Moments, np.ndarray]:
-    """Compute the moments of columns and the 95% intervals of their means.
+    """Compute the moments of each column and a 95% confidence interval for its mean.
 
     Args:
         values: [texts, columns]; NaN for a text without a value.
-        shares: whether the mean of a column is a share, bool [columns]. If all values of such a
-            column are 0 or 1, its interval is the exact one.
+        shares: whether a column's mean is a share, bool [columns]. If all values in such a
+            column are 0 or 1, its interval is exact.
 
     Returns:
-        Moments, and low and high ends, [2, columns].
+        Moments, and low and high interval ends, [2, columns].
     """
     moments = compute_moments(values)
     ends = compute_interval_from_moments(moments)
@@ -503,12 +502,12 @@ def compute_means_and_intervals(
 
 
 def estimate_means(values: np.ndarray, *, share: bool = False) -> list[Estimate]:
-    """Estimate the means of columns with their intervals.
+    """Estimate the mean of each column, with a 95% confidence interval.
 
     Args:
         values: [texts, columns]; NaN for a text without a value.
-        share: whether the means are shares of texts. If all values of a column are 0 or 1, its
-            interval is then the exact one.
+        share: whether the means are shares. Columns that only contain 0 and 1 then get exact
+            intervals.
 
     Returns:
         One estimate per column, without an interval if no text has a value.
@@ -528,17 +527,17 @@ def estimate_means(values: np.ndarray, *, share: bool = False) -> list[Estimate]
 def estimate_function_of_means(
     columns: Sequence[np.ndarray], function: Callable[[np.ndarray], np.ndarray]
 ) -> Estimate:
-    """Estimate a function of several means over the same texts with its interval.
+    """Estimate a function of several means, such as a ratio, with a confidence interval.
 
-    The interval is that of the mean of the jackknife's pseudo-values, see
+    The interval is the confidence interval for the mean jackknife pseudo-value; see
     :func:`compute_pseudo_values`.
 
     Args:
         columns: values of each statistic, [texts]; texts with a NaN in any column are ignored.
-        function: maps means [..., columns] to [...]; NaN if it is undefined.
+        function: maps means, [..., columns], to numbers, [...]; NaN if undefined.
 
     Returns:
-        The estimate; its n is 0 if no text has all columns, or if the function is undefined.
+        The estimate. Its n is 0 if no text has all values, or if the function is undefined.
     """
     value, pseudo_values = compute_pseudo_values(columns, function)
     n = len(pseudo_values)
@@ -553,18 +552,17 @@ def estimate_function_of_means(
 def compute_pseudo_values(
     columns: Sequence[np.ndarray], function: Callable[[np.ndarray], np.ndarray]
 ) -> tuple[float, np.ndarray]:
-    """Compute a function of means and the contribution of each text to it.
+    """Compute a function of several means and each text's contribution to it.
 
-    The contributions are Tukey's pseudo-values n·f − (n − 1)·f(without the text). Their mean is
-    f without its first-order bias (Miller 1974, "The jackknife").
+    The contributions are Tukey's jackknife pseudo-values n·f − (n − 1)·f(without the text). Their
+    mean equals f without its first-order bias (Miller 1974, "The jackknife").
 
     Args:
         columns: values of each statistic, [texts]; texts with a NaN in any column are ignored.
-        function: maps means [..., columns] to [...]; NaN if it is undefined.
+        function: maps means, [..., columns], to numbers, [...]; NaN if undefined.
 
     Returns:
-        Value of the function, NaN if it is undefined; and the pseudo-values, with one entry for
-        each text that has all columns.
+        The function value, and one pseudo-value for each text that has all values.
     """
     n = 0
     total = np.zeros(len(columns))
@@ -587,22 +585,21 @@ def compute_pseudo_values(
 
 
 def _iterate_complete_texts(columns: Sequence[np.ndarray]) -> Iterator[np.ndarray]:
-    """Iterate in chunks over the texts that have a value in all columns, [texts, columns]."""
+    """Iterate in chunks [texts, columns] over the texts that have a value in every column."""
     for chunks in zip(*map(_iterate_chunks, columns), strict=True):
         texts = np.stack(chunks, axis=1)
         yield texts[~np.isnan(texts).any(1)]
 
 
 def estimate_mean(values: np.ndarray, *, share: bool = False) -> Estimate:
-    """Estimate the mean of the texts that have a value, with its interval.
+    """Estimate a mean over texts, with a 95% confidence interval.
 
     Args:
         values: [texts]; texts with NaN are ignored.
-        share: whether the mean is a share of texts. If all values are 0 or 1, the interval is
-            then the exact one.
+        share: whether the mean is a share. If all values are 0 or 1, the interval is then exact.
 
     Returns:
-        The mean, its interval, and the number of texts.
+        The mean, its interval, and the number of texts with a value.
     """
     column = np.asarray(values, dtype=np.float64)[:, None]
     return estimate_means(column, share=share)[0]
@@ -612,25 +609,24 @@ def estimate_mean(values: np.ndarray, *, share: bool = False) -> Estimate:
 
 
 N_DRAWS = 2000
-"""Number of random draws from which a critical value is estimated."""
+"""Number of random draws for estimating a critical value."""
 DRAWS_PER_CHUNK = 250
-"""Number of draws that are computed together, which bounds the memory."""
+"""Number of draws that are computed together, to limit the memory."""
 
 
 def compute_simultaneous_interval(
     values: np.ndarray, *, seed: int = 0, n_draws: int = N_DRAWS
 ) -> np.ndarray:
-    """Compute simultaneous 95% intervals of the means of columns.
+    """Compute simultaneous 95% confidence intervals for the means of all columns.
 
-    With 95% probability, all intervals cover their true mean. A column with only 0 and 1 is a
-    share of texts: its interval is the exact one at the corresponding level, which has a positive
-    width even if all texts agree. For any other column without variation, both ends are its
-    mean.
+    With 95% probability, all intervals cover their true means at once. A column that only
+    contains 0 and 1 is a share, so its interval is exact and has a positive width even if all
+    texts agree. For any other column without variation, both interval ends equal the mean.
 
     Args:
-        values: [texts, columns]; NaN for a text without a value, which the mean then ignores.
+        values: [texts, columns]; NaN for a text without a value.
         seed: random seed.
-        n_draws: number of random draws, see :func:`estimate_critical_value`.
+        n_draws: number of random draws; see :func:`estimate_critical_value`.
 
     Returns:
         Low and high ends, [2, columns]; NaN for a column with fewer than two texts.
@@ -640,11 +636,12 @@ def compute_simultaneous_interval(
 
 
 def compute_interval_at_critical_value(values: np.ndarray, critical_value: float) -> np.ndarray:
-    """Compute the intervals of the means of columns at a given critical value.
+    """Compute a confidence interval for each column's mean, with a given critical value.
 
     Args:
         values: [texts, columns]; NaN for a text without a value.
-        critical_value: half the width of the interval of a normal mean, in standard errors.
+        critical_value: half-width that a normally distributed mean would have, in standard
+            errors.
 
     Returns:
         Low and high ends, [2, columns]; NaN for a column with fewer than two texts.
@@ -661,12 +658,12 @@ def compute_interval_at_critical_value(values: np.ndarray, critical_value: float
 
 
 def estimate_critical_value(values: np.ndarray, *, seed: int = 0, n_draws: int = N_DRAWS) -> float:
-    """Estimate the critical value of simultaneous 95% intervals of the means of columns.
+    """Estimate the critical value for simultaneous 95% confidence intervals.
 
-    It is the 95% quantile of the largest deviation of any column's mean, in standard errors, over
-    random draws of weights for the texts (a multiplier bootstrap). The true quantile is between
-    1.96, that of a single column, and that of independent columns (Šidák's inequality). The
-    estimate is clipped to this range, which removes the noise of the draws.
+    A multiplier bootstrap draws random weights for the texts. In each draw, the largest deviation
+    of any column mean is recorded in standard errors. The critical value is the 95% quantile of
+    these deviations. It must lie between 1.96, the value for a single column, and the value for
+    independent columns (Šidák's inequality), so the estimate is clipped to this range.
 
     Args:
         values: [texts, columns]; NaN for a text without a value.
@@ -674,7 +671,7 @@ def estimate_critical_value(values: np.ndarray, *, seed: int = 0, n_draws: int =
         n_draws: number of draws.
 
     Returns:
-        Half the width of a simultaneous interval, in standard errors.
+        Half-width of the simultaneous intervals, in standard errors.
     """
     moments = compute_moments(values)
     is_varying = moments.low < moments.high
@@ -685,8 +682,8 @@ def estimate_critical_value(values: np.ndarray, *, seed: int = 0, n_draws: int =
     centred = centred / np.sqrt(moments.m2[is_varying])
     generator = np.random.default_rng(seed)
     if len(values) > MANY_TEXTS:
-        # The distribution of the means only depends on their covariance matrix. Its square root
-        # takes the place of the texts.
+        # The distribution of the means only depends on their covariance matrix, so its square
+        # root replaces the rows for the texts.
         eigenvalues, eigenvectors = np.linalg.eigh(centred.T @ centred)
         centred = (eigenvectors * np.sqrt(eigenvalues.clip(0))).T
     largest_deviations = []

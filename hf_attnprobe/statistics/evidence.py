@@ -1,4 +1,4 @@
-"""The measured numbers of a model at one site, from which questions are answered."""
+"""Evidence: everything that was measured for a model at one site, used to answer the questions."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -31,15 +31,15 @@ from hf_attnprobe.statistics.wording import CLASS_WORDING, Wording
 
 @dataclass(frozen=True)
 class Evidence:
-    """The measured numbers of a model at one site.
+    """Everything that was measured for a model at one site (a head, a layer, or all attention).
 
     Attributes:
-        texts: statistics of the texts at the site.
+        texts: statistics for each text at this site.
         words: wording for the type of prediction.
-        classes: texts of each predicted class, bool [texts], by class name.
-        greedy_share: for a language model, the share of all texts whose explained answer is also
-            the greedily generated one. The other attributes are then restricted to these texts.
-            None for other models.
+        classes: masks of the texts in each predicted class, bool [texts], keyed by class name.
+        greedy_share: share of texts for which a language model generates the explained answer
+            itself, with greedy decoding. The other attributes are then restricted to these
+            texts. None for other models.
     """
 
     texts: Texts
@@ -59,39 +59,39 @@ class Evidence:
         return self.texts.get_values(name)
 
     def estimate_mean(self, name: str) -> Estimate:
-        """Estimate the mean of a statistic.
+        """Estimate the mean of a statistic over all texts.
 
         Args:
             name: statistic name.
 
         Returns:
-            The mean; its n is 0 if no text has a value.
+            The mean with its confidence interval; its n is 0 if no text has a value.
         """
         return estimate_mean(self.get_values(name))
 
     def estimate_difference(self, name: str, subtracted_name: str) -> Estimate:
-        """Estimate the mean difference of two statistics, paired by text.
+        """Estimate the mean difference between two statistics, paired by text.
 
         Args:
-            name: name of a statistic.
-            subtracted_name: statistic name that is subtracted.
+            name: name of the first statistic.
+            subtracted_name: name of the statistic that is subtracted.
 
         Returns:
-            The mean difference.
+            The mean difference with its confidence interval.
         """
         return estimate_mean(self.get_values(name) - self.get_values(subtracted_name))
 
     def estimate_function(
         self, names: Sequence[str], function: Callable[..., np.ndarray]
     ) -> Estimate:
-        """Estimate a function of the means of several statistics.
+        """Estimate a function of several means, such as a ratio.
 
         Args:
-            names: names of the statistics; texts without a value for all of them are ignored.
-            function: function of these means, one argument for each.
+            names: statistic names; texts that lack any of these statistics are ignored.
+            function: function with one argument for each mean.
 
         Returns:
-            The value of the function with its interval.
+            The function value with its confidence interval.
         """
         columns = [*map(self.get_values, names)]
         return estimate_function_of_means(
@@ -100,42 +100,42 @@ class Evidence:
 
     @property
     def parts(self) -> Sequence[Part]:
-        """Parts of faithfulness for this type of model."""
+        """Faithfulness parts for this type of model."""
         return ANSWER_PARTS if self.words.kind == "answer" else CLASSIFIER_PARTS
 
     @cached_property
     def default_classes(self) -> list[str]:
-        """Classes that the model predicts unless something in a text points to another class."""
+        """Classes that the model predicts if nothing in the text points to another class."""
         return find_default_classes(self.texts, self.classes, self.parts)
 
     @cached_property
     def explained_evidence(self) -> "Evidence":
-        """This evidence without the default-class texts, which have nothing to explain."""
+        """Evidence without texts in default classes, which contain nothing to explain."""
         if not self.default_classes:
             return self
         is_default = np.any([self.classes[name] for name in self.default_classes], axis=0)
         return self.select_texts(~is_default)
 
     def select_texts(self, is_selected: np.ndarray) -> "Evidence":
-        """Select texts by a mask.
+        """Select texts with a boolean mask.
 
         Args:
             is_selected: bool [texts].
 
         Returns:
-            Evidence with the selected texts.
+            Evidence that only contains the selected texts.
         """
         classes = {name: members[is_selected] for name, members in self.classes.items()}
         return replace(self, texts=self.texts.select(is_selected), classes=classes)
 
     def select_class(self, name: str) -> "Evidence":
-        """Select the texts of a predicted class.
+        """Select the texts for which the model predicts a class.
 
         Args:
             name: class name.
 
         Returns:
-            Evidence with these texts.
+            Evidence that only contains these texts.
         """
         return self.select_texts(self.classes[name])
 
@@ -146,7 +146,7 @@ def build_evidence(
     *,
     words: Wording = CLASS_WORDING,
 ) -> Evidence | None:
-    """Build the evidence about a model's attention from the audit rows.
+    """Build the evidence about a model's attention from audit rows.
 
     Args:
         rows: audit rows, or a data frame in long form.
@@ -154,7 +154,7 @@ def build_evidence(
         words: wording for the type of prediction.
 
     Returns:
-        The evidence; None if no site represents the attention of the whole model.
+        The evidence; None if only single heads of a larger model were tested.
     """
     rows = Rows.coerce(rows)
     site = find_model_site(rows)
@@ -175,4 +175,4 @@ def build_evidence(
 
 
 GREEDY_STATISTIC = "answer_is_greedy"
-"""Statistic of language models: 1 if greedy decoding generates the explained answer, else 0."""
+"""Statistic that is 1 if a language model's greedy decoding gives the explained answer, else 0."""

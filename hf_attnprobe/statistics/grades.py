@@ -1,8 +1,8 @@
 """Answers to questions about a model: rules, their thresholds, and how estimates are graded.
 
-A rule grades an estimate with its 95% interval. The estimate only gives an answer if its interval
-lies between two adjacent thresholds and it is based on at least :data:`MIN_TEXTS` texts. Otherwise
-the answer is "cannot say".
+A rule grades an estimate by its 95% confidence interval. There is only an answer if the interval does
+not contain a threshold, and if the estimate is based on at least :data:`MIN_TEXTS` texts. Otherwise the
+answer is "cannot say".
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,12 +17,13 @@ from hf_attnprobe.statistics.rows import Texts
 
 
 MIN_TEXTS = 30
-"""Smallest number of texts for an answer. With fewer texts, intervals of means cover too rarely."""
+"""Smallest number of texts for an answer. With fewer texts, confidence intervals are unreliable."""
 MIN_PROMPTS = 10
 """Smallest number of prompts for an answer about a language model.
 
-A prompt takes seconds and its numbers are based on many units. The intervals of few prompts use
-Student's t distribution, and those of shares are exact.
+It is smaller than :data:`MIN_TEXTS`, because a prompt takes seconds and contains many units. With so few
+prompts, confidence intervals are still valid: they use Student's t distribution, or are exact for
+shares.
 """
 
 
@@ -35,7 +36,7 @@ class Answer(StrEnum):
     CANNOT_SAY = "cannot say"
 
     def choose(self, yes: str, no: str, otherwise: str) -> str:
-        """Choose one of three texts by the answer.
+        """Choose one of three texts depending on the answer.
 
         Args:
             yes: text for yes.
@@ -49,7 +50,7 @@ class Answer(StrEnum):
 
     @property
     def opposite(self) -> "Answer":
-        """No for yes, yes for no, and otherwise the same answer."""
+        """Opposite answer: no for yes and yes for no; other answers stay the same."""
         return {Answer.YES: Answer.NO, Answer.NO: Answer.YES}.get(self, self)
 
 
@@ -59,14 +60,14 @@ ORDERED_ANSWERS = (Answer.NO, Answer.PARTLY, Answer.YES)
 
 @dataclass(frozen=True)
 class Measure:
-    """A number per text, for paired differences between two audits.
+    """A number per text, which allows two audits to be compared text by text.
 
     Attributes:
         description: description of the number.
-        values: computes the number of every text, [texts], from the statistics at a site; None
-            if a statistic is missing. The mean is the number for all texts.
-        excludes_default_classes: whether texts with a default class are left out. A default
-            class is predicted unless something in a text points to another class.
+        values: function from the statistics at a site to one number per text, [texts]; None if a
+            statistic is missing.
+        excludes_default_classes: whether texts in default classes are left out. The model
+            predicts a default class if nothing in the text points to another class.
     """
 
     description: str
@@ -74,13 +75,13 @@ class Measure:
     excludes_default_classes: bool = False
 
     def compute(self, texts: Texts) -> pd.Series | None:
-        """Compute the number of every text.
+        """Compute the number for each text.
 
         Args:
             texts: statistics at one site.
 
         Returns:
-            The numbers by text id; None if a statistic is missing.
+            The numbers, indexed by text id; None if a statistic is missing.
         """
         values = self.values(texts)
         return None if values is None else pd.Series(values, index=texts.index)
@@ -93,13 +94,13 @@ def make_statistic_measure(
     *,
     excludes_default_classes: bool = False,
 ) -> Measure:
-    """Create the measure that is a single statistic.
+    """Create a measure that uses the values of a single statistic.
 
     Args:
         description: description of the number.
         name: statistic name.
-        transform: function of the values, [texts] -> [texts].
-        excludes_default_classes: whether texts with a default class are left out.
+        transform: function that is applied to the values, [texts] -> [texts]; by default, none.
+        excludes_default_classes: whether texts in default classes are left out.
 
     Returns:
         The measure.
@@ -113,7 +114,7 @@ def make_statistic_measure(
 
 @dataclass(frozen=True)
 class Rule:
-    """A question with its measure, its thresholds, and the phrases that report the answer.
+    """A question about a model, with thresholds for its answer and phrases for reports.
 
     The attributes ``procedure``, ``if_yes``, ``if_partly`` and ``if_no`` are templates. Their
     placeholders are the attributes of :class:`~hf_attnprobe.statistics.wording.Wording`, and in
@@ -122,21 +123,21 @@ class Rule:
     Attributes:
         name: one or two words with which the answer begins.
         question: the question.
-        measure: description of the graded number.
+        measure: description of the number that is graded.
         partly: threshold from which the answer is at least "partly".
-        yes: threshold from which the answer is "yes". A rule with only two answers has the same
-            number for ``partly`` and ``yes``.
-        source: origin of the measure and of the thresholds.
+        yes: threshold from which the answer is "yes". If both thresholds are equal, there are
+            only two answers, yes and no.
+        source: publication or reason for the measure and its thresholds.
         procedure: how the number is measured, for readers who do not know the method.
-        scale: short description of the number, as the label of its number line.
+        scale: short description of the number, used as a label in charts.
         if_yes: clause that states the result if the answer is "yes".
         if_partly: clause that states the result if the answer is "partly".
         if_no: clause that states the result if the answer is "no".
         if_open: clause that states what remains open otherwise.
-        scale_ends: fixed positions on the number line, by label.
-        yardsticks: labels of the numbers that are printed for comparison, by name.
-        compared_measures: measures behind the number, for differences between two audits. If
-            there are several, the first one that most audits have is used.
+        scale_ends: labelled reference positions on the chart's axis, such as 0 for "no change".
+        yardsticks: labels for numbers that are printed for comparison, keyed by name.
+        compared_measures: measures for comparing two audits text by text. If there are several,
+            the first one that most audits have is used.
     """
 
     name: str
@@ -157,19 +158,19 @@ class Rule:
 
     @property
     def thresholds(self) -> dict[str, float]:
-        """Thresholds by a label such as "partly from"."""
+        """Thresholds, keyed by a label such as "partly from"."""
         if self.partly == self.yes:
             return {"yes above" if self.yes == 0 else "yes from": self.yes}
         return {"partly from": self.partly, "yes from": self.yes}
 
     @property
     def scale_label(self) -> str:
-        """Short description of the graded number; the full description if there is no short one."""
+        """Chart label: the short description of the number, or the full one if it is empty."""
         return self.scale or self.measure
 
     @property
     def threshold_text(self) -> str:
-        """Thresholds as text.
+        """Thresholds as a phrase.
 
         >>> Rule("", "", "", partly=0.35, yes=0.5, source="").threshold_text
         'partly from 0.35, yes from 0.50'
@@ -177,13 +178,13 @@ class Rule:
         return ", ".join(f"{label} {value:.2f}" for label, value in self.thresholds.items())
 
     def get_clause(self, answer: Answer) -> str:
-        """Get the clause that states the result for an answer.
+        """Get the clause that reports an answer.
 
         Args:
             answer: the answer.
 
         Returns:
-            A clause, which may have placeholders.
+            A template, which may contain placeholders.
         """
         clauses = {
             Answer.YES: self.if_yes,
@@ -197,12 +198,12 @@ def grade(estimate: Estimate, rule: Rule, min_texts: int = MIN_TEXTS) -> Answer:
     """Grade an estimate by a rule.
 
     Args:
-        estimate: number with its 95% interval.
+        estimate: number with its 95% confidence interval.
         rule: rule with thresholds.
         min_texts: smallest number of texts for an answer.
 
     Returns:
-        The answer; "cannot say" if the interval contains a threshold.
+        The answer; "cannot say" if the interval contains a threshold or there are too few texts.
 
     >>> rule = Rule("", "", "", partly=0.35, yes=0.5, source="")
     >>> grade(Estimate(0.8, (0.77, 0.83), 200), rule).value
@@ -216,11 +217,11 @@ def grade(estimate: Estimate, rule: Rule, min_texts: int = MIN_TEXTS) -> Answer:
 def grade_range(
     lowest: Estimate, highest: Estimate, rule: Rule, min_texts: int = MIN_TEXTS
 ) -> Answer:
-    """Grade a number that is only known to lie between two estimates.
+    """Grade a number for which only a lower and an upper bound were estimated.
 
     Args:
-        lowest: lower estimate.
-        highest: upper estimate.
+        lowest: estimate of the lower bound.
+        highest: estimate of the upper bound.
         rule: rule with thresholds.
         min_texts: smallest number of texts for an answer.
 
@@ -234,16 +235,16 @@ def grade_range(
 def list_possible_answers(
     lowest: Estimate, highest: Estimate, rule: Rule, min_texts: int = MIN_TEXTS
 ) -> tuple[Answer, ...]:
-    """List the answers that the intervals of two estimates do not exclude, lowest first.
+    """List the answers that the confidence intervals do not exclude, lowest first.
 
     Args:
-        lowest: lower estimate.
-        highest: upper estimate.
+        lowest: estimate of the number, or of its lower bound.
+        highest: estimate of the number, or of its upper bound.
         rule: rule with thresholds.
         min_texts: smallest number of texts for an answer.
 
     Returns:
-        The possible answers; all of them without an interval or with too few texts.
+        The possible answers. All answers are possible if there is no interval or too few texts.
     """
     n = min(lowest.n or 0, highest.n or 0)
     possible_answers = list(ORDERED_ANSWERS)
@@ -258,10 +259,10 @@ def list_possible_answers(
 
 
 def join_answers(answers: Sequence[Answer]) -> str:
-    """Join at least two answers to a phrase.
+    """Join two or more answers into a phrase.
 
     Args:
-        answers: possible answers.
+        answers: two or more answers.
 
     Returns:
         A phrase such as "no, partly or yes".
@@ -274,9 +275,9 @@ def join_answers(answers: Sequence[Answer]) -> str:
 
 
 def _get_grade_index(value: float, rule: Rule) -> int:
-    """Return the index of a number's grade in ``ORDERED_ANSWERS``.
+    """Return a number's grade as an index into ``ORDERED_ANSWERS``.
 
-    If the only threshold is 0, the number must be above it for a yes.
+    If the only threshold is 0, the number must exceed it for a yes.
     """
     if rule.partly == rule.yes == 0:
         return 2 if value > 0 else 0

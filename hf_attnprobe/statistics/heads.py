@@ -1,9 +1,9 @@
-"""Evaluation of single heads and groups of heads by effect and faithfulness.
+"""Evaluation of single heads and head groups by their effect and their faithfulness.
 
-Each head is graded by the same two numbers as the attention of the whole model. Readers of a table
-of many heads look for the most striking ones. The intervals of single heads are therefore
-simultaneous: with 95% probability they hold for all heads at once, separately for each of the two
-numbers. The interval of a group of heads holds for this group alone.
+Each head is graded by the same two numbers as the model's whole attention. Readers look for the most
+striking heads in a table. Confidence intervals for single heads are therefore simultaneous: with 95%
+probability they hold for all heads at once, separately for each of the two numbers. The interval for a
+head group is valid for this group alone.
 """
 
 from collections.abc import Mapping, Sequence
@@ -36,34 +36,34 @@ from hf_attnprobe.statistics.summary import select_site_texts
 
 
 LayerHead = tuple[int, int]
-"""Layer and head, see :class:`~hf_attnprobe.protocol.Site`."""
+"""Layer and head; see :class:`~hf_attnprobe.protocol.Site`."""
 ALL_HEADS_INDEX = -1
-"""As a head: all heads of its layer. As a layer: all layers."""
+"""Index that stands for all heads of a layer (as a head), or for all layers (as a layer)."""
 HEAD_SET_INDEX = -2
-"""As a layer: a set of heads, whose number is given as the head."""
+"""Layer index for a user-defined set of heads. The head index is then the number of the set."""
 ALL_ATTENTION_SITE: LayerHead = (ALL_HEADS_INDEX, ALL_HEADS_INDEX)
-"""Site that stands for all attention of the model."""
+"""Site that stands for the model's whole attention."""
 Interval = tuple[float, float]
-"""Low and high end."""
+"""Low and high end of a confidence interval."""
 
 EFFECT_STATISTIC = "standard_tvd"
-"""Statistic with the output change by the median shuffle, at the standard temperature."""
+"""Statistic with the output change that the median shuffle causes, at the standard temperature."""
 WORST_EFFECT_STATISTIC = "largest_standard_tvd"
-"""Statistic with the output change by the worst shuffle, at the standard temperature."""
+"""Statistic with the output change that the worst shuffle causes, at the standard temperature."""
 
 
 @dataclass(frozen=True)
 class HeadEvaluation:
-    """Effect and faithfulness of a head or a group of heads.
+    """Effect and faithfulness of a head or a head group.
 
     Attributes:
         site: layer and head; negative numbers stand for groups.
-        effect: output change by the median shuffle of the weights, at the standard temperature;
-            its n is 0 if it was not measured.
-        worst_effect: output change by the worst shuffle.
-        faithfulness: position of the ranking on the scale from a random order, 0, to the best
-            order, 1; its n is 0 if fewer than two parts were measured.
-        parts: parts of faithfulness by key, each with its own interval.
+        effect: output change that the median shuffle of the attention weights causes, at the
+            standard temperature; its n is 0 if it was not measured.
+        worst_effect: output change that the worst shuffle causes.
+        faithfulness: position on the scale from a random order, 0, to the best order, 1; its n
+            is 0 if fewer than two parts were measured.
+        parts: faithfulness parts by key, each with its own interval.
         possible_answers: answers that the intervals do not exclude, lowest first.
     """
 
@@ -81,17 +81,17 @@ class HeadEvaluation:
 
     @property
     def n(self) -> int:
-        """Number of texts of effect or faithfulness, whichever is larger."""
+        """Number of texts for the effect or for faithfulness, whichever is larger."""
         return max(self.effect.n or 0, self.faithfulness.n or 0)
 
     @property
     def is_surely_faithful(self) -> bool:
-        """Whether the head certainly has an effect and is certainly at least partly faithful."""
+        """Whether the intervals exclude the answer "no" for both effect and faithfulness."""
         return Answer.NO not in self.possible_answers
 
     @property
     def answer(self) -> str:
-        """The answer as text, such as "yes", "partly or yes" or "cannot say"."""
+        """Answer for reports, such as "yes", "partly or yes" or "cannot say"."""
         if len(self.possible_answers) > 1 and not self.is_surely_faithful:
             return str(Answer.CANNOT_SAY)
         return " or ".join(self.possible_answers)
@@ -104,15 +104,15 @@ def evaluate_heads(
     parts: Sequence[Part] = CLASSIFIER_PARTS,
     explained_ids: np.ndarray | None = None,
 ) -> list[HeadEvaluation]:
-    """Evaluate every head and group of heads for which effect or faithfulness was measured.
+    """Evaluate every head and head group for which effect or faithfulness was measured.
 
     Args:
         rows: audit rows, or a data frame in long form.
-        rules: rules of effect and faithfulness, by key.
+        rules: rules with the keys "effect" and "faithfulness".
         parts: faithfulness parts for this type of model.
-        explained_ids: text ids from which faithfulness is computed, int [texts]; by
-            default all texts. In default-class texts there is nothing that a head could
-            point to.
+        explained_ids: ids of the texts from which faithfulness is computed, int [texts]; by
+            default all texts. Pass the texts outside of default classes, because texts in
+            default classes contain nothing that a head could point to.
 
     Returns:
         The evaluations, sorted by site.
@@ -142,7 +142,7 @@ def evaluate_heads(
 def _measure_site(
     rows: Rows, explained_rows: Rows, site: LayerHead, parts: Sequence[Part]
 ) -> HeadEvaluation:
-    """Estimate the numbers of one site, with separate intervals."""
+    """Estimate effect and faithfulness at one site, with separate intervals."""
     texts = select_site_texts(rows, site)
     effect = estimate_mean(texts.get_values(EFFECT_STATISTIC))
     worst_effect = estimate_mean(texts.get_values(WORST_EFFECT_STATISTIC))
@@ -151,7 +151,7 @@ def _measure_site(
 
 
 def _compute_contributions(rows: Rows, site: LayerHead, parts: Sequence[Part]) -> pd.Series | None:
-    """Compute the contribution of each text to a head's faithfulness; None if undefined."""
+    """Compute each text's contribution to a head's faithfulness; None if it is undefined."""
     texts = select_site_texts(rows, site)
     contributions = compute_contributions(texts, parts=parts)
     if contributions is None or not np.isfinite(contributions).all():
@@ -165,7 +165,7 @@ def _grade_site(
     faithfulness_intervals: Mapping[LayerHead, Interval],
     rules: Mapping[str, Rule],
 ) -> HeadEvaluation:
-    """Add the possible answers to an evaluation, and simultaneous intervals if it is a head."""
+    """Add possible answers to an evaluation and, for a single head, simultaneous intervals."""
     effect, score = evaluation.effect, evaluation.faithfulness
     if evaluation.is_head:
         effect = replace(effect, ci95=effect_intervals.get(evaluation.site))
@@ -190,18 +190,18 @@ def _extend_interval(value: float, interval: Interval | None) -> Interval | None
 def list_possible_verdicts(
     effect: Estimate, score: Estimate, rules: Mapping[str, Rule]
 ) -> tuple[Answer, ...]:
-    """List the answers that effect and faithfulness do not exclude, lowest first.
+    """List the possible verdicts about a head, from its effect and its faithfulness.
 
-    The answer for a head is the lower of the two answers. A number that was not measured, or for
-    fewer than ``MIN_TEXTS`` texts, does not exclude any answer.
+    The verdict about a head is the lower of the two answers. If a number was measured for fewer
+    than ``MIN_TEXTS`` texts, it does not exclude any answer.
 
     Args:
-        effect: output change by the median shuffle.
+        effect: output change that the median shuffle causes.
         score: faithfulness.
-        rules: rules of effect and faithfulness, by key.
+        rules: rules with the keys "effect" and "faithfulness".
 
     Returns:
-        The possible answers.
+        The possible answers, lowest first.
     """
     effect_answers = list_possible_answers(effect, effect, rules["effect"])
     score_answers = list_possible_answers(score, score, rules["faithfulness"])
@@ -212,13 +212,13 @@ def list_possible_verdicts(
 
 
 def compute_head_intervals(values: pd.DataFrame) -> dict[LayerHead, Interval]:
-    """Compute 95% intervals of the means of heads that hold simultaneously.
+    """Compute simultaneous 95% confidence intervals for the mean value of each head.
 
     Args:
         values: one row per text and one column per (layer, head); NaN for a text without a value.
 
     Returns:
-        Intervals of the heads that have values for at least ``MIN_TEXTS`` texts.
+        Intervals by (layer, head), for heads with values for at least ``MIN_TEXTS`` texts.
     """
     covered_values = values.loc[:, values.notna().sum() >= MIN_TEXTS]
     if covered_values.empty:

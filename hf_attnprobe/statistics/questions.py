@@ -1,12 +1,13 @@
-"""The questions about attention from which the verdict of an audit follows.
+"""Questions about attention that determine the verdict of an audit.
 
-A question is a single record: the question itself, the graded number and its thresholds, their source,
-all phrases that report the answer, and the function that measures the number. To add a question, add
-it here. The verdict, sentences, number lines, comparisons of audits and ``docs/verdicts.md`` follow.
+Each question is a single record. It contains the question itself, the graded number with its thresholds
+and their source, all phrases for reports, and the function that measures the number. To add a question,
+register it here: the verdict, the report sentences, the charts, comparisons between audits and
+``docs/verdicts.md`` all use these records.
 
-Faithfulness decides the verdict by its thresholds. Its parts are on the same scale, see
-:mod:`~hf_attnprobe.statistics.scale`. Without an effect of attention there is nothing to explain.
-Uniqueness is reported in addition and does not decide anything.
+The verdict mainly depends on faithfulness, whose parts are measured on the same scale (see
+:mod:`~hf_attnprobe.statistics.scale`). If attention has no effect on the output, there is nothing to
+explain. Uniqueness is reported in addition and never changes the verdict.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -49,17 +50,17 @@ from hf_attnprobe.statistics.scale import (
 
 @dataclass(frozen=True)
 class Measurement:
-    """The number that answers a question, with its description.
+    """A measured number that answers a question, with its description.
 
     Attributes:
         estimate: the number to grade.
         sentences: description of the result in sentences.
         yardsticks: numbers that are printed for comparison, by name; NaN if unknown.
-        lower_estimate: lower bound, if the number is only known to lie between this and
-            ``estimate``.
-        open_reason: reason why the answer stays open even with more texts.
-        is_upper_bound: whether ``estimate`` is only an upper bound of the number.
-        has_no_effect: whether even the most damaging edit of attention certainly has no effect.
+        lower_estimate: lower bound, if ``estimate`` is only an upper bound.
+        open_reason: reason why even more texts would not settle the answer.
+        is_upper_bound: whether ``estimate`` is only an upper bound.
+        has_no_effect: whether the intervals show that even the worst shuffle of the attention
+            weights hardly changes the output.
     """
 
     estimate: Estimate
@@ -76,12 +77,12 @@ class Question(Rule):
     """A rule about attention with the function that measures its number.
 
     Attributes:
-        measure_function: function of the evidence and the rule, with the thresholds in use. It
-            returns None if the evidence does not have the required numbers.
+        measure_function: function that measures the number from the evidence, given the rule
+            with its current thresholds. It returns None if the evidence is not sufficient.
         role: role in the verdict: the deciding "score", a "part" of it, an "effect" without which
             there is nothing to explain, or "additional" information.
-        test: faithfulness test whose rows are used.
-        charts: keys of the charts that display it.
+        test: faithfulness test that measures the required statistics.
+        charts: keys of the charts that display the result.
     """
 
     measure_function: Callable[[Evidence, Rule], Measurement | None]
@@ -91,13 +92,13 @@ class Question(Rule):
 
 
 CLASSIFIER_QUESTIONS: dict[str, Question] = {}
-"""Questions about classifiers by key, in the order of reports."""
+"""Questions about classifiers by key, in the order in which reports list them."""
 ANSWER_QUESTIONS: dict[str, Question] = {}
-"""Questions about language models that answer from a passage, by key, in the order of reports."""
+"""Questions about language models that answer from a passage, by key, in report order."""
 
 
 MeasureFunction = Callable[[Evidence, Rule], Measurement | None]
-"""Function of the evidence and the rule; None if the evidence lacks the required numbers."""
+"""Function from evidence and a rule to a measurement; None if the evidence is not sufficient."""
 
 
 def register_question(
@@ -109,18 +110,18 @@ def register_question(
     groups: Sequence[dict[str, Question]] = (CLASSIFIER_QUESTIONS,),
     **attributes: Any,
 ) -> Callable[[MeasureFunction], MeasureFunction]:
-    """Register a question, as a decorator of the function that measures its number.
+    """Register a question by decorating the function that measures its number.
 
     Args:
         key: question key.
         name: one or two words with which the answer begins.
         question: the question.
-        measure: description of the graded number.
-        groups: groups of questions to which the question is added.
+        measure: description of the number that is graded.
+        groups: question dictionaries to which the question is added.
         **attributes: other attributes of :class:`Question`.
 
     Returns:
-        The decorator, which returns the function unchanged.
+        A decorator, which returns the function unchanged.
     """
 
     def register(measure_function: MeasureFunction) -> MeasureFunction:
@@ -139,7 +140,7 @@ def _add_question(
     groups: Sequence[dict[str, Question]],
     attributes: Mapping[str, Any],
 ) -> None:
-    """Add a question to some groups of questions."""
+    """Add a question to each of the question dictionaries in ``groups``."""
     for questions in groups:
         questions[key] = Question(
             name, question, measure, measure_function=measure_function, **attributes
@@ -150,20 +151,20 @@ CALIBRATION_SOURCE = (
     "thresholds by calibration: they are the scores of models whose attention points to the deciding "
     "words in half and in three quarters of the texts (docs/calibration.md)"
 )
-"""Source of the thresholds of faithfulness and its parts."""
+"""Explanation of the thresholds for faithfulness and its parts."""
 ZERO_ESTIMATE = Estimate(0.0, (0.0, 0.0), 10**9)
-"""Trivial lower bound of a share, which no number of texts can change."""
+"""Trivial lower bound for a share. Its huge n means that it does not depend on the texts."""
 SCALE_ENDS = {"random order": 0.0, "best order": 1.0}
-"""Labels of the ends of the faithfulness scale."""
+"""Ends of the faithfulness scale with their labels."""
 PARTLY_THRESHOLD = 0.4
-"""Position on the scale from which faithfulness and its parts are at least "partly"."""
+"""Faithfulness from which the answer is at least "partly", on the scale from 0 to 1."""
 YES_THRESHOLD = 0.65
-"""Position on the scale from which faithfulness and its parts are "yes"."""
+"""Faithfulness from which the answer is "yes", on the scale from 0 to 1."""
 EFFECT_THRESHOLD = 0.05
-"""Change of the output at the standard temperature that shuffles must cause.
+"""Output change at the standard temperature that shuffling attention must cause, as a TVD.
 
-If a tenth of the logit depends on attention, shuffles change the output by .02; if half of it does, by
-.13.
+For comparison: if a tenth of the logit depends on attention, shuffles change the output by .02. If half
+of the logit does, they change it by .13.
 """
 
 
@@ -178,7 +179,7 @@ COMPARED_RANKINGS = {
     "last_layer": "attention of the last layer",
     "given": "the user-provided scores",
 }
-"""Rankings whose faithfulness on the same texts is printed next to that of attention."""
+"""Rankings whose faithfulness is printed next to attention's, by key, with their labels."""
 
 
 @register_question(
@@ -208,7 +209,7 @@ COMPARED_RANKINGS = {
     ),
 )
 def measure_faithfulness(evidence: Evidence, rule: Rule) -> Measurement | None:
-    """Measure the mean of the parts over all texts except those of default classes."""
+    """Measure faithfulness on all texts except texts in default classes."""
     explained = evidence.explained_evidence
     faithfulness = compute_faithfulness(explained.texts, parts=explained.parts)
     if not faithfulness.score.n:
@@ -228,7 +229,7 @@ def measure_faithfulness(evidence: Evidence, rule: Rule) -> Measurement | None:
 
 
 def _describe_default_classes(evidence: Evidence) -> str:
-    """Describe the default classes with their share of the texts; empty if there is none."""
+    """Describe the default classes and how many texts they contain; empty if there are none."""
     if not evidence.default_classes:
         return ""
     names = ", ".join(evidence.default_classes)
@@ -241,7 +242,7 @@ def _describe_default_classes(evidence: Evidence) -> str:
 
 
 def _describe_class_differences(evidence: Evidence) -> str:
-    """Describe faithfulness by predicted class if two intervals do not overlap; otherwise empty."""
+    """Describe faithfulness by predicted class; empty if the class intervals all overlap."""
     scores = {}
     for name in evidence.classes:
         class_texts = evidence.select_class(name).texts
@@ -262,13 +263,13 @@ def _describe_class_differences(evidence: Evidence) -> str:
 
 
 def _make_part_measure(part: Part) -> Measure:
-    """Create the measure with the contributions of the texts to a part of faithfulness."""
+    """Create a measure with each text's contribution to a faithfulness part."""
     compute_values = partial(compute_contributions, parts=[part], min_parts=1)
     return Measure(part.key, compute_values, excludes_default_classes=True)
 
 
 def _build_part_attributes(part: Part, **attributes: Any) -> dict[str, Any]:
-    """Combine the attributes that all questions about parts share with additional ones."""
+    """Build the keyword arguments for a question about a faithfulness part."""
     shared_attributes = {
         "partly": PARTLY_THRESHOLD,
         "yes": YES_THRESHOLD,
@@ -281,7 +282,7 @@ def _build_part_attributes(part: Part, **attributes: Any) -> dict[str, Any]:
 
 
 SupportingMeans = Mapping[str, tuple[str, str]]
-"""For each name, a statistic whose mean is printed next to a part, and its description."""
+"""Means that are printed next to a faithfulness part: statistic and description, by name."""
 
 
 def _register_part_question(
@@ -296,18 +297,18 @@ def _register_part_question(
     groups: Sequence[dict[str, Question]] = (CLASSIFIER_QUESTIONS,),
     **attributes: Any,
 ) -> None:
-    """Register a question about a part of faithfulness.
+    """Register a question about a faithfulness part, with a generated measuring function.
 
     Args:
         key: question key.
-        part: the part.
+        part: faithfulness part that is graded.
         name: one or two words with which the answer begins.
         question: the question.
-        measure: description of the graded number.
-        template: description of the result, with the placeholders ``score``, ``amount`` and the
-            names of the supporting means. Except for ``amount`` these are estimates.
+        measure: description of the number that is graded.
+        template: result description. Its placeholders are ``score`` (the estimate), ``amount``
+            (the unit of a loss) and the names in ``supporting_means`` (further estimates).
         supporting_means: statistics whose means are printed next to the part.
-        groups: groups of questions to which the question is added.
+        groups: question dictionaries to which the question is added.
         **attributes: other attributes of :class:`Question`.
     """
 
@@ -397,7 +398,7 @@ _register_part_question(
     ),
 )
 def measure_erasure(evidence: Evidence, rule: Rule) -> Measurement | None:
-    """Measure how many fewer weights are erased in the order of attention than in a random order."""
+    """Measure how early erasing weights undermines the decision, compared with random orders."""
     explained = evidence.explained_evidence
     score = estimate_part(explained.texts, ERASURE)
     if not score.n:
@@ -437,7 +438,7 @@ FLIP_STATISTICS = (
     "fraction_to_flip@attention",
     "minimal_fraction",
 )
-"""Shares of tokens erased until the decision flips, by a random order, attention and the best."""
+"""Statistics with the share of tokens erased until the decision flips: random, attention, best."""
 
 
 _register_part_question(
@@ -543,7 +544,7 @@ _register_part_question(
     ),
 )
 def measure_effect(evidence: Evidence, rule: Rule) -> Measurement | None:
-    """Measure how much the median shuffle changes the output at the standard temperature."""
+    """Measure how much shuffling the attention weights changes the output."""
     explained = evidence.explained_evidence
     change = explained.estimate_mean("standard_tvd")
     worst_change = explained.estimate_mean("largest_standard_tvd")
@@ -607,7 +608,7 @@ def measure_effect(evidence: Evidence, rule: Rule) -> Measurement | None:
     ),
 )
 def measure_uniqueness(evidence: Evidence, rule: Rule) -> Measurement | None:
-    """Measure how strictly the output determines the attention weights."""
+    """Measure how far attention can change without changing the output."""
     share = evidence.estimate_mean("share_of_largest@0.01")
     if not share.n:
         return None
@@ -651,13 +652,13 @@ def measure_uniqueness(evidence: Evidence, rule: Rule) -> Measurement | None:
 
 
 def subtract_from_one(estimate: Estimate) -> Estimate:
-    """Compute 1 − an estimate with its interval.
+    """Compute 1 − estimate, including the confidence interval.
 
     Args:
-        estimate: the estimate.
+        estimate: the estimate to subtract.
 
     Returns:
-        The difference; unchanged without an interval.
+        The difference; the same estimate if it has no interval.
     """
     if estimate.ci95 is None:
         return estimate
@@ -671,7 +672,7 @@ def subtract_from_one(estimate: Estimate) -> Estimate:
 UNITS_NOTE = (
     "The units are those of the passage, such as its sentences; everything else stays fixed. "
 )
-"""First sentence of the procedure descriptions for language models."""
+"""Sentence with which procedure descriptions for language models begin."""
 
 
 BASELINE_LABELS = {
@@ -681,9 +682,9 @@ BASELINE_LABELS = {
     "last": "the last unit",
     "commonest place": "the unit at the most common position",
 }
-"""Labels of the baselines that select a unit without attention."""
+"""Labels for the baselines that choose a unit without using attention."""
 PATH_STATISTICS = ("lost_by_knockout", "lost_by_deletion")
-"""Statistics with the losses of the answer by knockout and by deletion of the units that matter."""
+"""Statistics with the answer's loss if the important units are blocked, and if they are deleted."""
 
 
 def _divide(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
@@ -692,7 +693,7 @@ def _divide(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
 
 
 def _compute_mediated_share(means: np.ndarray) -> np.ndarray:
-    """Compute the ratio of two means, [..., 2] -> [...]."""
+    """Divide the mean loss by knockout by the mean loss by deletion, [..., 2] -> [...]."""
     return _divide(*np.moveaxis(means, -1, 0))
 
 
@@ -791,7 +792,7 @@ _register_part_question(
     ),
 )
 def measure_source(evidence: Evidence, rule: Rule) -> Measurement | None:
-    """Measure precision@1 on a scale from the best baseline without attention to 1."""
+    """Measure how often attention finds the source, from the best baseline, 0, to always, 1."""
     score = estimate_part(evidence.texts, SOURCE)
     if not score.n:
         return None
@@ -840,7 +841,7 @@ def measure_source(evidence: Evidence, rule: Rule) -> Measurement | None:
     ),
 )
 def measure_path(evidence: Evidence, rule: Rule) -> Measurement | None:
-    """Measure the mediated share of the important units, a ratio of sums."""
+    """Measure the loss by blocked attention as a share of the loss by deletion."""
     share = evidence.estimate_function(PATH_STATISTICS, _divide)
     if not share.n:
         return None

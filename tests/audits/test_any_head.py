@@ -127,7 +127,7 @@ BAD = [
     ("classes", DATA["classes"], {"threshold": 0.5}, "predicts classes (3)"),
     ("classes", DATA["classes"], {"predicts": "number"}, "one logit for predicts number"),
     ("tags", DATA["tags"], {"predicts": "number"}, "does not predict a number"),
-    ("span", DATA["span"], {"threshold": 1.0}, "expected no threshold"),
+    ("span", DATA["span"], {"threshold": 1.0}, "the option threshold applies only to"),
     ("choice", DATA["choice"], {"target": 5}, "from 0 to 2, got 5; choose one"),
     ("span", DATA["span"], {"target": 0}, "no target class can be chosen"),
     ("classes", DATA["classes"], {"target": -1}, "from 0 to 2, got -1"),

@@ -437,8 +437,11 @@ BAD_SPLITS = [
         "expected validation texts with the classes",
     ),
     ({"train": ROWS, "validation": [{"text": "a", "label": -1}]}, "validation.* label"),
-    ({"train": ROWS, "validation": ROWS, "expected test texts with the classes"),
-    ({"train": EMPTY, "validation": ROWS}, "expected a word"),
+    (
+        {"train": ROWS, "validation": ROWS, "test": [{"text": "a", "label": 7}]},
+        "expected test texts with the classes",
+    ),
+    ({"train": EMPTY, "validation": ROWS}, "none of the 0 different words"),
 ]
 
 

@@ -1,11 +1,11 @@
-"""Forward passes of a language model over the last tokens of a prompt, with a key-value cache.
+"""Run a language model over the last tokens of a prompt, with a key-value cache for the others.
 
-In a causal model, no token sees a later one. The keys and values of the tokens before the first
-edited row are therefore computed once per prompt (*prefill*). A pass then runs only the rows after
-this prefix. All copies of an edit are a batch with the same cached prefix, and they start at the
-lowest edited block.
+In a causal model, no token sees a later token. The keys and values for all tokens before the first
+edited row are therefore computed once per prompt (*prefill*). Each pass then runs only the rows
+after this prefix. Several copies of the prompt, with different edits, run as one batch with the
+same cached prefix, and they start at the lowest edited block.
 
-If a model gives other results with cached keys and values than without them (hybrids), all rows run
+In some models (hybrids), cached keys and values change the results. For these models, all rows run
 in every pass.
 """
 
@@ -47,27 +47,28 @@ from hf_attnprobe.core.errors import AttnProbeError
 
 
 DELETION_TOKENS_ON_CPU = 512
-"""Largest number of rows of shortened prompts in a pass on a CPU; larger passes are not faster."""
+"""Largest number of tokens in a CPU pass over shortened prompts; larger passes are not faster."""
 FREE_TOKENS_ON_GPU = 1024
-"""Number of tokens below which a pass on a GPU takes almost no time per token.
+"""Token count below which the duration of a GPU pass hardly depends on the number of tokens.
 
-Starting the kernels dominates such a pass. With 7 billion weights, 200 tokens took 0.02 to 0.04 s
-and 2,000 tokens took 0.06 s (H200).
+Most time in such a pass is spent starting kernels. With 7 billion weights, 200 tokens took 0.02 to
+0.04 s and 2,000 tokens took 0.06 s (H200).
 """
 MAX_REPEATED_SHARE = 1 / 4
-"""Largest share of unchanged rows that a pass may compute again to join a longer pass."""
+"""Largest fraction of additional rows that a pass may run in order to join a longer pass."""
 
 KeysValues = Sequence[tuple[Tensor, Tensor] | None]
-"""Keys and values of each cache layer, both `[1, heads, tokens, width]`.
+"""Keys and values by cache layer, both `[1, heads, tokens, width]`.
 
-An entry is None for a layer that caches nothing.
+The entry for a layer that caches nothing is None.
 """
 
 
 class CachedPrefixLayer(DynamicLayer):
-    """Cache layer with the keys and values of prompt prefixes; it does not store new tokens.
+    """Read-only cache layer with keys and values for the first tokens of several prompts.
 
     Prefixes of different lengths are padded on the left. All copies of a prompt share its prefix.
+    New tokens are not stored.
 
     Args:
         keys: Keys for each prompt's prefix, `[1, heads, tokens, width]`.
@@ -83,8 +84,10 @@ class CachedPrefixLayer(DynamicLayer):
     ) -> None:
         super().__init__()
         self.lazy_initialization(keys[0], values[0])
-        self._prefix_keys, self._prefix_values, self._n_copies = keys, values, n_copies
-        # The length of the cache is that of the longest prefix.
+        self._prefix_keys = keys
+        self._prefix_values = values
+        self._n_copies = n_copies
+        # The longest prefix determines the cache length that the model sees.
         self.keys = max(keys, key=lambda prefix: prefix.shape[-2])
 
     def update(
@@ -94,24 +97,29 @@ class CachedPrefixLayer(DynamicLayer):
         *args: Any,
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor]:
-        """Return the cached prefix keys and values, followed by those of the running rows.
+        """Append new keys and values to the cached prefixes, without storing them.
 
         Args:
-            key_states: Keys of the running rows, `[batch, heads, rows, width]`.
-            value_states: Values of the running rows, in the same shape.
+            key_states: Keys for the running rows, `[batch, heads, rows, width]`.
+            value_states: Values for the running rows, in the same shape.
             *args: Not used.
             **kwargs: Not used.
+
+        Returns:
+            Keys and values, both `[batch, heads, prefix tokens + rows, width]`.
         """
         keys = torch.cat([self._expand_prefixes(self._prefix_keys), key_states], -2)
-        return keys, torch.cat([self._expand_prefixes(self._prefix_values), value_states], -2)
+        values = torch.cat([self._expand_prefixes(self._prefix_values), value_states], -2)
+        return keys, values
 
     def _expand_prefixes(self, prefixes: Sequence[Tensor]) -> Tensor:
-        """Pad the prefixes on the left and expand them to all copies of their prompts."""
+        """Pad the prefixes on the left to one length, and repeat each for its prompt's copies."""
         n_tokens = self.get_seq_length()
         padded = []
         for prefix, n_copies in zip(prefixes, self._n_copies, strict=True):
             n_padding = n_tokens - prefix.shape[-2]
-            padded.append(F.pad(prefix, (0, 0, n_padding, 0)).expand(n_copies, -1, -1, -1))
+            padded_prefix = F.pad(prefix, (0, 0, n_padding, 0))
+            padded.append(padded_prefix.expand(n_copies, -1, -1, -1))
         return torch.cat(padded) if len(padded) > 1 else padded[0]
 
 
@@ -120,10 +128,10 @@ def build_prefix_cache(
     n_tokens: Sequence[int],
     n_copies: Sequence[int],
 ) -> DynamicCache | None:
-    """Build a cache with the first tokens of some prompts.
+    """Build a key-value cache with the first tokens of each prompt.
 
-    The cache has no model configuration, so models with a sliding window keep all keys. Their masks
-    hide the keys outside the window.
+    The cache is created without the model configuration, so it also keeps keys outside a sliding
+    window. The model's attention mask hides these keys.
 
     Args:
         prompt_keys_values: Keys and values for all tokens, by prompt.
@@ -141,11 +149,11 @@ def build_prefix_cache(
         if None in layer_pairs:
             cache.layers.append(DynamicLayer())
             continue
-        keys, values = (
-            [tensor[..., :n, :] for tensor, n in zip(tensors, n_tokens, strict=True)]
-            for tensors in zip(*layer_pairs, strict=True)
-        )
-        cache.layers.append(CachedPrefixLayer(keys, values, n_copies))
+        prefix_keys, prefix_values = [], []
+        for (keys, values), n_prefix in zip(layer_pairs, n_tokens, strict=True):
+            prefix_keys.append(keys[..., :n_prefix, :])
+            prefix_values.append(values[..., :n_prefix, :])
+        cache.layers.append(CachedPrefixLayer(prefix_keys, prefix_values, n_copies))
     return cache
 
 
@@ -154,6 +162,9 @@ def get_keys_values(cache: DynamicCache) -> KeysValues:
 
     Args:
         cache: The cache.
+
+    Returns:
+        A pair of keys and values per layer, or None for a layer without them.
     """
     pairs: list[tuple[Tensor, Tensor] | None] = []
     for layer in cache.layers:
@@ -164,10 +175,10 @@ def get_keys_values(cache: DynamicCache) -> KeysValues:
 
 
 class PrefillResult(NamedTuple):
-    """Result from a full pass over a prompt, without hooks.
+    """Results from a full pass over a prompt, without hooks.
 
     Attributes:
-        candidates: Candidate words of each answer token, int `[1, answer tokens, words]`; see
+        candidates: Candidate words for each answer token, int `[1, answer tokens, words]`; see
             `AnswerHead`.
         scores: Answer scores, `[1, scores]`.
         keys_values: Keys and values for all tokens, or None if the model cannot use them.
@@ -182,11 +193,12 @@ class PassageState(NamedTuple):
     """Results from one pass over a prompt, from which replays start.
 
     Attributes:
-        prompt: Positions in the prompt.
+        prompt: The prompt, with the positions of its units and its answer.
         candidates: Candidate words, see `PrefillResult`.
         keys_values: Keys and values for all tokens, or None if the model cannot use them.
         outputs: Output of every block call, for the rows that run.
-        visible: Visible columns, bool `[1, rows, columns]` per layer.
+        visible: Columns that each row can attend to, one bool tensor `[1, rows, columns]` per
+            layer. A column is a unit's group of keys.
     """
 
     prompt: Prompt
@@ -202,18 +214,17 @@ class PassageState(NamedTuple):
 
 
 class PromptPass(NamedTuple):
-    """A forward pass over copies of a prompt, or over copies without some of its tokens.
+    """Description of a forward pass over copies of a prompt, which may lack some tokens.
 
     Attributes:
         state: The observed prompt.
         ids: Token ids for all copies, int `[copies, tokens]`.
-        n_prefix_tokens: Number of first tokens that equal those of the prompt, so that cached keys
-            and values are used.
+        n_prefix_tokens: Number of tokens at the start that are unchanged and taken from the cache.
         edit: Edit for the rows that tests may change, or None.
-        output_hook: Hook for the head outputs, or None.
-        layer: Layer in whose block the pass starts.
-        positions: Position per token, int `[tokens]`; None for consecutive positions.
-        n_trailing_rows: Number of last rows that do not predict a token of the answer.
+        output_hook: Hook that edits the head outputs, or None.
+        layer: Number of the layer whose block runs first.
+        positions: Position id per token, int `[tokens]`; None for consecutive positions.
+        n_trailing_rows: Number of rows at the end that do not predict an answer token.
     """
 
     state: PassageState
@@ -232,32 +243,36 @@ class PromptPass(NamedTuple):
 
 
 class PromptRunner(HookedTransformer):
-    """A copy of a language model that shares its weights, and the passes that are run with it."""
+    """Copy of a language model that shares its weights, and runs passes over prompts."""
 
     _last_prefill: PrefillResult | None = None
 
     @cached_property
     def forward_parameters(self) -> set[str]:
-        """Explicit parameters of the model's forward; it may ignore those in `**kwargs`."""
+        """Names of the explicit parameters of the model's `forward` method.
+
+        A parameter that is only accepted through `**kwargs` may be ignored by the model.
+        """
         return set(inspect.signature(self.model.forward).parameters)
 
     @property
     def supports_prefix_cache(self) -> bool:
-        """Whether cached keys and values can be used, also for shortened texts."""
+        """Whether cached keys and values can be used for prompts and shortened prompts."""
         has_cache = self._example_keys_values is not None
         return has_cache and not self.has_length_dependent_positions
 
     @cached_property
     def has_length_dependent_positions(self) -> bool:
-        """Whether positions depend on the length of a text, so that each text runs separately."""
+        """Whether position embeddings depend on the text length, so texts must run separately."""
         return has_length_dependent_positions(self.model.config)
 
     @cached_property
     def _example_keys_values(self) -> KeysValues | None:
-        """Keys and values of an example, or None if they do not reproduce the model's scores."""
+        """Keys and values for an example, or None if using them changes the model's logits."""
         if "past_key_values" not in self.forward_parameters:
             return None
-        ids, cache = create_example_inputs(self.model)["input_ids"], DynamicCache()
+        ids = create_example_inputs(self.model)["input_ids"]
+        cache = DynamicCache()
         half = ids.shape[1] // 2
         try:
             with torch.no_grad():
@@ -274,14 +289,15 @@ class PromptRunner(HookedTransformer):
 
     @property
     def n_sharing_heads(self) -> list[int]:
-        """Number of heads that share keys and values, for each layer; 1 if it is unknown."""
+        """Number of heads per layer that share one key head; 1 if it is unknown."""
         keys_values = self._example_keys_values or ()
         if len(keys_values) != len(self.layers):
             return [1] * len(self.layers)
-        return [
-            1 if pair is None else n_heads // pair[0].shape[1]
-            for n_heads, pair in zip(self.n_heads, keys_values, strict=True)
-        ]
+        group_sizes = []
+        for n_heads, pair in zip(self.n_heads, keys_values, strict=True):
+            n_key_heads = n_heads if pair is None else pair[0].shape[1]
+            group_sizes.append(n_heads // n_key_heads)
+        return group_sizes
 
     @cached_property
     def keeps_positions(self) -> bool:
@@ -307,21 +323,21 @@ class PromptRunner(HookedTransformer):
         n_words = self.model.config.get_text_config().vocab_size
         numbers = torch.arange(1, EXAMPLE_LENGTH + 1, device=self.model.device)
         ids = numbers[None] % n_words
-        trials = [self._create_trial_pass(trial_ids) for trial_ids in (ids, ids[:, :-2])]
+        long_pass, long_scores = self._create_trial_pass(ids)
+        short_pass, short_scores = self._create_trial_pass(ids[:, :-2])
         try:
-            joint_scores = self._run_joined([trial_pass for trial_pass, _ in trials])
+            joint_scores = self._run_joined([long_pass, short_pass])
         except torch.OutOfMemoryError:
             raise
         except Exception:
             # A model may raise arbitrary exceptions.
             return False
-        return all(
-            self.scores_agree(scores, expected)
-            for scores, (_, expected) in zip(joint_scores, trials, strict=True)
+        return self.scores_agree(joint_scores[0], long_scores) and self.scores_agree(
+            joint_scores[1], short_scores
         )
 
     def _create_trial_pass(self, ids: Tensor) -> tuple[PromptPass, Tensor]:
-        """Create a pass over the second half of some tokens, and compute its expected scores."""
+        """Create a pass over the second half of a token sequence, with its expected scores."""
         position = torch.arange(ids.shape[1], device=ids.device)[None]
         inputs = {
             "input_ids": ids,
@@ -345,16 +361,16 @@ class PromptRunner(HookedTransformer):
         return bool((scores - expected).abs().max() <= tolerance)
 
     def _compute_last_logits(self, ids: Tensor, n_read: int, cache: DynamicCache | None) -> Tensor:
-        """Compute the logits of the last rows without edits, `[n_read, words]`."""
+        """Compute the unedited logits of the last `n_read` rows, `[n_read, words]`."""
         reset_dynamic_positions(self.model)
         arguments = self._build_pass_arguments(cache, n_read)
         logits = self.compute_logits({"input_ids": ids, **arguments})[0]
         return logits.unflatten(0, (-1, self.model.config.get_text_config().vocab_size))[-n_read:]
 
     def _build_pass_arguments(self, cache: DynamicCache | None, n_read: int) -> dict[str, Any]:
-        """Build arguments of the model that select the last rows and pass a cache."""
-        # Indices are passed and not a number, because with a slice of a batch the output layer
-        # would copy its weights for every text.
+        """Build model arguments that select the last `n_read` rows and pass a cache."""
+        # A tensor of indices is passed instead of a number. With a number, the model would slice
+        # the batch, and the output layer would copy its weights for every text.
         last_rows = torch.arange(-n_read, 0, device=self.model.device)
         arguments: dict[str, Any] = {"logits_to_keep": last_rows}
         if cache is not None:
@@ -363,10 +379,11 @@ class PromptRunner(HookedTransformer):
 
     @torch.no_grad()
     def prefill(self, inputs: Mapping[str, Tensor]) -> PrefillResult:
-        """Run a full pass over a prompt without hooks; the last prompt's result is cached.
+        """Run a full pass over a prompt without hooks, and cache the result for the last prompt.
 
         Args:
-            inputs: Inputs for a prompt. `kept`, the candidate words, is used if it is present.
+            inputs: Inputs for a prompt. If they include `kept`, these candidate words are used.
+                Otherwise the most likely words are selected as candidates.
 
         Returns:
             Candidate words, scores, and keys and values.
@@ -377,10 +394,8 @@ class PromptRunner(HookedTransformer):
         candidates = inputs.get("kept")
         if self._last_prefill is not None and self._last_prefill.candidates is candidates:
             return self._last_prefill
-        ids, n_answer = (
-            inputs["input_ids"][:, :-1],
-            int(inputs["labelled"].sum()),
-        )
+        ids = inputs["input_ids"][:, :-1]
+        n_answer = int(inputs["labelled"].sum())
         cache = DynamicCache() if self.supports_prefix_cache else None
         with shorten_model_errors(inputs):
             logits = self._compute_last_logits(ids, n_answer, cache)
@@ -390,9 +405,8 @@ class PromptRunner(HookedTransformer):
                 "load the model in float32 or bfloat16"
             )
         if candidates is None:
-            answer, alternative = (
-                inputs[name][0, -n_answer:] for name in ("input_ids", "other_ids")
-            )
+            answer = inputs["input_ids"][0, -n_answer:]
+            alternative = inputs["other_ids"][0, -n_answer:]
             candidates = select_candidate_words(logits, answer, alternative)[None]
         scores = compute_candidate_scores(logits[None], candidates).flatten(1)
         keys_values = None if cache is None else get_keys_values(cache)
@@ -415,11 +429,11 @@ class PromptRunner(HookedTransformer):
         Args:
             ids: Token ids, int `[batch, rows]`.
             candidates: Candidate words, see `PrefillResult`.
-            edit: Edit for the attention in every layer.
-            cache: Cache of the tokens before `ids`.
-            skipped_outputs: Outputs of the first block calls, which do not run.
-            output_hook: Hook for the head outputs.
-            extra_inputs: Further arguments of the model, and `n_padded`, see `AnswerHead`.
+            edit: Function that edits the attention weights in every layer; None for no edit.
+            cache: Cache with the tokens before `ids`.
+            skipped_outputs: Recorded outputs for the first blocks, which do not run.
+            output_hook: Hook that edits the head outputs; None for no edit.
+            extra_inputs: Further model arguments, and `n_padded`, see `AnswerHead`.
 
         Returns:
             Scores `[batch, scores]`.
@@ -443,12 +457,12 @@ class PromptRunner(HookedTransformer):
         edit: RowEdit | None = None,
         output_hook: OutputHook | None = None,
     ) -> Tensor:
-        """Compute the answer scores in one pass over the rows after the prefix.
+        """Compute a prompt's answer scores in one pass over the rows that are not in the cache.
 
         Args:
             state: The prompt.
-            edit: Edit for the rows that tests may change.
-            output_hook: Hook for the head outputs.
+            edit: Edit for the rows that tests may change; None for no edit.
+            output_hook: Hook that edits the head outputs; None for no edit.
 
         Returns:
             Scores `[1, scores]`.
@@ -459,33 +473,33 @@ class PromptRunner(HookedTransformer):
     # Joint passes
 
     def run_passes(self, passes: Sequence[PromptPass]) -> list[Tensor]:
-        """Run passes, and join those that need about the same number of rows.
+        """Run several passes, and combine passes of similar length into one batch.
 
-        A pass over few tokens takes as long as reading the model's weights, so joining passes saves
-        time.
+        Even a pass over few tokens must read all the model's weights, so joining passes saves time.
 
         Args:
             passes: The passes.
 
         Returns:
-            Scores `[copies, scores]` of each pass.
+            Scores `[copies, scores]` for each pass.
         """
         indices = range(len(passes))
-        longest_first = sorted(indices, key=lambda k: -passes[k].n_rows)
+        longest_first = sorted(indices, key=lambda index: -passes[index].n_rows)
         groups: list[list[int]] = []
-        for k in longest_first:
-            if groups and self._can_join([passes[n] for n in groups[-1]], passes[k]):
-                groups[-1].append(k)
+        for index in longest_first:
+            last_group = [passes[member] for member in groups[-1]] if groups else []
+            if last_group and self._can_join(last_group, passes[index]):
+                groups[-1].append(index)
             else:
-                groups.append([k])
+                groups.append([index])
         scores_by_index: dict[int, Tensor] = {}
         for group in groups:
-            group_scores = self._run_joined([passes[k] for k in group])
+            group_scores = self._run_joined([passes[index] for index in group])
             scores_by_index |= zip(group, group_scores, strict=True)
-        return [scores_by_index[k] for k in indices]
+        return [scores_by_index[index] for index in indices]
 
     def _can_join(self, group: Sequence[PromptPass], candidate: PromptPass) -> bool:
-        """Check whether a pass can be added to a group of passes with at least as many rows."""
+        """Check whether a pass can run in one batch with a group of longer or equally long passes."""
         first = group[0]
         must_run_alone = any(
             prompt_pass.output_hook is not None or self._count_skipped_blocks(prompt_pass)
@@ -513,21 +527,22 @@ class PromptRunner(HookedTransformer):
         return n_copies * first.n_rows <= (max_tokens if has_similar_length else n_free_tokens)
 
     def _count_skipped_blocks(self, prompt_pass: PromptPass) -> int:
-        """Return the number of blocks that do not run, because their outputs are recorded."""
+        """Count the blocks that a pass does not run because their outputs are recorded."""
         if not prompt_pass.state.outputs:
             return 0
         return self.layers[prompt_pass.layer].n_blocks_before
 
     def _run_joined(self, passes: Sequence[PromptPass]) -> list[Tensor]:
-        """Run passes as one batch and return the scores `[copies, scores]` of each pass.
+        """Run several passes as one batch, and return each pass's scores `[copies, scores]`.
 
-        Rows are padded at the end, where no other row sees the padding. The cached prefixes of
-        several prompts are padded on the left and hidden by a mask.
+        Rows are padded at the end, so that no real row sees the padding. The cached prefixes are
+        padded on the left, and a mask hides this padding.
         """
         n_prefix_tokens = _count_prefix_tokens(passes)
         n_copies = [len(prompt_pass.ids) for prompt_pass in passes]
         row_ids = [
-            prompt_pass.ids[:, n:] for prompt_pass, n in zip(passes, n_prefix_tokens, strict=True)
+            prompt_pass.ids[:, n_prefix:]
+            for prompt_pass, n_prefix in zip(passes, n_prefix_tokens, strict=True)
         ]
         max_rows = max(ids.shape[1] for ids in row_ids)
         n_padded = [
@@ -542,20 +557,21 @@ class PromptRunner(HookedTransformer):
             extra_inputs["n_padded"] = padded.repeat_interleave(copies)
         has_positions = any(prompt_pass.positions is not None for prompt_pass in passes)
         if has_positions or len({*n_prefix_tokens}) > 1:
-            # Without a mask, the model would interpret such positions as several packed texts.
+            # Without a mask, the model would take gaps in the positions for several packed texts.
             extra_inputs |= _build_position_inputs(passes, n_prefix_tokens, max_rows)
 
         n_answers = [prompt_pass.state.candidates.shape[1] for prompt_pass in passes]
         max_answer = max(n_answers)
-        candidates = [
-            F.pad(prompt_pass.state.candidates, (0, 0, max_answer - n, 0)).expand(k, -1, -1)
-            for prompt_pass, n, k in zip(passes, n_answers, n_copies, strict=True)
-        ]
+        candidates = []
+        for prompt_pass, n_answer, k in zip(passes, n_answers, n_copies, strict=True):
+            padding = (0, 0, max_answer - n_answer, 0)
+            padded_candidates = F.pad(prompt_pass.state.candidates, padding)
+            candidates.append(padded_candidates.expand(k, -1, -1))
         first = passes[0]
         n_skipped = self._count_skipped_blocks(first)
         skipped_outputs: list[Any] = []
         if n_skipped:
-            # Only the last of the skipped outputs is used by the first block that runs.
+            # The first block that runs uses only the last of the skipped outputs.
             output = first.state.outputs[n_skipped - 1]
             skipped_outputs = [_repeat_output(output, len(batch_ids))] * n_skipped
         keys_values = [prompt_pass.state.keys_values for prompt_pass in passes]
@@ -571,14 +587,14 @@ class PromptRunner(HookedTransformer):
             )
         token_scores = scores.unflatten(-1, (max_answer, -1)).split(n_copies)
         return [
-            pass_scores[:, max_answer - n :].flatten(1)
-            for pass_scores, n in zip(token_scores, n_answers, strict=True)
+            pass_scores[:, max_answer - n_answer :].flatten(1)
+            for pass_scores, n_answer in zip(token_scores, n_answers, strict=True)
         ]
 
     def _create_joint_edit(
         self, passes: Sequence[PromptPass], n_prefix_tokens: Sequence[int]
     ) -> AttentionEdit | None:
-        """Create an edit of a joint pass, in which each pass edits only its own rows and keys."""
+        """Create one edit for a batch of passes; each pass edits only its own rows and keys."""
         edits = [
             self._create_attention_edit(prompt_pass.state.prompt, prompt_pass.edit)
             for prompt_pass in passes
@@ -591,7 +607,8 @@ class PromptRunner(HookedTransformer):
             prompt_pass.ids.shape[1] - n
             for prompt_pass, n in zip(passes, n_prefix_tokens, strict=True)
         ]
-        # Keys of a joint pass: padded prefixes, padded rows, and the explicit sink if there is one.
+        # The keys are, in this order: padded prefixes, padded rows, and an explicit attention sink
+        # if the model has one.
         rows_start = max(n_prefix_tokens)
         rows_end = rows_start + max(n_rows)
 
@@ -620,7 +637,7 @@ class PromptRunner(HookedTransformer):
         return edit_joint_attention
 
     def _create_attention_edit(self, prompt: Prompt, edit: RowEdit) -> AttentionEdit:
-        """Create an edit of whole attention maps from an edit of the last rows."""
+        """Convert an edit for a prompt's last rows to an edit for all attention weights."""
 
         def edit_attention(layer: int, weights: Tensor, scores: Tensor) -> Tensor:
             n_heads = self.n_heads[layer]
@@ -640,7 +657,10 @@ class PromptRunner(HookedTransformer):
 
 
 def _count_prefix_tokens(passes: Sequence[PromptPass]) -> list[int]:
-    """Count the cached tokens of each pass; all passes of a prompt use the same number."""
+    """Count the tokens that each pass takes from the cache.
+
+    All passes over one prompt use the smallest count, because they share the cached prefix.
+    """
     min_tokens: dict[int, int] = {}
     for prompt_pass in passes:
         key = id(prompt_pass.state)
@@ -652,26 +672,29 @@ def _count_prefix_tokens(passes: Sequence[PromptPass]) -> list[int]:
 def _build_position_inputs(
     passes: Sequence[PromptPass], n_prefix_tokens: Sequence[int], n_rows: int
 ) -> dict[str, Tensor]:
-    """Build position ids of the rows, and a mask that hides the padding of the prefixes.
+    """Build position ids for the rows, and a mask that hides the padding before the prefixes.
 
     Args:
-        passes: The passes of a joint pass.
+        passes: Passes that run as one batch.
         n_prefix_tokens: Number of cached tokens per pass.
         n_rows: Number of rows, including padding.
+
+    Returns:
+        `position_ids` `[batch, rows]` and `attention_mask` `[batch, keys]`.
     """
     max_prefix = max(n_prefix_tokens)
     device = passes[0].ids.device
     keys = torch.arange(max_prefix + n_rows, device=device)
     batch_positions, masks = [], []
-    for prompt_pass, n in zip(passes, n_prefix_tokens, strict=True):
-        # Padding gets the position of the last token, because a model with a table of positions
-        # may have no further ones.
-        positions = keys[n : n + n_rows].clamp(max=prompt_pass.ids.shape[1] - 1)
+    for prompt_pass, n_prefix in zip(passes, n_prefix_tokens, strict=True):
+        # Padding gets the last token's position, because a model with a position table may not
+        # have larger positions.
+        positions = keys[n_prefix : n_prefix + n_rows].clamp(max=prompt_pass.ids.shape[1] - 1)
         if prompt_pass.positions is not None:
-            row_positions = prompt_pass.positions[n:]
+            row_positions = prompt_pass.positions[n_prefix:]
             positions = F.pad(row_positions, (0, n_rows - len(row_positions)))
         batch_positions.append(positions.expand(len(prompt_pass.ids), -1))
-        mask = (keys >= max_prefix - n).long()
+        mask = (keys >= max_prefix - n_prefix).long()
         masks.append(mask.expand(len(prompt_pass.ids), -1))
     return {
         "position_ids": torch.cat(batch_positions),
@@ -684,6 +707,8 @@ def _repeat_output(output: Any, n_copies: int) -> Any:
 
     def repeat(tensor: Tensor) -> Tensor:
         has_batch_axis = tensor.dim() > 0 and len(tensor) == 1
-        return tensor.repeat(n_copies, *[1] * (tensor.dim() - 1)) if has_batch_axis else tensor
+        if not has_batch_axis:
+            return tensor
+        return tensor.repeat(n_copies, *[1] * (tensor.dim() - 1))
 
     return tree_map_only(Tensor, repeat, output)

@@ -1,8 +1,7 @@
 """Adapter for any Transformer with a supported task head.
 
-Each method of the protocol consists of a check and a call; the work is done in the other modules of
-this package. The abilities of a model's heads are determined once, and `TransformerAdapter.lacks`
-returns the result.
+Most methods of `TransformerAdapter` check their arguments and call a function in another module of
+this package.
 """
 
 import contextlib
@@ -79,22 +78,22 @@ from hf_attnprobe.protocol import (
 # --- From tokenizer output to a batch ------------------------------------------------------------
 
 LEVELS = ("token", "word")
-"""Units that can be explained; with "word", all pieces of a word are one unit."""
+"""Choices for the unit that is explained; with "word", all pieces of a word are one unit."""
 
 
 def build_masks(
     model: PreTrainedModel, layout: Layout, inputs: Mapping[str, Tensor]
 ) -> tuple[Tensor, Tensor]:
-    """Build the masks of a batch.
+    """Build the masks of real tokens and special tokens for a batch.
 
     Args:
         model: The model.
-        layout: Its layout.
+        layout: The model's layout.
         inputs: Tokenizer output, or `pixel_values`.
 
     Returns:
-        Positions that may receive attention, and positions of special tokens, both bool `[batch,
-        keys]`.
+        Positions that may receive attention, and positions of special tokens; both are bool
+        `[batch, keys]`.
 
     Raises:
         AttnProbeError: If inputs are missing or do not suit the model.
@@ -118,8 +117,7 @@ def build_masks(
     assert isinstance(table, Tensor)
     if largest_id >= len(table):
         raise AttnProbeError(
-            f"expected token ids below {len(table)}, got {largest_id}; use the tokenizer of this "
-            "model"
+            f"expected token ids below {len(table)}, got {largest_id}; use this model's tokenizer"
         )
     mask = inputs["attention_mask"].bool()
     if needs_left_padding(model.config) and not mask[:, -1].all():
@@ -133,12 +131,12 @@ def build_masks(
 def find_unit_representatives(
     level: str | None, inputs: Mapping[str, Tensor], mask: Tensor
 ) -> Tensor:
-    """Find the position that represents each token's unit.
+    """Find the position that represents each token's unit (a token or a word).
 
-    This is the first piece of its word, or the token's own position.
+    A word is represented by its first piece; a token is represented by itself.
 
     Args:
-        level: "token", "word", or None for words if the batch contains them.
+        level: "token", "word", or None for words if the batch has `word_ids`.
         inputs: Tokenizer output, with `word_ids` for words.
         mask: Real tokens, bool `[batch, keys]`.
 
@@ -150,7 +148,8 @@ def find_unit_representatives(
     """
     if level == "word" and "word_ids" not in inputs:
         raise AttnProbeError(
-            "expected word_ids in a batch, got none; use a fast tokenizer or level='token'"
+            "level='word' needs word_ids in the batch, but there are none; use a fast tokenizer or "
+            "level='token'"
         )
     if level == "token" or "word_ids" not in inputs:
         return torch.arange(mask.shape[1], device=mask.device).expand(mask.shape)
@@ -160,19 +159,20 @@ def find_unit_representatives(
 # --- The adapter ---------------------------------------------------------------------------------
 
 DELETION_TOKENS_ON_CPU = 1024
-"""Token limit for a forward pass over shortened texts, on a CPU.
+"""Largest number of tokens in a forward pass over shortened texts on a CPU.
 
-It was the fastest among 512 to 4,096 tokens, because larger passes exceed a core's cache.
+It was the fastest limit in a comparison of 512 to 4,096 tokens; larger passes exceed a core's
+cache.
 """
 
 ERROR_HINTS = {
     "padding token": "set model.config.pad_token_id to the token used in training",
     "<eos> token": "leave out texts that contain the model's end token as a word",
 }
-"""Hints that are added to errors raised by a model, by a fragment of its message.
+"""Hints that are added to a model's error messages, by message fragment.
 
-The first occurs in models such as GPT-2 that were saved without a padding token, the second in
-BART.
+The first error occurs in models without a configured padding token, such as GPT-2. The second
+occurs in BART.
 """
 
 
@@ -182,15 +182,16 @@ HEAD_CAPABILITIES = {
     HeadOutputs: "no_outputs",
     ExchangeableStates: "no_outputs",
 }
-"""Field of `HeadSupport` that contains the reason why a capability is missing."""
+"""`HeadSupport` field with the reason why a capability is missing, by capability."""
 
 
 class TransformerState(NamedTuple):
     """Results from one forward pass, from which replays start.
 
     Attributes:
-        calls: Recorded block calls, in order.
-        visible: Keys that the model's mask leaves visible, bool `[batch, queries, keys]` per layer.
+        calls: Recorded block calls, in call order.
+        visible: Keys that the model's attention mask does not hide, one bool tensor
+            `[batch, queries, keys]` per layer.
     """
 
     calls: tuple[BlockCall, ...]
@@ -198,38 +199,37 @@ class TransformerState(NamedTuple):
 
     @property
     def outputs(self) -> tuple[Any, ...]:
-        """Output of every block call."""
+        """Recorded output of every block call."""
         return tuple(call.output for call in self.calls)
 
 
 class TransformerAdapter(
     PretrainedModelInfo, ScaledGradients, HookedTransformer, AttentionModelBase
 ):
-    """Adapter that reads and edits the attention of every layer and head of a Transformer.
+    """Adapter that reads and edits a Transformer's attention in every layer and head.
 
-    It works on a copy of the model that shares its weights, in eval mode and in the loaded
-    precision and attention implementation. The user's model is never hooked or changed. Move the
-    model to its device before creating the adapter.
+    The adapter works on a copy of the model that shares its weights, in eval mode. The copy keeps
+    the precision and the attention implementation. The user's model is never hooked or changed.
+    Move the model to its device before creating the adapter.
 
     Args:
-        model: A model with a head that `create_head` supports: classes of texts or images, several
-            labels, a number, tags of words, the span of an answer, one of several choices, or a
-            masked word.
+        model: A model that predicts classes, several labels, a number, word tags, the span of an
+            answer, one of several choices, or a masked word; see `create_head`.
         dtype: Data type for all computations. None keeps the weights' type.
         level: Unit that is explained and erased, "token" or "word" (all pieces of a word,
             represented by the first). None uses words if `prepare` receives `word_ids`.
-        readout: Query row that the prediction is read from, "first", "last" or "mean". None
-            determines it from the attention, see `compute_row_weights`.
+        readout: Token that the prediction is read from: "first", "last", or "mean" for all tokens.
+            None determines it from the attention, see `compute_row_weights`.
         mask_id: Id of the token that replaces erased tokens.
         tokens_per_pass: Token count for a forward pass of replays and leave-one-out. None
             chooses it by device.
         predicts: Meaning of a single logit, "probability" or "number". "auto" follows the
             configuration.
-        scale: Unit of changes of a predicted number.
+        scale: Unit in which changes of a predicted number are measured.
         threshold: Number above which a predicted number counts as a positive decision.
 
     Attributes:
-        layers: Kind and number of heads of each layer; the index is the layer's number.
+        layers: One description per attention layer, with its head count.
         n_heads: Number of heads per layer.
         layer_names: Names such as "layer.3", or "encoder.0", "decoder.0" and "cross.0".
 
@@ -271,27 +271,33 @@ class TransformerAdapter(
 
     @property
     def prediction(self) -> Prediction:
-        """Meaning of the prediction vector, determined by the task head."""
+        """Description of the prediction vector, which depends on the task head."""
         return self.head.prediction
 
     def lacks(self, capability: type, site: Site | None = None) -> str | None:
         """Return the reason why the model lacks a capability, or None; see the base class."""
         if capability is EditableInputs and self.layout.n_keys is not None:
-            return "expected texts, got images, from which no token can be removed"
+            return "the model reads images, from which no token can be removed"
         if capability in HEAD_CAPABILITIES:
             reason = getattr(self._head_support, HEAD_CAPABILITIES[capability])
             if reason is not None:
                 return reason
         if capability is BlockOutputs and not self.layout.blocks:
             name = type(self.model).__name__
-            return f"expected layers in a list, found none in {name}; leave the test out"
+            return (
+                f"expected a model whose layers are in an nn.ModuleList, found none in {name}; "
+                "leave the test out"
+            )
         if (
             capability is Stack
             and site is not None
             and self.layers[site.layer].kind in ("decoder", "cross")
         ):
             name = self.layer_names[site.layer]
-            return f"expected a single stack of layers up to {name}, which joins two stacks"
+            return (
+                f"expected a single stack of layers up to {name}, but an encoder-decoder joins two "
+                "stacks there; choose encoder layers"
+            )
         return super().lacks(capability, site)
 
     # Batches
@@ -305,14 +311,14 @@ class TransformerAdapter(
         """Create a batch from padded tokenizer output or from images.
 
         Args:
-            inputs: For texts, the model's own inputs and `special_tokens_mask` `[batch, keys]`.
-                With `word_ids` (int `[batch, keys]`, -1 for none), pieces are grouped to words. For
-                images, `pixel_values`.
+            inputs: For texts, the tokenizer's output including `special_tokens_mask`
+                `[batch, keys]`. If it has `word_ids` (int `[batch, keys]`, -1 for none), pieces are
+                grouped into words. For images, `pixel_values`.
             example_ids: Data set id for each text.
             labels: Data set labels.
 
         Returns:
-            A batch. Its inputs contain `units`, the position that represents each token's unit.
+            A batch. Its inputs include `units`, the position that represents each token's unit.
         """
         device = self.model.device
         inputs = {name: value.to(device) for name, value in inputs.items()}
@@ -333,12 +339,12 @@ class TransformerAdapter(
 
     @torch.no_grad()
     def _run(self, inputs: Mapping[str, Tensor]) -> Any:
-        """Run the model without edits and return its output."""
+        """Run the model without edits, and return its output."""
         with shorten_model_errors(inputs):
             return self.model(**self.build_arguments(self._select_model_inputs(inputs)))
 
     def _select_model_inputs(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Select the inputs that the model's forward accepts."""
+        """Select the inputs that the model's `forward` method accepts."""
         excluded = ADAPTER_INPUTS | NON_MODEL_COLUMNS
         candidates = {name: value for name, value in inputs.items() if name not in excluded}
         return select_forward_inputs(self.model, candidates)
@@ -346,7 +352,7 @@ class TransformerAdapter(
     # Forward passes
 
     def observe(self, batch: Batch) -> Observation:
-        """Run one forward pass; see `AttentionModel.observe`."""
+        """Run one forward pass and record all attention; see `AttentionModel.observe`."""
         attention: list[Tensor] = []
         visible: list[Tensor] = []
 
@@ -374,7 +380,7 @@ class TransformerAdapter(
         return Observation(self, batch, probs, tuple(attention), state)
 
     def compute_native_probs(self, batch: Batch) -> Tensor | None:
-        """Compute the user's model's probabilities, `[batch, classes]`."""
+        """Compute the probabilities with the user's own model, `[batch, classes]`."""
         inputs = dict(batch.inputs)
         tokenizer_output = {
             name: value.to(batch.mask.device) for name, value in batch.tokenizer_output.items()
@@ -389,16 +395,17 @@ class TransformerAdapter(
         return self.head.compute_probs(scores.to(precise), inputs)
 
     def replay(self, observation: Observation, attention: Mapping[int, Tensor]) -> Tensor:
-        """Compute the probabilities with other attention; see `AttentionModel.replay`."""
+        """Compute the probabilities with edited attention; see `AttentionModel.replay`."""
         scores = self.replay_logits(observation, attention)
         return self.head.compute_probs(scores, observation.batch.inputs)
 
     def replay_logits(self, observation: Observation, attention: Mapping[int, Tensor]) -> Tensor:
-        """Compute the task head's scores with other attention.
+        """Compute the task head's scores with edited attention.
 
         Args:
             observation: The observed batch.
-            attention: New attention by layer, each `[copies, batch, heads, queries, keys]`.
+            attention: New attention weights by layer number, each
+                `[copies, batch, heads, queries, keys]`.
 
         Returns:
             Scores `[copies, batch, scores]`.
@@ -417,20 +424,20 @@ class TransformerAdapter(
         return replay_logits(self, observation, attention, create_replacing_edit)
 
     def replay_masked(self, observation: Observation, factors: Mapping[int, Tensor]) -> Tensor:
-        """Compute the probabilities with multiplied attention; see `MaskedReplay`."""
+        """Compute the probabilities after multiplying attention by factors; see `MaskedReplay`."""
         create_edit = partial(create_masking_edit, n_heads=self.n_heads)
         scores = replay_logits(self, observation, factors, create_edit)
         return self.head.compute_probs(scores, observation.batch.inputs)
 
     def set_reference(self, *batches: Batch) -> None:
-        """Store the head outputs of a sample of texts; see `HeadOutputs`."""
+        """Store the head outputs for a reference sample of texts; see `HeadOutputs`."""
         self.require(HeadOutputs)
         with shorten_model_errors(batches[0].inputs):
             references = [create_reference(self, batch) for batch in batches]
             self.reference = ReferenceOutputs.concatenate(references)
 
     def replay_outputs(self, observation: Observation, site: Site, outputs: Tensor) -> Tensor:
-        """Compute the probabilities with another head output; see `HeadOutputs`."""
+        """Compute the probabilities after replacing a head's output; see `HeadOutputs`."""
         self.check_site(site)
         self.require(HeadOutputs, site)
         return replay_outputs(self, observation, site, outputs)
@@ -442,40 +449,41 @@ class TransformerAdapter(
         units: Tensor,
         states: Mapping[int, Tensor],
     ) -> Tensor:
-        """Compute the probabilities with other states at a unit; see `ExchangeableStates`."""
+        """Compute the probabilities after exchanging a unit's states; see `ExchangeableStates`."""
         self.require(ExchangeableStates, site)
         return replay_interchange(self, observation, site, units, states)
 
     def list_layers_below(self, layer: int) -> list[int]:
-        """List the layers of the same stack up to a layer; see `Stack`."""
+        """List the layers in the same stack up to and including a layer; see `Stack`."""
         self.require(Stack, Site(layer))
         kind = self.layers[layer].kind
-        return [n for n in range(layer + 1) if self.layers[n].kind == kind]
+        return [number for number in range(layer + 1) if self.layers[number].kind == kind]
 
     def compute_head_values(self, observation: Observation) -> tuple[Tensor, ...]:
-        """Compute the values of all heads; see `HeadValues`."""
+        """Compute every head's value vectors; see `HeadValues`."""
         self.require(HeadValues)
-        return compute_outputs_and_values(self, observation.batch)[1]
+        _, values = compute_outputs_and_values(self, observation.batch)
+        return values
 
     def get_states(self, observation: Observation, site: Site) -> Tensor:
-        """Return the values of one head, `[batch, keys, width]`."""
+        """Return one head's value vectors, `[batch, keys, width]`."""
         return observation.head_values[site.layer][:, site.head]
 
     def get_output_projections(self) -> tuple[Tensor, ...]:
-        """Return the output projection slices per head; see `OutputProjections`."""
+        """Return each head's slice of the output projection; see `OutputProjections`."""
         self.require(OutputProjections)
         assert self._head_support.projections is not None
         return self._head_support.projections
 
     def compute_block_output(self, observation: Observation, layer: int, factors: Tensor) -> Tensor:
-        """Compute a block's output with multiplied attention; see `BlockOutputs`."""
+        """Compute a block's output after multiplying its attention; see `BlockOutputs`."""
         self.require(BlockOutputs)
         return compute_block_output(self, observation, layer, factors)
 
     # Importances
 
     def select_row(self, observation: Observation, values: Tensor, site: Site) -> Tensor:
-        """Select the query row that the prediction is read from; see `AttentionModel`."""
+        """Select the attention row that the prediction is read from; see `AttentionModel`."""
         kind = self.layers[site.layer].kind
         if site.query is not None:
             row = values[:, site.query]
@@ -490,10 +498,10 @@ class TransformerAdapter(
         return sum_over_pieces(row, observation.batch.inputs["units"])
 
     def describe_readout(self, observation: Observation) -> str:
-        """Describe the tokens that the prediction of the first text is read from.
+        """Describe which tokens the prediction for the first text is read from.
 
-        The result is empty if the model has several stacks, or if parts of the prediction are read
-        from different tokens.
+        The description is empty if the model has several stacks, or if parts of the prediction are
+        read from different tokens.
         """
         batch = observation.batch
         if {layer.kind for layer in self.layers} != {"layer"} or "reads" in batch.inputs:
@@ -506,15 +514,15 @@ class TransformerAdapter(
         return "the first token" if is_first else "the last token"
 
     def _compute_row_weights(self, observation: Observation, kind: str, visible: Tensor) -> Tensor:
-        """Compute the weight of each query row in the read-out, `[batch, queries]`.
+        """Compute how strongly the prediction is read from each token, `[batch, queries]`.
 
-        All tokens that the prediction is read from have the same weight. If it is read from the
-        whole text, see `compute_row_weights`.
+        If parts of the prediction are read from different tokens (tags, for example), these tokens
+        have equal weights. Otherwise see `compute_row_weights`.
 
         Args:
             observation: The observed batch.
             kind: Layer kind, see `Layer`.
-            visible: Visible keys of the layer, bool `[batch, queries, keys]`.
+            visible: Visible keys in the layer, bool `[batch, queries, keys]`.
         """
         reads = observation.batch.inputs.get("reads")
         if reads is None or self.readout is not None or kind == "encoder":
@@ -527,7 +535,16 @@ class TransformerAdapter(
         return is_read / is_read.sum(1, keepdim=True).clamp_min(1)
 
     def get_unit_positions(self, observation: Observation, layer: int, units: Tensor) -> Tensor:
-        """Return all positions of the given units, with the shift of a decoder's input."""
+        """Return all positions of some units; in a decoder, they are shifted by one.
+
+        Args:
+            observation: The observed batch.
+            layer: Layer number.
+            units: Chosen units, marked at their representative position, bool `[..., keys]`.
+
+        Returns:
+            Positions of all their tokens, bool `[..., keys]`.
+        """
         representatives = observation.batch.inputs["units"]
         positions = units.gather(-1, representatives.expand(units.shape))
         if self.layers[layer].kind == "decoder":
@@ -535,9 +552,10 @@ class TransformerAdapter(
         return positions
 
     def get_visible_keys(self, observation: Observation, layer: int) -> Tensor:
-        """Return the visible keys, which follow causal masks and windows; padding sees no key.
+        """Return the keys that each query can attend to, bool `[batch, queries, keys]`.
 
-        Random draws for queries, and means over queries, therefore do not depend on padding.
+        Causal masks and windows are taken into account. Padding sees no key, so random draws for
+        queries, and means over queries, do not depend on padding.
         """
         mask = observation.batch.mask
         return observation.state.visible[layer] & mask[:, None] & mask[:, :, None]
@@ -545,11 +563,11 @@ class TransformerAdapter(
     def _sum_explained_probs(
         self, inputs: Mapping[str, Tensor], edit: AttentionEdit | None, target: Tensor
     ) -> Tensor:
-        """Compute the sum over texts of the target classes' probabilities.
+        """Sum the target class probabilities over the texts; gradients are computed from this sum.
 
         Args:
             inputs: Batch inputs.
-            edit: Edit of the attention, or None.
+            edit: Edit for the attention weights, or None.
             target: Target class per text, int `[batch]`.
         """
         probs = self.head.compute_probs(self.compute_logits(inputs, edit), inputs)
@@ -560,7 +578,7 @@ class TransformerAdapter(
     ) -> Tensor:
         """Compute gradient × input at scaled embeddings; see `ScaledGradients`.
 
-        The start token of a decoder is not scaled.
+        A decoder's start token is not scaled.
         """
         inputs = observation.batch.inputs
         edit = detach_attention if hold_attention else None
@@ -574,14 +592,14 @@ class TransformerAdapter(
 
     @torch.no_grad()
     def compute_zero_embedding_probs(self, observation: Observation) -> Tensor:
-        """Compute the probabilities with all embeddings 0; see `IntegratedGradients`."""
+        """Compute the probabilities with all embeddings set to 0; see `IntegratedGradients`."""
         inputs = observation.batch.inputs
         run = partial(self.compute_logits, inputs)
         scores = run_with_zero_embeddings(self.layout.embeddings, run)
         return self.head.compute_probs(scores, inputs)
 
     def compute_attention_gradient(self, observation: Observation, target: Tensor) -> list[Tensor]:
-        """Compute the gradient with respect to all attention in one backward pass."""
+        """Compute the gradient with respect to all attention weights in one backward pass."""
         layer_weights: list[Tensor] = []
 
         def require_gradient(layer: int, weights: Tensor, scores: Tensor) -> Tensor:
@@ -599,7 +617,7 @@ class TransformerAdapter(
         return reshaped
 
     def _compute_text_probs(self, texts: Mapping[str, Tensor]) -> Tensor:
-        """Compute the probabilities of shortened texts, `[n, classes]`."""
+        """Compute the probabilities for shortened texts, `[texts, classes]`."""
         with shorten_model_errors(texts):
             scores = self.compute_logits(texts)
         return self.head.compute_probs(scores, texts)
@@ -608,15 +626,15 @@ class TransformerAdapter(
     def erase_inputs(
         self, observation: Observation, erased: Tensor, *, operator: str = "deletion"
     ) -> Tensor:
-        """Compute the probabilities without the erased units; see `EditableInputs`.
+        """Compute the probabilities after erasing units; see `EditableInputs`.
 
-        If no token at all would remain, not even a special token, the probabilities of the whole
-        text are returned.
+        If no token would remain, not even a special token, the probabilities for the whole text
+        are returned.
         """
         self.require(EditableInputs)
         inputs = dict(observation.batch.inputs)
         if "reads" in inputs:
-            # A shortened text may lack tokens that the prediction is read from.
+            # A shortened text may lack tokens from which the prediction is read.
             inputs["whole"] = observation.probs[:, None]
         n_tokens = self.tokens_per_pass
         if self.model.device.type == "cpu":
@@ -639,10 +657,10 @@ class TransformerAdapter(
         )
 
     def self_check(self, batch: Batch) -> None:
-        """Raise AttnProbeError unless edits of every layer reach the logits.
+        """Raise AttnProbeError unless edits to every layer reach the logits.
 
-        Unchanged attention must not change the logits. If partial replays differ from full passes,
-        they are disabled.
+        Replaying unchanged attention must not change the logits. If partial replays differ from
+        full passes, they are disabled.
         """
         observation = self.observe(batch)
         check_partial_replays(self, observation)
@@ -658,21 +676,21 @@ class TransformerAdapter(
 
 
 def _make_finite(scores: Tensor) -> Tensor:
-    """Replace the scores of missing and of excluded slots by 0, so that scores can be compared."""
+    """Replace NaN and -inf, the scores for missing tokens, with 0 so that scores can be compared."""
     return scores.nan_to_num(nan=0, neginf=0)
 
 
 def _find_only_readout_tokens(inputs: Mapping[str, Tensor], content: Tensor) -> Tensor:
-    """Find the tokens that are the only one which a text's prediction is read from.
+    """Find tokens that cannot be explained because the prediction is read from them alone.
 
-    Without such a token there is no prediction to compare with, so it is not explained.
+    Erasing such a token would leave no prediction to compare with.
 
     Args:
         inputs: Batch inputs.
         content: Explained tokens, bool `[batch, keys]`.
 
     Returns:
-        Bool `[batch, keys]`.
+        Whether each token is a text's only read-out token, bool `[batch, keys]`.
     """
     if "reads" not in inputs:
         return torch.zeros_like(content)
@@ -682,7 +700,7 @@ def _find_only_readout_tokens(inputs: Mapping[str, Tensor], content: Tensor) -> 
 
 @contextlib.contextmanager
 def shorten_model_errors(inputs: Mapping[str, Tensor]) -> Iterator[None]:
-    """Convert errors raised by a model, for example for long texts, to a one-line AttnProbeError.
+    """Convert a model's exceptions, for example for long texts, to one-line AttnProbeErrors.
 
     Args:
         inputs: Model inputs, whose shape is included in the message.

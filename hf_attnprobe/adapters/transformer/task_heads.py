@@ -1,12 +1,12 @@
 """Task heads, which convert a model's output to a prediction; one class per task.
 
-A head first computes *scores* `[batch, ...]` from the model's output. It then converts scores to
-the prediction vector that tests compare, see `hf_attnprobe.functional.predictions`. The two steps
-are separate because replays are checked on scores, which are more precise.
+A task head first computes *scores* `[batch, ...]` from the model's output. It then converts the
+scores to the prediction vector that tests compare, see `hf_attnprobe.functional.predictions`. The
+two steps are separate because replays are checked on scores, which are more precise.
 
-Some predictions consist of one decision per token, for example tags. Each such decision has a
-*slot*. The input `reads` `[batch, keys]` contains the slot of each token, or -1, so that the tokens
-are found again in a shortened text.
+Some predictions consist of one decision per token, for example tags. Each decision has a numbered
+*slot*. The input `reads` `[batch, keys]` contains each token's slot, or -1 for tokens without a
+decision. With it, the tokens are found again in a shortened text.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,17 +22,18 @@ from hf_attnprobe.functional.predictions import Prediction, list_label_names
 
 
 Inputs = Mapping[str, Tensor]
-"""Model inputs by name, together with the inputs that only task heads use."""
+"""Model inputs by name, including inputs that only task heads use."""
 Run = Callable[[Inputs], Any]
-"""Function that runs the model on inputs, without edits, and returns its output."""
+"""Function that runs the unedited model on inputs and returns its output."""
 
 N_CANDIDATE_WORDS = 100
-"""Number of most likely words with an outcome of their own, for each predicted word.
+"""Number of likely words that are separate outcomes, for each predicted word.
 
-All other words share the remaining outcomes; see `MaskedWordHead`.
+These are the most likely words in the whole text's prediction. All other words of the vocabulary
+share two further outcomes; see `MaskedWordHead`.
 """
 LOGIT_MEANINGS = ("auto", "probability", "number")
-"""Meanings of a single logit that users can choose; "auto" follows the model's configuration."""
+"""Choices for the meaning of a single logit; "auto" follows the model's configuration."""
 
 
 class TaskHead:
@@ -42,7 +43,7 @@ class TaskHead:
         prediction: Meaning of the prediction vector.
 
     Attributes:
-        output: Description of the model output that the head needs, for error messages.
+        output: Required model output, as text for error messages.
     """
 
     output = "logits [batch, classes]"
@@ -60,7 +61,7 @@ class TaskHead:
         return logits is not None and logits.dim() == 2
 
     def build_arguments(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """Build the keyword arguments of the model.
+        """Build the model's keyword arguments from inputs.
 
         Args:
             inputs: Model inputs.
@@ -68,21 +69,23 @@ class TaskHead:
         return dict(inputs)
 
     def select_inputs(self, inputs: Inputs, run: Run) -> dict[str, Tensor]:
-        """Select the inputs of the texts to explain, if an example consists of several texts.
+        """Select the text to explain from examples that consist of several texts.
 
         Args:
             inputs: Inputs for whole examples.
             run: Function that runs the model.
 
         Returns:
-            Inputs of one text per example, `[batch, keys]` each.
+            Inputs for one text per example, each `[batch, keys]`.
         """
         return dict(inputs)
 
     def add_readout_inputs(
         self, inputs: Inputs, mask: Tensor, content: Tensor, run: Run
     ) -> dict[str, Tensor]:
-        """Add inputs that depend on the whole text and are needed for its shortened copies.
+        """Add inputs that record which tokens the prediction of the whole text is read from.
+
+        They are needed to compute the same prediction for a shortened text.
 
         Args:
             inputs: Inputs for the whole texts.
@@ -91,24 +94,24 @@ class TaskHead:
             run: Function that runs the model.
 
         Returns:
-            The inputs and the additional ones.
+            The inputs, including the added inputs.
         """
         return dict(inputs)
 
     def convert_labels(self, labels: Tensor, inputs: Inputs) -> Tensor:
-        """Convert labels to indices of the prediction's outcomes.
+        """Convert data set labels to outcome indices of the prediction.
 
         Args:
             labels: Data set labels.
             inputs: Inputs for the same texts.
 
         Returns:
-            Outcome indices, -1 for missing labels.
+            Outcome indices, with -1 for missing labels.
         """
         return labels
 
     def compute_scores(self, result: Any, inputs: Inputs) -> Tensor:
-        """Compute scores `[batch, scores]` from the output of the model.
+        """Compute scores `[batch, scores]` from the model's output.
 
         Args:
             result: The model's output object.
@@ -127,7 +130,7 @@ class TaskHead:
 
 
 class BinaryLogitHead(TaskHead):
-    """Head for models with a single logit, the log-odds of the second of two classes."""
+    """Head for binary classifiers with a single logit, the log-odds of the second class."""
 
     def compute_probs(self, scores: Tensor, inputs: Inputs) -> Tensor:
         """Compute the probabilities of both classes, `[..., batch, 2]`."""
@@ -135,10 +138,10 @@ class BinaryLogitHead(TaskHead):
 
 
 class MultiLabelHead(TaskHead):
-    """Head for models with one logit per label, the log-odds of that label."""
+    """Head for multi-label classifiers, whose logits are each label's log-odds."""
 
     def compute_probs(self, scores: Tensor, inputs: Inputs) -> Tensor:
-        """Compute both probabilities of each label, divided by the number of labels."""
+        """Compute each label's probabilities (absent, present), divided by the label count."""
         probs = torch.stack([-scores, scores], dim=-1).sigmoid()
         return probs.flatten(-2) / scores.shape[-1]
 
@@ -147,7 +150,7 @@ class RegressionHead(TaskHead):
     """Head for models that predict one number or several numbers."""
 
     def compute_probs(self, scores: Tensor, inputs: Inputs) -> Tensor:
-        """Compute the distance to the origin in units of the scale, with both signs."""
+        """Compute each number's distance from the origin, in units of the scale, with both signs."""
         distance = (scores - self.prediction.origin) / self.prediction.scale
         return torch.stack([distance, -distance], dim=-1).flatten(-2) / scores.shape[-1]
 
@@ -165,29 +168,29 @@ class TokenTagHead(TaskHead):
     def add_readout_inputs(
         self, inputs: Inputs, mask: Tensor, content: Tensor, run: Run
     ) -> dict[str, Tensor]:
-        """Assign a slot to the first token of every labelled word, or of every word."""
+        """Assign a slot to every labelled word's first token, or to every word without labels."""
         is_read = content
         if "labelled" in inputs:
             is_read = inputs["labelled"].bool() & mask
         if not is_read.any(1).all():
             raise AttnProbeError(
-                "expected a word with a tag in every text, got a text without one; "
-                "leave this text out"
+                "expected at least one word with a tag in every text, but a text has none; leave "
+                "this text out"
             )
         return dict(inputs) | _number_slots(is_read)
 
     def compute_scores(self, result: Any, inputs: Inputs) -> Tensor:
-        """Compute scores `[batch, slots · classes]`, NaN for slots whose token is erased."""
+        """Compute scores `[batch, slots · classes]`, with NaN for slots whose token is erased."""
         return self._gather_slots(result.logits, inputs).flatten(1)
 
     def _gather_slots(self, values: Tensor, inputs: Inputs) -> Tensor:
-        """Gather values `[batch, keys, width]` of tokens as `[batch, slots, width]`."""
+        """Gather token values `[batch, keys, width]` by slot, `[batch, slots, width]`."""
         position, is_present = _find_slot_positions(inputs, values.shape[1], values.device)
         index = position[..., None].expand(-1, -1, values.shape[-1])
         return values.gather(1, index).where(is_present[..., None], torch.nan)
 
     def compute_probs(self, scores: Tensor, inputs: Inputs) -> Tensor:
-        """Compute a distribution for each slot, divided by the number of slots."""
+        """Compute one distribution per slot, divided by the slot count so that the sum is 1."""
         slots = inputs["slots"][:, 0]
         probs = scores.unflatten(-1, (slots.shape[-1], -1)).softmax(-1)
         probs = probs.where(slots[..., None], 0) / slots.sum(-1)[:, None, None]
@@ -197,10 +200,10 @@ class TokenTagHead(TaskHead):
 class MaskedWordHead(TokenTagHead):
     """Head for models that predict masked words.
 
-    Each masked word has one outcome for each of the most likely words of the whole text, one
-    outcome for the next most likely word, and one for all other words together. The next most
-    likely word, which may change with an edit, has its own outcome so that a decision for it is
-    noticed. The last outcome is never decided for.
+    The possible outcomes for each masked word are: every candidate word (the most likely words for
+    the unedited text), the next most likely word, and all other words together. The next most
+    likely word may change with an edit; its separate outcome shows if the model then prefers it to
+    all candidates. The last outcome never counts as the model's decision.
 
     Args:
         prediction: Meaning of the prediction vector.
@@ -214,15 +217,16 @@ class MaskedWordHead(TokenTagHead):
     def add_readout_inputs(
         self, inputs: Inputs, mask: Tensor, content: Tensor, run: Run
     ) -> dict[str, Tensor]:
-        """Assign a slot to every mask token, and add its most likely words.
+        """Assign a slot to every mask token, and add its candidate words.
 
-        The most likely words are stored as `kept`, int `[batch, slots, words]`.
+        The candidates are the most likely words. They are stored as the input `kept`, int
+        `[batch, slots, words]`.
         """
         is_read = (inputs["input_ids"] == self.mask_id) & mask
         if not is_read.any(1).all():
             raise AttnProbeError(
-                "expected a mask token in every text, got a text without one; replace the word "
-                "to predict by the tokenizer's mask token"
+                "expected a mask token in every text, but a text has none; replace the word to "
+                "predict with the tokenizer's mask token"
             )
         with_slots = dict(inputs) | _number_slots(is_read)
         logits = self._gather_slots(run(with_slots).logits, with_slots).nan_to_num(0)
@@ -230,23 +234,27 @@ class MaskedWordHead(TokenTagHead):
         return {**with_slots, "kept": logits.topk(n_candidates).indices}
 
     def convert_labels(self, labels: Tensor, inputs: Inputs) -> Tensor:
-        """Convert token ids to indices of candidate words, or to the last outcome's index."""
+        """Convert token ids to candidate indices.
+
+        A word that is not a candidate gets an index that no prediction has, so that it never counts
+        as correctly predicted. Missing labels, which are negative, get -1.
+        """
         candidates = inputs["kept"]
         token_ids = labels.to(candidates.device)
         if token_ids.dim() == 1:
             token_ids = token_ids[:, None]
         matches = candidates == token_ids[..., None]
-        other_index = candidates.shape[-1] + 2
+        n_outcomes = candidates.shape[-1] + 2
         index = matches.int().argmax(-1)
-        index = index.where(matches.any(-1), other_index)
+        index = index.where(matches.any(-1), n_outcomes)
         return index.where(token_ids >= 0, -1)
 
     def compute_scores(self, result: Any, inputs: Inputs) -> Tensor:
-        """Compute the scores of the candidate words; see `compute_candidate_scores`."""
+        """Compute scores for candidate words and all others; see `compute_candidate_scores`."""
         logits = self._gather_slots(result.logits, inputs)
         candidates = inputs.get("kept")
         if candidates is None:
-            # There are no candidates yet while the layout of the model is being determined.
+            # While the model's layout is being determined, there are no candidates yet.
             return logits.flatten(1)
         return compute_candidate_scores(logits, candidates).flatten(1)
 
@@ -258,22 +266,25 @@ class SpanHead(TaskHead):
 
     def can_read(self, result: Any) -> bool:
         """Check whether the model's output has start and end logits."""
-        return getattr(result, "start_logits", None) is not None and (
-            getattr(result, "end_logits", None) is not None
-        )
+        has_start = getattr(result, "start_logits", None) is not None
+        has_end = getattr(result, "end_logits", None) is not None
+        return has_start and has_end
 
     def add_readout_inputs(
         self, inputs: Inputs, mask: Tensor, content: Tensor, run: Run
     ) -> dict[str, Tensor]:
-        """Assign a slot to every token of the second segment, as in Transformers' pipeline."""
+        """Assign a slot to every context token, which is a possible start or end of the answer.
+
+        As in Transformers' pipeline, the context is the second segment.
+        """
         is_read = mask & ~inputs["special_tokens_mask"].bool()
         segments = inputs.get("segment_ids")
         if segments is not None and (segments == 1).any():
             is_read = is_read & (segments == 1)
         if not is_read.any(1).all():
             raise AttnProbeError(
-                "expected a context for every question, got a question without one; "
-                "name the context column with --text-pair-column"
+                "expected a context for every question, but a question has none; name the context "
+                "column with --text-pair-column"
             )
         keys = torch.arange(is_read.shape[1], device=is_read.device)
         return {
@@ -283,7 +294,7 @@ class SpanHead(TaskHead):
         }
 
     def compute_scores(self, result: Any, inputs: Inputs) -> Tensor:
-        """Compute scores `[batch, 2 · slots]`, -inf at positions outside the context."""
+        """Compute start and end scores `[batch, 2 · slots]`, -inf for slots without a token."""
         logits = torch.stack([result.start_logits, result.end_logits], dim=1)
         position, is_present = _find_slot_positions(inputs, logits.shape[-1], logits.device)
         values = logits.gather(-1, position[:, None].expand(-1, 2, -1))
@@ -298,14 +309,14 @@ class SpanHead(TaskHead):
 class MultipleChoiceHead(TaskHead):
     """Head for models that choose one of several texts.
 
-    The chosen text is explained. The model computes the logit of each text separately, so the
-    logits of the other texts are computed once and stay fixed.
+    The text that the model chooses is explained. The model computes each text's logit separately,
+    so the other texts' logits are computed once and stay fixed.
     """
 
     output = "logits [batch, choices]"
 
     def build_arguments(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """Build the model's arguments, with a choice axis of size 1 for inputs `[batch, keys]`."""
+        """Build the model's arguments; inputs `[batch, keys]` become `[batch, 1 choice, keys]`."""
         arguments = dict(inputs)
         for name, value in inputs.items():
             if isinstance(value, Tensor) and value.dim() == 2:
@@ -313,10 +324,11 @@ class MultipleChoiceHead(TaskHead):
         return arguments
 
     def select_inputs(self, inputs: Inputs, run: Run) -> dict[str, Tensor]:
-        """Select the chosen text from `[batch, choices, keys]`, and add the logits of all texts."""
+        """Select the text with the highest logit per example, and add the logits of all texts."""
         if inputs["input_ids"].dim() != 3:
             raise AttnProbeError(
-                "expected several choices per text, got one; name the columns of the choices"
+                "expected several choices per example, got a single text; name the columns that "
+                "contain the choices"
             )
         logits = run(inputs).logits
         chosen = logits.argmax(-1)
@@ -328,7 +340,10 @@ class MultipleChoiceHead(TaskHead):
         }
 
     def compute_scores(self, result: Any, inputs: Inputs) -> Tensor:
-        """Compute the logits of all choices, with the chosen text's logit from `result`."""
+        """Compute the logits of all choices `[batch, choices]`.
+
+        The chosen text's logit is taken from the model's output; the other logits are fixed.
+        """
         if "known" not in inputs:
             return result.logits
         fixed_logits, chosen = inputs["known"][:, 0], inputs["chosen"][:, 0]
@@ -336,14 +351,15 @@ class MultipleChoiceHead(TaskHead):
 
 
 def _number_slots(is_read: Tensor) -> dict[str, Tensor]:
-    """Number the tokens that a prediction is read from.
+    """Number the tokens from which a prediction is read.
 
     Args:
-        is_read: The tokens, bool `[batch, keys]`.
+        is_read: Whether the prediction is read from each token, bool `[batch, keys]`.
 
     Returns:
-        `reads`, the slot of each token or -1, int `[batch, keys]`; and `slots`, which slots each
-        text has, bool `[batch, 1, slots]`.
+        Two inputs. `reads` contains each token's number (slot) in its text, or -1, int
+        `[batch, keys]`. `slots` contains whether each text has each slot, bool
+        `[batch, 1, slots]`.
     """
     count = is_read.cumsum(1)
     n_slots = count[:, -1:]
@@ -357,18 +373,19 @@ def _number_slots(is_read: Tensor) -> dict[str, Tensor]:
 def _find_slot_positions(
     inputs: Inputs, n_keys: int, device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """Find the position of each slot's token, and whether the text still has that token.
+    """Find the token that belongs to each slot, in a text that may have been shortened.
 
-    While the layout of the model is being determined there is no input `reads`; then every token is
-    a slot.
+    While the model's layout is being determined, there is no input `reads`, and every token has a
+    slot.
 
     Args:
         inputs: Inputs that the model was run on.
         n_keys: Number of tokens.
-        device: Device of the result.
+        device: Device for the result.
 
     Returns:
-        Positions, int `[batch, slots]`, and bool `[batch, slots]`.
+        Token positions, int `[batch, slots]`, and whether each slot's token is still present, bool
+        `[batch, slots]`.
     """
     if "reads" not in inputs:
         n_texts = len(inputs["input_ids"])
@@ -382,9 +399,11 @@ def _find_slot_positions(
 
 
 def _fill_missing_parts(probs: Tensor, inputs: Inputs) -> Tensor:
-    """Fill the parts of a prediction that a shortened text lacks with those of the whole text."""
+    """Replace NaN, the prediction for erased tokens, with the whole text's prediction."""
     whole_probs = inputs.get("whole")
-    return probs if whole_probs is None else probs.where(~probs.isnan(), whole_probs[:, 0])
+    if whole_probs is None:
+        return probs
+    return probs.where(~probs.isnan(), whole_probs[:, 0])
 
 
 ADAPTER_INPUTS = frozenset(
@@ -401,7 +420,7 @@ ADAPTER_INPUTS = frozenset(
         "whole",
     ]
 )
-"""Names of batch inputs that adapters use themselves and do not pass to the model."""
+"""Batch inputs that only adapters and task heads read; they are not passed to the model."""
 
 
 def create_head(
@@ -412,13 +431,13 @@ def create_head(
     threshold: float | None = None,
     mask_id: int | None = None,
 ) -> TaskHead:
-    """Create the task head of a model from its class and its configuration.
+    """Create the task head that suits a model's class and configuration.
 
     Args:
         model: The model.
-        predicts: Meaning of a single logit, "probability" or "number". "auto" uses
-            `problem_type` of the configuration. If that is not set, the logit is a probability, as
-            in Transformers' pipeline.
+        predicts: Meaning of a single logit, "probability" or "number". "auto" follows the
+            configuration's `problem_type`. If that is not set, the logit is a probability, as in
+            Transformers' pipeline.
         scale: Unit of a predicted number; 1 by default.
         threshold: Number above which a predicted number counts as a positive decision.
         mask_id: Mask token id, which masked language models need.
@@ -433,7 +452,7 @@ def create_head(
         raise AttnProbeError(
             f"expected predicts to be one of {', '.join(LOGIT_MEANINGS)}, got {predicts!r}"
         )
-    # XLNet's question answering model without a beam search has this suffix.
+    # XLNet's question answering model without a beam search has the suffix "Simple".
     name = type(model).__name__.removesuffix("Simple")
     suffix = next((suffix for suffix in HEADS_BY_CLASS_SUFFIX if name.endswith(suffix)), None)
     if suffix is None:
@@ -441,14 +460,14 @@ def create_head(
     if predicts == "number" or threshold is not None:
         option = "predicts" if threshold is None else "threshold"
         raise AttnProbeError(
-            f"expected no {option} for a model of type {suffix}, because it does not predict a "
-            "number; leave the option out"
+            f"the option {option} applies only to models that predict a number, but {name} is a "
+            "model for another task; leave the option out"
         )
     return HEADS_BY_CLASS_SUFFIX[suffix](model, mask_id)
 
 
 def _create_tag_head(model: PreTrainedModel, mask_id: int | None) -> TokenTagHead:
-    """Create the head of a token classifier."""
+    """Create the task head for a token classifier."""
     names = tuple(list_label_names(model.config.id2label))
     tags = Prediction(
         "tags",
@@ -461,18 +480,18 @@ def _create_tag_head(model: PreTrainedModel, mask_id: int | None) -> TokenTagHea
 
 
 def _create_span_head(model: PreTrainedModel, mask_id: int | None) -> SpanHead:
-    """Create the head of an extractive question answering model."""
+    """Create the task head for an extractive question answering model."""
     parts = ("start", "end")
     return SpanHead(Prediction("span", "the start and end of the answer", parts=parts, n_parts=2))
 
 
 def _create_choice_head(model: PreTrainedModel, mask_id: int | None) -> MultipleChoiceHead:
-    """Create the head of a multiple choice model."""
+    """Create the task head for a multiple choice model."""
     return MultipleChoiceHead(Prediction("choice", "one of the choices"))
 
 
 def _create_masked_word_head(model: PreTrainedModel, mask_id: int | None) -> MaskedWordHead:
-    """Create the head of a masked language model."""
+    """Create the task head for a masked language model."""
     if mask_id is None:
         raise AttnProbeError(
             "expected a mask token for a masked language model, got none; load the model's "
@@ -496,14 +515,14 @@ HEADS_BY_CLASS_SUFFIX: Mapping[str, Callable[[PreTrainedModel, int | None], Task
     "ForMultipleChoice": _create_choice_head,
     "ForMaskedLM": _create_masked_word_head,
 }
-"""Functions that create a task head, by the ending of the model's class name.
+"""Functions that create a task head, by suffix of the model's class name.
 
-Classes without one of these endings predict something about the whole text or image.
+Model classes without such a suffix make one prediction for the whole text or image.
 """
 
 
 def count_candidate_words(n_words: int) -> int:
-    """Return the number of words that have an outcome of their own.
+    """Return the number of candidate words, which are separate outcomes of a prediction.
 
     Args:
         n_words: Vocabulary size.
@@ -512,17 +531,19 @@ def count_candidate_words(n_words: int) -> int:
 
 
 def compute_candidate_scores(logits: Tensor, candidates: Tensor) -> Tensor:
-    """Compute the logits of the candidate words, of the next word, and of all others together.
+    """Reduce the logits of a vocabulary to candidate words, the next best word, and all others.
 
-    The result has float32 or higher precision. In half precision, a sum over a vocabulary would be
-    wrong by hundredths of a nat.
+    The next best word is the most likely word that is not a candidate. The last logit is the
+    logsumexp over all remaining words, so the softmax of the result contains the probabilities of
+    the full vocabulary. It is computed in float32 or more, because a sum over a vocabulary in half
+    precision would be wrong by hundredths of a nat.
 
     Args:
         logits: Logits `[..., words]`.
-        candidates: Indices of the candidate words, int `[..., n]`.
+        candidates: Indices of the candidate words, int `[..., candidates]`.
 
     Returns:
-        Logits `[..., n + 2]`.
+        Logits `[..., candidates + 2]`.
     """
     precise = torch.promote_types(logits.dtype, torch.float32)
     # Operations in place have no rule in vmap. A softmax is faster than a logsumexp.
@@ -541,14 +562,14 @@ def _create_text_head(
     scale: float | None,
     threshold: float | None,
 ) -> TaskHead:
-    """Create the head of a model that predicts something about a whole text or image."""
+    """Create the task head for a model that makes one prediction per text or image."""
     names = list_label_names(model.config.id2label)
     if predicts_number(model.config, predicts):
         is_regression = getattr(model.config, "problem_type", None) == "regression"
         if len(names) > 1 and not is_regression:
             raise AttnProbeError(
-                f"expected a model with one logit for predicts number, got {len(names)} "
-                f"classes: {', '.join(names[:5])}; leave the option out"
+                f"predicts=number needs a model with one logit, but this model has {len(names)} "
+                f"classes ({', '.join(names[:5])}); leave the option out"
             )
         unit = 1.0 if scale is None else scale
         number = predictions.make_number_prediction(
@@ -558,8 +579,8 @@ def _create_text_head(
     if threshold is not None:
         hint = ", or set --predicts number" if len(names) == 1 else ""
         raise AttnProbeError(
-            f"expected a threshold only for a model that predicts a number, but this one "
-            f"predicts classes ({len(names)}); leave it out{hint}"
+            f"a threshold applies only to models that predict a number, but this model predicts "
+            f"classes ({len(names)}); leave the threshold out{hint}"
         )
     if getattr(model.config, "problem_type", None) == "multi_label_classification":
         return MultiLabelHead(predictions.make_label_prediction(names))
@@ -569,7 +590,7 @@ def _create_text_head(
 
 
 def predicts_number(config: PreTrainedConfig, predicts: str = "auto") -> bool:
-    """Check whether the logits of a model are predicted numbers.
+    """Check whether a model's logits are predicted numbers (regression) and not class scores.
 
     Args:
         config: Model configuration.

@@ -453,7 +453,7 @@ def test_batches_that_cannot_be_audited():
     xlnet = TransformerAdapter(get_shared_model("xlnet"))
     with pytest.raises(AttnProbeError, match="expected padding on the left"):
         xlnet.prepare(inputs, (0, 1, 2))
-    with pytest.raises(AttnProbeError, match="expected word_ids in a batch, got none"):
+    with pytest.raises(AttnProbeError, match="needs word_ids in the batch"):
         prepare(TransformerAdapter(model, level="word"))
     with pytest.raises(AttnProbeError, match=r"refused a batch of shape \[1, 70\]"):
         adapter.observe(prepare(adapter, [[5] * 70]))

@@ -312,7 +312,7 @@ def test_a_threshold_makes_a_decision_of_a_number():
     [
         ("words", [FIRST], "expected a mask token in every text"),
         ("span", [FIRST, [START, 11, END, END]], "a question without one"),
-        ("choice", None, "expected several choices per text"),
+        ("choice", None, "expected several choices per example"),
     ],
 )
 def test_texts_that_a_head_cannot_read(kind, rows, message):
@@ -331,7 +331,7 @@ def test_texts_that_a_head_cannot_read(kind, rows, message):
     ("kind", "options", "message"),
     [
         ("words", {}, "expected a mask token for a masked language model"),
-        ("logit", {"threshold": 0.5}, "a threshold only for a model that predicts a number"),
+        ("logit", {"threshold": 0.5}, "a threshold applies only to models that predict a number"),
         ("logit", {"predicts": "vibes"}, "expected predicts to be one of"),
     ],
 )
