@@ -473,6 +473,8 @@ def _find_smallest_flip_set(
     all_zero: bool,
 ) -> FlipSet | None:
     """Return the smallest set of weights that flips the decision, or None if it is not known."""
+    # The smallest set is only known for linear read-outs, and for a chosen explained class only if
+    # there are two classes.
     token_logits = observation.token_logits
     if token_logits is None:
         return None
@@ -541,7 +543,7 @@ def _sum_erased_attention(attention: Tensor, order: Tensor, n_removed: Tensor) -
 def _compute_exact_statistics(
     smallest_set: FlipSet, product_ranks: Tensor, content: Tensor
 ) -> dict[str, Tensor]:
-    """Return the smallest set's size, and the τ-b between its margins and attention × gradient.
+    """Return the smallest set's size, and the τ-b between token margins and attention × gradient.
 
     Args:
         smallest_set: Smallest set of weights that flips the decision, with the token margins.
@@ -710,7 +712,8 @@ def draw_other_positions(
         top: Most attended position in each text, int64 ``[batch]``.
         content: Boolean unit mask ``[batch, keys]``.
         draw: "uniform" draws from all positions except ``top``. "released" draws from all positions
-            except the first, like the paper's released code, and can return ``top``.
+            except the first, like the code released with Serrano & Smith 2019, and can return
+            ``top``.
         seed: Seed for the draw.
         example_ids: Ids of the texts.
 
@@ -796,8 +799,8 @@ def _compare_output_changes(observation: Observation, probs: Tensor) -> Tensor:
             ``[2, batch, classes]``.
 
     Returns:
-        Differences of Jensen-Shannon divergences ``[batch]`` in nats; NaN for models that predict a
-        number.
+        Differences between Jensen-Shannon divergences ``[batch]`` in nats; NaN for models that
+        predict a number.
     """
     if observation.model.prediction.is_number:
         return torch.full_like(probs[0, ..., 0], torch.nan, dtype=torch.float64)
@@ -826,15 +829,15 @@ def _detect_flips(observation: Observation, probs: Tensor) -> dict[str, Tensor]:
 
 
 def _mask_lone_weights(logits: Tensor, attention: Tensor) -> Tensor:
-    """Set the logits without a text's only positive weight to NaN.
+    """Set the logits without a weight to NaN if no other positive weight remains.
 
     Args:
         logits: Logits without each weight, ``[batch, keys, classes]``.
         attention: Attention ``[batch, keys]``.
     """
     is_positive = attention > 0
-    is_only_weight = is_positive.sum(-1, keepdim=True) <= is_positive
-    return logits.masked_fill(is_only_weight[..., None], torch.nan)
+    n_remaining = is_positive.sum(-1, keepdim=True) - is_positive.long()
+    return logits.masked_fill((n_remaining == 0)[..., None], torch.nan)
 
 
 def _compare_with_all_weights(

@@ -113,6 +113,7 @@ def _score_all_heads(observation: Observation) -> list[Tensor]:
     attended_ids = token_ids[:n_attended]
     role_positions = find_role_positions(attended_ids, rows)
 
+    # In rows that predict the answer: tokens in the passage that equal the token to be predicted.
     next_ids = token_ids[rows + 1]
     in_passage = is_unit[:n_attended]
     is_copy = (attended_ids == next_ids[:, None]) & in_passage
@@ -120,7 +121,7 @@ def _score_all_heads(observation: Observation) -> list[Tensor]:
 
     def score_layer(layer: int, weights: Tensor, values: Tensor) -> Tensor:
         role_scores = [average_weight(weights, positions) for positions in role_positions]
-        # If a layer has an explicit attention sink, the weights of the tokens sum to less than 1.
+        # If a layer has an explicit attention sink, the weights on the tokens sum to less than 1.
         sink_weight = (1 - weights.sum(-1)).mean(-1)
         first_token = weights[..., 0].mean(-1) + sink_weight
         retrieval = _score_retrieval(weights, is_copy)
@@ -169,7 +170,7 @@ def _score_retrieval(weights: Tensor, is_copy: Tensor) -> Tensor:
 
     Args:
         weights: Attention ``[heads, rows, tokens]``.
-        is_copy: Tokens of the passage that equal the token to be predicted, bool
+        is_copy: Tokens in the passage that equal the token to be predicted, bool
             ``[rows, tokens]``. Rows without such a token are not counted.
     """
     has_copy = is_copy.any(-1)

@@ -219,6 +219,7 @@ def _find_top_unit(observation: Observation, site: Site, name: str, seed: int) -
     n_keys = content.shape[-1]
     ranks = compute_ranking(observation, site, name, seed=seed).double()
     tie_breakers = compute_ranking(observation, site, "random", seed=seed)
+    # The random ranks are at most n_keys, so that they only decide between equal ranks.
     scores = ranks * (n_keys + 1) + tie_breakers
     scores = scores.masked_fill(~content, -torch.inf)
     return scores.argmax(-1)

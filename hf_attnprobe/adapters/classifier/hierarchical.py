@@ -81,10 +81,10 @@ class HierarchicalAdapter(ClassifierAdapter):
         embeddings = self.base.embeddings(batch.inputs["input_ids"])
         vectors, words = self.base.read_words(embeddings, sentences)
         states, attention = self.base.read_sentences(vectors, sentences)
-        words = sentences.spread(words)[:, None]
+        words = sentences.arrange_by_sentence(words)[:, None]
         attention = attention[:, None, None, :]
         token_logits = self.model.decode(states)
-        state = HierarchicalState(sentences.stack(vectors), states, token_logits)
+        state = HierarchicalState(sentences.arrange_by_text(vectors), states, token_logits)
         probs = self._compute_probs(attention[None], token_logits)[0]
         return Observation(self, batch, probs, (words, attention), state)
 

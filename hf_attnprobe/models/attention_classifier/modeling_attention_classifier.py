@@ -309,7 +309,7 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):
             States ``[batch, sentences, hidden]`` and attention ``[batch, sentences]``.
         """
         mask = sentences.build_mask()
-        states = self.sentences.encode(sentences.stack(vectors), mask)
+        states = self.sentences.encode(sentences.arrange_by_text(vectors), mask)
         return states, self.sentences.attend(states, mask)
 
     def read(
@@ -356,7 +356,7 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):
         vectors, words = self.read_words(embeddings, sentences)
         states, attention = self.read_sentences(vectors, sentences)
         if return_word_attention:
-            return states, (sentences.spread(words), attention[:, None])
+            return states, (sentences.arrange_by_sentence(words), attention[:, None])
         return states, (attention[:, None],)
 
     def compute_regularization(

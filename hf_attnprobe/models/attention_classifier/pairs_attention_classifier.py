@@ -205,6 +205,7 @@ def find_candidates(input_ids: Tensor, first: Tensor, answer_token_ids: list[int
         Label mask, bool ``[batch, classes]``.
     """
     answers = torch.tensor(answer_token_ids, device=input_ids.device)
+    # [batch, keys, classes]
     is_answer = input_ids[..., None] == answers
     return allow_all_if_none((is_answer & first.bool()[..., None]).any(1))
 

@@ -70,24 +70,24 @@ def average_over_content(values: Tensor, content: Tensor) -> Tensor:
 
     Args:
         values: Values ``[batch, keys]``.
-        content: Content mask, bool ``[batch, keys]``.
+        content: Mask for words (no special tokens or padding), bool ``[batch, keys]``.
 
     Returns:
-        Means ``[batch]``; 0 for texts without content.
+        Means ``[batch]``; 0 for texts without words.
     """
     total = (values * content).sum(-1)
     return total / content.sum(-1).clamp(min=1)
 
 
 def compute_tying_penalty(states: Tensor, vectors: Tensor, content: Tensor) -> Tensor:
-    """Compute the tying penalty 1/T Σ_t ‖h_t − e_t‖² over the content.
+    """Compute the penalty 1/T Σ_t ‖h_t − e_t‖², which ties states to their word vectors.
 
-    Tutek & Šnajder 2020, Section 3, with the squared norm.
+    See Tutek & Šnajder 2020, Section 3. The norm is squared here.
 
     Args:
         states: States h ``[batch, keys, hidden]``.
         vectors: Word vectors e ``[batch, keys, hidden]``.
-        content: Content mask, bool ``[batch, keys]``.
+        content: Mask for words (no special tokens or padding), bool ``[batch, keys]``.
 
     Returns:
         Penalties ``[batch]``.
@@ -96,13 +96,13 @@ def compute_tying_penalty(states: Tensor, vectors: Tensor, content: Tensor) -> T
 
 
 def compute_conicity(states: Tensor, content: Tensor) -> Tensor:
-    """Compute the conicity 1/T Σ_t cos(h_t, mean state) over the content.
+    """Compute how similar a text's states are: conicity, 1/T Σ_t cos(h_t, mean state).
 
-    Mohankumar et al. 2020, Section 2. The sign of the cosine is kept, as in the paper.
+    See Mohankumar et al. 2020, Section 2. The sign of the cosine is kept, as in the paper.
 
     Args:
         states: States h ``[batch, keys, hidden]``.
-        content: Content mask, bool ``[batch, keys]``.
+        content: Mask for words (no special tokens or padding), bool ``[batch, keys]``.
 
     Returns:
         Conicity ``[batch]`` in [−1, 1].
@@ -151,7 +151,7 @@ class Regulariser(nn.Module):
         Args:
             states: States ``[batch, keys, hidden]``.
             vectors: Word vectors from which the states were computed, ``[batch, keys, embedding]``.
-            content: Content mask, bool ``[batch, keys]``.
+            content: Mask for words (no special tokens or padding), bool ``[batch, keys]``.
             input_ids: Token ids, int64 ``[batch, keys]``. They are needed for masked words.
             encode_masked: Function from masked words, bool ``[batch, keys]``, to the states when
                 these words are masked.
@@ -181,7 +181,7 @@ class Regulariser(nn.Module):
         Special tokens and unknown words are not masked, because they cannot be predicted.
 
         Args:
-            content: Content mask, bool ``[batch, keys]``.
+            content: Mask for words (no special tokens or padding), bool ``[batch, keys]``.
             input_ids: Token ids, int64 ``[batch, keys]``.
             encode_masked: Function from masked words to the states, see :meth:`forward`.
 

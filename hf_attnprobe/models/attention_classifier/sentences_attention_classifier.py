@@ -65,7 +65,7 @@ class Sentences(NamedTuple):
         n_sentences = max(1, int(self.counts.max()))
         return torch.arange(n_sentences, device=self.counts.device) < self.counts[:, None]
 
-    def stack(self, rows: Tensor) -> Tensor:
+    def arrange_by_text(self, rows: Tensor) -> Tensor:
         """Arrange sentence values by text.
 
         Args:
@@ -77,7 +77,7 @@ class Sentences(NamedTuple):
         stacked = rows.new_zeros(*self.build_mask().shape, *rows.shape[1:])
         return stacked.index_put((self.text_index, self.index_in_text), rows)
 
-    def spread(self, words: Tensor) -> Tensor:
+    def arrange_by_sentence(self, words: Tensor) -> Tensor:
         """Arrange word values by sentence.
 
         Args:
@@ -88,9 +88,10 @@ class Sentences(NamedTuple):
         """
         n_keys = words.shape[1]
         keys = torch.arange(n_keys, device=words.device)
+        # Position of each sentence's first word in its own text.
         start = self.starts[:, None] % n_keys
         is_inside = (start <= keys) & (keys < start + self.lengths[:, None])
-        return words[:, None] * self.stack(is_inside.to(words.dtype))
+        return words[:, None] * self.arrange_by_text(is_inside.to(words.dtype))
 
 
 def find_sentence_positions(content_mask: Tensor) -> Sentences:
@@ -102,6 +103,7 @@ def find_sentence_positions(content_mask: Tensor) -> Sentences:
     Returns:
         Sentence positions.
     """
+    # A sentence starts at a word that follows a special token or the start of the sequence.
     is_first = content_mask & ~pad(content_mask, (1, 0))[:, :-1]
     is_last = content_mask & ~pad(content_mask, (0, 1))[:, 1:]
     starts = is_first.flatten().nonzero()[:, 0]
