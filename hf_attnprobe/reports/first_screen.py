@@ -310,7 +310,7 @@ def _describe_effect(effect: Finding | None, report: AuditResult) -> str:
     if report.words.is_number:
         change = f"{effect.value:.2f} standard deviations of its predictions"
     elif effect.value > LARGE_EFFECT_RATIO * original_change:
-        change = f"{original_change:.0%} (by {effect.value:.0%} if the model were 95% sure)"
+        change = f"{original_change:.0%}, or by {effect.value:.0%} if the model were 95% sure"
     note = f" ({effect.rule_with_thresholds.yes:.0%} or more counts)"
     if effect.answer == Answer.CANNOT_SAY:
         note = " (not settled)"
@@ -331,11 +331,14 @@ def _describe_uniqueness(uniqueness: Finding | None, report: AuditResult) -> str
         return format_sentence(describe_finding(uniqueness, report.words))
     distance = 1 - uniqueness.value
     if uniqueness.answer == Answer.YES:
-        return f"Other weights more than {distance:.0%} of the maximum distance away change the output."
+        return (
+            f"Other weights that are more than {distance:.0%} of the maximum distance away change the "
+            "output."
+        )
     bound = "at least " if uniqueness.is_upper_bound else ""
     return (
-        f"Other weights, {bound}{distance:.0%} of the maximum distance away, give nearly the same "
-        "output."
+        f"Other weights that are {bound}{distance:.0%} of the maximum distance away give nearly the "
+        "same output."
     )
 
 

@@ -1,7 +1,7 @@
 """Sentences, maps and tables about single heads and groups of heads.
 
-Readers of a map look for its largest number, so the intervals in maps hold for all heads
-simultaneously; see :mod:`hf_attnprobe.statistics.heads`.
+Readers look for the largest number in a map, so its intervals hold for all heads simultaneously; see
+:mod:`hf_attnprobe.statistics.heads`.
 """
 
 import math
@@ -43,39 +43,42 @@ EDIT_NAMES = {
     "mean_tvd": "replaced by its mean",
     "resample_tvd": "taken from another text",
 }
-"""Edit whose effect on the output each statistic measures."""
+"""Edit of a head whose effect each statistic measures, as the end of "the head's attention is ..."."""
 
 
 def format_head(site: LayerHead) -> str:
-    """Return the short name of a head: layer and head, both counted from 0.
+    """Format a head as "layer.head", both counted from 0.
 
     >>> format_head((5, 3))
     '5.3'
 
     Args:
-        site: layer and head.
+        site: layer index and head index.
     """
     return f"{site[0]}.{site[1]}"
 
 
 def format_head_in_words(site: LayerHead) -> str:
-    """Return the name of a head for a sentence.
+    """Format a head in words, for sentences.
 
     >>> format_head_in_words((5, 3))
     'layer 5 head 3'
 
     Args:
-        site: layer and head.
+        site: layer index and head index.
     """
     return f"layer {site[0]} head {site[1]}"
 
 
 def index_by_site(statistics: Sequence[Statistic], name: str) -> dict[LayerHead, Statistic]:
-    """Return a statistic over all texts for each site, including groups of heads.
+    """Select one statistic over all texts and index it by site.
 
     Args:
         statistics: the audit's statistics.
-        name: the statistic's name.
+        name: the statistic's name, such as "median_tvd".
+
+    Returns:
+        The statistic for each head and group of heads that has it.
     """
     return {
         s.site: s for s in statistics if s.statistic == name and s.group == ALL_TEXTS_GROUP and s.n
@@ -83,18 +86,18 @@ def index_by_site(statistics: Sequence[Statistic], name: str) -> dict[LayerHead,
 
 
 def get_head_means(statistics: Sequence[Statistic], name: str) -> dict[LayerHead, float]:
-    """Return the mean of a statistic over all texts for each single head.
+    """Return a statistic's mean over all texts for each single head.
 
     Args:
         statistics: the audit's statistics.
-        name: the statistic's name.
+        name: the statistic's name, such as "median_tvd".
     """
     by_site = index_by_site(statistics, name)
     return {site: s.mean for site, s in by_site.items() if s.is_single_head}
 
 
 def list_heads(statistics: Iterable[Statistic]) -> set[LayerHead]:
-    """Return the single heads with any statistic, including those that were only screened.
+    """Return all single heads with a statistic, including heads that were only screened.
 
     Args:
         statistics: the audit's statistics.
@@ -103,7 +106,7 @@ def list_heads(statistics: Iterable[Statistic]) -> set[LayerHead]:
 
 
 def list_tested_heads(statistics: Iterable[Statistic]) -> set[LayerHead]:
-    """Return the heads that were tested one by one, without those that were only screened.
+    """Return the heads that were tested one by one; heads that were only screened do not count.
 
     Args:
         statistics: the audit's statistics.
@@ -128,10 +131,10 @@ MAX_NAMED_HEADS = 5
 
 
 def describe_important_heads(report: "AuditResult") -> str:
-    """Return which heads change the output, and which of them are faithful.
+    """Describe which single heads change the output and which of these are faithful.
 
     Args:
-        report: the result.
+        report: the audit's result.
 
     Returns:
         A sentence; empty if fewer than two heads were tested.
@@ -148,7 +151,10 @@ def describe_important_heads(report: "AuditResult") -> str:
 
 
 def _describe_effective_heads(heads: Sequence[HeadEvaluation], n_effective: int, rule: Rule) -> str:
-    """Return how many heads certainly change the output; if none does, the one with most effect."""
+    """Return a clause that counts the heads with an effect, or names the most effective head.
+
+    The most effective head is named if no head certainly changes the output.
+    """
     measured_heads = [head for head in heads if head.effect.n]
     if not measured_heads:
         return "The effect of single heads on the output was not measured (test permutation)"
@@ -170,7 +176,7 @@ def _describe_effective_heads(heads: Sequence[HeadEvaluation], n_effective: int,
 
 
 def _describe_faithful_heads(heads: Sequence[HeadEvaluation], rule: Rule) -> str:
-    """Return how many of the heads with an effect are certainly faithful, and which."""
+    """Return a clause that names the faithful heads among the heads with an effect."""
     if not any(head.faithfulness.n for head in heads):
         return "their faithfulness was not measured (test scale)"
     faithful_heads = [head for head in heads if head.is_surely_faithful]
@@ -187,17 +193,17 @@ def _describe_faithful_heads(heads: Sequence[HeadEvaluation], rule: Rule) -> str
 
 
 def surely_reaches_threshold(estimate: Estimate, rule: Rule) -> bool:
-    """Check whether the whole interval lies at or above the lowest threshold.
+    """Check whether a confidence interval lies entirely at or above a rule's lowest threshold.
 
     Args:
-        estimate: the number with its interval.
-        rule: rule with the thresholds.
+        estimate: a number with its interval; without interval, the result is False.
+        rule: the rule whose threshold ``partly`` is used.
     """
     return estimate.ci95 is not None and estimate.ci95[0] >= rule.partly
 
 
 def _describe_untested_heads(report: "AuditResult", n_tested: int) -> str:
-    """Return how many heads were tested, if not all of them."""
+    """Return a sentence that counts the tested heads; empty if all heads were tested."""
     n_heads = len(list_heads(report.statistics))
     if n_heads <= n_tested:
         return ""
@@ -218,14 +224,14 @@ EFFECT_TITLE = "Effect of shuffling one head's attention"
 
 
 class HeadMapSpec(NamedTuple):
-    """Description of a map of heads.
+    """Description of one heat map of heads.
 
     Attributes:
-        rule: key of the rule that grades the number, and name of its field in a head's evaluation.
-        key: key of the map.
-        title: title of the map.
-        aside: caution on reading the number.
-        centre: value between two colours; None uses one colour.
+        rule: key of the rule that grades the number; also its field in ``HeadEvaluation``.
+        key: the map's key in ``report.plot``.
+        title: title above the map.
+        aside: caution for readers, after the finding.
+        centre: value at which the colour changes; None uses shades of one colour.
     """
 
     rule: str
@@ -250,17 +256,19 @@ HEAD_MAP_SPECS = (
         "Single heads may have little effect because other heads compensate for them.",
     ),
 )
-"""Maps of a report."""
+"""Heat maps of a report, in this order."""
 
 
 def build_head_maps(
     evaluations: Sequence[HeadEvaluation], rules: Mapping[str, Rule]
 ) -> tuple[HeatMap, ...]:
-    """Build a map of faithfulness and one of effects, each if at least two heads have the number.
+    """Build heat maps of all heads' faithfulness and effects.
+
+    A map is omitted if fewer than two heads have the number.
 
     Args:
         evaluations: evaluations of all heads and groups.
-        rules: the rules of an audit, by key.
+        rules: the audit's rules, by key.
     """
     heads = [evaluation for evaluation in evaluations if evaluation.is_head]
     maps = []
@@ -291,16 +299,16 @@ def build_head_map(
     centre: float | None = None,
     threshold: float | None = None,
 ) -> HeatMap:
-    """Build the map of one number; cells of heads without it are empty.
+    """Build a heat map with one number per head; heads without a number get empty cells.
 
     Args:
-        key: key of the map.
-        title: title of the map.
-        numbers: the number of each head.
-        finding: what the map shows, in words.
-        value_label: meaning of the numbers, with their unit.
-        centre: value between two colours; None uses one colour.
-        threshold: heads whose interval lies at or above it are marked.
+        key: the map's key in ``report.plot``.
+        title: title above the map.
+        numbers: number of each head, by layer and head.
+        finding: description of the result, in sentences.
+        value_label: meaning and unit of the numbers, for the colour scale.
+        centre: value at which the colour changes; None uses shades of one colour.
+        threshold: heads whose interval lies at or above this value are marked.
     """
     layers, heads = (range(1 + max(indices)) for indices in zip(*numbers, strict=True))
     no_interval = math.nan, math.nan
@@ -308,7 +316,6 @@ def build_head_map(
     cells = [[numbers.get((layer, head), missing) for head in heads] for layer in layers]
 
     def build_grid(get_value: Callable[[Estimate], float]) -> Grid:
-        """Return one value for each cell."""
         return tuple(tuple(map(get_value, row)) for row in cells)
 
     has_intervals = any(estimate.ci95 for estimate in numbers.values())
@@ -331,7 +338,7 @@ def build_head_map(
 
 
 def _describe_largest_head(numbers: Mapping[LayerHead, Estimate]) -> str:
-    """Return the head with the largest number, and what the intervals of a map mean."""
+    """Return sentences about the head with the largest number and the map's intervals."""
     site = max(numbers, key=lambda site: numbers[site].value)
     value, interval = numbers[site].value, numbers[site].ci95
     number = markdown.format_interval(value, interval, digits=2)
@@ -348,20 +355,20 @@ PART_COLUMNS = {
     "median_tvd_of": "change when shuffled",
     "uniform_tvd_of": "change when made uniform",
 }
-"""Column title for each statistic that is measured for single parts of a prediction."""
+"""Column titles for statistics that are measured separately for each part of a prediction."""
 
 MAX_LISTED_PARTS = 20
-"""Maximum number of prediction parts in a table."""
+"""Maximum number of table rows for parts of a prediction, such as labels."""
 
 
 def build_parts_section(statistics: Sequence[Statistic]) -> Section:
-    """Build a table of how much each part of a prediction changes when all attention is edited.
+    """Build a table of output changes by prediction part (such as a label) if attention is edited.
 
     Args:
         statistics: the audit's statistics.
 
     Returns:
-        The section, with the parts that change most first; empty if predictions have no parts.
+        The section, with the largest changes first; empty if predictions have no parts.
     """
     has_many_heads = has_several_heads(statistics)
     columns: dict[str, dict[str, Statistic]] = {}
@@ -388,7 +395,7 @@ def build_parts_section(statistics: Sequence[Statistic]) -> Section:
 
 
 def format_site(site: LayerHead, head_sets: Sequence[str]) -> str:
-    """Return the name of a head or a group of heads.
+    """Format a head or a group of heads.
 
     >>> format_site((3, 9), []), format_site((3, -1), []), format_site((-1, -1), [])
     ('3.9', 'layer 3', 'all attention')
@@ -442,12 +449,12 @@ MAX_LISTED_HEADS = 40
 
 
 def build_head_table(report: "AuditResult") -> Table:
-    """Build the table of heads and groups: effect, faithfulness and its parts, edits, roles.
+    """Build the table of heads and groups with effect, faithfulness and its parts, edits, and roles.
 
-    Groups come first, then the certainly faithful heads, then those with the largest effect.
+    Groups come first, then certainly faithful heads, then the other heads by effect.
 
     Args:
-        report: the result.
+        report: the audit's result.
     """
     # This import loads torch, which drawing charts alone does not need.
     from hf_attnprobe.faithfulness.head_roles import ROLES
@@ -485,7 +492,7 @@ def build_head_table(report: "AuditResult") -> Table:
 def _build_evaluation_columns(
     evaluations: Sequence[HeadEvaluation],
 ) -> dict[str, dict[LayerHead, Cell]]:
-    """Return the cells for answer, effect and faithfulness, by column and site."""
+    """Return the table cells for answer, effect and faithfulness, by column and site."""
     has_faithfulness = any(evaluation.faithfulness.n for evaluation in evaluations)
     columns: dict[str, dict[LayerHead, Cell]] = {}
     for evaluation in evaluations:
@@ -504,11 +511,11 @@ def _build_evaluation_columns(
 
 
 def _build_edit_columns(report: "AuditResult") -> dict[str, dict[LayerHead, Cell]]:
-    """Return the cells for other edits than shuffling, by edit and site.
+    """Return the table cells for all edits except shuffling, by edit and site.
 
-    Zeroed heads have intervals, which hold for all heads simultaneously.
+    Only zeroed heads have intervals, which hold for all heads simultaneously.
     """
-    zeroing_intervals = compute_head_intervals(report.rows.to_head_frame("zero_tvd"))
+    zeroing_intervals = compute_head_intervals(report.rows.build_head_frame("zero_tvd"))
     columns: dict[str, dict[LayerHead, Cell]] = {}
     for statistic_name, edit_name in EDIT_NAMES.items():
         if statistic_name == "median_tvd":
@@ -522,14 +529,14 @@ def _build_edit_columns(report: "AuditResult") -> dict[str, dict[LayerHead, Cell
 
 
 def _format_estimate(estimate: Estimate) -> FormattedNumber | None:
-    """Return an estimate with two digits; None if it was not measured."""
+    """Format an estimate with two digits; return None if it was not measured."""
     if not estimate.n:
         return None
     return FormattedNumber(estimate.value, estimate.ci95, digits=2)
 
 
 def _get_head_order(head: HeadEvaluation | None, zeroed: Statistic | None) -> tuple[bool, float]:
-    """Return a sort key: certainly faithful heads first, then those with the largest effect."""
+    """Return a sort key: certainly faithful heads first, then the other heads by effect."""
     if head is not None and head.effect.n:
         return not head.is_surely_faithful, -head.effect.value
     return True, 0.0 if zeroed is None else -zeroed.mean
@@ -539,12 +546,12 @@ def _get_head_order(head: HeadEvaluation | None, zeroed: Statistic | None) -> tu
 
 
 def build_prune_table(curve: "PruneCurve", words: Wording = CLASS_WORDING) -> Table:
-    """Build a table of the accuracy by the number of removed heads.
+    """Build a table of accuracy against the number of removed heads.
 
-    If texts have several labels, accuracy is a mean of shares, so it gets no binomial interval.
+    If texts have several labels, accuracy is a mean of proportions and gets no binomial interval.
 
     Args:
-        curve: accuracy and agreement for each number of removed heads.
+        curve: accuracy and agreement with the intact model, by number of removed heads.
         words: wording for this prediction type.
     """
     rows: list[list[Cell]] = []
@@ -561,10 +568,10 @@ def build_prune_table(curve: "PruneCurve", words: Wording = CLASS_WORDING) -> Ta
 
 
 def format_prune_title(curve: "PruneCurve") -> str:
-    """Return the title of the table of removed heads.
+    """Return the title for the table of removed heads.
 
     Args:
-        curve: accuracy and agreement for each number of removed heads.
+        curve: accuracy and agreement with the intact model, by number of removed heads.
     """
     title = "heads zero-ablated together, the least important (zero_tvd) first"
     if curve.crossed:
@@ -576,7 +583,7 @@ def format_prune_title(curve: "PruneCurve") -> str:
 
 
 def _format_share(share: float, n_texts: int) -> FormattedNumber:
-    """Return a share of texts with its binomial interval; without interval if there are no texts."""
+    """Format a proportion of texts with its binomial interval, if there are any texts."""
     if not n_texts:
         return FormattedNumber(share)
     n_hits = np.array(round(share * n_texts))

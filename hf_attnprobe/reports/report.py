@@ -136,7 +136,7 @@ class Report(AuditResult, DocumentedResult):
 
     def to_pandas(self) -> pd.DataFrame:
         """Return the rows, with columns test, statistic, example_id, layer, head and value."""
-        return self.rows.to_long_frame()
+        return self.rows.build_long_frame()
 
     def wide_frame(self) -> pd.DataFrame:
         """Return a data frame with a row per text and a column per statistic.
@@ -185,7 +185,7 @@ class Report(AuditResult, DocumentedResult):
             undefined.
         """
         rows = [
-            s.to_table_row()
+            s.build_table_row()
             for s in self.statistics
             if statistics is None or s.statistic in statistics
         ]

@@ -487,7 +487,7 @@ def _grade_with_default_thresholds(finding: Finding, min_texts: int) -> Finding:
     return replace(finding, answer=default_answer, partly=None, yes=None)
 
 
-TOO_CLOSE_TO_GUESSING = "too close to guessing to tell: more {texts} are needed"
+TOO_CLOSE_TO_GUESSING = "the model's accuracy is too close to guessing; more {texts} are needed"
 """Reason for an open answer if accuracy is above guessing, but its interval includes guessing."""
 
 
