@@ -1,4 +1,4 @@
-"""Conditions of ``--fail-on``, with which an audit fails in continuous integration."""
+"""Conditions for the option ``--fail-on``, which makes an audit fail in continuous integration."""
 
 import operator
 import re
@@ -13,13 +13,13 @@ from hf_attnprobe.statistics.verdicts import index_by_rule
 
 
 ANSWER_NAMES = tuple(str(answer).replace(" ", "-") for answer in Answer)
-"""Answers as one word each, for the command line."""
+"""Answers as single words for the command line, such as "mostly-yes"."""
 
 COMPARISONS: dict[str, Callable[[float, float], bool]] = {
     "<": operator.lt,
     ">": operator.gt,
 }
-"""Comparison for each sign in a condition."""
+"""Comparison function for each sign in a condition."""
 
 SCORE_CONDITION = re.compile(r"([a-z]+)\s*([<>])\s*(-?\d*\.?\d+)")
 """Pattern of a condition on a score, such as "faithfulness<.5"."""
@@ -27,13 +27,13 @@ SCORE_CONDITION = re.compile(r"([a-z]+)\s*([<>])\s*(-?\d*\.?\d+)")
 
 @dataclass(frozen=True)
 class FailureCondition:
-    """A condition on which an audit fails: its main answer, or a score below or above a limit.
+    """A condition that makes an audit fail: a certain main answer, or a score below or above a limit.
 
     Attributes:
-        text: the condition as the user wrote it.
-        answer: the answer; empty for a condition on a score.
-        question: key of the question whose number is compared. The number of "accuracy" is the
-            share of correct predictions.
+        text: the condition as the user wrote it, such as "no" or "faithfulness<.5".
+        answer: the failing answer; empty for a condition on a score.
+        question: key of the question whose number is compared; "accuracy" compares the proportion
+            of correct predictions.
         sign: "<" or ">".
         limit: the number to compare with.
     """
@@ -45,10 +45,10 @@ class FailureCondition:
     limit: float = 0.0
 
     def explain_failure(self, report: AuditResult) -> str:
-        """Return the reason why a report fails; empty if it does not fail.
+        """Return the reason if a report meets this condition; otherwise an empty string.
 
         Args:
-            report: the result.
+            report: the audit's result.
         """
         if self.answer:
             report_answer = str(report.answer)
@@ -64,11 +64,11 @@ class FailureCondition:
 
 
 QUESTION_KEYS = ("accuracy", *ALL_QUESTIONS)
-"""Keys of the questions that have a number."""
+"""Questions whose numbers a condition may refer to."""
 
 
 def parse_conditions(texts: Sequence[str]) -> list[FailureCondition]:
-    """Parse the conditions of ``--fail-on``.
+    """Parse the values of the option ``--fail-on``.
 
     Args:
         texts: conditions such as "no" or "faithfulness<.5".
@@ -85,18 +85,18 @@ def parse_conditions(texts: Sequence[str]) -> list[FailureCondition]:
             conditions.append(FailureCondition(text, "", match[1], match[2], float(match[3])))
         else:
             raise AttnProbeError(
-                f"--fail-on expects {', '.join(ANSWER_NAMES)}, or a score such as "
-                f"'faithfulness<.5' of {', '.join(QUESTION_KEYS)}, got {text!r}"
+                f"--fail-on got {text!r}; write an answer ({', '.join(ANSWER_NAMES)}) or a score with "
+                f"a limit such as 'faithfulness<.5' (scores: {', '.join(QUESTION_KEYS)})"
             )
     return conditions
 
 
 def list_failures(report: AuditResult, conditions: Sequence[FailureCondition]) -> list[str]:
-    """Return the reasons why a report fails; empty if it meets no condition.
+    """Return the reasons why a report fails; the list is empty if it passes.
 
     Args:
-        report: the result.
-        conditions: the conditions.
+        report: the audit's result.
+        conditions: conditions that make a report fail.
     """
     reasons = [condition.explain_failure(report) for condition in conditions]
     return [reason for reason in reasons if reason]

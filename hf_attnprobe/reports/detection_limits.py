@@ -1,4 +1,8 @@
-"""Notes on the smallest effect that an audit would detect, from planted effects of known size."""
+"""Notes in a report on the smallest effect that an audit would detect.
+
+The command ``attnprobe detection-limit`` plants effects of known size in a copy of the model and
+stores the measurements that these functions read.
+"""
 
 import hashlib
 import io
@@ -24,22 +28,22 @@ from hf_attnprobe.storage.folders import find_differences
 
 
 SPIKE_FILE = "spike_in.json"
-"""File with the model and the fingerprints of an experiment with planted effects."""
+"""File that records which model ``attnprobe detection-limit`` used, with its fingerprints."""
 
 ROWS_FILE = "rows.csv"
-"""File with head, dose, text, statistic and value of such an experiment."""
+"""File with the measurements: columns head, dose (size of the planted effect), text, statistic, value."""
 
 REPEAT_ADVICE = "run attnprobe detection-limit again with another folder"
 """Advice in error messages about damaged files."""
 
 
 class DetectionLimitRecord(TypedDict):
-    """Contents of ``spike_in.json`` that are checked.
+    """Entries of ``spike_in.json``.
 
     Attributes:
-        model: name of the model.
-        fingerprints: fingerprints with the same names as in the identity of an audit.
-        rows_sha256: SHA-256 of the file with the rows.
+        model: the model's name.
+        fingerprints: fingerprints of model and settings, named as in an audit's identity.
+        rows_sha256: SHA-256 hash of the measurements file.
     """
 
     model: str
@@ -48,16 +52,16 @@ class DetectionLimitRecord(TypedDict):
 
 
 def describe_detection_limits(rows: pd.DataFrame, *, n: int, n_heads: int, seed: int) -> list[str]:
-    """Return the smallest detectable effect of each head that has a planted effect.
+    """Describe the smallest detectable effect for each head with planted effects.
 
     Args:
         rows: result of :func:`read_planted_rows`.
         n: number of audited texts.
         n_heads: number of heads that the audit tests.
-        seed: seed of the simulated audits.
+        seed: seed for the simulated audits.
 
     Returns:
-        A sentence for each head.
+        A note for each head.
     """
     rule = DetectionRule(RULES["effect"].yes, n_heads)
     limits = {
@@ -73,28 +77,32 @@ def describe_detection_limits(rows: pd.DataFrame, *, n: int, n_heads: int, seed:
 
 
 def read_planted_rows(folder: str | Path, identity: Mapping[str, Any]) -> pd.DataFrame:
-    """Read the rows of an experiment with planted effects in the audited model.
+    """Read the measurements with planted effects, and check that they fit the audit.
 
     Args:
         folder: output folder of ``attnprobe detection-limit``.
         identity: the audit's identity, with the fingerprints of its model.
 
+    Returns:
+        Data frame with the columns head, dose, text, statistic and value.
+
     Raises:
-        AttnProbeError: If the folder holds no such experiment, or one with another model, or its
-            rows have changed.
+        AttnProbeError: If the folder has no such measurements, they are for another model, or the
+            file has changed.
     """
     record = read_json(Path(folder) / SPIKE_FILE, DetectionLimitRecord, REPEAT_ADVICE)
     differences = find_differences(identity, record["fingerprints"])
     if differences:
         raise AttnProbeError(
-            f"the detection limits in {folder} belong to {record['model']} with another "
-            f"{' and '.join(differences).replace('_', ' ')}; measure those of the audited model"
+            f"the detection limits in {folder} were measured for {record['model']} with another "
+            f"{' and '.join(differences).replace('_', ' ')}; run attnprobe detection-limit for the "
+            "audited model"
         )
     try:
         content = (Path(folder) / ROWS_FILE).read_bytes()
     except OSError as error:
         raise AttnProbeError(
-            f"cannot read the rows of the detection limits ({error}); {REPEAT_ADVICE}"
+            f"cannot read the measured detection limits ({error}); {REPEAT_ADVICE}"
         ) from error
     if hashlib.sha256(content).hexdigest() != record["rows_sha256"]:
         raise AttnProbeError(
@@ -104,7 +112,7 @@ def read_planted_rows(folder: str | Path, identity: Mapping[str, Any]) -> pd.Dat
 
 
 def _format_limit(rows: pd.DataFrame, n: int, seed: int, rule: DetectionRule) -> str:
-    """Return the smallest effect of a head that is detected, in words; empty without rows."""
+    """Format a head's smallest detectable effect; return an empty string without rows."""
     values = pivot_by_dose(rows, EFFECT_STATISTIC)
     if values.shape[1] < 2:
         return ""

@@ -18,20 +18,23 @@ METRIC_PREFIX = "attention_faithfulness/"
 """Prefix of all metric names."""
 
 MLFLOW_PAGE_FILE = "attention_faithfulness.html"
-"""Name of the logged page in MLflow."""
+"""File name for the report's page in MLflow."""
 
 Metrics = Mapping[str, float]
-"""Value of each metric by its name."""
+"""Metric values by name."""
 
 Tracker = str | Callable[[dict[str, float]], Any]
-"""The name of a supported package, or a function that logs a dict, such as ``trainer.log``."""
+"""Name of a supported package, or a function that logs a dictionary, such as ``trainer.log``."""
 
 
 def collect_metrics(findings: Sequence[Finding]) -> dict[str, float]:
-    """Return the number of each question about attention, with its interval and number of texts.
+    """Return the findings about attention as metrics for an experiment tracker.
 
     Args:
         findings: the audit's findings.
+
+    Returns:
+        Value, interval ends and text count for each question, by metric name.
     """
     metrics: dict[str, float] = {}
     for finding in findings:
@@ -42,10 +45,10 @@ def collect_metrics(findings: Sequence[Finding]) -> dict[str, float]:
 
 
 def expand_estimate(name: str, estimate: Estimate) -> dict[str, float]:
-    """Return an estimate as metrics: value, ends of the interval, and number of texts.
+    """Convert an estimate to metrics: value, interval ends, and text count.
 
     Args:
-        name: name of the metric.
+        name: metric name; the suffixes "_low", "_high" and "_n" are added.
         estimate: the estimate; values that are not finite are omitted.
     """
     if not estimate.n:
@@ -62,13 +65,13 @@ def log_metrics(
     page: DocumentedResult,
     step: int | None,
 ) -> None:
-    """Log metrics; if the tracker is a package, also log the page.
+    """Log metrics to an experiment tracker, together with the report if the tracker supports files.
 
     Args:
-        tracker: name of a package, or a function that logs a dict.
-        metrics: the metrics.
-        page: result whose page is logged.
-        step: step of the training; None if unknown.
+        tracker: name of a supported package, or a function that logs a dictionary.
+        metrics: metric values by name.
+        page: the report to log; a function as tracker gets metrics only.
+        step: training step; None if unknown.
 
     Raises:
         AttnProbeError: If the tracker is unknown or its package is not installed.
@@ -87,7 +90,7 @@ def log_metrics(
 
 
 def _log_to_tensorboard(metrics: Metrics, page: DocumentedResult, step: int | None) -> None:
-    """Log to ``TENSORBOARD_LOGGING_DIR`` or ``runs``, with the report as Markdown."""
+    """Log to the folder ``TENSORBOARD_LOGGING_DIR`` or ``runs``, with the report as Markdown."""
     writer = import_module("torch.utils.tensorboard").SummaryWriter
     with writer(os.getenv("TENSORBOARD_LOGGING_DIR")) as run:
         for name, value in metrics.items():
@@ -96,7 +99,7 @@ def _log_to_tensorboard(metrics: Metrics, page: DocumentedResult, step: int | No
 
 
 def _log_to_wandb(metrics: Metrics, page: DocumentedResult, step: int | None) -> None:
-    """Log to the active run, or else to a new one in ``WANDB_PROJECT``."""
+    """Log to the active Weights & Biases run, or to a new run in ``WANDB_PROJECT``."""
     wandb = import_module("wandb")
     active_run = wandb.run
     with nullcontext(active_run) if active_run else wandb.init() as run:
@@ -104,7 +107,7 @@ def _log_to_wandb(metrics: Metrics, page: DocumentedResult, step: int | None) ->
 
 
 def _log_to_mlflow(metrics: Metrics, page: DocumentedResult, step: int | None) -> None:
-    """Log to the active run, or else to a new one."""
+    """Log to the active MLflow run, or to a new run."""
     mlflow = import_module("mlflow")
     active_run = mlflow.active_run()
     with nullcontext(active_run) if active_run else mlflow.start_run():
@@ -117,4 +120,4 @@ TRACKERS = {
     "wandb": _log_to_wandb,
     "mlflow": _log_to_mlflow,
 }
-"""Function that logs to each supported package."""
+"""Logging function for each supported package."""

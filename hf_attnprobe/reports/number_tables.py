@@ -1,4 +1,4 @@
-"""Tables of an audit's numbers: comparisons of rankings, user-provided scores, all statistics."""
+"""Tables of an audit's numbers: ranking comparisons, user-provided scores, all statistics."""
 
 from collections.abc import Sequence
 
@@ -52,7 +52,7 @@ ERASURE_COMPARISON_NOTE = (
     "flips or, if that is unknown, those that some tested order flips. If a ranking never flips the "
     "decision of such a text, it counts as needing all tokens, and in the sign test as needing more."
 )
-"""Further explanation for comparisons by the test "erasure"."""
+"""Further explanation below the table for the test "erasure"."""
 
 TEST_LIMITATIONS = {
     "erasure": (
@@ -71,16 +71,19 @@ TEST_LIMITATIONS = {
         "one may agree with it."
     ),
 }
-"""Limitations of some tests, by name."""
+"""Caution about interpreting a test's results, by test name."""
 
 
 def build_comparison_blocks(comparisons: Sequence[Comparison]) -> list[Block]:
-    """Build a table for each test that compares rankings on the same texts.
+    """Build a table of comparisons between rankings for each test.
 
     Comparisons with too few texts are omitted.
 
     Args:
-        comparisons: the comparisons of an audit.
+        comparisons: the audit's comparisons.
+
+    Returns:
+        Blocks that a page hides until the reader opens them.
     """
     blocks: list[Block] = []
     for test in dict.fromkeys(c.test for c in comparisons):
@@ -102,13 +105,13 @@ def build_comparison_blocks(comparisons: Sequence[Comparison]) -> list[Block]:
 # --- user-provided scores -------------------------------------------------------------------------
 
 USER_SCORES_KEY = "scores_fingerprint"
-"""Key in the provenance of an audit that evaluates user-provided scores."""
+"""Provenance key that exists only if the audit evaluates user-provided scores."""
 
 LOWER_IS_BETTER = ("sufficiency", "fraction_to_flip", "regret", "tokens_to_flip")
 """Statistics for which a lower value means a better ranking."""
 
 CHANCE_RANKING = "given_moved"
-"""Key of the ranking by the same scores at other tokens."""
+"""Key of the chance ranking, which moves the user-provided scores to other tokens."""
 
 USER_SCORES_NOTE = (
     "Each measure of the user-provided scores is compared with the same scores at other tokens of "
@@ -123,7 +126,7 @@ def build_user_scores_blocks(report: AuditResult) -> list[Block]:
     """Build a table that compares user-provided scores with chance and with attention.
 
     Args:
-        report: the result.
+        report: the audit's result.
 
     Returns:
         The table with its explanation; empty if the audit evaluates no user-provided scores.
@@ -134,7 +137,7 @@ def build_user_scores_blocks(report: AuditResult) -> list[Block]:
             comparisons.setdefault((c.test, c.statistic), {})[c.second] = c
     if not comparisons:
         return []
-    # In reverse order, so that the first statistic with a name is the one that is kept.
+    # Later entries overwrite earlier ones, so the reversed order keeps the first of each name.
     statistics = {
         (s.test, s.statistic): s for s in reversed(report.statistics) if s.group == ALL_TEXTS_GROUP
     }
@@ -164,7 +167,7 @@ def build_user_scores_blocks(report: AuditResult) -> list[Block]:
 
 
 def _format_comparison(comparison: Comparison | None, min_texts: int) -> Cell:
-    """Return the difference with "better", "worse" or "cannot say"; None without comparison."""
+    """Format a difference with "better", "worse" or "cannot say"; return None without comparison."""
     if comparison is None:
         return None
     is_better = (comparison.value < 0) == (comparison.statistic in LOWER_IS_BETTER)
@@ -190,7 +193,7 @@ COMPARISON_COLUMNS = (
 
 
 def _build_comparison_row(comparison: Comparison) -> list[Cell]:
-    """Return the cells of a comparison."""
+    """Return the table row for a comparison."""
     counts = None
     if comparison.n_first is not None:
         counts = NumericText(f"{comparison.n_first} : {comparison.n_second}")
@@ -214,14 +217,14 @@ def _build_comparison_row(comparison: Comparison) -> list[Cell]:
 
 
 MAX_LISTED_STATISTICS = 150
-"""Maximum number of statistics in a report; the others are only in its files."""
+"""Maximum number of statistics that a report lists; exported files contain all of them."""
 
 
 def build_numbers_section(report: AuditResult) -> Section:
-    """Build the section with all statistics and comparisons.
+    """Build the report section with all statistics and comparisons.
 
     Args:
-        report: the result.
+        report: the audit's result.
     """
     listed_statistics, omission_note = select_listed_statistics(report)
     tests = dict.fromkeys(s.test for s in report.statistics)
@@ -246,7 +249,7 @@ def build_numbers_section(report: AuditResult) -> Section:
 
 
 def _build_statistics_table(report: AuditResult, statistics: Sequence[Statistic]) -> Table:
-    """Return a table with a row for each statistic."""
+    """Build a table with one row per statistic."""
     head = [
         "statistic",
         "texts predicted",
@@ -274,13 +277,13 @@ def _build_statistics_table(report: AuditResult, statistics: Sequence[Statistic]
 
 
 def select_listed_statistics(report: AuditResult) -> tuple[list[Statistic], str]:
-    """Select the statistics that a report lists.
+    """Select the statistics for the report's long table.
 
-    If there are too many, statistics of single heads, of single classes, and p-values are omitted,
-    in this order. Other tables contain the numbers of single heads and of parts of a prediction.
+    If there are too many, the table first omits single heads, then single classes, then p-values.
+    Separate tables list single heads and prediction parts.
 
     Args:
-        report: the result.
+        report: the audit's result.
 
     Returns:
         statistics: the selected statistics.
@@ -313,7 +316,7 @@ def select_listed_statistics(report: AuditResult) -> tuple[list[Statistic], str]
 
 
 def _describe_statistics(report: AuditResult, statistics: Sequence[Statistic]) -> list[str]:
-    """Return a sentence for each statistic of all texts that has a description."""
+    """Return a sentence for each statistic over all texts that has a description."""
     readings = load_readings()
     names_sites = has_several_heads(report.statistics)
     return [
@@ -331,7 +334,7 @@ def _describe_statistics(report: AuditResult, statistics: Sequence[Statistic]) -
 
 
 def is_ranking_statistic(s: Statistic) -> bool:
-    """Check whether a statistic belongs to one ranking, as in ``name@ranking``.
+    """Check whether a statistic belongs to one ranking, such as "regret@attention".
 
     Args:
         s: the statistic.
@@ -342,10 +345,10 @@ def is_ranking_statistic(s: Statistic) -> bool:
 def is_described(statistic: str) -> bool:
     """Check whether reports describe a statistic in words.
 
-    They do not describe p-values, rankings other than attention, and ε other than the papers'.
+    P-values, rankings other than attention, and values of ε that no paper used have no description.
 
     Args:
-        statistic: name of the statistic.
+        statistic: the statistic's name, such as "regret@attention".
     """
     name = statistic.partition("@")[0]
     return not name.endswith("_p_value") and parse_key(statistic) in (None, "attention", *EPSILONS)

@@ -562,7 +562,7 @@ def _select_columns(rows: Rows, tests: Sequence[str], *, first: AuditResult) -> 
             return False
         return not has_other_site or (layer, head) == site
 
-    frame = rows.select(is_compared).drop_unmeasured_texts().to_wide_frame()
+    frame = rows.select(is_compared).drop_unmeasured_texts().build_wide_frame()
     columns = [
         (*column[:2], *first_site) if has_other_site and first_site else column
         for column in frame.columns

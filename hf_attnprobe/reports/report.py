@@ -148,7 +148,7 @@ class Report(AuditResult, DocumentedResult):
             and head; layer and head are empty for numbers that do not depend on attention, such as
             ``predicted_class``.
         """
-        columns, frame = self.rows.columns, self.rows.to_wide_frame()
+        columns, frame = self.rows.columns, self.rows.build_wide_frame()
         n_tests = Counter(name for _, name in {column[:2] for column in columns})
         names = [f"{c[0]}.{c[1]}" if n_tests[c[1]] > 1 else c[1] for c in columns]
         if len(self.rows.sites) <= 1:
