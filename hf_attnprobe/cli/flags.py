@@ -118,7 +118,7 @@ class BasicHelpFormatter(argparse.HelpFormatter):
 
     def add_argument(self, action: argparse.Action) -> None:
         """Add the help of a flag if it is a basic one."""
-        if getattr(action, "daily", True):
+        if getattr(action, "basic", True):
             super().add_argument(action)
 
 
@@ -207,7 +207,7 @@ def add_test_flags(
         "--tests",
         nargs="+",
         metavar="TEST",
-        type=_as_argument_type(
+        type=_make_argument_type(
             lambda word: check_known_names("test", [word], [*load_test_options(), DEFAULT_TESTS])
         ),
         help=f"tests to run: {', '.join(names)} ({DEFAULT_TESTS}: {default})",
@@ -217,13 +217,13 @@ def add_test_flags(
         nargs="+",
         action="extend",
         default=[],
-        type=_as_argument_type(lambda word: _check_option(word, load_test_options())),
+        type=_make_argument_type(lambda word: _check_option(word, load_test_options())),
         metavar="TEST.OPTION=VALUE",
         help="set options of tests, for example permutation.n_permutations=50",
     )
 
 
-def _as_argument_type(check: Callable[[str], None]) -> Callable[[str], str]:
+def _make_argument_type(check: Callable[[str], None]) -> Callable[[str], str]:
     """Return an argparse type that leaves a word unchanged and reports a failed check as a usage error."""
 
     def validate(word: str) -> str:
@@ -324,7 +324,7 @@ def _add_flag(parser: ParserOrGroup, field: dataclasses.Field, hint: Any) -> Non
             "type": _make_value_parser(item, metadata["at_least"]),
         }
     action = parser.add_argument(flag, help=text, **settings)
-    action.daily = metadata["basic"]  # type: ignore[attr-defined]
+    action.basic = metadata["basic"]  # type: ignore[attr-defined]
 
 
 def _format_default(default: Any) -> str:
