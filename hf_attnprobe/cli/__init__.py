@@ -2,15 +2,15 @@
 
 Commands: demo, train, audit, evaluate-scores, retrain, study, compare, detection-limit, report, card, datasets.
 
-Every command calls one public function, and every flag is one of its arguments or options. Results are
-printed to stdout; progress and log messages go to stderr. If a command fails, it prints the reason in one
-line and exits with one of these codes:
+Each command calls one public function, and its flags are the function's arguments and options.
+Results are printed to stdout; progress and log messages go to stderr. If a command fails, it prints
+the reason in one line and exits with one of these codes:
 
     1    known error; the message states what was expected, what was received and how to fix it
     2    usage error
-    3    a condition of ``audit --fail-on`` is met, or ``--fail-on-change`` found a changed answer
+    3    a condition after ``audit --fail-on`` is met, or ``--fail-on-change`` found a changed answer
     130  interrupted with Ctrl-C
-    141  the reader of stdout has gone, as in ``attnprobe audit … | head``; nothing is printed
+    141  the program that reads stdout has ended, as in ``attnprobe audit … | head``; no message
     143  terminated by SIGTERM, which job schedulers send
 
 Start reading at :func:`main`, then ``commands.py`` (one pair of functions per command) and ``flags.py``
@@ -45,16 +45,20 @@ DISK_ERROR_ADVICE = {
 }
 """Advice for the user if the operating system refuses to write, by error number."""
 FIRST_PROCESS_TIMEOUT = 30.0
-"""Seconds that other processes wait for their launcher to end them after the first process has failed."""
+"""Seconds for which other processes of a distributed run wait before they print their own error.
+
+If the first process fails too, it prints the error, and the launcher ends the others meanwhile.
+"""
 SIGNAL_EXIT_CODE_OFFSET = 128
 """Number that shells add to a signal number to form an exit code."""
 BROKEN_PIPE = SIGNAL_EXIT_CODE_OFFSET + 13
-"""Exit code if the reader of stdout has gone (SIGPIPE)."""
+"""Exit code if the program that reads stdout has ended (SIGPIPE)."""
 SIGNAL_DESCRIPTIONS = {signal.SIGINT: "interrupted", signal.SIGTERM: "stopped by SIGTERM"}
+"""Reasons for the end of a command, by signal."""
 
 
 class CommandInterrupt(KeyboardInterrupt):
-    """Raised in the main thread when a signal ends the command.
+    """Exception that is raised in the main thread when a signal ends the command.
 
     A plain KeyboardInterrupt cannot be used: if it passes through ``exec``, which dataclasses call, Python
     kills its own process at exit and ignores the exit code.
@@ -65,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code.
 
     Args:
-        argv: Command and flags, without the program name; None for those of this process.
+        argv: Command and flags, without the program name; None takes them from ``sys.argv``.
 
     Example:
         >>> main(["datasets", "sst"])  # doctest: +SKIP
@@ -88,7 +92,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _choose_resume_advice(words: Sequence[str]) -> str:
-    """Return the advice that is printed if a command is interrupted."""
+    """Return the advice that is printed if the command is interrupted."""
     if words[:1] == ["demo"]:
         return "run the same command again to start over"
     has_output_dir = any(word.startswith("--output-dir") for word in words)
@@ -171,9 +175,10 @@ def _print_error(error: BaseException) -> int:
 
 
 def _print_once(message: str) -> None:
-    """Print a final line to stderr, once for all processes that fail with the same error.
+    """Print an error line to stderr, only once if all processes fail with the same error.
 
-    Other processes wait before they print: if the first process failed too, the launcher ends them meanwhile.
+    All processes except the first wait before they print. If the first process failed too, their
+    launcher ends them meanwhile.
     """
     if not _is_first_process():
         time.sleep(FIRST_PROCESS_TIMEOUT)

@@ -1,8 +1,8 @@
-"""The commands of ``attnprobe``: for each one, a function that adds its flags and a function that runs it.
+"""The commands of ``attnprobe``. Each has two functions: one adds its flags, the other runs it.
 
-``COMMANDS`` maps the name of a command to the function that runs it; ``COMMAND_HELP`` to the function that
-adds its flags, its line of help and an example. Modules that import torch are imported inside the functions,
-so that ``--help`` is fast.
+``COMMANDS`` contains the functions that run the commands. ``COMMAND_HELP`` contains the functions
+that add their flags, with a help line and an example. Modules that import torch are imported inside
+the functions, so that ``--help`` is fast.
 """
 
 import argparse
@@ -65,7 +65,7 @@ if TYPE_CHECKING:
 CONDITION_MET_EXIT_CODE = 3
 """Exit code if a condition of ``--fail-on`` is met or ``--fail-on-change`` found a changed answer."""
 ANSWER_CONDITIONS = ("yes", "partly", "no", "cannot-say")
-"""Answers that ``--fail-on`` accepts, each as one word."""
+"""Answers that ``--fail-on`` accepts."""
 
 
 def add_audit_command(parser: CommandParser) -> None:
@@ -91,7 +91,7 @@ def add_audit_command(parser: CommandParser) -> None:
 
 
 def _add_output_flags(parser: CommandParser) -> None:
-    """Add the flags for the output folder and for the format of the printed output."""
+    """Add ``--output-dir``, ``--json`` and ``--verbose``."""
     parser.add_argument(
         "--output-dir",
         metavar="FOLDER",
@@ -103,16 +103,16 @@ def _add_output_flags(parser: CommandParser) -> None:
 
 
 def add_evaluate_scores_command(parser: CommandParser) -> None:
-    """Add the flags of ``attnprobe evaluate-scores``: those of an audit, and the scores."""
+    """Add the flags of ``attnprobe evaluate-scores``: all audit flags, and ``--scores``."""
     add_help_all_flag(parser)
     parser.add_argument(
         "--scores",
         required=True,
         metavar="FILE",
-        help="csv, tsv, json, jsonl or parquet file with the columns id and score. A score is a list for each "
-        "text, or one number for each row; then further columns name the unit: unit (counted from 0), "
-        "or start and end (characters of the text), or source (words of the passage). A column token is "
-        "compared with the model's tokens",
+        help="csv, tsv, json, jsonl or parquet file with the columns id and score. Either each row "
+        "holds the list of scores for one text, or each row holds one number and further columns "
+        "name its unit: unit (counted from 0), or start and end (characters of the text), or "
+        "source (words of the passage). A column token is compared with the model's tokens",
     )
     add_audit_flags(
         parser,
@@ -122,14 +122,14 @@ def add_evaluate_scores_command(parser: CommandParser) -> None:
 
 
 def add_compare_command(parser: CommandParser) -> None:
-    """Add the flags of ``attnprobe compare``: those of an audit, and the models."""
+    """Add the flags of ``attnprobe compare``: all audit flags, and the models to compare."""
     add_help_all_flag(parser)
     parser.add_argument(
         "models",
         nargs="+",
         metavar="MODEL",
-        help="a model (folder or Hub id), followed by the versions to compare with it: other models, "
-        f"or changes of its weights ({', '.join(get_args(WeightChange))})",
+        help="a model (folder or Hub id), followed by the versions to compare with it: other "
+        f"models, or changes to its weights ({', '.join(get_args(WeightChange))})",
     )
     add_audit_flags(parser, model=False)
     add_answer_flags(parser)
@@ -148,8 +148,8 @@ def _add_fail_on_change(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--fail-on-change",
         action="store_true",
-        help="if an answer certainly differs from that of the first audit, print it and exit with code "
-        f"{CONDITION_MET_EXIT_CODE}",
+        help="if an answer certainly differs from the first audit's answer, print it and exit with "
+        f"code {CONDITION_MET_EXIT_CODE}",
     )
 
 
@@ -159,7 +159,7 @@ def add_report_command(parser: argparse.ArgumentParser) -> None:
         "folders",
         nargs="+",
         metavar="FOLDER",
-        help="output folder of a command; several audits are compared, the shares of one audit are joined",
+        help="output folder of a command; several audits are compared, shares of one audit are joined",
     )
     parser.add_argument(
         "--output",
@@ -176,7 +176,7 @@ def add_report_command(parser: argparse.ArgumentParser) -> None:
 
 
 def run_audit(arguments: dict[str, Any]) -> int:
-    """Run an audit, print its report, and return the exit code that ``--fail-on`` asks for."""
+    """Run an audit, print its report, and return an exit code according to ``--fail-on``."""
     audit_arguments = _build_audit_arguments(arguments)
 
     from hf_attnprobe.audits.api import audit
@@ -211,7 +211,7 @@ def run_evaluate_scores(arguments: dict[str, Any]) -> None:
 
 
 def _build_audit_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the keyword arguments that all functions share that run an audit."""
+    """Convert parsed flags to the keyword arguments of ``audit``, without its scores or versions."""
     return {
         "model": select_options(arguments, SavedModel),
         "dataset": build_data(arguments),
@@ -241,7 +241,7 @@ def _print_audit(report: "Report", arguments: Mapping[str, Any]) -> None:
 
 
 def run_compare(arguments: dict[str, Any]) -> int:
-    """Audit a model and other versions of it, and print how they differ from the first."""
+    """Audit a model and other versions of it, and print how their answers differ."""
     model, *names = arguments["models"]
     audit_arguments = _build_audit_arguments({**arguments, "model": model})
     versions = [
@@ -264,7 +264,7 @@ def run_compare(arguments: dict[str, Any]) -> int:
 
 
 def _report_changed_answers(comparison: "AuditComparison", arguments: Mapping[str, Any]) -> int:
-    """Print each answer that certainly changed, and return the exit code."""
+    """Print each answer that certainly changed, and return the command's exit code."""
     from hf_attnprobe.core.distributed import get_process_state
     from hf_attnprobe.reports.comparison import list_changed_answers
 
@@ -302,9 +302,12 @@ def run_report(arguments: dict[str, Any]) -> int:
 # --- commands that train models ------------------------------------------------------------------
 
 MODEL_FIELDS_NOT_FOR_TRAINING = ("model", "task", "gguf_file", "token")
-"""Fields of ``SavedModel`` without a flag in ``train``: it has flags of its own, or the field has no effect."""
+"""Fields of ``SavedModel`` that do not become flags of ``train``.
+
+The command defines ``--model`` and ``--token`` itself; the other fields have no effect on it.
+"""
 TEST_SPLIT_FIELDS = ("split", "test_limit")
-"""Fields of ``Data`` that have no effect on commands that use all splits."""
+"""Fields of ``Data`` that do not become flags of commands that use all splits."""
 
 
 def add_demo_command(parser: argparse.ArgumentParser) -> None:
@@ -356,11 +359,9 @@ def add_retrain_command(parser: CommandParser) -> None:
 
 
 def run_demo(arguments: dict[str, Any]) -> None:
-    """Train and audit a small model, and print the report and how well attention finds the rationale."""
-    folder, options = (
-        Path(arguments["output_dir"]),
-        select_options(arguments, DemoOptions),
-    )
+    """Train and audit a small model, then print the report and the attention on the rationale."""
+    folder = Path(arguments["output_dir"])
+    options = select_options(arguments, DemoOptions)
     verbose = arguments["verbose"]
 
     from hf_attnprobe.reports.report import format_page_line
@@ -379,13 +380,11 @@ def run_demo(arguments: dict[str, Any]) -> None:
 
 
 def run_train(arguments: dict[str, Any]) -> None:
-    """Train on the splits train and validation, and score the split test if there is one."""
+    """Train a classifier, print its scores, and publish it if ``--push-to-hub`` is set."""
     # Invalid publishing options must be refused before the training, not after it.
     select_options(arguments, PublishingOptions)
-    data, options = (
-        select_options(arguments, Data),
-        select_options(arguments, TrainingOptions),
-    )
+    data = select_options(arguments, Data)
+    options = select_options(arguments, TrainingOptions)
     architecture = select_options(arguments, Architecture)
 
     from hf_attnprobe.core.distributed import get_process_state
@@ -415,16 +414,15 @@ def _publish(arguments: dict[str, Any]) -> None:
     """Publish a trained checkpoint and print its address to stderr, since stdout holds the scores."""
     from hf_attnprobe.integrations.publishing import write_card
 
-    written = write_card(arguments["output_dir"], options=select_options(arguments, CardOptions))
-    print_text(written, file=sys.stderr)
+    options = select_options(arguments, CardOptions)
+    message = write_card(arguments["output_dir"], options=options)
+    print_text(message, file=sys.stderr)
 
 
 def run_retrain(arguments: dict[str, Any]) -> None:
     """Train variants of a base model and print the report."""
-    data, options = (
-        select_options(arguments, Data),
-        select_options(arguments, RetrainOptions),
-    )
+    data = select_options(arguments, Data)
+    options = select_options(arguments, RetrainOptions)
 
     from hf_attnprobe.reports.report import format_page_line
     from hf_attnprobe.retraining.run import retrain
@@ -445,8 +443,8 @@ def run_retrain(arguments: dict[str, Any]) -> None:
 
 
 def _format_scores(metrics: dict[str, float], template: str) -> list[str]:
-    """Return one line per score, formatted by a template for its name and value."""
-    return [template.format(name.replace("_", " "), metrics[name]) for name in metrics]
+    """Format each score by a template with two fields, the score's name and its value."""
+    return [template.format(name.replace("_", " "), value) for name, value in metrics.items()]
 
 
 # --- study ---------------------------------------------------------------------------------------
@@ -457,8 +455,8 @@ def add_study_command(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "study",
         metavar="STUDY",
-        help="a Python file with a function study(steps), whose code is run; or a study of this "
-        "package: encoders, room, transfer, which-tasks; or a paper whose tables are computed: "
+        help="a Python file with a function study(steps), whose code is run; or a built-in study: "
+        "encoders, room, transfer, which-tasks; or a paper whose tables are computed: "
         "jain-wallace, mohankumar, serrano-smith, tutek-snajder, wiegreffe-pinter",
     )
     parser.add_argument(
@@ -496,7 +494,7 @@ def add_detection_limit_command(parser: CommandParser) -> None:
     """Add the flags of ``attnprobe detection-limit``."""
     add_help_all_flag(parser)
     parser.add_argument("model", metavar="MODEL", help="folder or Hub id of the model")
-    parser.add_argument("--output-dir", help="folder for spike_in.json, its page and rows.csv")
+    parser.add_argument("--output-dir", help="folder for spike_in.json, the report and rows.csv")
     add_option_flags(parser, DetectionLimitOptions)
     add_option_flags(parser, Data, excluded=["train_limit"])
     add_answer_flags(parser)
@@ -504,13 +502,16 @@ def add_detection_limit_command(parser: CommandParser) -> None:
 
 
 def run_detection_limit(arguments: dict[str, Any]) -> None:
-    """Plant effects of known size in copies of a model, and print which of them the tests detect."""
+    """Find the smallest planted effect that the tests detect in a model, and print the report."""
     from hf_attnprobe.planted_effects.detection_limit import find_detection_limit
 
-    planted = select_options(arguments, DetectionLimitOptions)
-    folder = arguments["output_dir"]
-    seen = find_detection_limit(arguments["model"], build_data(arguments), folder, options=planted)
-    print_text(seen.to_json() if arguments["json"] else str(seen))
+    report = find_detection_limit(
+        arguments["model"],
+        build_data(arguments),
+        arguments["output_dir"],
+        options=select_options(arguments, DetectionLimitOptions),
+    )
+    print_text(report.to_json() if arguments["json"] else str(report))
 
 
 # --- card ----------------------------------------------------------------------------------------
@@ -529,7 +530,7 @@ def add_card_command(parser: argparse.ArgumentParser) -> None:
 
 
 def run_card(arguments: dict[str, Any]) -> None:
-    """Write the model card of a checkpoint, and publish both if ``--push-to-hub`` is set."""
+    """Write a checkpoint's model card, and publish both if ``--push-to-hub`` is set."""
     from hf_attnprobe.integrations.publishing import describe_upload, write_card
 
     options = select_options(arguments, CardOptions)
@@ -548,6 +549,7 @@ DATASET_COLUMNS = (
     "at hand",
     "source",
 )
+"""Column heads in the table of data sets."""
 
 
 def add_datasets_command(parser: argparse.ArgumentParser) -> None:
@@ -566,28 +568,29 @@ def run_datasets(arguments: dict[str, Any]) -> None:
     """List the registered data sets, or describe some of them and the files they need."""
     from hf_attnprobe.data.catalog import list_datasets
 
-    known = list_datasets(*arguments["names"])
+    datasets = list_datasets(*arguments["names"])
     if arguments["json"]:
-        print_text(json.dumps([dataset.to_json() for dataset in known]))
+        print_text(json.dumps([dataset.to_json() for dataset in datasets]))
     elif arguments["names"]:
-        print_text("\n\n".join(map(str, known)))
+        print_text("\n\n".join(map(str, datasets)))
     else:
-        print_text(_format_dataset_table(known))
+        print_text(_format_dataset_table(datasets))
 
 
-def _format_dataset_table(known: "list[KnownDataset]") -> str:
+def _format_dataset_table(datasets: "list[KnownDataset]") -> str:
     """Return a table with one data set per row, followed by the licences."""
-    rows = [DATASET_COLUMNS, *map(_list_cells, known)]
+    rows = [DATASET_COLUMNS, *map(_list_cells, datasets)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
     for row in rows:
-        cells = [cell.ljust(n) for cell, n in zip(row, widths, strict=True)]
+        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
         lines.append("  ".join(cells).rstrip())
     lines.append("\nLicences")
-    names: dict[str, list[str]] = {}
-    for dataset in known:
-        names.setdefault(dataset.card.licence, []).append(dataset.name)
-    lines += [f"  {', '.join(datasets)}: {licence}" for licence, datasets in names.items()]
+    names_by_licence: dict[str, list[str]] = {}
+    for dataset in datasets:
+        names_by_licence.setdefault(dataset.card.licence, []).append(dataset.name)
+    for licence, names in names_by_licence.items():
+        lines.append(f"  {', '.join(names)}: {licence}")
     lines.append(
         "\n`attnprobe datasets NAME` describes a data set: the files it needs and how it is split. "
         "Use NAME=FOLDER to read a data set from a folder."
@@ -596,7 +599,7 @@ def _format_dataset_table(known: "list[KnownDataset]") -> str:
 
 
 def _list_cells(dataset: "KnownDataset") -> tuple[str, ...]:
-    """Return the cells of a data set's row in the table."""
+    """Return a data set's cells, in the order of :data:`DATASET_COLUMNS`."""
     card = dataset.card
     return (
         dataset.name,
@@ -624,7 +627,7 @@ COMMANDS: dict[str, Callable[[dict[str, Any]], int | None]] = {
     "card": run_card,
     "datasets": run_datasets,
 }
-"""Function that runs each command; it returns an exit code, or None for 0."""
+"""Functions that run the commands, by command name. They return an exit code, or None for 0."""
 
 
 COMMAND_HELP: dict[str, tuple[Callable[[CommandParser], None], str, str]] = {
@@ -684,11 +687,11 @@ COMMAND_HELP: dict[str, tuple[Callable[[CommandParser], None], str, str]] = {
         "sst",
     ),
 }
-"""For each command: the function that adds its flags, its line of help, and example flags."""
+"""Help by command name: the function that adds its flags, a help line, and example flags."""
 
 
 def run_command(words: Sequence[str]) -> int:
-    """Parse the words of a command line, run the command and return its exit code."""
+    """Parse a command line, run the command and return its exit code."""
     arguments = vars(build_parser().parse_args(words))
     command = arguments.pop("command")
     check_paths(arguments)
@@ -700,9 +703,9 @@ def run_command(words: Sequence[str]) -> int:
 
 
 DEFAULT_HUB_URL = "https://huggingface.co"
-"""Address of the Hub if ``HF_ENDPOINT`` is not set."""
+"""Hub address if the environment variable ``HF_ENDPOINT`` is not set."""
 HUB_TIMEOUT_SECONDS = 3.0
-"""Seconds to wait for a connection to the Hub before working offline."""
+"""Seconds to wait for a connection to the Hub before the command works offline."""
 
 
 def _may_need_hub(arguments: Mapping[str, Any]) -> bool:
@@ -710,12 +713,20 @@ def _may_need_hub(arguments: Mapping[str, Any]) -> bool:
     if "dataset" not in arguments:
         return False
     model = arguments.get("model") or arguments.get("models") or "."
-    paths = (str(source).rpartition("=")[2] for source in (model, arguments["dataset"]))
-    return not all(Path(path).exists() for path in paths)
+    for source in (model, arguments["dataset"]):
+        # In name=folder, the folder is the path.
+        path = str(source).rpartition("=")[2]
+        if not Path(path).exists():
+            return True
+    return False
 
 
 def _can_reach_hub() -> bool:
-    """Return whether the Hub accepts connections; assume so if a proxy or offline mode is configured."""
+    """Return whether the Hub accepts connections.
+
+    If a proxy is configured, or the user chose offline mode, this is not tested, and the result is
+    True.
+    """
     if getproxies().keys() - {"no"} or "HF_HUB_OFFLINE" in os.environ:
         return True
     hub = urlsplit(os.environ.get("HF_ENDPOINT", DEFAULT_HUB_URL))
@@ -727,7 +738,7 @@ def _can_reach_hub() -> bool:
 
 
 def build_parser() -> CommandParser:
-    """Return the parser of all commands and their flags."""
+    """Build the parser for all commands and their flags."""
     parser = CommandParser(
         prog="attnprobe",
         usage="attnprobe COMMAND [FLAG ...]",
@@ -753,16 +764,17 @@ def build_parser() -> CommandParser:
 
 @contextmanager
 def _log_to_stderr() -> Iterator[None]:
-    """Print the log of this package, but not of other libraries, to stderr within the context."""
-    log = logging.getLogger("hf_attnprobe")
-    level, handler = log.level, ProgressAwareHandler()
-    log.setLevel(logging.INFO)
-    log.addHandler(handler)
+    """Print this package's log messages to stderr within the context."""
+    package_logger = logging.getLogger("hf_attnprobe")
+    previous_level = package_logger.level
+    handler = ProgressAwareHandler()
+    package_logger.setLevel(logging.INFO)
+    package_logger.addHandler(handler)
     try:
         yield
     finally:
-        log.removeHandler(handler)
-        log.setLevel(level)
+        package_logger.removeHandler(handler)
+        package_logger.setLevel(previous_level)
 
 
 class ProgressAwareHandler(logging.Handler):
@@ -774,7 +786,9 @@ class ProgressAwareHandler(logging.Handler):
 
 
 def check_paths(arguments: Mapping[str, Any]) -> None:
-    """Check the paths of a command before any slow import.
+    """Check that a command can read its model and data and write its output.
+
+    This happens before any slow import, so that the user sees an error immediately.
 
     Args:
         arguments: Parsed flags of the command.

@@ -1,8 +1,8 @@
 """Build command-line flags from option dataclasses, and format help and usage errors.
 
-A field of an :class:`~hf_attnprobe.core.options.Options` class becomes one flag: its type, default, choices
-and help text come from the field. This module does not import torch or transformers, so that ``--help`` and
-usage errors appear immediately.
+Each field in an :class:`~hf_attnprobe.core.options.Options` class becomes one flag: its type,
+default, choices and help text come from the field. This module does not import torch or
+transformers, so that ``--help`` and usage errors appear immediately.
 """
 
 import argparse
@@ -34,7 +34,7 @@ from hf_attnprobe.faithfulness.options import TEST_NAMES
 ParserOrGroup = argparse.ArgumentParser | argparse._ArgumentGroup
 Number = int | float
 LoadTestOptions = Callable[[], Mapping[str, type[Options]]]
-"""Function that returns the options class of every test, by test name."""
+"""Function that returns the options classes of all tests, by test name."""
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -44,8 +44,8 @@ class CommandParser(argparse.ArgumentParser):
     An unknown command or flag is refused before any other argument is parsed.
 
     Attributes:
-        load_test_options: Returns the options classes of the tests that the command can run; None if
-            the command runs no tests.
+        load_test_options: Function that returns the options classes of all tests that the command
+            can run, by test name; None if the command runs no tests.
     """
 
     load_test_options: LoadTestOptions | None = None
@@ -66,7 +66,7 @@ class CommandParser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {message}\nsee {self.prog} --help\n")
 
     def _check_names(self, words: Sequence[str]) -> None:
-        """Exit with a suggestion if a word is an unknown command or flag."""
+        """Exit with a usage error and a suggestion if a word is an unknown command or flag."""
         flags = list(self._option_string_actions)
         subparsers = [a for a in self._actions if isinstance(a, argparse._SubParsersAction)]
         commands = list(subparsers[0].choices) if subparsers else []
@@ -81,14 +81,19 @@ class CommandParser(argparse.ArgumentParser):
 
 
 DEVICE_HINT = (
-    "there is no --device flag: a GPU is used if PyTorch sees one; set CUDA_VISIBLE_DEVICES=1 to choose "
-    "one, or to an empty value to use the CPU"
+    "there is no --device flag: a GPU is used if PyTorch finds one; set CUDA_VISIBLE_DEVICES, for "
+    "example to 1 to use the second GPU, or to an empty value to use the CPU"
 )
 """Hint for users who try ``--device``."""
 
 
 def _suggest_name(name: str, valid_names: Sequence[str]) -> str:
-    """Return a hint for a user who typed an unknown command or flag."""
+    """Return a hint for a user who typed an unknown command or flag.
+
+    Args:
+        name: The unknown name.
+        valid_names: Names of all commands, or of all flags.
+    """
     if name == "--device":
         return DEVICE_HINT
     closest_name = find_similar_name(name, valid_names)
@@ -102,7 +107,7 @@ def _suggest_name(name: str, valid_names: Sequence[str]) -> str:
 
 
 class BasicHelpFormatter(argparse.HelpFormatter):
-    """Formatter of ``--help``: required arguments in the usage line, and the basic flags."""
+    """Help formatter for ``--help``, which lists only the basic flags."""
 
     def add_usage(
         self,
@@ -123,15 +128,15 @@ class BasicHelpFormatter(argparse.HelpFormatter):
 
 
 class FullHelpFormatter(BasicHelpFormatter):
-    """Formatter of ``--help-all``, which lists every flag."""
+    """Help formatter for ``--help-all``, which lists every flag."""
 
     def add_argument(self, action: argparse.Action) -> None:
-        """Add the help of a flag, basic or not."""
+        """Add the help of a flag, whether it is basic or not."""
         argparse.HelpFormatter.add_argument(self, action)
 
 
 class ShowAllFlags(argparse.Action):
-    """Action of ``--help-all``: print every flag and the options of the tests, and exit."""
+    """Action of ``--help-all``: print all flags and test options, and exit."""
 
     def __call__(self, parser: Any, *_: Any) -> None:
         """Print the full help and exit."""
@@ -144,7 +149,7 @@ class ShowAllFlags(argparse.Action):
 
 
 def _format_test_options(options_by_test: Mapping[str, type[Options]]) -> str:
-    """Return the help of all test options, in the ``TEST.OPTION=VALUE`` form that ``--set`` accepts."""
+    """Return the help of all test options, written as ``TEST.OPTION=VALUE`` like in ``--set``."""
     listing = argparse.ArgumentParser(usage=argparse.SUPPRESS, add_help=False)
     group = listing.add_argument_group("options of tests, to be used with --set")
     for test, options_class in options_by_test.items():
@@ -183,7 +188,7 @@ def add_option_flags(
     Args:
         parser: Parser or argument group to add the flags to.
         options_class: Class whose fields provide the type, choices, help text and default of each flag.
-        excluded: Names of fields that the command does not use.
+        excluded: Names of fields that do not become flags.
     """
     hints = get_type_hints(options_class)
     for field in dataclasses.fields(options_class):
@@ -200,7 +205,7 @@ def add_test_flags(
         parser: Parser of the command.
         names: Names of the tests that the help text lists.
         default: Description of the tests that run if ``--tests`` is not used.
-        load_test_options: Returns the options class of every test, by test name.
+        load_test_options: Function that returns the options classes of all tests, by test name.
     """
     parser.load_test_options = load_test_options
     parser.add_argument(
@@ -224,7 +229,11 @@ def add_test_flags(
 
 
 def _make_argument_type(check: Callable[[str], None]) -> Callable[[str], str]:
-    """Return an argparse type that leaves a word unchanged and reports a failed check as a usage error."""
+    """Convert a check to an argparse type, which returns the word itself or a usage error.
+
+    Args:
+        check: Function that raises ``AttnProbeError`` for an invalid word.
+    """
 
     def validate(word: str) -> str:
         try:
@@ -237,22 +246,23 @@ def _make_argument_type(check: Callable[[str], None]) -> Callable[[str], str]:
 
 
 def _check_option(word: str, options_by_test: Mapping[str, type[Options]]) -> None:
-    """Raise AttnProbeError if ``TEST.OPTION=VALUE`` names an unknown test or option, or an invalid value."""
+    """Check that test, option and value exist in an argument such as ``TEST.OPTION=VALUE``."""
     ((test, values),) = parse_set_arguments([], [word], options_by_test).items()
+    # The options class checks the value.
     options_by_test[test](**values)
 
 
 def parse_test_selection(
     arguments: Mapping[str, Any], load_test_options: LoadTestOptions
 ) -> dict[str, dict[str, Any]] | None:
-    """Return the option values of each selected test, or None if the default tests should run."""
+    """Convert ``--tests`` and ``--set`` to option values by test; None selects the default tests."""
     if arguments["tests"] is None and not arguments["set"]:
         return None
     return parse_set_arguments(arguments["tests"], arguments["set"], load_test_options())
 
 
-SUITABLE_TESTS = "those that suit the model and the data"
-"""Description of the tests that an audit runs by default."""
+SUITABLE_TESTS = "all tests that suit the model and the data"
+"""Description, in the help of ``--tests``, of the tests that an audit runs by default."""
 
 
 def add_audit_flags(
@@ -280,7 +290,10 @@ def add_answer_flags(parser: CommandParser) -> None:
 
 
 def build_data(arguments: Mapping[str, Any]) -> Data:
-    """Return the data to audit: passages and questions if any flag about them is set, else texts."""
+    """Convert parsed flags to the data to audit.
+
+    The data are passages and questions if any flag about them is set, and texts otherwise.
+    """
     fields = collect_fields([Answers])
     answer_fields = fields.keys() & arguments.keys() - collect_fields([Data])
     has_answer_flags = any(arguments[name] != fields[name].default for name in answer_fields)
@@ -288,7 +301,7 @@ def build_data(arguments: Mapping[str, Any]) -> Data:
 
 
 def add_json_flag(parser: ParserOrGroup, content: str = "summary") -> None:
-    """Add ``--json``, which prints the named content as JSON."""
+    """Add ``--json``, which prints a command's ``content``, such as its summary, as JSON."""
     parser.add_argument("--json", action="store_true", help=f"print the {content} as JSON")
 
 
@@ -302,7 +315,7 @@ def add_verbose_flag(parser: ParserOrGroup) -> None:
 
 
 def _add_flag(parser: ParserOrGroup, field: dataclasses.Field, hint: Any) -> None:
-    """Add the flag of one options field, whose type hint is ``hint``."""
+    """Add a flag for one options field, whose type is ``hint``."""
     name, default, metadata = field.name, field.default, field.metadata
     text = metadata["help"].replace("%", "%%")
     item, is_list = get_item_type(hint)
@@ -328,19 +341,20 @@ def _add_flag(parser: ParserOrGroup, field: dataclasses.Field, hint: Any) -> Non
 
 
 def _format_default(default: Any) -> str:
-    """Return `` (default: …)`` for a help text, or nothing if the help text explains the default."""
+    """Return the default as the end of a help text, or nothing if the text already explains it."""
     if default in (None, ()) or default is dataclasses.MISSING:
         return ""
-    words = default if isinstance(default, tuple) else [default]
-    return f" (default: {' '.join(map(format_option_value, words))})"
+    values = default if isinstance(default, tuple) else [default]
+    formatted_values = " ".join(map(format_option_value, values))
+    return f" (default: {formatted_values})"
 
 
 def _make_value_parser(hint: Any, minimum: float | None) -> Callable[[str], Any]:
-    """Return a function that converts the text of a flag to a number, to one of its words, or to a string.
+    """Return a function that converts a flag's text to a number, an accepted word or a string.
 
     Args:
         hint: Type of the flag's value, such as ``float``, or ``int | Literal["all"]``.
-        minimum: Smallest number that is accepted.
+        minimum: Smallest accepted number.
     """
     value_types = list_alternatives(hint)
     number_types = [value_type for value_type in value_types if value_type in (int, float)]

@@ -421,7 +421,7 @@ def _choose_sites(adapter: AttentionModelBase, options: DetectionLimitOptions) -
 
 
 def _sample_evenly(items: Sequence[Any], n: int) -> list[Any]:
-    """Return ``n`` evenly spaced items, including the first and the last, or all if there are fewer."""
+    """Return ``n`` evenly spaced items from the first to the last, or all if there are fewer."""
     positions = np.linspace(0, len(items) - 1, min(n, len(items)))
     return [items[int(position)] for position in positions]
 
@@ -460,7 +460,7 @@ def _measure_dose(
         log_probs = {LOG_PROB_STATISTIC: _compute_log_prob(observation)}
         parts.append(build_rows("effect", batch.example_ids, {NO_SITE: log_probs}))
         parts.append(compute_rows(observation, sites_by_test, TEST_OPTIONS, options.seed))
-    rows = collect_rows(parts).to_long_frame().assign(dose=dose)
+    rows = collect_rows(parts).build_long_frame().assign(dose=dose)
     return rows[rows.statistic.isin([*OUTPUT_CHANGE_STATISTICS, LOG_PROB_STATISTIC])]
 
 

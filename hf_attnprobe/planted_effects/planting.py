@@ -46,8 +46,7 @@ from hf_attnprobe.protocol import Batch, Site
 
 
 LOG_ATTENTION_GOAL = math.log(0.6)
-"""Logarithm of the attention to the token that is sufficient; the fit does not increase it further.
-"""
+"""Logarithm of a sufficient attention to the token; the fit does not increase it further."""
 N_FITTING_STEPS = 150
 """Number of optimizer steps when the token's embedding is fitted."""
 MIN_ATTENTION = 0.05
