@@ -1,9 +1,9 @@
-"""Render model cards, and update the generated part of an existing README.
+"""Render model cards, and update the generated part in an existing README.
 
-``card.md`` is the template of a model card, and this module fills it in. The generated part of a
-README lies between two comments; everything else in the README belongs to the user and is kept. The
-front matter is that of huggingface_hub. Lists such as tags, and the results, contain both the
-user's and the generated entries. For all other fields, the user's value has priority.
+This module fills in the template ``card.md``. The generated part of a README lies between two
+comments; everything else in the README belongs to the user and is kept. The front matter has the
+format of huggingface_hub. In lists such as tags and results, the user's and the generated entries
+are combined. For all other fields, the user's value has priority.
 """
 
 import shlex
@@ -55,11 +55,11 @@ NOT_AUDITED = (
     "Not audited yet: it is unknown whether its attention explains its predictions. Do not show its "
     "attention weights as an explanation before this has been tested."
 )
-"""Sentence in the card of a model without an audit."""
+"""Sentence in the card for a model without an audit."""
 AUDIT_HEADING = "Does its attention explain its predictions?"
-"""Heading of the results of audits."""
+"""Heading above audit results."""
 DATASET_PLACEHOLDER = "DATA"
-"""Placeholder in a command for a data set without a public name."""
+"""Placeholder for the data set in an example command, if the data set has no public name."""
 ENCODER_PHRASES = {
     "bilstm": "a BiLSTM with {encoder_size} units in each direction",
     "bigru": "a BiGRU with {encoder_size} units in each direction",
@@ -67,14 +67,14 @@ ENCODER_PHRASES = {
     "mlp": "an MLP with {encoder_size} units on each token, without context",
     "none": "none (the word vectors are used directly, without context)",
 }
-"""Descriptions of the encoders."""
+"""Encoder descriptions, by the configuration's ``encoder``; fields in braces are filled in."""
 ATTENTION_PHRASES = {
     "additive": "additive (Bahdanau et al. 2015)",
     "dot_product": "scaled dot product",
     "uniform": "uniform (all tokens have the same weight; nothing is learned)",
     "guided": "guided (the weights are an input; nothing is learned)",
 }
-"""Descriptions of the attention mechanisms."""
+"""Attention descriptions, by the configuration's ``attention``."""
 REGULARISER_PHRASES = {
     "embedding_dropout": "dropout on word vectors",
     "sentence_dropout": "dropout on sentence vectors",
@@ -83,12 +83,12 @@ REGULARISER_PHRASES = {
     "mlm_weight": "weight of the masked language modelling loss",
     "conicity_weight": "weight of the penalty on conicity",
 }
-"""Descriptions of the regularisers, by the name of their setting."""
+"""Descriptions of regularisation settings, by their names in the configuration."""
 PROCEDURE_PHRASES = {
     "jain-wallace": "(the released code of Jain & Wallace 2019)",
     "serrano-smith": "(the released code of Serrano & Smith 2019 for IMDB)",
 }
-"""Descriptions of the training procedures."""
+"""Descriptions of training procedures, by their names in the training record."""
 NON_SETTING_KEYS = (
     "architecture",
     "data",
@@ -102,22 +102,23 @@ NON_SETTING_KEYS = (
     "start",
     "deceives_on",
 )
-"""Keys of a training record that are no settings, or that the card describes separately."""
+"""Keys in a training record that the card does not list as settings: results, and facts that it
+describes elsewhere."""
 
 
 BEGIN_COMMENT = "<!-- attnprobe card: begin. This part is generated; write above or below it. -->"
-"""First line of the generated part of a README."""
+"""First line of the generated part in a README."""
 END_COMMENT = "<!-- attnprobe card: end -->"
-"""Last line of the generated part of a README."""
+"""Last line of the generated part in a README."""
 MERGED_FIELDS = ("tags", "datasets", "metrics")
-"""Fields of the front matter that contain the user's and the generated entries."""
+"""Front matter fields in which the user's and the generated entries are combined."""
 
 
 def read_card(text: str) -> ModelCard:
     """Parse a README.
 
     Args:
-        text: content of the README, with or without front matter.
+        text: the README's content, with or without front matter.
 
     Returns:
         The card.
@@ -137,11 +138,11 @@ def read_card(text: str) -> ModelCard:
 
 
 def insert_part(existing: str, part: str, metadata: CardData) -> str:
-    """Insert the generated part into a README, in place of an older one.
+    """Insert the generated part into a README, replacing an older one.
 
     Args:
         existing: the existing README.
-        part: the generated part, including its comments.
+        part: the generated part, including the comments around it.
         metadata: the generated front matter.
 
     Returns:
@@ -165,11 +166,11 @@ def insert_part(existing: str, part: str, metadata: CardData) -> str:
 
 
 def merge_remote_metadata(text: str, remote_text: str) -> str:
-    """Add the front matter of another version of a README, where this one has no value.
+    """Add missing front matter fields to a README from another version, such as the one on the Hub.
 
     Args:
-        text: the README; its text is kept.
-        remote_text: the other version, such as that on the Hub.
+        text: the README; its text and its existing values are kept.
+        remote_text: the other version.
 
     Returns:
         The README with the merged front matter.
@@ -189,8 +190,9 @@ def merge_metadata(data: CardData, additions: CardData) -> None:
     """Add fields to a front matter in place, without changing existing values.
 
     Args:
-        data: the front matter.
-        additions: fields to add; their entries are appended to the lists in ``MERGED_FIELDS``.
+        data: the front matter to change.
+        additions: fields to add. For the fields in ``MERGED_FIELDS``, new entries are appended to
+            existing lists.
 
     >>> data = CardData(license="mit", tags=["a"])
     >>> merge_metadata(data, CardData(license="gpl", tags=["b"]))
@@ -202,38 +204,38 @@ def merge_metadata(data: CardData, additions: CardData) -> None:
         if existing_value is None:
             data[key] = value
         elif key in MERGED_FIELDS and value:
-            data[key] = list(dict.fromkeys([*_to_list(existing_value), *_to_list(value)]))
+            data[key] = list(dict.fromkeys([*_make_list(existing_value), *_make_list(value)]))
 
 
-def _to_list(value: Any) -> list[Any]:
-    """Return a list unchanged, and any other value as a list of one."""
+def _make_list(value: Any) -> list[Any]:
+    """Return a list unchanged, and wrap any other value in a list."""
     return value if isinstance(value, list) else [value]
 
 
 def _get_results(data: CardData) -> list[EvalResult]:
-    """Return a front matter's results."""
+    """Return the evaluation results in a front matter."""
     return list(data.get("eval_results", []))
 
 
 def _set_results(data: CardData, results: list[EvalResult]) -> None:
-    """Set the results of a front matter; without results, the model's name is removed too."""
+    """Set the results in a front matter, or remove them and the model name if there are none."""
     data["eval_results"] = results or None
     if not results:
         data["model_name"] = None
 
 
 def _list_user_results(data: CardData) -> list[EvalResult]:
-    """Return the results in a front matter that this package did not generate."""
+    """Return the results in a front matter that the user wrote."""
     return [result for result in _get_results(data) if not _is_generated(result)]
 
 
 def _is_generated(result: EvalResult) -> bool:
-    """Return whether this package generated a result."""
+    """Return whether a result was generated by this package, rather than written by the user."""
     return (result.metric_args or {}).get("by") == RESULT_AUTHOR
 
 
 def has_findings(existing: str | None) -> bool:
-    """Return whether a README contains the generated results of an audit."""
+    """Return whether a README contains generated audit results."""
     results = _get_results(read_card(existing or "").data)
     return any(
         _is_generated(result) and result.metric_type == FAITHFULNESS_METRIC for result in results
@@ -241,14 +243,14 @@ def has_findings(existing: str | None) -> bool:
 
 
 def extract_user_text(card: ModelCard) -> str:
-    """Return a card's text without the generated part; "" if only a title is left."""
+    """Return the user's own text in a card; "" if it consists of a title only."""
     text = "".join(_split_around_part(card.text)).strip()
     is_title = text.startswith("# ") and "\n" not in text
     return "" if is_title else text
 
 
 def _split_around_part(text: str) -> tuple[str, str]:
-    """Return the text before and the text after the generated part."""
+    """Split a README's text, and return the parts before and after the generated part."""
     before, _, remainder = text.partition(BEGIN_COMMENT)
     _, end_comment, after = remainder.partition(END_COMMENT)
     counts = text.count(BEGIN_COMMENT), text.count(END_COMMENT)
@@ -264,11 +266,11 @@ def _split_around_part(text: str) -> tuple[str, str]:
 
 
 def update_readme(existing: str | None, card: CardContent) -> str:
-    """Insert a card's generated part into a README, in place of an older one.
+    """Render a card, and insert it into a README in place of an older one.
 
     Args:
         existing: the existing README; None if there is none.
-        card: the generated part's content.
+        card: the card's content.
 
     Returns:
         The updated README.
@@ -283,7 +285,7 @@ def update_readme(existing: str | None, card: CardContent) -> str:
 
 
 def render_part(card: CardContent) -> str:
-    """Render the generated part of a card, including the comments around it."""
+    """Render the generated part of a README, including the comments around it."""
     return f"{BEGIN_COMMENT}\n\n{render_card(card).strip()}\n\n{END_COMMENT}"
 
 
@@ -346,19 +348,18 @@ def render_card(card: CardContent) -> str:
 
 
 def _choose_display_advice(card: CardContent) -> str | None:
-    """Return the advice on displaying attention for the worst answer; None without an audit."""
+    """Return the display advice for the worst answer of all audits; None without an audit."""
     if not card.audits:
         return None
-    answers_from_best_to_worst = [*DISPLAY_ADVICE]
-    worst_answer = max(
-        (audit.answer for audit in card.audits), key=answers_from_best_to_worst.index
-    )
+    answers_from_best_to_worst = list(DISPLAY_ADVICE)
+    answers = [audit.answer for audit in card.audits]
+    worst_answer = max(answers, key=answers_from_best_to_worst.index)
     return DISPLAY_ADVICE[worst_answer]
 
 
 @cache
 def load_card_templates() -> Environment:
-    """Load the templates of this folder, with filters that escape names chosen by users."""
+    """Load this package's templates, with filters that clean and escape names."""
     filters = {
         "code": format_code,
         "escape_prose": escape_prose,
@@ -370,11 +371,11 @@ def load_card_templates() -> Environment:
     return load_templates("cards", filters)
 
 
-# --- How a model was trained, and how to use it --------------------------------------------------
+# --- A model's training, and a command that audits it --------------------------------------------
 
 
 def _describe_training_data(card: CardContent) -> str:
-    """Return the training data's name and Hub id."""
+    """Return the training data's name, with its Hub id if it differs, in Markdown."""
     data = card.trained_on
     if data is None:
         return "not recorded"
@@ -386,7 +387,7 @@ def _describe_training_data(card: CardContent) -> str:
 def _iterate_splits(
     record: Mapping[str, Any],
 ) -> Iterator[tuple[str, int | None, str | None]]:
-    """Yield the name of each split, its number of texts and its fingerprint."""
+    """Yield each split's name, text count and fingerprint from a training record."""
     sizes = record.get("n_texts") or {}
     fingerprints = record.get("data")
     fingerprints = fingerprints if isinstance(fingerprints, Mapping) else {}
@@ -395,7 +396,7 @@ def _iterate_splits(
 
 
 def _iterate_settings(record: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
-    """Yield the training's settings with their values."""
+    """Yield the names and values of the training settings that the card lists."""
     for name, value in strip_record_folders(record).items():
         is_plain = isinstance(value, str | int | float) and not isinstance(value, bool)
         if name not in NON_SETTING_KEYS and is_plain:
@@ -403,7 +404,7 @@ def _iterate_settings(record: Mapping[str, Any]) -> Iterator[tuple[str, object]]
 
 
 def _tabulate_scores(record: Mapping[str, Any]) -> Table:
-    """Return a table of the training's scores, with one row per split."""
+    """Return a table with the training's scores, one row per split."""
     scores = record.get("metrics") or {}
     splits = dict.fromkeys(name.partition("_")[0] for name in scores)
     rows = []
@@ -415,7 +416,7 @@ def _tabulate_scores(record: Mapping[str, Any]) -> Table:
 
 
 def _predicts_classes(checkpoint: Checkpoint) -> bool:
-    """Return whether a model reads texts and predicts one probability per class."""
+    """Return whether a model classifies texts, with probabilities that sum to 1 over the classes."""
     problem = checkpoint.config.get("problem_type")
     is_single_label = problem in (None, "single_label_classification")
     is_text_classifier = get_hub_task(checkpoint) == "text-classification"
@@ -430,8 +431,8 @@ def _is_paper_dataset(card: CardContent) -> bool:
 def _build_command(card: CardContent) -> str:
     """Return a command that audits the model.
 
-    It is that of an earlier audit, or a command with the training data if these have a public name,
-    or a command with a placeholder for the data.
+    The command of an existing audit is repeated if there is one. Otherwise the data set is the
+    training data if it has a public name, or a placeholder.
     """
     for audit in card.audits:
         if audit.command:
@@ -454,7 +455,7 @@ def _build_command(card: CardContent) -> str:
     return shlex.join(words)
 
 
-# --- The results of an audit ---------------------------------------------------------------------
+# --- Audit results -------------------------------------------------------------------------------
 
 
 def build_findings(card: CardContent, audit: AuditSummary) -> list[Block]:
@@ -462,10 +463,10 @@ def build_findings(card: CardContent, audit: AuditSummary) -> list[Block]:
 
     Args:
         card: the card's content.
-        audit: one of its audits.
+        audit: one of the card's audits.
 
     Returns:
-        Blocks with the conclusion, every answer with its number, and notes.
+        Blocks with the conclusion, a sentence per finding, and notes.
     """
     data = card.add_hub_id(audit.data)
     split = (" (split ", Code(audit.split), ")") if audit.split else ()
@@ -488,7 +489,7 @@ def build_findings(card: CardContent, audit: AuditSummary) -> list[Block]:
 
 
 def _iterate_notes(audit: AuditSummary) -> Iterator[InlineText]:
-    """Yield the skipped tests, the versions, the command and the address of the rows."""
+    """Yield notes on skipped tests, package versions, the command and the published rows."""
     provenance = audit.provenance
     skipped_tests = provenance.get("left_out") or {}
     if isinstance(skipped_tests, Mapping):
@@ -507,20 +508,20 @@ def _iterate_notes(audit: AuditSummary) -> Iterator[InlineText]:
         )
 
 
-# --- The card of a data set of rows, the values that audits measured for each text ---------------
+# --- The README for published rows, which are the values that audits measured for each text ------
 
 
 @dataclass(frozen=True)
 class PublishedRows:
-    """The rows of one audit in a published data set.
+    """One audit's rows (values per text) in a published data set.
 
     Attributes:
-        config: name of the configuration and of its folder.
+        config: name of the data set's configuration, and of the folder with the audit's files.
         data: the audited data set.
         split: the audited split.
         n_texts: number of audited texts.
         conclusion: the main question with its answer as one sentence; None without evidence.
-        files: name of the Parquet file for each split of the published data set.
+        files: Parquet file names by split of the published data set.
         other_files: names of the other files in the folder.
     """
 
@@ -539,13 +540,13 @@ def render_rows_readme(
     audits: Sequence[PublishedRows],
     license_name: str | None,
 ) -> str:
-    """Render the README for a published data set of rows.
+    """Render the README for a published data set with audit rows.
 
     Args:
-        repository: Hub id of the data set.
-        model: name of the audited model.
+        repository: the data set's Hub id.
+        model: the audited model's name.
         audits: the audits; each becomes a configuration of the data set.
-        license_name: license of the data set; None leaves it open.
+        license_name: the data set's license; None to state no license.
 
     Returns:
         The README with front matter.

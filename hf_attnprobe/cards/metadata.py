@@ -1,4 +1,4 @@
-"""The content of a model card, names in it that are safe to publish, and its YAML front matter."""
+"""Model card content, names that are safe to publish, and the YAML front matter."""
 
 import html
 import json
@@ -19,16 +19,16 @@ from hf_attnprobe.statistics.verdicts import RULES, Finding
 
 
 IN_MEMORY_NAME = "data given in memory"
-"""Name of a data set that was an object in Python."""
+"""Name for a data set that was an object in Python."""
 MAX_TEXT_LENGTH = 200
-"""Largest number of characters of a name or a value in a card."""
+"""Maximum characters in a name or a value in a card."""
 MAX_YAML_LENGTH = 5000
-"""Largest number of characters of a text in the front matter."""
+"""Maximum characters in a text in the front matter."""
 
 
 @dataclass(frozen=True)
 class DatasetReference:
-    """Name of a data set in a card.
+    """A data set's name and Hub id in a card.
 
     Attributes:
         name: a registered name, a Hub id, or the last component of a path.
@@ -40,13 +40,13 @@ class DatasetReference:
 
     @classmethod
     def from_name(cls, recorded_name: str) -> "DatasetReference":
-        """Return the reference for the name that a training or an audit recorded.
+        """Create a reference from the data set name in a training or audit record.
 
-        Only the last component of a path is kept. A local folder is not assumed to be the data set
-        of the same name on the Hub.
+        For a path, only the last component is kept. A local folder gets no Hub id, even if a data
+        set on the Hub has the same name.
 
         Args:
-            recorded_name: registered name, ``name=folder``, Hub id or path.
+            recorded_name: a registered name, ``name=folder``, a Hub id or a path.
 
         Returns:
             The reference.
@@ -85,7 +85,7 @@ def strip_local_folders(name: str) -> str:
 
 
 def strip_record_folders(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a record of a training or an audit without the folders of this machine.
+    """Return a training or audit record without local folder names.
 
     >>> strip_record_folders({"start": "/home/somebody/base", "seed": 1})
     {'start': 'base', 'seed': 1}
@@ -97,17 +97,18 @@ def strip_record_folders(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def replace_local_paths(text: str, names: Mapping[str, str]) -> str:
-    """Replace paths of this machine in a text by public names.
+    """Replace local paths in a text with public names.
 
     Args:
         text: the text, in plain text, HTML or JSON.
-        names: public name for each path; names without a slash are ignored.
+        names: public names by path; keys without a slash are ignored.
 
     Returns:
         The text with public names.
     """
-    paths = sorted((name for name in names if "/" in name), key=len, reverse=True)
-    for path in paths:
+    paths = [path for path in names if "/" in path]
+    # A long path may start with a shorter one, so long paths are replaced first.
+    for path in sorted(paths, key=len, reverse=True):
         escaped_for_json = json.dumps(path)[1:-1]
         for written_path in (path, html.escape(path), escaped_for_json):
             text = text.replace(written_path, names[path])
@@ -115,7 +116,7 @@ def replace_local_paths(text: str, names: Mapping[str, str]) -> str:
 
 
 def clean_text(value: object, *, max_length: int = MAX_TEXT_LENGTH) -> str:
-    r"""Return a value as one line without control characters, shortened if it is too long.
+    r"""Convert a value to one line without control characters, with at most ``max_length`` characters.
 
     >>> clean_text("a\n b\x00")
     'a b'
@@ -126,7 +127,7 @@ def clean_text(value: object, *, max_length: int = MAX_TEXT_LENGTH) -> str:
 
 
 def format_versions(versions: Mapping[str, Any]) -> str:
-    """Return the versions of packages as a list in one line.
+    """Format package versions as one line.
 
     >>> format_versions({"torch": "2.13", "numpy": "2.4"})
     'torch 2.13, numpy 2.4'
@@ -135,7 +136,7 @@ def format_versions(versions: Mapping[str, Any]) -> str:
 
 
 def format_code(value: object) -> str:
-    """Return a value as inline code in Markdown.
+    """Format a value as inline code in Markdown.
 
     >>> print(format_code("a`b"))
     `a'b`
@@ -145,7 +146,7 @@ def format_code(value: object) -> str:
 
 
 def escape_prose(sentence: str) -> str:
-    r"""Escape a sentence that may contain names, so that Markdown shows it unchanged.
+    r"""Escape a sentence so that Markdown displays names in it unchanged, even in a table.
 
     >>> escape_prose("p < .05 | [a](b)")
     'p &lt; .05 \\| [a](b)'
@@ -163,11 +164,11 @@ def escape_prose(sentence: str) -> str:
 
 
 def convert_for_yaml(value: Any) -> Any:
-    """Convert plain data so that YAML stores it exactly.
+    """Convert plain data to values that the front matter can store.
 
-    Texts lose control characters. A number that is not finite becomes None, and so does a list that
-    contains one, such as an interval, since readers drop None from lists. None is removed from
-    mappings.
+    Control characters are removed from texts. A number that is not finite becomes None, and so does
+    a list that contains one, such as a confidence interval, since readers drop None from lists. None
+    is removed from mappings.
 
     >>> convert_for_yaml({"n": 3, "ci95": [0.1, float("inf")], "no": None})
     {'n': 3}
@@ -178,8 +179,8 @@ def convert_for_yaml(value: Any) -> Any:
     if isinstance(value, list):
         items = [convert_for_yaml(item) for item in value]
         return None if None in items else items
-    is_numpy_number = hasattr(value, "item")
-    if is_numpy_number:
+    is_numpy_scalar = hasattr(value, "item")
+    if is_numpy_scalar:
         return convert_for_yaml(value.item())
     if isinstance(value, float) and not math.isfinite(value):
         return None
@@ -198,20 +199,20 @@ TASK_BY_SUFFIX = {
     "ForCausalLM": "text-generation",
     "ForImageClassification": "image-classification",
 }
-"""Task on the Hub by the suffix of a model class."""
+"""Task names on the Hub, by model class suffix."""
 SCORE_NAMES = {"accuracy": "accuracy", "f1": "F1", "roc_auc": "ROC-AUC"}
-"""Printed names of the scores that a training records."""
+"""Printed names for the scores that a training records, by their keys in the record."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Facts about a model.
+    """Facts about a model that its card states.
 
     Attributes:
-        name: name of its folder, or its Hub id.
+        name: folder name or Hub id.
         config: configuration as plain data.
-        record: the record of its training (``training.json``); empty if there is none.
-        n_parameters: number of parameters.
+        record: training record (``training.json``); empty if there is none.
+        n_parameters: number of parameters; None if it is unknown.
     """
 
     name: str
@@ -229,7 +230,7 @@ class Checkpoint:
 
     @property
     def class_suffix(self) -> str:
-        """End of the class name that is a key of ``TASK_BY_SUFFIX``; "" for other classes."""
+        """The class name's suffix, such as ForSequenceClassification; "" for an unsupported class."""
         suffixes = (suffix for suffix in TASK_BY_SUFFIX if self.class_name.endswith(suffix))
         return next(suffixes, "")
 
@@ -240,7 +241,7 @@ class Checkpoint:
 
     @property
     def is_attention_classifier(self) -> bool:
-        """Whether the model is one of this package's attention classifiers."""
+        """Whether the model is an attention classifier from this package."""
         return self.config.get("model_type") == "attention_classifier"
 
     @property
@@ -250,33 +251,33 @@ class Checkpoint:
 
     @property
     def classes(self) -> list[str]:
-        """Names of the classes in the order of their numbers."""
+        """Class names, in numerical order."""
         names = self.config.get("id2label") or {}
         return [str(names[key]) for key in sorted(names, key=int)]
 
 
 def get_hub_task(checkpoint: Checkpoint) -> str | None:
-    """Return a model's task as the Hub names it, or None if it has none."""
+    """Return the Hub's name for a model's task, or None for an unsupported model class."""
     return TASK_BY_SUFFIX.get(checkpoint.class_suffix)
 
 
 @dataclass(frozen=True)
 class AuditSummary:
-    """The results of an audit in a card.
+    """An audit's results, as a card states them.
 
     Attributes:
         data: the audited data set.
         split: the audited split.
         n_texts: number of audited texts.
-        seed: seed of the audit.
+        seed: the audit's random seed.
         conclusion: the main question with its answer as one sentence; None without evidence.
         findings: every question with its answer.
         notes: sentences that qualify the findings.
         contradictions: results that are mathematically impossible, which indicates a bug.
-        provenance: settings and versions of the audit.
-        rows_url: address of the published rows; None if they are not published.
+        provenance: the audit's settings and package versions.
+        rows_url: web address of the published rows; None if they are not published.
         answer: the answer to the main question.
-        command: command that repeats the audit; "" if the data set cannot be named.
+        command: command that repeats the audit; "" if the data set was an object in Python.
         has_pairs: whether the texts are pairs.
     """
 
@@ -297,13 +298,13 @@ class AuditSummary:
 
 @dataclass(frozen=True)
 class CardContent:
-    """The content of a model card.
+    """A model card's content.
 
     Attributes:
         checkpoint: the model.
-        audits: the audits of the model; empty if it was not audited.
-        data_id: Hub id of data sets whose own name does not give one.
-        license: license of the model; None leaves it open.
+        audits: the model's audits; empty if it was not audited.
+        data_id: Hub id for data sets whose names do not reveal it.
+        license: the model's license; None to state no license.
     """
 
     checkpoint: Checkpoint
@@ -313,7 +314,7 @@ class CardContent:
 
     @property
     def trained_on(self) -> DatasetReference | None:
-        """The data set on which the model was trained; None if it is unknown."""
+        """The training data set; None if it is unknown."""
         recorded_name = self.checkpoint.record.get("dataset")
         if recorded_name is not None:
             return self.add_hub_id(DatasetReference.from_name(str(recorded_name)))
@@ -326,20 +327,20 @@ class CardContent:
         return has_query_encoder or any(audit.has_pairs for audit in self.audits)
 
     def add_hub_id(self, data: DatasetReference) -> DatasetReference:
-        """Return a data set with ``data_id`` as its Hub id, unless it has one."""
+        """Return a data set, with ``data_id`` as Hub id if it has none."""
         return DatasetReference(data.name, data.hub_id or self.data_id)
 
 
 # --- The front matter, in the format of huggingface_hub ------------------------------------------
 
 FAITHFULNESS_METRIC = "attention_faithfulness"
-"""Type of the metrics in the front matter that come from an audit."""
+"""Metric type in the front matter for audit results."""
 RESULT_AUTHOR = "attnprobe card"
-"""Value of ``by`` in a metric's arguments, by which generated results differ from a user's."""
+"""Value of ``by`` in a metric's arguments, which marks generated results."""
 LOCAL_DATASET = "local"
-"""Type of a data set that is not on the Hub."""
+"""Data set type in the front matter for data that is not on the Hub."""
 CARD_TAGS = ("attention", "interpretability", "hf_attnprobe")
-"""Tags of every card."""
+"""Tags in every card's front matter."""
 
 
 def build_metadata(card: CardContent) -> ModelCardData:
@@ -349,7 +350,7 @@ def build_metadata(card: CardContent) -> ModelCardData:
         card: the card's content.
 
     Returns:
-        The front matter, with results in the format ``model-index``.
+        The front matter, with results in the Hub's ``model-index`` format.
     """
     results = build_eval_results(card)
     scores = [result.metric_type for result in results if result.metric_type in SCORE_NAMES]
@@ -370,9 +371,9 @@ def build_metadata(card: CardContent) -> ModelCardData:
 
 
 def build_eval_results(card: CardContent) -> list[EvalResult]:
-    """Build a card's results: the training's scores and the audits' findings.
+    """Build a card's evaluation results: training scores and audit findings.
 
-    Results of the same split of a data set are adjacent. Values that are not finite are left out.
+    Results for the same data set and split are adjacent. Values that are not finite are omitted.
 
     Args:
         card: the card's content.
@@ -388,7 +389,7 @@ def build_eval_results(card: CardContent) -> list[EvalResult]:
 
 
 def _iterate_score_results(card: CardContent) -> Iterator[EvalResult]:
-    """Yield the scores that the training recorded, on test and validation texts."""
+    """Yield the recorded training scores for test and validation texts."""
     record = card.checkpoint.record
     data = card.trained_on or card.add_hub_id(DatasetReference("training data"))
     metrics, n_texts = record.get("metrics") or {}, record.get("n_texts") or {}
@@ -401,12 +402,12 @@ def _iterate_score_results(card: CardContent) -> Iterator[EvalResult]:
 
 
 def _iterate_audit_results(card: CardContent, audit: AuditSummary) -> Iterator[EvalResult]:
-    """Yield the findings of an audit, and the accuracy unless the training recorded it."""
+    """Yield an audit's findings, with the accuracy only if the training did not record it."""
     data = card.add_hub_id(audit.data)
     recorded_metrics = (card.checkpoint.record.get("metrics") or {}).keys()
     for finding in audit.findings:
         if finding.rule == "accuracy":
-            # The value of this finding is the accuracy minus that of the most frequent class.
+            # The finding's value is the accuracy minus the most frequent class's share.
             majority = finding.yardsticks.get("majority")
             if majority is not None and f"{audit.split}_accuracy" not in recorded_metrics:
                 accuracy = finding.value + majority
@@ -436,9 +437,9 @@ def _build_result(
     value: float,
     arguments: Mapping[str, Any],
 ) -> EvalResult:
-    """Build one result of the front matter."""
+    """Build one evaluation result for the front matter."""
     dataset_name = clean_text(data.hub_id or data.name)
-    # Local data sets have the same type. Without a configuration, all of them would be merged.
+    # All local data sets have the same type, so without a configuration they would be merged.
     dataset_config = None if data.hub_id else dataset_name
     return EvalResult(
         task_type=get_hub_task(card.checkpoint) or "other",

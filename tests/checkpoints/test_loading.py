@@ -74,7 +74,7 @@ def test_a_model_is_loaded_as_the_class_that_was_saved(tmp_path):
         assert type(load_model(folder, task=head.task)) is type(saved)
         for named in (240, "BertModel", None):
             change(folder, architectures=named)
-            refused("does not name the class of the model", load_model, folder)
+            refused("does not name the model class", load_model, folder)
             assert find_saved_task(locate_checkpoint(folder)) is None
         assert type(load_model(folder, task=head.task)) is type(saved)
     assert list(Task.__args__) == [head.task for head in HEADS]
@@ -132,7 +132,7 @@ def test_left_over_and_missing_weights_are_refused(tmp_path):
             (llama("TokenClassification"), of_llama, "has unused weights of another head: score"),
             (token, {"architectures": sequence}, "it has no weights for bert.pooler"),
             (bert(30), {"num_hidden_layers": 1}, "has unused weights of layers"),
-            (bert(30), three, "[2], its configuration requires [3]"),
+            (bert(30), three, "[2], and its configuration requires [3]"),
         )
     ):
         model.save_pretrained(tmp_path / str(k))
@@ -162,7 +162,7 @@ def test_values_of_the_wrong_kind(bert_folder, copy_of):
             ({"num_labels": 10**12}, "for num_labels"),
             ({"num_hidden_layers": 10**9}, "for num_hidden_layers"),
             ({"num_labels": "2"}, "does not load"),
-            ({"architectures": "Bert"}, "does not name the class of the model"),
+            ({"architectures": "Bert"}, "does not name the model class"),
             ({"architectures": [3]}, "with a supported head"),
             ({"id2label": {"1": "a", "2": "b"}}, "for id2label"),
             ({"id2label": {"a": "b"}}, "for id2label"),

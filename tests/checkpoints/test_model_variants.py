@@ -99,7 +99,7 @@ def test_checkpoints_without_a_best_one_are_not_guessed(run_folder, tmp_path):
     with pytest.raises(AttnProbeError) as caught:
         audit(str(folder), ROWS, **FEW)
     assert str(caught.value) == (
-        f"{folder} has several checkpoints of a training and no record of the best one; name one "
+        f"{folder} contains several training checkpoints, but no record of the best one; name one "
         f"of them, such as the newest, {folder}/checkpoint-3"
     )
     assert locate_checkpoint(folder / "checkpoint-2").name == str(folder / "checkpoint-2")

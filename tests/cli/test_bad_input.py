@@ -92,7 +92,7 @@ def test_a_model_folder_that_lacks_something(refused_audit, checkpoint, copy_of)
     tokenizer = ("tokenizer.json", "tokenizer_config.json")
     for k, (removed, message) in enumerate(
         (
-            (["model.safetensors"], "there is only a configuration; save the model there again"),
+            (["model.safetensors"], "there is only a configuration; save the model again"),
             (
                 ["config.json"],
                 "there is no config.json; give the folder to which save_pretrained wrote",
@@ -123,7 +123,7 @@ def test_spoilt_files_of_a_model(refused_audit, checkpoint, copy_of):
         assert said in refused_audit(model=folder), (name, content[:99])
     (copy_of(checkpoint, "tokenizer") / "tokenizer.json").write_text("{")
     said = refused_audit(model=folder.parent / "tokenizer")
-    assert "the tokenizer of the model" in said and "save one next to the weights" in said
+    assert "the tokenizer for the model" in said and "save one next to the weights" in said
 
 
 def test_parts_of_different_models(refused_audit, make_model, tokenizer, tmp_path):

@@ -198,7 +198,7 @@ def test_labels_that_are_none():
         ([{"text": "a", "label": 1}, {"text": "b", "label": "x"}], "Could not convert 'x'"),
         ([{"text": "a", "label": [1, "x"]}], "'label' must hold values of a single type"),
         ([{"text": "a", "rationale": [1, "x"]}], "'rationale' must hold"),
-        ([{"text": "a", "label": [0, 1]}], "what may be a mask of 0 and 1"),
+        ([{"text": "a", "label": [0, 1]}], "its lists look like a mask of 0 and 1"),
         ([{"text": "a", "label": [1.0, 0.0, 1.0]}], "one column of 0 and 1 per label"),
         ([{"text": "a", "label": [0, -3]}], "row 0 has -3"),
         ([{"text": "a", "label": [0.5]}], "whole numbers or lists of names"),

@@ -82,7 +82,7 @@ TEXTS = ["the film was dull", "a wonderful plot"]
     ("columns", "said"),
     [
         *(
-            ({"text": TEXTS, name: values}, "of one type")
+            ({"text": TEXTS, name: values}, "of a single type")
             for name in ("label", "rationale")
             for values in ([0, "x"], [[0], "a"], [1, [2]], [[0], ["a"]])
         ),

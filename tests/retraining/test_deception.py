@@ -439,7 +439,7 @@ def test_the_model_is_not_overwritten(classifier, folder, copy_of):
     before = {f.name: f.read_bytes() for f in own.iterdir()}
     with pytest.raises(AttnProbeError, match="contains other files"):
         run_deception(Path(own.parent / "." / own.name), own, folder, epochs=1)
-    refused("is the folder of the model itself", fine_tune, own, [], output_dir=own)
+    refused("is the model's own folder", fine_tune, own, [], output_dir=own)
     assert {f.name: f.read_bytes() for f in own.iterdir()} == before
 
 
