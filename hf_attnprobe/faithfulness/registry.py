@@ -94,8 +94,8 @@ class FaithfulnessTest:
     uses_donors: bool = False
     check: Callable[[AuditPreview, Any], None] = lambda preview, options: None
 
-    def default_options(self, *, answers: bool) -> Options:
-        """Return the test's default options.
+    def get_default_options(self, *, answers: bool) -> Options:
+        """Return the test's default options, which can differ for language models.
 
         Args:
             answers: Whether the audited model is a language model.
@@ -236,5 +236,5 @@ def resolve_faithfulness_tests(
         elif name == DEFAULT_TESTS:
             resolved[name] = NoOptions()
         else:
-            resolved[name] = tests[name].default_options(answers=answers)
+            resolved[name] = tests[name].get_default_options(answers=answers)
     return resolved

@@ -38,6 +38,7 @@ class Sentences(NamedTuple):
 
         Lengths in a group differ by less than a factor of √2.
         """
+        # Each class covers lengths from one power of √2 to the next.
         length_class = (2 * self.lengths.double().log2()).floor()
         for value in length_class.unique().tolist():
             yield (length_class == value).nonzero()[:, 0]
