@@ -1,7 +1,7 @@
 """Adapter for a decoder that answers from a passage.
 
-The keys of this model are the units of the passage, and its queries are the rows after the passage.
-See `hf_attnprobe.protocol.AnswersFromPassage`.
+In the attention that tests see, the keys are the passage's units, such as sentences, and the
+queries are the tokens (rows) after the passage. See `hf_attnprobe.protocol.AnswersFromPassage`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -64,29 +64,36 @@ from hf_attnprobe.protocol import (
 
 
 PASSAGE_OPERATORS = ("deletion", "gap")
-"""Ways to erase units: later tokens move up ("deletion"), or keep their positions ("gap")."""
+"""Operators that erase units.
+
+After a "deletion", later tokens move up. With "gap", they keep their positions.
+"""
 TYPICAL_LARGE_LOGIT = 32
-"""Size of a large logit; its rounding error is this number times the machine epsilon."""
+"""Size of a typical large logit, from which rounding errors of logits are estimated.
+
+The estimate is this number times the data type's machine epsilon.
+"""
 PROMPTS_PER_BATCH = 8
-"""Number of prompts of similar length whose passes are joined on a GPU; not useful on a CPU."""
+"""Number of prompts whose passes run as one batch on a GPU; on a CPU, batches save no time."""
 
 
 T = TypeVar("T")
 
 
 class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase):
-    """Adapter that reads and edits the attention from the rows after a passage to its units.
+    """Adapter that reads and edits a decoder's attention to the units of a passage.
 
-    It works on a copy of the model that shares its weights, like `TransformerAdapter`. A batch is
+    Like `TransformerAdapter`, it works on a copy of the model that shares its weights. A batch is
     one prompt with its answer.
 
     Args:
         model: A model with a causal language-modelling head.
         dtype: Data type for all computations. None keeps the weights' type.
-        rows: Rows that tests may edit, one of `ROW_CHOICES`.
-        unit: Name of a unit of the passage, such as "sentence".
-        tokens_per_pass: Number of keys in a forward pass of replays. None chooses it by device.
-        **ignored_options: Options of other adapters.
+        rows: Rows (query tokens) that tests may edit, one of `ROW_CHOICES`.
+        unit: Name of a passage's unit, such as "sentence".
+        tokens_per_pass: Largest token count of a forward pass in replays. None chooses it by
+            device.
+        **ignored_options: Options for other adapters.
     """
 
     model: PreTrainedModel
@@ -106,6 +113,7 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
             raise AttnProbeError(
                 f"expected rows to be one of {', '.join(ROW_CHOICES)}, got {rows!r}"
             )
+
         PretrainedModelInfo.__init__(self, model)
         head = AnswerHead(model.config.get_text_config().vocab_size)
         PromptRunner.__init__(self, model, head, dtype=dtype, tokens_per_pass=tokens_per_pass)
@@ -121,9 +129,9 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
         def check_mask(layer: int, weights: Tensor, scores: Tensor) -> Tensor:
             if find_visible_keys(scores).triu(1).any():
                 raise AttnProbeError(
-                    "expected a language model whose tokens see no later tokens, but "
-                    f"{type(self.model).__name__} is not configured in this way; an encoder needs "
-                    "is_decoder=True"
+                    "expected a causal language model, but tokens of "
+                    f"{type(self.model).__name__} can attend to later tokens; an encoder needs "
+                    "is_decoder=True in its configuration"
                 )
             return weights
 
@@ -132,7 +140,7 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
 
     @property
     def prediction(self) -> Prediction:
-        """Meaning of the prediction vector: the tokens of the answer."""
+        """Description of the prediction vector, which contains the answer's tokens."""
         return self.head.prediction
 
     def _group_sharing_heads(self) -> list[list[Site]]:
@@ -151,8 +159,8 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
         """Return the reason why the model lacks a capability, or None; see the base class."""
         if capability is HeadValues:
             return (
-                "expected one value vector per unit, but a unit of a passage has one per token; "
-                "leave the test out"
+                "the test needs one value vector per unit, but a unit of a passage has one per "
+                "token; leave the test out"
             )
         if capability is OutputProjections:
             return self._head_support.no_projections
@@ -160,7 +168,7 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
             return self._head_support.no_outputs
         if capability is KeptPositions and not self.keeps_positions:
             return (
-                "expected a model that accepts position_ids from 0 on, but "
+                "the test needs a model that accepts position_ids counted from 0, but "
                 f"{type(self.model).__name__} does not; leave the test out"
             )
         return super().lacks(capability, site)
@@ -172,10 +180,12 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
         return PROMPTS_PER_BATCH if is_gpu and self.can_join_prompts else 1
 
     def run_jobs_together(self, jobs: Sequence[Callable[[], T]]) -> list[T]:
-        """Run jobs of different prompts, and join their passes; see `prompt_batching`.
+        """Run the tests on several prompts concurrently, and join their forward passes.
+
+        See `prompt_batching`.
 
         Args:
-            jobs: Functions without arguments, each for another prompt.
+            jobs: Functions without arguments, one per prompt.
 
         Returns:
             The jobs' results.
@@ -190,13 +200,18 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
         example_ids: tuple[int, ...],
         labels: Tensor | None = None,
     ) -> Batch:
-        """Create a batch of one prompt with its answer.
+        """Create a batch from one prompt with its answer.
+
+        The inputs are tensors `[1, tokens]`:
+
+        - `input_ids`: token ids of the prompt and the answer.
+        - `unit_ids`: each token's unit index, or -1 outside all units.
+        - `labelled`: 1 for the answer's tokens, which come last, and 0 otherwise.
+        - `other_ids` (optional): -1, except at the first token at which an alternative answer
+          differs. There it is the alternative answer's token id.
 
         Args:
-            inputs: Tensors of shape `[1, tokens]`: `input_ids`; `unit_ids`, the index of each
-                token's unit, or -1; `labelled`, 1 for the tokens of the answer, which are the last
-                ones; and optionally `other_ids`, which is -1 except for the first token at which an
-                alternative answer differs, where it is that answer's token.
+            inputs: The inputs by name.
             example_ids: Data set id for the prompt.
             labels: Not used by tests of language models.
 
@@ -209,9 +224,8 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
         missing = {"input_ids", "unit_ids", "labelled"} - inputs.keys()
         if missing:
             raise AttnProbeError(
-                "expected prompts with answers, got texts without "
-                f"{', '.join(sorted(missing))}; {type(self.model).__name__} is a language model, "
-                "so audit it on Answers"
+                f"expected prompts with answers, but the inputs lack {', '.join(sorted(missing))}; "
+                f"{type(self.model).__name__} is a language model, so audit it on Answers"
             )
         inputs = {name: value.to(self.model.device) for name, value in inputs.items()}
         inputs.setdefault("other_ids", torch.full_like(inputs["input_ids"], -1))
@@ -235,8 +249,8 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
         largest_id = int(ids.max())
         if self.n_embeddings is not None and largest_id >= self.n_embeddings:
             raise AttnProbeError(
-                f"expected token ids below {self.n_embeddings}, got {largest_id}; use the "
-                "tokenizer of this model"
+                f"expected token ids below {self.n_embeddings}, got {largest_id}; use this model's "
+                "tokenizer"
             )
 
         is_answer = inputs["labelled"][0]
@@ -251,11 +265,17 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
         is_in_answer = is_in_unit[-n_answer:]
         if not is_in_passage.any() or is_in_answer.any():
             raise AttnProbeError(
-                "expected a passage with units before the answer, got a prompt without one"
+                "expected a passage with units before the answer, got a prompt without a passage"
             )
 
     def observe(self, batch: Batch) -> Observation:
-        """Run one pass over a prompt and record attention by unit; see `AttentionModel.observe`."""
+        """Run one pass over a prompt and sum attention by unit; see `AttentionModel.observe`.
+
+        If cached keys and values change the scores, the pass is repeated without them.
+
+        Raises:
+            AttnProbeError: If recording the attention changes the scores.
+        """
         prefill = self.prefill(batch.inputs)
         prompt = Prompt(batch.inputs, self.rows)
         for keys_values in (prefill.keys_values, None):
@@ -273,7 +293,7 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
 
     @torch.no_grad()
     def _observe_rows(self, batch: Batch, state: PassageState) -> tuple[Observation, Tensor]:
-        """Run the rows after the prefix and return an observation with its scores `[1, scores]`."""
+        """Run the rows after the prefix, and return an observation and its scores `[1, scores]`."""
         attention: list[Tensor] = []
         visible: list[Tensor] = []
 
@@ -290,18 +310,18 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
         return Observation(self, batch, probs, tuple(attention), state), scores
 
     def get_visible_keys(self, observation: Observation, layer: int) -> Tensor:
-        """Return the visible units of each row, bool `[1, rows, columns]`."""
+        """Return whether each row can attend to each unit, bool `[1, rows, columns]`."""
         return observation.state.visible[layer]
 
     def select_row(self, observation: Observation, values: Tensor, site: Site) -> Tensor:
-        """Compute the mean over the rows that predict the answer, or select `site.query`."""
+        """Average the rows that predict the answer, or select the single row `site.query`."""
         if site.query is not None:
             return values[:, site.query]
         n_answer = observation.state.prompt.n_answer
         return values[:, -n_answer:].mean(1)
 
     def compute_native_probs(self, batch: Batch) -> Tensor:
-        """Compute the prediction vector of the user's own model, `[1, entries]`."""
+        """Compute the prediction vector with the user's own model, `[1, entries]`."""
         return self._run_user_model(batch, batch.inputs["input_ids"], 1)
 
     def _run_user_model(
@@ -311,13 +331,14 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
         n_trailing_rows: int = 0,
         visible: Tensor | None = None,
     ) -> Tensor:
-        """Compute the prediction vector of the answer with the user's model, `[1, entries]`.
+        """Compute an answer's prediction vector with the user's own model, `[1, entries]`.
 
         Args:
             batch: The prompt.
-            ids: Token ids of the prompt, or its remaining part, and the answer, int `[1, tokens]`.
-            n_trailing_rows: Number of last rows that do not predict a token of the answer.
-            visible: Visible keys of each row, bool `[tokens, tokens]`; None keeps the model's mask.
+            ids: Token ids of the (possibly shortened) prompt and the answer, int `[1, tokens]`.
+            n_trailing_rows: Number of rows at the end that do not predict an answer token.
+            visible: Whether each row can attend to each key, bool `[tokens, tokens]`; None keeps
+                the model's mask.
         """
         candidates = batch.inputs["kept"]
         n_read = candidates.shape[1] + n_trailing_rows
@@ -336,20 +357,19 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
 
     @torch.no_grad()
     def measure_native_differences(self, observation: Observation, unit: int) -> dict[str, float]:
-        """Measure how far a deletion and a knockout differ from passes of the user's own model.
+        """Compare a deletion and a knockout with the user's own model, without hooks or cache.
 
-        The user's model uses neither hooks nor a cache. The deletion is compared with a pass over a
-        shorter prompt. The knockout is compared with a pass in which an attention mask hides the
-        unit. The latter is only possible if such a mask does not change the model otherwise, as it
-        does with sliding windows.
+        The deletion is compared with a pass over a shorter prompt. The knockout is compared with a
+        pass in which an attention mask hides the unit. The second comparison is left out if an
+        explicit mask changes the model in other respects, as in models with sliding windows.
 
         Args:
             observation: The observed prompt.
             unit: Index of the unit that is deleted and knocked out.
 
         Returns:
-            Largest difference of probabilities, by "deletion" and "knockout". A comparison that is
-            not possible is left out.
+            Largest probability differences, with the keys "deletion" and "knockout". A comparison
+            that is not possible is left out.
         """
         batch, prompt = observation.batch, observation.state.prompt
         run_user_model = partial(self._run_user_model, batch)
@@ -391,7 +411,7 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
     # Edits
 
     def replay(self, observation: Observation, attention: Mapping[int, Tensor]) -> Tensor:
-        """Compute the prediction vectors with other sums of the units' weights.
+        """Compute the prediction vectors with new attention sums per unit.
 
         See `AttentionModel.replay`.
         """
@@ -405,7 +425,7 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
         return self.head.compute_probs(scores, observation.batch.inputs)
 
     def _replay_scores(self, observation: Observation, attention: Mapping[int, Tensor]) -> Tensor:
-        """Compute scores `[copies, 1, scores]` with other sums of the units' weights."""
+        """Compute scores `[copies, 1, scores]` with new attention sums per unit."""
         for layer, edited in attention.items():
             self.check_site(Site(layer))
             if edited.shape[1:] != observation.attention[layer].shape:
@@ -423,7 +443,7 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
         *,
         operator: str = "none",
     ) -> Tensor:
-        """Compute the prediction vectors with units knocked out; see `AnswersFromPassage`."""
+        """Compute the prediction vectors after blocking attention; see `AnswersFromPassage`."""
         if operator not in KNOCKOUTS:
             raise AttnProbeError(
                 f"expected the knockout operator to be one of {', '.join(KNOCKOUTS)}, "
@@ -450,10 +470,11 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
         Args:
             observation: The observed prompt.
             edits: Edit data by layer, each `[copies, 1, ...]`.
-            apply_edit: Function from rows of weights, rows of scores, columns and the data of a
-                layer's edit to edited rows.
+            apply_edit: Function that takes rows of weights, rows of scores, the assignment of keys
+                to columns, and a layer's edit data, and returns edited rows.
         """
-        lowest, state = min(edits), observation.state
+        lowest = min(edits)
+        state = observation.state
         ids = state.prompt.ids.expand(len(edits[lowest]), -1)
 
         def create_pass(copies: slice) -> PromptPass:
@@ -472,7 +493,7 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
         """Run copies of a prompt in chunks that fit into a pass, and return their scores.
 
         Args:
-            create_pass: Function from a slice of the copies to a pass.
+            create_pass: Function that takes a slice of copies and returns a pass over them.
             ids: Token ids of all copies, int `[copies, tokens]`.
 
         Returns:
@@ -482,18 +503,19 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
         chunk_size = max(1, self.tokens_per_pass // n_tokens)
         starts = range(0, n_copies, chunk_size)
         chunks = [slice(start, start + chunk_size) for start in starts]
-        passes = [*map(create_pass, chunks)]
-        scores = torch.cat([*run_batched(passes, self.run_passes)])
-        return scores[:, None]
+        passes = [create_pass(chunk) for chunk in chunks]
+        chunk_scores = run_batched(passes, self.run_passes)
+        return torch.cat([*chunk_scores])[:, None]
 
     # Heads
 
     @torch.no_grad()
     def replay_outputs(self, observation: Observation, site: Site, outputs: Tensor) -> Tensor:
-        """Compute the prediction vectors with another head output; see `HeadOutputs`."""
+        """Compute the prediction vectors after replacing a head's output; see `HeadOutputs`."""
         self.check_site(site)
         self.require(HeadOutputs, site)
-        state, n_heads = observation.state, self.n_heads[site.layer]
+        state = observation.state
+        n_heads = self.n_heads[site.layer]
         n_rows = state.prompt.n_rows
         ids = state.prompt.ids.expand(len(outputs), -1)
 
@@ -521,13 +543,13 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
 
     @torch.no_grad()
     def set_reference(self, *batches: Batch) -> None:
-        """Store the head outputs of the rows after the passages; see `HeadOutputs`."""
+        """Store head outputs for the editable rows of reference prompts; see `HeadOutputs`."""
         self.require(HeadOutputs)
         references = [self._create_reference(batch) for batch in batches]
         self.reference = ReferenceOutputs.concatenate(references)
 
     def _create_reference(self, batch: Batch) -> ReferenceOutputs:
-        """Create a reference from the head outputs of one prompt."""
+        """Record the head outputs for the editable rows of one prompt."""
         observation = self.observe(batch)
         n_rows = observation.state.prompt.n_rows
         outputs: list[Tensor] = []
@@ -540,15 +562,16 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
         return ReferenceOutputs(batch.example_ids, torch.tensor([n_rows]), tuple(outputs))
 
     def get_output_projections(self) -> tuple[Tensor, ...]:
-        """Return the output projection slices per head; see `OutputProjections`."""
+        """Return each head's slice of the output projection; see `OutputProjections`."""
         self.require(OutputProjections)
         assert self._head_support.projections is not None
         return self._head_support.projections
 
     @torch.no_grad()
     def read_token_attention(self, observation: Observation, read_layer: LayerReader[S]) -> list[S]:
-        """Call a function with the attention and values of each layer; see `AnswersFromPassage`."""
-        n_tokens, results = observation.state.prompt.n_tokens, []
+        """Call a function with each layer's attention and values; see `AnswersFromPassage`."""
+        n_tokens = observation.state.prompt.n_tokens
+        results: list[S] = []
         last_weights: list[Tensor] = []
 
         def note_weights(layer: int, rows: Tensor, scores: Tensor, columns: KeyColumns) -> Tensor:
@@ -567,9 +590,9 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
     # Erasing units
 
     def compute_leave_one_out(self, observation: Observation) -> Tensor:
-        """Compute the prediction vectors without each unit, `[1, columns, entries]`.
+        """Compute the prediction vectors after erasing each unit alone, `[1, columns, entries]`.
 
-        The extra columns get the prediction of the whole prompt.
+        The extra columns contain the prediction for the whole prompt.
         """
         n_columns = observation.batch.mask.shape[1]
         single_units = torch.eye(n_columns, dtype=torch.bool, device=observation.probs.device)
@@ -579,9 +602,9 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
     def erase_inputs(
         self, observation: Observation, erased: Tensor, *, operator: str = "deletion"
     ) -> Tensor:
-        """Compute the prediction vectors without the erased units; see `EditableInputs`.
+        """Compute the prediction vectors after erasing units; see `EditableInputs`.
 
-        Equal sets of units are run only once per observation.
+        Each set of units runs only once per observation, even if it is requested again.
         """
         if operator not in PASSAGE_OPERATORS:
             raise AttnProbeError(
@@ -610,15 +633,16 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
     def _create_deletion_pass(
         self, observation: Observation, remaining: Tensor, operator: str
     ) -> PromptPass:
-        """Create a pass over the remaining tokens, which starts at the first changed row.
+        """Create a pass over a shortened prompt, which starts at the first changed row.
 
         Args:
             observation: The observed prompt.
-            remaining: Positions of the remaining tokens, int `[n]`.
+            remaining: Positions of the remaining tokens, int `[remaining tokens]`.
             operator: One of `PASSAGE_OPERATORS`.
         """
         state: PassageState = observation.state
-        prompt, is_gap = state.prompt, operator == "gap"
+        prompt = state.prompt
+        is_gap = operator == "gap"
         ids = prompt.ids[:, remaining]
         has_cache = state.keys_values is not None
         n_prefix_tokens = prompt.find_first_changed_row(remaining) if has_cache else 0
@@ -626,7 +650,8 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
         if self.has_length_dependent_positions and not is_gap:
             # The answer's last token is added, so that the text is as long as for the user's model.
             last_id = observation.batch.inputs["input_ids"][:, -1:]
-            ids, n_trailing_rows = torch.cat([ids, last_id], 1), 1
+            ids = torch.cat([ids, last_id], 1)
+            n_trailing_rows = 1
         positions = remaining if is_gap else None
         return PromptPass(
             state, ids, n_prefix_tokens, positions=positions, n_trailing_rows=n_trailing_rows
@@ -635,9 +660,9 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
     # Gradients
 
     def compute_attention_gradient(self, observation: Observation, target: Tensor) -> list[Tensor]:
-        """Compute the gradient with respect to the sums of the units' weights.
+        """Compute the gradient with respect to each unit's attention sum.
 
-        The weights of a unit's tokens change in proportion to the sum.
+        The weights of a unit's tokens change in proportion to their sum.
         """
         layer_sums: list[Tensor] = []
 
@@ -676,7 +701,7 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
     # The answer
 
     def _group_probs_by_token(self, observation: Observation, probs: Tensor) -> Tensor:
-        """Reshape prediction vectors to distributions `[..., batch, answer tokens, entries]`."""
+        """Reshape prediction vectors to distributions `[..., batch, answer tokens, outcomes]`."""
         n_answer = observation.state.prompt.n_answer
         return probs.unflatten(-1, (n_answer, -1)) * n_answer
 
@@ -699,8 +724,8 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
     def is_greedy(self, observation: Observation) -> Tensor:
         """Check whether greedy decoding generates the answer; see `AnswersFromPassage`.
 
-        Ties up to rounding count as the answer, because in half precision one pass over an answer
-        and its generation token by token differ by rounding.
+        The check tolerates rounding errors: in half precision, one pass over an answer and its
+        generation token by token give slightly different logits.
         """
         token_probs = self._group_probs_by_token(observation, observation.probs)
         log_probs = token_probs[..., :-1].log()
@@ -708,17 +733,17 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
         return (log_probs[..., 0] >= log_probs.amax(-1) - rounding).all(-1)
 
     def compute_probs_without_passage(self, observation: Observation) -> Tensor:
-        """Compute the prediction vectors without all units; see `AnswersFromPassage`."""
+        """Compute the prediction vectors with all units erased; see `AnswersFromPassage`."""
         return self.erase_inputs(observation, observation.batch.content_mask[None])[0]
 
     def count_unit_tokens(self, observation: Observation) -> Tensor:
-        """Count the tokens of each unit; see `AnswersFromPassage`."""
+        """Count the tokens per unit; see `AnswersFromPassage`."""
         prompt = observation.state.prompt
         units = prompt.unit_ids[prompt.unit_ids >= 0]
         return units.bincount(minlength=prompt.n_columns)[None]
 
     def get_row_positions(self, observation: Observation) -> Tensor:
-        """Return the position of each row's token; see `AnswersFromPassage`."""
+        """Return the prompt position of each editable row's token; see `AnswersFromPassage`."""
         prompt = observation.state.prompt
         return torch.arange(prompt.first_row, prompt.n_tokens, device=prompt.ids.device)
 
@@ -730,11 +755,10 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
     # Self-checks
 
     def self_check(self, batch: Batch) -> None:
-        """Raise AttnProbeError unless edits reach the logits, in three layers.
+        """Raise AttnProbeError unless edits to the first, middle and last layer reach the logits.
 
-        The first, the middle and the last layer are checked. Other layers are checked when they are
-        edited for the first time. In addition, the user's model must agree on the prompt with the
-        whole answer.
+        Other layers are checked when they are first edited. In addition, the user's own model must
+        predict the same probabilities when it reads the complete answer.
         """
         observation = self.observe(batch)
         self._check_last_token(observation)
@@ -743,7 +767,7 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
 
     @property
     def _native_tolerance(self) -> float:
-        """Largest allowed difference from the user's model, for the coarser of both dtypes."""
+        """Largest allowed difference from the user's model, for the less precise data type."""
         dtypes = (self.model.dtype, self.user_model.dtype)
         return max(get_relative_tolerance(dtype) for dtype in dtypes)
 
@@ -753,13 +777,13 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
         error = float((self.compute_native_probs(batch) - observation.probs).abs().max())
         if not error <= self._native_tolerance:
             raise AttnProbeError(
-                f"self-check failed: probabilities of text {batch.example_ids[0]} change by "
-                f"{error:.1e} if the model also reads the answer's last token, which no earlier "
-                "token should see; this model cannot be audited on this text"
+                f"self-check failed: probabilities for text {batch.example_ids[0]} change by "
+                f"{error:.1e} if the model also reads the answer's last token, which must not "
+                "affect earlier tokens; this model cannot be audited on this text"
             )
 
     def _check_layers(self, observation: Observation, layers: Sequence[int]) -> None:
-        """Check that edits in some layers reach the logits, and remember these layers."""
+        """Check that edits to some layers reach the logits, and mark these layers as checked."""
         native = self.prefill(observation.batch.inputs).scores
         names, dtype = self.layer_names, self.model.dtype
         check_edits_reach_logits(observation, native, self._replay_scores, names, dtype, layers)
@@ -767,5 +791,5 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
 
 
 def _compute_largest_difference(probs: Tensor, native_probs: Tensor) -> float:
-    """Compute the largest absolute difference of two prediction vectors."""
+    """Compute the largest absolute difference between two prediction vectors."""
     return float((probs - native_probs).abs().max())

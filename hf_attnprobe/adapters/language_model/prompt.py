@@ -1,8 +1,8 @@
-"""A prompt with its answer: the units that its tokens belong to, and the rows that tests may edit.
+"""A prompt with its answer, its units (such as sentences), and the rows that tests may edit.
 
-Attention of a language model is summed over the tokens of each unit, so one key of the protocol is
-a *column* of several tokens. An edit assigns new sums to the columns. Within a unit, the weights
-keep the proportions that the model computes.
+A row is a query token, and its attention weights are summed over the tokens of each unit. Tests
+therefore see one *column* of summed weights per unit instead of one key per token. An edit assigns
+new sums to the columns. Within a unit, the weights keep the proportions that the model computes.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -22,23 +22,24 @@ from hf_attnprobe.functional.predictions import Prediction
 
 
 ROW_CHOICES = ("behind", "answer", "all")
-"""Choices for the rows that tests may edit.
+"""Choices for the attention rows (query tokens of a prompt) that tests may edit.
 
-"behind" are all rows after the passage, "answer" the rows that predict the answer, and "all" also
-the rows within the passage.
+- "behind": all rows after the passage.
+- "answer": only the rows that predict the answer.
+- "all": the rows after the passage and the rows within it.
 """
 N_EXTRA_COLUMNS = 2
 """Number of columns after the units: one for all other tokens, and one for the attention sink."""
 
 
 class KeyColumns(NamedTuple):
-    """Assignment of keys (tokens) to columns (units and the two extra columns).
+    """Assignment of keys (tokens) to columns (units, other tokens, and the attention sink).
 
     Attributes:
         column_of_key: Column of each key, int `[keys]`.
         membership: 1 if a key belongs to a column, otherwise 0, `[keys, columns]`.
-        sink: Key of the attention sink. This is the explicit sink of the model, or otherwise the
-            first token, even if that token is a unit by itself.
+        sink: Index of the attention sink's key. This is the model's explicit sink if it has one,
+            and otherwise the first token, even if that token is a unit by itself.
     """
 
     column_of_key: Tensor
@@ -46,10 +47,10 @@ class KeyColumns(NamedTuple):
     sink: int
 
     def sum_by_column(self, weights: Tensor) -> Tensor:
-        """Sum weights over the keys of each column, in float32 or more.
+        """Sum attention weights over each column's keys, in float32 or more.
 
         Args:
-            weights: `[..., keys]`.
+            weights: Attention weights, `[..., keys]`.
 
         Returns:
             Sums `[..., columns]`.
@@ -58,10 +59,10 @@ class KeyColumns(NamedTuple):
         return weights.to(precise) @ self.membership.to(precise)
 
     def spread_to_keys(self, values: Tensor) -> Tensor:
-        """Assign the value of each column to all its keys.
+        """Copy each column's value to all its keys.
 
         Args:
-            values: `[..., columns]`.
+            values: One value per column, `[..., columns]`.
 
         Returns:
             Values `[..., keys]`.
@@ -71,7 +72,7 @@ class KeyColumns(NamedTuple):
 
 
 class Prompt:
-    """Positions of units, answer and editable rows in a prompt with its answer.
+    """A prompt with its answer, and the positions of units, answer and editable rows.
 
     Args:
         inputs: Inputs for one prompt, see `LanguageModelAdapter.prepare`.
@@ -79,10 +80,10 @@ class Prompt:
 
     Attributes:
         ids: Token ids without the last token, whose row predicts nothing, int `[1, tokens]`.
-        n_answer: Number of tokens of the answer, which are predicted by as many last rows.
+        n_answer: Token count of the answer. The last `n_answer` rows predict these tokens.
         first_row: The first row that tests may edit.
-        unit_ids: Unit of each token, or -1, int `[tokens]`.
-        n_columns: Number of units and extra columns.
+        unit_ids: Unit index of each token, or -1 outside all units, int `[tokens]`.
+        n_columns: Number of columns, including the extra columns.
     """
 
     def __init__(self, inputs: Mapping[str, Tensor], rows: str) -> None:
@@ -104,7 +105,7 @@ class Prompt:
 
     @property
     def n_tokens(self) -> int:
-        """Number of tokens without the last one."""
+        """Number of tokens, not counting the last token."""
         return self.ids.shape[1]
 
     @property
@@ -114,41 +115,41 @@ class Prompt:
 
     @property
     def _begins_with_unit(self) -> bool:
-        """Whether the first token is a unit by itself, and therefore keeps its column."""
+        """Whether the first token is a unit by itself, which therefore keeps its own column."""
         first_unit = self.unit_ids[0]
         return bool(first_unit >= 0) and int((self.unit_ids == first_unit).sum()) == 1
 
     def find_remaining_tokens(self, units: Sequence[int]) -> Tensor:
-        """Find the positions of the tokens that remain if some units are deleted.
+        """Find the tokens that remain after some units are deleted.
 
         Args:
             units: Indices of the deleted units.
 
         Returns:
-            Positions, int `[n]`.
+            Positions of the remaining tokens, int `[remaining tokens]`.
         """
         is_deleted = torch.isin(self.unit_ids, torch.tensor(units, device=self.ids.device))
         return (~is_deleted).nonzero()[:, 0]
 
     def find_first_changed_row(self, remaining: Tensor) -> int:
-        """Find the first row that must be computed again if only some tokens remain.
+        """Find the first row of a shortened prompt that must be computed again.
 
         This is the first row after a deletion, or the first row that predicts the answer, whichever
         comes first.
 
         Args:
-            remaining: Positions of the remaining tokens, int `[n]`.
+            remaining: Original positions of the remaining tokens, int `[remaining tokens]`.
         """
-        # After the first deletion, every token has moved.
+        # All tokens after the first deletion have a new position.
         is_unchanged = remaining == torch.arange(len(remaining), device=remaining.device)
         return min(int(is_unchanged.sum()), len(remaining) - self.n_answer)
 
     def get_columns(self, n_keys: int) -> KeyColumns:
-        """Return the columns of the keys.
+        """Return the assignment of keys to columns, and cache it.
 
         Args:
-            n_keys: Number of keys. It is larger than the number of tokens if the model has an
-                explicit attention sink.
+            n_keys: Number of keys. It is larger than the token count if the model has an explicit
+                attention sink.
         """
         if n_keys not in self._columns:
             other_column, sink_column = self.n_columns - 2, self.n_columns - 1
@@ -167,22 +168,26 @@ class Prompt:
 
 
 RowEdit = Callable[[int, Tensor, Tensor, KeyColumns], Tensor]
-"""Function from layer, editable rows of the weights `[batch, heads, rows, keys]`, the same rows of
-the scores before the softmax, and the columns of the keys to edited rows."""
+"""Function that edits the last rows of an attention map.
+
+Its arguments are the layer number, the rows' weights `[batch, heads, rows, keys]`, their scores
+before the softmax in the same shape, and the assignment of keys to columns. It returns the new
+weights.
+"""
 
 
 def rescale_columns(
     weights: Tensor, scores: Tensor, columns: KeyColumns, new_sums: Tensor
 ) -> Tensor:
-    """Rescale the weights of each column to a new sum, with unchanged proportions.
+    """Rescale the attention weights in each column to a new sum, without changing proportions.
 
     If a column had no weight, its new sum is spread evenly over its visible keys.
 
     Args:
         weights: Attention weights `[batch, heads, rows, keys]`.
         scores: Scores before the softmax, in the same shape.
-        columns: Key columns.
-        new_sums: New sums `[batch, heads, rows, columns]`.
+        columns: Assignment of keys to columns.
+        new_sums: New column sums `[batch, heads, rows, columns]`.
 
     Returns:
         Edited weights `[batch, heads, rows, keys]`.
@@ -207,13 +212,16 @@ def apply_knockout(
     factors: Tensor,
     operator: str,
 ) -> Tensor:
-    """Block the attention to some columns.
+    """Block the attention to some columns (units of a passage).
+
+    The operator determines whether the removed weight is lost ("none"), divided among the other
+    keys ("renormalised"), or moved to the attention sink ("sink").
 
     Args:
         weights: Attention weights `[batch, heads, rows, keys]`.
         scores: Scores before the softmax, in the same shape.
-        columns: Key columns.
-        factors: 0 for blocked columns, 1 for others, `[batch, heads, rows, columns]`.
+        columns: Assignment of keys to columns.
+        factors: 0 for blocked columns and 1 otherwise, `[batch, heads, rows, columns]`.
         operator: One of `hf_attnprobe.protocol.KNOCKOUTS`.
 
     Returns:
@@ -237,12 +245,19 @@ def apply_knockout(
 
 
 class AnswerHead(TaskHead):
-    """Task head for the answer: one distribution per answer token, divided by their number.
+    """Task head that predicts an answer's tokens, with one distribution per answer token.
 
-    The outcomes of each token are, in this order: the answer's token, the alternative answer's
-    token where the two first differ, the most likely other words, the next most likely word, and
-    all remaining words together. Merging words can only reduce a total variation distance, so
-    computed distances are lower bounds.
+    The outcomes for each token are, in this order:
+
+    - the answer's token,
+    - the alternative answer's token, at the first token at which both answers differ,
+    - the most likely other words,
+    - the next most likely word,
+    - all remaining words together.
+
+    Each distribution is divided by the number of answer tokens, so that all outcomes sum to 1.
+    Merging words can only reduce a total variation distance, so computed distances are lower
+    bounds.
 
     Args:
         n_words: Vocabulary size.
@@ -269,16 +284,16 @@ class AnswerHead(TaskHead):
         return logits is not None and logits.dim() == 3
 
     def compute_scores(self, result: Any, inputs: Mapping[str, Tensor]) -> Tensor:
-        """Compute the scores for the answer's tokens, which are predicted by the last rows.
+        """Compute scores for the answer tokens, which the last rows predict.
 
         Args:
             result: The model's output.
-            inputs: Inputs with `kept`, the candidate words of each answer token, int
-                `[batch, answer tokens, words]`; without it, all logits are returned. `n_padded`,
-                int `[batch]`, is the number of padding rows after the answer.
+            inputs: Inputs with `kept`, the candidate words for each answer token, int
+                `[batch, answer tokens, words]`; without it, all logits are returned. Optionally
+                with `n_padded`, the number of padding rows after the answer, int `[batch]`.
 
         Returns:
-            Scores `[batch, tokens · entries]`.
+            Scores `[batch, answer tokens · outcomes]`.
         """
         all_logits = result.logits
         candidates = inputs.get("kept")
@@ -288,25 +303,24 @@ class AnswerHead(TaskHead):
         logits = all_logits[:, -n_read:]
         n_padded = inputs.get("n_padded")
         if n_padded is not None:
-            ends = all_logits.shape[1] - n_padded[:, None]
-            offsets = torch.arange(-n_read, 0, device=ends.device)
-            texts = torch.arange(len(all_logits), device=ends.device)[:, None]
-            logits = all_logits[texts, ends + offsets]
+            answer_ends = all_logits.shape[1] - n_padded[:, None]
+            offsets = torch.arange(-n_read, 0, device=answer_ends.device)
+            text_indices = torch.arange(len(all_logits), device=answer_ends.device)[:, None]
+            logits = all_logits[text_indices, answer_ends + offsets]
         text_candidates = candidates.expand(len(logits), -1, -1)
-        # One text after another, because a copy of the logits of all texts would not fit into
-        # the CPU's cache.
+        # Texts are processed one by one, because a copy of all logits would exceed the CPU's cache.
         text_scores = list(map(compute_candidate_scores, logits, text_candidates))
         return torch.stack(text_scores).flatten(1)
 
     def compute_probs(self, scores: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
-        """Compute prediction vectors in float64, in which small probabilities have a logarithm."""
+        """Compute prediction vectors in float64, so that small probabilities do not become 0."""
         n_answer = inputs["kept"].shape[1]
         probs = scores.unflatten(-1, (n_answer, -1)).double().softmax(-1)
         return probs.flatten(-2) / n_answer
 
 
 def select_candidate_words(logits: Tensor, answer: Tensor, alternative: Tensor) -> Tensor:
-    """Select the words that have an outcome of their own, for each token of the answer.
+    """Select the candidate words for each answer token, which are separate outcomes.
 
     Args:
         logits: Logits `[tokens, words]`.
@@ -314,9 +328,10 @@ def select_candidate_words(logits: Tensor, answer: Tensor, alternative: Tensor) 
         alternative: Token ids in the alternative answer, int `[tokens]`; -1 for none.
 
     Returns:
-        Token ids, int `[tokens, n]`: the answer's token, the alternative's token if there is one,
-        and the most likely words.
+        Token ids, int `[tokens, candidates]`: the answer's token, the alternative answer's token if
+        there is one, and the most likely words.
     """
+    # These logits put the answer first and the alternative second.
     ranking_logits = logits.scatter(-1, answer[:, None], torch.inf)
     rows = (alternative >= 0).nonzero()[:, 0]
     ranking_logits[rows, alternative[rows]] = torch.finfo(logits.dtype).max

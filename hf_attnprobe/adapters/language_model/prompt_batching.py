@@ -1,10 +1,10 @@
 """Run the forward passes of several prompts as one batch.
 
-The tests of an audit work on one prompt at a time. To use a GPU well, the passes of several prompts
-are combined. Each prompt gets a thread, in which its job (the tests of that prompt) runs until it
-calls `run_batched`. Only one thread runs at any time, so nothing depends on how fast a thread is.
-When all jobs wait for results, their requests are run as one padded forward pass, and every job
-receives its results:
+Tests work on one prompt at a time. To use a GPU well, the passes for several prompts are combined.
+Each prompt gets a thread, in which its job (all tests on that prompt) runs until it calls
+`run_batched`. Only one thread runs at a time, so results do not depend on thread timing. When all
+jobs wait for results, their requests run as one padded forward pass, and every job receives its
+results:
 
     thread 1   job 1 ──▶ requests ┐                            ┌─▶ results ──▶ job 1 continues
     thread 2   job 2 ──▶ requests ┼─▶ one padded forward pass ─┼─▶ results ──▶ job 2 continues
@@ -28,12 +28,15 @@ T = TypeVar("T")
 Request = TypeVar("Request")
 Result = TypeVar("Result")
 BatchFunction = Callable[[Sequence[Request]], Sequence[Result]]
-"""Function from requests to their results, in the same order."""
+"""Function that takes a list of requests and returns their results in the same order."""
 
 _submit_function: ContextVar[BatchFunction[Any, Any] | None] = ContextVar(
     "_submit_function", default=None
 )
-"""Function of the current thread that submits requests to `run_jobs_together`, if it is running."""
+"""Function that submits the current thread's requests to `run_jobs_together`.
+
+It is None if the thread was not started by `run_jobs_together`.
+"""
 
 
 class JobCancelled(BaseException):
@@ -43,31 +46,36 @@ class JobCancelled(BaseException):
 def run_batched(
     requests: Sequence[Request], run: BatchFunction[Request, Result]
 ) -> Sequence[Result]:
-    """Run requests, combined with the requests of other jobs if there are any.
+    """Run requests in one batch with the requests from other jobs.
+
+    Without `run_jobs_together`, there are no other jobs, and the requests run at once.
 
     Args:
-        requests: The requests of this job, such as forward passes.
-        run: Function that runs requests; used if this code is not called by `run_jobs_together`.
+        requests: This job's requests, such as forward passes.
+        run: Function that runs requests if there are no other jobs.
 
     Returns:
-        The request results.
+        One result per request.
     """
     run_requests = _submit_function.get() or run
     return run_requests(requests)
 
 
 def run_jobs_together(jobs: Sequence[Callable[[], T]], run: BatchFunction[Any, Any]) -> list[T]:
-    """Run jobs in turns, and run the requests that they submit by `run_batched` in batches.
+    """Run several jobs concurrently, and combine the requests that they submit into batches.
+
+    Jobs submit requests by calling `run_batched`. Whenever all unfinished jobs wait for results,
+    their requests run as one batch.
 
     Args:
         jobs: Functions without arguments.
-        run: Function that runs the collected requests of all unfinished jobs.
+        run: Function that runs a batch of requests.
 
     Returns:
         The jobs' results.
 
     Raises:
-        Exception: The error of the first job that fails, or of `run`. All other jobs are cancelled.
+        Exception: If a job or `run` fails. All other jobs are cancelled.
 
     Example:
         def job():
@@ -107,7 +115,7 @@ def run_jobs_together(jobs: Sequence[Callable[[], T]], run: BatchFunction[Any, A
 
 
 class PromptThread(Generic[T]):
-    """A thread that runs one job, and pauses whenever the job submits requests.
+    """Thread that runs one job, and pauses it whenever the job submits requests.
 
     Args:
         job: Function without arguments.
@@ -135,7 +143,7 @@ class PromptThread(Generic[T]):
         return self._requests.get()
 
     def cancel(self) -> None:
-        """End the job the next time it waits for a reply."""
+        """End the job as soon as it waits for a reply."""
         self._replies.put(JobCancelled)
 
     def _run(self, job: Callable[[], T], with_gradients: bool) -> T:
