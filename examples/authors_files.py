@@ -527,7 +527,7 @@ QUESTION_FOLDERS = {"train": "training", "validation": "validation", "test": "te
 CLOZE_FILES = {"train": "train.txt", "validation": "dev.txt", "test": "test.txt"}
 """File for each split as prepared by Chen et al. (2016)."""
 ENTITY_PREFIX = "@entity"
-"""Start of the placeholders that replace names."""
+"""Start of the placeholders that replace names, such as "@entity3"."""
 
 
 def read_cnn(folder: Path, dataset: str) -> DatasetContent | None:

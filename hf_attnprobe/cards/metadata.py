@@ -21,9 +21,9 @@ from hf_attnprobe.statistics.verdicts import RULES, Finding
 IN_MEMORY_NAME = "data given in memory"
 """Name for a data set that was an object in Python."""
 MAX_TEXT_LENGTH = 200
-"""Maximum characters in a name or a value in a card."""
+"""Maximum length of a name or a value in a card, in characters."""
 MAX_YAML_LENGTH = 5000
-"""Maximum characters in a text in the front matter."""
+"""Maximum length of a text in the front matter, in characters."""
 
 
 @dataclass(frozen=True)

@@ -170,12 +170,12 @@ HEADS = (
 CLASSIFICATION_HEAD = HEADS[0]
 """Head for text classifiers."""
 HARMLESS_WEIGHTS = ("pooler.", "position_ids", "inv_freq", "masked_bias", "attn.bias")
-"""Parts of weight names that may be unused: poolers that the head does not read, and tables that the
-model computes itself."""
+"""Name fragments of weights that a model may leave unused: poolers that its head does not read, and
+tables that it computes itself."""
 
 
 def find_head_by_class(class_name: str) -> Head | None:
-    """Find the head that a model class has, from the class name.
+    """Find the task head that a model class has, by the suffix of the class name.
 
     Args:
         class_name: the class name, such as ``BertForSequenceClassification``.

@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 CONFIG_FILES = ("config.json", "adapter_config.json")
 """Configuration file names; a folder with one of them contains a model or an adapter."""
 MAX_ERROR_LENGTH = 300
-"""Maximum characters quoted from another library's error message."""
+"""Maximum length of a quotation from another library's error message, in characters."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Origin:
 
     @property
     def hub_arguments(self) -> dict[str, Any]:
-        """Keyword arguments for ``from_pretrained`` that locate the model, besides its name."""
+        """Arguments for ``from_pretrained`` that locate the model, in addition to its name."""
         arguments = {
             "revision": self.revision,
             "token": self.token,

@@ -187,8 +187,8 @@ def load_examples(  # noqa: PLR0913
     examples = read_split(opened, limit=limit)
     if not len(examples):
         raise AttnProbeError(
-            f"none of the {len(opened.source)} rows of split {split!r} passes the filters of the "
-            "recipe; to keep all rows, give a folder or a Hub id instead of the registered name"
+            f"none of the {len(opened.source)} rows in split {split!r} passes the recipe's filters; to "
+            "keep all rows, give a folder or a Hub id instead of the registered name"
         )
     return examples
 
@@ -762,8 +762,8 @@ def prepare_splits(train: Any, validation: Any, test: Any) -> "dict[str, dataset
 
     Args:
         train: training examples, of any type that :func:`load_examples` accepts.
-        validation: validation examples; None for none.
-        test: test examples; None for none.
+        validation: validation examples, or None.
+        test: test examples, or None.
 
     Returns:
         The splits by name.

@@ -350,7 +350,7 @@ def find_word_label_column(source: "datasets.Dataset", requested_column: str | N
     present = [name for name in WORD_LABEL_COLUMNS if name in source.column_names]
     if len(present) > 1 and present[0] != "word_labels":
         raise AttnProbeError(
-            f"several columns may hold the labels of words: {', '.join(present)}; choose one with "
+            f"several columns may hold word labels: {', '.join(present)}; choose one with "
             "--label-column"
         )
     return present[0] if present else None

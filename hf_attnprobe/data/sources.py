@@ -43,7 +43,8 @@ MAX_ID = 2**63 - 1
 UNWRITABLE_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 """Error numbers for a full disk, an exhausted quota and a read-only file system."""
 MAX_CELL_LENGTH = 2**31 - 1
-"""Maximum characters in a CSV cell. Python's default of 131,072 is too small for some texts."""
+"""Maximum length of a CSV cell, in characters. Python's default of 131,072 is too small for some
+texts."""
 
 
 def resolve_recipe(dataset: Any, **recipe_fields: Any) -> Recipe:
@@ -137,7 +138,7 @@ def open_splits(dataset: Any, split: str, recipe: Recipe) -> "dict[str, datasets
         recipe: the data set's recipe.
 
     Returns:
-        The splits by the source's names.
+        The splits, with the source's split names as keys.
 
     Raises:
         AttnProbeError: if the data set cannot be loaded.
@@ -245,7 +246,7 @@ def _explain_load_failure(name: str, error: Exception) -> str:
     """Return an error message that explains why a data set cannot be loaded, with a fix."""
     if _is_cache_failure(error):
         return (
-            f"cannot write to the cache of Hugging Face ({_shorten_error(error)}); free some disk "
+            f"cannot write to the Hugging Face cache ({_shorten_error(error)}); free some disk "
             "space, or set HF_HOME to a writable folder"
         )
     if "BatchSize must be greater" in str(error.__cause__):

@@ -154,7 +154,7 @@ class Data(Options):
         return {name: getattr(self, name) for name in READING_FIELDS}
 
 
-def to_data(dataset: Any) -> Data:
+def make_data(dataset: Any) -> Data:
     """Return a data set as :class:`Data`; names, paths and objects in memory are wrapped."""
     return dataset if isinstance(dataset, Data) else Data(dataset)
 
@@ -397,7 +397,7 @@ class Answers(Data):
         return {name: column for name, column in columns.items() if name not in unused_fields}
 
 
-def to_answers(data: Data) -> Answers:
+def make_answers(data: Data) -> Answers:
     """Convert :class:`Data` for a language model to :class:`Answers`, with default columns."""
     if isinstance(data, Answers):
         return data

@@ -160,7 +160,7 @@ _FILLERS = (
 )
 """Templates for clauses without any cue."""
 _CONNECTIVES = (",", "and", "while", "as", "but")
-"""Tokens between two clauses."""
+"""Tokens that may connect two clauses."""
 _OPENERS = ("well", "so", "yesterday", "honestly", "apparently", "meanwhile")
 """Words that are put at the start of a text until it has its exact length."""
 _MIN_VERDICT_LENGTH = 4

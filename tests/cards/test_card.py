@@ -290,7 +290,7 @@ def test_the_command_of_a_card_runs_or_says_what_is_to_be_filled_in():
         unnamed = replace(audit, data=DatasetReference.from_name(data), command="")
         text = render_part(CardContent(Checkpoint("m", CONFIG, record), (unnamed,)))
         assert "attnprobe audit --model m --dataset DATA --output-dir audit" in text
-        assert "Replace DATA by the name of a data set" in text and "Command: " not in text
+        assert "Replace DATA with a data set's name" in text and "Command: " not in text
 
 
 def test_a_model_of_pairs_is_shown_with_a_pair():

@@ -344,4 +344,4 @@ def test_a_table_needs_no_cache(tmp_path, monkeypatch):
     folder = tmp_path / "folder"
     folder.mkdir()
     (folder / "test.csv").write_text("text,label\na film,0\n")
-    refused("cannot write to the cache of Hugging Face", load_examples, folder, "test")
+    refused("cannot write to the Hugging Face cache", load_examples, folder, "test")
