@@ -115,7 +115,7 @@ MERGED_FIELDS = ("tags", "datasets", "metrics")
 
 
 def read_card(text: str) -> ModelCard:
-    """Parse a README.
+    """Parse a README into a model card, with front matter and text.
 
     Args:
         text: the README's content, with or without front matter.
