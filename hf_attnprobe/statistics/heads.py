@@ -125,7 +125,7 @@ def evaluate_heads(
         if evaluation.effect.n or evaluation.parts:
             evaluations.append(evaluation)
 
-    effect_intervals = compute_head_intervals(rows.to_head_frame(EFFECT_STATISTIC))
+    effect_intervals = compute_head_intervals(rows.build_head_frame(EFFECT_STATISTIC))
     contributions = {}
     for evaluation in evaluations:
         if evaluation.is_head:

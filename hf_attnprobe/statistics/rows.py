@@ -1,9 +1,9 @@
-"""Rows: the values that an audit measured, for every text, statistic and site.
+"""Rows: the values that an audit measured for every text, statistic and site.
 
-A :class:`Rows` object looks the same for every audit, whether its values are in memory, in one
-output folder, or in the folders of several shares. It loads a column of values when the column is
-needed and does not keep it, so a report on a million texts only needs the memory of a few columns.
-:class:`Texts` has the statistics of a single site.
+:class:`Rows` hides whether the values are in memory, in one output folder, or in the folders of several
+machines. It loads each column when it is needed and does not keep it, so even a report about a million
+texts needs little memory. :class:`Texts` contains the statistics at a single site, which is a layer and
+a head.
 """
 
 import functools
@@ -25,20 +25,20 @@ from hf_attnprobe.statistics.sampling import draw_random_order
 
 
 PREDICTION_TEST = "prediction"
-"""Name of the test whose rows describe the predictions. Every audit stores them."""
+"""Test name under which every audit stores the model's predictions and the labels."""
 UNIT_STATISTICS = ("unit_loss", "unit_attention", "unit_knockout", "unit_matters")
-"""Statistics of the single units of a passage, with the number of the unit as the key.
+"""Statistics that are measured for each unit of a passage; the key after "@" is the unit number.
 
 Reports do not average them over texts.
 """
 COLUMN_FIELDS = ["test", "statistic", "layer", "head"]
-"""Names of the fields that identify a column of values."""
+"""Fields that together identify a column of values."""
 FIELD_DTYPES = {"test": "str", "statistic": "str", "layer": "int32", "head": "int32"}
-"""Data types of the fields that identify a column, in a data frame."""
+"""Data types of these fields in a data frame."""
 ROW_KEY = ("test", "statistic", "layer", "head", "example_id")
-"""Fields that identify a row of the long form. The long form is sorted by them."""
+"""Fields that together identify a row in a long data frame, in sort order."""
 VALUES_PER_CHUNK = 2**20
-"""Number of values that are in memory together when columns are read one after the other."""
+"""Number of values that are loaded into memory together when many columns are read."""
 
 Column = tuple[str, str, int, int]
 """Test, statistic, layer and head."""
@@ -46,16 +46,16 @@ Column = tuple[str, str, int, int]
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """The values of an audit by text and column.
+    """Table with the values of an audit: one row per text, and one column per statistic and site.
 
     Attributes:
         ids: text ids, int64 [texts], ascending.
-        columns: test, statistic, layer and head of every column, sorted.
-        read_column: reads the values of a column, [texts]; NaN for values that are undefined or
-            were not measured.
-        read_mask: reads which texts were measured in a column, bool [texts]. A measured value
-            can still be undefined.
-        attrs: facts about all rows, such as that the audit may have ended early.
+        columns: keys of the columns (test, statistic, layer, head), sorted.
+        read_column: function that loads the values of a column, [texts]; NaN for values that are
+            undefined or were not measured.
+        read_mask: function that loads which texts were measured in a column, bool [texts]. A
+            measured value can still be undefined.
+        attrs: metadata, for example whether the audit ended early.
     """
 
     ids: np.ndarray
@@ -70,8 +70,8 @@ class Rows:
 
         Args:
             rows: rows, or a data frame with the columns test, statistic, example_id, layer, head
-                and value, in any order. If a key occurs twice, as when two runs wrote into one
-                folder, its first value counts.
+                and value, in any order. If the same key occurs twice, for example because two
+                runs wrote into one folder, the first value is used.
 
         Returns:
             The rows.
@@ -83,19 +83,20 @@ class Rows:
 
     @property
     def index(self) -> pd.Index:
-        """Ids of the texts as the index of a data frame."""
+        """Text ids as a pandas index."""
         return pd.Index(self.ids, name="example_id")
 
     @property
     def sites(self) -> set[tuple[int, int]]:
-        """Layer and head of every site that some test measured."""
+        """All tested sites, each as a pair of layer and head."""
         return {(layer, head) for test, _, layer, head in self.columns if test != PREDICTION_TEST}
 
     def select(self, condition: Callable[[str, str, int, int], bool]) -> "Rows":
-        """Select columns by a condition.
+        """Select columns with a predicate.
 
         Args:
-            condition: function of test, statistic, layer and head.
+            condition: function of test, statistic, layer and head that returns whether to keep
+                the column.
 
         Returns:
             Rows with the selected columns and all texts.
@@ -104,10 +105,12 @@ class Rows:
         return replace(self, columns=columns)
 
     def select_test_columns(self) -> "Rows":
-        """Select the columns of the tests, without predictions and single units.
+        """Select the columns that reports average over texts.
+
+        These are all columns except for predictions and for single units of a passage.
 
         Returns:
-            Rows with these columns and the texts that some test measured.
+            Rows with these columns and with the texts that at least one test measured.
         """
 
         def is_test_column(test: str, statistic: str, *_: int) -> bool:
@@ -116,10 +119,10 @@ class Rows:
         return self.select(is_test_column).drop_unmeasured_texts()
 
     def select_statistics(self, names: Collection[str]) -> "Rows":
-        """Select the columns of some statistics.
+        """Select the columns with given statistics.
 
         Args:
-            names: names of the statistics.
+            names: statistic names.
 
         Returns:
             Rows with these columns and all texts.
@@ -127,7 +130,7 @@ class Rows:
         return self.select(lambda _, statistic, *__: statistic in names)
 
     def drop_unmeasured_texts(self) -> "Rows":
-        """Drop the texts that were not measured in any column.
+        """Drop texts that have no measured value in any column.
 
         Returns:
             Rows with all columns and the remaining texts.
@@ -156,10 +159,10 @@ class Rows:
         )
 
     def select_ids(self, ids: Collection[int] | np.ndarray) -> "Rows":
-        """Select the texts with the given ids.
+        """Select texts by their ids.
 
         Args:
-            ids: text ids; ids without rows are ignored.
+            ids: text ids; ids that do not occur are ignored.
 
         Returns:
             Rows with all columns and these texts.
@@ -168,10 +171,10 @@ class Rows:
         return self.take_texts(np.flatnonzero(is_selected))
 
     def read_matrix(self, columns: Sequence[Column]) -> np.ndarray:
-        """Read the values of several columns.
+        """Read several columns into a matrix.
 
         Args:
-            columns: the columns.
+            columns: column keys.
 
         Returns:
             float64 [texts, columns]. Each column is contiguous in memory, because columns are
@@ -185,32 +188,32 @@ class Rows:
     def iterate_matrices(
         self, columns: Sequence[Column]
     ) -> Iterator[tuple[Sequence[Column], np.ndarray]]:
-        """Iterate over columns in chunks of about :data:`VALUES_PER_CHUNK` values.
+        """Read columns in chunks with about :data:`VALUES_PER_CHUNK` values each.
 
         Args:
-            columns: the columns.
+            columns: column keys.
 
         Yields:
-            Some columns and their values, [texts, columns].
+            The column keys in the chunk and their values, [texts, columns].
         """
         chunk_size = max(1, VALUES_PER_CHUNK // max(1, len(self)))
         for start in range(0, len(columns), chunk_size):
             chunk = columns[start : start + chunk_size]
             yield chunk, self.read_matrix(chunk)
 
-    def to_wide_frame(self) -> pd.DataFrame:
-        """Convert to a data frame with one row per text.
+    def build_wide_frame(self) -> pd.DataFrame:
+        """Convert to a wide data frame.
 
         Returns:
-            A column for each test, statistic, layer and head.
+            One row per text, and one column for each test, statistic, layer and head.
         """
         names = None
         if self.columns:
             names = pd.MultiIndex.from_tuples(self.columns, names=COLUMN_FIELDS)
         return pd.DataFrame(self.read_matrix(self.columns), index=self.index, columns=names)
 
-    def to_head_frame(self, statistic: str) -> pd.DataFrame:
-        """Convert one statistic of single heads to a data frame.
+    def build_head_frame(self, statistic: str) -> pd.DataFrame:
+        """Convert one statistic to a data frame with a column for each single head.
 
         Args:
             statistic: statistic name.
@@ -221,14 +224,14 @@ class Rows:
         rows = self.select(lambda _, name, layer, head: name == statistic and min(layer, head) >= 0)
         if not rows.columns:
             return pd.DataFrame()
-        wide = rows.to_wide_frame().droplevel(["test", "statistic"], axis=1)
+        wide = rows.build_wide_frame().droplevel(["test", "statistic"], axis=1)
         is_duplicate = wide.columns.duplicated()
         wide = wide.loc[:, ~is_duplicate]
         wide = wide.dropna(how="all")
         return wide.dropna(how="all", axis=1)
 
-    def to_long_frame(self) -> pd.DataFrame:
-        """Convert to a tidy data frame with one value per row, sorted by :data:`ROW_KEY`.
+    def build_long_frame(self) -> pd.DataFrame:
+        """Convert to a long data frame with one value per row, sorted by :data:`ROW_KEY`.
 
         Returns:
             The columns test, statistic, layer, head, example_id and value.
@@ -245,10 +248,10 @@ class Rows:
 
 
 def make_empty_rows() -> Rows:
-    """Create rows without any text.
+    """Create an empty table.
 
     Returns:
-        Empty rows.
+        Rows without any text or column.
     """
     return Rows(
         ids=np.empty(0, np.int64),
@@ -280,13 +283,13 @@ def _load_frame(rows: pd.DataFrame) -> Rows:
 
 @dataclass(frozen=True, eq=False)
 class Texts:
-    """The statistics of texts at one site, each read when it is needed.
+    """Statistics at one site for all texts. Values are loaded when they are needed.
 
     Attributes:
         n: number of texts.
-        ids: returns the text ids, int64 [texts], ascending.
-        statistic_names: names of the statistics.
-        read_statistic: reads the values of a statistic, [texts].
+        ids: function that loads the text ids, int64 [texts], ascending.
+        statistic_names: names of all statistics.
+        read_statistic: function that loads the values of a statistic, [texts].
     """
 
     n: int
@@ -296,26 +299,27 @@ class Texts:
 
     @classmethod
     def from_site(cls, rows: Rows, site: tuple[int, int]) -> "Texts":
-        """Select the statistics of one site.
+        """Select the statistics at one site from audit rows.
 
         Args:
             rows: audit rows.
             site: layer and head.
 
         Returns:
-            Statistics of the texts that were measured at this site.
+            Statistics for the texts that were measured at this site.
         """
         return cls.from_rows(rows.select(lambda *column: column[2:] == site))
 
     @classmethod
     def from_rows(cls, rows: Rows) -> "Texts":
-        """Take all statistics from rows; if two columns have the same name, the first counts.
+        """Take all statistics from rows, regardless of the site.
 
         Args:
-            rows: rows, usually those of a single site.
+            rows: audit rows, usually for a single site. If two columns have the same statistic
+                name, the first one is used.
 
         Returns:
-            Statistics of the texts that were measured.
+            Statistics for the texts that were measured.
         """
         measured_rows = rows.drop_unmeasured_texts()
         # In reversed order, the first of two equal names overwrites the other one.
@@ -333,10 +337,10 @@ class Texts:
         """Take the statistics from a data frame.
 
         Args:
-            frame: one row per text, indexed by id, and one column per statistic.
+            frame: one row per text, indexed by text id, and one column per statistic.
 
         Returns:
-            All statistics of the frame.
+            Statistics with the names of the columns.
         """
 
         def read_statistic(name: str) -> np.ndarray:
@@ -349,7 +353,7 @@ class Texts:
 
     @property
     def index(self) -> pd.Index:
-        """Ids of the texts as the index of a data frame."""
+        """Text ids as a pandas index."""
         return pd.Index(self.ids(), name="example_id")
 
     def __contains__(self, name: str) -> bool:
@@ -375,13 +379,13 @@ class Texts:
         return np.full(len(self), np.nan)
 
     def get_defined_values(self, name: str) -> np.ndarray:
-        """Get the values of a statistic without NaN.
+        """Get the values of a statistic, without undefined values.
 
         Args:
             name: statistic name.
 
         Returns:
-            float64, with one entry for each text that has a value.
+            float64 array with one entry for each text that has a value.
         """
         values = self.get_values(name)
         return values[~np.isnan(values)]
@@ -396,7 +400,7 @@ class Texts:
         return pd.DataFrame(columns, index=self.index)
 
     def select_covered_statistics(self, min_texts: int = 1) -> "Texts":
-        """Select the statistics that have a value for enough texts.
+        """Select the statistics that are defined for enough texts.
 
         Args:
             min_texts: smallest number of texts with a value.
@@ -412,7 +416,7 @@ class Texts:
         return replace(self, statistic_names=names)
 
     def select(self, is_selected: np.ndarray) -> "Texts":
-        """Select texts by a mask.
+        """Select texts with a boolean mask.
 
         Args:
             is_selected: bool [texts].
@@ -428,13 +432,14 @@ class Texts:
         )
 
     def align_to(self, texts: pd.Index) -> "Texts":
-        """Align to the given texts, in their order.
+        """Reorder the statistics to match a list of texts.
 
         Args:
-            texts: text ids; statistics of ids that are missing here are NaN.
+            texts: text ids in the new order. For ids that do not occur here, all statistics are
+                NaN.
 
         Returns:
-            These texts with all statistics.
+            All statistics for exactly these texts.
         """
         ids, target_ids = self.ids(), texts.to_numpy()
         if np.array_equal(ids, target_ids):
@@ -452,33 +457,35 @@ class Texts:
         )
 
 
-# --- Audit rows that ended before all texts were measured ---------------------------------
-# An audit takes the texts in a fixed random order. At each site, the rows of the first texts of this
-# order count, up to the first gap. So the texts that count are a random sample of all texts at any
-# moment, regardless of batches, interruptions and shares.
+# --- Audits that ended before all texts were measured -------------------------------------
+# An audit processes the texts in a fixed random order. For each site, a report uses the texts in this
+# order until the first text that was not measured. At any moment, these texts are a random sample of
+# all texts, regardless of batches, interruptions, and the number of machines.
 
 
 STOPPING_KEY = "stopping"
-"""Key of the provenance with the facts about an audit that ended early."""
+"""Provenance key for information about an audit that ended early."""
 
 
 def select_gapless_rows(rows: Rows, order: Sequence[int]) -> Rows:
-    """Select for every test and site the rows of the first texts of an order, up to a gap.
+    """Drop texts that come after an unmeasured text in the audit's random order.
+
+    This is done separately for each test and site.
 
     Args:
         rows: audit rows.
-        order: all text ids, from
+        order: all text ids in random order, from
             :func:`~hf_attnprobe.statistics.sampling.draw_random_order`.
 
     Returns:
-        The rows that count.
+        Rows that only contain values from before the first gap.
     """
     rows = rows.select_ids(order)
     ranks = pd.Series(range(len(order)), index=order).reindex(rows.index).to_numpy()
 
     @functools.cache
     def find_counted_texts(test: str, layer: int, head: int) -> np.ndarray:
-        """Find the texts that count for a test at a site, bool [texts]."""
+        """Find the texts before the first gap for a test at a site, bool [texts]."""
         is_measured = np.zeros(len(rows), dtype=bool)
         for column in rows.columns:
             is_same_site = (column[0], *column[2:]) == (test, layer, head)
@@ -504,15 +511,15 @@ def select_gapless_rows(rows: Rows, order: Sequence[int]) -> Rows:
 
 
 def select_counted_rows(rows: Rows, facts: Mapping[str, Any] | None, ids: Iterable[int]) -> Rows:
-    """Select the rows that count in a report; all rows unless the audit ended early.
+    """Select the rows that a report uses: all rows, unless the audit ended early.
 
     Args:
         rows: audit rows.
-        facts: entry :data:`STOPPING_KEY` of the provenance; None for an audit without it.
-        ids: all text ids of the audit.
+        facts: provenance entry :data:`STOPPING_KEY`; None if there is no such entry.
+        ids: all text ids in the audit.
 
     Returns:
-        The rows that count.
+        The selected rows; see :func:`select_gapless_rows`.
     """
     if facts is None or not len(rows):
         return rows

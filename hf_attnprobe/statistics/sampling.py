@@ -1,7 +1,7 @@
-"""Fixed pseudo-random samples and orders of texts, which are determined by a hash of their ids.
+"""Reproducible random samples and orders of texts, based on a hash of the text ids.
 
-The first texts of a data set are no fair sample, because many data sets are sorted by class. A hash
-of the ids gives a sample that needs no seed, is the same on every machine, and is contained in every
+The first texts in a data set are not a fair sample, because many data sets are sorted by class. Hashing
+the ids gives a sample that needs no seed, is the same on every machine, and is contained in every
 larger sample.
 """
 
@@ -22,11 +22,11 @@ def _hash_text(text: str) -> bytes:
 
 
 def order_by_hash(ids: "Sequence[int] | np.ndarray", limit: int | None = None) -> list[int]:
-    """Order ids by their SHA-256, which is a fixed pseudo-random order.
+    """Sort ids by their SHA-256 hash, which gives a reproducible pseudo-random order.
 
     Args:
         ids: text ids.
-        limit: length of the result; by default all ids.
+        limit: maximum length of the result; by default all ids.
 
     Returns:
         Indices into ``ids``.
@@ -42,13 +42,13 @@ def order_by_hash(ids: "Sequence[int] | np.ndarray", limit: int | None = None) -
 def draw_sample(
     rows: Sequence[int], ids: "Sequence[int] | np.ndarray", limit: int | None
 ) -> list[int]:
-    """Draw a fixed pseudo-random sample of rows by a hash of their ids.
+    """Draw a reproducible sample of rows, based on a hash of their ids.
 
     A smaller sample is contained in every larger one.
 
     Args:
         rows: the rows to draw from.
-        ids: id of each row.
+        ids: one id for each row.
         limit: sample size; None for all rows.
 
     Returns:
@@ -61,14 +61,14 @@ def draw_sample(
 
 
 def draw_random_order(ids: Iterable[int], seed: int) -> list[int]:
-    """Draw an order of ids that depends only on the seed.
+    """Draw a random order of ids that depends only on the seed.
 
-    The hash differs from the one that draws a sample or splits the texts into halves, so the
-    three are independent.
+    The hash differs from the hashes that draw a sample or split the texts into halves, so the
+    results are independent.
 
     Args:
         ids: text ids; duplicates count once.
-        seed: seed of the order.
+        seed: random seed.
 
     Returns:
         The ids in their random order.
@@ -84,11 +84,13 @@ def draw_random_order(ids: Iterable[int], seed: int) -> list[int]:
 
 
 def list_share_indices(ids: Sequence[int], share: tuple[int, int]) -> list[int]:
-    """List the texts that belong to a share of an audit, chosen by a hash of their ids.
+    """List the texts that one machine audits if an audit is divided among several machines.
+
+    A hash of the text ids assigns each text to one share.
 
     Args:
         ids: text ids.
-        share: share number and total number of shares.
+        share: number of the share, from 0, and total number of shares.
 
     Returns:
         Indices into ``ids``.

@@ -1,29 +1,30 @@
-"""Faithfulness on one scale: 0 is a random order of the tokens, 1 is the best order.
+"""Faithfulness of a ranking: a score between a random order, 0, and the best order, 1.
 
-Faithfulness is the mean of several parts. Each part is measured within the same model and on the
-same texts, and is a function of means over texts. For classifiers:
+A ranking orders the tokens of a text by importance. Its faithfulness is the mean of several parts, which
+are all measured with the same model and on the same texts. The parts for classifiers are:
 
-importance  mean Gini correlation of the ranking with leave-one-out;
-erasure     (random − ranking) / (random − best), from the mean shares of the weights that are erased
-            until nine tenths of the decision's margin are lost, times the share of texts in which any
-            order achieves this. A text in which no order does counts as 0;
-removal     (ranking − random) / (best − random), from the mean losses without the first tokens of a
-            ranking;
-mass        (overlap − chance) / (1 − chance), from the mean overlaps of the weights with the
-            importances of the tokens.
+importance  Mean Gini correlation between the ranking and leave-one-out.
+erasure     (random − ranking) / (random − best). The three numbers are the mean shares of attention
+            weights that are erased until the decision has lost nine tenths of its margin. The result
+            is multiplied by the share of texts in which any order achieves this.
+removal     (ranking − random) / (best − random). The three numbers are the mean losses without the
+            first tokens of each order.
+mass        (overlap − chance) / (1 − chance). The overlap compares the attention weights with the
+            importance of each token.
 
-For language models that answer from a passage, in nats and over the units of the passage:
+The parts for language models that answer from a passage are measured in nats. Here the units of the
+passage, such as its sentences, are ranked instead of tokens:
 
-order       mean Gini correlation of the ranking with the loss when each unit is deleted;
-drop        (ranking − random) / (best − random), from the mean losses of the answer without the first
-            units of a ranking;
-source      how often the first unit is the one on which the answer is based. 0 is the largest share
-            that a baseline without attention reaches (chance, the longest, the first or the last
-            unit, or the most common position), and 1 means always.
+order       Mean Gini correlation between the ranking and the loss when each unit is deleted.
+drop        (ranking − random) / (best − random). The three numbers are the answer's mean losses
+            without the first units of each order.
+source      How often the first unit is the source of the answer. 1 means always. 0 is the share that
+            the best baseline without attention reaches (chance, the longest, the first or the last
+            unit, or the most common position).
 
-Only parts that were measured for at least ten texts count, and at least two parts are needed. All parts
-are smooth functions of means, so a single jackknife over texts gives the interval of the mean (Miller
-1974). Negative values are worse than random.
+A part counts if it was measured for at least ten texts, and at least two parts are needed. All parts
+are smooth functions of means over texts, so a single jackknife gives the confidence interval for
+faithfulness (Miller 1974). A negative value means that the ranking is worse than random.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -45,27 +46,27 @@ from hf_attnprobe.statistics.rows import Texts
 MIN_PARTS = 2
 """Smallest number of measured parts from which faithfulness is computed."""
 NO_ESTIMATE = Estimate(float("nan"), None, 0)
-"""Estimate of a number that was not measured."""
+"""Placeholder for a number that was not measured."""
 MIN_SCALE_LENGTH = 1e-9
-"""Smallest difference between a random order and the best order; with less there is no scale."""
+"""Smallest difference between both ends of a scale. If it is smaller, positions are undefined."""
 
 MeanFunction = Callable[[np.ndarray], np.ndarray]
-"""Function from means over texts, [..., columns], to a number, [...]."""
+"""Function that maps means over texts, [..., columns], to numbers, [...]."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """A part of faithfulness.
+    """Definition of one faithfulness part, such as erasure.
 
     Attributes:
         key: name of the part.
-        columns: names of the statistics of the part, with a placeholder for the ranking.
-        combine: function from the means of these statistics over the texts that have all of
-            them, [..., columns], to the position on the scale, [...].
-        reach_statistic: statistic that is 1 for a text in which any order has an effect, and
-            otherwise 0. Its mean multiplies the position. Empty if there is none.
-        is_share: whether the first column is a share of texts. The interval of the part is then
-            at least as wide as the exact interval of this share.
+        columns: names of the required statistics, with the placeholder ``{}`` for the ranking.
+        combine: function that maps the means of these statistics, [..., columns], to positions
+            on the scale, [...]. The means only include texts with all statistics.
+        reach_statistic: statistic that is 1 for a text in which any order has an effect, and 0
+            otherwise. The position is multiplied by its mean. Empty if there is none.
+        is_share: whether the first statistic is 0 or 1 for each text. The part's confidence
+            interval is then at least as wide as the exact interval for this share.
     """
 
     key: str
@@ -75,24 +76,24 @@ class Part:
     is_share: bool = False
 
     def format_statistic_names(self, ranking: str) -> list[str]:
-        """Format the names of the statistics for a ranking.
+        """Insert a ranking into the statistic names, as in "removal@attention".
 
         Args:
             ranking: ranking name.
 
         Returns:
-            One name per column.
+            The required statistic names.
         """
         return [column.format(ranking) for column in self.columns]
 
 
 def compute_scale_position(start: np.ndarray, value: np.ndarray, end: np.ndarray) -> np.ndarray:
-    """Compute the position of a number on the scale from a start, 0, to an end, 1.
+    """Rescale a number linearly, such that ``start`` becomes 0 and ``end`` becomes 1.
 
     Args:
-        start: number at position 0.
-        value: the number.
-        end: number at position 1.
+        start: number that is mapped to 0.
+        value: number to rescale.
+        end: number that is mapped to 1.
 
     Returns:
         (value − start) / (end − start); NaN if start and end are equal up to rounding.
@@ -102,24 +103,24 @@ def compute_scale_position(start: np.ndarray, value: np.ndarray, end: np.ndarray
 
 
 def _take_first_mean(means: np.ndarray) -> np.ndarray:
-    """Return the first mean, which is a position on the scale already."""
+    """Return the first mean, which is already a position on the scale."""
     return means[..., 0]
 
 
 def _compute_position_to_best(means: np.ndarray) -> np.ndarray:
-    """Compute the position of a ranking, given the means of a random, this and the best order."""
+    """Compute a ranking's position from three means: random order, ranking and best order."""
     random, ranking, best = np.moveaxis(means, -1, 0)
     return compute_scale_position(random, ranking, best)
 
 
 def _compute_position_above_baselines(means: np.ndarray) -> np.ndarray:
-    """Compute the position of the first mean from the largest of the other means, 0, to 1."""
+    """Compute the position of the first mean between the best baseline (the other means) and 1."""
     value, best_baseline = means[..., 0], means[..., 1:].max(-1)
     return compute_scale_position(best_baseline, value, np.ones_like(value))
 
 
 LEAD_LOSS_PREFIX = "fraction_to_lose_lead@"
-"""Name, without ranking, of the share of weights erased until the margin is lost."""
+"""Prefix of statistics with the share of weights erased until the margin is lost; a ranking follows."""
 IMPORTANCE = Part("importance", ("importance@{}",), _take_first_mean)
 ERASURE = Part(
     "erasure",
@@ -132,11 +133,11 @@ REMOVAL = Part(
 )
 MASS = Part("mass", ("mass@{}", "mass_by_chance@{}"), _compute_position_above_baselines)
 CLASSIFIER_PARTS = (IMPORTANCE, ERASURE, REMOVAL, MASS)
-"""Parts of faithfulness for classifiers, in the order of reports."""
+"""Faithfulness parts for classifiers, in report order."""
 
 
 COMMONEST_POSITION_STATISTIC = "source_found@place"
-"""Statistic of the baseline that always selects the most common position of a source."""
+"""Statistic for a baseline that always selects the position where sources are most common."""
 SOURCE_BASELINES = {
     "chance": "source_found@chance",
     "longest": "source_found@length",
@@ -144,28 +145,28 @@ SOURCE_BASELINES = {
     "last": "source_found@last",
     "commonest place": COMMONEST_POSITION_STATISTIC,
 }
-"""Baselines that select a unit without attention, with the statistic of how often it is right."""
+"""Baselines that select a unit without attention, with statistics of how often they are right."""
 ORDER = Part("order", ("source_agreement@{}",), _take_first_mean)
 DROP = Part("drop", ("drop@random", "drop@{}", "drop@best"), _compute_position_to_best)
 SOURCE_STATISTICS = ("source_found@{}", *SOURCE_BASELINES.values())
-"""Statistics of the part "source"."""
+"""Statistics that the part "source" requires."""
 SOURCE = Part("source", SOURCE_STATISTICS, _compute_position_above_baselines, is_share=True)
 ANSWER_PARTS = (ORDER, DROP, SOURCE)
-"""Parts of faithfulness for language models that answer from a passage."""
+"""Faithfulness parts for language models that answer from a passage, in report order."""
 
 
 def add_commonest_position(texts: Texts) -> Texts:
-    """Add the statistic of the baseline that selects the most common position of a source.
+    """Add a baseline that guesses that the source is at the most common position.
 
-    The most common position is determined without the text itself, so that with few texts the
-    baseline is not right by chance. If several positions are equally common, one of them is drawn
-    at random: the value is 1 divided by their number if one of them is right.
+    For each text, the most common position is determined from all other texts. Otherwise the
+    baseline would often be right by chance if there are few texts. If k positions are equally
+    common and one of them is right, the value is 1/k, as for a random choice among them.
 
     Args:
-        texts: statistics at one site.
+        texts: statistics at one site, including ``source_place``, the position of the source.
 
     Returns:
-        The texts with the additional statistic; unchanged without ``source_place``.
+        The texts with an additional statistic; unchanged without ``source_place``.
     """
     if "source_place" not in texts:
         return texts
@@ -191,10 +192,10 @@ def add_commonest_position(texts: Texts) -> Texts:
 
 @dataclass(frozen=True)
 class Faithfulness:
-    """Position of a ranking on the scale from a random order, 0, to the best order, 1.
+    """Faithfulness of a ranking, on the scale from a random order, 0, to the best order, 1.
 
     Attributes:
-        score: mean of the parts; its n is 0 if fewer than two parts were measured.
+        score: mean over the parts; its n is 0 if fewer than two parts were measured.
         parts: the measured parts by key.
     """
 
@@ -204,14 +205,14 @@ class Faithfulness:
 
 @dataclass(frozen=True)
 class _PartColumns:
-    """Values of a part by text, prepared for means over all texts.
+    """Statistics that a faithfulness part requires, for each text.
 
     Attributes:
-        part: the part.
-        values: statistics of the part, [texts, columns]; 0 for texts that do not count.
-        has_values: whether a text counts because it has all statistics, bool [texts].
-        is_reached: reach statistic, [texts]; 1 for counting texts if the part has no such
-            statistic.
+        part: the faithfulness part.
+        values: required statistics, [texts, columns]; 0 for texts without all statistics.
+        has_values: whether a text has all statistics, bool [texts].
+        is_reached: reach statistic, [texts]. If the part has none, it is 1 for texts with all
+            statistics.
         counts_for_reach: whether a text has a reach statistic, bool [texts].
     """
 
@@ -228,23 +229,23 @@ class _PartColumns:
 
     @property
     def stacked(self) -> np.ndarray:
-        """Columns whose means :meth:`compute_position` takes, [texts, 3 + columns]."""
+        """Matrix whose column means are the input of :meth:`compute_position`."""
         flags = np.stack([self.has_values, self.is_reached, self.counts_for_reach], axis=1)
         return np.concatenate([flags, self.values], axis=1)
 
     def compute_position(self, means: np.ndarray) -> np.ndarray:
-        """Compute the position on the scale from the means of :attr:`stacked`.
+        """Compute the position on the scale from the column means of :attr:`stacked`.
 
         Args:
-            means: [..., 3 + columns].
+            means: column means, [..., 3 + columns].
 
         Returns:
-            [...].
+            Positions, [...].
         """
         value_share, reached_share, counted_share = np.moveaxis(means[..., :3], -1, 0)
         value_divisor = np.where(value_share > 0, value_share, np.nan)
         counted_divisor = np.where(counted_share > 0, counted_share, np.nan)
-        # Dividing by the share of the texts with values gives the means over these texts.
+        # Dividing by the share of texts with values gives the means over these texts.
         statistic_means = means[..., 3:] / value_divisor[..., None]
         reach = reached_share / counted_divisor
         position = self.part.combine(statistic_means) * reach
@@ -253,9 +254,9 @@ class _PartColumns:
 
     @property
     def exact_margins(self) -> np.ndarray:
-        """Distances from the position to the ends of the exact interval of its share, [2].
+        """Smallest allowed distances from the position to both ends of its interval, [2].
 
-        Both are 0 if the part is not a share.
+        They follow from the exact interval for a share, and are 0 if the part is not a share.
         """
         if not self.part.is_share:
             return np.zeros(2)
@@ -270,7 +271,7 @@ class _PartColumns:
 
 
 def _collect_columns(part: Part, texts: Texts, ranking: str) -> _PartColumns | None:
-    """Collect the columns of a part; None if no text has them."""
+    """Collect the statistics that a part requires; None if no text has them."""
     names = part.format_statistic_names(ranking)
     values = np.stack([texts.get_values(name) for name in names], axis=1)
     has_values = ~np.isnan(values).any(1)
@@ -290,15 +291,15 @@ def _collect_columns(part: Part, texts: Texts, ranking: str) -> _PartColumns | N
 def compute_faithfulness(
     texts: Texts, ranking: str = "attention", parts: Sequence[Part] = CLASSIFIER_PARTS
 ) -> Faithfulness:
-    """Compute the faithfulness of a ranking with its parts.
+    """Compute the faithfulness of a ranking.
 
     Args:
         texts: statistics at one site.
         ranking: ranking name, such as "attention" or "input_gradient".
-        parts: parts for this type of model.
+        parts: faithfulness parts for this type of model.
 
     Returns:
-        Faithfulness and its parts.
+        Faithfulness and its parts, with 95% confidence intervals.
     """
     columns = _list_counted_parts(texts, ranking, parts)
     part_estimates = {c.part.key: _estimate_parts([c]) for c in columns}
@@ -307,15 +308,16 @@ def compute_faithfulness(
 
 
 def estimate_part(texts: Texts, part: Part, ranking: str = "attention") -> Estimate:
-    """Estimate the position of a ranking by a single part.
+    """Estimate a single faithfulness part for a ranking.
 
     Args:
         texts: statistics at one site.
-        part: the part.
+        part: the part to estimate.
         ranking: ranking name.
 
     Returns:
-        The estimate; its n is 0 if the part was not measured or has no scale.
+        The estimate. Its n is 0 if the part was not measured, or if a random order is as good as
+        the best order.
     """
     columns = _list_measured_parts(texts, ranking, [part])
     return _estimate_parts(columns) if columns else NO_ESTIMATE
@@ -328,12 +330,12 @@ def compute_contributions(
     *,
     min_parts: int = MIN_PARTS,
 ) -> np.ndarray | None:
-    """Compute the contribution of each text to faithfulness, for paired differences.
+    """Compute each text's contribution to faithfulness, to compare models text by text.
 
     Args:
         texts: statistics at one site.
         ranking: ranking name.
-        parts: parts for this type of model.
+        parts: faithfulness parts for this type of model.
         min_parts: smallest number of measured parts.
 
     Returns:
@@ -346,7 +348,7 @@ def compute_contributions(
 
 
 def _list_measured_parts(texts: Texts, ranking: str, parts: Sequence[Part]) -> list[_PartColumns]:
-    """List the parts that were measured and have a scale."""
+    """List the parts that were measured and whose position is defined."""
     measured_parts = []
     for part in parts:
         columns = _collect_columns(part, texts, ranking)
@@ -356,7 +358,7 @@ def _list_measured_parts(texts: Texts, ranking: str, parts: Sequence[Part]) -> l
 
 
 def _list_counted_parts(texts: Texts, ranking: str, parts: Sequence[Part]) -> list[_PartColumns]:
-    """List the parts whose mean is taken.
+    """List the parts that faithfulness is averaged over.
 
     Parts with few texts are left out if enough parts with many texts remain.
     """
@@ -366,9 +368,9 @@ def _list_counted_parts(texts: Texts, ranking: str, parts: Sequence[Part]) -> li
 
 
 def _estimate_parts(columns: Sequence[_PartColumns]) -> Estimate:
-    """Estimate the mean position of several parts, with an interval that ends at 1 at most.
+    """Estimate the mean position over several parts.
 
-    The interval is at least as wide as the exact intervals of those parts that are shares require.
+    The interval never exceeds 1, and is widened if a part requires an exact interval for a share.
     """
     stacked_columns, compute_mean_position = _build_mean_position(columns)
     is_counted = np.any([c.counts_for_reach for c in columns], axis=0)
@@ -387,10 +389,11 @@ def _estimate_parts(columns: Sequence[_PartColumns]) -> Estimate:
 def _build_mean_position(
     columns: Sequence[_PartColumns],
 ) -> tuple[list[np.ndarray], MeanFunction]:
-    """Build the mean position of several parts as a function of means over texts.
+    """Express the mean position over several parts as a function of column means.
 
     Returns:
-        Columns of all parts, each [texts], and the function of their means.
+        The columns of all parts, each [texts], and the function that maps their means to the mean
+        position.
     """
     part_columns = [c.stacked for c in columns]
     widths = [stacked.shape[1] for stacked in part_columns]
@@ -411,13 +414,13 @@ def _build_mean_position(
 # --- Default classes ----------------------------------------------------------------------------
 
 MAX_DEFAULT_LOSS = 0.1
-"""Loss of probability below which even the most important token of a text does not matter.
+"""Probability loss below which even the most important token of a text hardly matters.
 
-It is measured at the standard temperature. If the mean over the texts of a class is certainly lower,
-these texts have nothing to highlight.
+It is measured at the standard temperature. If the mean loss in a predicted class is certainly smaller,
+these texts contain nothing to highlight.
 """
 LARGEST_LOSS_STATISTIC = "largest_loss"
-"""Statistic with the loss of probability without the most important token of a text."""
+"""Statistic with the probability loss when the most important token is left out."""
 
 
 def find_default_classes(
@@ -425,18 +428,18 @@ def find_default_classes(
     classes: Mapping[str, np.ndarray],
     parts: Sequence[Part] = CLASSIFIER_PARTS,
 ) -> list[str]:
-    """Find the classes that are predicted unless something in a text points to another class.
+    """Find classes that the model predicts if nothing in a text points to another class.
 
-    In the default-class texts no token is important, and faithfulness is certainly below that
-    of the other texts (or undefined, because nothing is important).
+    A class is a default class if no token is important in its texts, and if their faithfulness
+    is certainly lower than in other texts (or undefined, because nothing is important).
 
     Args:
         texts: statistics at one site.
-        classes: texts of each predicted class, bool [texts], by class name.
+        classes: masks of the texts in each predicted class, bool [texts], keyed by class name.
         parts: faithfulness parts for this type of model.
 
     Returns:
-        Names of the default classes; empty if all classes would be.
+        Names of the default classes; empty if the rule would select all classes.
     """
     default_classes = []
     for name, members in classes.items():
@@ -457,4 +460,4 @@ def find_default_classes(
 
 
 MIN_CLASS_TEXTS = 10
-"""Smallest number of texts of a class that can be recognised as a default class."""
+"""Smallest number of texts that a class needs to be evaluated separately."""

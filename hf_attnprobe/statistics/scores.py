@@ -1,10 +1,10 @@
 """Quality of predictions: F1, accuracy, area under the ROC curve, R² and calibration.
 
-Scores that are not means over texts are bootstrapped with counts: a text that a resample draws twice
-counts twice in every sum, so all resamples together are a few matrix products.
+Scores that are not means over texts get bootstrap confidence intervals. A resample is stored as counts:
+a text that is drawn twice counts twice in every sum. A few matrix products then evaluate all resamples.
 
-Two models often differ on only a few texts, and resamples of these are too similar. The differences of
-F1 and accuracy therefore have their own intervals, see :func:`compute_difference_intervals`.
+Two models often differ on only a few texts, so bootstrap intervals for their difference would be too
+narrow. Differences in F1 and accuracy therefore use :func:`compute_difference_intervals`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,19 +33,19 @@ from hf_attnprobe.statistics.rows import Texts
 
 @dataclass(frozen=True, kw_only=True)
 class Score(Estimate):
-    """One metric of one model on the test texts.
+    """Score of a model on the test texts, for one metric.
 
-    Intervals are over texts. They do not include the variation between training seeds.
+    Confidence intervals are over texts. They do not include the variation between training seeds.
 
     Attributes:
         value: the score, in [0, 1].
-        ci95: 95% interval by percentiles over resamples of the texts.
+        ci95: 95% percentile bootstrap interval over texts.
         n: number of texts.
         model: model name.
         metric: ``f1``, ``accuracy`` or ``roc_auc``.
-        lost: score of the reference model minus the score of this model, paired by text; positive
-            if this model is worse.
-        reference: reference model's name.
+        lost: reference model's score minus this score, paired by text; positive if this model is
+            worse.
+        reference: name of the reference model.
     """
 
     ci95: tuple[float, float] = field()
@@ -57,15 +57,15 @@ class Score(Estimate):
 
 
 def find_score(scores: Sequence[Score], model: str, metric: str = "f1") -> Score | None:
-    """Find the score of a model.
+    """Find the score of a model for a metric.
 
     Args:
-        scores: the scores to search.
+        scores: scores to search.
         model: model name.
         metric: metric name.
 
     Returns:
-        The score; None if there is none.
+        The score; None if it is not in ``scores``.
     """
     for score in scores:
         if (score.model, score.metric) == (model, metric):
@@ -81,14 +81,14 @@ def compare_scores(
     seed: int = 0,
     n_resamples: int = N_RESAMPLES,
 ) -> tuple[Score, ...]:
-    """Compute all metrics of all models and their differences from a reference model.
+    """Compute all metrics for several models, and their differences from a reference model.
 
     Args:
         labels: true classes, [texts].
-        probs: predicted probabilities by model, [texts, classes].
-        reference: reference model's name in ``probs``.
+        probs: predicted probabilities, [texts, classes], keyed by model name.
+        reference: key of the reference model in ``probs``.
         seed: bootstrap seed.
-        n_resamples: number of resamples.
+        n_resamples: number of bootstrap resamples.
 
     Returns:
         One score per model and metric.
@@ -122,15 +122,14 @@ def compare_scores(
 
 
 def estimate_from_resamples(values: np.ndarray, n: int) -> Estimate:
-    """Estimate a number from its value over all texts and its values on resamples.
+    """Combine a value over all texts with its bootstrap values into an estimate.
 
     Args:
-        values: value over all texts, followed by the values on resamples,
-            [1 + resamples].
+        values: value over all texts, followed by the values on resamples, [1 + resamples].
         n: number of texts.
 
     Returns:
-        The value with its percentile interval.
+        The value with its 95% percentile interval.
     """
     return Estimate(float(values[0]), compute_percentile_interval(values[1:]), n)
 
@@ -138,21 +137,22 @@ def estimate_from_resamples(values: np.ndarray, n: int) -> Estimate:
 def compute_difference_intervals(
     labels: np.ndarray, first: np.ndarray, second: np.ndarray
 ) -> dict[str, tuple[float, float]]:
-    """Compute 95% intervals of F1 and accuracy of one model minus those of another.
+    """Compute 95% confidence intervals for the differences in F1 and accuracy of two models.
 
-    The contribution of each text to the error of a score (the infinitesimal jackknife, Efron
-    1982) is paired by text. As Bonet & Price (2012) do for shares, two texts are added: one that
-    only the first model classifies correctly and one that only the second model does. They are
-    distributed over the classes like the labels. So the interval has a positive width even if
-    the models agree on all texts, and for accuracy it is the interval of Bonet & Price.
+    The infinitesimal jackknife (Efron 1982) computes how much each text contributes to the error
+    of a score. These contributions are paired by text. As in Bonet & Price (2012), two texts are
+    added: one that only the first model classifies correctly, and one that only the second model
+    does. They are distributed over the classes like the labels. The interval therefore has a
+    positive width even if the models agree on all texts. For accuracy, it equals the interval by
+    Bonet & Price.
 
     Args:
         labels: true classes, [texts].
-        first: one-hot predictions of the first model, [texts, classes].
-        second: one-hot predictions of the second model, [texts, classes].
+        first: one-hot predictions by the first model, [texts, classes].
+        second: one-hot predictions by the second model, [texts, classes].
 
     Returns:
-        Intervals by metric.
+        Intervals for first − second, keyed by metric.
     """
     classes = np.eye(first.shape[1])
     class_shares = classes[labels].mean(0)
@@ -183,15 +183,15 @@ def compute_difference_intervals(
 def _compute_values_and_errors(
     true: np.ndarray, predicted: np.ndarray, weights: np.ndarray
 ) -> dict[str, tuple[float, np.ndarray]]:
-    """Compute the value of each metric and the contributions of the texts to its error.
+    """Compute F1 and accuracy, and how much each text contributes to their error.
 
     Args:
         true: one-hot labels, [texts, classes].
         predicted: one-hot predictions, [texts, classes].
-        weights: weight of each text, [texts].
+        weights: text weights, [texts].
 
     Returns:
-        Value and contributions [texts], by metric.
+        Value and contributions, [texts], keyed by metric.
     """
     n = weights.sum()
     hits, counted = true * predicted, true + predicted
@@ -208,32 +208,32 @@ def _compute_values_and_errors(
 
 
 def prepend_full_sample(counts: np.ndarray) -> np.ndarray:
-    """Prepend a row in which every text counts once.
+    """Prepend the full sample, in which every text counts once, to bootstrap resamples.
 
     Args:
-        counts: counts of resamples, [resamples, texts].
+        counts: how often each text is drawn, [resamples, texts].
 
     Returns:
-        [1 + resamples, texts].
+        Counts with an additional first row, [1 + resamples, texts].
     """
     return np.vstack([np.ones(counts.shape[1]), counts])
 
 
 class TrainerPredictions(Protocol):
-    """Argument that a Transformers ``Trainer`` passes to ``compute_metrics``."""
+    """Argument with which a Transformers ``Trainer`` calls ``compute_metrics``."""
 
     predictions: np.ndarray
     label_ids: np.ndarray
 
 
 def compute_classification_metrics(prediction: TrainerPredictions) -> dict[str, float]:
-    """Compute accuracy and, for two classes, also F1 of class 1 and the area under the ROC curve.
+    """Compute the metrics for a ``Trainer``: accuracy and, for two classes, also F1 and ROC AUC.
 
     Args:
         prediction: logits, [texts, classes], and labels, [texts].
 
     Returns:
-        Values by metric.
+        Values keyed by metric. F1 is the F1 of class 1.
     """
     logits, labels = prediction.predictions, prediction.label_ids
     if logits.shape[-1] != 2:
@@ -247,16 +247,16 @@ def compute_metrics(
     *,
     ranked_by: np.ndarray | None = None,
 ) -> dict[str, float]:
-    """Compute F1, accuracy and, for two classes, the area under the ROC curve of one model.
+    """Compute F1, accuracy and, for two classes, the area under the ROC curve.
 
     Args:
         labels: true classes, [texts].
         outputs: probabilities or logits, [texts, classes].
-        ranked_by: scores that rank the texts for the ROC curve, [texts]; by default the output of
-            class 1.
+        ranked_by: scores that rank the texts for the ROC curve, [texts]; by default the output
+            for class 1.
 
     Returns:
-        Values by metric.
+        Values keyed by metric.
     """
     if ranked_by is None:
         ranked_by = outputs[:, 1]
@@ -268,13 +268,13 @@ def compute_metrics(
 
 
 def encode_one_hot(outputs: np.ndarray) -> np.ndarray:
-    """Encode the class with the largest output as 1 and all other classes as 0.
+    """Convert outputs to one-hot predictions: 1 for the class with the largest output, else 0.
 
     Args:
         outputs: probabilities or logits, [texts, classes].
 
     Returns:
-        [texts, classes].
+        One-hot predictions, [texts, classes].
     """
     return np.eye(outputs.shape[-1])[outputs.argmax(-1)]
 
@@ -286,19 +286,19 @@ def compute_weighted_metrics(
     *,
     ranked_by: np.ndarray | None = None,
 ) -> dict[str, np.ndarray]:
-    """Compute the metrics on resamples of the texts.
+    """Compute F1, accuracy and ROC AUC on many resamples at once.
 
     Args:
         labels: true classes, [texts].
-        predicted: one-hot predictions, [texts, classes]; the share of each class if a text has
-            several predictions.
-        counts: how often each text counts, [resamples, texts].
-        ranked_by: scores that rank the texts for the ROC curve, [texts]; without them its area is
-            not computed.
+        predicted: one-hot predictions, [texts, classes]. If a text has several predictions, pass
+            the share of each class.
+        counts: how often each resample contains each text, [resamples, texts].
+        ranked_by: scores that rank the texts for the ROC curve, [texts]. Without them, its area
+            is not computed.
 
     Returns:
-        Values by metric, [resamples]. ``f1`` is that of class 1 for two classes, and otherwise
-        the mean over the classes, with 0 for a class that is neither present nor predicted.
+        Values keyed by metric, [resamples]. For two classes, ``f1`` is the F1 of class 1.
+        Otherwise it is the mean over classes, with 0 for a class that never occurs.
     """
     n_classes = predicted.shape[1]
     true = np.eye(n_classes)[labels]
@@ -315,18 +315,18 @@ def compute_weighted_metrics(
 
 
 def _compute_roc_auc(labels: np.ndarray, scores: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Compute the area under the ROC curve on resamples.
+    """Compute the area under the ROC curve on many resamples at once.
 
-    It is the share of the pairs of a positive and a negative text that the scores order
-    correctly; ties count half (Mann & Whitney 1947).
+    A pair consists of a positive and a negative text. The area is the share of pairs that the
+    scores order correctly, and ties count half (Mann & Whitney 1947).
 
     Args:
         labels: true classes, [texts].
         scores: scores that rank the texts, [texts].
-        counts: how often each text counts, [resamples, texts].
+        counts: how often each resample contains each text, [resamples, texts].
 
     Returns:
-        [resamples]; NaN for a resample without texts of both classes.
+        Areas, [resamples]; NaN for a resample that lacks one of the classes.
     """
     order = np.argsort(scores, kind="stable")
     steps = np.diff(scores[order], prepend=-np.inf)
@@ -349,26 +349,26 @@ def _compute_roc_auc(labels: np.ndarray, scores: np.ndarray, counts: np.ndarray)
 
 
 N_PROBABILITY_BINS = 10
-"""Number of bins of the probability in the calibration error."""
+"""Number of equally wide probability bins for the expected calibration error."""
 
 
 @dataclass(frozen=True)
 class Quality:
-    """Quality of predicted classes on the audited texts.
+    """Quality of predicted classes or labels on the audited texts.
 
     Attributes:
-        accuracy: share of the labelled texts whose most probable class is their label. If a text
-            has several labels, the mean share of its labels that are predicted correctly.
-        majority: the same share if the most frequent label is always predicted, or, for several
-            labels, the more frequent value of each; None if unknown.
+        accuracy: share of labelled texts that are classified correctly. If a text has several
+            labels, it counts with the share of its labels that are predicted correctly.
+        majority: accuracy of always predicting the most frequent label or, for several labels,
+            each label's more frequent value; None if unknown.
         beyond_majority: accuracy − majority, paired by text.
         top_probability: mean probability of the predicted outcome; its n is 0 for a number.
-        calibration_error: expected calibration error in ten bins of the probability (Guo et al.
+        calibration_error: expected calibration error with ten probability bins (Guo et al.
             2017); None if a text does not have a single probability.
         n: number of texts.
         n_labelled: number of texts with a label.
-        all_met: share of the labelled texts all of whose labels are predicted correctly; None if
-            texts have one label.
+        all_met: share of labelled texts for which all labels are predicted correctly; None if
+            each text has only one label.
         has_parts: whether a text can have several labels.
     """
 
@@ -385,13 +385,14 @@ class Quality:
 
 @dataclass(frozen=True)
 class NumberQuality:
-    """Quality of predicted numbers, in the unit of the labels.
+    """Quality of predicted numbers.
 
     Attributes:
-        error: mean absolute error.
-        error_of_mean: mean absolute error if the mean of the labels is always predicted.
-        r_squared: 1 − Σ(y − ŷ)² / Σ(y − ȳ)². It is 0 if the predictions are as good as the mean ȳ.
-            Its interval is over resamples of the texts, each with its own mean.
+        error: mean absolute error, in the unit of the labels.
+        error_of_mean: mean absolute error when always predicting the mean label.
+        r_squared: 1 − Σ(y − ŷ)² / Σ(y − ȳ)², with labels y, predictions ŷ and the mean label ȳ. It
+            is 0 if the predictions are as good as ȳ. The interval is a bootstrap interval over
+            texts, and each resample has its own ȳ.
         n: number of texts.
         n_labelled: number of texts with a label.
     """
@@ -407,13 +408,14 @@ def measure_quality(predictions: Texts) -> Quality:
     """Measure accuracy, mean probability and calibration of predicted classes.
 
     Args:
-        predictions: statistics ``predicted_class``, ``probability`` and ``label``, which is −1
-            for a text without a label. If there is a statistic ``correct``, a text has several
-            labels: ``label@name`` is then 1, 0 or −1 for each label, or ``label_share@name`` is
-            the share of the text's labels with this name.
+        predictions: statistics ``predicted_class``, ``probability`` and ``label``. The label is
+            −1 for a text without a label. A statistic ``correct`` means that a text can have
+            several labels. There is then either a statistic ``label@name`` for each label, with
+            the value 1, 0 or −1, or a statistic ``label_share@name``, the share of the text's
+            labels with this name.
 
     Returns:
-        The quality.
+        Accuracy and calibration, with confidence intervals.
     """
     top_probability = estimate_mean(predictions.get_values("probability"))
     if "correct" in predictions:
@@ -444,7 +446,7 @@ def measure_quality(predictions: Texts) -> Quality:
 
 
 def _measure_multilabel_quality(predictions: pd.DataFrame, top_probability: Estimate) -> Quality:
-    """Measure the quality of predictions if a text has several labels."""
+    """Measure accuracy for texts with several labels."""
     labelled = predictions[predictions.correct.notna()]
     n, n_labelled = len(predictions), len(labelled)
     if not n_labelled:
@@ -469,16 +471,16 @@ def _measure_multilabel_quality(predictions: pd.DataFrame, top_probability: Esti
 
 
 def compute_majority_accuracy(labelled: pd.DataFrame) -> np.ndarray | None:
-    """Compute the share of each text's labels that the most frequent prediction gets right.
+    """Compute each text's accuracy when always predicting the most frequent labels.
 
-    For labels that each hold or not, it is the more frequent value of each label. For tags, it is
-    the tag with the largest mean share.
+    For independent labels, each label's more frequent value is predicted. For tags, the tag with
+    the largest mean share is predicted.
 
     Args:
-        labelled: statistics of labelled texts, one row per text.
+        labelled: statistics for labelled texts, one row per text.
 
     Returns:
-        [texts]; None if the rows do not contain the labels of a text.
+        Accuracies, [texts]; None if the labels were not stored.
     """
     label_values = labelled[[name for name in labelled if name.startswith("label@")]]
     if label_values.shape[1]:
@@ -502,7 +504,7 @@ def measure_number_quality(predictions: Texts, *, seed: int = 0) -> NumberQualit
         seed: bootstrap seed.
 
     Returns:
-        The quality; None if no text has a label.
+        Mean absolute error and R²; None if no text has a label.
     """
     labels = predictions.get_values("labelled_value")
     is_labelled = ~np.isnan(labels)
@@ -544,7 +546,16 @@ def _estimate_r_squared(predicted: np.ndarray, labels: np.ndarray) -> Estimate:
 def _compute_resampled_r_squared(
     predicted: np.ndarray, labels: np.ndarray, counts: np.ndarray
 ) -> np.ndarray:
-    """Compute R² on resamples given by counts, [resamples, texts]; NaN if all labels are equal."""
+    """Compute R² on each resample; NaN if all its labels are equal.
+
+    Args:
+        predicted: predicted numbers, [texts].
+        labels: true numbers, [texts].
+        counts: how often each resample contains each text, [resamples, texts].
+
+    Returns:
+        R², [resamples].
+    """
     sizes = counts.sum(1)
     # Without centring, digits would cancel in the variance.
     centred_labels = labels - labels.mean()
@@ -559,9 +570,9 @@ def _compute_resampled_r_squared(
 
 
 def _compute_calibration_error(probability: np.ndarray, is_correct: np.ndarray) -> float | None:
-    """Compute the sum over bins of the share of texts times |accuracy − mean probability|.
+    """Compute the expected calibration error; None if a text has no probability.
 
-    None if a text has no probability.
+    It is Σ (bin's share of texts) · |bin's accuracy − bin's mean probability|.
     """
     if np.isnan(probability).any():
         return None

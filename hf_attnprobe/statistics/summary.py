@@ -1,6 +1,6 @@
-"""Summaries of rows: means with intervals over all texts, by predicted class and by bin.
+"""Summaries of audit rows: means over all texts, over each predicted class, and over bins.
 
-The entry point is :func:`summarize`, which computes all statistics of an audit.
+The entry point is :func:`summarize`, which computes all means with their confidence intervals.
 """
 
 import itertools
@@ -28,7 +28,7 @@ from hf_attnprobe.statistics.wording import CLASS_WORDING, Wording
 
 
 ALL_TEXTS_GROUP = "all"
-"""Name of the group of all texts. The other groups are the predicted classes."""
+"""Name of the group that contains all texts. The other groups are the predicted classes."""
 RANKING_ORDER = (
     "random",
     "attention",
@@ -40,23 +40,23 @@ RANKING_ORDER = (
     "effective_attention",
     "norm_based",
 )
-"""Rankings, which are keys of ``statistic@key``, in the order of tables.
+"""Rankings in the order in which tables list them.
 
-All other rankings follow in alphabetical order.
+A ranking is the key in a statistic name ``statistic@key``. Other rankings follow alphabetically.
 """
 
 
 @dataclass(frozen=True, kw_only=True)
 class Statistic(Estimate, StatisticKey):
-    """One number of an audit: the mean over the texts of a group, and how much texts differ.
+    """Mean of a statistic over a group of texts, with its spread and confidence interval.
 
     Attributes:
         test, statistic, layer, head, group: see
             :class:`~hf_attnprobe.statistics.estimates.StatisticKey`.
         mean: mean over the texts with a value; NaN if there are none.
         median: median over these texts.
-        std: standard deviation over these texts, with ddof 0.
-        ci95: 95% interval of the mean; exact for a share of texts.
+        std: standard deviation over these texts (``ddof=0``).
+        ci95: 95% confidence interval for the mean; exact if the mean is a share.
         n: number of texts with a value.
         undefined: number of texts without a value.
     """
@@ -70,14 +70,14 @@ class Statistic(Estimate, StatisticKey):
 
     @property
     def mean(self) -> float:
-        """Mean over the texts with a value, another name of ``value``."""
+        """Mean over the texts with a value; an alias for ``value``."""
         return self.value
 
-    def to_table_row(self) -> dict[str, Any]:
-        """Convert to a row of a table, with the ends of the interval in two columns.
+    def build_table_row(self) -> dict[str, Any]:
+        """Convert to a table row. The interval ends become the columns ci_low and ci_high.
 
         Returns:
-            Values by column name.
+            Values keyed by column name.
         """
         low, high = self.ci95
         numbers = {
@@ -96,19 +96,18 @@ class Statistic(Estimate, StatisticKey):
 def summarize(
     rows: Rows | pd.DataFrame, label_names: Sequence[str], readings: Readings
 ) -> tuple[Statistic, ...]:
-    """Summarize all statistics of an audit over all texts and over each predicted class.
+    """Average every statistic over all texts and over each predicted class.
 
-    A statistic is a share of texts if its reading declares a share and all of its values are 0
-    or 1. Its interval is then exact. The intervals of other means are explained in
-    :mod:`~hf_attnprobe.statistics.estimates`.
+    If a statistic is declared a share and its values are all 0 or 1, its confidence interval is
+    exact. See :mod:`~hf_attnprobe.statistics.estimates` for the intervals of other means.
 
     Args:
         rows: audit rows, or a data frame in long form.
         label_names: class names.
-        readings: test readings, which determine the order of the result.
+        readings: descriptions of the statistics. They also determine the order of the result.
 
     Returns:
-        The statistics.
+        One entry for each statistic, site and group of texts.
     """
     all_rows = Rows.coerce(rows)
     test_rows = all_rows.select_test_columns()
@@ -126,14 +125,16 @@ def summarize(
 
 
 def sort_columns(columns: Iterable[Column], readings: Readings) -> list[Column]:
-    """Sort columns by the order of the readings, then by site, then by key.
+    """Sort columns in the order in which reports list them.
+
+    They are sorted by the order of the readings, then by site, then by key.
 
     Args:
-        columns: the columns.
-        readings: test readings.
+        columns: column keys (test, statistic, layer, head).
+        readings: descriptions of the statistics.
 
     Returns:
-        The sorted columns; those without a reading come last.
+        The sorted columns; columns without a reading come last.
     """
     families = [(test, name) for test in readings for name in readings[test]]
     family_ranks = {family: rank for rank, family in enumerate(families)}
@@ -148,7 +149,7 @@ def sort_columns(columns: Iterable[Column], readings: Readings) -> list[Column]:
 
 
 def group_texts(rows: Rows, texts: pd.Index, label_names: Sequence[str]) -> dict[str, np.ndarray]:
-    """Group texts by predicted class, next to the group of all texts.
+    """Group texts by predicted class, and add a group with all texts.
 
     Args:
         rows: audit rows with the predictions.
@@ -156,7 +157,7 @@ def group_texts(rows: Rows, texts: pd.Index, label_names: Sequence[str]) -> dict
         label_names: class names.
 
     Returns:
-        Members of each group, bool [texts], by group name.
+        Masks of the group members, bool [texts], keyed by group name.
     """
     all_texts = {ALL_TEXTS_GROUP: np.ones(len(texts), dtype=bool)} if len(texts) else {}
     return all_texts | group_by_class(select_predictions(rows).align_to(texts), label_names)
@@ -166,11 +167,12 @@ def group_by_class(predictions: Texts, label_names: Sequence[str]) -> dict[str, 
     """Group texts by predicted class.
 
     Args:
-        predictions: statistics with ``predicted_class``.
+        predictions: statistics that include ``predicted_class``.
         label_names: class names.
 
     Returns:
-        Members of each class that is predicted at least once, bool [texts], by class name.
+        Masks of the texts in each class, bool [texts], keyed by class name. Classes that are
+        never predicted are left out.
     """
     predicted = predictions.get_values("predicted_class")
     groups = {name: predicted == k for k, name in enumerate(make_group_names(label_names))}
@@ -178,13 +180,13 @@ def group_by_class(predictions: Texts, label_names: Sequence[str]) -> dict[str, 
 
 
 def make_group_names(label_names: Sequence[str]) -> list[str]:
-    """Make unique names for the groups of texts by predicted class.
+    """Make a unique group name for each class.
 
     Args:
         label_names: class names, which need not be unique.
 
     Returns:
-        Unique names that differ from the name of the group of all texts.
+        Unique names, which also differ from :data:`ALL_TEXTS_GROUP`.
 
     >>> make_group_names(["all", "no", "no"])
     ['all (class 0)', 'no', 'no (class 2)']
@@ -201,13 +203,13 @@ def _summarize_columns(
     group: str,
     readings: Readings,
 ) -> list[Statistic]:
-    """Summarize the values of each column over the texts of a group.
+    """Average each column over the texts in a group.
 
     Args:
-        values: [texts, columns].
-        columns: the columns.
+        values: values for the texts in the group, [texts, columns].
+        columns: column keys (test, statistic, layer, head).
         group: group name.
-        readings: test readings.
+        readings: descriptions of the statistics.
 
     Returns:
         One statistic per column.
@@ -232,13 +234,13 @@ def _summarize_columns(
 
 
 def parse_key(statistic: str) -> float | str | None:
-    """Parse the key of ``name@key``.
+    """Parse the key in a statistic name ``name@key``.
 
     Args:
-        statistic: name of a statistic, with or without a key.
+        statistic: statistic name, with or without a key.
 
     Returns:
-        A number, the ranking name, or None without a key.
+        A number if the key is a number, otherwise the key itself; None if there is no key.
     """
     _, separator, key = statistic.partition("@")
     if not separator:
@@ -250,13 +252,15 @@ def parse_key(statistic: str) -> float | str | None:
 
 
 def get_sort_key(statistic: str) -> tuple[int, float, str]:
-    """Get a key to sort statistics with the same name: numbers by value, then rankings.
+    """Get the sort key for statistics that only differ in their key.
+
+    Numeric keys come first, in ascending order. Rankings follow in :data:`RANKING_ORDER`.
 
     Args:
-        statistic: name of a statistic, with or without a key.
+        statistic: statistic name, with or without a key.
 
     Returns:
-        A tuple for sorting; rankings follow :data:`RANKING_ORDER`.
+        A tuple for sorting.
     """
     key = parse_key(statistic)
     if not isinstance(key, str):
@@ -271,8 +275,8 @@ def describe_statistic(
     """Describe a statistic in one sentence.
 
     Args:
-        statistic: the statistic.
-        readings: test readings, which contain the sentence templates.
+        statistic: statistic to describe.
+        readings: descriptions of the statistics, with their sentence templates.
         words: wording for the type of prediction.
 
     Returns:
@@ -291,18 +295,18 @@ def find_statistic(
     layer: int = 0,
     head: int = 0,
 ) -> Statistic | None:
-    """Find a statistic that has a value.
+    """Find a statistic by name, group and site.
 
     Args:
-        statistics: the statistics to search.
-        name: statistic name, with its key if it has one.
-        group: group name of texts.
-        layer: layer of the site.
-        head: head of the site.
+        statistics: statistics to search.
+        name: statistic name, including its key if it has one.
+        group: text group, such as a predicted class.
+        layer: layer index.
+        head: head index.
 
     Returns:
-        The statistic; None if the audit does not have it, because the test was not run or the
-        class was never predicted.
+        The statistic. None if it has no value, because the test was not run or the class was
+        never predicted.
     """
     for statistic in statistics:
         is_match = (
@@ -315,11 +319,11 @@ def find_statistic(
     return None
 
 
-# --- Rows of one site -------------------------------------------------------------------------
+# --- Rows for one site ------------------------------------------------------------------------
 
 
 def find_model_site(rows: Rows | pd.DataFrame) -> tuple[int, int] | None:
-    """Find the site that represents the attention of the whole model.
+    """Find the site that represents the model's whole attention.
 
     Args:
         rows: audit rows, or a data frame in long form.
@@ -338,7 +342,7 @@ def find_model_site(rows: Rows | pd.DataFrame) -> tuple[int, int] | None:
 
 
 def select_predictions(rows: Rows | pd.DataFrame) -> Texts:
-    """Select the statistics that describe the predictions.
+    """Select the statistics about predictions and labels from audit rows.
 
     Args:
         rows: audit rows, or a data frame in long form.
@@ -350,13 +354,13 @@ def select_predictions(rows: Rows | pd.DataFrame) -> Texts:
 
 
 def compute_accuracy(predictions: pd.DataFrame) -> pd.Series:
-    """Compute the share of each text's labels that are predicted correctly.
+    """Compute each text's accuracy: the share of its labels that are predicted correctly.
 
     Args:
-        predictions: statistics by text, from :func:`select_predictions`.
+        predictions: one row per text, with the statistics from :func:`select_predictions`.
 
     Returns:
-        Shares in [0, 1] by id; NaN for a text without labels.
+        Accuracies in [0, 1], indexed by text id; NaN for a text without labels.
     """
     if "correct" in predictions:
         return predictions.correct
@@ -365,35 +369,35 @@ def compute_accuracy(predictions: pd.DataFrame) -> pd.Series:
 
 
 def select_site_texts(rows: Rows | pd.DataFrame, site: tuple[int, int]) -> Texts:
-    """Select the statistics that tests measured at one site.
+    """Select all test statistics at one site.
 
     Args:
         rows: audit rows, or a data frame in long form.
         site: layer and head.
 
     Returns:
-        The statistics at this site.
+        Statistics for the texts that were measured at this site.
     """
     rows = Rows.coerce(rows)
     return Texts.from_site(rows.select(lambda test, *_: test != PREDICTION_TEST), site)
 
 
-# --- Bins of attention weights ----------------------------------------------------------------
+# --- Attention weight bins --------------------------------------------------------------------
 
 
 ATTENTION_BINS = (0.0, 0.25, 0.5, 0.75, 1.0)
-"""Edges of the bins of the largest weight of a text, as in Jain & Wallace 2019, Figure 6."""
+"""Bin edges for a text's largest attention weight, as in Jain & Wallace 2019, Figure 6."""
 N_GAP_BINS = 10
 """Number of equally wide bins for the difference between two attention weights."""
 ROUNDING_TOLERANCE = 1e-9
-"""Largest difference of two outputs that can be caused by rounding."""
+"""Largest difference between two outputs that is attributed to rounding."""
 
 
 def list_bin_names() -> list[str]:
-    """List the names of the bins of attention weights, which are intervals.
+    """List the names of the attention weight bins.
 
     Returns:
-        Names such as "[0.00, 0.25)". The last bin includes a weight of exactly 1.
+        Intervals such as "[0.00, 0.25)". The last bin includes its upper edge, 1.
     """
     pairs = itertools.pairwise(ATTENTION_BINS)
     names = [f"[{low:.2f}, {high:.2f})" for low, high in pairs]
@@ -405,10 +409,10 @@ def assign_attention_bins(max_attention: np.ndarray | pd.Series) -> pd.Categoric
     """Assign each text to a bin by its largest attention weight.
 
     Args:
-        max_attention: largest weight of each text, [texts]; NaN for a text without a weight.
+        max_attention: largest attention weights, [texts]; NaN for a text without a weight.
 
     Returns:
-        Names of the bins, [texts]; missing for texts without a weight.
+        Bin names, [texts]; missing for texts without a weight.
     """
     weights = np.asarray(max_attention, dtype=np.float64)
     bin_indices = np.digitize(weights, ATTENTION_BINS[1:-1]).astype(np.int8)
@@ -417,20 +421,20 @@ def assign_attention_bins(max_attention: np.ndarray | pd.Series) -> pd.Categoric
 
 
 QUARTILES = (0.25, 0.5, 0.75)
-"""Levels of the quartiles."""
+"""Quantile levels of the lower quartile, the median and the upper quartile."""
 
 
 def compute_quantiles(
     values: np.ndarray | pd.Series, levels: Sequence[float] = QUARTILES
 ) -> list[float]:
-    """Compute quantiles of the defined values.
+    """Compute quantiles, ignoring NaN.
 
     Args:
-        values: the values; NaN is ignored.
-        levels: levels of the quantiles, in [0, 1].
+        values: values, any of which may be NaN.
+        levels: quantile levels in [0, 1].
 
     Returns:
-        One quantile per level; NaN if no value is defined.
+        One quantile per level; NaN if all values are NaN.
     """
     defined_values = np.asarray(values, dtype=np.float64)
     defined_values = defined_values[~np.isnan(defined_values)]
@@ -441,15 +445,17 @@ def compute_quantiles(
 
 @dataclass(frozen=True)
 class GapBin:
-    """Texts with a similar gap Δα between the two erased weights.
+    """Group of texts with a similar difference Δα between two erased attention weights.
+
+    ΔJS is the difference between the output changes that the two erasures cause.
 
     Attributes:
-        name: interval of Δα.
+        name: interval for Δα, such as "[0.1, 0.2)".
         center: center of this interval.
         n: number of texts.
         median: median of ΔJS, in nats.
         quartiles: lower and upper quartile of ΔJS, in nats.
-        negative_share: share of the texts in which erasing the smaller weight changes the output
+        negative_share: share of texts in which erasing the smaller weight changes the output
             more than erasing the larger one.
     """
 
@@ -464,10 +470,12 @@ class GapBin:
 def bin_js_by_gap(delta_attention: np.ndarray, delta_js: np.ndarray) -> Iterator[GapBin]:
     """Group ΔJS by Δα in bins of width 0.1 (Serrano & Smith 2019, Section 4.2).
 
+    Either the largest attention weight or another weight is erased.
+
     Args:
         delta_attention: Δα, the largest weight minus the other erased weight, [texts].
-        delta_js: ΔJS, the output change without the largest weight minus the output change
-            without the other one, [texts]. Texts without either value are ignored.
+        delta_js: ΔJS, the output change (JSD) without the largest weight minus the output change
+            without the other weight, [texts]. Texts without these values are ignored.
 
     Yields:
         The bins that contain texts.

@@ -1,7 +1,7 @@
-"""The verdict: all rules, their findings, and how findings combine to one answer.
+"""The verdict: all rules, the findings they lead to, and how findings are combined into one answer.
 
 The rules about attention are in :mod:`~hf_attnprobe.statistics.questions`. The tables in
-``docs/verdicts.md`` are written from the rules.
+``docs/verdicts.md`` are generated from the rules.
 """
 
 import math
@@ -43,7 +43,7 @@ ELSEWHERE_RULE = Rule(
     if_no="no trained model both classifies as well and attends to other words",
     if_open="it is open whether a model that classifies as well can attend to other words",
 )
-"""Rule about trained adversaries if other seeds of the base model were trained."""
+"""Rule about adversarially trained models, if the base model was also trained with other seeds."""
 RULES: dict[str, Rule] = {
     "accuracy": Rule(
         "Accuracy",
@@ -189,29 +189,30 @@ RULES: dict[str, Rule] = {
         if_open="attention may or may not show the impermissible tokens",
     ),
 }
-"""Rules by key, in the order of reports: rules of audits, of retraining and of deception."""
+"""Rules by key, in report order: first for audits, then for retraining and for deceptive models."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """The answer to one question.
+    """Answer to one question about a model, with the number on which it is based.
 
     Attributes:
         rule: rule key.
         answer: yes, partly, no or cannot say.
         sentence: the answer in words, with the number, its interval and the yardsticks.
         value: the graded number.
-        ci95: 95% interval of the number.
+        ci95: 95% confidence interval for the number.
         n: number of texts.
         yardsticks: numbers that are printed for comparison, by name.
-        is_upper_bound: whether ``value`` is only an upper bound of the number.
-        has_no_effect: for an effect, whether even the worst shuffle certainly changes nothing.
-        open_reason: reason why a "cannot say" stays open even with more texts.
-        partly: threshold of "partly" that was used; None for the threshold of the rule.
-        yes: threshold of "yes" that was used; None for the threshold of the rule.
+        is_upper_bound: whether ``value`` is only an upper bound.
+        has_no_effect: whether the effect of attention is certainly negligible, even for the
+            worst shuffle.
+        open_reason: reason why even more texts would not settle an answer "cannot say".
+        partly: user-defined threshold for "partly"; None if the rule's own threshold was used.
+        yes: user-defined threshold for "yes"; None if the rule's own threshold was used.
 
     Raises:
-        AttnProbeError: there is no such rule.
+        AttnProbeError: the rule does not exist.
     """
 
     rule: str
@@ -235,7 +236,7 @@ class Finding:
 
     @property
     def rule_with_thresholds(self) -> Rule:
-        """The rule, with the thresholds that were used for this finding."""
+        """The rule with the thresholds that were used for this finding."""
         rule = RULES[self.rule]
         if self.partly is None or self.yes is None:
             return rule
@@ -248,12 +249,12 @@ class Finding:
 
     @property
     def explanation(self) -> str:
-        """Sentence of the finding without the name of the rule and the answer."""
+        """The sentence without its beginning, which names the rule and the answer."""
         return self.sentence.partition(". ")[2]
 
     @property
     def role(self) -> str:
-        """Role in the verdict; "gate" if the rule is not about attention."""
+        """Role in the verdict, such as "score"; "gate" if the rule is not about attention."""
         question = ALL_QUESTIONS.get(self.rule)
         return "gate" if question is None else question.role
 
@@ -269,16 +270,16 @@ class Finding:
 
     @property
     def number(self) -> str:
-        """The graded number and its interval as text with two digits; empty without a number."""
+        """Graded number and interval with two decimals; empty if there is no number."""
         if self.value != self.value:
             return ""
         return markdown.format_interval(self.value, self.ci95, digits=2)
 
 
 def apply_thresholds(texts: Sequence[str]) -> dict[str, Rule]:
-    """Apply user-defined thresholds to the rules.
+    """Parse the option ``--thresholds`` and apply the thresholds to the rules.
 
-    Thresholds of faithfulness also apply to its parts, except for parts with their own thresholds.
+    Thresholds for faithfulness also apply to its parts, unless a part has its own thresholds.
 
     Args:
         texts: thresholds such as "faithfulness=.4,.65" (partly from, yes from) or "effect=.1".
@@ -320,7 +321,7 @@ def apply_thresholds(texts: Sequence[str]) -> dict[str, Rule]:
 def grade_measurement(
     key: str, rule: Rule, measurement: Measurement, min_texts: int = MIN_TEXTS
 ) -> Finding:
-    """Grade the measurement of a question and make the finding.
+    """Grade a measured number by a rule.
 
     Args:
         key: rule key.
@@ -329,7 +330,7 @@ def grade_measurement(
         min_texts: smallest number of texts for an answer.
 
     Returns:
-        The finding.
+        A finding with the answer.
     """
     estimate = measurement.estimate
     lowest = estimate if measurement.lower_estimate is None else measurement.lower_estimate
@@ -400,13 +401,13 @@ def make_finding(
 
 @dataclass(frozen=True)
 class QuestionSet:
-    """The questions for one type of model, and the condition under which they make sense.
+    """Questions for one type of model, with a gate: a rule that decides if they make sense.
 
     Attributes:
         questions: questions by key.
-        gate: rule key that must be answered yes.
-        closed_texts: description of the situation if the gate is not answered yes, and the reason
-            why there is no verdict then.
+        gate: key of the rule that must be answered yes. Otherwise there is no verdict.
+        closed_texts: two clauses for reports if the gate is not answered yes: the situation, and
+            why there is no verdict.
         min_texts: smallest number of texts for an answer.
     """
 
@@ -416,13 +417,13 @@ class QuestionSet:
     min_texts: int = MIN_TEXTS
 
     def list_keys(self, role: str) -> list[str]:
-        """List the question keys with a role.
+        """List the questions that have a given role in the verdict.
 
         Args:
-            role: a role, see :class:`~hf_attnprobe.statistics.questions.Question`.
+            role: a role; see :class:`~hf_attnprobe.statistics.questions.Question`.
 
         Returns:
-            The keys.
+            Question keys.
         """
         return [key for key, question in self.questions.items() if question.role == role]
 
@@ -435,7 +436,7 @@ CLASSIFIER_SET = QuestionSet(
         "there are no predictions that are worth explaining",
     ),
 )
-"""Questions about classifiers."""
+"""Questions about classifiers. The gate is that the model is better than guessing."""
 ANSWER_SET = QuestionSet(
     ANSWER_QUESTIONS,
     "passage",
@@ -445,55 +446,55 @@ ANSWER_SET = QuestionSet(
     ),
     MIN_PROMPTS,
 )
-"""Questions about language models that answer from a passage."""
+"""Questions about language models. The gate is that the answer depends on the passage."""
 
 
 def index_by_rule(findings: Iterable[Finding]) -> dict[str, Finding]:
-    """Index findings by the keys of their rules.
+    """Index findings by rule.
 
     Args:
-        findings: the findings.
+        findings: findings with different rules.
 
     Returns:
-        Findings by key.
+        Findings keyed by rule key.
     """
     return {finding.rule: finding for finding in findings}
 
 
 def choose_question_set(rules: Iterable[str]) -> QuestionSet:
-    """Choose the set of questions to which findings belong.
+    """Choose between the questions about classifiers and about language models.
 
     Args:
-        rules: rule keys of all findings.
+        rules: rule keys that occur in the findings.
 
     Returns:
-        The questions about language models if one of the rules is only about these; otherwise
-        the questions about classifiers.
+        :data:`ANSWER_SET` if any rule only applies to language models, otherwise
+        :data:`CLASSIFIER_SET`.
     """
     answer_only_rules = {ANSWER_SET.gate, *ANSWER_QUESTIONS} - CLASSIFIER_QUESTIONS.keys()
     return ANSWER_SET if set(rules) & answer_only_rules else CLASSIFIER_SET
 
 
 def join_rule_names(rules: Iterable[str]) -> str:
-    """Join the names of rules for a sentence.
+    """Join rule names into a list for a sentence.
 
     Args:
-        rules: keys of rules.
+        rules: rule keys.
 
     Returns:
-        A list such as "erasure, removal".
+        A phrase such as "erasure, removal".
     """
     return ", ".join(RULES[rule].name.lower() for rule in rules)
 
 
 def list_verdict_steps(question_set: QuestionSet) -> tuple[tuple[str, str, str], ...]:
-    """List the steps from findings to the verdict; the first step that applies decides.
+    """List the steps by which findings lead to a verdict. The first step that applies decides.
 
     Args:
-        question_set: questions for a type of model.
+        question_set: questions for one type of model.
 
     Returns:
-        Condition, verdict and reason of each step.
+        A tuple (condition, verdict, reason) for each step.
     """
     closed_condition, closed_reason = question_set.closed_texts
     effects = " or ".join(join_rule_names([key]) for key in question_set.list_keys("effect"))
@@ -529,27 +530,28 @@ def list_verdict_steps(question_set: QuestionSet) -> tuple[tuple[str, str, str],
 
 
 DISPLAY_QUESTION = "May I show this to users?"
-"""Question of a reader who wants to display attention in an application."""
+"""Question for readers who want to display attention in an application."""
 DISPLAY_ADVICE = {
     Answer.YES: "Yes, but with a note that a single text may differ.",
     Answer.PARTLY: "Only with a warning: the highlighted words are some of those that decide.",
     Answer.CANNOT_SAY: "Not yet: this audit does not have an answer.",
     Answer.NO: "No.",
 }
-"""Answer to this question by verdict, from the best to the worst verdict."""
+"""Answers to :data:`DISPLAY_QUESTION`, keyed by the verdict, from the best to the worst."""
 
 
 @dataclass(frozen=True)
 class Conclusion:
-    """The verdict and its basis.
+    """The verdict with its reasons.
 
     Attributes:
-        answer: answer to whether attention explains the predictions.
-        why: reason, if the verdict does not follow from faithfulness alone; otherwise empty.
+        answer: the verdict, which answers whether attention explains the predictions.
+        why: reason for the verdict; empty if it follows from faithfulness alone.
         score: finding about faithfulness; None if it was not measured.
         question_set: questions for this type of model.
-        gate: finding about whether there is anything to explain; None if it was not measured.
-        missing: question keys that were not measured, but are needed for a verdict.
+        gate: finding that shows whether there is anything to explain; None if it was not
+            measured.
+        missing: keys of questions that a verdict requires but that were not measured.
     """
 
     answer: Answer
@@ -561,18 +563,20 @@ class Conclusion:
 
     @property
     def is_closed(self) -> bool:
-        """Whether there is no verdict because of the gate."""
+        """Whether there is no verdict because the gate was not answered yes."""
         return self.why == self.question_set.closed_texts[0]
 
 
 def conclude(findings: Sequence[Finding]) -> Conclusion:
-    """Combine findings to the verdict by the steps of :func:`list_verdict_steps`.
+    """Combine the findings of an audit into a verdict.
+
+    The steps are those in :func:`list_verdict_steps`.
 
     Args:
-        findings: findings of an audit.
+        findings: all findings of the audit.
 
     Returns:
-        The verdict.
+        The verdict with its reasons.
     """
     indexed_findings = index_by_rule(findings)
     question_set = choose_question_set(indexed_findings)
@@ -586,26 +590,26 @@ def conclude(findings: Sequence[Finding]) -> Conclusion:
 
 
 def explain_too_few_texts(n: int, min_texts: int) -> str:
-    """Explain that there are too few texts for an answer.
+    """Explain in a clause that there are too few texts for an answer.
 
     Args:
         n: number of texts.
-        min_texts: smallest number of texts for an answer.
+        min_texts: required number of texts.
 
     Returns:
-        A clause with the placeholder ``{texts}``.
+        A clause with the placeholder ``{texts}``, which stands for "texts" or "prompts".
     """
     return f"there are only {n} of the {min_texts} required {{texts}}"
 
 
 def explain_missing_questions(missing: Sequence[str]) -> str:
-    """Explain that some questions needed for a verdict were not measured.
+    """Explain in a clause which further questions a verdict requires.
 
     Args:
-        missing: keys of the missing questions.
+        missing: keys of questions that were not measured.
 
     Returns:
-        A clause.
+        A clause such as "a verdict also needs effect".
     """
     return f"a verdict also needs {join_rule_names(missing)}"
 
@@ -617,7 +621,7 @@ def _decide(
     score: Finding | None,
     missing: Sequence[str],
 ) -> tuple[Answer, str]:
-    """Decide the verdict, with the reason if it does not follow from faithfulness alone."""
+    """Determine the verdict and its reason, which is empty if faithfulness alone decides."""
     text_counts = [finding.n for finding in (*effects, score) if finding is not None]
     if not text_counts and gate is not None:
         text_counts = [gate.n]

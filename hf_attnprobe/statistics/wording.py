@@ -1,9 +1,8 @@
-"""Words in reports that depend on the type of prediction.
+"""Report wording that depends on the type of prediction.
 
-Sentence templates of readings, findings and tables contain placeholders such as ``{unit}``, which
-are filled from a :class:`Wording`. For example, a report about predicted numbers has standard
-deviations instead of probabilities, and a report about several labels states that changes are
-averaged over the labels.
+Sentence templates contain placeholders such as ``{unit}``, which are filled from a :class:`Wording`. For
+example, a report about predicted numbers mentions standard deviations instead of probabilities, and a
+report about several labels explains that changes are averaged over the labels.
 """
 
 from collections.abc import Mapping
@@ -12,31 +11,31 @@ from typing import Any
 
 
 PROBABILITY_AMOUNT = "of probability"
-"""Unit that follows a change of a probability, as in ".20 of probability"."""
+"""Phrase that follows a probability change, as in ".20 of probability"."""
 
 
 @dataclass(frozen=True)
 class Wording:
-    """Words for one type of prediction, each a possible value of a template's placeholder.
+    """Words and phrases for one type of prediction, which fill the placeholders in templates.
 
     Attributes:
-        kind: type of prediction, as in :class:`~hf_attnprobe.functional.predictions.Prediction`.
-        predicts: the predicted quantity, as the object of "predicts"; empty if unknown.
+        kind: prediction type, as in :class:`~hf_attnprobe.functional.predictions.Prediction`.
+        predicts: predicted quantity, as the object of "predicts"; empty if unknown.
         meaning: sentences that define changes, flips and losses; empty if no explanation is
             needed.
         prediction: the explained prediction, as the subject of a sentence.
         decision: the decision that can flip.
-        unit: unit that follows a change of the output, as in "0.20 of 1".
-        distance: name of the measure of such changes.
-        distance_with_range: name of this measure with its range or unit.
-        changed_quantity: the quantity that a shuffle changes, with its range or unit.
-        epsilon_text: the ε of the uniqueness question with its unit.
-        amount: unit that follows a change of the explained quantity.
-        aside: addition to such a change, such as what it is averaged over.
-        loss_title: title of an axis with the loss of the explained quantity.
-        top_probability_name: name of the probability of the predicted outcome.
-        units: the units to which the model attends.
-        texts: the audited inputs.
+        unit: phrase that follows an output change, as in "0.20 of 1".
+        distance: name of the distance between two outputs.
+        distance_with_range: the same name with the range or the unit.
+        changed_quantity: quantity that a shuffle changes, with its range or unit.
+        epsilon_text: the ε in the uniqueness question, with its unit.
+        amount: phrase that follows a change in the explained quantity.
+        aside: remark that follows such a change, for example that it is a mean over labels.
+        loss_title: axis title for losses.
+        top_probability_name: name for the probability of the predicted outcome.
+        units: noun for the units to which the model attends.
+        texts: noun for the audited inputs.
     """
 
     kind: str = "classes"
@@ -57,15 +56,15 @@ class Wording:
     texts: str = "texts"
 
     def fill(self, template: str, **values: Any) -> str:
-        """Fill the placeholders of a template.
+        """Fill the placeholders in a template.
 
         Args:
-            template: text with placeholders, which are names of the attributes of this class or
-                of ``values``.
-            values: values of additional placeholders.
+            template: text with placeholders, such as ``{unit}``. Each placeholder is an attribute
+                of this class or a key in ``values``.
+            values: values for additional placeholders.
 
         Returns:
-            The text.
+            The text without placeholders.
         """
         return template.format(**asdict(self), **values)
 
@@ -88,14 +87,14 @@ class Wording:
 
     @property
     def standard_amount(self) -> str:
-        """Unit that follows a change of the explained quantity at the standard temperature."""
+        """Phrase that follows a change in the explained quantity at the standard temperature."""
         if self.is_number:
             return "standard deviations of the predictions"
         return f"{self.amount} at the standard temperature"
 
     @property
     def has_parts(self) -> bool:
-        """Whether the accuracy of a text is a mean over several parts."""
+        """Whether a text has several parts, such as labels, over which accuracy is averaged."""
         return self.kind in PART_WORDINGS
 
 
@@ -128,21 +127,21 @@ PART_WORDINGS = {
         "any token of the answer",
     ),
 }
-"""For types of predictions with several parts: the parts, the prediction, and what can flip."""
+"""Phrases for prediction types with several parts: parts, prediction, and decision that can flip."""
 
 
 LOWER_BOUND_NOTE = "; a lower bound, because unlikely tokens are combined into one"
-"""Addition to the distance of a language model, whose vocabulary is too large to be compared."""
+"""Note after the distance name for a language model, whose vocabulary is too large to compare."""
 
 
 def build_wording(prediction: Mapping[str, Any] | None, *, unit: str = "") -> Wording:
-    """Build the wording for a prediction.
+    """Build the wording for a type of prediction.
 
     Args:
         prediction: fields of a :class:`~hf_attnprobe.functional.predictions.Prediction`; None if
             unknown.
-        unit: unit of the changes of a predicted number, such as "standard deviations"; by
-            default, the size of the unit is printed.
+        unit: unit for changes in a predicted number, such as "standard deviations". By default,
+            reports print the numerical size of the unit.
 
     Returns:
         The wording.
