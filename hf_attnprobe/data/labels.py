@@ -229,8 +229,8 @@ def _read_label_lists(
         return Labels("several", rows, names)
     if not all(isinstance(item, int | float) and item == int(item) for item in items):
         raise AttnProbeError(
-            f"column {column!r} must list the numbers or the names of the labels that apply, got "
-            "other values; convert them"
+            f"column {column!r} must hold lists of label names or whole numbers, got other values; "
+            "convert them"
         )
     numbers = [None if labels is None else [int(item) for item in labels] for labels in values]
     _check_not_masks(lists, column)

@@ -201,7 +201,7 @@ def test_labels_that_are_none():
         ([{"text": "a", "label": [0, 1]}], "its lists look like a mask of 0 and 1"),
         ([{"text": "a", "label": [1.0, 0.0, 1.0]}], "one column of 0 and 1 per label"),
         ([{"text": "a", "label": [0, -3]}], "row 0 has -3"),
-        ([{"text": "a", "label": [0.5]}], "whole numbers or lists of names"),
+        ([{"text": "a", "label": [0.5]}], "lists of label names or whole numbers"),
         ([{"text": "a", "label": 2**70}], "'label' must hold"),
     ):
         assert expected in message(rows, "test")
