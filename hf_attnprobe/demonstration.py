@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 from hf_attnprobe.audits.api import audit
 from hf_attnprobe.audits.options import AuditOptions
-from hf_attnprobe.core.distributed import check_one_process
+from hf_attnprobe.core.distributed import require_single_process
 from hf_attnprobe.core.options import MAX_SEED, Options, option, public_function
 from hf_attnprobe.storage.folders import reserve_folder, write_json
 from hf_attnprobe.training.options import TrainingOptions
@@ -95,7 +95,7 @@ def demo(
     """
     from hf_attnprobe.data.synthetic import make_rationale_dataset
 
-    check_one_process("demo")
+    require_single_process("demo")
     data = make_rationale_dataset(options.n_examples, seed=options.seed)
     with reserve_folder(output_dir, MARKER_FILE) as folder:
         write_json(folder / MARKER_FILE, asdict(options))
@@ -141,7 +141,7 @@ def demo_language_model(
     from hf_attnprobe.data.synthetic import generate_record_questions
     from hf_attnprobe.training.decoder import train_decoder
 
-    check_one_process("demo")
+    require_single_process("demo")
     questions = datasets.Dataset.from_list([*generate_record_questions(N_QUESTIONS, seed=seed)])
     with reserve_folder(output_dir, MARKER_FILE) as folder:
         write_json(folder / MARKER_FILE, {"language_model": True, "seed": seed})

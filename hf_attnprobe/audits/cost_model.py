@@ -181,7 +181,7 @@ class AuditProgress:
     _batch: deque[Step] = field(default_factory=deque, init=False)
 
     def __post_init__(self) -> None:
-        self.bar = ProgressBar("audit", shown=self.is_displayed, clock=self.now)
+        self.bar = ProgressBar("audit", visible=self.is_displayed, clock=self.now)
         self._start = self._step_start = self._last_update = self.now()
 
     def __enter__(self) -> "AuditProgress":

@@ -1,4 +1,4 @@
-"""Runs an audit's tests on its texts and writes the rows, so that a killed run can resume.
+"""Runs an audit's tests on its texts and writes rows, so that a killed run can resume.
 
 :class:`AuditRunner` forms batches, runs every test at every site on them and appends the rows to
 the output folder. Tests, sites and texts that already have rows are skipped. A batch that does not
@@ -50,7 +50,7 @@ from hf_attnprobe.storage.rows import (
     append_rows,
     build_rows,
     collect_statistics,
-    compute_prediction_rows,
+    compute_batch_prediction_statistics,
     concatenate_rows,
     load_rows,
     read_finished_ids,
@@ -58,24 +58,24 @@ from hf_attnprobe.storage.rows import (
 
 
 SAVE_INTERVAL_SECONDS = 20.0
-"""Time after which the finished rows of a running batch are saved, in seconds."""
+"""Interval, in seconds, at which finished rows are saved while a batch is still running."""
 N_PRUNE_STEPS = 12
-"""Number of steps from no ablated head to all ablated heads in the accuracy curve."""
+"""Number of steps in the pruning curve, from no ablated heads to all heads ablated."""
 MAX_SINGLE_TEXT_CHECKS = 2
-"""Largest number of recomputed texts for a model that reads one text at a time.
+"""Maximum number of texts to recompute for a model that reads one text at a time.
 
-Such a model cannot mix up the texts of a batch, so that fewer checks are enough.
+Few checks are enough, because such a model cannot mix up the texts in a batch.
 """
 QUICK_ROUND_SECONDS = 3.0
-"""If a warm-up round takes at most this long, in seconds, a round with more texts follows."""
+"""Longest duration of a warm-up round, in seconds, after which a larger round follows."""
 WARM_UP_GROWTH = 4
-"""Factor on the number of texts from one warm-up round to the next."""
+"""Growth factor for the text count from one warm-up round to the next."""
 MEMORY_SAFETY_FACTOR = 1.25
 """Factor on the measured memory, for buffers inside operators that profiling cannot see."""
 MAX_PROFILED_OPERATIONS = 1000
-"""Number of operations of a test that are profiled for its peak memory.
+"""Maximum number of operations per test that are profiled for peak memory.
 
-Some tests are searches; their later steps need no more memory than the first ones.
+Some tests are long searches, whose later steps need no more memory than their first steps.
 """
 
 SitesByTest = Mapping[str, Sequence[Site]]
@@ -85,17 +85,17 @@ WorkItem = tuple[SitesByTest, list[Text]]
 
 
 def list_test_site_pairs(sites_by_test: SitesByTest) -> list[tuple[str, Site]]:
-    """List all pairs of a test and one of its sites."""
+    """List every test with each of its sites, as pairs (test, site)."""
     return [(test, site) for test, sites in sites_by_test.items() for site in sites]
 
 
 @dataclass
 class BatchLimit:
-    """Largest batch that is not known to exceed the memory of the device.
+    """Largest batch that may still fit into device memory.
 
     Attributes:
-        max_tokens: Largest number of tokens per batch, including padding; lowered whenever memory
-            runs out.
+        max_tokens: Maximum number of tokens per batch, including padding. It is lowered whenever
+            memory runs out.
     """
 
     max_tokens: float = math.inf
@@ -106,23 +106,23 @@ class BatchLimit:
         self.max_tokens = min(self.max_tokens, larger_half)
 
     def count_fitting_texts(self, texts: Sequence[Text]) -> int:
-        """Return the number of texts, at least 1, that form a batch within the limit."""
+        """Return how many of the texts, at least 1, fit into a batch within the limit."""
         return max(1, int(min(self.max_tokens / _get_max_length(texts), len(texts))))
 
 
 def _get_max_length(texts: Sequence[Text]) -> int:
-    """Return the number of tokens in  the longest text."""
+    """Return the length of the longest text in tokens."""
     return max(text.n_tokens for text in texts)
 
 
 @dataclass
 class PartialWriter:
-    """Saves the rows of a running batch from time to time, so that a killed run loses little.
+    """Saves the finished rows of a running batch at intervals, so that a killed run loses little.
 
     Attributes:
-        folder: Folder of the rows.
+        folder: Folder for the rows.
         now: Function that returns the current time in seconds.
-        has_written: Whether rows were saved before all tests of the batch were finished.
+        has_written: Whether any rows have been saved.
     """
 
     folder: Path
@@ -134,7 +134,7 @@ class PartialWriter:
 
     @property
     def is_due(self) -> bool:
-        """Whether the last rows were saved so long ago that new ones should be saved."""
+        """Whether enough time has passed since the last rows were saved."""
         return self.now() - self._last_write >= SAVE_INTERVAL_SECONDS
 
     def write(self, tables: Sequence[pa.Table]) -> None:
@@ -154,7 +154,7 @@ class AuditRunner:
         seed: Random seed.
         pad_token_id: Token id for padding.
         memory_budget: Memory that a batch may take, in bytes.
-        batch_size: Largest number of texts per batch.
+        batch_size: Maximum number of texts per batch.
         folder: Folder to which the rows are written.
         progress: Finished and planned work, measured costs and the progress bar.
     """
@@ -170,7 +170,7 @@ class AuditRunner:
     progress: AuditProgress
 
     def run_pending(self, sites_by_test: SitesByTest, finished: FinishedIds) -> None:
-        """Run this process's share of all tests that have not run yet, and save their rows.
+        """Run this process's part of the unfinished tests, and save their rows.
 
         The longest texts come first, so that a batch that does not fit into memory fails early.
 
@@ -180,21 +180,21 @@ class AuditRunner:
         """
         work = self.plan_pending_work(sites_by_test, finished)[::-1]
         state = get_process_state()
-        # Every process must have planned its share before any process adds rows.
+        # Every process must have planned its part before any process adds rows.
         state.wait_for_everyone()
-        share = work[state.process_index :: state.num_processes]
-        self.progress.plan_steps(list_steps(share))
+        process_work = work[state.process_index :: state.num_processes]
+        self.progress.plan_steps(list_steps(process_work))
         batch_limit = BatchLimit()
-        for pending_sites, texts in share:
+        for pending_sites, texts in process_work:
             self.run_and_save(pending_sites, texts, batch_limit)
         state.wait_for_everyone()
 
     def warm_up(self, sites_by_test: SitesByTest) -> None:
-        """Run every test at up to three sites on a few texts, to measure what it costs.
+        """Run every test at up to three sites on a few texts, to measure the costs.
 
-        The first round has one text. As long as a round is quick, another one with more texts
-        follows. Only the durations of the last round are kept, because the first texts also load
-        GPU kernels. The rows of all rounds are saved.
+        The first round has one text. After each quick round, a round with more texts follows. Only
+        the last round's durations are kept, because the first texts also load GPU kernels. The rows
+        from all rounds are saved.
 
         Args:
             sites_by_test: The sites for every test.
@@ -221,14 +221,13 @@ class AuditRunner:
             n_texts *= WARM_UP_GROWTH
 
     def verify_saved_rows(self, n_texts: int, cause: str) -> None:
-        """Check that some texts with saved rows are still predicted as the rows record it.
+        """Check for some texts that the model still predicts what their saved rows record.
 
-        For a language model, two edits of the same prompts are checked too. Two prompts are enough
-        for a model that reads one text at a time: an edit that the model would not compute itself
-        comes from the model's code or from the length of a text, not from other texts.
+        For a language model, a deletion and a knockout in the same prompts are checked too. At most
+        :data:`MAX_SINGLE_TEXT_CHECKS` texts are checked if the model reads one text at a time.
 
         Args:
-            n_texts: Number of texts to check.
+            n_texts: Maximum number of texts to check.
             cause: Likely cause of a difference and its remedy, for the error message.
 
         Raises:
@@ -247,7 +246,7 @@ class AuditRunner:
             check_recorded_prediction(self.adapter, batch, predictions, source=source, cause=cause)
 
     def _check_prompt_identities(self, predictions: pd.DataFrame) -> None:
-        """Raise AttnProbeError if saved rows belong to another prompt or answer of a text."""
+        """Raise AttnProbeError if a prompt or answer has changed since its rows were saved."""
         saved_identities = predictions.get("identity", pd.Series(dtype=float))
         for text in self.texts:
             saved_identity = saved_identities.get(text.example_id, text.identity)
@@ -266,7 +265,7 @@ class AuditRunner:
         Args:
             pending_sites: The tests to run, with their sites.
             texts: The batch.
-            batch_limit: Largest batch that may fit; lowered if this batch does not fit.
+            batch_limit: Largest batch that may fit; it is lowered if this batch does not fit.
 
         Raises:
             AttnProbeError: If a single text does not fit into memory.
@@ -298,13 +297,13 @@ class AuditRunner:
     ) -> pa.Table:
         """Run tests on texts and return their rows.
 
-        A language model runs the prompts side by side, each as a batch of its own whose forward
-        passes are combined. Any other model reads the texts as one batch.
+        A language model processes each prompt as a separate batch, but combines their forward
+        passes. Any other model reads all texts as one batch.
 
         Args:
             sites_by_test: The tests to run, with their sites.
             texts: The texts.
-            writer: Saves finished rows from time to time if the texts form a single batch.
+            writer: Saves finished rows at intervals if the texts form a single batch.
 
         Returns:
             The rows that the writer has not saved.
@@ -337,7 +336,7 @@ class AuditRunner:
     def plan_pending_work(
         self, sites_by_test: SitesByTest, finished: FinishedIds
     ) -> list[WorkItem]:
-        """Form batches, within the memory budget, of all tests and texts that have not run yet.
+        """Form batches within the memory budget, for all tests that have not run on all texts.
 
         Args:
             sites_by_test: The sites for every test.
@@ -368,11 +367,10 @@ class AuditRunner:
         )
 
     def compute_prune_curve(self, rows: Rows) -> PruneCurve | None:
-        """Measure the accuracy as more and more heads are zero-ablated together.
+        """Measure how accuracy falls as more and more heads are zero-ablated together.
 
-        Heads are removed in the order of their own effect, the smallest first. The order for one
-        half of the texts comes from the effects on the other half, so that no text influences the
-        order in which heads are removed for it.
+        Heads are removed in ascending order of their single effects. Each half of the texts gets
+        its order from the effects on the other half, so that no text influences its own order.
 
         Args:
             rows: The audit's rows.
@@ -381,7 +379,7 @@ class AuditRunner:
             The curve; None if the effects were not measured on both halves, or if the model cannot
             ablate several heads together.
         """
-        effects = rows.to_head_frame("zero_tvd")
+        effects = rows.build_head_frame("zero_tvd")
         adapter = self.adapter
         if effects.empty or adapter.lacks(MaskedReplay) or adapter.lacks(Decisions):
             return None
@@ -416,22 +414,23 @@ def make_memory_estimator(
     negligible_bytes: float,
     measured_bytes: dict[object, int],
 ) -> Callable[[int], int]:
-    """Make a function that estimates the memory of a text in a batch from its number of tokens.
+    """Make a function that estimates the memory per text in a batch from the text length.
 
     The function runs every test on a single text, at the site that needs the most memory, and
     records the peak memory. Few texts have to be measured; see :func:`estimate_text_bytes`.
 
     Args:
         adapter: The audited model.
-        texts: Texts of which batches will be formed, or a sample of them.
+        texts: Texts that will form batches, or a sample of them.
         sites_by_test: The sites for every test.
         options: Options for the tests, by test name.
         pad_token_id: Token id for padding.
-        negligible_bytes: Memory of one text up to which a full batch fits into the memory budget.
-        measured_bytes: Cache of measurements, by tests and number of tokens; new ones are added.
+        negligible_bytes: Memory per text at which a full batch just fits into the memory budget.
+        measured_bytes: Cache of measurements by tests and token count, which is extended.
 
     Returns:
-        Function from a number of tokens to bytes, including :data:`MEMORY_SAFETY_FACTOR`.
+        Function that takes a token count and returns bytes, including
+        :data:`MEMORY_SAFETY_FACTOR`.
     """
     text_by_length = {text.n_tokens: text for text in texts}
     # Editing all heads takes the most memory, then editing a layer, then editing one head.
@@ -466,12 +465,12 @@ def make_memory_estimator(
 
 
 def _ignore_memory(n_tokens: int) -> int:
-    """Return 0 bytes for a text of any length, so that memory does not limit a batch."""
+    """Return 0 bytes for any text length, so that memory does not limit a batch."""
     return 0
 
 
 def _do_nothing() -> None:
-    """Ignore the end of a step."""
+    """Do nothing; the default for ``on_step_end``."""
 
 
 def plan_batches(
@@ -482,18 +481,19 @@ def plan_batches(
     memory_budget: int,
     batch_size: int,
 ) -> list[WorkItem]:
-    """Form batches of texts of similar length, with the tests and sites still to run on them.
+    """Form batches of similarly long texts, each with the tests and sites still to run on it.
 
     Args:
         texts: The texts.
         sites_by_test: The sites for every test.
         finished: Text ids with rows, by test, layer and head.
-        bytes_per_text: Function from a number of tokens to the bytes of such a text in a batch.
+        bytes_per_text: Function that takes a token count and returns the bytes per text in a batch.
         memory_budget: Memory that a batch may take, in bytes.
         batch_size: Largest number of texts per batch.
 
     Returns:
-        Batches of texts; all texts of a batch lack rows for the same tests and sites.
+        Batches of texts with their tests and sites; the same runs are missing for all texts in a
+        batch.
     """
     pairs = list_test_site_pairs(sites_by_test)
     finished_pairs: dict[int, set[int]] = {}
@@ -519,9 +519,9 @@ def plan_batches(
 
 
 def pick_warm_up_sites(sites: Sequence[Site]) -> Sequence[Site]:
-    """Pick one site of every cost class: the first site, and the middle head and middle group.
+    """Pick one site per cost class: the first site, the middle head and the middle group.
 
-    The first site of a test also pays for the computations that all its sites share.
+    A test's first site also pays for the computations that all its sites share.
     """
     later_heads = [site for site in sites[1:] if not site.is_group]
     later_groups = [site for site in sites[1:] if site.is_group]
@@ -550,8 +550,8 @@ def run_batch(
         sites_by_test: The tests to run, with their sites.
         options: Options by test name; a missing test runs with its default options.
         seed: Random seed.
-        on_step_end: Called after each test at each site.
-        writer: Saves finished rows from time to time; they are not returned.
+        on_step_end: Function that is called after each test at each site.
+        writer: Saves finished rows at intervals; they are not returned.
 
     Returns:
         One row for each text and test, with a list over the sites for each statistic.
@@ -575,8 +575,8 @@ def compute_rows(
         sites_by_test: The tests to run, with their sites.
         options: Options by test name; a missing test runs with its default options.
         seed: Random seed.
-        on_step_end: Called after each test at each site.
-        writer: Saves finished rows from time to time; they are not returned.
+        on_step_end: Function that is called after each test at each site.
+        writer: Saves finished rows at intervals; they are not returned.
 
     Returns:
         One row for each text and test, with a list over the sites for each statistic.
@@ -614,7 +614,7 @@ def run_test(
 
     Args:
         observation: A model's output and attention on a batch.
-        name: Test name, or "prediction" for statistics of the model's predictions.
+        name: Test name, or "prediction" for statistics about the model's predictions.
         site: The site.
         options: Options by test name; a missing test runs with its default options.
         seed: Random seed.
@@ -623,7 +623,9 @@ def run_test(
         Values `[batch]` by statistic name.
     """
     if name == PREDICTION_TEST:
-        return compute_prediction_rows(observation.model, observation.batch, observation.probs)
+        return compute_batch_prediction_statistics(
+            observation.model, observation.batch, observation.probs
+        )
     test = load_tests()[name]
     test_options = options.get(name, test.options())
     return collect_statistics(test.function(observation, site, test_options, seed=seed))

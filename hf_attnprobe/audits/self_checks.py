@@ -31,7 +31,7 @@ from hf_attnprobe.inference.batching import (
 from hf_attnprobe.inference.encoding import ImageReader, Text
 from hf_attnprobe.protocol import AttentionModelBase, Batch, Observation, Site
 from hf_attnprobe.statistics.sampling import draw_random_order
-from hf_attnprobe.storage.rows import compute_prediction_rows
+from hf_attnprobe.storage.rows import compute_batch_prediction_statistics
 
 
 logger = logging.getLogger(__name__)
@@ -127,7 +127,7 @@ def check_recorded_prediction(
     if statistic == "probability" and predicted_class >= 0:
         native_value = float(native_probs[0, predicted_class])
     else:
-        native_value = float(compute_prediction_rows(adapter, batch, native_probs)[statistic])
+        native_value = float(compute_batch_prediction_statistics(adapter, batch, native_probs)[statistic])
     recorded_value = recorded_values[statistic]
     tolerance = compute_tolerance(adapter, native_value)
     # A comparison with NaN is false, so NaN counts as a difference.
@@ -334,7 +334,7 @@ def _run_self_checks(
         adapter.self_check(batch)
         if isinstance(adapter, LanguageModelAdapter):
             return None
-        statistics = compute_prediction_rows(adapter, batch, adapter.observe(batch).probs)
+        statistics = compute_batch_prediction_statistics(adapter, batch, adapter.observe(batch).probs)
         columns = {name: values.tolist() for name, values in statistics.items()}
         return pd.DataFrame(columns, index=[*batch.example_ids])
 

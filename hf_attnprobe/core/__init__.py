@@ -2,12 +2,12 @@
 
 - ``errors``: `AttnProbeError`, the error for everything that a user can fix.
 - ``options``: `Options` and `option`, from which the command line and the checks of values are derived.
-- ``serialization``: dataclasses to JSON, and JSON or YAML to dataclasses.
+- ``serialization``: conversion of dataclasses to JSON, and of JSON or YAML to dataclasses.
 - ``progress`` and ``terminal``: progress bars, and printing with control characters escaped.
 - ``formatting``: numbers, intervals and Markdown tables.
-- ``hardware``: out-of-memory errors, measured memory, and the number of threads.
-- ``distributed``: the processes of a distributed run.
-- ``readings``: the sentences that reports print for statistics.
+- ``hardware``: out-of-memory errors, memory measurement and thread counts.
+- ``distributed``: state of the processes in a distributed run.
+- ``readings``: sentences that reports print for statistics.
 - ``lazy_imports``: functions to call when another package is imported.
 
 Start reading at ``options``.

@@ -1,4 +1,4 @@
-"""The processes of a distributed run, based on ``accelerate.PartialState``."""
+"""State of the processes in a distributed run, based on ``accelerate.PartialState``."""
 
 import os
 from typing import TYPE_CHECKING
@@ -10,24 +10,24 @@ if TYPE_CHECKING:
     from accelerate import PartialState
 
 
-def check_one_process(verb: str) -> None:
-    """Raise an error if a command that needs a single process was started in several.
+def require_single_process(command: str) -> None:
+    """Raise an error if several processes run a command that needs a single one.
 
     Args:
-        verb: Command name.
+        command: Command name, for the error message.
 
     Raises:
         AttnProbeError: There are several processes.
     """
     if get_process_state().num_processes > 1:
-        raise AttnProbeError(f"{verb} works in one process; start it without torchrun")
+        raise AttnProbeError(f"{command} must run in a single process; start it without torchrun")
 
 
 def get_process_state() -> "PartialState":
-    """Return the rank, the number of processes and the device of this process.
+    """Return the distributed state of this process: its rank, the process count and its device.
 
     Returns:
-        The state shared by the whole process, which is created by the first call.
+        The state, which the first call creates and later calls share.
 
     Raises:
         AttnProbeError: A launcher started several processes, but Accelerate sees only one (each of
@@ -49,7 +49,7 @@ def get_process_state() -> "PartialState":
     if n_launched != str(state.num_processes):
         raise AttnProbeError(
             f"expected {n_launched} processes (WORLD_SIZE), but Accelerate sees "
-            f"{state.num_processes}; do not create an Accelerator or PartialState before, or create "
-            "it with cpu=True on a machine without a GPU"
+            f"{state.num_processes}; do not create an Accelerator or PartialState before this call, "
+            "or create it with cpu=True on a machine without a GPU"
         )
     return state

@@ -4,8 +4,8 @@
 class AttnProbeError(ValueError):
     """An error that the user can fix, such as a wrong option, a missing file or a damaged folder.
 
-    Its message is one line that contains what was expected, what was received, and how to fix it. The
-    command line prints the message without a traceback and exits with code 1.
+    The message is a single line: it names the expected and the received value, and a way to fix the
+    error. The command line prints the message without a traceback and exits with code 1.
     """
 
 

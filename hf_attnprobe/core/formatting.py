@@ -1,47 +1,48 @@
 """Markdown tables, numbers and confidence intervals as text, in the same format in every report."""
 
+import math
 import re
 from collections.abc import Iterable, Sequence
 
 
 MISSING = "–"
-"""Text in place of a number that does not exist or is undefined."""
+"""Dash that replaces a missing or undefined number."""
 UNSAFE_MARKDOWN = re.compile(r"(?<!\\)(?:\||<(?=[A-Za-z/!?])|\](?=[(\[:]))")
-"""Unescaped characters that would end a table cell, begin an HTML tag or make a link."""
+"""Pattern for unescaped characters that would end a table cell, begin an HTML tag or make a link."""
 
 
-def format_table(head: Sequence[object], rows: Iterable[Sequence[object]]) -> list[str]:
+def format_table(header: Sequence[object], rows: Iterable[Sequence[object]]) -> list[str]:
     r"""Format a Markdown table.
 
     Names from users cannot break the table: every cell is one line, and characters that end a cell,
     begin HTML or make a link are escaped.
 
     Args:
-        head: Titles of the columns.
+        header: Column titles.
         rows: Cells of each row.
 
     Returns:
-        The lines of the table.
+        The Markdown lines.
 
     >>> format_table(["model", "F1"], [["base", "0.812"]])
     ['| model | F1 |', '| --- | --- |', '| base | 0.812 |']
     >>> format_table(["class"], [["a|b"], ["<i>"]])[2:]
     ['| a\\|b |', '| &lt;i> |']
     """
-    lines = [head, ["---"] * len(head), *rows]
+    lines = [header, ["---"] * len(header), *rows]
     return [f"| {' | '.join(map(_format_cell, cells))} |" for cells in lines]
 
 
 def _format_cell(content: object) -> str:
-    """Return the content on one line, with unsafe characters escaped."""
+    """Convert the content of a table cell to one line, and escape unsafe characters."""
     text = " ".join(str(content).split())
     return UNSAFE_MARKDOWN.sub(escape_markdown_match, text)
 
 
 def escape_markdown_match(match: re.Match[str]) -> str:
-    r"""Escape the matched character; use it as the replacement of ``re.sub``.
+    r"""Escape a matched Markdown character; for use as the replacement in ``re.sub``.
 
-    ``<`` becomes ``&lt;``, since ``\<`` still begins HTML in some dialects of Markdown.
+    ``<`` becomes ``&lt;``, since ``\<`` still begins HTML in some Markdown dialects.
 
     Args:
         match: A match of a single character.
@@ -56,12 +57,12 @@ def escape_markdown_match(match: re.Match[str]) -> str:
 
 
 def format_number(value: float | str | None, *, digits: int = 3, sign: str = "") -> str:
-    """Format a number, which may be missing.
+    """Format a number with a fixed number of decimals, or a dash if it is missing.
 
     Args:
-        value: The number. A text is returned unchanged.
-        digits: Number of digits after the decimal point.
-        sign: ``+`` to also write the sign of positive numbers.
+        value: The number. A string is returned unchanged.
+        digits: Digits after the decimal point.
+        sign: ``+`` to print the sign of positive numbers too.
 
     Returns:
         The number as text, or a dash for None and NaN.
@@ -73,7 +74,7 @@ def format_number(value: float | str | None, *, digits: int = 3, sign: str = "")
     """
     if isinstance(value, str):
         return value
-    if value is None or value != value:
+    if value is None or math.isnan(value):
         return MISSING
     # The format option `z` avoids -0.000.
     return f"{value:{sign}z.{digits}f}"
@@ -83,17 +84,17 @@ def format_bounds(ci95: tuple[float, float] | None, *, digits: int = 3, sign: st
     """Format the bounds of a confidence interval.
 
     Args:
-        ci95: Lower and upper bound.
-        digits: Number of digits after the decimal point.
-        sign: ``+`` to also write the sign of positive numbers.
+        ci95: Lower and upper bound; None if there is no interval.
+        digits: Digits after the decimal point.
+        sign: ``+`` to print the sign of positive numbers too.
 
     Returns:
-        The bounds in brackets, or a dash without an interval.
+        The bounds in brackets, or a dash if the interval is None or NaN.
 
     >>> format_bounds((0.5, 0.75), digits=2)
     '[0.50, 0.75]'
     """
-    if ci95 is None or ci95[0] != ci95[0]:
+    if ci95 is None or math.isnan(ci95[0]):
         return MISSING
     low, high = (format_number(value, digits=digits, sign=sign) for value in ci95)
     return f"[{low}, {high}]"
@@ -110,9 +111,9 @@ def format_interval(
 
     Args:
         value: The estimate.
-        ci95: Lower and upper bound of its confidence interval, if there is one.
-        digits: Number of digits after the decimal point.
-        sign: ``+`` to also write the sign of positive numbers.
+        ci95: Lower and upper bound of its confidence interval; None if there is none.
+        digits: Digits after the decimal point.
+        sign: ``+`` to print the sign of positive numbers too.
 
     Returns:
         The estimate, followed by the bounds in brackets; a dash if the estimate is None or NaN.

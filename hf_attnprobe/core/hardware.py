@@ -255,7 +255,7 @@ def _get_storage_id(tensor: torch.Tensor) -> int:
 
 # --- Threads ---
 
-LARGE_MATRIX = 512 * 512
+LARGE_MATRIX_ENTRIES = 512 * 512
 """Number of entries of a weight matrix from which several threads are faster than one.
 
 With 32 texts of 20 tokens, multiplying by such a matrix takes about ten milliseconds. That is about the
@@ -329,4 +329,4 @@ def is_small_model(model: nn.Module) -> bool:
     ]
     if any(matrix.device.type != "cpu" for matrix in matrices):
         return False
-    return all(matrix.numel() < LARGE_MATRIX for matrix in matrices)
+    return all(matrix.numel() < LARGE_MATRIX_ENTRIES for matrix in matrices)

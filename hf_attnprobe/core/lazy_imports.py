@@ -1,6 +1,6 @@
 """Call a function when another package is imported.
 
-This package uses it to register its models with Transformers without importing Transformers itself.
+With it, hf_attnprobe registers its models with Transformers without importing Transformers itself.
 """
 
 import sys
@@ -11,14 +11,14 @@ from types import ModuleType
 
 
 def call_after_import(package: str, callback: Callable[[], object]) -> None:
-    """Call a function as soon as a package is imported, or now if it already is.
+    """Call a function as soon as a package is imported; immediately if it already is.
 
     Python imports a package before its submodules, so the callback runs before the code of any
     submodule that is imported first.
 
     Args:
         package: Name of a top-level package.
-        callback: The function, which may import the package and its submodules.
+        callback: Function without arguments; it may import the package and its submodules.
     """
     if package in sys.modules:
         callback()
@@ -31,7 +31,7 @@ class _ImportHook(MetaPathFinder):
 
     Attributes:
         package: Name of the package.
-        callback: Function that is called once the package has been executed.
+        callback: Function to call after the package has been executed.
     """
 
     def __init__(self, package: str, callback: Callable[[], object]) -> None:
@@ -43,15 +43,15 @@ class _ImportHook(MetaPathFinder):
         path: Sequence[str] | None,
         target: ModuleType | None = None,
     ) -> ModuleSpec | None:
-        """Return the specification of the package; None for every other module.
+        """Return the import specification of the package; None for every other module.
 
-        Some libraries only call this to learn whether the package is installed. Therefore the callback
-        is attached to the execution of the module.
+        Some libraries call this method only to check whether the package is installed. Therefore the
+        callback does not run here, but after the module has been executed.
 
         Args:
-            name: Name of the module that is searched.
+            name: Name of the module to find.
             path: Search path of the parent package; None for a top-level module.
-            target: Module that is reloaded, if any.
+            target: Module to reload, if any.
         """
         if name != self.package:
             return None

@@ -283,12 +283,12 @@ def _list_named_options(
 
 
 def check_known_names(
-    kind: str, names: Iterable[str], known_names: Iterable[str], suffix: str = ""
+    noun: str, names: Iterable[str], known_names: Iterable[str], suffix: str = ""
 ) -> None:
     """Raise an error for an unknown name, and suggest a similar known one.
 
     Args:
-        kind: What the names are, for the error message, such as "test".
+        noun: What the names are, for the error message, such as "test".
         names: Names to check.
         known_names: All valid names.
         suffix: Text after the name in the error message, such as " of permutation".
@@ -309,7 +309,7 @@ def check_known_names(
             advice = f"did you mean {similar_name}?"
         else:
             advice = f"expected one of {', '.join(known_names)}"
-        raise AttnProbeError(f"unknown {kind} {format_short(name)}{suffix}; {advice}")
+        raise AttnProbeError(f"unknown {noun} {format_short(name)}{suffix}; {advice}")
 
 
 def find_similar_name(name: str, known_names: Iterable[str]) -> str | None:

@@ -1,4 +1,4 @@
-"""Progress bars on stderr, and context managers that silence the libraries this package uses.
+"""Progress bars on stderr, and context managers that silence other libraries.
 
 Start reading at :class:`ProgressBar`.
 """
@@ -14,7 +14,7 @@ from hf_attnprobe.core.terminal import escape_control_characters, escape_line, p
 
 
 BAR_FORMAT = "{desc}: {percentage:3.0f}%|{bar}| {elapsed}{postfix}"
-"""Format string of tqdm for the bar: name, percentage, bar, elapsed time, and a free text."""
+"""Bar format for tqdm: name, percentage, bar, elapsed time and a free text."""
 SECONDS_TO_FIRST_LINE = 8.0
 """Seconds until the first progress line if stderr is not a terminal, such as a log file."""
 SECONDS_BETWEEN_LINES = 30.0
@@ -25,15 +25,15 @@ SECONDS_BETWEEN_LINES = 30.0
 class ProgressBar:
     """A progress bar on stderr, which is open inside a ``with`` block.
 
-    On a terminal and in a notebook it is one line that is rewritten; in a log file it prints a line
-    now and then. Only one bar is displayed at a time: a bar that is opened inside another one reports
-    its progress to the outer bar, as progress of the part that the outer bar is working on.
+    On a terminal and in a notebook, the bar is a line that is rewritten. If stderr is a file, a new line
+    is printed at intervals. Only one bar is displayed at a time: a bar that is opened inside another
+    one reports its progress to the outer bar, as progress within the current part of the outer bar.
 
     Attributes:
         name: Text in front of the bar.
-        shown: Whether anything is displayed.
-        n_parts: Number of parts of the work, which should take about equally long.
-        part_name: What a part is called, for example "model".
+        visible: Whether anything is displayed.
+        n_parts: Number of parts into which the work is divided; each should take equally long.
+        part_name: Noun for a part, for example "model".
         clock: Function that returns the current time in seconds.
 
     Example:
@@ -42,7 +42,7 @@ class ProgressBar:
     """
 
     name: str
-    shown: bool = True
+    visible: bool = True
     n_parts: int = 1
     part_name: str = "part"
     clock: Callable[[], float] = time.perf_counter
@@ -55,13 +55,13 @@ class ProgressBar:
 
     def __enter__(self) -> "ProgressBar":
         self._start = self._part_start = self._last_line = self.clock()
-        if self.shown:
+        if self.visible:
             self._outer_bar = self._open_bars[-1] if self._open_bars else None
             self._open_bars.append(self)
         return self
 
     def __exit__(self, error_type: object, *_: object) -> None:
-        if not self.shown:
+        if not self.visible:
             return
         self._open_bars.remove(self)
         if self._tqdm is not None:
@@ -74,10 +74,10 @@ class ProgressBar:
             print_text(f"{self.name}: done in {duration}", file=sys.stderr)
 
     def start_part(self, name: str) -> None:
-        """Start the next part of the work, and count the current one as finished.
+        """Start the next part of the work, and mark the current one as finished.
 
         Args:
-            name: Name of the part, for example the folder of a model.
+            name: Part name, for example a model folder.
         """
         now = self.clock()
         if self._current_part:
@@ -85,17 +85,17 @@ class ProgressBar:
         self._current_part, self._part_start = name, now
 
     def update(self, seconds_left: float | None, activity: str = "") -> None:
-        """Display the progress. The displayed percentage never decreases.
+        """Update the displayed progress, whose percentage never decreases.
 
         Args:
             seconds_left: Estimated seconds until the current part is finished; None if unknown.
-            activity: Short description of what is being done.
+            activity: Short description of the current activity, such as "epoch 1 of 8".
         """
-        if not self.shown:
+        if not self.visible:
             return
         now = self.clock()
         if seconds_left is not None:
-            # Parts that have not started are expected to take as long as the others on average.
+            # Each unstarted part is expected to take as long as the average of the other parts.
             expected_seconds = [*self._seconds_by_part, now - self._part_start + seconds_left]
             n_unstarted = max(self.n_parts - len(expected_seconds), 0)
             seconds_left += n_unstarted * sum(expected_seconds) / len(expected_seconds)
@@ -112,12 +112,12 @@ class ProgressBar:
         self._draw(time_left, activity, now)
 
     def update_count(self, n_done: int, n_total: int, unit: str) -> None:
-        """Display how many of several equally large pieces of work are finished.
+        """Display how many equally large work items are finished, such as "3 of 10 prompts".
 
         Args:
-            n_done: Number of finished pieces, at least 1.
-            n_total: Number of all pieces.
-            unit: What the pieces are called, for example "prompts".
+            n_done: Number of finished items, at least 1.
+            n_total: Total number of items.
+            unit: Plural noun for the items, for example "prompts".
         """
         elapsed = self.clock() - self._start
         seconds_left = elapsed / n_done * (n_total - n_done)
@@ -125,12 +125,12 @@ class ProgressBar:
 
     def print_line(self, line: str) -> None:
         """Print a line above the bar."""
-        if self.shown:
+        if self.visible:
             print_line(line)
 
     def _draw(self, time_left: str, activity: str, now: float) -> None:
-        """Redraw the bar, or print a line if enough time has passed since the last one."""
-        if not supports_live_line():
+        """Redraw the bar; if stderr is a file, print a line if enough time has passed."""
+        if not can_rewrite_line():
             is_first = self._last_line == self._start
             interval = SECONDS_TO_FIRST_LINE if is_first else SECONDS_BETWEEN_LINES
             if now - self._last_line >= interval:
@@ -166,20 +166,20 @@ def print_line(line: str) -> None:
     tqdm.write(escape_control_characters(line), file=sys.stderr)
 
 
-def supports_live_line() -> bool:
-    """Return whether a line on stderr can be rewritten: on a terminal, and in a notebook."""
+def can_rewrite_line() -> bool:
+    """Return whether stderr is a terminal or a notebook, in which a line can be rewritten."""
     is_notebook = type(sys.stderr).__module__.startswith("ipykernel")
     return is_notebook or sys.stderr.isatty()
 
 
 def format_duration(seconds: float) -> str:
-    """Format an approximate duration for people.
+    """Format a duration approximately, such as "about 2 min".
 
     Args:
         seconds: The duration.
 
     Returns:
-        A text such as "about 10 s".
+        Seconds in steps of 5, or minutes from 100 seconds, or hours from 100 minutes.
 
     >>> format_duration(9.4), format_duration(140), format_duration(8000)
     ('about 10 s', 'about 2 min', 'about 2.2 h')
@@ -193,10 +193,10 @@ def format_duration(seconds: float) -> str:
 
 @contextmanager
 def silence_libraries() -> Iterator[None]:
-    """Switch off the progress bars of Transformers and datasets, and warnings of Transformers.
+    """Silence progress bars of Transformers and datasets, and Transformers warnings, in a block.
 
-    The previous settings are restored afterwards. It can also be used as a decorator:
-    ``@silence_libraries()``.
+    The previous settings are restored at the end of the ``with`` block. It can also be used as a
+    decorator: ``@silence_libraries()``.
     """
     with _silence_transformers(), silence_datasets():
         yield
@@ -204,7 +204,7 @@ def silence_libraries() -> Iterator[None]:
 
 @contextmanager
 def _silence_transformers() -> Iterator[None]:
-    """Switch off the progress bars and warnings of Transformers temporarily."""
+    """Switch off progress bars and warnings of Transformers inside a ``with`` block."""
     import transformers
 
     log = transformers.logging
@@ -221,7 +221,7 @@ def _silence_transformers() -> Iterator[None]:
 
 @contextmanager
 def silence_datasets() -> Iterator[None]:
-    """Switch off the progress bars of datasets temporarily."""
+    """Switch off the progress bars of the library datasets inside a ``with`` block."""
     import datasets
 
     had_bars = not datasets.are_progress_bars_disabled()

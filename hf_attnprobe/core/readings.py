@@ -1,7 +1,7 @@
 """Descriptions of statistics for reports.
 
-A reading contains the sentence that a report prints for a statistic. It also says whether the values
-are shares, which decides how the confidence interval of their mean is computed.
+A :class:`Reading` contains the sentence that a report prints for a statistic. It also records whether
+the values are shares, because the mean of shares gets another confidence interval.
 """
 
 from collections.abc import Mapping
@@ -15,8 +15,8 @@ class Reading:
     Attributes:
         sentence: Template of the sentence in reports, with the placeholders ``{mean}``, ``{median}``
             and ``{key}``.
-        is_share: Whether the values are shares between 0 and 1. If the value of every text is 0 or 1,
-            the mean is a proportion of the texts, and it gets an exact binomial interval.
+        is_share: Whether the values are shares between 0 and 1. If every text has the value 0 or 1,
+            the mean is a proportion, and its confidence interval is an exact binomial interval.
     """
 
     sentence: str
@@ -24,22 +24,25 @@ class Reading:
 
 
 TestReadings = Mapping[str, Reading | str]
-"""Readings of one test by statistic; a plain sentence stands for a reading that is not a share."""
+"""Readings of one test, by statistic name; a plain string is short for ``Reading(string)``."""
 Readings = Mapping[str, TestReadings]
-"""Readings by test and statistic."""
+"""Readings of all tests: first by test name, then by statistic name."""
 
 
 def make_share_reading(sentence: str) -> Reading:
-    """Return the reading of a statistic whose values are shares.
+    """Describe a statistic whose values are shares between 0 and 1.
 
     Args:
-        sentence: Template of the sentence in reports.
+        sentence: Template of the sentence that reports print for the statistic.
+
+    Returns:
+        A reading with ``is_share=True``.
     """
     return Reading(sentence, is_share=True)
 
 
 def get_sentence(test: str, statistic: str, readings: Readings) -> str:
-    """Return the sentence template of a statistic.
+    """Return the sentence template that reports use for a statistic.
 
     Args:
         test: Test name.
@@ -54,12 +57,15 @@ def get_sentence(test: str, statistic: str, readings: Readings) -> str:
 
 
 def is_declared_share(test: str, statistic: str, readings: Readings) -> bool:
-    """Return whether a statistic is declared to be a share; False if it has no reading.
+    """Return whether the reading of a statistic declares its values as shares between 0 and 1.
 
     Args:
         test: Test name.
         statistic: Statistic name, ``name`` or ``name@key``; the key does not matter.
         readings: Readings of all tests.
+
+    Returns:
+        False if the statistic has no reading.
     """
     reading = readings.get(test, {}).get(statistic.partition("@")[0])
     return isinstance(reading, Reading) and reading.is_share

@@ -167,7 +167,7 @@ def parse_plain(hint: Any, value: Any, location: str = "") -> Any:
     kind = _select_type(value, hint)
     if kind is float and value is None:
         return float("nan")
-    if not _has_plain_type(value, kind):
+    if not _can_represent(value, kind):
         raise _make_error(describe_type(hint), format_short(value), location)
     if hasattr(kind, "parse"):
         return kind.parse(value)
@@ -287,10 +287,10 @@ def _select_type(value: Any, hint: Any) -> Any:
     if value is None and NoneType in get_args(hint):
         return NoneType
     alternatives = list_alternatives(hint)
-    return next((kind for kind in alternatives if _has_plain_type(value, kind)), alternatives[0])
+    return next((kind for kind in alternatives if _can_represent(value, kind)), alternatives[0])
 
 
-def _has_plain_type(value: Any, kind: Any) -> bool:
+def _can_represent(value: Any, kind: Any) -> bool:
     """Return whether plain data can represent a type; items inside are not checked."""
     if get_origin(kind) is Literal:
         return value in get_args(kind)
@@ -344,14 +344,16 @@ def matches_type(value: Any, hint: Any) -> bool:
     (True, False)
     """
     is_allowed_none = value is None and NoneType in get_args(hint)
-    return is_allowed_none or any(_matches_kind(value, kind) for kind in list_alternatives(hint))
+    return is_allowed_none or any(
+        _matches_single_type(value, kind) for kind in list_alternatives(hint)
+    )
 
 
-def _matches_kind(value: Any, kind: Any) -> bool:
+def _matches_single_type(value: Any, kind: Any) -> bool:
     """Return whether a value, including its items, has a type that is not a union."""
     if dataclasses.is_dataclass(kind) and isinstance(kind, type):
         return isinstance(value, kind)
-    if not _has_plain_type(value, kind):
+    if not _can_represent(value, kind):
         return False
     if not isinstance(value, list | tuple) or not get_args(kind):
         return True

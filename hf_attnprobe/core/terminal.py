@@ -1,7 +1,7 @@
 """Printing to a terminal, with control characters escaped.
 
 Texts, class names and file names come from users and from the Hub, and could contain escape sequences
-that move the cursor or change the title of the window. Therefore everything is printed by
+that move the cursor or change the window title. Therefore the package prints everything with
 :func:`print_text`.
 """
 
@@ -15,9 +15,10 @@ from typing import TextIO
 CONTROL_CHARACTERS = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]"
 )
-"""Characters that control a terminal or the direction of writing, or that cannot be encoded.
+"""Pattern for characters that must not be printed unescaped.
 
-The last two are surrogates and noncharacters. Line breaks and tabs are allowed.
+These are control characters, characters that change the writing direction, and code points that cannot
+be encoded (surrogates and noncharacters). Line breaks and tabs are allowed.
 """
 
 
@@ -45,7 +46,7 @@ def escape_line(text: str) -> str:
         text: Any text.
 
     Returns:
-        A text on one line.
+        A text that fits on one line and is safe to print.
 
     >>> escape_line("two\nlines")
     'two\\nlines'
@@ -58,14 +59,15 @@ def print_text(text: object, *, end: str = "\n", file: TextIO | None = None) -> 
 
     Args:
         text: An object whose ``str`` is printed; it may have several lines.
-        end: Text that is printed after it.
-        file: Stream to print to; the default is stdout. Characters that its encoding does not have
-            are escaped.
+        end: Text to print at the end.
+        file: Stream to print to; the default is stdout. Characters that its encoding lacks are
+            escaped.
 
     Raises:
-        BrokenPipeError: The stream is closed, or nobody reads it any more.
+        BrokenPipeError: The stream is closed, or its reader has exited.
     """
     stream = file or sys.stdout
+    # Python sets stdout to None if it is closed when the process starts.
     if stream is None:
         raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
     encoding = stream.encoding or "utf-8"
@@ -75,20 +77,20 @@ def print_text(text: object, *, end: str = "\n", file: TextIO | None = None) -> 
 
 
 def _escape_match(match: re.Match[str]) -> str:
-    r"""Return the matched character as ``\x1b`` or ``\u202e``."""
+    r"""Return a matched character as an escape sequence, such as ``\x1b`` or ``\u202e``."""
     code = ord(match[0])
     return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
 
 
 def truncate_start(text: str, max_length: int) -> str:
-    """Cut the beginning of a long text, such as a path.
+    """Shorten a long text, such as a path, by cutting off its beginning.
 
     Args:
         text: The text.
-        max_length: Maximum number of characters of the result.
+        max_length: Maximum length of the result, in characters.
 
     Returns:
-        The text, or its end after an ellipsis.
+        The text if it is short enough; otherwise an ellipsis and the end of the text.
 
     >>> truncate_start("/home/me/model", 7)
     '…/model'

@@ -18,13 +18,13 @@ from hf_attnprobe.checkpoints.loading import (
     load_attention_classifier,
     load_tokenizer,
 )
-from hf_attnprobe.core.distributed import check_one_process
+from hf_attnprobe.core.distributed import require_single_process
 from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.core.hardware import limit_threads
 from hf_attnprobe.core.options import SavedModel, TestSelection, public_function
 from hf_attnprobe.core.progress import ProgressBar
 from hf_attnprobe.data.examples import get_dataset_name
-from hf_attnprobe.data.specs import Data, to_data
+from hf_attnprobe.data.specs import Data, make_data
 from hf_attnprobe.functional.fingerprint import compute_fingerprint
 from hf_attnprobe.functional.predictions import make_class_prediction
 from hf_attnprobe.inference.outputs import Outputs
@@ -132,14 +132,14 @@ def retrain(
             print(report)
     """
     test_options = select_retraining_tests(tests)
-    check_one_process("retrain")
+    require_single_process("retrain")
     registered_tests = get_retraining_tests()
     settings = {name: getattr(options, name) for name in BASE_SETTING_OPTIONS}
     if any(registered_tests[name].trains_from_scratch for name in test_options):
         base = load_base_model(model, **settings)
     else:
         base = load_further_trainable_model(model, options.seed, **settings)
-    data = to_data(dataset)
+    data = make_data(dataset)
     setup = build_setup(base, data, output_dir, options.seed, test_options)
     identity = build_retraining_identity(base, setup.splits, options.seed)
     mark = setup.folder / f"{FOLDER_KIND}.json"
@@ -160,7 +160,7 @@ def retrain(
 
             def show_model(model: Path) -> bool:
                 bar.start_part(str(model.relative_to(setup.folder)))
-                return bar.shown
+                return bar.visible
 
             setup = replace(setup, progress=show_model)
             results = {name: run_retraining_test(name, setup) for name in test_options}
@@ -224,7 +224,7 @@ def transfer(
             report = transfer("bilstm-sst", "mlp-sst", "sst", output_dir="guided")
     """
     base = load_base_model(model)
-    data = to_data(dataset)
+    data = make_data(dataset)
     setup = build_setup(base, data, output_dir, options.seed)
     other_models = {"guide": _load_matching_model(base, "guide", guide)}
     if options.uniform is not None:

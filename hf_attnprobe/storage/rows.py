@@ -83,7 +83,7 @@ def collect_statistics(result: object) -> dict[str, torch.Tensor]:
     return statistics
 
 
-def compute_prediction_rows(
+def compute_batch_prediction_statistics(
     adapter: AttentionModelBase, batch: Batch, probs: torch.Tensor
 ) -> dict[str, torch.Tensor]:
     """Compute the statistics of the test "prediction" for one batch.
@@ -218,12 +218,12 @@ def _compute_number_statistics(
 
 # --- Tables of rows in memory ---
 
-NAMES = pa.dictionary(pa.int32(), pa.string())
+NAME_TYPE = pa.dictionary(pa.int32(), pa.string())
 """Arrow type of the columns `test` and `statistic`."""
 SCHEMA = pa.schema(
     [
-        ("test", NAMES),
-        ("statistic", NAMES),
+        ("test", NAME_TYPE),
+        ("statistic", NAME_TYPE),
         ("layer", pa.int32()),
         ("head", pa.int32()),
         ("example_id", pa.int64()),
@@ -643,4 +643,4 @@ def read_rows(folder: str | Path, test: str | None = None) -> pd.DataFrame:
         rows = read_rows("out/rows", "permutation")
         print(rows.groupby(["statistic", "layer", "head"]).value.mean())
     """
-    return load_rows(folder, test).to_long_frame()
+    return load_rows(folder, test).build_long_frame()

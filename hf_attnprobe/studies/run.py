@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_attnprobe.audits.api import audit
-from hf_attnprobe.core.distributed import check_one_process
+from hf_attnprobe.core.distributed import require_single_process
 from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.core.options import (
     Options,
@@ -58,7 +58,7 @@ VERB_FUNCTIONS: dict[str, Callable[..., object]] = {
     "retrain": retrain,
     "transfer": transfer,
 }
-"""Functions that run a step, by the verb of the step."""
+"""Functions that run a step, by verb."""
 
 
 @public_function
@@ -78,9 +78,9 @@ def study(
     ``INFO`` when it begins.
 
     Args:
-        study: A function of :class:`~hf_attnprobe.studies.steps.Steps`, a Python file with a
-            function ``study`` (the file is executed), or the name of a study of this package, such
-            as ``"wiegreffe-pinter"``.
+        study: A function that takes :class:`~hf_attnprobe.studies.steps.Steps`, a Python file with
+            a function ``study`` (the file is executed), or the name of a built-in study, such as
+            ``"wiegreffe-pinter"``.
         output_dir: Folder for the steps and the report.
         options: Data sets that replace the study's, the seed, and whether the run is quick.
         progress: Whether to show a progress bar on stderr.
@@ -89,8 +89,8 @@ def study(
         The report, which is also written to ``report.md``, ``report.html`` and ``summary.json``.
 
     Raises:
-        AttnProbeError: If the study, a data set or the folder cannot be used, which is checked
-            before anything is trained, or if a step fails. The message names the step.
+        AttnProbeError: If the study, a data set or the folder is invalid, which is checked before
+            anything is trained, or if a step fails. The message names the step.
 
     Example:
         Run a study on a single data set::
@@ -99,7 +99,7 @@ def study(
             print(report)
     """
     steps = plan_study(study, options)
-    check_one_process("a study")
+    require_single_process("a study")
     with reserve_folder(output_dir, STATE_FILE) as folder:
         seconds = _run_steps(steps, folder, progress)
         report = build_study_report(steps, folder, seconds, quick=options.quick)
@@ -111,8 +111,8 @@ def plan_study(study: str | Path | Study, options: StudyOptions = StudyOptions()
     """Plan the steps of a study and check their options, without running them.
 
     Args:
-        study: See :func:`study`.
-        options: Options of the study.
+        study: A function, a Python file or the name of a built-in study, see :func:`study`.
+        options: Data sets that replace the study's, the seed, and whether the run is quick.
 
     Raises:
         AttnProbeError: If the study does not exist, or if a step could not run.
@@ -140,7 +140,7 @@ def _load_study_function(file: Path) -> Study:
 
 
 def _check_plan(steps: Steps) -> None:
-    """Check the plan as a whole, and the architectures of all trainings."""
+    """Check that a plan has steps, uses the replaced data sets, and trains valid architectures."""
     if not steps.jobs:
         raise AttnProbeError("the study plans no steps; call steps.add at least once")
     if steps.paper is not None:
@@ -151,7 +151,7 @@ def _check_plan(steps: Steps) -> None:
     if len(replaced_datasets) < len(steps.options.datasets):
         raise AttnProbeError(
             "the data sets of this study cannot be replaced, because it has no grid over dataset; "
-            "remove --dataset, or change the study"
+            "remove --dataset, or add such a grid to the study"
         )
     for job in steps.jobs:
         if job.verb == "train":
@@ -162,14 +162,14 @@ def _check_plan(steps: Steps) -> None:
                 )
 
 
-# --- Running ---------------------------------------------------------------------------------------
+# --- Running -------------------------------------------------------------------------------------
 
 
 def _run_steps(steps: Steps, folder: Path, progress: bool) -> dict[str, float]:
-    """Run the steps that are not finished.
+    """Run all unfinished steps of a study.
 
     Returns:
-        The duration of each step in seconds, by its folder.
+        The duration of each step in seconds, by folder.
 
     Raises:
         AttnProbeError: If a finished step had other arguments or texts, or if a step fails.
@@ -180,7 +180,7 @@ def _run_steps(steps: Steps, folder: Path, progress: bool) -> dict[str, float]:
         job.folder: _make_step_state(job, fingerprints[job.folder]) for job in steps.jobs
     }
     unfinished = _find_unfinished_steps(steps, state, planned_states, folder)
-    # A step is unfinished, too, if it depends on a step that has to be repeated.
+    # A step is also unfinished if it depends on a step that has to be repeated.
     for name in unfinished:
         state.steps.pop(name, None)
     write_json(folder / STATE_FILE, convert_to_plain(state))
@@ -209,10 +209,10 @@ def _run_steps(steps: Steps, folder: Path, progress: bool) -> dict[str, float]:
 
 
 def _fingerprint_texts(steps: Steps) -> dict[str, dict[str, str]]:
-    """Compute fingerprints of the texts that each step trains on, by folder and split.
+    """Compute fingerprints of each step's training texts, by folder and split.
 
     All data sets are opened before any step runs, so that a missing data set or column is noticed
-    at once. Data sets that are only used for tests are checked by reading their first text.
+    at once. If a data set is only used for testing, its first text is read as a check.
     """
     fingerprints_by_data: dict[str, dict[str, str]] = {}
     fingerprints_by_folder = {}
@@ -234,14 +234,14 @@ def _fingerprint_texts(steps: Steps) -> dict[str, dict[str, str]]:
 
 
 def _make_data(job: Job) -> Data:
-    """Return the data set and its columns from the arguments of a step."""
+    """Convert a step's arguments to the data that the step uses."""
     return select_options(
         job.arguments | {"dataset": resolve_dataset(job.arguments["dataset"])}, Data
     )
 
 
 def _make_step_state(job: Job, texts: Mapping[str, str]) -> dict[str, Any]:
-    """Return the entry of a step in ``study.json``, as it is read back from JSON."""
+    """Return a step's entry for ``study.json``, in the form that reading the file would return."""
 
     def convert_value(value: Any) -> Any:
         return vars(value) if isinstance(value, Options) else str(value)
@@ -254,7 +254,7 @@ def _read_state(steps: Steps, folder: Path) -> StudyState:
     """Read the finished steps from ``study.json``.
 
     Raises:
-        AttnProbeError: If the folder holds another study, or this one in the other length.
+        AttnProbeError: If the folder holds another study, or the other version (quick or full).
     """
     new_state = StudyState(steps.name, steps.quick, {})
     file = folder / STATE_FILE
@@ -263,7 +263,8 @@ def _read_state(steps: Steps, folder: Path) -> StudyState:
     state: StudyState = read_json(file, StudyState, "choose another --output-dir")
     if state.kind != new_state.kind:
         raise AttnProbeError(
-            f"{folder} holds the {state.kind}, not the {new_state.kind}; choose another --output-dir"
+            f"{folder} holds the {state.kind}, not the {new_state.kind}; choose another "
+            "--output-dir"
         )
     return state
 
@@ -271,7 +272,7 @@ def _read_state(steps: Steps, folder: Path) -> StudyState:
 def _find_unfinished_steps(
     steps: Steps, state: StudyState, planned_states: Mapping[str, Mapping], folder: Path
 ) -> set[str]:
-    """Return the folders of all steps that are not finished or depend on an unfinished step.
+    """Return the folders of steps that are unfinished or depend on an unfinished step.
 
     Raises:
         AttnProbeError: If a finished step had other arguments or texts.
@@ -283,7 +284,7 @@ def _find_unfinished_steps(
             unfinished.add(job.folder)
             continue
         old_arguments = finished_state["arguments"]
-        # Arguments that are not part of the step any more count as None.
+        # If the step no longer has an argument, its new value counts as None.
         new_arguments = dict.fromkeys(old_arguments) | planned_states[job.folder]["arguments"]
         for name, (old, new) in find_differences(old_arguments, new_arguments).items():
             raise AttnProbeError(
@@ -301,7 +302,7 @@ def _find_unfinished_steps(
 
 
 def _run_step(job: Job, steps: Steps, folder: Path, progress: bool) -> None:
-    """Run a step. If the very first step fails, remove what it left behind."""
+    """Run a step. If the first step of a study fails, remove the study's state file."""
     step_folder = folder / job.folder
     try:
         with prefix_errors(f"step {job.folder}: "):
@@ -321,13 +322,11 @@ def _make_keywords(job: Job, folder: Path) -> dict[str, Any]:
     """Return the keyword arguments for the function that runs a step."""
     verb = VERBS[job.verb]
     arguments = {name: job.arguments[name] for name in job.arguments if name in verb.argument_names}
-    for name in MODEL_ARGUMENTS:
-        if name in arguments:
-            model = arguments[name]
-            if any(
-                f"{model}/".startswith(f"{earlier_folder}/") for earlier_folder in job.depends_on
-            ):
-                arguments[name] = str(folder / model)
+    for name in arguments.keys() & set(MODEL_ARGUMENTS):
+        model = arguments[name]
+        # The model may be the result of an earlier step, or a folder below this result.
+        if any(f"{model}/".startswith(f"{step_folder}/") for step_folder in job.depends_on):
+            arguments[name] = str(folder / model)
     plain_names = (*verb.required_arguments, *verb.optional_arguments)
     keywords = {name: arguments[name] for name in plain_names if name in arguments}
     if SavedModel in verb.further_option_classes and "model" in arguments:

@@ -180,7 +180,7 @@ def train_decoder(
         data_collator=lambda steps: steps[0],
     )
     trainer.remove_callback(PrinterCallback)
-    with ProgressBar("training", shown=progress) as bar:
+    with ProgressBar("training", visible=progress) as bar:
         trainer.add_callback(ProgressBarCallback(bar))
         trainer.train()
     model.eval().to("cpu")

@@ -141,7 +141,7 @@ def make_trainer(
     trainer.add_callback(Stopwatch())
     trainer.add_callback(DigestWriter())
     name = progress if isinstance(progress, str) else "training"
-    trainer.bar = ProgressBar(name, shown=bool(progress) and trainer.is_world_process_zero())
+    trainer.bar = ProgressBar(name, visible=bool(progress) and trainer.is_world_process_zero())
     trainer.add_callback(ProgressBarCallback(trainer.bar))
     return trainer
 
@@ -201,7 +201,7 @@ def _encode_split(
     tokenizer: PreTrainedTokenizerBase,
     columns: ColumnFactory | None,
 ) -> "datasets.Dataset":
-    """Tokenize a split into the columns that the model reads: tokens, label and additional columns."""
+    """Convert a split to the model's input columns: tokens, labels and additional columns."""
     encoded = examples.map(
         lambda rows: tokenizer(rows["text"], rows.get("text_pair"), truncation=True),
         batched=True,

@@ -107,7 +107,7 @@ def test_a_bar_within_a_bar_tells_of_its_part(clock, stderr_as):
 
 def test_a_bar_that_is_not_shown_says_nothing_and_an_error_closes_one(clock, stderr_as):
     file = stderr_as(io.StringIO())
-    with ProgressBar("audit", shown=False, clock=clock) as bar:
+    with ProgressBar("audit", visible=False, clock=clock) as bar:
         clock.now = 100
         bar.update(5)
         bar.print_line("a line")
