@@ -236,7 +236,7 @@ def test_a_line_says_how_many_prompts_have_no_answer(caplog):
 
 def test_none_is_no_version(tmp_path):
     refused(
-        "got None among the versions", compare, llama(), [None], Answers([ROW]), output_dir=tmp_path
+        "list of versions contains None", compare, llama(), [None], Answers([ROW]), output_dir=tmp_path
     )
 
 

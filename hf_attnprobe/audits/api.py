@@ -1,4 +1,4 @@
-"""The public functions ``audit`` and ``evaluate_scores``.
+"""Public functions ``audit`` and ``evaluate_scores``.
 
 Heavy modules are imported inside the functions, so that ``--help`` and the first error messages of
 the command line do not wait for them.
@@ -24,12 +24,13 @@ DEFAULT_SCORE_TESTS = {
     "erasure": {},
     "shapley": {"exact_units": 8, "longer": "phrases"},
 }
-"""Default tests of user-provided scores, with their options.
+"""Default tests for user-provided scores, with their options.
 
-All subsets of 8 phrases take 256 forward passes per text.
+Shapley values over all subsets of 8 units take 2**8 = 256 forward passes per text; longer texts are
+divided into phrases.
 """
 DEFAULT_PROMPT_SCORE_TESTS = ("sources",)
-"""Default tests of user-provided scores for a language model."""
+"""Default tests for user-provided scores if the model is a language model."""
 
 
 @public_function
@@ -43,22 +44,23 @@ def audit(
     tokenizer: "PreTrainedTokenizerBase | None" = None,
     progress: bool = True,
 ) -> "Report":
-    """Run faithfulness tests on the attention of a model, and summarise them in a report.
+    """Run faithfulness tests on a model's attention, and summarise them in a report.
 
     Every test runs on every text, for single heads, layers and the mean over all heads.
 
     Args:
         model: The model: a folder, a Hub id, ``org/name@revision``, a
-            :class:`~hf_attnprobe.core.options.SavedModel` (which also sets a token and what may be
-            loaded), a loaded model, a (model, tokenizer) pair, a pipeline, or an adapter.
+            :class:`~hf_attnprobe.core.options.SavedModel` (which also sets an access token and
+            permissions for loading), a loaded model, a (model, tokenizer) pair, a pipeline, or an adapter.
         dataset: The data set: a name, a folder, a Hub id, examples in memory, or a
             :class:`~hf_attnprobe.data.specs.Data` that also sets the split, the columns and the
             number of texts.
         tests: Names of tests, see :func:`hf_attnprobe.faithfulness.load_tests`, or their options,
             which may be written as ``{"permutation": {"n_permutations": 10}}``. The name "default"
-            adds all tests that suit the model and the data; None does the same. A default test that
-            the model does not support is left out, and the report's provenance gives the reason.
-        options: Sites to test, and how to run.
+            stands for all tests that suit the model and the data, and so does None. A default test
+            that the model does not support is left out, and the report's provenance gives the
+            reason.
+        options: Audit options, such as the heads to test, the batch size and a time limit.
         output_dir: Folder for ``rows``, ``summary.json``, ``texts.json``, ``report.md`` and
             ``report.html``. Run again with the same folder to resume after an interruption, or to
             add texts or tests. None writes nothing.
@@ -103,20 +105,21 @@ def evaluate_scores(
     tokenizer: "PreTrainedTokenizerBase | None" = None,
     progress: bool = True,
 ) -> "Report":
-    """Evaluate the token scores from another explainer with the tests of rankings.
+    """Evaluate another explainer's token scores with faithfulness tests.
 
-    The report compares the scores (``given``) text by text with attention (the mean over all
-    heads), with other rankings, and with the same scores at other tokens (``given_moved``).
+    For each text, the report compares the scores (called ``given``) with attention (the mean over
+    all heads), with other rankings, and with the same scores at random tokens (called
+    ``given_moved``).
 
     Args:
         model: The model, as :func:`audit` accepts it.
         dataset: The data set, as :func:`audit` accepts it.
         scores: A file or objects, see :func:`~hf_attnprobe.audits.user_scores.read_scores`. A
             higher score means more evidence for the predicted class, or for ``options.target``.
-        tests: Names or options of the tests. None stands for :data:`DEFAULT_SCORE_TESTS`, or for
+        tests: Test names or test options. None stands for :data:`DEFAULT_SCORE_TESTS`, or for
             ``sources`` with a language model. The test ``plausibility`` supports scores too.
         options: Audit options.
-        output_dir: Output folder, as of :func:`audit`; None writes nothing.
+        output_dir: Output folder, as :func:`audit` writes it; None writes nothing.
         tokenizer: Tokenizer for a model that is passed as an object.
         progress: Whether to display a progress bar on stderr.
 
@@ -124,8 +127,7 @@ def evaluate_scores(
         The report.
 
     Raises:
-        AttnProbeError: If the scores do not fit the texts, or for the same reasons as in
-            :func:`audit`.
+        AttnProbeError: If the scores do not fit the texts, or if :func:`audit` would raise an error.
 
     Example::
 

@@ -1,4 +1,4 @@
-"""The public function ``compare``: audits a model and other versions of it, and compares them."""
+"""Public function ``compare``, which audits a model and its versions, and compares the results."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,7 +18,7 @@ from hf_attnprobe.storage.folders import reserve_folder
 
 
 MODEL_FOLDER = "0-model"
-"""Name of the folder with the audit of the model that the others are compared with."""
+"""Folder name for the audit of the model with which all versions are compared."""
 
 
 @public_function
@@ -35,31 +35,31 @@ def compare(
 ) -> AuditComparison:
     """Audit a model and other versions of it with the same settings, and compare them.
 
-    A version is another model, such as a checkpoint that was trained further, or a change of the
-    model's own weights, such as rounding or pruning. All statistics are compared text by text with
-    those of the model. If a language model generates answers, all versions explain the answers of
-    the model.
+    A version is another model, such as a checkpoint that was trained further, or a change to the
+    model's own weights, such as rounding or pruning. Every statistic is compared with the model's,
+    text by text. If the model is a language model that generates answers, all versions explain
+    the model's answers.
 
-    Every audit has a folder of its own inside ``output_dir``. Run the function again with the same
+    Every audit has its own folder inside ``output_dir``. Run the function again with the same
     folder to resume, or to add versions at the end of the list.
 
     Args:
         model: The model, as :func:`~hf_attnprobe.audit` accepts it.
-        versions: One or more versions. Each is another model, or the name of a weight change:
+        versions: One or more versions. Each is another model or the name of a weight change:
             ``bfloat16``, ``float16``, ``int8``, ``int4``, ``pruned``, ``randomised`` or
             ``untrained``; see :mod:`hf_attnprobe.checkpoints.weights`.
         dataset: The data set, as :func:`~hf_attnprobe.audit` accepts it.
-        tests: Names or options of the tests; None for those that suit the model and the data.
-        output_dir: A new or empty folder, or that of an earlier run.
+        tests: Test names or test options; None for all tests that suit the model and the data.
+        output_dir: A new or empty folder, or the folder from an earlier run.
         options: Options for all audits.
         tokenizer: Tokenizer for a model that is passed as an object.
         progress: Whether to display progress bars on stderr.
 
     Returns:
-        The comparison of every version with the model; see :func:`list_changed_answers`.
+        The comparison between the model and every version; see :func:`list_changed_answers`.
 
     Raises:
-        AttnProbeError: If there is no version, or for the same reasons as in an audit.
+        AttnProbeError: If there is no version, or if an audit cannot run.
 
     Example::
 
@@ -91,31 +91,31 @@ def compare(
 
 
 def _check_versions(versions: Sequence[Any], options: AuditOptions) -> None:
-    """Raise AttnProbeError if there is nothing to compare the model with."""
+    """Raise AttnProbeError if there are no versions, or if the model itself is to be changed."""
     if not versions:
         raise AttnProbeError(
             "there is nothing to compare with the model; give at least one of "
             f"{', '.join(get_args(WeightChange))}, or another model"
         )
     if any(version is None for version in versions):
-        raise AttnProbeError("got None among the versions of the model; remove it")
+        raise AttnProbeError("the list of versions contains None; remove it")
     if options.weights is not None:
         raise AttnProbeError(
-            "the model must be compared with its saved weights, but got "
-            f"weights={options.weights}; name it among the versions instead"
+            "versions are compared with the model's saved weights, but got "
+            f"weights={options.weights!r}; add this change to the versions instead"
         )
 
 
 def _resolve_version(model: Any, version: Any, options: AuditOptions) -> tuple[Any, AuditOptions]:
-    """Return the model to load for a version, and the options of its audit."""
+    """Return the model to load for a version, and its audit options."""
     if version in get_args(WeightChange):
         return model, replace(options, weights=version)
     return version, options
 
 
 def _name_folder(number: int, version: Any) -> str:
-    """Name the folder of a version, such as "2-int8"."""
-    saved = convert_model_name(version)
-    if isinstance(saved, SavedModel):
-        return f"{number}-{Path(saved.model).name}"
+    """Make the folder name for a version, such as "2-int8"."""
+    resolved_version = convert_model_name(version)
+    if isinstance(resolved_version, SavedModel):
+        return f"{number}-{Path(resolved_version.model).name}"
     return f"{number}-{type(version).__name__}"

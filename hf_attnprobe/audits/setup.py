@@ -2,7 +2,8 @@
 
 1. :func:`load_audit` loads the model and the data and checks that they fit together.
 2. :func:`select_audit` selects the tests, the sites and the texts.
-3. :func:`encode_audit` turns the texts into tokens and computes what the tests need in advance.
+3. :func:`encode_audit` turns the texts into tokens and computes the quantities that the tests need
+   in advance, such as the standard temperature.
 
 :func:`prepare_audit` runs all three and returns a :class:`PreparedAudit`.
 """
@@ -47,7 +48,7 @@ from hf_attnprobe.core.options import Options, SavedModel, TestSelection, conver
 from hf_attnprobe.core.progress import print_line
 from hf_attnprobe.data.columns import read_column
 from hf_attnprobe.data.examples import describe_text_columns
-from hf_attnprobe.data.specs import Answers, Data, to_answers, to_data
+from hf_attnprobe.data.specs import Answers, Data, make_answers, make_data
 from hf_attnprobe.faithfulness.registry import load_tests, resolve_faithfulness_tests
 from hf_attnprobe.inference.answers import prepare_prompts
 from hf_attnprobe.inference.batching import parse_bytes
@@ -73,22 +74,22 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 N_WARM_UP_TEXTS = 21
-"""Number of texts from which the duration of an audit is estimated."""
+"""Number of texts that are run to estimate an audit's duration."""
 N_WARM_UP_PROMPTS = 2
-"""Number of prompts from which it is estimated for a language model, which answers them first."""
+"""Number of prompts that a language model answers to estimate an audit's duration."""
 
 
 @dataclass(frozen=True)
 class AuditRequest:
-    """Arguments of an audit, as the user passed them; see :func:`hf_attnprobe.audit`.
+    """Audit arguments, as the user passed them; see :func:`hf_attnprobe.audit`.
 
     Attributes:
         model: The model.
         dataset: The data set.
-        tests: Names or options of the tests; None for those that suit the model and the data.
+        tests: Test names or test options; None for all tests that suit the model and the data.
         options: Audit options.
         tokenizer: Tokenizer for a model that is passed as an object.
-        scores: Scores from another explainer that are evaluated; None in an ordinary audit.
+        scores: Scores from another explainer, to be evaluated; None in an ordinary audit.
     """
 
     model: ModelLike
@@ -101,7 +102,7 @@ class AuditRequest:
 
 @dataclass(frozen=True)
 class LoadedAudit:
-    """Model and data of an audit, after they are loaded and before anything is selected.
+    """Loaded model and data, before tests, sites and texts are selected.
 
     Attributes:
         request: The audit's arguments.
@@ -110,10 +111,10 @@ class LoadedAudit:
         examples: All examples in the split.
         options: Audit options, adapted to the model.
         requested_tests: Options for the requested tests, by test name.
-        user_scores: Scores from another explainer; a file has already been read. None without
-            scores.
+        user_scores: Scores from another explainer, already read if they are in a file; None for an
+            ordinary audit.
         label_spread: Standard deviation of numeric labels; None for labels that are not numbers.
-        share: Index of this share of the texts and number of shares; None for all texts.
+        share: Share index and share count; None to audit all texts.
     """
 
     request: AuditRequest
@@ -129,13 +130,13 @@ class LoadedAudit:
 
 @dataclass(frozen=True)
 class SelectedAudit:
-    """Tests, sites and texts of an audit.
+    """Selected tests, sites and texts.
 
     Attributes:
         selection: The tests and sites.
-        identity: Record that identifies the rows of the audit.
-        examples: The selected examples. They include those of the other shares if a test needs
-            the answers of a language model on them.
+        identity: Record that identifies the audit's rows.
+        examples: The selected examples. They include examples from other shares if a test needs the
+            language model's answers to them.
         n_texts: Number of texts in the full audit.
         is_warm_up: Whether only a few texts are selected, to estimate the duration.
     """
@@ -149,7 +150,7 @@ class SelectedAudit:
 
 @dataclass(frozen=True)
 class PreparedAudit:
-    """An audit before its first test: everything is loaded, selected and encoded.
+    """An audit that is loaded, selected and encoded, and ready for its first test.
 
     Attributes:
         audited_model: The model with its adapter and tokenizer.
@@ -158,7 +159,7 @@ class PreparedAudit:
         examples: All examples in the split; for a language model, the selected prompts with their
             answers.
         data: The data specification.
-        identity: Record that identifies the rows of the audit.
+        identity: Record that identifies the audit's rows.
         tokenized: The selected texts as tokens.
         n_texts: Number of texts in the full audit.
         extra_provenance: Entries of the report's provenance in addition to the identity.
@@ -177,12 +178,12 @@ class PreparedAudit:
     def make_runner(
         self, texts: Sequence[Text], folder: Path, progress: AuditProgress
     ) -> AuditRunner:
-        """Make the runner of the tests.
+        """Make the test runner for some of the texts.
 
         Args:
             texts: The texts on which the tests run.
             folder: Folder for the rows.
-            progress: Finished and planned work and the progress bar.
+            progress: Finished and planned work, and the progress bar.
         """
         return AuditRunner(
             adapter=self.audited_model.adapter,
@@ -197,7 +198,7 @@ class PreparedAudit:
         )
 
     def run_preflight_checks(self, texts: Sequence[Text]) -> None:
-        """Run the model and the check of every test on a few texts.
+        """Check on a few texts that the model and all tests can run.
 
         Args:
             texts: The audited texts.
@@ -217,7 +218,7 @@ class PreparedAudit:
 
     @contextlib.contextmanager
     def adapt_to_machine(self) -> Iterator[None]:
-        """Set a suitable number of threads, and turn memory errors into one-line messages."""
+        """Set a suitable thread count, and turn memory errors into one-line messages."""
         with (
             limit_threads(self.audited_model.adapter.model),
             convert_memory_errors("the audit"),
@@ -237,18 +238,18 @@ def prepare_audit(
 
     Args:
         request: The audit's arguments.
-        folder: Output folder; None if there is none. The generated answers of a language model are
-            cached in it.
-        reference_examples: Prompts with answers of another model's audit. If given, its generated
-            answers are explained, and this model generates none for the same texts.
-        is_warm_up: Whether to select only a few texts, to estimate the duration of the audit.
+        folder: Output folder, which also caches a language model's generated answers; None for no
+            folder.
+        reference_examples: Prompts with another model's generated answers. They are explained
+            instead of answers that this model would generate. None in an ordinary audit.
+        is_warm_up: Whether to select only a few texts, to estimate the audit's duration.
         show_progress: Whether to display how many prompts have been answered.
 
     Returns:
         The audit, ready for its first test.
 
     Raises:
-        AttnProbeError: If the request is invalid, or if ``folder`` holds the rows of another audit.
+        AttnProbeError: If the request is invalid, or if ``folder`` contains another audit's rows.
     """
     loaded = load_audit(request, show_progress=show_progress)
     selected = select_audit(loaded, is_warm_up=is_warm_up)
@@ -270,7 +271,7 @@ def prepare_audit(
 
 
 def load_audit(request: AuditRequest, *, show_progress: bool = False) -> LoadedAudit:
-    """Load the model and the data of an audit, and adapt the options to the model.
+    """Load the model and the data for an audit, and adapt the options to the model.
 
     Mistakes that can be found without the model are reported before it is loaded.
 
@@ -288,7 +289,7 @@ def load_audit(request: AuditRequest, *, show_progress: bool = False) -> LoadedA
     parse_bytes(options.memory_budget)
     share = parse_share(options)
     model = convert_model_name(request.model)
-    data = _adapt_data(model, to_data(request.dataset))
+    data = _adapt_data(model, make_data(request.dataset))
     has_answers = isinstance(data, Answers)
     requested_tests = resolve_faithfulness_tests(request.tests, answers=has_answers)
     examples = data.load_examples(seed=options.seed)
@@ -327,13 +328,13 @@ def load_audit(request: AuditRequest, *, show_progress: bool = False) -> LoadedA
 
 
 def _adapt_data(model: Any, data: Data) -> Data:
-    """Convert data to passages with questions if the model is a language model.
+    """Convert data to passages with questions for a language model; keep it for other models.
 
     Raises:
-        AttnProbeError: If another model is to read passages with questions.
+        AttnProbeError: If the data has passages with questions, but the model is no language model.
     """
     if is_language_model(model):
-        return to_answers(data)
+        return make_answers(data)
     if isinstance(data, Answers):
         raise AttnProbeError(
             "Answers needs a language model (…ForCausalLM), but this model is of another type; "
@@ -346,14 +347,14 @@ def _adapt_data(model: Any, data: Data) -> Data:
 
 
 def select_audit(loaded: LoadedAudit, *, is_warm_up: bool = False) -> SelectedAudit:
-    """Select the tests, sites and texts of an audit, and compute its identity.
+    """Select tests, sites and texts for an audit, and build its identity record.
 
     Args:
         loaded: The loaded model and data.
-        is_warm_up: Whether to select only a few texts, to estimate the duration of the audit.
+        is_warm_up: Whether to select only a few texts, to estimate the audit's duration.
 
     Returns:
-        The selection.
+        The selected tests, sites and texts.
 
     Raises:
         AttnProbeError: If a requested test or head does not suit the model, or if a share has no
@@ -378,7 +379,7 @@ def select_audit(loaded: LoadedAudit, *, is_warm_up: bool = False) -> SelectedAu
     share_examples = _select_share(examples, loaded.share)
     n_texts = len(share_examples)
     has_answers = isinstance(loaded.data, Answers)
-    # The reference head outputs come from answered prompts, including those of other shares.
+    # The reference head outputs come from answered prompts, including prompts of other shares.
     needs_all_answers = has_answers and is_needed("uses_reference", selection.tests)
     if is_warm_up or not needs_all_answers:
         examples = share_examples
@@ -388,7 +389,7 @@ def select_audit(loaded: LoadedAudit, *, is_warm_up: bool = False) -> SelectedAu
 
 
 def _limit_examples(examples: "datasets.Dataset", limit: int | None) -> "datasets.Dataset":
-    """Draw at most ``limit`` examples by a hash of their ids; None keeps all of them."""
+    """Draw at most ``limit`` examples by id hash, or return all examples if it is None."""
     if limit is None:
         return examples
     ids = read_column(examples, "example_id")
@@ -398,14 +399,14 @@ def _limit_examples(examples: "datasets.Dataset", limit: int | None) -> "dataset
 def _select_share(
     examples: "datasets.Dataset", share: tuple[int, int] | None
 ) -> "datasets.Dataset":
-    """Select the examples of a share; None keeps all of them."""
+    """Select the examples that belong to a share, or return all examples if it is None."""
     if share is None:
         return examples
     share_examples = examples.select(list_share_indices(read_column(examples, "example_id"), share))
     if not len(share_examples):
         raise AttnProbeError(
-            f"share {share[0]}/{share[1]} contains none of the {len(examples)} texts; use fewer "
-            "shares"
+            f"share {share[0]}/{share[1]} is empty, because there are only {len(examples)} texts; "
+            "use fewer shares"
         )
     return share_examples
 
@@ -421,7 +422,7 @@ def encode_audit(
     reference_examples: "datasets.Dataset | None" = None,
     show_progress: bool = False,
 ) -> PreparedAudit:
-    """Encode the selected texts, and compute what the tests need in advance.
+    """Encode the selected texts, and compute the quantities that tests need in advance.
 
     A language model generates its answers in this step.
 
@@ -429,8 +430,8 @@ def encode_audit(
         loaded: The loaded model and data.
         selected: The selected tests, sites and texts.
         cache_file: File that caches generated answers; None for no cache.
-        reference_examples: Prompts with another model's answers, which are explained instead
-            of this model's own answers.
+        reference_examples: Prompts with another model's answers, which are explained instead of
+            this model's own answers; None in an ordinary audit.
         show_progress: Whether to display how many prompts have been answered.
 
     Returns:
@@ -498,11 +499,12 @@ def _attach_user_scores(
     audited_model: AuditedModel,
     examples: "datasets.Dataset",
 ) -> TokenizedSplit:
-    """Attach the scores from another explainer to the units of the texts."""
+    """Attach another explainer's scores to the units in the encoded texts."""
     tokenizer = audited_model.tokenizer
     if isinstance(tokenizer, ImageReader) or "choices" in examples.column_names:
         raise AttnProbeError(
-            "scores can be evaluated only for a classifier of texts or a language model"
+            "scores can be evaluated only for a text classifier or a language model, not for images or "
+            "texts with choices; use another model"
         )
     scores_by_id = read_scores(scores, [text.example_id for text in tokenized.texts])
     string_by_id = {}
@@ -521,7 +523,7 @@ def _attach_user_scores(
 def _build_extra_provenance(
     loaded: LoadedAudit, tokenized: TokenizedSplit, examples: "datasets.Dataset"
 ) -> dict[str, Any]:
-    """Build the entries of the report's provenance that are not part of the identity."""
+    """Build the provenance entries for the report that are not part of the audit's identity."""
     audited_model, options, request = loaded.audited_model, loaded.options, loaded.request
     adapter = audited_model.adapter
     provenance: dict[str, Any] = {
@@ -556,21 +558,22 @@ def describe_audit_request(
     options: AuditOptions,
     scores: Any = None,
 ) -> dict[str, Any]:
-    """Describe all settings of an audit that differ from the defaults.
+    """Describe all audit settings that differ from the defaults.
 
     Args:
-        model: A saved model, a name or an object.
+        model: A saved model, a model name or a loaded model.
         data: The data specification.
         requested_tests: Options for the requested tests, by test name.
         options: Audit options.
         scores: Scores from another explainer; None in an ordinary audit.
 
     Returns:
-        Plain data by flag name; see :func:`~hf_attnprobe.storage.provenance.collect_settings`.
+        Plain data by command-line flag; see
+        :func:`~hf_attnprobe.storage.provenance.collect_settings`.
     """
     has_answers = isinstance(data, Answers)
     default_options = {
-        name: test.default_options(answers=has_answers) for name, test in load_tests().items()
+        name: test.get_default_options(answers=has_answers) for name, test in load_tests().items()
     }
     request = collect_settings(
         model,
@@ -584,9 +587,9 @@ def describe_audit_request(
 
 
 def _describe_architecture(adapter: AttentionModelBase) -> dict[str, dict[str, str]]:
-    """Return the encoder and attention type of an attention classifier; empty for other models.
+    """Return an attention classifier's encoder and attention type; empty for other models.
 
-    The tables of the papers are divided by these two fields.
+    Tables of results can be grouped by these two fields.
     """
     config = getattr(adapter.model, "config", None)
     if not isinstance(config, AttentionClassifierConfig):

@@ -1,9 +1,8 @@
 """Quantities that an audit computes in advance from a sample of the whole split.
 
-These are the standard temperature of the model, the head outputs that replace those of an ablated
-head, and the states that are exchanged between texts. The sample is drawn by example id. It
-therefore does not depend on a limit on the number of texts, on their order, on shares or on the
-number of processes.
+These are the model's standard temperature, the head outputs that replace an ablated head's output,
+and the states that are exchanged between texts. The sample is drawn by example id, so it is the
+same for every text limit, text order, share and process count.
 """
 
 import logging
@@ -38,22 +37,22 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MAX_REFERENCE_TEXTS = 32
-"""Largest number of texts whose head outputs replace those of an ablated head."""
+"""Maximum number of texts that provide replacement outputs for an ablated head."""
 MAX_REFERENCE_TOKENS = 4096
-"""Largest number of tokens in  these texts, including padding."""
+"""Maximum token count of all these texts together, including padding."""
 N_SHARPNESS_TEXTS = 128
-"""Number of texts from which the standard temperature is computed."""
+"""Sample size for the standard temperature, in texts."""
 N_DONOR_TEXTS = 64
-"""Number of texts whose states are exchanged into other texts."""
+"""Number of donors, which are texts whose states are exchanged into other texts."""
 SAMPLE_BATCH_SIZE = 16
 """Number of texts per batch while the model runs on a sample."""
 
 
 def is_needed(requirement: str, tests: Iterable[str]) -> bool:
-    """Return whether any test has a requirement.
+    """Return whether any of the tests has a requirement, such as donors.
 
     Args:
-        requirement: Field of a registered test, such as "uses_donors".
+        requirement: Boolean field in the test registry, such as "uses_donors".
         tests: Test names.
     """
     return any(getattr(load_tests()[name], requirement) for name in tests)
@@ -64,10 +63,10 @@ def set_sharpness(
     tokenizer: PreTrainedTokenizerBase | ImageReader,
     examples: "datasets.Dataset",
 ) -> None:
-    """Compute the standard temperature of a model and store it in the adapter.
+    """Compute a model's standard temperature and store it in the adapter.
 
-    A language model that answers from a passage has a standard temperature of its own, so nothing
-    is computed for it. See :meth:`Observation.standard`.
+    Nothing is computed for a language model that answers from a passage, because it needs no
+    standard temperature; see :meth:`Observation.apply_standard_temperature`.
 
     Args:
         adapter: The model; its attribute ``sharpness`` is set.
@@ -95,13 +94,13 @@ def set_reference(
     examples: "datasets.Dataset",
     tests: Iterable[str],
 ) -> None:
-    """Store the head outputs on a sample of texts in the adapter, if any test needs them.
+    """Store head outputs for a sample of texts in the adapter, if any test needs them.
 
     Args:
-        adapter: The model; its reference is set.
+        adapter: The model, which receives the head outputs.
         tokenizer: The model's tokenizer.
         examples: All examples in the split.
-        tests: Test names that run.
+        tests: Names of the tests that run.
     """
     if not is_needed("uses_reference", tests) or adapter.lacks(HeadOutputs) is not None:
         return
@@ -120,19 +119,19 @@ def set_donors(
     selection: AuditSelection,
     seed: int,
 ) -> None:
-    """Store the most attended states of a sample of texts in the adapter, if any test needs them.
+    """Store the most attended states from a sample of texts in the adapter, if a test needs them.
 
     A warning is logged if all sampled texts have the same prediction, because interchange then has
     no suitable donor.
 
     Args:
-        audited_model: The model with its tokenizer; the donors of its adapter are set.
+        audited_model: The model with its tokenizer; its adapter receives the states.
         examples: All examples in the split.
         selection: The tests and sites.
         seed: Seed for the random choice of donors.
 
     Raises:
-        AttnProbeError: If the shortest text does not have the query position of the sites.
+        AttnProbeError: If the shortest text has no token at the query position of the sites.
     """
     adapter, tokenizer = audited_model.adapter, audited_model.tokenizer
     if not is_needed("uses_donors", selection.tests):
@@ -149,8 +148,8 @@ def set_donors(
     decisions = adapter.donors.decisions
     if (decisions == decisions[0]).all():
         logger.warning(
-            "interchange has no numbers: all %d texts of its sample have the same prediction, so "
-            "no state of a text with another prediction can be exchanged",
+            "interchange cannot be measured: it exchanges states between texts with different "
+            "predictions, but all %d texts of its sample have the same prediction",
             len(texts),
         )
 
@@ -161,14 +160,15 @@ def _sample_texts(
     examples: "datasets.Dataset",
     n_texts: int,
 ) -> list[Text]:
-    """Draw texts of the split by a hash of their ids, and encode them in the order of their ids."""
+    """Draw nonblank texts from the split by id hash, and encode them in id order."""
     ids = read_column(examples, "example_id")
     if has_images(examples):
         rows = list(range(len(ids)))
     else:
         second_texts = get_second_texts(examples) or [""] * len(ids)
         pairs = zip(read_column(examples, "text"), second_texts, strict=True)
-        rows = [row for row, pair in enumerate(pairs) if "".join(pair).strip()] or [0]
+        nonblank_rows = [row for row, pair in enumerate(pairs) if "".join(pair).strip()]
+        rows = nonblank_rows or [0]
     rows = draw_sample(rows, [ids[row] for row in rows], n_texts)
     rows = sorted(rows, key=ids.__getitem__)
     return encode_examples(tokenizer, examples.select(rows), adapter).texts
@@ -179,7 +179,7 @@ def _batch_by_length(
     tokenizer: PreTrainedTokenizerBase | ImageReader,
     texts: Sequence[Text],
 ) -> Iterator[Batch]:
-    """Yield texts as collated batches, the shortest texts first."""
+    """Yield collated batches, with the shortest texts first."""
     batch_size = adapter.max_batch_size or SAMPLE_BATCH_SIZE
     pad_token_id = tokenizer.pad_token_id or 0
     return iterate_batches(adapter, sort_by_length(texts), pad_token_id, batch_size)

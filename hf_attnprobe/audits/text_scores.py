@@ -1,9 +1,10 @@
-"""Computes the scores of one text's units, and describes its prediction and label in words.
+"""Computes scores for the units of one text, and describes its prediction and label in words.
 
-The scores come from the same functions as the statistics of the tests. Every text runs alone, so
-that its scores do not depend on other texts.
+The tests compute their statistics with the same functions. Every text runs alone, so that its
+scores do not depend on other texts.
 """
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -55,13 +56,13 @@ TextPair = tuple[str, str | None]
 
 
 def list_unit_token_positions(batch: Batch) -> list[list[int]]:
-    """List the token positions of every explained unit of a text.
+    """List the token positions that belong to each explained unit of a text.
 
     Args:
         batch: A batch with a single text.
 
     Returns:
-        For each unit (a token, a word or a sentence), the positions of its tokens.
+        Token positions for each unit (a token, a word or a sentence).
     """
     positions = batch.content_mask[0].nonzero().flatten().tolist()
     unit_of_token = batch.inputs.get("units")
@@ -76,15 +77,15 @@ def list_unit_token_positions(batch: Batch) -> list[list[int]]:
 
 
 def strip_span(string: str, start: int, end: int) -> tuple[int, int]:
-    """Return a span of a string without the white space at its ends.
+    """Shrink a span so that it excludes white space at its start and end.
 
     Args:
         string: The string.
-        start: First position of the span.
-        end: End of the span, exclusive.
+        start: Start position in the string.
+        end: End position, exclusive.
 
     Returns:
-        Start and end of the shorter span.
+        New start and end.
     """
     part = string[start:end]
     return start + len(part) - len(part.lstrip()), start + len(part.rstrip())
@@ -108,7 +109,7 @@ def render_units(
         strings: The original text.
 
     Returns:
-        The units, and the indices of those that follow the previous one without a space.
+        The units, and the indices of units that follow the previous unit without a space.
     """
     rendered_units = _cut_units_from_text(tokenizer, ids, units, strings)
     if rendered_units is not None:
@@ -119,8 +120,10 @@ def render_units(
     words = []
     for unit in units:
         pieces, glued = split_tokenizer_markers([tokens[position] for position in unit])
-        spaced = [piece if index in glued else f" {piece}" for index, piece in enumerate(pieces)]
-        words.append("".join(spaced).strip())
+        word = ""
+        for index, piece in enumerate(pieces):
+            word += piece if index in glued else f" {piece}"
+        words.append(word.strip())
     return tuple(words), ()
 
 
@@ -131,7 +134,7 @@ def _cut_units_from_text(
     units: Sequence[Sequence[int]],
     strings: TextPair,
 ) -> tuple[tuple[str, ...], tuple[int, ...]] | None:
-    """Cut units out of the original text; None if the positions of the tokens are unknown."""
+    """Cut units out of the original text; return None if token positions are unknown."""
     if not tokenizer.is_fast:
         return None
     encoded = tokenizer(
@@ -144,7 +147,7 @@ def _cut_units_from_text(
         return None
     segments, offsets = encoded.sequence_ids(0), encoded["offset_mapping"]
     unit_strings: list[str] = []
-    # Segment, start and end of every unit.
+    # Each entry holds a unit's segment, start and end.
     spans: list[tuple[int, int, int]] = []
     for unit in units:
         segment = segments[unit[0]]
@@ -154,7 +157,7 @@ def _cut_units_from_text(
         string = strings[segment] or ""
         stripped_start, stripped_end = strip_span(string, start, end)
         if spans and spans[-1][0] == segment:
-            # Tokens that are bytes of the same character have the same span.
+            # Tokens that encode bytes of one character have the same span.
             stripped_start = max(stripped_start, min(spans[-1][2], end))
         stripped_end = max(stripped_start, stripped_end)
         unit_strings.append(string[stripped_start:stripped_end] or "…")
@@ -171,8 +174,8 @@ class PromptParts(NamedTuple):
     """A prompt, split into its units and the text around them.
 
     Attributes:
-        units: Units of the passage, without white space at their ends.
-        glued: Indices of units that follow the previous one without white space.
+        units: Units of the passage, without surrounding white space.
+        glued: Indices of units that follow the previous unit without white space.
         around: Text before each unit, and the text after the last unit.
     """
 
@@ -182,7 +185,7 @@ class PromptParts(NamedTuple):
 
 
 def split_prompt(row: Mapping[str, Any]) -> PromptParts:
-    """Split the prompt of a language model, without its answer, into units.
+    """Split a language model's prompt, without its answer, into units.
 
     Args:
         row: A row of :func:`~hf_attnprobe.inference.answers.prepare_prompts`.
@@ -225,8 +228,8 @@ def describe_prediction(
         tokenizer: The model's tokenizer.
 
     Returns:
-        The prediction in words and its probability. The probability is the mean over the parts of
-        the prediction, and None for a number.
+        The prediction in words, and its probability. If a prediction has several parts, such as one
+        tag per word, the probability is their mean. It is None if the model predicts a number.
     """
     if prediction.is_number:
         return _format_numbers(prediction.decode_number(probs)[0]), None
@@ -244,7 +247,7 @@ def describe_label(
     batch: Batch,
     tokenizer: PreTrainedTokenizerBase,
 ) -> tuple[str | None, bool | None]:
-    """Describe the label of a text, and compare it with the prediction.
+    """Describe a text's label, and compare it with the prediction.
 
     Args:
         prediction: The model's prediction type and its outcomes.
@@ -253,8 +256,8 @@ def describe_label(
         tokenizer: The model's tokenizer.
 
     Returns:
-        The label in words, and whether the prediction is right. Both are None without a label; the
-        second is None if the model predicts a number without a decision.
+        The label in words, and whether the prediction is right. Both are None without a label. The
+        second value is also None if the model predicts a number without a decision threshold.
     """
     if batch.labels is None:
         return None, None
@@ -270,8 +273,9 @@ def describe_label(
     if not prediction.decides:
         return description, None
     accuracy = float(prediction.compute_accuracy(probs, batch.labels)[0])
-    is_unknown = accuracy != accuracy
-    return description, None if is_unknown else accuracy == 1
+    if math.isnan(accuracy):
+        return description, None
+    return description, accuracy == 1
 
 
 def _format_numbers(values: Tensor) -> str:
@@ -285,11 +289,11 @@ def _describe_decisions(
     batch: Batch,
     tokenizer: PreTrainedTokenizerBase,
 ) -> str:
-    """Describe the decisions of a model about a text.
+    """Describe a model's decisions about a text in words.
 
     Args:
         prediction: The model's prediction type and its outcomes.
-        decisions: Index of the outcome of every part, int `[parts]`; −1 for no decision.
+        decisions: Outcome index for every part, int `[parts]`; −1 for no decision.
         batch: A batch with a single text.
         tokenizer: The model's tokenizer.
 
@@ -314,7 +318,7 @@ def _describe_decisions(
 
 
 def _extract_answer(span: list[int], batch: Batch, tokenizer: PreTrainedTokenizerBase) -> str:
-    """Decode the tokens from the start to the end of an answer span, both included."""
+    """Decode an answer span, given as the positions of its first and last token."""
     start, end = span[:2]
     ids = batch.inputs["input_ids"][0]
     if not 0 <= start <= end < len(ids):
@@ -323,7 +327,7 @@ def _extract_answer(span: list[int], batch: Batch, tokenizer: PreTrainedTokenize
 
 
 def _decode_masked_words(ranks: list[int], batch: Batch, tokenizer: PreTrainedTokenizerBase) -> str:
-    """Decode the words at the masks, given as ranks among the most likely tokens."""
+    """Decode the words predicted at the masks, given as ranks among the most likely tokens."""
     likely_tokens = batch.inputs.get("kept", torch.empty(1, len(ranks), 0))[0]
     words = []
     for token_ids, rank in zip(likely_tokens.tolist(), ranks, strict=False):
@@ -334,19 +338,19 @@ def _decode_masked_words(ranks: list[int], batch: Batch, tokenizer: PreTrainedTo
     return ", ".join(words)
 
 
-# --- Scores of the units of a text ---------------------------------------------------------------
+# --- Scores for the units of a text ---------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Explainer:
-    """Computes the scores of texts for display.
+    """Computes the unit scores of texts, for display in a report.
 
     Attributes:
         model: The model.
         tokenizer: The model's tokenizer.
         site: Site whose attention is displayed.
-        attention_of: Description of this attention, such as "the mean of all 72 heads".
-        target: Class that is explained; None for the predicted class of each text.
+        attention_of: Description of the displayed attention, such as "the mean of all 72 heads".
+        target: Class to explain; None for each text's predicted class.
         has_importances: Whether leave-one-out and gradients are computed in addition to attention.
     """
 
@@ -358,7 +362,7 @@ class Explainer:
     has_importances: bool = True
 
     def explain(self, text: Text, row: Mapping[str, Any]) -> HighlightedText:
-        """Compute the scores of a text's units.
+        """Compute the attention and importance scores of a text's units.
 
         Args:
             text: The text as tokens.
@@ -398,7 +402,9 @@ class Explainer:
             probability=probability,
             label=label,
             correct=is_correct,
-            scores={name: _to_floats(values[0][is_content]) for name, values in scores.items()},
+            scores={
+                name: _convert_to_floats(values[0][is_content]) for name, values in scores.items()
+            },
             segments=tuple(segments),
             glued=glued,
             unknown=tuple(unknown_units),
@@ -409,7 +415,7 @@ class Explainer:
     def _explain_answer(
         self, observation: Observation, text: Text, row: Mapping[str, Any]
     ) -> HighlightedText:
-        """Compute the scores of the units of a prompt, for the answer of a language model."""
+        """Compute unit scores for a prompt, which explain the language model's answer."""
         model, batch = self.model.require(AnswersFromPassage), observation.batch
         is_unit, weights = batch.content_mask[0], observation.read(self.site)[0]
         probs_without_passage = model.compute_probs_without_passage(observation)
@@ -428,7 +434,7 @@ class Explainer:
                 units_that_matter = tuple(matters.nonzero()[:, 0].tolist())
         return replace(
             self.describe_answer(text, row),
-            scores={name: _to_floats(values[is_unit]) for name, values in scores.items()},
+            scores={name: _convert_to_floats(values[is_unit]) for name, values in scores.items()},
             numbers={
                 SINK_SHARE_LABEL: float(weights[-1]),
                 PASSAGE_SHARE_LABEL: float(weights[is_unit].sum()),
@@ -490,11 +496,11 @@ class Explainer:
         return importances
 
     def _can_compute(self, capability: type) -> bool:
-        """Return whether importances are requested and the model has a capability for them."""
+        """Return whether importances are requested and the model has the capability for them."""
         return self.has_importances and self.model.lacks(capability, self.site) is None
 
     def _name_explained_class(self, observation: Observation) -> str:
-        """Return the name of the outcome that positive scores support."""
+        """Return the name of the class that positive scores support; empty if there is none."""
         if self.model.prediction.is_number:
             return "a larger number"
         explained_class = observation.explained_class
@@ -506,19 +512,18 @@ class Explainer:
 
 
 def _compute_signs(observation: Observation, entries: Tensor) -> Tensor:
-    """Compute whether each unit supports the target outcomes.
+    """Compute the sign of each unit's effect on the target outcomes.
 
     Args:
         observation: Observation of a batch.
-        entries: Indices of the target outcomes, int `[batch]` or `[batch, parts]`.
+        entries: Target outcome indices, int `[batch]` or `[batch, parts]`.
 
     Returns:
-        1 if the probability of the targets falls when the unit is removed, else −1,
-        `[batch, keys]`.
+        −1 if the targets become more probable when the unit is removed, else 1, `[batch, keys]`.
     """
     probs, probs_without_unit = observation.probs, observation.leave_one_out
     is_target = torch.zeros_like(probs).scatter(-1, entries.reshape(len(probs), -1), 1.0)
-    # Both probabilities are shifted alike, which keeps the digits of differences near 1.
+    # Probabilities near 1 are shifted by the same amount, so that small differences keep digits.
     is_large = (probs * is_target).sum(-1) > 0.5
     before = compute_shifted_probability(probs, entries, is_large)[:, None]
     entries_by_unit = entries[:, None]
@@ -528,19 +533,19 @@ def _compute_signs(observation: Observation, entries: Tensor) -> Tensor:
     return torch.where(after > before, -1.0, 1.0).to(probs)
 
 
-def _to_floats(values: Tensor) -> tuple[float, ...]:
-    """Convert a tensor `[n]` to a tuple of n floats."""
+def _convert_to_floats(values: Tensor) -> tuple[float, ...]:
+    """Convert a one-dimensional tensor to a tuple of floats."""
     return tuple(values.detach().double().tolist())
 
 
 def choose_model_attention(model: AttentionModelBase) -> tuple[Site, str]:
-    """Choose the attention that represents a model: the only head, or the mean over all heads.
+    """Choose the attention that represents a model: its only head, or the mean over all heads.
 
     Args:
         model: The model.
 
     Returns:
-        The site, and its description; the description is empty if there is only one head.
+        The site and its description, which is empty if there is only one head.
     """
     sites = model.sites()
     if len(sites) == 1:

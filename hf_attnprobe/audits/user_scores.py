@@ -1,8 +1,8 @@
-"""Reads scores from another explainer, and assigns them to the units of the texts.
+"""Reads scores from another explainer, and assigns them to the units of the audited texts.
 
-A unit is whatever the tests explain: a token, a word of several tokens, or a sentence of a passage.
-Scores can be given for units, for the tokens of the encoded text, for spans of characters, or for
-quotations from a passage.
+A unit is a part of the text that the tests explain: a token, a word, or a sentence in a passage.
+The user can provide one score per unit, per token, per character span, or per quotation from a
+passage.
 """
 
 import math
@@ -33,24 +33,23 @@ LIBRARY_ATTRIBUTES = (
     ("source_attributions", "source"),  # inseq
     ("values", "data"),  # SHAP
 )
-"""Attributes with the scores and the tokens of a text, in the result objects of libraries."""
+"""Names of the score attribute and the token attribute in result objects from other libraries."""
 
 
 @dataclass(frozen=True)
 class UserScores:
-    """Scores of one text.
+    """User-provided scores for one text.
 
     Attributes:
-        values: The scores in the order of the text.
-        spans: Start and end, in characters, of the part of the text that each score belongs to;
-            None for scores of units or tokens.
-        tokens: Token that each score belongs to, as the tokenizer of the explainer writes it; None
-            if unknown.
-        sources: Quotation from the passage that each score belongs to; None for other scores. Units
-            that are not quoted have the score 0.
+        values: The scores in text order.
+        spans: Start and end of each score's text span, in characters; None for scores per unit or
+            per token.
+        tokens: Each score's token, as the explainer's tokenizer writes it; None if unknown.
+        sources: Each score's quotation from the passage; None for other scores. Units that are not
+            quoted have the score 0.
 
     Raises:
-        AttnProbeError: If the numbers of scores and of spans, tokens or sources differ.
+        AttnProbeError: If there are not as many spans, tokens or sources as scores.
     """
 
     values: Sequence[float]
@@ -64,7 +63,7 @@ class UserScores:
             items = getattr(self, name)
             if items is not None and len(items) != n_scores:
                 raise AttnProbeError(
-                    f"expected as many {name} as scores of a text, {n_scores}, got {len(items)}"
+                    f"expected {n_scores} {name}, one for each score, got {len(items)}"
                 )
 
 
@@ -72,28 +71,27 @@ class UserScores:
 
 
 def read_scores(scores: Any, ids: Sequence[int]) -> dict[int, UserScores]:
-    """Read the scores of texts.
+    """Read user-provided scores from a file, a mapping or a list.
 
     Args:
         scores: One of:
 
             - a file (csv, tsv, json, jsonl, parquet) with one row per score, or with one row per
               text that contains lists;
-            - a mapping from ids to the scores of a text;
-            - one object per text, in the order of the texts.
+            - a mapping from text ids to scores;
+            - a list with one entry per text, in the order of ``ids``.
 
-            The scores of a text are a sequence of numbers, or the result of captum
+            The scores for one text are a sequence of numbers, or a result object from captum
             (``VisualizationDataRecord``), SHAP (``Explanation``), inseq
             (``FeatureAttributionOutput``) or interpreto (``AttributionOutput``), or a table with
-            the columns Score and Source, such as that of ContextCite.
-        ids: Text ids in their order.
+            the columns Score and Source, as ContextCite returns it.
+        ids: Text ids, in the order of a list of scores.
 
     Returns:
         The scores by text id.
 
     Raises:
-        AttnProbeError: If a file cannot be read, or if the number of objects is not that of the
-            texts.
+        AttnProbeError: If a file cannot be read, or if a list does not have one entry per text.
     """
     if isinstance(scores, str | Path):
         return _read_score_file(Path(scores))
@@ -103,17 +101,17 @@ def read_scores(scores: Any, ids: Sequence[int]) -> dict[int, UserScores]:
             for example_id, text_scores in scores.items()
         }
     try:
-        # The result of inseq holds one object per text in an attribute.
+        # An inseq result holds one object per text in an attribute.
         all_scores = [*getattr(scores, "sequence_attributions", scores)]
     except TypeError as error:
         raise AttnProbeError(
-            "expected scores as a file, as a mapping by id or as a list with those of each text, "
+            "expected scores as a file, a mapping from text ids or a list with one entry per text, "
             f"got {type(scores).__name__}"
         ) from error
     if len(all_scores) != len(ids):
         raise AttnProbeError(
-            f"expected scores of {len(ids)} texts, got those of {len(all_scores)}; give them in "
-            "the order of the texts, or by id"
+            f"expected scores for {len(ids)} texts, got {len(all_scores)} entries; pass one entry "
+            "per text in the same order, or a mapping from text ids"
         )
     return {
         example_id: parse_scores(text_scores, example_id)
@@ -123,16 +121,16 @@ def read_scores(scores: Any, ids: Sequence[int]) -> dict[int, UserScores]:
 
 @dataclass(frozen=True)
 class ScoreRow:
-    """A row of a file of scores: a single score, or lists with all scores of a text.
+    """A row in a score file, which holds a single score or all scores for one text as lists.
 
     Attributes:
         id: Text id.
         score: Score, or list of scores.
-        unit: Index of the unit that each score belongs to.
-        start: Start, in characters, of the span that each score belongs to.
-        end: End of this span, exclusive.
-        token: Token that each score belongs to.
-        source: Quotation that each score belongs to.
+        unit: Unit index for each score.
+        start: Start of each score's span, in characters.
+        end: End of each score's span, in characters, exclusive.
+        token: Token for each score.
+        source: Quotation for each score.
     """
 
     id: int
@@ -145,20 +143,20 @@ class ScoreRow:
 
 
 SCORE_COLUMNS = [field.name for field in fields(ScoreRow)]
-"""Columns of a file of scores."""
+"""Columns that a score file may have."""
 
 
 def _parse_id(value: Any) -> int:
-    """Parse the id of a text: a whole number, or a string of digits."""
+    """Parse a text id, which is a whole number or a string of digits."""
     if not isinstance(value, int | np.integer | str) or not str(value).isdecimal():
-        raise AttnProbeError(f"expected whole numbers as ids of texts with scores, got {value!r}")
+        raise AttnProbeError(f"expected a whole number as text id of the scores, got {value!r}")
     return int(value)
 
 
 def _read_score_file(file: Path) -> dict[int, UserScores]:
-    """Read a file of scores, and return the scores by text id."""
+    """Read a score file, and return the scores by text id."""
     if not is_data_file(file):
-        raise AttnProbeError(f"expected scores in a file {' or '.join(FILE_FORMATS)}, got {file}")
+        raise AttnProbeError(f"expected a score file ({' or '.join(FILE_FORMATS)}), got {file}")
     try:
         table = read_data_file(file, string_columns=["token", "source"])
     except (OSError, ValueError) as error:
@@ -166,9 +164,9 @@ def _read_score_file(file: Path) -> dict[int, UserScores]:
     columns = [name for name in SCORE_COLUMNS if name in table.column_names]
     if not {"id", "score"} <= {*columns}:
         raise AttnProbeError(
-            "expected the columns id and score, with either unit, or start and end of a span of "
-            "characters, or source (a quotation from the passage), and optionally token; but "
-            f"{file} has {', '.join(table.column_names)}; rename them"
+            "a score file needs the columns id and score, and may have unit, start and end (of a "
+            "character span), source (a quotation from the passage) and token, but "
+            f"{file} has {', '.join(table.column_names)}; rename its columns"
         )
     rows_by_id: dict[int, list[ScoreRow]] = {}
     for row_index, cells in enumerate(table.select_columns(columns).to_list()):
@@ -179,7 +177,7 @@ def _read_score_file(file: Path) -> dict[int, UserScores]:
 
 
 def _merge_rows(example_id: int, rows: Sequence[ScoreRow]) -> UserScores:
-    """Merge the rows of one text, which hold one score each or all scores as lists."""
+    """Merge all rows for one text, which hold one score each or lists of scores."""
     columns = {}
     for name in SCORE_COLUMNS[1:]:
         cells = pd.Series([getattr(row, name) for row in rows])
@@ -210,21 +208,22 @@ def _merge_rows(example_id: int, rows: Sequence[ScoreRow]) -> UserScores:
 
 
 def parse_scores(scores: Any, example_id: Any) -> UserScores:
-    """Parse the scores of one text.
+    """Parse the scores for one text.
 
     Args:
-        scores: A sequence of numbers, or an object of a library; see :func:`read_scores`.
+        scores: A sequence of numbers, or a result object from another library; see
+            :func:`read_scores`.
         example_id: Text id, for error messages.
 
     Returns:
         The scores.
 
     Raises:
-        AttnProbeError: If there is not exactly one number for each token.
+        AttnProbeError: If the scores are not a one-dimensional sequence of numbers.
     """
     if isinstance(scores, UserScores):
         return scores
-    # A table with colours, as pandas displays it, keeps the plain table in an attribute.
+    # A coloured pandas table (Styler) holds the plain table in an attribute.
     table = getattr(scores, "data", scores)
     if isinstance(table, pd.DataFrame) and {"Score", "Source"} <= {*table}:
         return UserScores([*table.Score], sources=[*table.Source])
@@ -246,7 +245,7 @@ def _convert_to_vector(values: Any, type_name: str, example_id: Any) -> np.ndarr
 
     Args:
         values: The numbers.
-        type_name: Type of the object that contains them, for error messages.
+        type_name: Name of the type that contains them, for error messages.
         example_id: Text id, for error messages.
 
     Returns:
@@ -275,7 +274,7 @@ def _convert_to_vector(values: Any, type_name: str, example_id: Any) -> np.ndarr
 
 
 def _make_score_error(example_id: Any, expected: str, got: str) -> AttnProbeError:
-    """Make the error for unsuitable scores of a text."""
+    """Make the error for scores that do not suit their text."""
     return AttnProbeError(f"scores of text {example_id}: expected {expected}, got {got}")
 
 
@@ -289,26 +288,26 @@ def attach_scores(
     tokenizer: PreTrainedTokenizerBase,
     string_by_id: Mapping[int, str],
 ) -> list[Text]:
-    """Attach a score to the first token of every unit of the texts.
+    """Attach a score to the first token of every unit, in all texts.
 
     Args:
         texts: The texts as tokens.
         scores_by_id: User-provided scores, by text id.
         adapter: The audited model.
         tokenizer: The model's tokenizer.
-        string_by_id: The original texts, by their ids.
+        string_by_id: The original texts by id.
 
     Returns:
         The texts with their scores.
 
     Raises:
-        AttnProbeError: If a text has no scores, if a score is not finite, or if the scores do not
-            fit the units of their text.
+        AttnProbeError: If a text has no scores, if a score is not finite, or if scores do not fit
+            the units.
     """
     missing = [text.example_id for text in texts if text.example_id not in scores_by_id]
     if missing:
         raise AttnProbeError(
-            f"expected scores of all {len(texts)} texts, but {len(missing)} have none, such as "
+            f"expected scores for all {len(texts)} texts, but {len(missing)} have none, such as "
             f"text {missing[0]}; provide them, or audit fewer texts with --test-limit"
         )
     texts_with_scores = []
@@ -337,15 +336,15 @@ def attach_scores(
 def _list_unit_tokens(
     text: Text, adapter: AttentionModelBase, tokenizer: PreTrainedTokenizerBase
 ) -> list[list[int]]:
-    """List the token positions of every explained unit, in the order of the text."""
+    """List the token positions that belong to each explained unit, in text order."""
     batch = collate(adapter, [text], tokenizer.pad_token_id or 0)
-    # In a passage, the keys of the model are units instead of tokens.
+    # In a passage, the model's keys are units instead of tokens.
     if "unit_ids" in text.inputs:
         unit_of_token = text.inputs["unit_ids"]
     elif batch.content_mask.shape[1] != text.n_tokens:
         raise AttnProbeError(
-            "scores of tokens can be evaluated only for a model that attends to the tokens of one "
-            "text"
+            "token scores need a model that attends to the tokens of a single text; use another "
+            "model"
         )
     elif "units" in batch.inputs:
         unit_of_token = batch.inputs["units"][0].tolist()
@@ -364,12 +363,12 @@ def _find_unit_spans(
     tokenizer: PreTrainedTokenizerBase,
     string: str,
 ) -> list[tuple[int, int]]:
-    """Find the start and end of every unit in characters."""
+    """Find each unit's start and end in the text, in characters."""
     has_several_parts = bool({"segment_ids", "unit_ids"} & {*text.inputs})
     if has_several_parts or not tokenizer.is_fast:
         raise AttnProbeError(
-            "scores of spans of characters need single texts and a fast tokenizer; give scores by "
-            "unit, or for a passage by source (quotations)"
+            "scores per character span need single texts and a fast tokenizer; give one score per "
+            "unit, or scores by source (quotations) for a passage"
         )
     offsets = tokenizer(string, return_offsets_mapping=True, verbose=False)["offset_mapping"]
     return [strip_span(string, offsets[unit[0]][0], offsets[unit[-1]][1]) for unit in units]
@@ -381,23 +380,23 @@ def _sum_token_scores(
     units: Sequence[Sequence[int]],
     model_tokens: Sequence[str],
 ) -> list[float]:
-    """Sum the scores of the tokens of every unit.
+    """Sum the token scores within each unit.
 
-    The number of scores decides whether they belong to all tokens of the text, to the tokens of
-    units, or to units.
+    The score count shows whether there is one score per token of the text, per token inside a unit,
+    or per unit.
 
     Args:
         text: The text as tokens.
         scores: The scores.
         units: Token positions for every unit.
-        model_tokens: All tokens of the text, as the model's tokenizer writes them.
+        model_tokens: The text's tokens, as the model's tokenizer writes them.
 
     Returns:
         One score per unit.
     """
     unit_tokens = [[position] for unit in units for position in unit]
     all_tokens = [[position] for position in range(text.n_tokens)]
-    # If two of the lengths are equal, the later entry replaces the earlier one.
+    # If two lengths are equal, the later entry replaces the earlier one.
     scored_parts_by_length: dict[int, Sequence[Sequence[int]]] = {
         text.n_tokens: all_tokens,
         len(unit_tokens): unit_tokens,
@@ -421,7 +420,7 @@ def _check_tokens(
     user_tokens: Sequence[str],
     model_tokens: Sequence[str],
 ) -> None:
-    """Raise AttnProbeError if the tokens of the scores are not those of the model."""
+    """Raise AttnProbeError if the user's tokens differ from the model's tokens."""
     special_mask = text.inputs.get("special_tokens_mask")
     for positions, user_token in zip(scored_parts, user_tokens, strict=True):
         if special_mask and special_mask[positions[0]]:
@@ -434,7 +433,7 @@ def _check_tokens(
 
 
 def _remove_marks(tokens: Iterable[str]) -> str:
-    """Join tokens without the marks of their tokenizer, in lower case."""
+    """Join tokens in lower case, without tokenizer marks such as "##" or "Ġ"."""
     return "".join(token.removeprefix("##").strip(WORD_START_MARKS) for token in tokens).casefold()
 
 
@@ -444,7 +443,7 @@ def _sum_quoted_scores(
     units: Sequence[Sequence[int]],
     tokenizer: PreTrainedTokenizerBase,
 ) -> list[float]:
-    """Sum the scores of the quotations that are part of each unit, or that contain it.
+    """Sum the scores for all quotations inside a unit or around it, for each unit.
 
     Args:
         text: The text as tokens.
@@ -480,7 +479,7 @@ def _sum_span_scores(
     unit_spans: Sequence[tuple[int, int]],
     string: str,
 ) -> list[float]:
-    """Sum the scores of the spans inside each unit, or take the score of the span around it.
+    """Sum the scores for all spans inside a unit, or take the score for the span around it.
 
     Args:
         text: The text as tokens.
@@ -496,7 +495,7 @@ def _sum_span_scores(
     if boundaries != sorted(boundaries) or any(start == end for start, end in raw_spans):
         raise _make_score_error(
             text.example_id,
-            f"spans of its {len(string)} characters that are not empty and do not overlap",
+            f"spans within its {len(string)} characters that are not empty and do not overlap",
             f"{[*raw_spans][:5]}…",
         )
     spans = [strip_span(string, *span) for span in raw_spans]

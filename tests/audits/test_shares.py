@@ -144,7 +144,7 @@ def test_a_share_that_there_is_not_is_refused(share, verb):
 
 
 def test_a_share_without_a_text_is_refused(verb):
-    with refuses("share 0/999999 contains none of the 40 texts; use fewer shares"):
+    with refuses("share 0/999999 is empty, because there are only 40 texts; use fewer shares"):
         verb(options=AuditOptions(share="0/999999"), progress=False)
 
 

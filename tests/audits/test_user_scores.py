@@ -273,7 +273,7 @@ def no_span(k, values, text):
         (other_tokens, r"scores of text 7: expected the token '\w+', got 'other'$"),
         (cut_spans, r"scores of text 7: expected spans that do not cut '\w+', .* got 1 to \d+$"),
         (no_span, r"scores of text 7: expected a span of '\w+', characters .*, got none$"),
-        (lambda *_: None, r"expected scores of all 60 texts, but 1 have none, such as text 7; "),
+        (lambda *_: None, r"expected scores for all 60 texts, but 1 have none, such as text 7; "),
     ],
 )
 def test_what_does_not_fit_is_said_in_a_line_with_the_text(drawn, change, message):
@@ -287,11 +287,11 @@ def test_what_does_not_fit_is_said_in_a_line_with_the_text(drawn, change, messag
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("scores.txt", "id,score", r"expected scores in a file \.csv"),
+        ("scores.txt", "id,score", r"expected a score file \(\.csv"),
         ("scores.jsonl", "{", "cannot read the scores"),
         ("scores.jsonl", "null", "but it starts with 'n'"),
         ("scores.parquet", "no", "cannot read the scores"),
-        ("scores.csv", "id,value\n0,1", "expected the columns id and score"),
+        ("scores.csv", "id,value\n0,1", "needs the columns id and score"),
         (
             "scores.jsonl",
             '{"id": 4, "unit": 1, "score": 1}',
@@ -301,7 +301,7 @@ def test_what_does_not_fit_is_said_in_a_line_with_the_text(drawn, change, messag
         ("scores.jsonl", '{"id": "a", "score": [1]}', "row 0 .* id: expected a whole number"),
         ("scores.jsonl", '{"id": 0.5, "score": [1]}', "row 0 .* id: expected a whole number"),
         ("scores.jsonl", '{"id": 4, "score": "a"}', "row 0 .* score: expected a number or"),
-        ("scores.jsonl", '{"id": 4, "score": 1}', "expected scores of all 60 texts"),
+        ("scores.jsonl", '{"id": 4, "score": 1}', "expected scores for all 60 texts"),
         ("scores.jsonl", '{"id": 4, "score": [1, 2], "token": ["a"]}', "a token for each score"),
         ("scores.jsonl", '{"id": 4, "score": 1, "start": "a", "end": 2}', "expected a whole num"),
         (
@@ -325,15 +325,15 @@ def test_a_file_that_is_none_is_said(drawn, tmp_path, name, content, message):
     [
         ({5: [1.0, 2.0j]}, "expected a list of numbers"),
         ({5: torch.tensor([1.0, 2.0j])}, "expected a list of numbers"),
-        ({0.5: [1.0]}, "expected whole numbers as ids"),
-        ({"a": [1.0]}, "expected whole numbers as ids"),
+        ({0.5: [1.0]}, "expected a whole number as text id"),
+        ({"a": [1.0]}, "expected a whole number as text id"),
         ({5: 3.0}, "expected a score for each token"),
         ({5: "abc"}, "expected a list of numbers"),
         ({5: [None, None]}, "expected a list of numbers"),
         ({5: [[1.0], [1.0, 2.0]]}, "lists of several lengths"),
         ([np.ones((4, 2))], "text 5: expected a score for each token, got 4 × 2"),
         (7, "expected scores as a file"),
-        ([[1.0], [2.0]], "expected scores of 1 texts, got those of 2"),
+        ([[1.0], [2.0]], "expected scores for 1 texts, got 2 entries"),
     ],
     ids=str,
 )
@@ -350,9 +350,9 @@ def test_scores_are_read_by_id_or_in_order_and_in_any_precision():
 
 def test_tokens_and_spans_are_as_many_as_scores():
     for spans, tokens, said in (
-        (None, ["a", "b", "c"], "as many tokens as scores of a text, 2"),
-        (None, [], "as many tokens as scores of a text, 2"),
-        ([(0, 1)], None, "as many spans as scores of a text, 2"),
+        (None, ["a", "b", "c"], "expected 2 tokens, one for each score"),
+        (None, [], "expected 2 tokens, one for each score"),
+        ([(0, 1)], None, "expected 2 spans, one for each score"),
     ):
         with refuses(said):
             UserScores([1, 2], spans, tokens)
@@ -500,7 +500,7 @@ def test_scores_that_do_not_fit_a_passage_are_said_in_a_line():
         ({0: [1.0] * 4, 1: [1.0, float("nan"), 2.0]}, "scores of text 1: expected numbers"),
         (
             {0: [1.0] * 4, 7: [1.0] * 3},
-            "expected scores of all 2 texts, but 1 have none, such as text 1",
+            "expected scores for all 2 texts, but 1 have none, such as text 1",
         ),
         ({k: UserScores([1.0], [(0, 1)]) for k in (0, 1)}, "give scores by unit"),
         (

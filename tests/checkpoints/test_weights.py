@@ -149,7 +149,7 @@ def test_a_certain_change_is_an_exit_code(checkpoint, reviews_folder, tmp_path, 
     [
         ([], {}, "give at least one of bfloat16"),
         ("int8", {}, "expected a list for versions of compare"),
-        (["int8"], {"weights": "int4"}, "name it among the versions"),
+        (["int8"], {"weights": "int4"}, "add this change to the versions"),
         (["int8", "/typo"], {}, "expected a model at /typo, which does not exist"),
     ],
 )
