@@ -1,6 +1,7 @@
 """The ``attnprobe`` command.
 
-Commands: demo, train, audit, evaluate-scores, retrain, study, compare, detection-limit, report, card, datasets.
+Commands: demo, train, audit, evaluate-scores, retrain, study, compare, detection-limit, report,
+card, datasets.
 
 Each command calls one public function, and its flags are the function's arguments and options.
 Results are printed to stdout; progress and log messages go to stderr. If a command fails, it prints
@@ -8,13 +9,14 @@ the reason in one line and exits with one of these codes:
 
     1    known error; the message states what was expected, what was received and how to fix it
     2    usage error
-    3    a condition after ``audit --fail-on`` is met, or ``--fail-on-change`` found a changed answer
+    3    a condition of ``audit --fail-on`` is met, or ``--fail-on-change`` found a new answer
     130  interrupted with Ctrl-C
     141  the program that reads stdout has ended, as in ``attnprobe audit … | head``; no message
     143  terminated by SIGTERM, which job schedulers send
 
-Start reading at :func:`main`, then ``commands.py`` (one pair of functions per command) and ``flags.py``
-(option dataclasses to flags). Slow imports happen inside :func:`main`, so that Ctrl-C is handled there too.
+Start reading at :func:`main`. ``commands.py`` has two functions per command, and ``flags.py``
+converts option dataclasses to flags. Slow imports happen inside :func:`main`, so that Ctrl-C is
+handled during the imports too.
 """
 
 import contextlib
@@ -60,8 +62,8 @@ SIGNAL_DESCRIPTIONS = {signal.SIGINT: "interrupted", signal.SIGTERM: "stopped by
 class CommandInterrupt(KeyboardInterrupt):
     """Exception that is raised in the main thread when a signal ends the command.
 
-    A plain KeyboardInterrupt cannot be used: if it passes through ``exec``, which dataclasses call, Python
-    kills its own process at exit and ignores the exit code.
+    A plain KeyboardInterrupt cannot be used: if it passes through ``exec``, which dataclasses call,
+    Python kills its own process at exit and ignores the exit code.
     """
 
 
@@ -103,14 +105,14 @@ def _choose_resume_advice(words: Sequence[str]) -> str:
 
 @contextlib.contextmanager
 def _raise_on_signals(advice: str) -> Iterator[list[int]]:
-    """Raise :class:`CommandInterrupt` on SIGINT and SIGTERM; a second signal ends the process at once.
+    """Raise :class:`CommandInterrupt` on SIGINT or SIGTERM; a second signal ends the process.
 
     Args:
-        advice: Printed with the second signal.
+        advice: Advice that is printed with the second signal.
 
     Yields:
-        List of the signal numbers received so far. After the first signal, further ones are ignored when
-        the context ends.
+        List of the signal numbers received so far. If there was a signal, later signals are ignored
+        after the context ends.
     """
     received: list[int] = []
 
@@ -140,7 +142,7 @@ def _raise_on_signals(advice: str) -> Iterator[list[int]]:
 
 
 def _print_interruption(number: int, advice: str) -> int:
-    """Print why the command was interrupted, from the first process only, and return the exit code."""
+    """Print the reason for an interruption (first process only) and return the exit code."""
     if _is_first_process():
         print_text(
             f"attnprobe: {SIGNAL_DESCRIPTIONS[signal.Signals(number)]}; {advice}",

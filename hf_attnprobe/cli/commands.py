@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 
 
 CONDITION_MET_EXIT_CODE = 3
-"""Exit code if a condition of ``--fail-on`` is met or ``--fail-on-change`` found a changed answer."""
+"""Exit code if a ``--fail-on`` condition is met, or ``--fail-on-change`` found a changed answer."""
 ANSWER_CONDITIONS = ("yes", "partly", "no", "cannot-say")
 """Answers that ``--fail-on`` accepts."""
 
@@ -159,7 +159,8 @@ def add_report_command(parser: argparse.ArgumentParser) -> None:
         "folders",
         nargs="+",
         metavar="FOLDER",
-        help="output folder of a command; several audits are compared, shares of one audit are joined",
+        help="output folder of a command; several audits are compared, and shares of one audit are "
+        "joined",
     )
     parser.add_argument(
         "--output",
@@ -211,7 +212,7 @@ def run_evaluate_scores(arguments: dict[str, Any]) -> None:
 
 
 def _build_audit_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert parsed flags to the keyword arguments of ``audit``, without its scores or versions."""
+    """Convert parsed flags to the keyword arguments that all audit functions share."""
     return {
         "model": select_options(arguments, SavedModel),
         "dataset": build_data(arguments),
@@ -411,7 +412,7 @@ def run_train(arguments: dict[str, Any]) -> None:
 
 
 def _publish(arguments: dict[str, Any]) -> None:
-    """Publish a trained checkpoint and print its address to stderr, since stdout holds the scores."""
+    """Publish a trained checkpoint and print its address to stderr, away from the scores."""
     from hf_attnprobe.integrations.publishing import write_card
 
     options = select_options(arguments, CardOptions)
@@ -524,7 +525,8 @@ def add_card_command(parser: argparse.ArgumentParser) -> None:
         "audits",
         nargs="*",
         metavar="AUDIT",
-        help="output folders of its audits (default: the card states that the model was not audited)",
+        help="output folders of its audits (default: the card states that the model was not "
+        "audited)",
     )
     add_option_flags(parser, CardOptions)
 
@@ -794,7 +796,8 @@ def check_paths(arguments: Mapping[str, Any]) -> None:
         arguments: Parsed flags of the command.
 
     Raises:
-        AttnProbeError: If a model or dataset path does not exist, or the output folder is not writable.
+        AttnProbeError: If a model or dataset path does not exist, or if the output folder is not
+            writable.
     """
     models = [arguments.get("model"), *arguments.get("models", ())]
     for model in filter(None, models):

@@ -187,7 +187,8 @@ def add_option_flags(
 
     Args:
         parser: Parser or argument group to add the flags to.
-        options_class: Class whose fields provide the type, choices, help text and default of each flag.
+        options_class: Class whose fields provide the type, choices, help text and default for each
+            flag.
         excluded: Names of fields that do not become flags.
     """
     hints = get_type_hints(options_class)
@@ -255,7 +256,7 @@ def _check_option(word: str, options_by_test: Mapping[str, type[Options]]) -> No
 def parse_test_selection(
     arguments: Mapping[str, Any], load_test_options: LoadTestOptions
 ) -> dict[str, dict[str, Any]] | None:
-    """Convert ``--tests`` and ``--set`` to option values by test; None selects the default tests."""
+    """Convert ``--tests`` and ``--set`` to option values by test, or None for default tests."""
     if arguments["tests"] is None and not arguments["set"]:
         return None
     return parse_set_arguments(arguments["tests"], arguments["set"], load_test_options())
@@ -273,7 +274,8 @@ def add_audit_flags(
     Args:
         parser: Parser of the command.
         default: Description of the tests that run if ``--tests`` is not used.
-        model: Whether to add ``--model``; False if the command takes its models as positional arguments.
+        model: Whether to add ``--model``; False if the command takes its models as positional
+            arguments.
     """
     model_group = parser.add_argument_group("the model")
     add_option_flags(model_group, SavedModel, excluded=() if model else ["model"])

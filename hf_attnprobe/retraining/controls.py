@@ -20,8 +20,8 @@ over the runs).
 Compare: by the base model's largest attention weight, in the four bins of the papers, and by
 predicted class. The divergence is the baseline for every adversary: an adversary that is no farther
 from the base model than another seed is no counter-example.
-Reading: 0 means that all runs attend to the same tokens. A value near 0.69 means that the seed determines the
-attention, not the task.
+Reading: 0 means that all runs attend to the same tokens. A value near 0.69 means that the seed
+determines the attention, not the task.
 
 ``diagnostic_mlp`` (Section 3.4): are the attention weights useful to another model?
 

@@ -116,7 +116,7 @@ class RetrainingReport(DocumentedResult, RetrainingResult):
 
     def summary_frame(self) -> pd.DataFrame:
         """Return one row per statistic and group, with its confidence interval."""
-        return pd.DataFrame([s.to_table_row() for s in self.statistics])
+        return pd.DataFrame([s.build_table_row() for s in self.statistics])
 
 
 # --- The folder ----------------------------------------------------------------------------------
@@ -547,7 +547,7 @@ def _make_statistic_blocks(report: RetrainingResult) -> Iterator[Block]:
         ]
         rows = []
         for statistic in test_statistics:
-            cells_by_field = statistic.to_table_row()
+            cells_by_field = statistic.build_table_row()
             rows.append([cells_by_field[field] for field in STATISTIC_COLUMNS.values()])
         table = Table([*STATISTIC_COLUMNS], rows, caption=f"Statistics of {test}")
         title = f"{test}: {len(test_statistics)} numbers and their meaning"

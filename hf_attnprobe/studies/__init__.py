@@ -1,7 +1,7 @@
-"""Studies: the experiments of a paper, or of your own, as one function that plans all steps.
+"""Studies: functions that plan all experiments of a paper, or your own experiments, as steps.
 
-A study trains models, audits them, retrains them, and puts the results into tables. The tables of
-papers contain the published numbers for comparison.
+A study trains models, audits them, retrains them, and puts the results into tables. If a study
+repeats a paper, its tables also contain the published numbers.
 
 - :func:`hf_attnprobe.study` runs a study and returns its report.
 - :class:`~hf_attnprobe.studies.steps.Steps` is the argument of a study function. Its docstring has

@@ -1,6 +1,6 @@
-"""The studies of this package: tables of papers, and questions of our own.
+"""The built-in studies: some compute the tables of a paper, others answer new questions.
 
-Each study is a function. To write your own, copy one of them into a file and change it.
+Each study is a function. To write your own study, copy a function into a file and change it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -12,13 +12,13 @@ from hf_attnprobe.studies.steps import Steps
 
 
 class StudyLength(NamedTuple):
-    """The settings in which the full study and its quick version differ.
+    """Settings of a study that differ between its full and its quick version.
 
     Attributes:
-        grid: Lists of values; every combination is a grid cell.
-        train_arguments: Arguments of the trainings.
-        audit_arguments: Arguments of the audits.
-        retraining_tests: Tests that train models, with their options.
+        grid: Lists of values by name. Every combination of values is a grid cell.
+        train_arguments: Arguments for all trainings.
+        audit_arguments: Arguments for all audits.
+        retraining_tests: Retraining tests with their options.
     """
 
     grid: Mapping[str, Sequence[Any]]
@@ -28,7 +28,7 @@ class StudyLength(NamedTuple):
 
 
 FEW_TEXTS = {"test_limit": 500}
-"""Audit arguments that limit a quick study to a few test texts."""
+"""Audit arguments for quick studies, which use only a few test texts."""
 
 
 # --- Tables of papers ----------------------------------------------------------------------------
@@ -39,7 +39,7 @@ BABI_SETTINGS = {
     "batch_size": 50,
     "epochs": 100,
 }
-"""Training settings for the bAbI tasks in the code of Jain & Wallace 2019."""
+"""Training settings for the bAbI tasks, from the released code of Jain & Wallace 2019."""
 AUTHORS_SETTINGS: dict[str, dict[str, Any]] = {
     "babi1": BABI_SETTINGS,
     "babi2": BABI_SETTINGS,
@@ -47,18 +47,21 @@ AUTHORS_SETTINGS: dict[str, dict[str, Any]] = {
     "cnn": {"batch_size": 90, "answers_in_text": True},
     "snli": {"batch_size": 128},
 }
-"""Training settings in the code of Jain & Wallace 2019, by data set."""
+"""Training settings by data set, from the released code of Jain & Wallace 2019."""
 AGREEMENT_STATEMENT = {
     "threshold": 0.3,
     "means": "rank agreement reaches .3 (which untrained weights may reach too if the states "
     "contain no context)",
 }
-"""Threshold for a rank agreement, and the statement that is true above it."""
+"""Threshold for rank agreements (Kendall τ), and the statement that is true above it."""
 SHUFFLING_STATEMENT = {
     "threshold": 0.1,
     "means": "the assignment of weights to tokens affects the output",
 }
-"""Threshold for the change by shuffled weights, and the statement that is true above it."""
+"""Threshold for the output change with shuffled weights, and the statement that is true above it.
+
+The output change is a total variation distance.
+"""
 
 
 AGREEMENT_COLUMNS = {
@@ -70,7 +73,7 @@ AGREEMENT_COLUMNS = {
     },
     "τ of gradients with leave-one-out": "gradient_leave_one_out_tau",
 }
-"""Columns of the table of agreements, by name."""
+"""Columns of the table about rank agreement: statistic or score, by column head."""
 TOP_OVERLAP_COLUMNS = {
     "k = 1": "attention_leave_one_out_top_overlap@1",
     "k = 1, random orders": "top_overlap_by_chance@1",
@@ -88,7 +91,7 @@ JAIN_WALLACE_TESTS = {
 }
 """Audit tests in the study ``jain-wallace``, with their options."""
 SEARCH_TESTS = {"adversarial": {"method": "search"}}
-"""The adversarial search of Jain & Wallace 2019, which is compared with the exact answer."""
+"""Audit test with the search by Jain & Wallace 2019, which is compared with the exact value."""
 JAIN_WALLACE = StudyLength(
     {
         "dataset": ["sst"],
@@ -139,7 +142,7 @@ WIEGREFFE_PINTER_TESTS: dict[str, dict[str, Any]] = {
     "adversary": {"lambdas": [0.00025, 0.0005, 0.001, 0.002, 0.004]},
     "diagnostic_mlp": {},
 }
-"""Tests that train models in the study ``wiegreffe-pinter``, with their options."""
+"""Retraining tests in the study ``wiegreffe-pinter``, with their options."""
 WIEGREFFE_PINTER = StudyLength({"dataset": ["sst"]}, retraining_tests=WIEGREFFE_PINTER_TESTS)
 """Grid and arguments for the full study ``wiegreffe-pinter``."""
 QUICK_WIEGREFFE_PINTER = StudyLength(
@@ -177,7 +180,7 @@ SINGLE_ERASURE_COLUMNS = {
     "only another flips": "only_random_flips",
     "ΔJS": "delta_js",
 }
-"""Columns of the table about the erasure of a single weight."""
+"""Columns of the table about erasing a single attention weight."""
 
 
 ERASURE_TESTS = {"erasure": {"each_random": True, "bottom_up": True}}
@@ -223,7 +226,7 @@ DIVERSITY_COLUMNS = {
     "never flips, random": "never_flips@random",
     "τ with gradients": "attention_gradient_tau",
 }
-"""Columns of the tables about diversity and orthogonal LSTMs."""
+"""Columns of the tables about the diversity LSTM and the orthogonal LSTM."""
 
 
 MOHANKUMAR = StudyLength(
@@ -238,14 +241,14 @@ QUICK_MOHANKUMAR = StudyLength(
 )
 """Grid and arguments for the quick version of the study ``mohankumar``."""
 ORTHOGONAL_LSTM_ARCHITECTURE = {"encoder": "orthogonal_lstm", "encoder_size": 256}
-"""Architecture of the orthogonal LSTM."""
+"""Architecture of the orthogonal LSTM in the study ``mohankumar``."""
 
 
 def mohankumar(steps: Steps) -> None:
     """Towards Transparent and Explainable Attention Models (Mohankumar et al. 2020).
 
-    Plan the diversity LSTM with and without its penalty, and the orthogonal LSTM, with an audit of
-    each.
+    Plan a training and an audit of three models: the diversity LSTM with and without its penalty,
+    and the orthogonal LSTM.
     """
     steps.paper = "mohankumar"
     length = QUICK_MOHANKUMAR if steps.quick else MOHANKUMAR
@@ -287,9 +290,12 @@ REGULARISERS: dict[str, dict[str, Any]] = {
     "tying": {"tying": 0.1},
     "mlm": {"mlm_weight": 0.5, "mlm_rate": 0.15},
 }
-"""Fields of the architecture that regularise a model, by the name of the model."""
+"""Architecture fields that regularise a model, by model name in the paper."""
 TUTEK_SNAJDER_ARCHITECTURE = {"encoder": "bilstm", "embedding_size": 300, "encoder_size": 150}
-"""Architecture whose states are as wide as the word vectors, which residual and tying require."""
+"""Architecture whose states are as wide as the word vectors.
+
+The regularisers ``residual`` and ``tying`` require this.
+"""
 REGULARISATION_COLUMNS = {
     "mean top probability": "probability",
     "exact ε-max JSD (.01) / largest JSD": "epsilon_max_jsd@0.01/largest_jsd",
@@ -297,7 +303,7 @@ REGULARISATION_COLUMNS = {
     "conicity": "conicity",
     "range over single tokens": "probability_range",
 }
-"""Columns of the table about further effects of regularisation."""
+"""Columns of the table about effects of regularisation that the paper does not report."""
 
 
 TUTEK_SNAJDER = StudyLength(
@@ -340,19 +346,19 @@ def tutek_snajder(steps: Steps) -> None:
     steps.add_table("Which other numbers does regularisation change?", audit=REGULARISATION_COLUMNS)
 
 
-# --- Questions of our own ------------------------------------------------------------------------
+# --- New questions -------------------------------------------------------------------------------
 
 F1_STATEMENT = {
     "threshold": 0.02,
     "means": "attention increases F1 by at least .02 in these trainings",
 }
-"""Threshold for a loss of F1 without attention, and the statement that is true above it."""
+"""Threshold for the F1 loss without attention, and the statement that is true above it."""
 
 
 SHORT_TRAINING = {"attention": "additive", "train_limit": 4000, "epochs": 5}
-"""Training arguments for the studies that answer questions of our own."""
+"""Training arguments for full studies that do not repeat a paper."""
 QUICK_TRAINING = {"attention": "additive", "train_limit": 1500, "epochs": 2}
-"""Training arguments for the quick versions of the studies that answer questions of our own."""
+"""Training arguments for quick studies that do not repeat a paper."""
 
 
 ENCODER_COLUMNS = {
@@ -374,11 +380,11 @@ ENCODER_COLUMNS = {
     "never flips, attention": "never_flips@attention",
     "tokens erased too many, attention": "regret@attention",
 }
-"""Columns of the table by encoder."""
+"""Columns of the table in the study ``encoders``."""
 
 
 ENCODER_TESTS = ["correlation", "permutation", "adversarial", "erasure"]
-"""Tests of the study of encoders."""
+"""Audit tests in the study ``encoders``."""
 ENCODERS = StudyLength(
     {
         "dataset": ["sst", "imdb"],
@@ -413,15 +419,15 @@ ROOM_COLUMNS = {
     "share of the largest JSD there is (ε .01)": "epsilon_max_jsd@0.01/largest_jsd",
     "largest JSD there is": "largest_jsd",
 }
-"""Columns of the tables about the possible change of attention (the "room" of an adversary)."""
+"""Columns about an adversary's room, which is the largest possible change of the attention."""
 
 
 SIZE_COLUMNS = {"accuracy": "accuracy", **ROOM_COLUMNS}
-"""Columns of the table by size of the encoder."""
+"""Columns of the table by encoder size in the study ``room``."""
 TEXT_LENGTHS = [10, 20, 40, 80, 160]
-"""Numbers of tokens at which the texts are divided."""
+"""Token counts that separate short from long texts; each range has a table row."""
 EXACT_TESTS = {"adversarial": {"method": "exact"}}
-"""The exact adversarial test."""
+"""Audit test in the study ``room``: the exact adversarial test, with its options."""
 ROOM = StudyLength(
     {"dataset": ["sst", "imdb"], "encoder_size": [8, 32, 128]},
     train_arguments={"encoder": "bilstm", **SHORT_TRAINING},
@@ -440,7 +446,7 @@ def room(steps: Steps) -> None:
     """How do model size and text length change the room an adversary has?
 
     The room is the largest possible change of the attention. Plan one training and one audit for
-    every data set and size of the encoder.
+    every data set and encoder size.
     """
     length = QUICK_ROOM if steps.quick else ROOM
     for cell in steps.grid(**length.grid):
@@ -459,7 +465,7 @@ TASK_COLUMNS = {
         **F1_STATEMENT,
     },
 }
-"""Columns of the table about the value of attention."""
+"""Columns of the table in the study ``which-tasks``."""
 
 
 WHICH_TASKS = StudyLength(
@@ -507,7 +513,7 @@ TRANSFER_COLUMNS = {
         "difference": True,
     },
 }
-"""Columns of the table about guided models."""
+"""Columns of the table about models whose attention is imposed by another model."""
 
 
 TRANSFER = StudyLength(
@@ -529,8 +535,8 @@ QUICK_TRANSFER = StudyLength(
 def transfer(steps: Steps) -> None:
     """Can weights be transferred between models?
 
-    Plan a model for every guide, a model and a uniform model for every guided encoder, and a
-    transfer for every pair.
+    Plan one training for every guide, and two trainings for every guided encoder: with its own
+    attention and with uniform attention. Then plan a transfer for every pair of guide and encoder.
     """
     length = QUICK_TRANSFER if steps.quick else TRANSFER
     n_texts = length.train_arguments["train_limit"]
@@ -563,25 +569,25 @@ STUDIES = (
     which_tasks,
     wiegreffe_pinter,
 )
-"""Functions of all studies of this package."""
+"""Functions that plan the built-in studies."""
 STUDIES_BY_NAME: dict[str, Callable[[Steps], None]] = {
     function.__name__.replace("_", "-"): function for function in STUDIES
 }
-"""Functions of all studies by the name that ``attnprobe study`` accepts."""
+"""Functions that plan the built-in studies, by the name that ``attnprobe study`` accepts."""
 
 
 def check_study(study: str | Path) -> None:
-    """Check that a study exists, either by its name in this package or as a Python file.
+    """Check that a study exists, either as a built-in study or as a Python file.
 
     Args:
-        study: Name or path.
+        study: Study name, or path of a Python file.
 
     Raises:
-        AttnProbeError: If it does not exist.
+        AttnProbeError: If the study does not exist.
     """
     is_file = Path(study).suffix == ".py" and Path(study).is_file()
     if str(study) not in STUDIES_BY_NAME and not is_file:
         raise AttnProbeError(
-            f"expected a Python file or one of {', '.join(STUDIES_BY_NAME)}, got {study}; check "
-            "the name"
+            f"a study must be a Python file or one of {', '.join(STUDIES_BY_NAME)}, got {study}; "
+            "check the name"
         )

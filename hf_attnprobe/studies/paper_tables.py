@@ -1,6 +1,7 @@
-"""Results of a study's steps, read from their folders, and the tables made of them."""
+"""Tables of a study's report, and the results of its steps from which the tables are made."""
 
 import itertools
+import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -64,9 +65,9 @@ class ResultTable:
 
     Attributes:
         title: Question that the table answers.
-        head: Names of the columns.
-        rows: Cells, one for each column.
-        sentences: Explanations of the table.
+        head: Column names.
+        rows: Rows with one cell per column.
+        sentences: Explanations of the numbers.
     """
 
     title: str
@@ -76,21 +77,21 @@ class ResultTable:
 
 
 class AuditSummaryFields(TypedDict):
-    """The part of an audit's summary that the tables need."""
+    """The part of an audit's ``summary.json`` that the tables need."""
 
     provenance: dict[str, Any]
     accuracy: dict[str, Any] | None
 
 
 class Results:
-    """Reader of the folders of a study whose steps have run. Each folder is read once.
+    """Results of a study whose steps have run. Each folder is read at most once.
 
     Attributes:
         plan: The study.
-        folder: Its folder.
-        jobs_by_step: Jobs of each step.
-        rows: Function that returns the statistics of an audit, by its folder.
-        retraining: Function that returns the report of a retraining, by its folder.
+        folder: Study folder.
+        jobs_by_step: Jobs by step name.
+        rows: Function that takes an audit's folder and returns its statistics.
+        retraining: Function that takes a retraining's folder and returns its report.
     """
 
     def __init__(self, plan: Steps, folder: Path) -> None:
@@ -101,7 +102,7 @@ class Results:
         self.retraining = cache(lambda name: read_retraining(folder / name))
 
     def get_jobs(self, step: str) -> list[Job]:
-        """Return the jobs of a step, or an empty list if the study has no such step.
+        """Return all jobs of a step, or an empty list if the study has no such step.
 
         Args:
             step: Step name.
@@ -109,26 +110,26 @@ class Results:
         return self.jobs_by_step.get(step, [])
 
     def get_job(self, step: str, cell: Mapping[str, Scalar]) -> Job:
-        """Return the job of a step at a grid cell.
+        """Return the job of a step that belongs to a grid cell.
 
         Args:
             step: Step name.
-            cell: A grid cell.
+            cell: A grid cell, which may have more values than the job's cell.
         """
         return next(job for job in self.jobs_by_step[step] if job.is_in_cell(cell))
 
     def _rows(self, folder: str) -> pd.DataFrame:
-        """Return the statistics of an audit of a single head, with accuracy, [texts, statistics]."""
+        """Return an audit's statistics for its only head, and accuracy, [texts, statistics]."""
         rows = read_rows(self.folder / folder / "rows")
-        of_heads = (rows.layer >= 0) & (rows["head"] >= 0)
-        heads = rows.loc[of_heads, ["layer", "head"]].drop_duplicates()
+        is_head_row = (rows.layer >= 0) & (rows["head"] >= 0)
+        heads = rows.loc[is_head_row, ["layer", "head"]].drop_duplicates()
         if len(heads) > 1:
             raise AttnProbeError(
-                f"a column of a table needs an audit of a single head, but {folder} has "
-                f"{len(heads)} heads; choose one with layers and heads in the step"
+                f"a table column needs an audit with a single head, but {folder} has {len(heads)} "
+                "heads; choose one head with the arguments layers and heads of the step"
             )
-        # Rows of groups of heads are dropped.
-        rows = rows[of_heads | (rows.test == PREDICTION_TEST)]
+        # Rows that belong to several heads together are dropped.
+        rows = rows[is_head_row | (rows.test == PREDICTION_TEST)]
         rows = rows.drop_duplicates(["example_id", "statistic"])
         wide = rows.pivot(index="example_id", columns="statistic", values="value")
         if {"label", "predicted_class"} <= set(wide):
@@ -139,37 +140,38 @@ class Results:
         """Read a JSON file in a job's folder.
 
         Args:
-            job: The job.
-            name: Name of the file.
-            kind: Type of the value.
+            job: The job that wrote the file.
+            name: File name.
+            kind: Expected type of the content.
 
         Raises:
             AttnProbeError: If the file cannot be read.
         """
         file = self.folder / job.folder / name
-        again = f"delete {file.parent} and run attnprobe study again"
-        return read_json(file, kind, again)
+        advice = f"delete {file.parent} and run attnprobe study again"
+        return read_json(file, kind, advice)
 
     def read_training_record(self, folder: str) -> dict[str, Any]:
-        """Return the record of a training, or an empty dict if the step trained nothing.
+        """Return a training record, or an empty dict if the step trained nothing.
 
         Args:
-            folder: Folder of the step.
+            folder: Output folder of the step or the model, below the study folder.
         """
         return read_record(self.folder / folder)
 
     def compute_value(
         self, column: StudyColumn, job: Job, lengths: range | None
     ) -> Estimate | None:
-        """Return the value of a column for a job.
+        """Compute the value of a table column for a job.
 
         Args:
             column: A column with a statistic or a score.
             job: A job of the column's step.
-            lengths: Range of numbers of tokens, to average a statistic over these texts only.
+            lengths: Range of text lengths in tokens; a statistic is averaged over these texts only.
+                None takes all texts.
 
         Returns:
-            The value, or None if the job did not run the test of the column.
+            The value, or None if the job did not run the test that computes it.
         """
         if column.score is not None:
             return self._score(column.score, column.difference, job)
@@ -184,7 +186,7 @@ class Results:
         return compute_mean(values)
 
     def _score(self, name: str, difference: bool, job: Job) -> Estimate | None:
-        """Return a score of a retraining, or its loss."""
+        """Return a score from a retraining, or the score's loss against its reference."""
         test, model, metric = name.split("/")
         scores = self.retraining(job.folder).scores.get(test, ())
         score = find_score(scores, model, metric)
@@ -193,59 +195,58 @@ class Results:
         return score.lost if difference else score.plain_estimate
 
     def _summary(self, job: Job) -> AuditSummaryFields:
-        """Read the summary of an audit."""
+        """Read an audit's summary."""
         return self.read_json(job, SUMMARY_FILE, AuditSummaryFields)
 
     def get_class_names(self, job: Job) -> list[str]:
-        """Return the names of an audited model's classes, if it has classes.
+        """Return the class names of an audited model, or an empty list if it has no classes.
 
         Args:
-            job: A job that audits a model.
+            job: A job that audits the model.
         """
         prediction = self._summary(job)["provenance"].get("prediction") or {}
         return prediction["outcomes"] if prediction.get("kind") == "classes" else []
 
     def list_models_at_chance(self) -> list[str]:
-        """Return the audited models that may not be better than predicting the most frequent class."""
-        audits = [job for job in self.plan.jobs if job.verb == "audit"]
-        accuracies = {job.folder: self._summary(job)["accuracy"] for job in audits}
-        unsure = ("no", "cannot say")
-        return [
-            name
-            for name, accuracies in accuracies.items()
-            if accuracies and accuracies["answer"] in unsure
-        ]
+        """Return the folders of audits whose model may not beat the most frequent class."""
+        folders = []
+        for job in self.plan.jobs:
+            if job.verb == "audit":
+                accuracy = self._summary(job)["accuracy"]
+                if accuracy and accuracy["answer"] in ("no", "cannot say"):
+                    folders.append(job.folder)
+        return folders
 
 
 def compute_ratio(rows: pd.DataFrame, statistic: str) -> pd.Series | None:
-    """Return the values of a statistic, or of a ratio of two statistics.
+    """Return a statistic's values, or the quotients of two statistics.
 
     Args:
-        rows: Statistics of an audit, [texts, statistics].
-        statistic: Statistic name, or ``a/b``.
+        rows: Statistics from an audit, [texts, statistics].
+        statistic: Statistic name, or two names as ``a/b``.
 
     Returns:
         One value for each text, NaN if b is 0; None if a test was not run.
     """
-    first, _, second = statistic.partition("/")
-    if not second:
-        return rows.get(first)
-    if first not in rows or second not in rows:
+    numerator, _, denominator = statistic.partition("/")
+    if not denominator:
+        return rows.get(numerator)
+    if numerator not in rows or denominator not in rows:
         return None
-    return rows[first] / rows[second].where(rows[second] > 0)
+    return rows[numerator] / rows[denominator].where(rows[denominator] > 0)
 
 
 def round_number(value: float | str | None) -> float | str | None:
     """Round a number to three digits; return text and None unchanged.
 
     Args:
-        value: The value of a cell.
+        value: A cell's value.
     """
     return round(value, 3) if isinstance(value, float) else value
 
 
 def compute_mean(values: pd.Series) -> Estimate:
-    """Return the mean over the texts that have a value, with its interval.
+    """Return the mean over all texts that have a value, with its 95% confidence interval.
 
     Args:
         values: One value per text.
@@ -254,7 +255,7 @@ def compute_mean(values: pd.Series) -> Estimate:
 
 
 def compute_median(values: pd.Series) -> Estimate:
-    """Return the median over the texts that have a value.
+    """Return the median over all texts that have a value, without an interval.
 
     Args:
         values: One value per text.
@@ -263,10 +264,10 @@ def compute_median(values: pd.Series) -> Estimate:
 
 
 def get_dataset(job: Job) -> str:
-    """Return the name of a job's data set in the study.
+    """Return the short name of a job's data set.
 
     Args:
-        job: The job.
+        job: A job of a study.
     """
     return str(job.cell.get("dataset") or name_dataset(job.arguments["dataset"]))
 
@@ -278,11 +279,11 @@ SELF_EXPLANATORY_LISTS = (
     "encoder",
     "attention",
 )
-"""Grid lists whose values are displayed without the name of the list."""
+"""Grid lists whose values are displayed without the list's name."""
 
 
 def make_grid_tables(results: Results) -> list[ResultTable]:
-    """Return all tables that the study defines, with a row for each grid cell.
+    """Return the tables that a study itself defines, with a row for each grid cell.
 
     Args:
         results: Study results.
@@ -294,24 +295,27 @@ def _make_grid_table(results: Results, table: StudyTable) -> ResultTable:
     """Return a table with a row for each grid cell, and a sentence for each column."""
     jobs = find_row_jobs(table, results.jobs_by_step)
     ranges = _make_ranges(table.lengths) if table.lengths else {"": None}
-    rows, names, values_by_row = [], [], []
-    for job, (tokens, lengths) in itertools.product(jobs, ranges.items()):
+    rows: list[Row] = []
+    values_by_column: list[dict[str, Estimate | None]] = [{} for _ in table.columns]
+    for job, (range_name, lengths) in itertools.product(jobs, ranges.items()):
         values = [
-            results.compute_value(c, results.get_job(c.step, job.cell), lengths)
-            for c in table.columns
+            results.compute_value(column, results.get_job(column.step, job.cell), lengths)
+            for column in table.columns
         ]
-        if not tokens or any(value and value.n for value in values):
-            labels = [*job.cell.values(), *filter(None, [tokens])]
-            rows.append((*labels, *values))
-            names.append(_name_cell(job.cell) + (f" {tokens} tokens" if tokens else ""))
-            values_by_row.append(values)
-    sentences = []
-    for k, column in enumerate(table.columns):
-        values_by_name = {
-            name: values[k] for name, values in zip(names, values_by_row, strict=True)
-        }
-        sentences.append(_describe_column(column, values_by_name))
-    head = [*jobs[0].cell, *(["tokens"] if table.lengths else [])]
+        labels: list[TableCell] = [*job.cell.values()]
+        row_name = _name_cell(job.cell)
+        if range_name:
+            if not any(value and value.n for value in values):
+                continue
+            labels.append(range_name)
+            row_name += f" {range_name} tokens"
+        rows.append((*labels, *values))
+        for column_values, value in zip(values_by_column, values, strict=True):
+            column_values[row_name] = value
+    sentences = map(_describe_column, table.columns, values_by_column)
+    head = [*jobs[0].cell]
+    if table.lengths:
+        head.append("tokens")
     return ResultTable(
         title=table.title,
         head=(*head, *(column.name for column in table.columns)),
@@ -321,7 +325,7 @@ def _make_grid_table(results: Results, table: StudyTable) -> ResultTable:
 
 
 def _make_ranges(bounds: Sequence[int]) -> dict[str, range]:
-    """Return the ranges of numbers of tokens between the bounds, by name.
+    """Return the ranges of text lengths that the bounds separate, by name.
 
     >>> _make_ranges([10, 20])
     {'1–9': range(1, 10), '10–19': range(10, 20), 'from 20': range(20, 9223372036854775807)}
@@ -332,68 +336,83 @@ def _make_ranges(bounds: Sequence[int]) -> dict[str, range]:
 
 
 def _name_cell(cell: Mapping[str, Scalar]) -> str:
-    """Return a description of a grid cell.
+    """Return a name for a grid cell, made of its values.
 
     >>> _name_cell({"dataset": "sst", "encoder_size": 8})
     'sst encoder_size 8'
     """
-    words = [
-        str(v) if name in SELF_EXPLANATORY_LISTS else f"{name} {v}" for name, v in cell.items()
-    ]
+    words = []
+    for list_name, value in cell.items():
+        if list_name not in SELF_EXPLANATORY_LISTS:
+            words.append(list_name)
+        words.append(str(value))
     return " ".join(words)
 
 
 def _describe_column(column: StudyColumn, values: Mapping[str, Estimate | None]) -> str | None:
-    """Return the statement of a column by its threshold, if it has a threshold and a value."""
-    defined = {name: v for name, v in values.items() if v is not None and v.value == v.value}
-    if not defined or column.threshold is None or column.means is None:
+    """Compare a column's values with its threshold in a sentence, if it has both."""
+    defined_values = {}
+    for name, value in values.items():
+        if value is not None and not math.isnan(value.value):
+            defined_values[name] = value
+    if not defined_values or column.threshold is None or column.means is None:
         return None
-    statement = _compare_with_threshold(column.threshold, column.means, defined)
+    statement = _compare_with_threshold(column.threshold, column.means, defined_values)
     return f"{column.name}: {statement}"
 
 
 def _compare_with_threshold(threshold: float, means: str, values: Mapping[str, Estimate]) -> str:
-    """List the cells whose whole interval lies above the threshold, below it, or neither.
+    """Describe which values lie above a threshold, below it, or neither.
 
-    A value without an interval, or of too few texts, counts as neither.
+    The whole confidence interval must lie above or below. A value without an interval, or from too
+    few texts, counts as neither.
+
+    Args:
+        threshold: The threshold.
+        means: Statement that is true above the threshold.
+        values: Values by row name.
     """
     rule = Rule("", "", "", partly=threshold, yes=threshold, source="")
     answers = {name: grade(value, rule) for name, value in values.items()}
+    n_above = list(answers.values()).count(Answer.YES)
+    statement = means[:1].upper() + means[1:]
     parts = [
-        f"{means[:1].upper()}{means[1:]} (whole interval from {threshold:g} upwards) in "
-        f"{[*answers.values()].count(Answer.YES)} of {len(values)}"
+        f"{statement} (whole interval from {threshold:g} upwards) in {n_above} of {len(values)}"
     ]
-    groups = {
+    answer_labels = {
         Answer.YES: "yes",
         Answer.NO: "no",
         Answer.CANNOT_SAY: "cannot say",
     }
-    for answer, group in groups.items():
+    for answer, label in answer_labels.items():
         names = [name for name in answers if answers[name] == answer]
         if names:
-            parts.append(f"{group}: {', '.join(names)}")
+            parts.append(f"{label}: {', '.join(names)}")
     return f"{'; '.join(parts)}."
 
 
 # --- Tables of papers ----------------------------------------------------------------------------
-# Each table contains our numbers and, for data sets of the paper, the published ones. It is made
-# from the steps with the names that the studies of this package use. The texts of all tables are in
-# ``papers.yaml``; the functions below return their rows.
+# Each table contains our numbers and, for the paper's data sets, the published numbers. The step
+# names are those in the built-in studies. The texts of all tables are in ``papers.yaml``; the
+# functions below return the rows.
 
 Row = tuple[TableCell, ...]
 """A table row."""
 TABLE_TEXTS = read_package_yaml(Path(__file__).with_name("papers.yaml"), Mapping[str, ResultTable])
-"""Titles, heads and sentences of all tables, without rows."""
+"""Titles, column heads and explanations of the papers' tables, without rows."""
 
 
 def _make_table(name: str, rows: Iterable[Row], *sentences_of_results: str | None) -> ResultTable:
-    """Return a table with its texts from ``papers.yaml``.
+    """Combine rows with the title, head and explanations from ``papers.yaml``.
 
-    The sentences of the results come before those of the table.
+    Args:
+        name: Key of the table in ``papers.yaml``.
+        rows: Rows of results.
+        *sentences_of_results: Sentences that come before the explanations; None is ignored.
     """
-    words: ResultTable = TABLE_TEXTS[name]
-    sentences = (*filter(None, sentences_of_results), *words.sentences)
-    return replace(words, rows=tuple(rows), sentences=sentences)
+    texts: ResultTable = TABLE_TEXTS[name]
+    sentences = (*filter(None, sentences_of_results), *texts.sentences)
+    return replace(texts, rows=tuple(rows), sentences=sentences)
 
 
 # --- Jain & Wallace 2019, "Attention is not Explanation" -----------------------------------------
@@ -402,20 +421,20 @@ DIFFERENCE_STATISTICS = {
     "τ(g, loo) − τ(α, loo)": "leave_one_out_tau_difference",
     "τ(g, loo) − τ(α, g)": "gradient_tau_difference",
 }
-"""Statistics of the differences of τ, by their name in the table."""
+"""Statistics that are differences between two τ, by their name in the table."""
 RANKING_PAIRS = {
     "τ(α, g)": "attention_gradient",
     "τ(α, loo)": "attention_leave_one_out",
     "τ(g, loo)": "gradient_leave_one_out",
 }
-"""Prefixes of the statistics of a rank correlation, by its name in the table."""
+"""Prefixes of statistic names, by the rank correlation's name in the table."""
 ENCODER_DIFFERENCE = "τ(α, loo) of the average − of the BiLSTM"
-"""Name of the difference of τ between two encoders."""
+"""Name, in the table, of the difference in τ between two encoders."""
 
 
 @dataclass(frozen=True)
 class _TextGroup:
-    """The texts of an audit with one predicted class, or all texts if the class is None."""
+    """The texts for which an audited model predicts one class, or all texts if it is None."""
 
     job: Job
     predicted: int | None
@@ -434,28 +453,28 @@ class _TextGroup:
         return get_dataset(self.job), self.encoder, attention
 
     def get_published(self, table: Mapping[str, Mapping[str, Any]], *keys: str) -> Any:
-        """Return the published value for the class, or None if the paper has none."""
+        """Return the paper's value for this class, or None if there is none."""
         return PublishedLookup(*self.table_labels).get_value(table, *keys, number=self.predicted)
 
     @property
     def displayed_class(self) -> TableCell:
-        """The predicted class in a table, by its name if it has one."""
+        """The predicted class for a table: its name, its index if it has no name, or "all"."""
         if self.predicted is None:
             return "all"
         is_named = self.predicted < len(self.classes)
         return self.classes[self.predicted] if is_named else self.predicted
 
     def get_tau(self, pair: str) -> pd.Series | None:
-        """Return τ of two rankings for each text, or None if they were not compared."""
+        """Return τ between two rankings for each text, or None if they were not compared."""
         return self.rows.get(f"{pair}_tau")
 
     def compute_significant_share(self, pair: str) -> TableCell:
-        """Return the share of texts with p ≤ .05 and τ of either sign, as the paper counts it."""
+        """Return the fraction of texts with p ≤ .05, for either sign of τ as in the paper."""
         return round(float((self.rows[f"{pair}_p_value"] <= 0.05).mean()), 3)
 
 
 def make_jain_wallace_tables(results: Results) -> list[ResultTable]:
-    """Return the tables about τ, adversaries and shuffling, by predicted class.
+    """Return Jain & Wallace's tables: rank correlations, adversaries and shuffled weights.
 
     Args:
         results: Study results.
@@ -474,7 +493,7 @@ def make_jain_wallace_tables(results: Results) -> list[ResultTable]:
 
 
 def _divide_by_class(results: Results, all_texts: _TextGroup) -> list[_TextGroup]:
-    """Divide the texts of an audit by predicted class, unless the paper does not do so."""
+    """Divide an audit's texts by predicted class if the paper does so for this data set."""
     if get_dataset(all_texts.job) in PUBLISHED.pooled:
         return [all_texts]
     classes = results.get_class_names(all_texts.job)
@@ -488,41 +507,39 @@ def _make_correlation_rows(groups: Sequence[_TextGroup]) -> Iterator[Row]:
         pair = f"attention_{measure}"
         tau = group.get_tau(pair)
         if tau is not None:
-            mean = compute_mean(tau)
-            spread = round(tau.std(ddof=0), 3)
-            significant = group.compute_significant_share(pair)
-            paper = group.get_published(PUBLISHED.tau, measure, group.encoder) or (None,) * 3
+            published = group.get_published(PUBLISHED.tau, measure, group.encoder) or (None,) * 3
             yield (
                 *group.table_labels,
                 measure,
                 group.displayed_class,
-                mean,
-                spread,
-                significant,
-                *paper,
+                compute_mean(tau),
+                round(tau.std(ddof=0), 3),
+                group.compute_significant_share(pair),
+                *published,
             )
 
 
 def _make_overall_rows(all_texts: Sequence[_TextGroup]) -> Iterator[Row]:
-    """Yield τ and the score over all texts of each audit, next to the authors' released reruns."""
+    """Yield score and τ over all texts of each audit, next to the authors' released reruns."""
     for group in all_texts:
         dataset, encoder, attention = group.table_labels
         dataset_reruns = PUBLISHED.reruns.get(dataset, {})
-        reruns = dataset_reruns.get(encoder, {})
-        *published_agreements, score = reruns.get(attention, (None,) * 4)
-        measure, performance = _compute_performance(group.rows)
-        yield *group.table_labels, measure, performance, None, score, None
-        for (measure, pair), paper in zip(RANKING_PAIRS.items(), published_agreements, strict=True):
+        encoder_reruns = dataset_reruns.get(encoder, {})
+        *published_agreements, published_score = encoder_reruns.get(attention, (None,) * 4)
+        metric, score = _compute_performance(group.rows)
+        yield *group.table_labels, metric, score, None, published_score, None
+        named_pairs = RANKING_PAIRS.items()
+        for (name, pair), agreement in zip(named_pairs, published_agreements, strict=True):
             tau = group.get_tau(pair)
             if tau is not None and f"{pair}_p_value" in group.rows:
                 mean = compute_mean(tau)
-                significant = group.compute_significant_share(pair)
-                published = paper or (None, None)
-                yield *group.table_labels, measure, mean, significant, *published
+                significant_share = group.compute_significant_share(pair)
+                published = agreement or (None, None)
+                yield *group.table_labels, name, mean, significant_share, *published
 
 
 def _compute_performance(rows: pd.DataFrame) -> tuple[str, TableCell]:
-    """Return F1 of class 1 if there are two classes, else accuracy."""
+    """Return the name and value of a score: F1 for class 1 of two classes, else accuracy."""
     labelled = rows[rows.label >= 0]
     predicted = labelled.predicted_class.to_numpy(dtype=int)
     if not {*labelled.label, *predicted} <= {0, 1}:
@@ -532,12 +549,13 @@ def _compute_performance(rows: pd.DataFrame) -> tuple[str, TableCell]:
 
 
 def _make_difference_rows(all_texts: Sequence[_TextGroup]) -> Iterator[Row]:
-    """Yield the differences of τ within texts (Figures 3, 4 and 5 of the paper)."""
+    """Yield differences in τ within the same texts, as in the paper's Figures 3, 4 and 5."""
     for group in all_texts:
-        for figure, statistic in DIFFERENCE_STATISTICS.items():
+        for difference, statistic in DIFFERENCE_STATISTICS.items():
             if statistic in group.rows:
-                name = f"{figure}, {group.encoder}"
+                name = f"{difference}, {group.encoder}"
                 yield _make_difference_row(group, name, statistic, group.rows[statistic])
+    # The other differences are between two models that differ in their encoder only.
     for average, bilstm in itertools.product(all_texts, all_texts):
         bilstm_cell = {**average.job.cell, "encoder": "bilstm"}
         if average.encoder == "mlp" and bilstm.job.cell == bilstm_cell:
@@ -554,41 +572,40 @@ def _make_difference_rows(all_texts: Sequence[_TextGroup]) -> Iterator[Row]:
 def _make_difference_row(
     group: _TextGroup, name: str, statistic: str, differences: pd.Series
 ) -> Row:
-    """Return a difference of τ, with the published average for BiLSTMs with additive attention."""
+    """Return a row about a difference in τ: mean, median, positive share and published average."""
     dataset, encoder, attention = group.table_labels
     is_published_model = (attention, encoder) == ("additive", "bilstm")
-    paper = PUBLISHED.tau_differences[statistic] if is_published_model else None
+    published = PUBLISHED.tau_differences[statistic] if is_published_model else None
     differences = differences.dropna()
-    is_positive = compute_mean((differences > 0).astype(float))
+    positive_share = compute_mean((differences > 0).astype(float))
     return (
         dataset,
         attention,
         name,
         compute_mean(differences),
         compute_median(differences),
-        is_positive,
-        paper,
+        positive_share,
+        published,
     )
 
 
 def _make_adversarial_rows(results: Results, groups: Sequence[_TextGroup]) -> Iterator[Row]:
-    """Yield the largest JSD within ε, by search and exactly."""
-    column = "epsilon_max_jsd@0.05"
+    """Yield the largest JSD with an output change up to ε: by search, exact and published."""
+    statistic = "epsilon_max_jsd@0.05"
     for group in groups:
-        search = results.rows(results.get_job("search", group.job.cell).folder)
-        searched = compute_median(search.reindex(group.rows.index)[column])
-        paper = group.get_published(PUBLISHED.epsilon_max_jsd, group.encoder)
+        search_rows = results.rows(results.get_job("search", group.job.cell).folder)
+        search_values = search_rows.reindex(group.rows.index)[statistic]
         yield (
             *group.table_labels,
             group.displayed_class,
-            searched,
-            _compute_exact_median(group.rows, column),
-            paper,
+            compute_median(search_values),
+            _compute_exact_median(group.rows, statistic),
+            group.get_published(PUBLISHED.epsilon_max_jsd, group.encoder),
         )
 
 
 def _compute_exact_median(rows: pd.DataFrame, column: str) -> TableCell:
-    """Return the median, or None unless the exact value is known for every text of the audit."""
+    """Return the median of a statistic if its exact value is known for every text, else None."""
     exact = rows.get("epsilon_max_jsd_exact")
     if column not in rows or exact is None or not (exact == 1).all():
         return None
@@ -596,31 +613,31 @@ def _compute_exact_median(rows: pd.DataFrame, column: str) -> TableCell:
 
 
 def _make_permutation_rows(groups: Sequence[_TextGroup]) -> Iterator[Row]:
-    """Yield the output change by shuffled weights, in bins of the largest weight."""
+    """Yield the output change with shuffled weights, in bins by the largest weight."""
     bins = list(zip(list_bin_names(), itertools.pairwise(ATTENTION_BINS), strict=True))
-    for group, (name, (low, high)) in itertools.product(groups, bins):
-        largest = group.rows.max_attention
-        is_last = high == 1.0
-        is_in_bin = (largest >= low) & ((largest < high) | is_last)
+    for group, (bin_name, (low, high)) in itertools.product(groups, bins):
+        largest_weight = group.rows.max_attention
+        is_last_bin = high == 1.0
+        is_in_bin = (largest_weight >= low) & ((largest_weight < high) | is_last_bin)
         if is_in_bin.any():
-            bracket = "]" if is_last else ")"
-            weights = f"[{low:g}, {high:g}{bracket}"
+            bracket = "]" if is_last_bin else ")"
+            weight_range = f"[{low:g}, {high:g}{bracket}"
             bin_rows = group.rows[is_in_bin]
             median = compute_median(bin_rows.median_tvd)
-            paper = group.get_published(PUBLISHED.permutation, group.encoder, name)
-            yield *group.table_labels, group.displayed_class, weights, median, paper
+            published = group.get_published(PUBLISHED.permutation, group.encoder, bin_name)
+            yield *group.table_labels, group.displayed_class, weight_range, median, published
 
 
 # --- Serrano & Smith 2019, "Is Attention Interpretable?" -----------------------------------------
 
 ERASURE_ORDERS = ("random", "attention", "gradient", "product", "least_attention")
-"""Orders in which weights are erased."""
+"""Rankings that determine the order in which weights are erased."""
 POOLED_SUFFIX = ", pooled"
-"""Suffix for statistics over all random orders of all texts."""
+"""Suffix for rows whose statistics pool all random orders of all texts."""
 
 
 def make_serrano_smith_tables(results: Results) -> list[ResultTable]:
-    """Return the tables about the number of erased weights and about single weights.
+    """Return Serrano & Smith's tables: how many weights flip a decision, and single weights.
 
     Args:
         results: Study results.
@@ -633,28 +650,28 @@ def make_serrano_smith_tables(results: Results) -> list[ResultTable]:
 
 
 Audits = Sequence[tuple[tuple[str, str, str], pd.DataFrame]]
-"""Labels (data set, architecture, encoder) and statistics of each audit."""
+"""Audits, each with labels (data set, architecture, encoder) and statistics."""
 
 
 def _get_labels(job: Job) -> tuple[str, str, str]:
-    """Return data set, the paper's name for the architecture, and encoder."""
-    model = "HAN" if job.cell.get("hierarchical") else "FLAN"
-    return get_dataset(job), model, str(job.cell.get("encoder", "bigru"))
+    """Return a job's data set, architecture (by its name in the paper) and encoder."""
+    architecture = "HAN" if job.cell.get("hierarchical") else "FLAN"
+    return get_dataset(job), architecture, str(job.cell.get("encoder", "bigru"))
 
 
 def _make_fraction_rows(audits: Audits) -> Iterator[Row]:
-    """Yield the share of erased weights, on the texts that some set of weights flips."""
-    for (name, model, encoder), rows in audits:
-        published = PUBLISHED.fraction_to_flip if model == "FLAN" else {}
-        nearest = PUBLISHED.nearest.get(name, name)
-        published_medians = published.get(nearest, {}).get(encoder, {})
+    """Yield, for each erasure order, the median fraction of weights that flips the decision."""
+    for (dataset, architecture, encoder), rows in audits:
+        published_datasets = PUBLISHED.fraction_to_flip if architecture == "FLAN" else {}
+        nearest_dataset = PUBLISHED.nearest.get(dataset, dataset)
+        published_medians = published_datasets.get(nearest_dataset, {}).get(encoder, {})
         for order, *values in _make_order_cells(rows):
-            paper = published_medians.get(order.removesuffix(POOLED_SUFFIX))
-            yield name, model, encoder, order, *values, paper
+            published = published_medians.get(order.removesuffix(POOLED_SUFFIX))
+            yield dataset, architecture, encoder, order, *values, published
 
 
 def _make_single_weight_rows(audits: Audits) -> Iterator[Row]:
-    """Yield the effect of a single weight, by the size of the weight."""
+    """Yield ΔJS, the extra output change from erasing the largest weight, in bins by Δα."""
     for labels, rows in audits:
         if "delta_js" in rows:
             for gap_bin in bin_js_by_gap(rows.delta_attention, rows.delta_js):
@@ -670,28 +687,33 @@ def _make_single_weight_rows(audits: Audits) -> Iterator[Row]:
 
 
 def _make_order_cells(rows: pd.DataFrame) -> Iterator[tuple[str, TableCell, TableCell, TableCell]]:
-    """Yield the order, the median share of erased tokens, and further numbers of each order.
+    """Yield four cells for each erasure order.
 
-    The further numbers are the share of texts that the order never flips, and its score between the
-    random and the best order.
+    They are the order's name, the median fraction of erased tokens, the fraction of texts whose
+    decision never flips, and the order's position on the scale from random (0) to best (1).
     """
-    for ranking in ERASURE_ORDERS:
-        erased, never = f"fraction_to_flip@{ranking}", f"never_flips@{ranking}"
-        if erased in rows:
-            position = rows.get(f"way_to_best@{ranking}")
-            mean_position = None if position is None else compute_mean(position)
+    for order in ERASURE_ORDERS:
+        fraction_name, never_name = f"fraction_to_flip@{order}", f"never_flips@{order}"
+        if fraction_name in rows:
+            positions = rows.get(f"way_to_best@{order}")
+            mean_position = None if positions is None else compute_mean(positions)
             yield (
-                ranking,
-                compute_median(rows[erased]),
-                compute_mean(rows[never]),
+                order,
+                compute_median(rows[fraction_name]),
+                compute_mean(rows[never_name]),
                 mean_position,
             )
-        draws = rows.filter(regex=f"^{erased}_")
-        if len(draws.columns):
-            # The pooled statistics are over the random orders of all texts.
-            shares = pd.Series(draws.to_numpy().ravel())
-            never_by_text = rows.filter(regex=f"^{never}_").mean(axis=1)
-            yield ranking + POOLED_SUFFIX, compute_median(shares), compute_mean(never_by_text), None
+        # These columns hold one random order each, while the columns above hold their mean.
+        fractions_by_draw = rows.filter(regex=f"^{fraction_name}_")
+        if len(fractions_by_draw.columns):
+            pooled_fractions = pd.Series(fractions_by_draw.to_numpy().ravel())
+            never_share = rows.filter(regex=f"^{never_name}_").mean(axis=1)
+            yield (
+                order + POOLED_SUFFIX,
+                compute_median(pooled_fractions),
+                compute_mean(never_share),
+                None,
+            )
     if "minimal_fraction" in rows:
         yield "smallest set", compute_median(rows["minimal_fraction"]), None, None
 
@@ -700,7 +722,7 @@ def _make_order_cells(rows: pd.DataFrame) -> Iterator[tuple[str, TableCell, Tabl
 
 
 def make_tutek_snajder_tables(results: Results) -> list[ResultTable]:
-    """Return the tables about the change of F1 under other attention, and about adversaries.
+    """Return Tutek & Šnajder's tables: F1 with other attention, and adversaries.
 
     Args:
         results: Study results.
@@ -713,46 +735,50 @@ def make_tutek_snajder_tables(results: Results) -> list[ResultTable]:
 
 
 def _get_model_labels(job: Job) -> tuple[str, str, str]:
-    """Return data set, attention and regulariser of a model."""
+    """Return a model's data set, attention and regulariser."""
     return get_dataset(job), str(job.cell["attention"]), str(job.cell["model"])
 
 
 def _make_change_row(results: Results, job: Job) -> Row:
-    """Return F1 of a model and its changes under other attention."""
-    dataset, attention, name = _get_model_labels(job)
-    regularised = PUBLISHED.regularised.get(dataset, {}).get(attention, {})
-    published = regularised.get(name, (None, None, None))
+    """Return a model's F1 and its changes with other attention, next to the published numbers."""
+    dataset, attention, regulariser = _get_model_labels(job)
+    published_models = PUBLISHED.regularised.get(dataset, {}).get(attention, {})
+    published = published_models.get(regulariser, (None, None, None))
     changes = compute_f1_changes(results.rows(job.folder), seed=job.arguments["seed"])
-    return dataset, attention, name, *changes, *published
+    return dataset, attention, regulariser, *changes, *published
 
 
 def compute_f1_changes(texts: pd.DataFrame, *, seed: int = 0) -> list[Estimate]:
-    """Compute F1 with trained attention, and its changes under uniform and permuted attention.
+    """Compute F1 with trained attention, and its changes with uniform and permuted attention.
 
-    All three are in points (100 is the maximum) and use the same resamples of the labelled texts.
-    F1 is that of class 1 for two classes, else the mean over classes. For several permutations, it
-    is computed from the sum of their counts.
+    All three are in points (100 is the maximum) and use the same bootstrap resamples of the
+    labelled texts. For two classes, F1 is the score for class 1, else the mean over classes. For
+    several permutations, F1 is computed from the sum of their counts.
 
     Args:
-        texts: Statistics of an audit with the test ``fragility``, one per column.
+        texts: Statistics from an audit with the test ``fragility``, one per column.
         seed: Seed for the bootstrap.
+
+    Returns:
+        F1 with trained attention, its change with uniform attention, and its change with permuted
+        attention.
     """
     labelled = texts[texts.label >= 0]
     labels = labelled.label.to_numpy(dtype=int)
     counts = prepend_full_sample(draw_resample_counts(len(labels), seed=seed))
     n_classes = len(labelled.filter(like="trained_share@").columns)
 
-    def f1(attention: str) -> np.ndarray:
+    def compute_f1(attention: str) -> np.ndarray:
         shares = labelled[[f"{attention}_share@{k}" for k in range(n_classes)]].to_numpy()
         return 100 * compute_weighted_metrics(labels, shares, counts)["f1"]
 
-    trained = f1("trained")
-    changes = [f1(attention) - trained for attention in ("uniform", "permuted")]
-    return [estimate_from_resamples(values, len(labels)) for values in (trained, *changes)]
+    trained_f1 = compute_f1("trained")
+    changes = [compute_f1(attention) - trained_f1 for attention in ("uniform", "permuted")]
+    return [estimate_from_resamples(values, len(labels)) for values in (trained_f1, *changes)]
 
 
 def _make_adversary_rows(results: Results) -> Iterator[Row]:
-    """Yield JSD, TVD and F1 of every adversary."""
+    """Yield JSD, TVD and F1 for every adversary."""
     for job in results.get_jobs("adversaries"):
         report = results.retraining(job.folder)
         for point in compute_points(report.statistics, report.scores):
@@ -767,13 +793,13 @@ PUBLISHED_NOTE = (
     "λ and TVD of the published adversary are twice the printed values, because the authors' code "
     "uses half of the total variation distance."
 )
-"""Note about the scale of the published adversary."""
+"""Note on the scale of the published adversary's λ and TVD."""
 GUIDES = ("uniform guide", "trained guide", "base guide", "adversary guide")
 """Models of the test ``diagnostic_mlp``, in the order of the table."""
 
 
 def make_wiegreffe_pinter_tables(results: Results) -> list[ResultTable]:
-    """Return the tables about uniform attention, seeds, guides and adversaries.
+    """Return Wiegreffe & Pinter's tables: uniform attention, seeds, guides and adversaries.
 
     Args:
         results: Study results.
@@ -792,12 +818,23 @@ def _make_answered_table(
     name: str,
     question: str,
     retrained: Sequence[tuple[str, RetrainingReport]],
-    rows_of: Callable[[str, RetrainingReport], Iterable[Row]],
+    make_rows: Callable[[str, RetrainingReport], Iterable[Row]],
 ) -> ResultTable:
-    """Return a table for all data sets, with the answers of the verdicts to one question."""
-    answers = [(dataset, report.verdict.sentence(question)) for dataset, report in retrained]
-    sentences = [f"{dataset}: {answer}" for dataset, answer in answers if answer]
-    rows = [row for dataset, report in retrained for row in rows_of(dataset, report)]
+    """Return a table about all data sets, and the answers to one question as sentences above it.
+
+    Args:
+        name: Key of the table in ``papers.yaml``.
+        question: Field of :class:`~hf_attnprobe.retraining.verdict.Verdict`, such as ``need``.
+        retrained: Data sets and their retraining reports.
+        make_rows: Function that returns the rows for a data set and its report.
+    """
+    sentences: list[str] = []
+    rows: list[Row] = []
+    for dataset, report in retrained:
+        rows += make_rows(dataset, report)
+        answer = report.verdict.sentence(question)
+        if answer:
+            sentences.append(f"{dataset}: {answer}")
     return _make_table(name, rows, *sentences)
 
 
@@ -807,7 +844,7 @@ def _list_f1_cells(
     models: Sequence[str],
     published: Mapping[str, float],
 ) -> Iterator[tuple[str, Estimate, Estimate | None, float | None]]:
-    """Yield the name, F1, loss of F1 and published F1 of every model."""
+    """Yield each model's name, F1, F1 loss against the reference, and published F1."""
     for model in models:
         score = find_score(report.scores.get(test, ()), model)
         if score is not None:
@@ -816,7 +853,7 @@ def _list_f1_cells(
 
 
 def _make_uniform_rows(dataset: str, report: RetrainingReport) -> Iterator[Row]:
-    """Yield F1 of the base model and of the model with uniform attention."""
+    """Yield F1 for the base model and the model with uniform attention."""
     published = PUBLISHED.uniform.get(dataset, {})
     for model, *cells in _list_f1_cells(report, "uniform", ("base", "uniform"), published):
         reported = PUBLISHED.reported.get(dataset) if model == "base" else None
@@ -824,27 +861,28 @@ def _make_uniform_rows(dataset: str, report: RetrainingReport) -> Iterator[Row]:
 
 
 def _make_seed_rows(dataset: str, report: RetrainingReport) -> Iterator[Row]:
-    """Yield the change of the attention with another seed, in bins of the largest weight."""
-    for weights, predicted, n, median in report.bins:
+    """Yield the attention change with another seed, by largest weight and predicted class."""
+    for seed_bin in report.bins:
+        median = Estimate(seed_bin.median_jsd, None, seed_bin.n)
         published = PUBLISHED.seed_jsd.get(dataset)
-        yield dataset, weights, predicted, Estimate(median, None, n), published
+        yield dataset, seed_bin.largest_weight, seed_bin.predicted, median, published
 
 
 def _make_guide_rows(dataset: str, report: RetrainingReport) -> Iterator[Row]:
-    """Yield F1 of the model without context, for each guide."""
+    """Yield F1 for the model without context, one row per guide."""
     published = PUBLISHED.diagnostic_mlp.get(dataset, {})
     for model, *cells in _list_f1_cells(report, "diagnostic_mlp", GUIDES, published):
         yield dataset, model.removesuffix(" guide"), *cells
 
 
 def _make_adversary_table(dataset: str, report: RetrainingReport) -> ResultTable:
-    """Return the curve of all values of λ as a table."""
+    """Return a table of JSD, output change and F1 for all adversaries and baselines."""
     published = PUBLISHED.adversary.get(dataset)
-    rows: list[Row] = [
-        (p.name, *map(round_number, (p.jsd.value, p.displayed_change, p.f1)))
-        for p in compute_points(report.statistics, report.scores)
-        if p.name
-    ]
+    rows: list[Row] = []
+    for point in compute_points(report.statistics, report.scores):
+        if point.name:
+            numbers = (point.jsd.value, point.displayed_change, point.f1)
+            rows.append((point.name, *map(round_number, numbers)))
     if published is not None:
         name = f"published, λ {published['lambda']:g} (in our scale)"
         rows.append((name, published["jsd"], published["tvd"], published["f1"]))
@@ -867,11 +905,11 @@ TABLE_MAKERS = {
     "wiegreffe-pinter": make_wiegreffe_pinter_tables,
     "tutek-snajder": make_tutek_snajder_tables,
 }
-"""Functions that return the tables of a paper, by its key."""
+"""Functions that return a paper's tables, by study name."""
 
 
 def make_paper_tables(results: Results) -> list[ResultTable]:
-    """Return the tables of the study's paper, or an empty list if its numbers are not available.
+    """Return the tables of the paper that a study repeats, or an empty list if there are none.
 
     Args:
         results: Study results.

@@ -1,4 +1,4 @@
-"""Published numbers of the papers, which are compared with ours on data sets of the same name.
+"""Published numbers from the papers, for comparison with ours on data sets with the same name.
 
 The numbers and their sources are in ``published.yaml``.
 """
@@ -17,12 +17,12 @@ ByClass: TypeAlias = tuple[PublishedNumber, ...]
 """A number for each predicted class, or a single number for all texts."""
 
 Agreement: TypeAlias = tuple[PublishedNumber, PublishedNumber] | None
-"""Kendall τ, and the share of texts in which it is significant."""
+"""Agreement between two rankings: Kendall τ, and the fraction of texts with a significant τ."""
 Rerun: TypeAlias = tuple[Agreement, Agreement, Agreement, PublishedNumber]
-"""Results of a released rerun of the authors' code.
+"""Results of a rerun that the authors released: three rank agreements, then F1 or accuracy.
 
-Three agreements (of attention with gradients, of attention with leave-one-out, and of gradients
-with leave-one-out), then F1 or accuracy.
+The agreements are attention with gradients, attention with leave-one-out, and gradients with
+leave-one-out.
 """
 
 
@@ -31,22 +31,22 @@ class PublishedResults:
     """Tables of the papers, by data set, then by the names that the papers use.
 
     Attributes:
-        papers: Names of the papers, by the key of the study.
+        papers: Paper titles by study name.
         uniform: F1 by model (base and uniform).
         reported: F1 reported by Jain & Wallace.
-        seed_jsd: Median JSD from the attention of other seeds, read off a figure.
+        seed_jsd: Median JSD from the attention with other seeds, read off a figure.
         diagnostic_mlp: F1 by guide.
         adversary: λ and TVD on our scale, mean JSD, and F1.
         pooled: Data sets that the paper does not divide by predicted class.
-        tau: By measure and encoder: τ, its standard deviation and the share of significant texts,
-            for each predicted class.
-        tau_differences: Averages over data sets, by our name of the statistic.
+        tau: By measure and encoder: τ, its standard deviation and the fraction of texts with a
+            significant τ, for each predicted class.
+        tau_differences: Averages over data sets, by our statistic name.
         reruns: Results of the authors' released reruns by encoder and attention, for all classes
             together, see :data:`Rerun`.
         epsilon_max_jsd: Medians by encoder, for each predicted class.
         permutation: Median Δŷ by encoder and bin of the largest weight, for each predicted class.
-        fraction_to_flip: Median share of erased weights, by encoder and ranking.
-        nearest: The most similar data set of the paper, for data sets that the paper does not use.
+        fraction_to_flip: Median fraction of erased weights, by encoder and ranking.
+        nearest: The paper's most similar data set, for data sets that the paper does not use.
         regularised: By attention and model: F1 in points, and its changes under uniform and under
             permuted attention.
     """
@@ -71,11 +71,11 @@ class PublishedResults:
 PUBLISHED: PublishedResults = read_package_yaml(
     Path(__file__).with_suffix(".yaml"), PublishedResults
 )
-"""The published numbers of all papers."""
+"""Published numbers from all papers."""
 
 
 class PublishedLookup(NamedTuple):
-    """The data set, encoder and attention of an audit, by which published numbers are looked up."""
+    """Key for looking up published numbers: an audit's data set, encoder and attention."""
 
     dataset: str
     encoder: str
@@ -87,18 +87,19 @@ class PublishedLookup(NamedTuple):
         *keys: str,
         number: int | None,
     ) -> Any:
-        """Return the published number of a predicted class, or None if there is none.
+        """Return the published number for a predicted class, or None if there is none.
 
         Args:
-            table: A table of :data:`PUBLISHED` for additive attention.
-            *keys: Further keys below the data set.
-            number: Number of the class; None for all texts.
+            table: A table in :data:`PUBLISHED` for additive attention.
+            *keys: Further keys below the data set, such as the encoder.
+            number: Class index; None for all texts together.
         """
         if self.attention != "additive":
             return None
-        by_class: Any = table.get(self.dataset, {})
+        values_by_class: Any = table.get(self.dataset, {})
         for key in keys:
-            by_class = by_class.get(key, {})
+            values_by_class = values_by_class.get(key, {})
         if number is None:
-            return by_class[0] if len(by_class) == 1 else None
-        return by_class[number] if len(by_class) > max(1, number) else None
+            # A single value belongs to all texts together.
+            return values_by_class[0] if len(values_by_class) == 1 else None
+        return values_by_class[number] if len(values_by_class) > max(1, number) else None

@@ -35,17 +35,17 @@ INTERVAL_NOTE = (
     "Intervals are over the texts, for one training each. Another seed may change a number by more "
     "than the interval."
 )
-"""Note about the intervals in all tables."""
+"""Note on the confidence intervals in all tables."""
 
 
 @dataclass(frozen=True)
 class StepRecord:
-    """A step, or a model that it trained.
+    """A step, or a model that a retraining step trained.
 
     Attributes:
-        name: Its folder below the study folder.
-        seed: Seed of its training.
-        epochs: Epochs.
+        name: Folder below the study folder.
+        seed: Training seed, if any.
+        epochs: Number of training epochs, if any.
         seconds: Duration, including earlier runs that were interrupted.
     """
 
@@ -61,12 +61,12 @@ class StudyReport(DocumentedResult):
 
     Attributes:
         study: Study name.
-        title: Title or question.
+        title: Study title, which may be a question.
         quick: Whether the quick version was run.
-        notes: Sentences about the comparison with the paper, and warnings.
-        tables: The tables.
+        notes: Warnings, and sentences about differences from the paper.
+        tables: Tables of results.
         data: Data sets used for training.
-        steps: All steps and the models that they trained.
+        steps: All steps, and the models that retraining steps trained.
     """
 
     study: str
@@ -146,7 +146,7 @@ def _list_dataset_sizes(results: Results) -> tuple[DatasetSizes, ...]:
 
 
 def _describe_differences(plan: Steps, dataset_sizes: Sequence[DatasetSizes]) -> Iterator[str]:
-    """Yield the differences between the settings of these results and those of the paper."""
+    """Yield the differences between a study's settings and the paper's settings."""
     trainings = [job for job in plan.jobs if job.verb == "train"]
     vectors = ", ".join(_list_values(trainings, "word_vectors"))
     yield (
@@ -169,13 +169,13 @@ def _describe_differences(plan: Steps, dataset_sizes: Sequence[DatasetSizes]) ->
 
 
 def _list_values(jobs: Iterable[Job], argument: str) -> list:
-    """Return the distinct values of an argument in ascending order, without None."""
+    """Return the distinct values of an argument over all jobs, in ascending order, without None."""
     values = {job.arguments.get(argument) for job in jobs}
     return sorted(value for value in values if value is not None)
 
 
 def _make_step_records(results: Results, job: Job, seconds: float) -> list[StepRecord]:
-    """Return the record of a step, and those of the models that a retraining trained."""
+    """Return a record for a step, followed by records for the models that a retraining trained."""
     epochs = results.read_training_record(job.folder).get("n_epochs")
     step_records = [StepRecord(job.folder, job.arguments.get("seed"), epochs, seconds)]
     if job.verb in ("retrain", "transfer"):
@@ -187,7 +187,7 @@ def _make_step_records(results: Results, job: Job, seconds: float) -> list[StepR
 
 
 def read_study_report(folder: str | Path) -> StudyReport:
-    """Read the report in a finished study's folder.
+    """Read the report of a finished study from its folder.
 
     Args:
         folder: Output folder from :func:`hf_attnprobe.study`.
@@ -200,20 +200,17 @@ def read_study_report(folder: str | Path) -> StudyReport:
 
 
 def build_study_document(report: StudyReport) -> Document:
-    """Return the study as a document, with a section for every table.
+    """Return the document that a study's report displays, with a section for every table.
 
     Args:
-        report: The study report.
+        report: Report of a study.
     """
     notes: list[InlineText] = list(report.notes)
     tables = [_make_section(table, number) for number, table in enumerate(report.tables, 1)]
     sizes: list[list[ReportCell]] = [
         [data.name, *(data.sizes.get(split, 0) for split in SPLIT_NAMES)] for data in report.data
     ]
-    steps: list[list[ReportCell]] = [
-        [provenance_blocks.name, provenance_blocks.seed, provenance_blocks.epochs]
-        for provenance_blocks in report.steps
-    ]
+    steps: list[list[ReportCell]] = [[step.name, step.seed, step.epochs] for step in report.steps]
     quick_flag = " with --quick" if report.quick else ""
     provenance_blocks: list[Block] = [
         Table(["data set", *SPLIT_NAMES], sizes, caption="Texts of each data set"),
@@ -223,16 +220,15 @@ def build_study_document(report: StudyReport) -> Document:
         ),
         f"To repeat the study, run attnprobe study{quick_flag} with the same file and options.",
     ]
+    # The notes of a quick study contain a warning, so they come first.
+    notes_at_top, notes_section = notes, None
+    if not report.quick:
+        notes_at_top = None
+        notes_section = Section("How to read it", [notes], id="notes", in_short_report=True)
     return Document(
         report.title,
-        [f"Study {report.study}.", notes if report.quick else None],
-        [
-            *tables,
-            None
-            if report.quick
-            else Section("How to read it", [notes], id="notes", in_short_report=True),
-            Section("How it was made", provenance_blocks, id="steps"),
-        ],
+        [f"Study {report.study}.", notes_at_top],
+        [*tables, notes_section, Section("How it was made", provenance_blocks, id="steps")],
         data=convert_to_plain(report),
     )
 
@@ -250,10 +246,12 @@ def _make_section(table: ResultTable, number: int) -> Section:
 
 
 def make_report_cell(cell: TableCell) -> ReportCell:
-    """Return an estimate with its number of texts, and any other value unchanged.
+    """Convert a cell of a result table to a cell of the report.
+
+    An estimate is displayed with its interval and its number of texts.
 
     Args:
-        cell: A table cell.
+        cell: A cell of a result table.
     """
     if not isinstance(cell, Estimate):
         return cell

@@ -1,8 +1,8 @@
 """The plan of a study: steps with their arguments, and tables of their results.
 
-A study is a function of :class:`Steps`. A step is a verb with arguments, named like the flags of
-the command line. The result of an earlier step can be an argument of a later one. All options of a
-step are checked when it is added, before any step runs. For example::
+A study is a function that takes :class:`Steps`. A step is a verb with arguments, which are named
+like the flags of the command line. The result of an earlier step can be an argument of a later
+step. All options are checked when a step is added, before any step runs. For example::
 
     def study(steps: Steps) -> None:
         \"\"\"How does the encoder affect attention?\"\"\"
@@ -48,14 +48,14 @@ from hf_attnprobe.training.options import Architecture, TrainingOptions
 
 
 Scalar = str | int | float | bool
-"""A value in a grid cell."""
+"""Value in a grid cell."""
 STATE_FILE = "study.json"
-"""File with the finished steps; it marks the folder of a study."""
+"""Name of the file that lists the finished steps and marks a folder as the output of a study."""
 
 
 @dataclass(frozen=True)
 class StudyOptions(Options):
-    """Options of :func:`hf_attnprobe.study`, apart from the study itself."""
+    """Options for :func:`hf_attnprobe.study`, apart from the study itself."""
 
     dataset: str | Sequence[str] | None = option(
         None,
@@ -113,7 +113,7 @@ class StudyOptions(Options):
 
     @property
     def replacements(self) -> dict[str, Any]:
-        """Arguments that replace those of every step that accepts them."""
+        """Arguments that override the study's own, in every step that accepts them."""
         names = (
             "dataset_config",
             "text_column",
@@ -123,11 +123,12 @@ class StudyOptions(Options):
             "test_limit",
             "epochs",
         )
-        return {k: getattr(self, k) for k in names if getattr(self, k) is not None}
+        values = {name: getattr(self, name) for name in names}
+        return {name: value for name, value in values.items() if value is not None}
 
     @property
     def defaults(self) -> dict[str, Any]:
-        """Arguments for the steps that do not set them."""
+        """Arguments for steps that do not set them."""
         if self.word_vectors is None:
             return {"seed": self.seed}
         return {"seed": self.seed, "word_vectors": str(self.word_vectors)}
@@ -137,14 +138,16 @@ class StudyOptions(Options):
 class StudyColumn:
     """A column of a table, with a value for each grid cell.
 
+    A column has either a statistic or a score.
+
     Attributes:
-        name: Head of the column.
+        name: Column head.
         step: Step whose results are displayed.
-        statistic: Statistic name, whose mean over the texts is displayed. Alternatively:
-        score: Name of a score of all texts, as test/model/metric.
-        difference: Whether to display the loss of the score against its reference instead of the
-            score.
-        threshold: Value from which ``means`` is true.
+        statistic: Name of a statistic, whose mean over the texts is displayed.
+        score: Name of a score for all texts together, as test/model/metric, such as
+            ``uniform/base/f1``.
+        difference: Whether to display the score's loss against its reference instead of the score.
+        threshold: Smallest value for which the statement ``means`` is true.
         means: Statement about cells whose value reaches the threshold.
     """
 
@@ -164,7 +167,7 @@ class StudyTable:
     Attributes:
         title: Question that the table answers.
         columns: Columns of the table.
-        lengths: Numbers of tokens at which the texts are divided. Each range has a row.
+        lengths: Token counts that separate short from long texts. Each range has a row.
     """
 
     title: str
@@ -174,7 +177,7 @@ class StudyTable:
 
 @dataclass(frozen=True)
 class DatasetSizes:
-    """A data set used for training, with the number of texts of each split."""
+    """A data set used for training, with its number of texts by split."""
 
     name: str
     sizes: dict[str, int]
@@ -182,15 +185,15 @@ class DatasetSizes:
 
 @dataclass(frozen=True)
 class Job:
-    """A step at one grid cell.
+    """A single run of a step, for one grid cell.
 
     Attributes:
         step: Step name.
-        verb: Key of :data:`VERBS`.
-        cell: The grid cell.
-        arguments: Arguments of the verb, by name.
-        folder: Folder of its results, below the study folder.
-        depends_on: Folders of earlier steps whose results it uses.
+        verb: Key in :data:`VERBS`, such as ``"train"``.
+        cell: The grid cell: one value per grid list, by name.
+        arguments: Arguments for the verb, by name.
+        folder: Output folder, below the study folder.
+        depends_on: Output folders of earlier jobs whose results this job uses.
     """
 
     step: str
@@ -204,7 +207,7 @@ class Job:
         """Return whether this job belongs to a grid cell.
 
         Args:
-            cell: A cell, which may have more lists than this job.
+            cell: A cell, which may have values for more grid lists than this job.
         """
         return all(cell[name] == value for name, value in self.cell.items())
 
@@ -216,7 +219,7 @@ class StudyState:
     Attributes:
         study: Study name.
         quick: Whether it is the quick version.
-        steps: Arguments, fingerprints of the texts, and seconds of every finished step, by folder.
+        steps: Finished steps by folder, each with arguments, text fingerprints and seconds.
     """
 
     study: str
@@ -225,35 +228,35 @@ class StudyState:
 
     @property
     def kind(self) -> str:
-        """Description of the study for error messages."""
+        """Description for error messages, such as "quick study encoders"."""
         return f"{'quick' if self.quick else 'full'} study {self.study}"
 
 
 def find_row_jobs(table: StudyTable, jobs: Mapping[str, Sequence[Job]]) -> Sequence[Job]:
-    """Return the jobs of the step that uses the most grid lists, one per row of the table.
+    """Return the jobs that determine a table's rows, one job per row.
+
+    They are the jobs of the step that varies over the most grid lists.
 
     Args:
         table: A table whose columns refer to existing steps.
-        jobs: The jobs of each step.
+        jobs: Jobs by step name.
 
     Raises:
-        AttnProbeError: If another step of the table uses a list that this step does not use.
+        AttnProbeError: If another step in the table varies over a list that this step does not use.
     """
-    rows = max(
-        (jobs[column.step] for column in table.columns),
-        key=lambda step_jobs: len(step_jobs[0].cell),
-    )
-    for column in table.columns:
-        if not jobs[column.step][0].cell.keys() <= rows[0].cell.keys():
+    jobs_by_column = [jobs[column.step] for column in table.columns]
+    row_jobs = max(jobs_by_column, key=lambda step_jobs: len(step_jobs[0].cell))
+    for step_jobs in jobs_by_column:
+        if not step_jobs[0].cell.keys() <= row_jobs[0].cell.keys():
             raise AttnProbeError(
-                f"the steps of a table must vary over the same lists, but {column.step} uses a list "
-                f"that {rows[0].step} does not; split the table"
+                "all steps in a table must vary over the same lists, but "
+                f"{step_jobs[0].step} uses a list that {row_jobs[0].step} does not; split the table"
             )
-    return rows
+    return row_jobs
 
 
 def name_dataset(dataset: str) -> str:
-    """Return the name of a data set in a study.
+    """Return the short name by which a study refers to a data set.
 
     >>> name_dataset("sst"), name_dataset("sst=folder"), name_dataset("/data/SST")
     ('sst', 'sst', 'sst')
@@ -266,7 +269,9 @@ def name_dataset(dataset: str) -> str:
 
 
 def resolve_dataset(dataset: str) -> Any:
-    """Return the data set to load; a folder in ``name=folder`` is split like the named data set.
+    """Return the data set to load for an argument such as ``sst`` or ``sst=folder``.
+
+    With ``name=folder``, the folder is split like the named data set.
 
     >>> resolve_dataset("sst"), resolve_dataset("mine=folder"), resolve_dataset("sst=folder").hub_id
     ('sst', 'folder', 'folder')
@@ -283,26 +288,26 @@ def resolve_dataset(dataset: str) -> Any:
 # --- Verbs and steps -----------------------------------------------------------------------------
 
 MODEL_ARGUMENTS = ("model", "guide", "uniform")
-"""Arguments that name models: results of earlier steps, folders or Hub ids."""
+"""Arguments whose value is a model: the result of an earlier step, a folder or a Hub id."""
 VERBS_WITH_STATISTICS = ("audit", "retrain", "transfer")
 """Verbs whose results contain statistics, with one value per text."""
 VERBS_WITH_SCORES = ("retrain", "transfer")
-"""Verbs whose results contain scores of all texts together, such as F1."""
+"""Verbs whose results contain scores for all texts together, such as F1."""
 VERBS_WITH_LENGTHS = ("audit", "retrain")
-"""Verbs whose texts can be divided by their number of tokens."""
+"""Verbs whose results can be divided by text length."""
 
 
 @dataclass(frozen=True)
 class Verb:
-    """The arguments that a step accepts.
+    """The arguments that steps with the same verb accept.
 
     Attributes:
-        options: Class of the options, whose fields are arguments.
-        further_option_classes: Classes whose fields are arguments too.
+        options: Options class, whose fields are arguments.
+        further_option_classes: Further options classes whose fields are arguments.
         required_arguments: Arguments that must be passed, in addition to the data set.
         optional_arguments: Other arguments that are not options.
         excluded: Fields of the option classes that the verb does not accept.
-        is_training: Whether the step trains on the training split of the data set.
+        is_training: Whether the step trains on the data set's training split.
         check_tests: Function that raises ``AttnProbeError`` for tests that do not exist.
     """
 
@@ -316,7 +321,7 @@ class Verb:
 
     @property
     def option_classes(self) -> list[type[Options]]:
-        """Classes whose fields are arguments."""
+        """All options classes whose fields are arguments."""
         return [Data, self.options, *self.further_option_classes]
 
     @property
@@ -327,14 +332,14 @@ class Verb:
 
 
 def _check_audit_tests(tests: Any) -> None:
-    """Raise AttnProbeError if a test of an audit does not exist."""
+    """Check that all tests of an audit exist."""
     resolve_tests(tests, load_test_options(), ())
 
 
 FIELDS_NOT_FOR_TRAINING = ("split", "test_limit", "task", "gguf_file", "token")
-"""Fields that a training does not accept.
+"""Option fields that a training step does not accept.
 
-Access tokens are excluded because the arguments of a study are written to files.
+Access tokens are excluded because a study writes its arguments to files.
 """
 VERBS = {
     "train": Verb(
@@ -360,21 +365,21 @@ VERBS = {
     ),
     "transfer": Verb(TransferOptions, required_arguments=("model", "guide")),
 }
-"""Arguments of a step, by its verb."""
+"""Accepted arguments, by verb."""
 
 
 @dataclass
 class Steps:
-    """The steps of a study in the order in which they run, and its tables.
+    """The plan of a study: its steps, in running order, and its tables.
 
     Attributes:
         name: Study name.
-        options: Options that replace arguments of the study.
+        options: Options that override the study's arguments.
         title: The study's question.
-        paper: Key of the paper whose tables are added, with the published numbers; None adds none.
-        jobs: All planned steps.
+        paper: Key of a paper whose tables are added, with the published numbers; None adds none.
+        jobs: All planned jobs.
         tables: All planned tables.
-        sources: The data set to load, by its name in the study.
+        sources: Data sets to load, by their short name in the study.
     """
 
     name: str
@@ -392,20 +397,23 @@ class Steps:
 
     @property
     def jobs_by_step(self) -> dict[str, list[Job]]:
-        """Jobs of each step, by the name of the step."""
+        """Jobs by step name."""
         jobs: dict[str, list[Job]] = {}
         for job in self.jobs:
             jobs.setdefault(job.step, []).append(job)
         return jobs
 
     def grid(self, **lists: Sequence[Scalar]) -> Iterator[dict[str, Any]]:
-        """Yield every cell of a grid, that is, every combination of the values in the lists.
+        """Yield all cells of a grid, which are all combinations of the listed values.
 
         If the options contain data sets, they replace the list ``dataset``. A cell contains the
-        name of a data set, for example ``imdb`` for ``imdb=folder``.
+        short name of a data set, for example ``imdb`` for ``imdb=folder``.
 
         Args:
             **lists: Lists of values by name.
+
+        Yields:
+            One value per list, by list name.
         """
         if "dataset" in lists:
             datasets = self.options.datasets or lists["dataset"]
@@ -414,17 +422,17 @@ class Steps:
             yield dict(zip(lists, values, strict=True))
 
     def _register_dataset(self, dataset: Any) -> str:
-        """Store the data set to load under its name in the study, and return that name."""
+        """Store a data set under its short name, and return that name."""
         name = name_dataset(dataset)
         if self.sources.setdefault(name, dataset) != dataset:
             raise AttnProbeError(
-                f"data sets must have different names, but {self.sources[name]} and {dataset} have "
-                "the same; rename one of them with name=folder"
+                f"data sets must have different names, but {self.sources[name]} and {dataset} are "
+                f"both called {name}; rename one of them with name=folder"
             )
         return name
 
     def has_pairs(self, dataset: str) -> bool:
-        """Return whether the texts of a data set come in pairs.
+        """Return whether a data set consists of text pairs.
 
         Args:
             dataset: Data set name.
@@ -441,17 +449,17 @@ class Steps:
         /,
         **arguments: Any,
     ) -> str:
-        """Add a step at a grid cell. A step that was already added is not added again.
+        """Add a step for a grid cell, unless the same step was already added.
 
         Args:
-            verb: Key of :data:`VERBS`.
-            step: Step name, which is used in tables and folders.
-            cell: Part of a grid cell that identifies this run of the step.
-            **arguments: Arguments of the verb, named like its flags. The default data set is that
-                of the cell.
+            verb: Key in :data:`VERBS`, such as ``"train"``.
+            step: Step name for tables and folders.
+            cell: The grid cell. It may leave out lists that do not matter for this step.
+            **arguments: Arguments for the verb, named like its flags. By default, the data set is
+                the cell's.
 
         Returns:
-            The folder of its results below the study folder, as an argument of later steps.
+            The output folder below the study folder. Later steps accept it as a model.
 
         Raises:
             AttnProbeError: If the verb does not accept an argument or its value.
@@ -470,15 +478,15 @@ class Steps:
         return job.folder
 
     def _make_job(self, verb: str, step: str, cell: dict[str, Scalar], arguments: dict) -> Job:
-        """Check the arguments of a step and build its job."""
+        """Check a step's arguments and build its job."""
         verb_record = VERBS[verb]
         check_known_names("option", arguments, verb_record.argument_names)
         for name in ("dataset", *verb_record.required_arguments):
             if name not in arguments:
                 raise AttnProbeError(f"the argument {name} is required; pass it to steps.add")
         if not isinstance(arguments["dataset"], str):
-            got = format_short(arguments["dataset"])
-            raise AttnProbeError(f"dataset must be the name of a data set, got {got}")
+            value = format_short(arguments["dataset"])
+            raise AttnProbeError(f"dataset must be the name of a data set, got {value}")
         step_arguments = self.options.defaults | arguments | self.options.replacements
         step_arguments = {
             name: value
@@ -495,35 +503,41 @@ class Steps:
         return Job(step, verb, cell, step_arguments, folder, depends_on)
 
     def _find_earlier_steps(self, step_arguments: Mapping[str, Any]) -> tuple[str, ...]:
-        """Return the folders of earlier steps whose models are used; check that other models exist."""
+        """Return the output folders of earlier steps that a step's model arguments refer to.
+
+        Raises:
+            AttnProbeError: If a model is neither the result of an earlier step nor an existing
+                model.
+        """
         earlier_folders = [job.folder for job in self.jobs]
         used_folders = []
         for name in MODEL_ARGUMENTS:
             if step_arguments.get(name) is None:
                 continue
             model = str(step_arguments[name])
-            owning_folders = [
+            # The model may be the result of an earlier step, or a folder below this result.
+            matching_folders = [
                 folder for folder in earlier_folders if f"{model}/".startswith(f"{folder}/")
             ]
-            if not owning_folders:
+            if not matching_folders:
                 check_path("model", model)
-            used_folders += owning_folders
+            used_folders += matching_folders
         return tuple(dict.fromkeys(used_folders))
 
     def _choose_folder(
         self, step: str, cell: Mapping[str, Scalar], step_arguments: Mapping[str, Any]
     ) -> str:
-        """Return the folder of a step at a cell, which no other job uses.
+        """Return an output folder for a step and a grid cell that no other job uses.
 
         Raises:
-            AttnProbeError: If the step was already added at this cell with other arguments.
+            AttnProbeError: If the step was already added for this cell with other arguments.
         """
         for job in self.jobs_by_step.get(step, []):
             if job.cell == cell:
                 if job.arguments != step_arguments:
-                    position = f"cell {format_short(cell)}" if cell else "the empty cell"
+                    cell_name = f"cell {format_short(cell)}" if cell else "the empty cell"
                     raise AttnProbeError(
-                        f"the step was already added at {position} with other arguments; add the "
+                        f"the step was already added for {cell_name} with other arguments; add the "
                         "arguments that differ to the cell"
                     )
                 return job.folder
@@ -542,13 +556,13 @@ class Steps:
 
         Args:
             title: Question that the table answers.
-            lengths: Numbers of tokens at which the texts are divided. Each range has a row.
-            **columns: For each step, its columns by name. A column is the name of a statistic, or
-                the fields of a :class:`~hf_attnprobe.studies.steps.StudyColumn`.
+            lengths: Token counts that separate short from long texts. Each range has a row.
+            **columns: Columns by step name, then by column head. A column is a statistic name, or
+                fields for a :class:`~hf_attnprobe.studies.steps.StudyColumn`.
 
         Raises:
-            AttnProbeError: If a step or a statistic does not exist, or if the verb of the step does
-                not compute it.
+            AttnProbeError: If a step or a statistic does not exist, or if steps with this verb have
+                no such results.
         """
         table_columns = []
         for step, step_columns in columns.items():
@@ -568,18 +582,21 @@ class Steps:
         self.tables.append(table)
 
     def _check_column(self, column: StudyColumn, by_length: bool) -> None:
-        """Check that the step of a column exists and computes its statistic or score."""
+        """Check that a column's step exists and computes the column's statistic or score."""
         check_known_names("step", [column.step], self.jobs_by_step)
         (verb, *_) = {job.verb for job in self.jobs_by_step[column.step]}
         if (column.statistic is None) == (column.score is None):
-            raise AttnProbeError("a column needs either a statistic or a score; set one of the two")
+            raise AttnProbeError(
+                "a column needs either a statistic or a score; set exactly one of the two"
+            )
         result_name = "statistics"
         verbs = VERBS_WITH_LENGTHS if by_length else VERBS_WITH_STATISTICS
         if column.score is not None:
             result_name, verbs = "scores", VERBS_WITH_SCORES
             if by_length:
                 raise AttnProbeError(
-                    f"a table with lengths can only contain statistics, got the score {column.score}"
+                    "a table with lengths can only contain statistics, got the score "
+                    f"{column.score}; move it to another table"
                 )
             if column.score.count("/") != 2:
                 raise AttnProbeError(
@@ -587,31 +604,31 @@ class Steps:
                 )
         if verb not in verbs:
             raise AttnProbeError(
-                f"only steps of {' or '.join(verbs)} have {result_name} here, but {column.step} is "
-                f"a step of {verb}"
+                f"only {' and '.join(verbs)} steps have {result_name} for this table, but "
+                f"{column.step} is a step with the verb {verb}; choose another step"
             )
         if (column.threshold is None) != (column.means is None):
             raise AttnProbeError(
-                "a column needs both threshold and means, or neither of the two; set both or neither"
+                "threshold and means belong together; set both of them for a column, or neither"
             )
         if column.statistic is not None:
             check_statistic(column.statistic)
 
 
 def check_statistic(statistic: str) -> None:
-    """Check that a statistic exists, or both statistics of a ratio ``a/b``.
+    """Check that a statistic exists, or both statistics in a ratio such as ``a/b``.
 
     Args:
-        statistic: Statistic name, or of two.
+        statistic: One statistic name, or two with a slash between them.
 
     Raises:
-        AttnProbeError: If no test computes it.
+        AttnProbeError: If no test computes a statistic with this name.
     """
     from hf_attnprobe.faithfulness import registry
 
-    # The predictions of a model have statistics of their own.
-    statistic_names = {"accuracy", "probability"}
-    statistic_names = statistic_names.union(
+    # These two statistics describe predictions, so they belong to no test.
+    prediction_statistics = {"accuracy", "probability"}
+    statistic_names = prediction_statistics.union(
         *registry.load_readings().values(), *retraining.get_retraining_readings().values()
     )
     check_known_names(
@@ -623,10 +640,10 @@ def check_statistic(statistic: str) -> None:
 
 @contextmanager
 def prefix_errors(prefix: str) -> Iterator[None]:
-    """Prefix the messages of errors with the part of the study in which they occur.
+    """Add a prefix to the message of any AttnProbeError that is raised in the context.
 
     Args:
-        prefix: Prefix, such as ``step base: ``.
+        prefix: The part of the study that is being processed, such as ``step base: ``.
     """
     try:
         yield
@@ -635,7 +652,7 @@ def prefix_errors(prefix: str) -> Iterator[None]:
 
 
 def _make_slug(value: Scalar) -> str:
-    """Return a value as part of a folder name that never refers to another folder.
+    """Convert a value to a string that is safe as a part of a folder name.
 
     >>> _make_slug("a/b-c"), _make_slug(0.5), _make_slug(""), _make_slug("..")
     ('a_b_c', '0.5', '_', '__')
@@ -645,7 +662,7 @@ def _make_slug(value: Scalar) -> str:
 
 
 def name_cell_folder(step: str, cell: Mapping[str, Scalar], used_folders: set[str]) -> str:
-    """Return the folder of a cell, with a digest if another cell has the same name.
+    """Return a folder name for a grid cell, with a digest if the name is already in use.
 
     >>> name_cell_folder("base", {"size": "x_y"}, set())
     'base/x_y'
@@ -655,8 +672,8 @@ def name_cell_folder(step: str, cell: Mapping[str, Scalar], used_folders: set[st
     Args:
         step: Step name.
         cell: A grid cell.
-        used_folders: Folders of earlier cells in lower case, since some file systems ignore the
-            case.
+        used_folders: Folder names that are in use, in lower case, since some file systems ignore
+            the case.
     """
     if not cell:
         return step

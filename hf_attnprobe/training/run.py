@@ -24,7 +24,7 @@ from hf_attnprobe.data.examples import (
     get_label_names,
     prepare_splits,
 )
-from hf_attnprobe.data.specs import to_data
+from hf_attnprobe.data.specs import make_data
 from hf_attnprobe.models.attention_classifier import AttentionClassifierConfig
 from hf_attnprobe.training.classifier import (
     limit_text_length,
@@ -92,7 +92,7 @@ def train(
             model, tokenizer, metrics = train("sst", output_dir="bilstm-sst")
     """
     config = resolve_architecture(model, architecture, options)
-    data = to_data(dataset)
+    data = make_data(dataset)
     splits = data.load_splits(seed=options.seed)
     run = partial(train_classifier, config)
     if model is not None:

@@ -109,7 +109,7 @@ def test_a_command_answers_before_anything_heavy_is_imported(run_python):
 
 
 STUDIES = [
-    (("x.yaml",), "expected a Python file or one of encoders"),
+    (("x.yaml",), "must be a Python file or one of encoders"),
     (("room", "--dataset", "a/x", "b/x"), "must have different names, but a/x and b/x"),
 ]
 

@@ -687,7 +687,7 @@ WRONG = [
         lambda s: s.add("retrain", "a", {}, model=base(s), dataset="sst", tests=["permutation"]),
         "step a: unknown test 'permutation'; expected one of uniform",
     ),
-    (twice, "step base: the step was already added at the empty cell with other arg"),
+    (twice, "step base: the step was already added for the empty cell with other arg"),
     (lambda s: s.add_table("t"), "table 't': the table has no columns"),
     (lambda s: s.add_table("t", b={"c": "accuracy"}), "table 't', column 'c': unknown step 'b'"),
     (nowhere, "table 't': .* but two uses a list that one does not; split the table"),
@@ -695,11 +695,11 @@ WRONG = [
     (lambda s: table(s, statistic="acuracy"), "unknown statistic 'acuracy'; did you mean accur"),
     (
         lambda s: table(s, statistic="accuracy", threshold=0.1),
-        "needs both threshold and means, or neither",
+        "set both of them for a column, or neither",
     ),
     (
         lambda s: table(s, score="a/b/c"),
-        "only steps of retrain or transfer have scores here, but audit is a step of",
+        "only retrain and transfer steps have scores for this table, but audit is a step with the",
     ),
     (lambda s: table(s, statistics="x"), "unknown field 'statistics'; did you mean statistic?"),
 ]
@@ -737,7 +737,7 @@ def test_bad_files_and_data_sets(tmp_path, cli, file):
         assert done.code == 1 and done.err.count("\n") == 1 and not (tmp_path / "out").exists()
         return done.err
 
-    ready = "expected a Python file or one of encoders, jain-wallace"
+    ready = "must be a Python file or one of encoders, jain-wallace"
     (tmp_path / "old.yaml").write_text("title: x")
     (tmp_path / "none.py").write_text("x = 1")
     assert ready in said(tmp_path / "nowhere.py") and ready in said(tmp_path / "old.yaml")
@@ -800,7 +800,7 @@ def test_a_transformer_as_a_step(bert, run, tmp_path):
     def one_head(s):
         tuned(s, heads=[1])
 
-    with pytest.raises(AttnProbeError, match=r"needs an audit of a single head, .* has 2"):
+    with pytest.raises(AttnProbeError, match=r"needs an audit with a single head, .* has 2"):
         run(tuned, output_dir=tmp_path / "two")
     report = run(one_head)
     assert report.tables[0].rows[0][1].n == 4 and report.steps[0].epochs == 1
