@@ -1,9 +1,8 @@
 """Selects the example texts that a report displays, with the reason for each.
 
-The first example is the text in which attention and leave-one-out agree most. The next ones are
-the text in which they disagree most and a confident but wrong prediction. All other examples are
-drawn by the hash of their ids, so that ordinary texts are displayed too. The selection follows
-from the rows.
+The first two examples are the texts in which attention and leave-one-out agree most and disagree
+most. The third one is a confident but wrong prediction. All further examples are drawn by id hash,
+so that ordinary texts are displayed too. The same rows always give the same examples.
 """
 
 import logging
@@ -49,41 +48,41 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MIN_AGREEMENT_TOKENS = 5
-"""Number of tokens below which a text is not an example of agreement or disagreement.
+"""Minimum length, in tokens, of an example of agreement or disagreement.
 
-A shorter text has too few orders of its tokens.
+The few tokens of a shorter text can agree in their order by chance.
 """
 LEAVE_ONE_OUT_TESTS = {"correlation", "erasure", "input_erasure", "sources", "knockout"}
-"""Tests whose cost per text includes leave-one-out.
+"""Tests that compute leave-one-out for every text.
 
-If one of them ran, computing leave-one-out for an example costs as much as one more text.
+If one of them ran, leave-one-out for an example costs no more than one further audited text.
 """
 COMPARED_DIGITS = 6
-"""Number of decimals in which values must differ, so that batch sizes cannot change a choice."""
+"""Decimals to which values are rounded before comparison, so that batch size has no influence."""
 RANKING_STATISTICS = {
     "attention": "unit_attention",
     "knockout": "unit_knockout",
     "leave_one_out": "unit_loss",
 }
-"""Statistics with one score for each unit of a prompt, by ranking name."""
+"""Statistics with one score for each unit in a prompt, by ranking name."""
 PROMPT_STATISTICS = {
     "sink_share": SINK_SHARE_LABEL,
     "passage_share": PASSAGE_SHARE_LABEL,
     "contextual_gain": PASSAGE_GAIN_LABEL,
     "answer_is_greedy": "",
 }
-"""Descriptions of the numbers displayed with a prompt, by statistic name.
+"""Labels for numbers that are displayed with a prompt, by statistic name.
 
-A statistic with an empty description is not displayed as a number.
+A statistic with an empty label is read, but not displayed.
 """
 MAX_PROMPTS = 1000
-"""Largest number of prompts that are saved with the scores of their units."""
+"""Maximum number of prompts that are saved with unit scores."""
 AGREEMENT_STATISTICS = (
     "importance@attention",
     "source_agreement@attention",
     "attention_leave_one_out_tau",
 )
-"""Statistics of how much attention and leave-one-out agree; the first measured one is used."""
+"""Statistics for the agreement between attention and leave-one-out, in order of preference."""
 RANDOM_REASON = "drawn by chance"
 """Reason displayed with an example that was drawn at random."""
 
@@ -95,22 +94,21 @@ def select_example_texts(
     examples: "datasets.Dataset",
     options: AuditOptions,
 ) -> tuple[HighlightedText, ...]:
-    """Select the example texts of a report, compute their scores, and save them.
+    """Select example texts for a report, compute their scores, and save them.
 
-    For a classifier, the scores are computed now. Only scores of tests that ran are computed, so
-    that this costs no more than the same number of texts in the audit. The scores of a language
-    model's prompts are in the rows already, so all its prompts are saved; a page displays those
-    that have a reason.
+    For a classifier, the scores are computed now, but only if tests have computed the same scores,
+    so that an example costs no more than an audited text. For a language model, the rows already
+    contain all scores, so all prompts are saved. A page displays the prompts that have a reason.
 
     Args:
         audited_model: The model with its tokenizer.
         runner: The test runner.
         rows: The audit's rows.
-        examples: The data set of the texts.
+        examples: The data set that contains the texts.
         options: Audit options.
 
     Returns:
-        The examples; empty for images, and if no site was tested.
+        The examples; empty for images, or if no site was tested.
     """
     tokenizer, site = audited_model.tokenizer, choose_displayed_site(rows)
     if isinstance(tokenizer, ImageReader) or site is None:
@@ -155,21 +153,26 @@ def load_scored_prompts(
     rows: Rows,
     examples: "datasets.Dataset",
 ) -> dict[int, HighlightedText]:
-    """Load the scores of the units of all prompts from the rows of an audit.
+    """Load the unit scores of all prompts from an audit's rows.
 
     Args:
         explainer: Describes the prompts in words.
         texts: Prompts and answers as tokens.
         rows: The audit's rows.
-        examples: The data set of the prompts.
+        examples: The data set that contains the prompts.
 
     Returns:
-        Up to :data:`MAX_PROMPTS` prompts with their scores, by id; empty if the rows have no scores
-        of units.
+        Up to :data:`MAX_PROMPTS` prompts with their scores, by id; empty if the rows contain no
+        unit scores.
     """
     unit_statistics = {*RANKING_STATISTICS.values(), "unit_matters"}
-    unit_rows = rows.select(lambda _, name, *__: name.partition("@")[0] in unit_statistics)
-    if not any(name.startswith("unit_loss@") for _, name, *_ in unit_rows.columns):
+
+    def is_unit_statistic(test: str, statistic: str, *site: int) -> bool:
+        base_name = statistic.partition("@")[0]
+        return base_name in unit_statistics
+
+    unit_rows = rows.select(is_unit_statistic)
+    if not any(statistic.startswith("unit_loss@") for _, statistic, *_ in unit_rows.columns):
         return {}
     site = explainer.site[:2]
     unit_values = select_site_texts(unit_rows, site).to_frame()
@@ -191,12 +194,12 @@ def load_scored_prompts(
 def _add_unit_scores(
     prompt: HighlightedText, unit_values: pd.Series, prompt_values: pd.Series
 ) -> HighlightedText:
-    """Add the scores of its units to a prompt.
+    """Add unit scores and other numbers to a prompt.
 
     Args:
         prompt: The prompt in words.
-        unit_values: Values of the units, by names such as "unit_loss@3" for the fourth unit.
-        prompt_values: Values of the prompt, by statistic name.
+        unit_values: Values for single units, by names such as "unit_loss@3" for the fourth unit.
+        prompt_values: Values for the whole prompt, by statistic name.
 
     Returns:
         The prompt with its scores.
@@ -223,7 +226,7 @@ def _add_unit_scores(
 
 
 def _select_examples(examples: "datasets.Dataset", ids: set[int]) -> dict[int, Mapping[str, Any]]:
-    """Return the rows of the data set with the given ids, by id."""
+    """Select examples from a data set by id, and return them in a dictionary."""
     all_ids = read_column(examples, "example_id")
     row_indices = [index for index, example_id in enumerate(all_ids) if example_id in ids]
     selected_examples = examples.with_format(None).select(row_indices)
@@ -231,14 +234,14 @@ def _select_examples(examples: "datasets.Dataset", ids: set[int]) -> dict[int, M
 
 
 def choose_example_ids(rows: Rows, n_examples: int) -> dict[int, str]:
-    """Choose the texts to display.
+    """Choose which texts a report displays, and why.
 
     Args:
         rows: The audit's rows.
-        n_examples: Largest number of texts.
+        n_examples: Maximum number of texts.
 
     Returns:
-        The reason for each text, by its id, in the order of display.
+        The reason for each chosen text, by text id, in display order.
     """
     predictions = select_predictions(rows).to_frame()
     if n_examples < 1 or not len(predictions):
@@ -260,7 +263,7 @@ def choose_example_ids(rows: Rows, n_examples: int) -> dict[int, str]:
 
 
 def _find_agreement_extremes(rows: Rows, predictions: pd.DataFrame) -> Iterator[tuple[int, str]]:
-    """Yield the texts in which attention and leave-one-out agree most, and disagree most."""
+    """Yield the ids of the texts with most and least agreement of attention and leave-one-out."""
     site = choose_displayed_site(rows)
     if site is None:
         return
@@ -278,7 +281,7 @@ def _find_agreement_extremes(rows: Rows, predictions: pd.DataFrame) -> Iterator[
 
 
 def _find_confident_errors(predictions: pd.DataFrame) -> Iterator[tuple[int, str]]:
-    """Return the wrong predictions, the one with the highest probability first."""
+    """List wrong predictions, those with the highest probability first."""
     wrong_predictions = predictions[compute_accuracy(predictions) < 1]
     probabilities = wrong_predictions.probability.round(COMPARED_DIGITS)
     sorted_probabilities = probabilities.sort_values(ascending=False, kind="stable")
@@ -286,11 +289,14 @@ def _find_confident_errors(predictions: pd.DataFrame) -> Iterator[tuple[int, str
 
 
 def choose_displayed_site(rows: Rows) -> Site | None:
-    """Choose the site whose attention is displayed.
+    """Choose the site whose attention a report displays.
 
-    This is the site that represents the model, if it was tested. Otherwise it is the head with the
-    largest output change by zero-ablation, or else by shuffling. Without these numbers it is the
-    first tested head or group.
+    The first available choice is used:
+
+    1. the site that represents the model, such as the mean over all heads;
+    2. the head whose zero-ablation, or else whose shuffling, changes the output most;
+    3. the first tested head;
+    4. the first tested head group.
 
     Args:
         rows: The audit's rows.
@@ -302,7 +308,7 @@ def choose_displayed_site(rows: Rows) -> Site | None:
     if model_site is not None:
         return Site(*model_site)
     for statistic in ("zero_tvd", "median_tvd"):
-        effects = rows.to_head_frame(statistic)
+        effects = rows.build_head_frame(statistic)
         if len(effects):
             layer, head = effects.mean().round(COMPARED_DIGITS).idxmax()
             return Site(int(layer), int(head))
@@ -331,6 +337,6 @@ def describe_attention(model: AttentionModelBase, site: Site, rows: Rows) -> str
         return f"the mean of all {n_heads} heads"
     if site.head == ALL:
         return f"the mean of the heads of layer {site.layer}"
-    is_strongest = len(rows.to_head_frame("zero_tvd"))
+    is_strongest = len(rows.build_head_frame("zero_tvd"))
     reason = " with the largest output change" if is_strongest else ""
     return f"the head{reason}: layer {site.layer}, head {site.head}"

@@ -1,7 +1,7 @@
-"""Identity of an audit: fingerprints of the model and the data, and the settings of the rows.
+"""Audit identity: fingerprints for the model and the data, and all settings that affect the rows.
 
-The rows of an output folder belong to one identity. An audit with another identity is refused in
-that folder, so that rows of different models, data or settings are never mixed.
+An output folder contains rows for one identity. An audit with another identity is refused in that
+folder, so that rows from different models, data or settings are never mixed.
 """
 
 import dataclasses
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 
 
 IGNORED_SETTINGS = ("architectures", "auto_map", "dtype", "torch_dtype")
-"""Settings of a configuration that depend on how the model was saved, not on its predictions.
+"""Configuration settings that depend on how a model was saved and do not affect its predictions.
 
-The number format is part of the fingerprint of the weights.
+The number format is missing here because the weight fingerprint contains it.
 """
 ORIGIN_WORDS = ("name", "path", "file", "version")
-"""Words in the names of settings that record where a model comes from."""
+"""Words that occur in the names of settings about a model's origin."""
 TOKENIZER_ATTRIBUTES = (
     "model_input_names",
     "model_max_length",
@@ -42,7 +42,7 @@ TOKENIZER_ATTRIBUTES = (
     "special_tokens_map",
     "truncation_side",
 )
-"""Attributes of a tokenizer that its serialised backend does not contain."""
+"""Tokenizer attributes that the serialised backend does not contain."""
 
 
 def build_identity(
@@ -52,7 +52,7 @@ def build_identity(
     options: AuditOptions,
     selection: AuditSelection,
 ) -> dict[str, Any]:
-    """Build the record that identifies the rows of an audit.
+    """Build the record that identifies an audit's rows.
 
     Args:
         audited_model: The model with its adapter and tokenizer.
@@ -67,7 +67,7 @@ def build_identity(
     adapter = audited_model.adapter
     screen: Any = options.screen
     if screen is not None:
-        # The heads that are screened depend on the texts.
+        # The selected heads depend on the texts, so the record includes their number.
         screen = [screen, data.test_limit, "crossed"]
     identity = {
         **compute_fingerprints(audited_model),
@@ -96,17 +96,18 @@ def build_identity(
             "template": [data.template, chat_template],
             "max_new_tokens": data.max_new_tokens,
         }
-    # Output folders of older versions have no such entry.
+    # Output folders from older versions have no such entry.
     if options.segment is not None:
         identity["segment"] = options.segment
     return identity
 
 
 def _list_recorded_options(options_by_test: Mapping[str, Options]) -> dict[str, dict[str, Any]]:
-    """List the options of all registered tests, so that a test added later has the same options.
+    """List options for all registered tests, including tests that do not run yet.
 
-    Tests of other packages are listed only if their options differ from the defaults, because such
-    a package may be installed between two runs.
+    A test that is added in a later run must then have the same options. Tests from other packages
+    are listed only if their options differ from the defaults, because such a package may be
+    installed between two runs.
     """
     recorded = {}
     for name, test in load_tests().items():
@@ -119,10 +120,9 @@ def _list_recorded_options(options_by_test: Mapping[str, Options]) -> dict[str, 
 
 
 def compute_fingerprints(audited_model: AuditedModel) -> dict[str, str]:
-    """Compute fingerprints of a model's weights, configuration and tokenizer.
+    """Compute fingerprints for a model's weights, configuration and tokenizer.
 
-    They do not depend on the folder or format in which the model was saved, nor on whether the
-    model has been run.
+    Fingerprints stay the same if the model is saved in another folder or format, or has been run.
 
     Args:
         audited_model: The model with its adapter and tokenizer.
@@ -138,14 +138,15 @@ def compute_fingerprints(audited_model: AuditedModel) -> dict[str, str]:
 
 
 def get_user_model(audited_model: AuditedModel) -> Any:
-    """Return the module that the user passed, before the adapter changed or converted it."""
+    """Return the user's own module, before any changes by the adapter."""
     adapter = audited_model.adapter
     return getattr(adapter, "user_model", adapter.model)
 
 
 def _hash_configuration(model: nn.Module) -> str:
-    """Hash the configuration of a model, and its buffers that are not saved with the weights."""
-    config, saved_names = getattr(model, "config", None), model.state_dict().keys()
+    """Hash a model's configuration, and all buffers that are not saved with the weights."""
+    config = getattr(model, "config", None)
+    saved_names = model.state_dict().keys()
     settings = config.to_dict() if isinstance(config, PreTrainedConfig) else {}
     unsaved_buffers = {
         name: buffer for name, buffer in model.named_buffers() if name not in saved_names
@@ -154,12 +155,12 @@ def _hash_configuration(model: nn.Module) -> str:
 
 
 def _hash_tokenizer(tokenizer: PreTrainedTokenizerBase | ImageReader) -> str:
-    """Hash a tokenizer, or the image processor of a model that reads images."""
+    """Hash a tokenizer's settings and vocabulary, or an image processor's settings."""
     if isinstance(tokenizer, ImageReader):
         get_settings = getattr(tokenizer.processor, "to_dict", dict)
         return hash_json(_remove_origin_settings(get_settings()))
     if tokenizer.is_fast:
-        # Truncation and padding are left over from the last call of the tokenizer.
+        # Truncation and padding depend on the last call, so they are not part of the identity.
         backend = json.loads(tokenizer.backend_tokenizer.to_str())
         content = {**backend, "truncation": None, "padding": None}
     else:
@@ -172,7 +173,7 @@ def _hash_tokenizer(tokenizer: PreTrainedTokenizerBase | ImageReader) -> str:
 
 
 def _remove_origin_settings(settings: Any) -> Any:
-    """Remove names, paths and versions from nested settings."""
+    """Remove private settings and settings about the model's origin, at all levels."""
     if not isinstance(settings, Mapping):
         return settings
     return {
@@ -185,10 +186,10 @@ def _remove_origin_settings(settings: Any) -> Any:
 
 
 def hash_json(content: Any) -> str:
-    """Hash data of JSON types.
+    """Hash JSON data.
 
     Args:
-        content: The data; objects of other types are converted to strings.
+        content: The data; objects that JSON cannot represent are converted to strings.
 
     Returns:
         16 hexadecimal digits.

@@ -1,9 +1,9 @@
 """Selects an audit's tests and the sites at which they run.
 
-If "default" is among the names of the tests, as in ``["default", Permutation(n_permutations=10)]``,
-all tests that suit the model and the data are added. A model may lack a capability that a test
-needs. Such a test is left out if it was not requested by name, and the report's provenance gives
-the reason. If it was requested, an error is raised before anything runs.
+If the requested tests include "default", as in ``["default", Permutation(n_permutations=10)]``, all
+tests that suit the model and the data are added. A model may lack a capability that a test needs.
+If the test was requested by name, this raises an error before anything runs. Otherwise the test is
+left out, and the report's provenance gives the reason.
 """
 
 import hashlib
@@ -28,20 +28,20 @@ from hf_attnprobe.statistics.rows import Rows
 
 
 ALL_HEADS = "all"
-"""Value of ``--heads`` that stands for all heads."""
+"""Value for ``--heads`` that selects all heads."""
 SHARED_KEYS = "shared"
-"""Value of ``--head-sets`` that stands for all head sets that share keys."""
-UNREQUESTED_HEADS_REASON = "it looks at single heads, which were not asked for"
-"""Reason why a test of single heads is left out if only head groups are tested."""
+"""Value for ``--head-sets`` that selects all sets of heads with shared keys."""
+UNREQUESTED_HEADS_REASON = "it tests single heads, which were not requested"
+"""Reason for leaving out a test of single heads if only head groups are tested."""
 
 
 @dataclass(frozen=True)
 class AuditSelection:
-    """Tests of an audit and the sites at which they run.
+    """Selected tests, and the sites at which they run.
 
     Attributes:
         sites: Heads that the options select.
-        heads: Heads that are tested one by one: all of ``sites``, or none.
+        heads: Heads that are tested one by one; equal to ``sites``, or empty.
         groups: Head groups that are tested together.
         has_rationales: Whether the data has human rationales that the audit can use.
         tests: Options for the tests that run, by test name.
@@ -81,7 +81,8 @@ def select_tests_and_sites(
         The selection.
 
     Raises:
-        AttnProbeError: If the model lacks a selected head, or what a requested test needs.
+        AttnProbeError: If the model lacks a selected head, or a capability that a requested test
+            needs.
     """
     has_answers = adapter.lacks(AnswersFromPassage) is None
     sites = select_sites(adapter, options.layers, options.heads, options.query)
@@ -119,7 +120,7 @@ def select_tests_and_sites(
 
 
 def _set_target(test_options: Options, target: str | int | None) -> Options:
-    """Set the explained class in the options of a test that does not name one."""
+    """Set the class to explain in a test's options, unless they already name a class."""
     if isinstance(test_options, TargetOptions) and test_options.target is None:
         return replace(test_options, target=target)
     return test_options
@@ -131,16 +132,17 @@ def select_sites(
     heads: Sequence[int | str] | None,
     query: int | None,
 ) -> list[Site]:
-    """Select single heads of a model.
+    """Select single heads by layer and head index.
 
     Args:
         adapter: The audited model.
-        layers: Indices of the layers; None for all.
-        heads: Indices of the heads in each layer; None, or :data:`ALL_HEADS` in the list, for all.
-        query: Query position of every site; None for all positions.
+        layers: Layer indices; None for all layers.
+        heads: Head indices within each layer; None for all heads, and so does :data:`ALL_HEADS` in
+            the list.
+        query: Query position to test at every site; None for all positions.
 
     Returns:
-        The selected heads in the order of the model.
+        The selected heads in model order.
 
     Raises:
         AttnProbeError: If a list is empty, or if the model does not have a layer or head.
@@ -161,7 +163,9 @@ def _check_indices(name: str, requested: Sequence[int | str] | None, existing: s
     if requested is None:
         return
     if not requested:
-        raise AttnProbeError(f"expected at least one {name}; leave {name}s out for all of them")
+        raise AttnProbeError(
+            f"expected at least one {name}, got none; leave out --{name}s to test all of them"
+        )
     missing = sorted(set(requested) - existing)
     if missing:
         raise AttnProbeError(
@@ -171,7 +175,7 @@ def _check_indices(name: str, requested: Sequence[int | str] | None, existing: s
 
 
 def parse_head_sets(adapter: AttentionModelBase, names: Sequence[str]) -> list[list[Site]]:
-    """Parse the names of head sets.
+    """Parse the names of head sets, such as "5.0+5.3".
 
     Args:
         adapter: The audited model.
@@ -179,16 +183,16 @@ def parse_head_sets(adapter: AttentionModelBase, names: Sequence[str]) -> list[l
             share keys.
 
     Returns:
-        The heads of every set.
+        The heads in every set.
 
     Raises:
-        AttnProbeError: If a name is invalid, if a set contains a head twice or a head that the
-            model does not have, or if the model has a single head.
+        AttnProbeError: If a name is invalid, if a set contains a head twice, or if the model lacks a
+            head or has only one.
     """
     if len(adapter.sites()) == 1:
         raise AttnProbeError(
-            "--head-sets needs a model with several heads, but this one has a single head; leave "
-            "--head-sets out"
+            "--head-sets needs a model with several heads, but this model has only one; leave out "
+            "--head-sets"
         )
     head_sets: list[list[Site]] = []
     for name in names:
@@ -197,28 +201,29 @@ def parse_head_sets(adapter: AttentionModelBase, names: Sequence[str]) -> list[l
             continue
         if not adapter.shared_heads:
             raise AttnProbeError(
-                "--head-sets shared needs heads that share keys, but this model has none; leave it "
-                "out"
+                "--head-sets shared needs heads that share keys, but this model has none; remove "
+                "'shared'"
             )
         head_sets += [[*members] for members in adapter.shared_heads]
     return head_sets
 
 
 def _parse_head_set(adapter: AttentionModelBase, name: str) -> list[Site]:
-    """Parse the name of one set of heads, such as "5.0+5.3"."""
+    """Parse the name of one head set, such as "5.0+5.3" for two heads in layer 5."""
     site_by_name = {f"{site.layer}.{site.head}": site for site in adapter.sites()}
     heads = name.split("+")
-    if len(site_by_name.keys() & heads) < len(heads):
+    is_repeated = len(set(heads)) < len(heads)
+    if is_repeated or not set(heads) <= site_by_name.keys():
         first, *_, last = site_by_name
         raise AttnProbeError(
-            f"expected heads from {first} to {last}, each once, as layer.head joined by +, got "
+            f"expected a head set such as {first}+{last}, with every head (layer.head) once, got "
             f"{name!r}; change --head-sets"
         )
     return sorted(site_by_name[head] for head in heads)
 
 
 def list_head_set_names(adapter: AttentionModelBase) -> list[str]:
-    """Return the names of the model's head sets, such as "5.0+5.3", in their order."""
+    """Return the names of the model's head sets, such as "5.0+5.3"."""
     return [
         "+".join(f"{layer}.{head}" for layer, head, _ in sorted(members))
         for members in adapter.head_sets
@@ -233,12 +238,12 @@ def list_groups(
     Args:
         adapter: The audited model.
         sites: The selected heads.
-        whole: Whether layers, and all heads together, are among the groups.
+        whole: Whether to include whole layers and the group of all heads.
 
     Returns:
-        All heads together, if every head of the model is selected; then each layer with several
-        heads that are all selected, if the model has several layers; then the model's head sets.
-        Empty for a model with a single head.
+        The group of all heads, if every head is selected; then each layer whose heads are all
+        selected, if it has several heads and the model has several layers; then the model's head
+        sets. Empty for a model with a single head.
     """
     model_sites, query = adapter.sites(), sites[0].query
     if len(model_sites) == 1:
@@ -263,31 +268,34 @@ def list_groups(
 
 
 def check_query(shortest: Observation, query: int) -> None:
-    """Check that the shortest text has a query position.
+    """Check that the shortest text is long enough for the selected query position.
 
     Args:
         shortest: Observation of the shortest text.
-        query: The query position.
+        query: The query position, from 0.
 
     Raises:
-        AttnProbeError: If the text does not have the position.
+        AttnProbeError: If the text has no token at the position.
     """
     n_queries = min(attention.shape[2] for attention in shortest.attention)
     if not 0 <= query < n_queries:
         raise AttnProbeError(
-            f"expected a query from 0 to {n_queries - 1}, which the shortest text has, got "
-            f"{query}; choose another --query"
+            f"expected a query from 0 to {n_queries - 1}, the last position in the shortest text, "
+            f"got {query}; choose another --query"
         )
 
 
 def is_suitable(test: FaithfulnessTest, n_sites: int, has_rationales: bool, answers: bool) -> bool:
-    """Return whether a test runs by default, without being requested.
+    """Return whether a test runs by default, that is, without being requested by name.
 
     Args:
         test: The test.
         n_sites: Number of selected heads.
         has_rationales: Whether the data has human rationales.
         answers: Whether the model answers from a passage.
+
+    Returns:
+        True if the test suits the model and the data.
     """
     if answers:
         return test.answer_options is not None
@@ -305,7 +313,7 @@ def add_suitable_tests(
     *,
     answers: bool,
 ) -> dict[str, Options]:
-    """Add the tests that run by default to the requested ones, in the order of the registry.
+    """Add the default tests to the requested tests, in registry order.
 
     Args:
         requested: Options for the tests that were requested by name.
@@ -317,7 +325,7 @@ def add_suitable_tests(
         Options by test name.
     """
     return {
-        name: requested.get(name, test.default_options(answers=answers))
+        name: requested.get(name, test.get_default_options(answers=answers))
         for name, test in load_tests().items()
         if name in requested or is_suitable(test, n_sites, has_rationales, answers)
     }
@@ -329,7 +337,7 @@ def select_tests(
     adapter: AttentionModelBase,
     sites: Sequence[Site],
 ) -> tuple[dict[str, Options], dict[str, str]]:
-    """Select the tests that the model supports at any of the selected heads.
+    """Select the tests that the model supports at one or more of the selected heads.
 
     Args:
         candidates: Options for tests by name.
@@ -338,8 +346,8 @@ def select_tests(
         sites: The selected heads.
 
     Returns:
-        The test options to run, and the reason for each test that cannot run at some of the
-        heads.
+        Options by test name for the tests that run, and reasons by test name for the tests that
+        cannot run at some or all heads.
 
     Raises:
         AttnProbeError: If the model does not support a requested test, or any test.
@@ -354,7 +362,9 @@ def select_tests(
         if len(missing_capabilities) < len(sites):
             tests[name] = options
         elif name in requested:
-            raise AttnProbeError(f"the test {name} cannot run: {missing_capabilities[0]}")
+            raise AttnProbeError(
+                f"the test {name} cannot run: {missing_capabilities[0]}; remove it from --tests"
+            )
     if not tests:
         raise AttnProbeError(f"no test can run on this model; {'; '.join(reasons.values())}")
     return tests, reasons
@@ -365,7 +375,7 @@ def select_group_tests(
     left_out: Mapping[str, str],
     groups: Sequence[Site],
 ) -> tuple[dict[str, Options], dict[str, str]]:
-    """Select the tests that can look at head groups.
+    """Select the tests that can test head groups.
 
     Args:
         tests: Options for the tests by name.
@@ -373,20 +383,20 @@ def select_group_tests(
         groups: The head groups.
 
     Returns:
-        The test options to run, and the reasons for all others.
+        Options by test name for the tests that run, and reasons by test name for all other tests.
 
     Raises:
-        AttnProbeError: If there is no group, or no test that can look at one.
+        AttnProbeError: If there are no groups, or if no test can test them.
     """
     if not groups:
         raise AttnProbeError(
-            "--no-single-heads needs a model with several heads, and groups of them; leave it out"
+            "--no-single-heads needs groups of several heads, but this audit has none; leave it out"
         )
     group_tests = {name: options for name, options in tests.items() if load_tests()[name].groups}
     if not group_tests:
         raise AttnProbeError(
-            f"expected a test that looks at several heads together, got {', '.join(tests)}; choose "
-            "another test, or test single heads (--heads all; not with --no-single-heads)"
+            f"expected a test that can test several heads together, got {', '.join(tests)}; choose "
+            "another test, or test single heads with --heads all and without --no-single-heads"
         )
     head_tests = tests.keys() - group_tests.keys()
     return group_tests, {**left_out, **dict.fromkeys(head_tests, UNREQUESTED_HEADS_REASON)}
@@ -398,13 +408,13 @@ def list_sites_by_test(
     heads: Sequence[Site],
     groups: Sequence[Site] = (),
 ) -> dict[str, Sequence[Site]]:
-    """List the sites at which each test runs: those where the model has what the test needs.
+    """List the sites at which each test runs, which are those that support the test.
 
     Args:
         names: Test names.
         adapter: The audited model.
         heads: Single heads.
-        groups: Head groups, for the tests that can look at them.
+        groups: Head groups, for tests that can test them.
 
     Returns:
         The sites by test name.
@@ -432,8 +442,8 @@ def list_sites_by_test(
 def assign_half(example_id: int) -> int:
     """Assign a text to one of two halves, by a hash of its id.
 
-    The half depends neither on the order nor on the number of texts. The hash differs from that
-    which draws a sample, so that a sample has texts of both halves.
+    The half depends neither on the order nor on the number of texts. This hash and the hash for
+    drawing samples are different, so a sample contains texts from both halves.
 
     Args:
         example_id: Text id.
@@ -448,7 +458,7 @@ def assign_half(example_id: int) -> int:
 
 
 def check_both_halves(example_ids: Iterable[int]) -> None:
-    """Check that both halves contain texts, as a screen requires.
+    """Check that both halves of the texts are nonempty, as the option ``screen`` requires.
 
     Args:
         example_ids: Ids of the audited texts.
@@ -458,18 +468,18 @@ def check_both_halves(example_ids: Iterable[int]) -> None:
     """
     if len({assign_half(example_id) for example_id in example_ids}) < 2:
         raise AttnProbeError(
-            "--screen chooses the heads for one half of the texts by the effects on the other "
-            "half, but all texts belong to the same half; audit more texts"
+            "--screen divides the texts into two halves by id, but all texts belong to the same "
+            "half; audit more texts"
         )
 
 
 def assign_screened_sites(
     texts: Sequence[Text], screen_rows: Rows, sites: Sequence[Site], n_sites: int
 ) -> list[tuple[list[Text], list[Site]]]:
-    """Assign to each half of the texts the sites with the largest effects on the other half.
+    """Choose sites for each half of the texts by their effects on the other half.
 
-    A head that was chosen for its large effect on some texts has a large effect on them partly by
-    chance. The other half of the texts is free of this selection bias.
+    If a head is chosen because its effect on some texts is large, this effect is partly due to
+    chance. Its effect on the other half of the texts is free from this selection bias.
 
     Args:
         texts: The audited texts.
@@ -491,7 +501,7 @@ def assign_screened_sites(
 
 
 def select_top_sites(screen_rows: Rows, sites: Sequence[Site], n_sites: int) -> list[Site]:
-    """Select the sites with the largest first-order effect of uniform attention.
+    """Select the sites at which uniform attention has the largest first-order effects.
 
     Args:
         screen_rows: Rows from the test ``screen``.
@@ -506,15 +516,14 @@ def select_top_sites(screen_rows: Rows, sites: Sequence[Site], n_sites: int) -> 
 
 
 def sort_by_screen(screen_rows: Rows, sites: Sequence[Site]) -> list[Site]:
-    """Sort sites by their first-order effect of uniform attention, the largest effect first.
+    """Sort sites by the first-order effect of uniform attention, with the largest effect first.
 
     Args:
-        screen_rows: Rows from the test ``screen``. Sites without rows come last, in the order of
-            the model.
+        screen_rows: Rows from the test ``screen``. Sites without rows come last, in model order.
         sites: Single heads.
 
     Returns:
         The sorted sites.
     """
-    effects = screen_rows.to_head_frame("first_order_uniform").mean().to_dict()
+    effects = screen_rows.build_head_frame("first_order_uniform").mean().to_dict()
     return sorted(sites, key=lambda site: (-effects.get(site[:2], 0.0), site))
