@@ -232,7 +232,7 @@ def other_answer(rows):
     ("config", "change", "options", "message"),
     [
         (AttentionClassifierConfig(), None, {}, "set query_encoder=True"),
-        (OF_PAIRS, without_questions, {}, "texts are single"),
+        (OF_PAIRS, without_questions, {}, "texts are not pairs"),
         (AttentionClassifierConfig(), without_questions, IN_TEXT, "answers_in_text needs a model"),
         (
             OF_PAIRS,
