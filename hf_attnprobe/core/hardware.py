@@ -1,10 +1,10 @@
-"""Memory and threads of the machine that computes.
+"""Memory and threads of the machine.
 
 - :func:`run_with_halving` repeats work on smaller batches if memory runs out.
-- :class:`PeakMemory` measures the memory of an operation, from which batch sizes are chosen.
-- :func:`limit_threads` uses one thread for small models, because waiting for further threads takes
-  longer than the operations of such a model. A model counts as small by the size of its weights and
-  not by a time measurement, so that repeated runs behave in the same way.
+- :class:`PeakMemory` measures the memory that a forward pass needs; batch sizes depend on it.
+- :func:`limit_threads` uses one thread for small models, because their operations take less time than
+  waiting for further threads. Whether a model is small depends on its weight sizes and not on a time
+  measurement, so that repeated runs behave in the same way.
 """
 
 import ctypes
@@ -36,14 +36,17 @@ OUT_OF_MEMORY_MESSAGES = (
     "bad_alloc",
     "create a primitive",
 )
-"""Parts of the error messages of allocators when memory runs out.
+"""Fragments by which an out-of-memory message is recognised.
 
-In this order: CUDA and MPS, PyTorch on a CPU, PyTorch on Windows, the C++ library, and oneDNN.
+They come from CUDA and MPS, PyTorch on a CPU, PyTorch on Windows, the C++ library, and oneDNN.
 """
+
+MAX_MESSAGE_LENGTH = 120
+"""Maximum length of an allocator's message inside an error message, in characters."""
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether an error means that memory ran out, on any device.
+    """Return whether an error means that memory ran out, on a CPU or an accelerator.
 
     Args:
         error: Any exception.
@@ -56,11 +59,14 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def split_into_chunks(items: Sequence[T], chunk_size: int) -> Iterator[Sequence[T]]:
-    """Yield consecutive chunks of a sequence.
+    """Split a sequence into consecutive chunks.
 
     Args:
         items: The sequence.
-        chunk_size: Number of items in each chunk; the last one may be smaller.
+        chunk_size: Number of items in each chunk.
+
+    Yields:
+        Slices of the sequence; the last one may be shorter.
     """
     for start in range(0, len(items), chunk_size):
         yield items[start : start + chunk_size]
@@ -74,14 +80,14 @@ def run_with_halving(
     describe_item: Callable[[T], str] = str,
     on_split: Callable[[Sequence[Sequence[T]]], None] = lambda halves: None,
 ) -> Iterator[tuple[Sequence[T], R]]:
-    """Run a function on chunks of items; if memory runs out, run it on halves of the chunk.
+    """Run a function on chunks of items, and halve a chunk whenever memory runs out.
 
     Args:
         items: All items, in order.
-        work: Function of some items. It must not have side effects if it fails.
-        max_items: Largest number of items in a chunk; None for all items at once.
-        describe_item: Function that names an item in an error message.
-        on_split: Called with the two halves of a chunk that did not fit into memory.
+        work: Function that takes a chunk. It must have no side effects if it fails.
+        max_items: Maximum number of items in a chunk; None for all items at once.
+        describe_item: Function that returns the name of an item for an error message.
+        on_split: Function that is called with both halves of a chunk that did not fit into memory.
 
     Yields:
         Each chunk with its result, in the order of the items.
@@ -115,18 +121,19 @@ def run_with_halving(
 
 
 def _get_first_line(error: Exception) -> str:
-    """Return the beginning of an error message, at most 120 characters."""
-    return (str(error).splitlines() or [type(error).__name__])[0][:120]
+    """Return the first line of an error message, or the class of an error without a message."""
+    lines = str(error).splitlines() or [type(error).__name__]
+    return lines[0][:MAX_MESSAGE_LENGTH]
 
 
 def _drop_traceback(error: Exception) -> Exception:
-    """Remove the traceback, whose frames keep the tensors alive that filled the memory."""
+    """Remove the traceback and causes of an error, whose frames keep large tensors alive."""
     error.__context__ = error.__cause__ = None
     return error.with_traceback(None)
 
 
 def release_memory() -> None:
-    """Release memory that is no longer referenced, on the device and on the CPU."""
+    """Release unreferenced memory on the GPU and on the CPU."""
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
@@ -134,10 +141,10 @@ def release_memory() -> None:
 
 
 def release_free_pages() -> None:
-    """Return free pages of the heap to the operating system, if the C library is glibc.
+    """Return free heap pages to the operating system, if the C library is glibc.
 
-    Tensors of a few megabytes with changing shapes fragment the heap of glibc. An audit of MiniLM with
-    a budget of 500 MB used 900 MB without this call, which costs 1% of the time.
+    Tensors with a few megabytes and changing shapes fragment the heap. Without this call, an audit of
+    MiniLM with a 500 MB budget used 900 MB. The call takes 1% of the time.
     """
     if sys.platform == "linux":
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
@@ -150,7 +157,7 @@ def convert_memory_errors(purpose: str) -> Iterator[None]:
     """Convert an out-of-memory error inside the block to an `AttnProbeError`.
 
     Args:
-        purpose: What the memory is needed for, for the error message.
+        purpose: Purpose of the memory for the error message, such as "the attention of layer 3".
 
     Raises:
         AttnProbeError: Memory ran out.
@@ -171,21 +178,20 @@ def convert_memory_errors(purpose: str) -> Iterator[None]:
 
 
 class _OperationLimitReached(BaseException):
-    """Control flow of :meth:`PeakMemory.limit_operations`.
+    """Signal that interrupts a block inside :meth:`PeakMemory.limit_operations`.
 
-    It is not an ``Exception``, so that handlers in the interrupted code do not catch it.
+    It is not a subclass of ``Exception``, so that handlers in the interrupted code do not catch it.
     """
 
 
 class PeakMemory(TorchDispatchMode):
-    """Measures the peak size of all tensors that are created inside a ``with`` block.
+    """Measures the peak memory of all tensors that are created inside a ``with`` block.
 
-    The storages that each operation returns are counted until they are freed. The result does not
-    depend on the allocator, so it is the same in every run. Temporary buffers inside an operation are
-    not counted.
+    Every tensor that an operation returns counts until it is freed. The result does not depend on the
+    allocator, so it is the same in every run. Temporary buffers inside an operation do not count.
 
     Attributes:
-        peak: Largest number of bytes that were alive at the same time.
+        peak: Largest total size of tensors that existed at the same time, in bytes.
 
     Example:
         with PeakMemory() as memory:
@@ -202,10 +208,10 @@ class PeakMemory(TorchDispatchMode):
 
     @contextmanager
     def limit_operations(self, n_operations: int) -> Iterator[None]:
-        """Leave the block without an error after a number of operations.
+        """Leave the ``with`` block early, without an error, after a number of tensor operations.
 
         Args:
-            n_operations: Number of operations that are executed.
+            n_operations: Number of operations to execute.
         """
         self._operations_left = n_operations
         with suppress(_OperationLimitReached):
@@ -224,7 +230,7 @@ class PeakMemory(TorchDispatchMode):
         return result
 
     def _count_storage(self, storage: torch.UntypedStorage) -> None:
-        """Count a storage until it is freed."""
+        """Add a new tensor storage to the current size, until it is freed."""
         storage_id = storage._cdata
         if storage_id in self._live_storages:
             return
@@ -234,12 +240,12 @@ class PeakMemory(TorchDispatchMode):
         weakref.finalize(storage, self._discount_storage, storage_id)
 
     def _discount_storage(self, storage_id: int) -> None:
-        """Stop counting a storage that was freed."""
+        """Subtract a freed storage from the current size."""
         self._live_bytes -= self._live_storages.pop(storage_id, 0)
 
 
 def _iterate_tensors(values: Sequence[Any]) -> Iterator[torch.Tensor]:
-    """Yield the dense tensors among the arguments of an operation, including those in lists."""
+    """Yield the dense tensors among the arguments of an operation, also from nested lists."""
     for value in values:
         if isinstance(value, torch.Tensor):
             if value.layout == torch.strided:
@@ -249,36 +255,36 @@ def _iterate_tensors(values: Sequence[Any]) -> Iterator[torch.Tensor]:
 
 
 def _get_storage_id(tensor: torch.Tensor) -> int:
-    """Return the address of the storage of a tensor, which views of the tensor share."""
+    """Return the address of a tensor's storage, which is the same for all views of the tensor."""
     return tensor.untyped_storage()._cdata
 
 
 # --- Threads ---
 
 LARGE_MATRIX_ENTRIES = 512 * 512
-"""Number of entries of a weight matrix from which several threads are faster than one.
+"""Size of the smallest weight matrix for which several threads are faster than one, in entries.
 
-With 32 texts of 20 tokens, multiplying by such a matrix takes about ten milliseconds. That is about the
-time that a thread waits for a core on a busy machine, for every operation.
+Multiplying it with 32 texts, each 20 tokens long, takes about ten milliseconds. A thread on a busy machine
+waits about as long for a core, in every operation.
 """
 _INITIAL_N_THREADS = torch.get_num_threads()
-"""Number of threads before the user could change it; this module is imported right after PyTorch."""
+"""Default thread count, read right after PyTorch is imported and before the user can change it."""
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-"""Environment variables by which users set the number of threads."""
+"""Environment variables with which users set the thread count."""
 
 
 @contextmanager
 def limit_threads(model: nn.Module | None) -> Iterator[int]:
-    """Use one thread inside the block if the model is small and on the CPU.
+    """Use one thread inside a ``with`` block if the model is small and on the CPU.
 
-    The number of threads stays as it is if the user chose it, by an environment variable or by calling
+    The thread count does not change if the user chose it, either with an environment variable or with
     ``torch.set_num_threads`` after this package was imported.
 
     Args:
         model: The model; None changes nothing.
 
     Yields:
-        The number of threads.
+        The thread count.
     """
     n_threads = torch.get_num_threads()
     is_chosen_by_user = n_threads != _INITIAL_N_THREADS or any(
@@ -297,17 +303,18 @@ def limit_threads(model: nn.Module | None) -> Iterator[int]:
 def has_native_bfloat16() -> bool:
     """Return whether the CPU has instructions for bfloat16 products.
 
-    Such a CPU multiplies bfloat16 in about half the time of float32; others convert it first.
+    With these instructions, bfloat16 products take about half as long as float32 products. Other CPUs
+    convert the numbers to float32 first.
 
     Returns:
-        False if PyTorch does not know the instructions of the CPU.
+        False if PyTorch does not know which instructions the CPU has.
     """
     capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
     return any(is_present is True for name, is_present in capabilities.items() if "bf16" in name)
 
 
 def is_small_model(model: nn.Module) -> bool:
-    """Return whether the operations of a model are too short to be shared by several threads.
+    """Return whether a model is too small to be faster with several threads.
 
     Args:
         model: The model.

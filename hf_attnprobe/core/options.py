@@ -1,13 +1,13 @@
 """Options of functions and commands, as frozen dataclasses with checked values.
 
-One definition serves Python, the command line, studies and the evaluate metric:
+The same definition is used by Python, the command line, studies and the evaluate metric:
 
     @dataclass(frozen=True)
     class Permutation(Options):
         n_permutations: int = option(100, "random shuffles per text", at_least=1)
 
-Each field has a help text and a range, which are checked when an instance is created. The options of
-several tests are a mapping from the name of the test to its options, see :func:`collect_test_options`.
+Each field has a help text and a range, which is checked when an instance is created. Options for
+several tests are a mapping from test names to options, see :func:`collect_test_options`.
 """
 
 import dataclasses
@@ -35,15 +35,15 @@ from hf_attnprobe.core.serialization import (
 T = TypeVar("T", bound="Options")
 F = TypeVar("F", bound=Callable[..., Any])
 DEFAULT_TESTS = "default"
-"""Name that stands for all tests that suit the model and the data."""
+"""Test name that selects all tests that suit the model and the data."""
 MAX_NUMBER = 2**63 - 1
 """Largest absolute value of any numeric option: the largest 64-bit integer."""
 MAX_SEED = 2**32 - 1
 """Largest seed that NumPy's random generators accept."""
 HUB_ID_PATTERN = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
-"""Pattern of an id on the Hub, ``org/name``."""
+"""Pattern for a Hub id, ``org/name``."""
 MAX_NAME_BYTES = 255
-"""Maximum length of the name of a file or folder in common file systems, in bytes."""
+"""Maximum length for a file or folder name in common file systems, in bytes."""
 
 
 def option(
@@ -62,12 +62,12 @@ def option(
 
     Args:
         default: Default value; omit it for a required option.
-        help: One line that describes the option, for the command line and the documentation.
+        help: Description in one line, for the command line and the documentation.
         at_least: Smallest allowed number; applies to each item of a list.
         at_most: Largest allowed number; applies to each item of a list.
-        metavar: Placeholder of the value in the help of the command line.
-        basic: Whether the option is part of the short help; others appear with ``--help-all`` only.
-        secret: Whether the value is hidden, such as a token.
+        metavar: Placeholder for the value in command-line help, such as "FOLDER".
+        basic: Whether ``--help`` lists the option; ``--help-all`` lists every option.
+        secret: Whether the value must not be displayed or recorded, such as a token.
 
     Returns:
         A dataclass field.
@@ -84,7 +84,7 @@ def option(
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """Base class of all option dataclasses, which checks values when an instance is created.
+    """Base class for option dataclasses, which checks values when an instance is created.
 
     Raises:
         AttnProbeError: A value has the wrong type, is outside its range, or is not one of the choices.
@@ -105,16 +105,16 @@ class Options:
 
 
 def public_function(function: F) -> F:
-    """Decorate a function of the public API: check argument types, and silence libraries.
+    """Decorate a public function so that it checks argument types and silences other libraries.
 
-    Type hints that are strings (types that are imported later) are not checked.
+    Type hints that are strings (for types that are imported later) are not checked.
 
     Args:
         function: The function.
 
     Returns:
-        A function that raises `AttnProbeError` if an argument has another type than declared. While it
-        runs, progress bars and warnings of libraries are switched off.
+        A function that raises `AttnProbeError` if an argument does not match its type hint. While it
+        runs, progress bars and warnings from other libraries are switched off.
     """
     signature = inspect.signature(function)
 
@@ -141,11 +141,11 @@ def public_function(function: F) -> F:
 TestSelection: TypeAlias = (
     str | Options | Sequence[str | Options] | Mapping[str, Mapping[str, Any] | Options | None]
 )
-"""Tests as users select them: names, option objects, or a mapping from names to options."""
+"""Selection of tests by users: names, option objects, or a mapping from names to options."""
 
 
 def collect_fields(option_classes: Sequence[type[Options]]) -> dict[str, dataclasses.Field]:
-    """Return the fields of several option classes by name."""
+    """Return the dataclass fields of several option classes, by field name."""
     return {
         field.name: field
         for option_class in option_classes
@@ -154,7 +154,7 @@ def collect_fields(option_classes: Sequence[type[Options]]) -> dict[str, datacla
 
 
 def select_options(values: Mapping[str, Any], option_class: type[T]) -> T:
-    """Create options from the values that belong to a class; other values are ignored.
+    """Create an options object from a larger set of values; names that do not belong to it are ignored.
 
     Args:
         values: Values by name, for example all arguments of a command.
@@ -163,17 +163,18 @@ def select_options(values: Mapping[str, Any], option_class: type[T]) -> T:
     Returns:
         An instance of the class.
     """
-    names = collect_fields([option_class])
-    return option_class(**{name: values[name] for name in names if name in values})
+    field_names = collect_fields([option_class])
+    known_values = {name: values[name] for name in field_names if name in values}
+    return option_class(**known_values)
 
 
 def build_options(values: Mapping[str, Any], option_class: type[T], suffix: str = "") -> T:
-    """Create options from values by name.
+    """Create an options object from values by name, and refuse unknown names.
 
     Args:
         values: Values by name.
         option_class: Options class.
-        suffix: Text after the name of an option in an error message, such as " of permutation".
+        suffix: Text after the option name in an error message, such as " of permutation".
 
     Returns:
         An instance of the class.
@@ -188,23 +189,23 @@ def build_options(values: Mapping[str, Any], option_class: type[T], suffix: str 
 def collect_test_options(
     selection: TestSelection, option_classes: Mapping[str, type[Options]]
 ) -> dict[str, Options | None]:
-    """Return the selected tests with their options.
+    """Convert a user's selection of tests to a mapping from test names to options.
 
     Args:
         selection: Test names and option objects in a list, or a mapping from names to options.
-            Options in a mapping may be values by name.
+            Options in a mapping can also be values by name.
         option_classes: Options classes of all tests, by test name.
 
     Returns:
-        Options by test name, in the selected order; None if no options were specified.
+        Options by test name, in the selected order; None for a test without specified options.
 
     Raises:
         AttnProbeError: No test or an unknown test is selected, a test has contradictory options, or an
-            option or value does not exist.
+            option is unknown or invalid.
 
     Example:
-        parse_test_selection(["erasure", Permutation(n_permutations=50)], option_classes)
-        parse_test_selection({"erasure": {}, "permutation": {"n_permutations": 50}}, option_classes)
+        collect_test_options(["erasure", Permutation(n_permutations=50)], option_classes)
+        collect_test_options({"erasure": {}, "permutation": {"n_permutations": 50}}, option_classes)
     """
     options_by_test: dict[str, Options | None] = {}
     for name, options in _list_named_options(selection, option_classes):
@@ -214,16 +215,20 @@ def collect_test_options(
             options = build_options(options, option_class, suffix) if options else None
         if options is not None and not isinstance(options, option_classes[name]):
             raise AttnProbeError(
-                f"expected names with values for {name}, got {format_short(options)}"
+                f"expected option names with values for the test {name}, got "
+                f"{format_short(options)}"
             )
         earlier_options = options_by_test.get(name)
-        if None not in (options, earlier_options) and options != earlier_options:
+        has_both = options is not None and earlier_options is not None
+        if has_both and options != earlier_options:
             raise AttnProbeError(
                 f"the test {name} has two different sets of options; keep one of them"
             )
         options_by_test[name] = options or earlier_options
     if not options_by_test:
-        raise AttnProbeError(f"expected at least one test of {', '.join(option_classes)}, got none")
+        raise AttnProbeError(
+            f"expected at least one test, got none; choose from {', '.join(option_classes)}"
+        )
     return options_by_test
 
 
@@ -232,7 +237,7 @@ def resolve_tests(
     option_classes: Mapping[str, type[Options]],
     default: Collection[str],
 ) -> dict[str, Options]:
-    """Return the selected tests with their options, and replace "default" by the default tests.
+    """Replace "default" in a selection of tests by the default tests, and fill in default options.
 
     Args:
         selection: See :func:`collect_test_options`; None selects "default".
@@ -246,7 +251,9 @@ def resolve_tests(
         DEFAULT_TESTS if selection is None else selection,
         {**option_classes, DEFAULT_TESTS: Options},
     )
-    selected_names = {*options_by_test, *(default if DEFAULT_TESTS in options_by_test else ())}
+    selected_names = set(options_by_test)
+    if DEFAULT_TESTS in options_by_test:
+        selected_names.update(default)
     return {
         name: options_by_test.get(name) or option_class()
         for name, option_class in option_classes.items()
@@ -257,13 +264,13 @@ def resolve_tests(
 def _list_named_options(
     selection: TestSelection, option_classes: Mapping[str, type[Options]]
 ) -> list[tuple[str, Any]]:
-    """Return the name of each selected test with its options, which may be None."""
+    """Convert a selection of tests to pairs (name, options); the options are None if not specified."""
     if isinstance(selection, Mapping):
         return [(str(name), options) for name, options in selection.items()]
     items = [selection] if isinstance(selection, str | Options) else selection
     if not isinstance(items, Iterable):
         raise AttnProbeError(
-            f"expected names of tests, or options by name, got {format_short(selection)}"
+            f"expected test names, or options by test name, got {format_short(selection)}"
         )
     # Tests without options share a class, so an instance of it does not identify a test.
     test_names = {
@@ -271,12 +278,13 @@ def _list_named_options(
         for name, option_class in option_classes.items()
         if dataclasses.fields(option_class)
     }
-    return [
-        (test_names.get(type(item), repr(item)), item)
-        if isinstance(item, Options)
-        else (str(item), None)
-        for item in items
-    ]
+    named_options: list[tuple[str, Any]] = []
+    for item in items:
+        if isinstance(item, Options):
+            named_options.append((test_names.get(type(item), repr(item)), item))
+        else:
+            named_options.append((str(item), None))
+    return named_options
 
 
 # --- Checks of names and numbers ---
@@ -288,7 +296,7 @@ def check_known_names(
     """Raise an error for an unknown name, and suggest a similar known one.
 
     Args:
-        noun: What the names are, for the error message, such as "test".
+        noun: Noun for a name in the error message, such as "test".
         names: Names to check.
         known_names: All valid names.
         suffix: Text after the name in the error message, such as " of permutation".
@@ -331,7 +339,7 @@ def check_minimum(minimum: float | None, **values: Any) -> None:
 
     Args:
         minimum: Smallest allowed number; None allows every number.
-        values: Values by the name of their option, or lists of values. None is not checked.
+        values: Numbers or lists of numbers, by option name. None is not checked.
 
     Raises:
         AttnProbeError: A number is below the minimum.
@@ -346,7 +354,7 @@ def check_minimum(minimum: float | None, **values: Any) -> None:
 
 
 def _iterate_values(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield each value with its name; the items of a list are yielded one by one."""
+    """Yield pairs (name, value); each item of a list makes a separate pair."""
     for name, value in values.items():
         for item in value if isinstance(value, list | tuple) else [value]:
             yield name, item
@@ -357,7 +365,7 @@ def check_maximum(maximum: float | None, **values: Any) -> None:
 
     Args:
         maximum: Largest allowed number; None means `MAX_NUMBER`.
-        values: Values by the name of their option, or lists of values. Only numbers are checked.
+        values: Values or lists of values, by option name. Only numbers are checked.
 
     Raises:
         AttnProbeError: A number is above the maximum, below −`MAX_NUMBER`, infinite or NaN.
@@ -367,11 +375,13 @@ def check_maximum(maximum: float | None, **values: Any) -> None:
         if isinstance(value, bool) or not isinstance(value, int | float):
             continue
         if isinstance(value, float) and not math.isfinite(value):
-            raise AttnProbeError(f"{name} must be a finite number, got {value}; choose another")
+            raise AttnProbeError(
+                f"{name} must be a finite number, got {value}; choose another number"
+            )
         if not -MAX_NUMBER <= value <= upper_bound:
             limit = f"at least {-MAX_NUMBER:,}" if value < 0 else f"at most {upper_bound:,}"
             raise AttnProbeError(
-                f"{name} must be {limit}, got {format_short(value)}; choose another"
+                f"{name} must be {limit}, got {format_short(value)}; choose another number"
             )
 
 
@@ -386,14 +396,14 @@ Task = Literal[
     "image-classification",
     "text-generation",
 ]
-"""Tasks of models, with the names that pipelines of Transformers use."""
+"""Model tasks, as named by Transformers pipelines."""
 
 
 @dataclasses.dataclass(frozen=True)
 class SavedModel(Options):
     """Name of a saved model, with the options to load it.
 
-    Every function that takes a model also takes a `SavedModel`. A folder or Hub id alone stands for
+    Every function that takes a model also takes a `SavedModel`. A plain folder or Hub id is short for
     ``SavedModel(model)``.
 
     Example:
@@ -454,7 +464,7 @@ def check_name(purpose: str, name: str) -> None:
     """Raise an error for a name that can be neither a path nor a Hub id.
 
     Args:
-        purpose: The option to which the name belongs, for the error message.
+        purpose: Purpose of the name for the error message, such as "the output".
         name: A path or an id.
 
     Raises:
@@ -464,17 +474,17 @@ def check_name(purpose: str, name: str) -> None:
     if n_bytes > MAX_NAME_BYTES or "\0" in name:
         raise AttnProbeError(
             f"expected a path or an id for {purpose} without null characters and with at most "
-            f"{MAX_NAME_BYTES} bytes between slashes, got {format_short(name)}; choose another"
+            f"{MAX_NAME_BYTES} bytes between slashes, got {format_short(name)}; choose another name"
         )
 
 
 def check_path(purpose: str, name: str) -> None:
-    """Raise an error for a name that must be a path but does not exist.
+    """Raise an error if a name can only be a path, and the path does not exist.
 
     A Hub id has at most one slash and does not begin with a full stop. Other names must be paths.
 
     Args:
-        purpose: What the path should contain, for the error message, such as "model".
+        purpose: Expected content of the path for the error message, such as "model".
         name: A path or an id, possibly followed by ``@revision``.
 
     Raises:
@@ -492,23 +502,31 @@ def check_path(purpose: str, name: str) -> None:
 
 
 def get_item_type(hint: Any) -> tuple[Any, bool]:
-    """Return the type as which the text of an option is read, and whether it is a list.
+    """Return the type to which option text is converted, and whether the option is a list.
 
     Args:
-        hint: Type hint.
+        hint: Type hint of the option.
+
+    Returns:
+        The item type of a list, otherwise the first type that the hint allows; and whether it is a
+        list.
 
     >>> get_item_type(Sequence[float] | None), get_item_type(str | int | None)
     ((<class 'float'>, True), (<class 'str'>, False))
     """
     alternatives = list_alternatives(hint)
-    list_types = [kind for kind in alternatives if get_origin(kind) not in (None, Literal)]
+    list_types = [
+        alternative
+        for alternative in alternatives
+        if get_origin(alternative) not in (None, Literal)
+    ]
     if list_types:
         return get_args(list_types[0])[0], True
     return alternatives[0], False
 
 
 def parse_option(option_class: type[Options], name: str, text: str) -> Any:
-    """Parse the value of an option from text; items of a list are separated by commas.
+    """Parse an option value from text, in which list items are separated by commas.
 
     Args:
         option_class: Options class.
@@ -519,7 +537,7 @@ def parse_option(option_class: type[Options], name: str, text: str) -> Any:
         The value.
 
     Raises:
-        AttnProbeError: The text cannot be converted to the type of the option.
+        AttnProbeError: The text cannot be converted to the option type.
     """
     hint = get_field_types(option_class)[name]  # type: ignore[arg-type]
     item_type, is_list = get_item_type(hint)
@@ -545,7 +563,7 @@ def parse_set_arguments(
     assignments: Sequence[str],
     option_classes: Mapping[str, type[Options]],
 ) -> dict[str, dict[str, Any]]:
-    """Parse the tests and options of a command line, ``--tests NAME --set TEST.OPTION=VALUE``.
+    """Parse the command-line flags ``--tests NAME`` and ``--set TEST.OPTION=VALUE``.
 
     Args:
         names: Test names; None selects "default".
@@ -556,8 +574,8 @@ def parse_set_arguments(
         A selection of tests for :func:`collect_test_options`.
 
     Raises:
-        AttnProbeError: An assignment has another form, the test or option is unknown, or the value has
-            the wrong type.
+        AttnProbeError: An assignment does not have this form, the test or option is unknown, or the
+            value has the wrong type.
 
     Example:
         parse_set_arguments(None, ["permutation.n_permutations=50"], option_classes)
@@ -570,7 +588,10 @@ def parse_set_arguments(
         path, equals_sign, text = assignment.partition("=")
         test, dot, name = path.partition(".")
         if not (dot and equals_sign):
-            raise AttnProbeError(f"expected TEST.OPTION=VALUE after --set, got {assignment!r}")
+            raise AttnProbeError(
+                f"expected TEST.OPTION=VALUE after --set, got {assignment!r}; for example "
+                "permutation.n_permutations=50"
+            )
         check_known_names("test", [test], option_classes)
         option_class = option_classes[test]
         check_known_names("option", [name], collect_fields([option_class]), suffix=f" of {test}")
@@ -579,7 +600,7 @@ def parse_set_arguments(
 
 
 def format_option_value(value: Any) -> str:
-    """Format the value of an option as text that :func:`parse_option` can read.
+    """Format an option value as text that :func:`parse_option` can read.
 
     Args:
         value: The value.

@@ -1,10 +1,10 @@
 """Conversion between dataclasses and plain data (JSON and YAML), driven by type hints.
 
-:func:`convert_to_plain` converts a dataclass to dicts, lists and numbers. :func:`parse_plain` converts them back,
-and names the field in an error if a value has another type than the hint of its field. It reads the
-YAML files of this package and the summaries of finished runs.
+:func:`convert_to_plain` converts a dataclass to dicts, lists and numbers. :func:`parse_plain` converts
+them back; if a value does not match the type hint of its field, the error message names the field.
+Both are used for summaries of finished runs, and the second also for the package's YAML files.
 
-:func:`matches_type` and :func:`describe_type` check values of options by their type hints.
+:func:`matches_type` and :func:`describe_type` check option values by their type hints.
 """
 
 import dataclasses
@@ -30,11 +30,11 @@ from hf_attnprobe.core.errors import AttnProbeError
 
 
 YAML_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""Safe YAML loader, implemented in C if that is installed."""
+"""Safe YAML loader; the C implementation if it is installed."""
 MAX_DISPLAY_LENGTH = 200
-"""Maximum length of a value in an error message, in characters."""
+"""Maximum length of a value that an error message prints, in characters."""
 MAX_DISPLAY_DIGITS = 80
-"""Maximum length of an integer in an error message, in digits."""
+"""Maximum length of an integer that an error message prints, in digits."""
 TYPE_DESCRIPTIONS: dict[Any, str] = {
     str: "a text",
     int: "a whole number",
@@ -44,12 +44,12 @@ TYPE_DESCRIPTIONS: dict[Any, str] = {
     list: "a list",
     dict: "names with values",
 }
-"""Names of types in error messages."""
+"""Descriptions of types for error messages."""
 
 
 @cache
 def get_field_types(data_class: Any) -> dict[str, Any]:
-    """Return the type hints of the fields of a class by name; results are cached."""
+    """Return the type hints of a class by field name; results are cached."""
     return get_type_hints(data_class)
 
 
@@ -58,10 +58,10 @@ def read_package_yaml(file: Path, hint: Any) -> Any:
 
     Args:
         file: File path.
-        hint: Type of its content, see :func:`parse_plain`.
+        hint: Type of the content, see :func:`parse_plain`.
 
     Returns:
-        A value of this type.
+        The content, as a value of this type.
     """
     content = yaml.load(file.read_text(encoding="utf-8"), YAML_LOADER)  # nosec B506: a safe loader
     return parse_plain(hint, content, file.name)
@@ -72,14 +72,14 @@ def read_json(file: Path, hint: Any, advice: str) -> Any:
 
     Args:
         file: File path.
-        hint: Type of its content, see :func:`parse_plain`.
-        advice: What the user can do if the file cannot be read, for the error message.
+        hint: Type of the content, see :func:`parse_plain`.
+        advice: Advice for the user if the file cannot be read; it ends the error message.
 
     Returns:
-        A value of this type.
+        The content, as a value of this type.
 
     Raises:
-        AttnProbeError: The file does not exist, is not JSON, or has content of another type.
+        AttnProbeError: The file does not exist, is not JSON, or its content has another type.
     """
     try:
         return parse_plain(hint, json.loads(file.read_text(encoding="utf-8")))
@@ -95,7 +95,7 @@ def convert_to_plain(value: Any) -> Any:
 
     Dataclasses become dicts, tuples become lists, enums become their values, and NaN becomes None. A
     field can be renamed with ``field(metadata={"plain_name": "mean"})``. An object with a method
-    ``parse``, such as the name of a data set, becomes its text.
+    ``parse``, such as a data set name, is converted with ``str``.
 
     Args:
         value: The value.
@@ -125,10 +125,10 @@ def convert_fields(value: Any, *excluded: str) -> dict[str, Any]:
 
     Args:
         value: The instance.
-        excluded: Field names to leave out, for example because other files store them.
+        excluded: Names of fields to omit, for example because other files store them.
 
     Returns:
-        Plain data by name.
+        Plain data by field name.
     """
     return {
         get_plain_name(field): convert_to_plain(getattr(value, field.name))
@@ -138,7 +138,7 @@ def convert_fields(value: Any, *excluded: str) -> dict[str, Any]:
 
 
 def get_plain_name(field: dataclasses.Field) -> str:
-    """Return the name of a dataclass field in plain data."""
+    """Return the key under which plain data stores a dataclass field."""
     return field.metadata.get("plain_name", field.name)
 
 
@@ -149,50 +149,50 @@ def parse_plain(hint: Any, value: Any, location: str = "") -> Any:
     """Restore a value from the plain data that :func:`convert_to_plain` made from it.
 
     Args:
-        hint: Type of the value: a dataclass, typed dict, named tuple, tuple, mapping, union or enum,
-            and nested types. A typed dict may have further keys.
+        hint: Type of the value: a dataclass, typed dict, named tuple, tuple, mapping, union or enum;
+            types can be nested. A typed dict may have undeclared keys.
         value: Plain data. None means NaN if the type is float.
-        location: Where the data come from, for error messages: a file and the names of the fields.
+        location: Source of the data for error messages: a file and field names.
 
     Returns:
         A value of the type.
 
     Raises:
-        AttnProbeError: A value has another type, a dataclass does not have a field of this name, or
-            a required field is missing.
+        AttnProbeError: A value has another type, a field name is unknown, or a required field is
+            missing.
 
     >>> parse_plain(tuple[float, ...], [0.5, None])
     (0.5, nan)
     """
-    kind = _select_type(value, hint)
-    if kind is float and value is None:
+    target_type = _select_type(value, hint)
+    if target_type is float and value is None:
         return float("nan")
-    if not _can_represent(value, kind):
+    if not _can_represent(value, target_type):
         raise _make_error(describe_type(hint), format_short(value), location)
-    if hasattr(kind, "parse"):
-        return kind.parse(value)
-    if dataclasses.is_dataclass(kind):
-        return _parse_dataclass(kind, value, location)
-    if is_typeddict(kind):
-        return _parse_typed_dict(kind, value, location)
-    type_arguments = get_args(kind)
+    if hasattr(target_type, "parse"):
+        return target_type.parse(value)
+    if dataclasses.is_dataclass(target_type):
+        return _parse_dataclass(target_type, value, location)
+    if is_typeddict(target_type):
+        return _parse_typed_dict(target_type, value, location)
+    type_arguments = get_args(target_type)
     if isinstance(value, dict) and type_arguments:
         item_type = type_arguments[1]
         return {
             name: parse_plain(item_type, item, _extend_location(location, name))
             for name, item in value.items()
         }
-    is_named_tuple = hasattr(kind, "_fields")
-    if isinstance(value, list) and (is_named_tuple or get_origin(kind) is tuple):
-        items = _parse_items(kind, value, location)
-        return kind(*items) if is_named_tuple else tuple(items)
-    is_enum = isinstance(kind, type) and issubclass(kind, Enum)
-    return kind(value) if is_enum else value
+    is_named_tuple = hasattr(target_type, "_fields")
+    if isinstance(value, list) and (is_named_tuple or get_origin(target_type) is tuple):
+        items = _parse_items(target_type, value, location)
+        return target_type(*items) if is_named_tuple else tuple(items)
+    is_enum = isinstance(target_type, type) and issubclass(target_type, Enum)
+    return target_type(value) if is_enum else value
 
 
-def _parse_items(kind: Any, values: list[Any], location: str) -> list[Any]:
-    """Parse the items of a tuple type."""
-    item_types = _get_item_types(kind, len(values))
+def _parse_items(target_type: Any, values: list[Any], location: str) -> list[Any]:
+    """Parse the items of a list, each with the item type that a tuple type declares for it."""
+    item_types = _get_item_types(target_type, len(values))
     if len(item_types) != len(values):
         raise _make_error(f"{len(item_types)} values", str(len(values)), location)
     return [
@@ -202,11 +202,14 @@ def _parse_items(kind: Any, values: list[Any], location: str) -> list[Any]:
 
 
 def _parse_dataclass(data_class: Any, value: Mapping[str, Any], location: str) -> Any:
-    """Parse the fields of a dataclass and create an instance."""
+    """Create an instance of a dataclass from its parsed fields."""
     fields = {get_plain_name(field): field for field in dataclasses.fields(data_class)}
     for name, field in fields.items():
-        is_required = field.default is field.default_factory is dataclasses.MISSING
-        if is_required and name not in value:
+        has_default = (
+            field.default is not dataclasses.MISSING
+            or field.default_factory is not dataclasses.MISSING
+        )
+        if not has_default and name not in value:
             raise _make_error("a value", "none", _extend_location(location, name))
     field_types = get_field_types(data_class)
     arguments = {}
@@ -220,11 +223,11 @@ def _parse_dataclass(data_class: Any, value: Mapping[str, Any], location: str) -
     return data_class(**arguments)
 
 
-def _parse_typed_dict(kind: Any, value: Mapping[str, Any], location: str) -> dict[str, Any]:
-    """Parse the values that a typed dict declares, and keep the others as they are."""
-    for name in sorted(kind.__required_keys__ - value.keys()):
+def _parse_typed_dict(target_type: Any, value: Mapping[str, Any], location: str) -> dict[str, Any]:
+    """Parse the declared keys of a typed dict; values under other keys stay unchanged."""
+    for name in sorted(target_type.__required_keys__ - value.keys()):
         raise _make_error("a value", "none", _extend_location(location, name))
-    field_types = get_field_types(kind)
+    field_types = get_field_types(target_type)
     return {
         name: parse_plain(field_types.get(name, Any), item, _extend_location(location, name))
         for name, item in value.items()
@@ -232,15 +235,15 @@ def _parse_typed_dict(kind: Any, value: Mapping[str, Any], location: str) -> dic
 
 
 def parse_fields(data_class: Any, data: Mapping[str, Any], *excluded: str) -> dict[str, Any]:
-    """Parse the fields of a dataclass from plain data that may contain further values.
+    """Parse the field values of a dataclass from plain data, which may have further keys.
 
     Args:
         data_class: The dataclass.
         data: Plain data by name.
-        excluded: Field names that are not in the data.
+        excluded: Names of fields to skip, because the data do not contain them.
 
     Returns:
-        Values of the fields by name.
+        Parsed values by field name.
 
     Raises:
         KeyError: A field is missing.
@@ -255,12 +258,12 @@ def parse_fields(data_class: Any, data: Mapping[str, Any], *excluded: str) -> di
 
 
 def _extend_location(location: str, name: str) -> str:
-    """Append the name of a field to the location of the data."""
+    """Append a field name to a location text such as "recipes.yaml, sst"."""
     return f"{location}, {name}" if location else str(name)
 
 
 def _make_error(expected: str, received: str, location: str) -> AttnProbeError:
-    """Return the error for a value of another type than expected."""
+    """Create the error for a value that differs from the expected one."""
     prefix = f"{location}: " if location else ""
     return AttnProbeError(f"{prefix}expected {expected}, got {received}")
 
@@ -279,40 +282,43 @@ def list_alternatives(hint: Any) -> list[Any]:
     """
     if get_origin(hint) not in (Union, UnionType):
         return [hint]
-    return [kind for kind in get_args(hint) if kind is not NoneType]
+    return [target_type for target_type in get_args(hint) if target_type is not NoneType]
 
 
 def _select_type(value: Any, hint: Any) -> Any:
-    """Return the first type of a union that fits plain data, or the first type if none fits."""
+    """Return the first type in a union that a plain value can represent, else the first type."""
     if value is None and NoneType in get_args(hint):
         return NoneType
     alternatives = list_alternatives(hint)
-    return next((kind for kind in alternatives if _can_represent(value, kind)), alternatives[0])
+    return next(
+        (target_type for target_type in alternatives if _can_represent(value, target_type)),
+        alternatives[0],
+    )
 
 
-def _can_represent(value: Any, kind: Any) -> bool:
-    """Return whether plain data can represent a type; items inside are not checked."""
-    if get_origin(kind) is Literal:
-        return value in get_args(kind)
-    # In Python, a bool is also an int.
+def _can_represent(value: Any, target_type: Any) -> bool:
+    """Return whether a plain value can represent a type; nested items are not checked."""
+    if get_origin(target_type) is Literal:
+        return value in get_args(target_type)
+    # A bool is an instance of int, but does not count as a number.
     if isinstance(value, bool):
-        return kind in (bool, Any)
-    return isinstance(value, _get_plain_types(kind))
+        return target_type in (bool, Any)
+    return isinstance(value, _get_plain_types(target_type))
 
 
 @cache
-def _get_plain_types(kind: Any) -> tuple[type, ...]:
-    """Return the types of plain data that represent a type."""
-    origin = get_origin(kind) or kind
-    if hasattr(kind, "parse"):
+def _get_plain_types(target_type: Any) -> tuple[type, ...]:
+    """Return the plain types that can represent a type, such as float and int for float."""
+    origin = get_origin(target_type) or target_type
+    if hasattr(target_type, "parse"):
         return (str,)
-    if kind in (None, NoneType):
+    if target_type in (None, NoneType):
         return (NoneType,)
-    if kind is float:
+    if target_type is float:
         return (float, int)
-    if kind is Path:
+    if target_type is Path:
         return (str, Path)
-    if kind is Any or not isinstance(origin, type):
+    if target_type is Any or not isinstance(origin, type):
         return (object,)
     if dataclasses.is_dataclass(origin) or issubclass(origin, Mapping):
         return (Mapping,)
@@ -322,17 +328,17 @@ def _get_plain_types(kind: Any) -> tuple[type, ...]:
     return (list, tuple) if is_list else (origin,)
 
 
-def _get_item_types(kind: Any, n_items: int) -> list[Any]:
-    """Return the type of each item of a tuple, list or named tuple type."""
-    if hasattr(kind, "_fields"):
-        return list(get_field_types(kind).values())
-    type_arguments = get_args(kind)
-    has_fixed_length = get_origin(kind) is tuple and type_arguments[-1] is not ...
+def _get_item_types(target_type: Any, n_items: int) -> list[Any]:
+    """Return one type per item for a tuple, list or named tuple type."""
+    if hasattr(target_type, "_fields"):
+        return list(get_field_types(target_type).values())
+    type_arguments = get_args(target_type)
+    has_fixed_length = get_origin(target_type) is tuple and type_arguments[-1] is not ...
     return list(type_arguments) if has_fixed_length else [type_arguments[0]] * n_items
 
 
 def matches_type(value: Any, hint: Any) -> bool:
-    """Return whether a value has the type that an option declares.
+    """Return whether a value, with its nested items, matches a type hint.
 
     Args:
         value: The value.
@@ -345,19 +351,19 @@ def matches_type(value: Any, hint: Any) -> bool:
     """
     is_allowed_none = value is None and NoneType in get_args(hint)
     return is_allowed_none or any(
-        _matches_single_type(value, kind) for kind in list_alternatives(hint)
+        _matches_single_type(value, target_type) for target_type in list_alternatives(hint)
     )
 
 
-def _matches_single_type(value: Any, kind: Any) -> bool:
-    """Return whether a value, including its items, has a type that is not a union."""
-    if dataclasses.is_dataclass(kind) and isinstance(kind, type):
-        return isinstance(value, kind)
-    if not _can_represent(value, kind):
+def _matches_single_type(value: Any, target_type: Any) -> bool:
+    """Return whether a value and its items match a type that is not a union."""
+    if dataclasses.is_dataclass(target_type) and isinstance(target_type, type):
+        return isinstance(value, target_type)
+    if not _can_represent(value, target_type):
         return False
-    if not isinstance(value, list | tuple) or not get_args(kind):
+    if not isinstance(value, list | tuple) or not get_args(target_type):
         return True
-    item_types = _get_item_types(kind, len(value))
+    item_types = _get_item_types(target_type, len(value))
     return len(item_types) == len(value) and all(map(matches_type, value, item_types))
 
 
@@ -375,21 +381,27 @@ def describe_type(hint: Any) -> str:
     alternatives = list_alternatives(hint)
     if len(alternatives) > 1:
         return " or ".join(dict.fromkeys(map(describe_type, alternatives)))
-    kind = alternatives[0]
-    if get_origin(kind) is Literal:
-        return " or ".join(map(str, get_args(kind)))
-    plain_types = _get_plain_types(kind)
+    target_type = alternatives[0]
+    if get_origin(target_type) is Literal:
+        return " or ".join(map(str, get_args(target_type)))
+    plain_types = _get_plain_types(target_type)
     if Mapping in plain_types:
         return TYPE_DESCRIPTIONS[dict]
-    if list in plain_types and get_args(kind):
-        item = describe_type(get_args(kind)[0])
-        if not item.startswith("a ") or " or " in item:
+    if list in plain_types and get_args(target_type):
+        item_description = describe_type(get_args(target_type)[0])
+        if not item_description.startswith("a ") or " or " in item_description:
             return "a list"
-        return f"a list of {item.split(' ', 1)[1].removesuffix('s')}s"
-    if kind in TYPE_DESCRIPTIONS:
-        return TYPE_DESCRIPTIONS[kind]
-    is_text = not isinstance(kind, type) or issubclass(kind, Enum) or hasattr(kind, "parse")
-    return "a text" if is_text else kind.__name__
+        # Make the plural, for example "numbers" from "a number".
+        item_noun = item_description.removeprefix("a ").removesuffix("s")
+        return f"a list of {item_noun}s"
+    if target_type in TYPE_DESCRIPTIONS:
+        return TYPE_DESCRIPTIONS[target_type]
+    is_text = (
+        not isinstance(target_type, type)
+        or issubclass(target_type, Enum)
+        or hasattr(target_type, "parse")
+    )
+    return "a text" if is_text else target_type.__name__
 
 
 def format_short(value: Any) -> str:
@@ -399,7 +411,7 @@ def format_short(value: Any) -> str:
         value: Any value.
 
     Returns:
-        A text of at most about `MAX_DISPLAY_LENGTH` characters.
+        A text of at most `MAX_DISPLAY_LENGTH` characters and an ellipsis.
 
     >>> format_short("a"), format_short(10**6000)
     ("'a'", 'a whole number of more than 80 digits')

@@ -288,7 +288,7 @@ BAD_OPTIONS = [
         r"unknown option 'n_permutation' of permutation; did you mean n_permutations\?",
     ),
     ({"tests": ["permutations"]}, r"unknown test 'permutations'; did you mean permutation\?"),
-    ({"tests": {"permutation": False}}, "expected names with values for permutation"),
+    ({"tests": {"permutation": False}}, "expected option names with values for the test permutation"),
 ]
 
 
