@@ -144,7 +144,7 @@ def add_compare_command(parser: CommandParser) -> None:
 
 
 def _add_fail_on_change(parser: argparse.ArgumentParser) -> None:
-    """Add ``--fail-on-change``."""
+    """Add ``--fail-on-change``, which reports changed answers through the exit code."""
     parser.add_argument(
         "--fail-on-change",
         action="store_true",
@@ -427,7 +427,7 @@ def run_retrain(arguments: dict[str, Any]) -> None:
 
     from hf_attnprobe.reports.report import format_page_line
     from hf_attnprobe.retraining.run import retrain
-    from hf_attnprobe.retraining.verdict import report_to_json
+    from hf_attnprobe.retraining.verdict import convert_retraining_to_json
 
     report = retrain(
         select_options(arguments, SavedModel),
@@ -437,7 +437,7 @@ def run_retrain(arguments: dict[str, Any]) -> None:
         options=options,
     )
     if arguments["json"]:
-        print_text(json.dumps(report_to_json(report)))
+        print_text(json.dumps(convert_retraining_to_json(report)))
     else:
         print_text(report.to_text(verbose=arguments["verbose"]))
         print_text(format_page_line(arguments["output_dir"]))

@@ -379,7 +379,7 @@ def train_variant(
 
 
 def build_trained_variant(folder: Path, result: TrainedClassifier) -> TrainedVariant:
-    """Combine a training result with the duration that the checkpoint's record contains.
+    """Combine a training result with the duration and epochs in the checkpoint's record.
 
     Args:
         folder: Checkpoint folder.

@@ -43,8 +43,8 @@ from hf_attnprobe.retraining.verdict import (
     RetrainingResult,
     SeedBin,
     compute_points,
+    convert_retraining_to_json,
     grade_hiding_parts,
-    report_to_json,
     score_constant_guess,
 )
 from hf_attnprobe.statistics.scores import Score, find_score
@@ -122,7 +122,7 @@ class RetrainingReport(DocumentedResult, RetrainingResult):
 # --- The folder ----------------------------------------------------------------------------------
 
 
-def report_from_json(data: Mapping) -> RetrainingReport:
+def parse_retraining(data: Mapping) -> RetrainingReport:
     """Build a report, without its rows, from the data in ``summary.json``.
 
     Args:
@@ -159,7 +159,7 @@ def read_retraining(folder: str | Path) -> RetrainingReport:
             print(report.summary_frame())
     """
     report = read_summary(
-        folder, report_from_json, run_name="a retraining", verb="attnprobe retrain"
+        folder, parse_retraining, run_name="a retraining", verb="attnprobe retrain"
     )
     return dataclasses.replace(report, rows=read_rows(Path(folder) / "rows"))
 
@@ -208,7 +208,7 @@ def build_document(report: RetrainingResult) -> Document:
         f"What other trainings of {report.model} learn",
         lead,
         [*sections, build_glossary([lead, sections], GLOSSARY)],
-        data=report_to_json(report),
+        data=convert_retraining_to_json(report),
     )
 
 

@@ -492,7 +492,7 @@ class RetrainingResult:
         return grade_retraining(self.statistics, self.scores, beyond_seed=self.beyond_seed)
 
 
-def report_to_json(report: RetrainingResult) -> dict:
+def convert_retraining_to_json(report: RetrainingResult) -> dict:
     """Convert a retraining report to plain data for JSON.
 
     ``retrain --json`` and ``summary.json`` contain these data. NaN becomes None.

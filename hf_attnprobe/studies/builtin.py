@@ -372,7 +372,7 @@ ENCODER_COLUMNS = {
     "τ(gradient, leave-one-out) − τ(attention, leave-one-out)": "leave_one_out_tau_difference",
     "τ(gradient, leave-one-out) − τ(attention, gradient)": "gradient_tau_difference",
     "Δŷ shuffled": {"statistic": "median_tvd", **SHUFFLING_STATEMENT},
-    "share of the largest JSD there is (ε .01)": "epsilon_max_jsd@0.01/largest_jsd",
+    "share of the largest possible JSD (ε .01)": "epsilon_max_jsd@0.01/largest_jsd",
     "share of tokens erased, random": "fraction_to_flip@random",
     "share of tokens erased, attention": "fraction_to_flip@attention",
     "share of tokens erased, smallest set": "minimal_fraction",
@@ -416,8 +416,8 @@ def encoders(steps: Steps) -> None:
 
 ROOM_COLUMNS = {
     "mean top probability": "probability",
-    "share of the largest JSD there is (ε .01)": "epsilon_max_jsd@0.01/largest_jsd",
-    "largest JSD there is": "largest_jsd",
+    "share of the largest possible JSD (ε .01)": "epsilon_max_jsd@0.01/largest_jsd",
+    "largest possible JSD": "largest_jsd",
 }
 """Columns about an adversary's room, which is the largest possible change of the attention."""
 

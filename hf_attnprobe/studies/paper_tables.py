@@ -98,7 +98,7 @@ class Results:
         self.plan = plan
         self.folder = folder
         self.jobs_by_step = plan.jobs_by_step
-        self.rows = cache(self._rows)
+        self.rows = cache(self._read_statistics)
         self.retraining = cache(lambda name: read_retraining(folder / name))
 
     def get_jobs(self, step: str) -> list[Job]:
@@ -118,7 +118,7 @@ class Results:
         """
         return next(job for job in self.jobs_by_step[step] if job.is_in_cell(cell))
 
-    def _rows(self, folder: str) -> pd.DataFrame:
+    def _read_statistics(self, folder: str) -> pd.DataFrame:
         """Return an audit's statistics for its only head, and accuracy, [texts, statistics]."""
         rows = read_rows(self.folder / folder / "rows")
         is_head_row = (rows.layer >= 0) & (rows["head"] >= 0)
@@ -174,7 +174,7 @@ class Results:
             The value, or None if the job did not run the test that computes it.
         """
         if column.score is not None:
-            return self._score(column.score, column.difference, job)
+            return self._find_score(column.score, column.difference, job)
         # `Steps.add_table` checks that a column has either a score or a statistic.
         assert column.statistic is not None
         rows = self.rows(job.folder)
@@ -185,7 +185,7 @@ class Results:
             values = values[rows.n_tokens.between(lengths.start, lengths.stop, "left")]
         return compute_mean(values)
 
-    def _score(self, name: str, difference: bool, job: Job) -> Estimate | None:
+    def _find_score(self, name: str, difference: bool, job: Job) -> Estimate | None:
         """Return a score from a retraining, or the score's loss against its reference."""
         test, model, metric = name.split("/")
         scores = self.retraining(job.folder).scores.get(test, ())
@@ -194,7 +194,7 @@ class Results:
             return None
         return score.lost if difference else score.plain_estimate
 
-    def _summary(self, job: Job) -> AuditSummaryFields:
+    def _read_summary(self, job: Job) -> AuditSummaryFields:
         """Read an audit's summary."""
         return self.read_json(job, SUMMARY_FILE, AuditSummaryFields)
 
@@ -204,7 +204,7 @@ class Results:
         Args:
             job: A job that audits the model.
         """
-        prediction = self._summary(job)["provenance"].get("prediction") or {}
+        prediction = self._read_summary(job)["provenance"].get("prediction") or {}
         return prediction["outcomes"] if prediction.get("kind") == "classes" else []
 
     def list_models_at_chance(self) -> list[str]:
@@ -212,7 +212,7 @@ class Results:
         folders = []
         for job in self.plan.jobs:
             if job.verb == "audit":
-                accuracy = self._summary(job)["accuracy"]
+                accuracy = self._read_summary(job)["accuracy"]
                 if accuracy and accuracy["answer"] in ("no", "cannot say"):
                     folders.append(job.folder)
         return folders

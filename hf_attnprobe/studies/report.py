@@ -221,9 +221,9 @@ def build_study_document(report: StudyReport) -> Document:
         f"To repeat the study, run attnprobe study{quick_flag} with the same file and options.",
     ]
     # The notes of a quick study contain a warning, so they come first.
-    notes_at_top, notes_section = notes, None
+    notes_at_top = notes if report.quick else None
+    notes_section = None
     if not report.quick:
-        notes_at_top = None
         notes_section = Section("How to read it", [notes], id="notes", in_short_report=True)
     return Document(
         report.title,

@@ -600,7 +600,8 @@ class Steps:
                 )
             if column.score.count("/") != 2:
                 raise AttnProbeError(
-                    f"a score must be written as test/model/metric, got {column.score!r}"
+                    "a score must be written as test/model/metric, such as uniform/base/f1, got "
+                    f"{column.score!r}"
                 )
         if verb not in verbs:
             raise AttnProbeError(

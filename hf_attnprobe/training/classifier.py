@@ -235,8 +235,8 @@ def _build_record(
 
 def _check_validation(procedure: Procedure, validation: Any) -> None:
     """Raise AttnProbeError if the procedure needs validation texts and there are none."""
-    needed = procedure.patience is not None or procedure.plateau_factor < 1
-    if needed and validation is None:
+    is_needed = procedure.patience is not None or procedure.plateau_factor < 1
+    if is_needed and validation is None:
         raise AttnProbeError(
             "this training procedure needs validation texts to adapt the learning rate and to "
             "stop early; pass validation texts"
@@ -447,7 +447,9 @@ def set_word_vectors(
     tokenizer: PreTrainedTokenizerBase,
     file: str | Path,
 ) -> None:
-    """Replace the model's embeddings by pretrained word vectors; other words keep theirs.
+    """Copy pretrained word vectors from a file into the model's embeddings.
+
+    Words without a vector keep their embeddings.
 
     Args:
         model: The model to change in place.

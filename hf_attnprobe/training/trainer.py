@@ -480,14 +480,14 @@ def train_and_save(
     if data_name is not None:
         outcome["dataset"] = data_name
     if trainer.is_world_process_zero():
-        _save(model.eval(), tokenizer, output_dir, {**record, **outcome})
+        _save_checkpoint(model.eval(), tokenizer, output_dir, {**record, **outcome})
     trainer.accelerator.wait_for_everyone()
     # The trained model differs from the model that was loaded, so it gets the new folder's name.
     model.name_or_path = str(output_dir)
     return TrainedClassifier(model.eval(), tokenizer, metrics)
 
 
-def _save(
+def _save_checkpoint(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     folder: Path,
