@@ -463,6 +463,8 @@ def _compute_value_effect(
     values = recorded.outputs
     share = torch.ones(())
     if module == OUTPUT_LAYER:
+        # The output layer reads the weighted mean of the states, so a token's value is its output
+        # for the token's state, weighted by the attention.
         values = probe.get_submodule(module)(recorded.states)
         slope = slope[:, None]
         share = recorded.attention[:, 0, 0].detach()

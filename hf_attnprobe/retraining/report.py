@@ -483,7 +483,7 @@ def make_penalty_curve(points: Sequence[Point]) -> Chart | None:
 
 
 def _make_series(name: str, points: Sequence[Point]) -> Series:
-    """Return a chart series; its name contains the first and the last label of its points."""
+    """Build a chart series; its name contains the first and the last label of its points."""
     series_points = [p for p in points if p.series == name]
     labels = [p.label for p in series_points if p.label]
     key_range = f" ({labels[0]})" if labels else ""

@@ -19,9 +19,9 @@ from hf_attnprobe.retraining import select_retraining_tests
 from hf_attnprobe.retraining.base_model import load_base_model
 from hf_attnprobe.retraining.options import OPTIONS_BY_TEST, Adversary, RetrainOptions, Seeds
 from hf_attnprobe.retraining.report import format_command as retraining_command
-from hf_attnprobe.retraining.report import read_retraining, report_from_json
+from hf_attnprobe.retraining.report import read_retraining, parse_retraining
 from hf_attnprobe.retraining.run import retrain
-from hf_attnprobe.retraining.verdict import compute_points, report_to_json
+from hf_attnprobe.retraining.verdict import compute_points, convert_retraining_to_json
 from hf_attnprobe.statistics.verdicts import RULES
 from hf_attnprobe.storage.rows import read_rows
 from hf_attnprobe.training.options import TrainingOptions
@@ -140,7 +140,7 @@ def test_the_curve_has_what_it_is_compared_with(report):
 
 def test_json_and_back(folder, report, cli):
     data = json.loads((folder / "summary.json").read_text())
-    assert report_to_json(report_from_json(data)) == data == report_to_json(report)
+    assert convert_retraining_to_json(parse_retraining(data)) == data == convert_retraining_to_json(report)
     assert data["verdict"] == report.verdict.sentences()
     assert cli("report", folder).out == f"{report}\n"
 
@@ -161,7 +161,7 @@ def test_the_same_again_trains_nothing(
     command += ["--set", "seeds.n_seeds=2", "adversary.lambdas=0.05,0.001", "adversary.epochs=3"]
     done = cli(*command, "--json")
     assert done.code == 0, done.err
-    assert json.loads(done.out) == report_to_json(report) and models_in(folder) == before
+    assert json.loads(done.out) == convert_retraining_to_json(report) and models_in(folder) == before
 
 
 @pytest.mark.slow
