@@ -1,8 +1,8 @@
-"""The contract between models and faithfulness tests.
+"""The interface between models and faithfulness tests.
 
-Every model presents its attention as one tensor `[batch, heads, queries, keys]` per layer. A
-BiLSTM attention classifier is treated as a Transformer with one layer, one head and one query,
-so a faithfulness test never needs to know which architecture it runs on.
+Every model provides its attention as one tensor `[batch, heads, queries, keys]` per layer. A BiLSTM
+attention classifier is treated as a Transformer with one layer, one head and one query, so
+faithfulness tests do not depend on the architecture.
 
 Main classes, in reading order:
 
@@ -11,8 +11,8 @@ Main classes, in reading order:
 - `AttentionModel`: the methods that every adapter implements.
 - `Differentiable`, `EditableInputs`, `LinearReadout` and the other capabilities: optional methods.
   A faithfulness test names the capabilities that it requires.
-- `AttentionModelBase`: the base class of adapters, with defaults for everything optional.
-- `Observation`: the result of one forward pass, with cached quantities derived from it.
+- `AttentionModelBase`: the base class for adapters, with defaults for all optional members.
+- `Observation`: the result of one forward pass, with quantities that are derived from it.
 """
 
 from abc import abstractmethod
@@ -48,26 +48,29 @@ NON_MODEL_COLUMNS = frozenset(
         "other_ids",
     ]
 )
-"""Columns of encoded texts that only this package reads; they are not passed to a model."""
+"""Columns of encoded texts that only hf_attnprobe reads; they are not passed to the model."""
 
 
 ALL = -1
-"""Value of `Site.head` for all heads of a layer, and of `Site.layer` for all layers."""
+"""Value for `Site.head` that stands for all heads in a layer, and for `Site.layer` all layers."""
 HEAD_SET = -2
-"""Value of `Site.layer` for a set of heads; `Site.head` is then its index in `head_sets`."""
+"""Value for `Site.layer` that stands for a set of heads.
+
+`Site.head` is then the set's index in `AttentionModelBase.head_sets`.
+"""
 
 
 class Site(NamedTuple):
-    """The attention that a test reads or edits: one head, or a group of heads.
+    """Location of the attention that a test reads or edits: one head, or a group of heads.
 
-    `Site(3, 1)` is head 1 of layer 3, `Site(3, ALL)` is layer 3, `Site(ALL, ALL)` is all attention
-    of the model, and `Site(HEAD_SET, 0)` is the first of the model's `head_sets`.
+    `Site(3, 1)` is head 1 in layer 3, `Site(3, ALL)` is the whole layer 3, `Site(ALL, ALL)` is the
+    model's entire attention, and `Site(HEAD_SET, 0)` is the first of the model's `head_sets`.
 
     Attributes:
         layer: Layer index, or `ALL` or `HEAD_SET`.
-        head: Head index within the layer, or `ALL`; for `HEAD_SET` the index of the set.
-        query: Index of a single query row. With None, edits change every row, and readings use
-            the row that the prediction is computed from.
+        head: Head index within the layer, or `ALL`. With `HEAD_SET`, the index of the head set.
+        query: Index of a single query row. With None, edits change every row, and statistics use
+            the row from which the prediction is computed.
     """
 
     layer: int = 0
@@ -85,20 +88,20 @@ class Batch:
     """Encoded texts, ready for a model.
 
     Attributes:
-        inputs: Keyword arguments of the model, each of shape `[batch, ...]`.
+        inputs: Keyword arguments for the model, each `[batch, ...]`.
         mask: Positions that may receive attention, bool `[batch, keys]`.
         content_mask: Positions that are explained, bool `[batch, keys]`. Padding and special
             tokens are excluded.
-        example_ids: Stable ids from the data set. Together with the seed they determine all
+        example_ids: Stable ids from the data set. Together with the seed, they determine all
             random draws.
         labels: Class indices, int `[batch]`, or None.
         rationale: Units that annotators marked as the reason for the label, bool
             `[batch, keys]`, or None. A text without a rationale has no marked units.
-        segments: Number of the text that each position belongs to, int `[batch, keys]`: 0 for the
-            first text, 1 for the second, -1 for other tokens. None if texts are not pairs.
-        tokenizer_output: All tensors that the tokenizer returned, which a model can be called
-            with directly. Empty if they are not available.
-        scores: User-provided scores of the units, float64 `[batch, keys]`, or None. They are
+        segments: Text within a pair to which each position belongs, int `[batch, keys]`: 0 for the
+            first text, 1 for the second text, -1 for other tokens. None if texts are not pairs.
+        tokenizer_output: All tensors that the tokenizer returned. Users call their model with
+            them. Empty if they are not available.
+        scores: User-provided scores for the units, float64 `[batch, keys]`, or None. They are
             evaluated as an additional ranking.
         identities: Hashes of prompts with their answers, int64 `[batch]`, or None.
     """
@@ -117,13 +120,13 @@ class Batch:
 
 @dataclass(frozen=True, eq=False)
 class ReferenceOutputs:
-    """Head outputs of a fixed sample of texts, for mean and resample ablation.
+    """Head outputs for a fixed sample of texts, which mean and resample ablation insert.
 
     Attributes:
         example_ids: Ids of the sampled texts.
         lengths: Number of real (not padding) queries per text, int `[texts]`.
-        outputs: One tensor `[texts, heads, queries, width]` per layer. The real queries of a text
-            come first, in their order, followed by zeros.
+        outputs: One tensor `[texts, heads, queries, width]` per layer. Each text's real queries
+            come first, in their original order, followed by zeros.
     """
 
     example_ids: tuple[int, ...]
@@ -132,13 +135,15 @@ class ReferenceOutputs:
 
     @classmethod
     def concatenate(cls, parts: Sequence["ReferenceOutputs"]) -> "ReferenceOutputs":
-        """Concatenate references along the text axis, padded to the largest number of queries.
+        """Join references for several groups of texts into one.
+
+        Shorter outputs are padded to the largest number of queries.
 
         Args:
-            parts: References of different texts, from the same model.
+            parts: References for different texts, from the same model.
 
         Returns:
-            A reference with the texts of all parts.
+            A reference with the texts from all parts.
         """
         example_ids = tuple(example_id for part in parts for example_id in part.example_ids)
         layers = []
@@ -152,13 +157,13 @@ class ReferenceOutputs:
 
 @dataclass(frozen=True, eq=False)
 class Donors:
-    """States of a fixed sample of texts, which interchange tests insert into other texts.
+    """States from a fixed sample of texts, which interchange tests insert into other texts.
 
-    Each text contributes the state of its most attended position.
+    Each text contributes the state at its most attended position.
 
     Attributes:
-        decisions: Predicted outcome of each part of the prediction, int `[texts, parts]`.
-        states: For each site, and for each layer of that site, a tensor `[texts, heads, width]`.
+        decisions: Predicted outcome for each part of the prediction, int `[texts, parts]`.
+        states: One tensor `[texts, heads, width]` for each site and each of its layers.
     """
 
     decisions: Tensor
@@ -166,17 +171,20 @@ class Donors:
 
 
 SiteEdit = Callable[[int, Tensor], Tensor]
-"""Function from a layer and the attention of some of its heads, `[batch, heads, queries, keys]`,
-to edited attention, `[copies, batch, heads, queries, keys]`."""
+"""Function that edits the attention of some heads in a layer.
+
+Its arguments are the layer index and attention weights `[batch, heads, queries, keys]`. It returns
+edited weights `[copies, batch, heads, queries, keys]`.
+"""
 
 
 @runtime_checkable
 class AttentionModel(Protocol):
-    """Methods that every faithfulness test calls; `hf_attnprobe.wrap` returns such a model.
+    """Methods that every faithfulness test calls and every adapter implements.
 
-    Derive adapters from `AttentionModelBase`, which has defaults for everything else. Abilities
-    beyond these methods are declared by the capability protocols below. A test checks for one with
-    `AttentionModelBase.lacks`.
+    `hf_attnprobe.wrap` returns an adapter. Derive your own adapters from `AttentionModelBase`,
+    which has defaults for everything else. The capability protocols below declare optional methods.
+    A test calls `AttentionModelBase.lacks` to check for a capability.
 
     Attributes:
         pads_left: Whether texts must be padded on the left.
@@ -213,7 +221,7 @@ class AttentionModel(Protocol):
 
     @abstractmethod
     def observe(self, batch: Batch) -> "Observation":
-        """Run one forward pass and record the probabilities and the attention of every layer.
+        """Run one forward pass, and record the probabilities and every layer's attention.
 
         Args:
             batch: Texts from `prepare`.
@@ -228,24 +236,24 @@ class AttentionModel(Protocol):
     def get_visible_keys(self, observation: "Observation", layer: int) -> Tensor:
         """Return the keys whose attention weights tests may change, for each query.
 
-        A query of a padding token has no such keys. Some keys are fixed although they have
-        weights, for example the question and the first token of a language model's prompt. They
-        are marked False, so that a test leaves their weights unchanged and only redistributes the
-        remaining weight of the row.
+        Keys that a query cannot attend to are marked False, and so are all keys for padding
+        queries. Keys with a fixed weight are also marked False, for example the question and the
+        first token in a language model's prompt. Tests leave their weights unchanged and only
+        redistribute the row's remaining weight.
 
         Args:
             observation: The observed batch.
             layer: Layer index.
 
         Returns:
-            Bool `[batch, queries, keys]`.
+            Whether each weight may change, bool `[batch, queries, keys]`.
         """
 
     @abstractmethod
     def select_row(self, observation: "Observation", values: Tensor, site: Site) -> Tensor:
-        """Select the query row that the prediction is computed from.
+        """Select the query row from which the prediction is computed.
 
-        If `site.query` is set, that row is selected instead. Values of the pieces of a word are
+        If `site.query` is set, this row is selected instead. Values for the pieces of a word are
         summed at the first piece.
 
         Args:
@@ -258,7 +266,7 @@ class AttentionModel(Protocol):
         """
 
     def describe_readout(self, observation: "Observation") -> str:
-        """Describe which query row the prediction is computed from.
+        """Describe the query row from which the prediction is computed.
 
         Args:
             observation: The observed batch.
@@ -270,13 +278,13 @@ class AttentionModel(Protocol):
 
     @abstractmethod
     def replay(self, observation: "Observation", attention: Mapping[int, Tensor]) -> Tensor:
-        """Compute the probabilities with the attention of some layers replaced.
+        """Compute the probabilities after replacing the attention in some layers.
 
         Layers below the lowest replaced layer are not computed again.
 
         Args:
             observation: The observed batch.
-            attention: New attention by layer, each `[copies, batch, heads, queries, keys]`.
+            attention: New attention by layer index, each `[copies, batch, heads, queries, keys]`.
                 Every copy is an independent edit.
 
         Returns:
@@ -286,7 +294,7 @@ class AttentionModel(Protocol):
 
 @runtime_checkable
 class Differentiable(Protocol):
-    """Capability: gradients of the probability of one class."""
+    """Capability: gradients of one class's probability."""
 
     def compute_gradient_times_input(self, observation: "Observation", target: Tensor) -> Tensor:
         """Compute gradient × input, summed over the embedding dimensions.
@@ -311,14 +319,14 @@ class Differentiable(Protocol):
             target: Class whose probability is differentiated, int `[batch]`.
 
         Returns:
-            One tensor `[batch, heads, queries, keys]` per layer. Masked keys may have a gradient
-            too.
+            One tensor `[batch, heads, queries, keys]` per layer. Masked keys may have nonzero
+            gradients.
         """
 
 
 @runtime_checkable
 class IntegratedGradients(Protocol):
-    """Capability: gradients integrated from zero embeddings to those of the text."""
+    """Capability: gradients integrated from zero embeddings to the text's embeddings."""
 
     def compute_integrated_gradients(
         self,
@@ -330,24 +338,23 @@ class IntegratedGradients(Protocol):
     ) -> Tensor:
         """Compute integrated gradients (Sundararajan et al. 2017), summed over dimensions.
 
-        The path is a straight line from embeddings that are all 0 to the embeddings of the text.
-        At each of the `n_steps` points of the path, attention has the value that the model
-        computes there. The sum over all keys of a text, special tokens included, approximates
-        p(text) - p(all embeddings 0).
+        The path is a straight line from zero embeddings to the text's embeddings. At each of its
+        `n_steps` points, the model computes the attention anew. The sum over all keys of a text,
+        including special tokens, approximates p(text) - p(zero embeddings).
 
         Args:
             observation: The observed batch.
             target: Class whose probability is differentiated, int `[batch]`.
             n_steps: Number of points at which the gradient is evaluated.
             through_attention: Whether gradients flow through the attention weights. If not, the
-                sum does not approximate the difference of probabilities.
+                sum does not approximate the probability difference.
 
         Returns:
             Signed values `[batch, keys]`.
         """
 
     def compute_zero_embedding_probs(self, observation: "Observation") -> Tensor:
-        """Compute the probabilities at the start of the path, with all embeddings 0.
+        """Compute the probabilities at the start of the path, with all embeddings set to 0.
 
         Args:
             observation: The observed batch.
@@ -359,16 +366,16 @@ class IntegratedGradients(Protocol):
 
 @runtime_checkable
 class EditableInputs(Protocol):
-    """Capability: forward passes on texts without some of their units."""
+    """Capability: forward passes on texts from which some units (words, for example) are erased."""
 
     def compute_leave_one_out(self, observation: "Observation") -> Tensor:
-        """Compute each text's probabilities without each one of its units.
+        """Compute the probabilities after erasing each unit alone.
 
         Args:
             observation: The observed batch.
 
         Returns:
-            Probabilities `[batch, keys, classes]`, meaningful wherever `content_mask` is True.
+            Probabilities `[batch, keys, classes]`, meaningful only for keys in `content_mask`.
         """
 
     def erase_inputs(
@@ -378,16 +385,16 @@ class EditableInputs(Protocol):
         *,
         operator: str = "deletion",
     ) -> Tensor:
-        """Compute each text's probabilities without the erased units.
+        """Compute the probabilities after erasing units from the texts.
 
         Special tokens are never erased.
 
         Args:
             observation: The observed batch.
-            erased: Units to remove, bool `[copies, batch, keys]`.
-            operator: "deletion" removes tokens, "mask" replaces them by the model's `mask_id`. A
-                language model supports "deletion" and "gap", which removes tokens but keeps the
-                positions of the remaining ones.
+            erased: Units to erase, bool `[copies, batch, keys]`.
+            operator: "deletion" removes tokens; "mask" replaces them with the model's `mask_id`.
+                Language models support "deletion" and "gap", which removes tokens but keeps the
+                positions of the remaining tokens.
 
         Returns:
             Probabilities `[copies, batch, classes]`.
@@ -396,7 +403,7 @@ class EditableInputs(Protocol):
 
 @runtime_checkable
 class KeptPositions(Protocol):
-    """Capability: deletion of units from a prompt without moving the remaining tokens.
+    """Capability: deleting units from a prompt while the other tokens keep their positions.
 
     Such a model supports the operator "gap" of `EditableInputs.erase_inputs`.
     """
@@ -406,10 +413,13 @@ class KeptPositions(Protocol):
 
 @runtime_checkable
 class LinearReadout(Protocol):
-    """Capability: logits = Σ_t a_t · token_logits_t, which makes exact solutions possible."""
+    """Capability: logits that are linear in the attention weights a_t, Σ_t a_t · token_logits_t.
+
+    It makes exact solutions possible.
+    """
 
     def compute_token_logits(self, observation: "Observation") -> Tensor:
-        """Compute the logits if all attention were on one token, for each token.
+        """Compute the logits that result if one token receives all attention, for each token.
 
         Args:
             observation: The observed batch.
@@ -419,7 +429,7 @@ class LinearReadout(Protocol):
         """
 
     def get_readout_bias(self) -> Tensor:
-        """Return the logits without any attention, `[classes]`."""
+        """Return the logits that result if all attention weights are 0, `[classes]`."""
 
 
 @runtime_checkable
@@ -427,7 +437,7 @@ class HeadValues(Protocol):
     """Capability: access to the vectors that attention averages."""
 
     def get_states(self, observation: "Observation", site: Site) -> Tensor:
-        """Return one vector for each position of a layer.
+        """Return the vectors that a head averages, one per position.
 
         Args:
             observation: The observed batch.
@@ -438,7 +448,7 @@ class HeadValues(Protocol):
         """
 
     def compute_head_values(self, observation: "Observation") -> tuple[Tensor, ...]:
-        """Compute the value vectors of all heads, bias included.
+        """Compute every head's value vectors, including the bias.
 
         Args:
             observation: The observed batch.
@@ -462,28 +472,28 @@ class OutputProjections(Protocol):
 
 @runtime_checkable
 class HeadOutputs(Protocol):
-    """Capability: heads whose output (attention · values) can be replaced.
+    """Capability: heads whose output (attention times values) can be replaced.
 
     Attributes:
-        reference: Head outputs to replace a head's output by, or None before `set_reference`.
+        reference: Head outputs that ablation inserts, or None before `set_reference` is called.
     """
 
     reference: ReferenceOutputs | None
 
     def set_reference(self, *batches: Batch) -> None:
-        """Store the head outputs of a sample of texts as `reference`; called once per audit.
+        """Store head outputs for a sample of texts as `reference`; called once per audit.
 
         Args:
             *batches: The sampled texts.
         """
 
     def replay_outputs(self, observation: "Observation", site: Site, outputs: Tensor) -> Tensor:
-        """Compute the probabilities with the output of one head replaced.
+        """Compute the probabilities after replacing one head's output.
 
         Args:
             observation: The observed batch.
-            site: A single head. If `site.query` is set, only that row is replaced.
-            outputs: New outputs `[copies, batch, queries, width]`.
+            site: A single head. If `site.query` is set, only this row is replaced.
+            outputs: New head outputs `[copies, batch, queries, width]`.
 
         Returns:
             Probabilities `[copies, batch, classes]`.
@@ -492,10 +502,10 @@ class HeadOutputs(Protocol):
 
 @runtime_checkable
 class ExchangeableStates(HeadValues, Protocol):
-    """Capability: heads that can read another state at a key, with unchanged weights.
+    """Capability: replacing the state that heads read at a key, with unchanged attention weights.
 
     Attributes:
-        donors: States of other texts, or None before an audit has set them.
+        donors: States from other texts, or None before an audit has set them.
     """
 
     donors: Donors | None
@@ -507,16 +517,17 @@ class ExchangeableStates(HeadValues, Protocol):
         units: Tensor,
         states: Mapping[int, Tensor],
     ) -> Tensor:
-        """Compute the probabilities if a site's heads read other states at one unit per text.
+        """Compute the probabilities after exchanging the state of one unit per text.
 
-        The attention weights of the site's layers are kept at their observed values.
+        Only the site's heads read the new state. The attention weights in the site's layers keep
+        their observed values.
 
         Args:
             observation: The observed batch.
-            site: The heads that read the other states.
+            site: The heads that read the new states.
             units: Position of the unit in each text, int `[copies, batch]`.
-            states: States that replace the head values at every position of the unit, by layer,
-                each `[batch, heads of the site, width]`.
+            states: New states by layer index, each `[batch, site heads, width]`. They replace the
+                head values at all positions of the unit.
 
         Returns:
             Probabilities `[copies, batch, classes]`.
@@ -525,16 +536,17 @@ class ExchangeableStates(HeadValues, Protocol):
 
 @runtime_checkable
 class MaskedReplay(Protocol):
-    """Capability: multiplying the attention of several layers, for example to prune heads."""
+    """Capability: multiplying the attention in several layers by factors, such as 0 to prune heads."""
 
     def replay_masked(self, observation: "Observation", factors: Mapping[int, Tensor]) -> Tensor:
-        """Compute the probabilities with attention weights multiplied by factors.
+        """Compute the probabilities after multiplying attention weights by factors.
 
         Each layer recomputes its attention from the output of the edited layers below it.
 
         Args:
             observation: The observed batch.
-            factors: Factors by layer, which broadcast to `[copies, batch, heads, queries, keys]`.
+            factors: Factors by layer index, which broadcast to
+                `[copies, batch, heads, queries, keys]`.
 
         Returns:
             Probabilities `[copies, batch, classes]`.
@@ -543,10 +555,10 @@ class MaskedReplay(Protocol):
 
 @runtime_checkable
 class Stack(Protocol):
-    """Capability: layers of which each one reads the output of the layer below."""
+    """Capability: a stack of layers, in which each layer reads the output of the layer below."""
 
     def list_layers_below(self, layer: int) -> list[int]:
-        """List the layers from the input up to a layer.
+        """List the layers from the input up to and including a layer.
 
         Args:
             layer: Layer index.
@@ -558,17 +570,17 @@ class Stack(Protocol):
 
 @runtime_checkable
 class BlockOutputs(Protocol):
-    """Capability: access to the output of the block that contains a layer."""
+    """Capability: access to the outputs of Transformer blocks."""
 
     def compute_block_output(
         self, observation: "Observation", layer: int, factors: Tensor
     ) -> Tensor:
-        """Compute a block's output with the attention of its layer multiplied by factors.
+        """Compute a block's output after multiplying its attention weights by factors.
 
         Args:
             observation: The observed batch.
-            layer: Layer index.
-            factors: Factors of the keys, `[copies, batch, 1, 1, keys]`.
+            layer: Index of the attention layer in the block.
+            factors: One factor per key, `[copies, batch, 1, 1, keys]`.
 
         Returns:
             Hidden states `[copies, batch, queries, hidden]`.
@@ -576,18 +588,19 @@ class BlockOutputs(Protocol):
 
 
 KNOCKOUTS = ("none", "renormalised", "sink")
-"""Ways to treat the attention weight that a knockout removes.
+"""Knockout operators, which differ in their treatment of the removed attention weight.
 
-The weight is lost ("none"), distributed over the remaining keys of the row in proportion to their weights
-("renormalised"), or moved to the attention sink ("sink").
+- "none": the removed weight is lost.
+- "renormalised": the row's remaining keys receive it, in proportion to their weights.
+- "sink": the attention sink receives it.
 """
 
 
 class LayerReader(Protocol[S]):
-    """Function that `AnswersFromPassage.read_token_attention` calls in every layer."""
+    """Function that `AnswersFromPassage.read_token_attention` calls for every layer."""
 
     def __call__(self, layer: int, weights: Tensor, values: Tensor) -> S:
-        """Read one layer.
+        """Compute a result from one layer's attention weights and values.
 
         Args:
             layer: Layer index.
@@ -601,9 +614,9 @@ class LayerReader(Protocol[S]):
 class AnswersFromPassage(Protocol):
     """Capability: a language model that answers from a passage.
 
-    Its keys are the units of the passage in their order, followed by two fixed keys: one for all
-    other tokens (question, template, answer), and one for the attention sink (the explicit sink,
-    or the first token). Its queries are the tokens after the passage. The row of token t - 1
+    The keys are the passage's units, in text order, followed by two fixed keys: one for all other
+    tokens (question, template, answer), and one for the attention sink (the model's explicit sink,
+    or else the first token). The queries are the tokens after the passage. The row of token t - 1
     predicts token t.
     """
 
@@ -621,19 +634,19 @@ class AnswersFromPassage(Protocol):
     def compute_contrast(self, observation: "Observation", probs: Tensor) -> Tensor:
         """Compute the log-odds of the answer against the user's alternative answer.
 
-        The two are compared at the first token at which they differ.
+        The answers are compared at the first token at which they differ.
 
         Args:
             observation: The observed prompt.
             probs: Prediction vectors `[..., batch, entries]`.
 
         Returns:
-            Log of the ratio of both probabilities in nats, `[..., batch]`. NaN if there is no
-            alternative answer.
+            Log of the probability ratio in nats, `[..., batch]`. NaN if there is no alternative
+            answer.
         """
 
     def compute_probs_without_passage(self, observation: "Observation") -> Tensor:
-        """Compute the probabilities with all units of the passage deleted.
+        """Compute the probabilities after deleting all units of the passage.
 
         Args:
             observation: The observed prompt.
@@ -649,51 +662,50 @@ class AnswersFromPassage(Protocol):
             observation: The observed prompt.
 
         Returns:
-            Bool `[batch]`.
+            Whether it does, bool `[batch]`.
         """
 
     def count_unit_tokens(self, observation: "Observation") -> Tensor:
-        """Count the tokens of each unit.
+        """Count the tokens per unit.
 
         Args:
             observation: The observed prompt.
 
         Returns:
-            Int `[batch, keys]`; 0 at the two fixed keys.
+            Token counts, int `[batch, keys]`; 0 for the two fixed keys.
         """
 
     def get_row_positions(self, observation: "Observation") -> Tensor:
-        """Return the position of each row's token in the prompt.
+        """Return the prompt position of each query row's token.
 
         Args:
             observation: The observed prompt.
 
         Returns:
-            Int `[rows]`. The token that a row predicts is at the next position.
+            Positions, int `[rows]`. A row predicts the token at the next position.
         """
 
     def find_answer_rows(self, observation: "Observation") -> Tensor:
-        """Find the rows that predict a token of the answer.
+        """Find the query rows that predict a token of the answer.
 
         Args:
             observation: The observed prompt.
 
         Returns:
-            Bool `[rows]`.
+            Whether each row predicts an answer token, bool `[rows]`.
         """
 
     def read_token_attention(
         self, observation: "Observation", read_layer: LayerReader[S]
     ) -> list[S]:
-        """Run one forward pass and call a function with the token-level attention of each layer.
+        """Run one forward pass, and call a function with each layer's token-level attention.
 
-        The attention itself is not stored. `observation.batch.inputs` contains the `input_ids`
-        and `unit_ids` of the tokens, each `[1, tokens + 1]`. The last token of the answer is not
-        a key.
+        The attention itself is not stored. `observation.batch.inputs` contains the tokens'
+        `input_ids` and `unit_ids`, each `[1, tokens + 1]`. The answer's last token is not a key.
 
         Args:
             observation: The observed prompt.
-            read_layer: Function from a layer's weights and values to a result.
+            read_layer: Function that computes a result from a layer's weights and values.
 
         Returns:
             The result of `read_layer` for each layer.
@@ -706,14 +718,15 @@ class AnswersFromPassage(Protocol):
         *,
         operator: str = "none",
     ) -> Tensor:
-        """Compute the probabilities with the attention to some units blocked.
+        """Compute the probabilities after blocking the attention to some units.
 
-        Like `MaskedReplay.replay_masked`, with a choice of how the removed weight is used.
+        Like `MaskedReplay.replay_masked`, but the operator determines the use of the removed
+        weight.
 
         Args:
             observation: The observed prompt.
-            factors: 0 at the units that are knocked out, 1 elsewhere; by layer, each broadcasts
-                to `[copies, batch, heads, queries, keys]`.
+            factors: Factors by layer index, 0 for blocked units and 1 otherwise, which broadcast to
+                `[copies, batch, heads, queries, keys]`.
             operator: One of `KNOCKOUTS`.
 
         Returns:
@@ -723,7 +736,10 @@ class AnswersFromPassage(Protocol):
 
 @runtime_checkable
 class Decisions(Protocol):
-    """Capability: predictions that are decisions, which an edit may flip, unlike numbers."""
+    """Capability: predictions that are decisions (such as classes), which an edit may flip.
+
+    Predicted numbers without a threshold are not decisions.
+    """
 
     prediction: Prediction
 
@@ -735,8 +751,9 @@ class AttentionModelBase(AttentionModel):
         model: The module that is run.
         label_names: Class names, in the same order as the probabilities.
         unit: Name of the unit that attention weights belong to: "token", "word" or "sentence".
-        n_embeddings: Number of token ids that the model embeds, or None if it reads no ids.
-        separator_ids: Ids of tokens that are not content, in addition to the special tokens.
+        n_embeddings: Number of rows in the token embedding table, or None if the model reads no
+            token ids.
+        separator_ids: Ids of tokens that are not explained, in addition to the special tokens.
         segment: "text" if only the first text of a pair receives attention, or None.
         mask_id: Id of the token that replaces erased tokens, or None.
         reference: Head outputs for `HeadOutputs`.
@@ -744,8 +761,8 @@ class AttentionModelBase(AttentionModel):
         head_sets: Sets of heads that are edited together, in addition to layers and all heads.
         shared_heads: Sets of heads that share their keys and values.
         max_batch_size: Largest number of texts in a batch, or None for no limit.
-        sharpness: Factor on the logits that gives the model the standard temperature; determined
-            by an audit, see `Observation.apply_standard_temperature`.
+        sharpness: Factor on the logits that gives the model the standard temperature. An audit
+            determines it, see `Observation.apply_standard_temperature`.
     """
 
     model: nn.Module
@@ -770,14 +787,14 @@ class AttentionModelBase(AttentionModel):
 
     @property
     def prediction(self) -> Prediction:
-        """Meaning of the probabilities; by default, one of several classes is predicted."""
+        """Description of the prediction; by default, it is one of several classes."""
         return predictions.make_class_prediction(self.label_names)
 
     def lacks(self, capability: type, site: Site | None = None) -> str | None:
-        """Return the reason why the model does not have a capability, or None if it does.
+        """Return the reason why the model lacks a capability, or None if it has the capability.
 
         Override this method if the answer depends on the wrapped model, and not only on the
-        methods of the adapter class.
+        adapter class's methods.
 
         Args:
             capability: A capability protocol, such as `EditableInputs`.
@@ -788,13 +805,13 @@ class AttentionModelBase(AttentionModel):
         """
         if capability is Decisions and not self.prediction.decides:
             return (
-                f"expected a model that makes decisions, but this one predicts "
+                f"expected a model that makes decisions, but this model predicts "
                 f"{self.prediction.name}; set a decision threshold with --threshold"
             )
         if capability is ExchangeableStates and not self.prediction.class_names:
             return (
-                "expected a model that chooses among the same classes in every text, but this one "
-                f"predicts {self.prediction.name}"
+                "expected a model with the same classes for every text, but this model predicts "
+                f"{self.prediction.name}; leave the test out"
             )
         if isinstance(self, capability):
             return None
@@ -804,7 +821,9 @@ class AttentionModelBase(AttentionModel):
         )
 
     def require(self, capability: type[T], site: Site | None = None) -> T:
-        """Return the model, typed as a capability that it must have.
+        """Return the model itself, or raise an error if it lacks a capability.
+
+        For type checkers, the result has the capability's methods.
 
         Args:
             capability: A capability protocol, such as `EditableInputs`.
@@ -814,8 +833,7 @@ class AttentionModelBase(AttentionModel):
             The model itself.
 
         Raises:
-            AttnProbeError: If the model lacks the capability. The message is the reason that
-                `lacks` returns.
+            AttnProbeError: If the model lacks the capability. The message is the result of `lacks`.
         """
         reason = self.lacks(capability, site)
         if reason is not None:
@@ -823,13 +841,13 @@ class AttentionModelBase(AttentionModel):
         return cast(T, self)
 
     def get_heads_by_layer(self, site: Site) -> dict[int, list[int]]:
-        """Return the heads of a site, grouped by layer.
+        """List a site's heads by layer.
 
         Args:
             site: A head, or a group of heads.
 
         Returns:
-            Ascending head indices by layer index, in ascending order of the layers.
+            Head indices by layer index, both in ascending order.
 
         Raises:
             AttnProbeError: If the model has no such layer or head.
@@ -855,7 +873,7 @@ class AttentionModelBase(AttentionModel):
 
     @cached_property
     def _all_heads_by_layer(self) -> dict[int, list[int]]:
-        """All heads of the model by layer; cached because tests look them up often."""
+        """Indices of the model's heads by layer; cached because tests need them often."""
         return _group_heads_by_layer(self.sites())
 
     def check_site(self, site: Site) -> None:
@@ -867,10 +885,10 @@ class AttentionModelBase(AttentionModel):
         self.get_heads_by_layer(site)
 
     def self_check(self, batch: Batch) -> None:
-        """Raise AttnProbeError if an edit of the attention does not reach the output.
+        """Raise AttnProbeError if edited attention does not affect the output.
 
-        Called before every audit. By default nothing is checked;
-        `hf_attnprobe.testing.check_adapter` checks an adapter in a test suite.
+        An audit calls this method before its tests. By default, nothing is checked. To check an
+        adapter in a test suite, use `hf_attnprobe.testing.check_adapter`.
 
         Args:
             batch: Texts to run the check on.
@@ -879,8 +897,9 @@ class AttentionModelBase(AttentionModel):
     def compute_native_probs(self, batch: Batch) -> Tensor | None:
         """Compute the probabilities by calling the user's model without the adapter.
 
-        They are compared with the probabilities that the adapter computes. The model is called
-        with `batch.tokenizer_output`, as users call it, or with `batch.inputs` if that is empty.
+        They are compared with the adapter's probabilities. The model is called with
+        `batch.tokenizer_output`, as users call it, or with `batch.inputs` if there is no tokenizer
+        output.
 
         Args:
             batch: Texts from `prepare`.
@@ -891,7 +910,7 @@ class AttentionModelBase(AttentionModel):
         return None
 
     def compute_leave_one_out(self, observation: "Observation") -> Tensor:
-        """Compute the probabilities without each unit; see `EditableInputs`.
+        """Compute the probabilities after erasing each unit alone; see `EditableInputs`.
 
         Args:
             observation: The observed batch.
@@ -907,37 +926,37 @@ class AttentionModelBase(AttentionModel):
         return model.erase_inputs(observation, erased).transpose(0, 1)
 
     def get_unit_positions(self, observation: "Observation", layer: int, units: Tensor) -> Tensor:
-        """Return all positions of a layer that belong to the given units.
+        """Return all positions in a layer that belong to the selected units.
 
         Args:
             observation: The observed batch.
             layer: Layer index.
-            units: Selected units, bool `[..., batch, keys]`.
+            units: Whether each unit is selected, bool `[..., batch, keys]`.
 
         Returns:
-            Bool `[..., batch, keys]`.
+            Whether each position belongs to a selected unit, bool `[..., batch, keys]`.
         """
         return units
 
     def get_max_length(self, tokenizer: PreTrainedTokenizerBase) -> int | None:
-        """Return the largest number of tokens of a text, including special tokens.
+        """Return the largest token count that a text may have, including special tokens.
 
         Args:
-            tokenizer: The tokenizer of the model.
+            tokenizer: The model's tokenizer.
 
         Returns:
-            The limit, or None if there is none.
+            The limit, or None for no limit.
         """
         max_length = int(tokenizer.model_max_length)
         return max_length if 0 < max_length < UNLIMITED_LENGTH else None
 
     def compute_fingerprint(self) -> str:
-        """Compute 16 hexadecimal digits that differ between models with different weights."""
+        """Compute a hash of the model's weights, 16 hexadecimal digits."""
         return compute_fingerprint(self.model)
 
 
 def _group_heads_by_layer(sites: Sequence[Site]) -> dict[int, list[int]]:
-    """Group the heads of sites by layer, with layers and heads in ascending order."""
+    """Collect the head indices of sites by layer, in ascending order."""
     heads_by_layer: dict[int, list[int]] = {}
     for layer, head in sorted(site[:2] for site in sites):
         heads_by_layer.setdefault(layer, []).append(head)
@@ -945,24 +964,26 @@ def _group_heads_by_layer(sites: Sequence[Site]) -> dict[int, list[int]]:
 
 
 UNLIMITED_LENGTH = 10**9
-"""Length in tokens above which a limit counts as none; tokenizers without a limit report more."""
+"""Length in tokens from which a tokenizer's length limit is ignored.
+
+Tokenizers without a limit report a very large number (10**30).
+"""
 
 
 @dataclass(frozen=True, eq=False)
 class Observation:
-    """The result of one forward pass over a batch.
+    """Result of one forward pass over a batch.
 
     Derived quantities, such as gradients, are computed on first use and then cached.
 
     Attributes:
-        model: The model that was run.
-        batch: The texts that it was run on.
+        model: The adapter of the model.
+        batch: The texts that the model has read.
         probs: Probabilities `[batch, classes]`.
         attention: One tensor `[batch, heads, queries, keys]` per layer.
         state: Private data of the adapter.
         cache: Results that `remember` has computed, by key.
-        explained_class: The class that is explained. With None, the predicted class of each text
-            is explained.
+        explained_class: Index of the class to explain; None explains each text's predicted class.
     """
 
     model: AttentionModelBase
@@ -974,16 +995,16 @@ class Observation:
     explained_class: int | None = None
 
     def with_target(self, target: str | int | None) -> "Observation":
-        """Return this observation with another class to explain, sharing the same cache.
+        """Return an observation that explains another class and shares the same cache.
 
         Gradients, leave-one-out importance and `find_flips` then refer to this class.
 
         Args:
-            target: Name or index of a class; names take precedence. None explains the predicted
-                class of each text.
+            target: Name or index of a class; names take precedence. None explains each text's
+                predicted class.
 
         Returns:
-            The observation itself if nothing changes, otherwise a copy.
+            A copy, or the observation itself if it already explains this class.
 
         Raises:
             AttnProbeError: If the model has no such class.
@@ -994,12 +1015,10 @@ class Observation:
         return replace(self, explained_class=class_index)
 
     def _find_class_index(self, target: str | int) -> int:
-        """Find the index of a class by its name or index."""
+        """Convert a class name or class index to a valid class index."""
         prediction = self.model.prediction
-        names, n_targets = (
-            list(prediction.target_names),
-            prediction.count_targets(self.probs),
-        )
+        names = list(prediction.target_names)
+        n_targets = prediction.count_targets(self.probs)
         if not n_targets:
             raise AttnProbeError(
                 f"no target class can be chosen, because this model predicts {prediction.name}; "
@@ -1010,16 +1029,15 @@ class Observation:
         class_index = int(target) if str(target).isdecimal() else -1
         if 0 <= class_index < n_targets:
             return class_index
-        hint = f"the names are {', '.join(names)}" if names else "choose one of them"
+        hint = f"the names are {', '.join(names)}" if names else "choose one of these numbers"
         raise AttnProbeError(
             f"expected a target class from 0 to {n_targets - 1}, got {target}; {hint}"
         )
 
     def find_flips(self, after: Tensor) -> Tensor:
-        """Find the outputs whose decision differs from the decision of this observation.
+        """Find the texts whose predicted class changes after an edit.
 
-        If a class is explained, an output flips if it changes between a decision for this class
-        and a decision against it.
+        If `explained_class` is set, only changes to or from this class count.
 
         Args:
             after: Probabilities after an edit, `[..., batch, classes]`.
@@ -1033,13 +1051,13 @@ class Observation:
         return torch.full_like(after[..., 0], torch.nan)
 
     def compute_change_by_part(self, after: Tensor) -> dict[str, Tensor] | None:
-        """Compute the output change of each part of the prediction, such as each label.
+        """Compute the output change for each part of the prediction, such as each label.
 
         Args:
             after: Prediction vectors after an edit, `[..., batch, entries]`.
 
         Returns:
-            Changes `[..., batch]` by name of the part, or None if parts have no names.
+            Changes `[..., batch]` by part name, or None if parts have no names.
         """
         prediction = self.model.prediction
         if not prediction.parts:
@@ -1054,16 +1072,16 @@ class Observation:
 
     @property
     def target_sign(self) -> Tensor:
-        """-1 for texts decided against the explained class, otherwise 1, `[batch, 1]`."""
+        """Sign per text: -1 if the prediction is against the explained class, else 1, `[batch, 1]`."""
         is_for = self.model.prediction.is_decided_for(self.probs, self.explained_class)
         return torch.where(is_for, 1, -1)[:, None]
 
     def remember(self, key: Hashable, compute: Callable[[], T]) -> T:
-        """Return a cached result, and compute it if it is not in the cache yet.
+        """Return a cached result, or compute and cache it.
 
         Args:
-            key: Key of the result. It must identify everything that the result depends on, apart
-                from this observation.
+            key: Cache key. It must identify everything that the result depends on, apart from this
+                observation.
             compute: Function that computes the result.
 
         Returns:
@@ -1074,9 +1092,10 @@ class Observation:
         return self.cache[key]
 
     def read(self, site: Site) -> Tensor:
-        """Read the attention of one head in the row that the prediction is computed from.
+        """Return a head's attention weights in the row from which the prediction is computed.
 
-        If `site.query` is set, that row is read. For a group of heads, their mean is returned.
+        If `site.query` is set, this row is used instead. For a group of heads, the mean over the
+        heads is returned.
 
         Args:
             site: A head, or a group of heads.
@@ -1089,30 +1108,28 @@ class Observation:
         """
 
         def compute() -> Tensor:
-            rows = [
-                self.model.select_row(
-                    self,
-                    self.attention[layer][:, head],
-                    site._replace(layer=layer, head=head),
-                )
-                for layer, heads in self.model.get_heads_by_layer(site).items()
-                for head in heads
-            ]
+            rows = []
+            for layer, heads in self.model.get_heads_by_layer(site).items():
+                for head in heads:
+                    weights = self.attention[layer][:, head]
+                    single_head = site._replace(layer=layer, head=head)
+                    rows.append(self.model.select_row(self, weights, single_head))
             return rows[0] if len(rows) == 1 else torch.stack(rows).mean(0)
 
         return self.remember(("read", site), compute)
 
     def edit_attention(self, site: Site, edit: SiteEdit) -> dict[int, Tensor]:
-        """Edit the attention of a site's heads, for `AttentionModel.replay`.
+        """Create edited attention for a site's heads, as input for `AttentionModel.replay`.
 
         Args:
-            site: The heads to edit. If `site.query` is set, only that row changes.
-            edit: Function from a layer and the attention of the site's heads in it,
-                `[batch, heads, queries, keys]`, to new attention
+            site: The heads to edit. If `site.query` is set, only this row changes.
+            edit: Function that takes a layer index and the attention weights of the site's heads,
+                `[batch, heads, queries, keys]`. It returns new weights
                 `[copies, batch, heads, queries, keys]`.
 
         Returns:
-            Attention of all heads by layer, each `[copies, batch, heads, queries, keys]`.
+            Attention weights for all heads by layer index, each
+            `[copies, batch, heads, queries, keys]`.
         """
         edits = {}
         for layer, heads in self.model.get_heads_by_layer(site).items():
@@ -1122,16 +1139,17 @@ class Observation:
         return edits
 
     def find_effective_queries(self, layer: int) -> Tensor:
-        """Find the query rows of a layer that can change the output.
+        """Find the query rows in a layer whose attention can change the output.
 
-        In the last layer of a model that reads only one position, this is a single row, because
-        no other row has a gradient. If the model has no gradients, all real rows are returned.
+        In the last layer, this is often a single row, because the prediction is read from one
+        position. Rows are found by their gradients. If the model has no gradients, all rows of real
+        tokens are returned.
 
         Args:
             layer: Layer index.
 
         Returns:
-            Bool `[batch, queries]`.
+            Whether each row can change the output, bool `[batch, queries]`.
         """
 
         def compute() -> list[Tensor]:
@@ -1141,21 +1159,21 @@ class Observation:
         return self.remember("reaching", compute)[layer] & is_real
 
     def get_target_classes(self, target: int | None) -> Tensor:
-        """Return the class to explain in each text.
+        """Return the index of the class to explain in each text.
 
         Args:
-            target: Index of a class. With None, the class chosen by `with_target` is used, and if
-                there is none, the predicted class of each text.
+            target: Class index. None uses the class that `with_target` has set, or else each text's
+                predicted class.
 
         Returns:
-            Int `[batch]`. If the prediction has several parts, the decided outcome of each part,
-            int `[batch, parts]`.
+            Class indices, int `[batch]`. If the prediction has several parts, the predicted outcome
+            for each part, int `[batch, parts]`.
         """
         target = self.explained_class if target is None else target
         return self.model.prediction.select_explained_entries(self.probs, target)
 
     def compute_explained_probs(self, probs: Tensor) -> Tensor:
-        """Compute the probability of the explained class or prediction.
+        """Compute the probability of the explained class, or of the original prediction.
 
         Args:
             probs: Prediction vectors `[..., batch, entries]`.
@@ -1169,9 +1187,9 @@ class Observation:
     def apply_standard_temperature(self, probs: Tensor) -> Tensor:
         """Convert probabilities to the standard temperature.
 
-        At this temperature, the median margin of the predictions is 3 nats, which is p = 0.95
-        with two classes. Statistics computed there do not depend on how confident the model was
-        trained to be.
+        At this temperature, the median margin between the two top classes is 3 nats (p = 0.95 with
+        two classes). Statistics that are computed at this temperature can be compared between
+        models with different confidence.
 
         Args:
             probs: Prediction vectors `[..., batch, entries]`.
@@ -1182,10 +1200,10 @@ class Observation:
         return self.model.prediction.sharpen(probs, self.model.sharpness)
 
     def compute_standard_losses(self, after: Tensor) -> Tensor:
-        """Compute how far the explained probability falls, at the standard temperature.
+        """Compute the decrease in the explained probability, at the standard temperature.
 
-        If a class is explained and a text is decided against it, the sign is reversed: the
-        loss is then the rise of the class's probability.
+        If `explained_class` is set and a text's prediction is against this class, the sign is
+        reversed: the loss is then the increase in the class's probability.
 
         Args:
             after: Prediction vectors after an edit, `[copies, batch, entries]`.
@@ -1199,7 +1217,10 @@ class Observation:
 
     @property
     def token_logits(self) -> Tensor | None:
-        """Logits of each token alone, `[batch, keys, classes]`; None without a linear read-out."""
+        """Logits that result if one token receives all attention, `[batch, keys, classes]`.
+
+        None for a model without a linear read-out.
+        """
         if self.model.lacks(LinearReadout):
             return None
         model = self.model.require(LinearReadout)
@@ -1207,13 +1228,13 @@ class Observation:
 
     @property
     def leave_one_out(self) -> Tensor:
-        """Probabilities without each unit, `[batch, keys, classes]`."""
+        """Probabilities after erasing each unit alone, `[batch, keys, classes]`."""
         model = self.model.require(EditableInputs)
         return self.remember("leave_one_out", lambda: model.compute_leave_one_out(self))
 
     @property
     def attention_gradient(self) -> list[Tensor]:
-        """Gradient of the explained class's probability with respect to the attention.
+        """Gradient of the explained class's probability with respect to the attention weights.
 
         One tensor `[batch, heads, queries, keys]` per layer.
         """
@@ -1226,17 +1247,17 @@ class Observation:
 
     @property
     def head_values(self) -> tuple[Tensor, ...]:
-        """Value vectors of every head, one tensor `[batch, heads, keys, width]` per layer."""
+        """Every head's value vectors, one tensor `[batch, heads, keys, width]` per layer."""
         model = self.model.require(HeadValues)
         return self.remember("head_values", lambda: model.compute_head_values(self))
 
     def draw_permutations(self, layer: int, n_copies: int, seed: int) -> Tensor:
-        """Draw random permutations of the visible keys of each query, equal for all heads.
+        """Draw random permutations of each query's visible keys, the same for all heads.
 
         Args:
             layer: Layer index.
             n_copies: Number of permutations per query.
-            seed: Seed of the random draws.
+            seed: Seed for the random draws.
 
         Returns:
             Permutations as key indices, int `[copies, batch, queries, keys]`.
@@ -1244,7 +1265,7 @@ class Observation:
         permutations: dict = self.remember("permutations", dict)
         key = layer, n_copies, seed
         if key not in permutations:
-            # Permutations are large, so only those of one layer are cached.
+            # Permutations are large, so they are cached for one layer only.
             permutations.clear()
             visible = self.model.get_visible_keys(self, layer)
             permutations[key] = draw_permutations(
@@ -1253,9 +1274,9 @@ class Observation:
         return permutations[key]
 
     def compute_gradient_importance(self) -> Tensor:
-        """Compute |gradient × input| of the explained class's probability.
+        """Compute |gradient × input| for the explained class's probability.
 
-        Jain & Wallace (2019), Algorithm 1.
+        See Jain & Wallace (2019), Algorithm 1.
 
         Returns:
             Importance of each position, `[batch, keys]`.
@@ -1268,10 +1289,10 @@ class Observation:
         return self.remember(("gradient", self.explained_class), compute)
 
     def compute_leave_one_out_importance(self) -> Tensor:
-        """Compute the output change that leaving out each unit causes.
+        """Compute each unit's leave-one-out importance, the output change after erasing it.
 
-        The change is the total variation distance to the output of the whole text (Jain & Wallace
-        2019, Algorithm 1). If a class is explained, it is |p(text without unit) - p(text)| of that
+        The change is the total variation distance to the whole text's output (Jain & Wallace 2019,
+        Algorithm 1). If `explained_class` is set, it is |p(text without unit) - p(text)| for this
         class. With two classes, both definitions give the same number.
 
         Returns:
@@ -1291,10 +1312,13 @@ class Observation:
 
 
 def _find_rows_with_gradient(observation: Observation) -> list[Tensor]:
-    """Find the query rows whose attention has a gradient, per layer bool `[batch, queries]`.
+    """Find the query rows whose attention has a nonzero gradient.
 
-    The predicted class's probability is differentiated. If its gradient is lost in rounding, the
-    least probable class is used too. If that is also lost, all rows of the text are returned.
+    The predicted class's probability is differentiated. If its gradient is rounded to 0 in a text,
+    the least probable class is used as well. If this gradient is also 0, all rows are returned.
+
+    Returns:
+        One tensor per layer, bool `[batch, queries]`.
     """
     attention = observation.attention
     if observation.model.lacks(Differentiable):
@@ -1313,5 +1337,9 @@ def _find_rows_with_gradient(observation: Observation) -> list[Tensor]:
 
 
 def _has_gradient(gradient: Tensor) -> Tensor:
-    """Check for a nonzero gradient, `[batch, heads, queries, keys]` -> bool `[batch, queries]`."""
+    """Check whether each query row has a nonzero gradient, bool `[batch, queries]`.
+
+    Args:
+        gradient: Gradient with respect to attention, `[batch, heads, queries, keys]`.
+    """
     return (gradient != 0).any(-1).any(1)

@@ -1,7 +1,7 @@
-"""Checks that an adapter implements the protocol correctly, for authors of adapters.
+"""Check that a custom adapter implements the protocol correctly.
 
-Call `check_adapter` in a test of your adapter, with a few texts of different lengths. It plays the
-same role as `check_estimator` of scikit-learn.
+If you have written an adapter, call `check_adapter` in its tests, with a few texts of different
+lengths. It is similar to scikit-learn's `check_estimator`.
 """
 
 from collections.abc import Iterator
@@ -33,19 +33,19 @@ __all__ = ["check_adapter"]
 
 
 def check_adapter(adapter: AttentionModelBase, batch: Batch) -> None:
-    """Check the core of the protocol and every capability that an adapter has.
+    """Check that an adapter implements the protocol and all its capabilities correctly.
 
-    The core consists of these checks:
+    These checks run for every adapter:
 
     - All tensors have the documented shapes.
-    - Attention sums to 1 over the visible keys of a query and is exactly 0 at other keys.
-    - Two forward passes give the same result, and a text gives the same result alone and in a
-      batch.
-    - Unchanged attention gives the same probabilities.
-    - An edit of any layer changes the output, but only of its own text and copy.
+    - A query's attention sums to 1 over its visible keys and is exactly 0 at other keys.
+    - Two forward passes give the same result.
+    - A text gives the same result alone and in a batch.
+    - Replaying unchanged attention gives the same probabilities.
+    - Editing the attention in any layer changes the output, but only for the edited text and copy.
 
-    Gradients are compared with finite differences, and leave-one-out with shorter texts. Linear
-    read-outs and head outputs are compared with edits of the attention.
+    For optional capabilities, gradients are compared with finite differences, and leave-one-out
+    with shorter texts. Linear read-outs and head outputs are compared with edited attention.
 
     Args:
         adapter: The adapter that `hf_attnprobe.wrap` would return.
@@ -77,7 +77,7 @@ def _expect(condition: bool | Tensor, message: str) -> None:
 
 
 def _expect_close(actual: Tensor, expected: Tensor, message: str) -> None:
-    """Raise AttnProbeError if two tensors differ by more than rounding in the model's precision."""
+    """Raise AttnProbeError if two tensors differ by more than rounding errors."""
     _expect_shape(actual, expected.shape, message)
     tolerance = 1000 * torch.finfo(expected.dtype).eps
     is_close = torch.allclose(actual.to(expected.dtype), expected, rtol=tolerance, atol=tolerance)
@@ -85,23 +85,26 @@ def _expect_close(actual: Tensor, expected: Tensor, message: str) -> None:
 
 
 def _expect_shape(actual: Tensor, shape: tuple[int, ...], message: str) -> None:
-    """Raise AttnProbeError if a tensor has another shape."""
+    """Raise AttnProbeError if a tensor does not have the expected shape."""
     actual_shape = list(actual.shape)
     _expect(actual_shape == list(shape), f"expected {message} {list(shape)}, got {actual_shape}")
 
 
 def _list_layers(model: AttentionModelBase) -> list[int]:
-    """List the layers of all sites, in ascending order."""
+    """List the numbers of all layers with a site, in ascending order."""
     return sorted({site.layer for site in model.sites()})
 
 
 def _get_visible_keys(observation: Observation, layer: int) -> Tensor:
-    """Return the visible keys with an axis for the heads, bool `[batch, 1, queries, keys]`."""
+    """Return whether each query can attend to each key, bool `[batch, 1, queries, keys]`."""
     return observation.model.get_visible_keys(observation, layer)[:, None]
 
 
 def _create_other_attention(observation: Observation, layer: int) -> Tensor:
-    """Put all weight on the key with the smallest weight; rows with one visible key stay equal."""
+    """Create edited attention with all weight on each row's least attended key.
+
+    Rows without visible keys stay unchanged.
+    """
     attention = observation.attention[layer]
     visible = observation.model.get_visible_keys(observation, layer)
     is_real = visible.any(-1)[:, None, :, None]
@@ -112,7 +115,7 @@ def _create_other_attention(observation: Observation, layer: int) -> Tensor:
 
 
 def _check_shapes(observation: Observation) -> None:
-    """Check the shapes and types of masks, probabilities, attention and rows."""
+    """Check the shapes and types of masks, probabilities, attention weights and selected rows."""
     model, batch = observation.model, observation.batch
     n_texts = len(batch.example_ids)
     _expect(n_texts > 1, "expected a batch of two or more texts")
@@ -160,10 +163,8 @@ def _check_shapes(observation: Observation) -> None:
 def _check_attention(observation: Observation) -> None:
     """Check that attention is 0 at invisible keys and that its rows sum to 1."""
     for layer in _list_layers(observation.model):
-        attention, visible = (
-            observation.attention[layer],
-            _get_visible_keys(observation, layer),
-        )
+        attention = observation.attention[layer]
+        visible = _get_visible_keys(observation, layer)
         is_real = visible.any(-1, keepdim=True)
         invisible_weights = attention.masked_fill(visible | ~is_real, 0)
         _expect(
@@ -187,7 +188,7 @@ def _check_determinism(observation: Observation) -> None:
 
 
 def _check_replay(observation: Observation) -> None:
-    """Check that edits reach the output, and only of their own text and copy."""
+    """Check that edited attention changes the output, but only for the edited text and copy."""
     model = observation.model
     probs = observation.probs
     for layer in _list_layers(model):
@@ -234,7 +235,7 @@ def _check_single_texts(observation: Observation) -> None:
 
 
 def _iterate_single_texts(observation: Observation) -> Iterator[tuple[int, Batch]]:
-    """Yield the index of every text and a batch of it, without padding on the right."""
+    """Yield every text's index and a batch with only this text, without padding on the right."""
     batch = observation.batch
     is_token = batch.inputs.get("attention_mask", batch.mask).bool()
     for row in range(len(is_token)):
@@ -250,12 +251,12 @@ def _iterate_single_texts(observation: Observation) -> Iterator[tuple[int, Batch
 
 
 def _select_text(batch: Batch, row: int, new_lengths: dict[int, int]) -> Batch:
-    """Select one text of a batch and shorten its tensors.
+    """Create a batch with a single text, and shorten its tensors.
 
     Args:
         batch: The batch.
         row: Index of the text.
-        new_lengths: New length of the second axis, by its length in the batch.
+        new_lengths: New lengths of the second axis, by old length.
     """
 
     def select(values: Tensor) -> Tensor:
@@ -275,7 +276,7 @@ def _select_text(batch: Batch, row: int, new_lengths: dict[int, int]) -> Batch:
 
 
 def _check_gradients(observation: Observation) -> None:
-    """Check gradient × input, and attention gradients against finite differences."""
+    """Check gradient × input, and compare attention gradients with finite differences."""
     model = observation.model.require(Differentiable)
     target = observation.get_target_classes(None)
     values = model.compute_gradient_times_input(observation, target)
@@ -317,7 +318,10 @@ def _check_integrated_gradients(observation: Observation) -> None:
 def _check_attention_gradient(
     observation: Observation, layer: int, gradient: Tensor, target: Tensor
 ) -> None:
-    """Compare the gradient along a random direction with the change of replayed probabilities."""
+    """Compare an attention gradient with finite differences along a random direction.
+
+    The finite differences are computed from replayed probabilities.
+    """
     attention = observation.attention[layer]
     generator = torch.Generator().manual_seed(layer)
     direction = torch.randn(attention.shape, generator=generator).to(attention)
@@ -342,7 +346,7 @@ def _check_attention_gradient(
 
 
 def _check_inputs(observation: Observation) -> None:
-    """Check erasure of no units, of single units, and against shorter texts."""
+    """Check the erasure of no units and of single units, and compare it with shorter texts."""
     model = observation.model.require(EditableInputs)
     batch, probs = observation.batch, observation.probs
     content = batch.content_mask
@@ -368,11 +372,11 @@ def _check_inputs(observation: Observation) -> None:
 
 
 def _remove_first_token(single: Batch) -> tuple[int, Batch] | None:
-    """Remove the first content token of a text.
+    """Remove the first explained token from a text.
 
     Returns:
-        The position of the token and the shorter text. None if the text is padded or its tokens are
-        grouped, because the shorter inputs are then not obvious.
+        The token's position and the shorter text. None if the text is padded or its tokens are
+        grouped into words, because the inputs for the shorter text are then not obvious.
     """
     shape = single.mask.shape
     inputs = dict(single.inputs)
@@ -453,7 +457,7 @@ def _check_head_outputs(observation: Observation) -> None:
 
 
 def _check_masked_replay(observation: Observation) -> None:
-    """Check that multiplied attention equals an edit with the multiplied weights."""
+    """Check that masking attention gives the same result as replaying the multiplied weights."""
     model = observation.model.require(MaskedReplay)
     for layer in _list_layers(observation.model):
         attention = observation.attention[layer]
@@ -465,7 +469,7 @@ def _check_masked_replay(observation: Observation) -> None:
 
 
 def _check_stack(observation: Observation) -> None:
-    """Check that the layers below a layer are ascending and end with it."""
+    """Check that `list_layers_below` lists ascending layers that end with the layer itself."""
     for layer in _list_layers(observation.model):
         if observation.model.lacks(Stack, Site(layer)):
             continue
@@ -498,4 +502,4 @@ CHECKS = {
     Stack: _check_stack,
     BlockOutputs: _check_block_outputs,
 }
-"""Check function of each capability; it runs if the adapter has the capability."""
+"""Check functions by capability; a check runs if the adapter has the capability."""

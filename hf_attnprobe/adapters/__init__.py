@@ -1,13 +1,13 @@
-"""Adapters, which present models of any architecture through one protocol.
+"""Adapters, which give access to the attention of models of any architecture through one protocol.
 
-`wrap` creates the adapter of a loaded model, and `register_adapter` adds a factory for further
-models. Start reading with `wrap` in this file and with the contract in `hf_attnprobe.protocol`.
+`wrap` creates the adapter for a loaded model, and `register_adapter` adds support for further
+models. Start reading with `wrap` in this file and with the interface in `hf_attnprobe.protocol`.
 
 - `transformer`: Transformers with a classification head, and other task heads.
 - `language_model`: decoders that answer from a passage.
-- `classifier`: the attention classifiers of this package.
-- `deletion`: forward passes on texts without some of their tokens.
-- `pretrained`: facts that all Transformers models have, such as labels and length limits.
+- `classifier`: attention classifiers that are included in hf_attnprobe.
+- `deletion`: erasing tokens from texts and running the model again.
+- `pretrained`: properties that all Transformers models have, such as labels and length limits.
 """
 
 from collections.abc import Callable
@@ -38,7 +38,7 @@ from hf_attnprobe.protocol import AttentionModelBase
 
 
 AdapterFactory = Callable[..., AttentionModelBase]
-"""Function from a model and the keyword arguments of `wrap` to the model's adapter."""
+"""Function that creates an adapter from a model and the keyword arguments of `wrap`."""
 
 LANGUAGE_MODEL_SUFFIXES = (
     "ForCausalLM",
@@ -46,19 +46,19 @@ LANGUAGE_MODEL_SUFFIXES = (
     "ModelWithLMHead",
     "GenerationDecoder",
 )
-"""Endings of the class names of causal language models in Transformers."""
+"""Class name suffixes of causal language models in Transformers."""
 
 _factories: dict[str | type, AdapterFactory] = {}
 
 
 def register_adapter(model_type: str | type, factory: AdapterFactory) -> None:
-    """Register the function that `wrap` uses to adapt models of one type.
+    """Register a function that creates adapters for one type of models.
 
-    A later registration replaces an earlier one of the same type.
+    `wrap` then uses this function. A later registration for the same type replaces an earlier one.
 
     Args:
         model_type: `config.model_type` of a Transformers model, or a model class.
-        factory: Function, or adapter class, that is called with the model and with those keyword
+        factory: Function, or adapter class, that is called with the model and with all keyword
             arguments of `wrap` that are not None.
 
     Raises:
@@ -70,8 +70,8 @@ def register_adapter(model_type: str | type, factory: AdapterFactory) -> None:
     """
     if not isinstance(model_type, str | type):
         raise AttnProbeError(
-            f"expected a model type or a model class, got {model_type!r}; "
-            "pass the value of config.model_type"
+            f"expected a model type (a string) or a model class, got {model_type!r}; pass the "
+            "value of config.model_type"
         )
     _factories[model_type] = factory
 
@@ -83,24 +83,24 @@ def wrap(
     mask_id: int | None = None,
     **options: Any,
 ) -> AttentionModelBase:
-    """Create the adapter of a loaded model, without changing the model.
+    """Create the adapter for a loaded model, without changing the model.
 
     Factories registered for the model's class take precedence over factories registered for its
-    `config.model_type`. Built-in model types are recognized by name only, because a model loaded
-    with `trust_remote_code` has another class than the installed one.
+    `config.model_type`. Built-in attention classifiers are recognized by their `model_type` only,
+    because a model loaded with `trust_remote_code` does not have the installed class.
 
     Args:
         model: A Transformers model with a classification head or a language-modelling head, a
             model with a registered adapter, or an adapter, which is returned unchanged. A peft
             model is unwrapped.
         dtype: Data type for all computations. None means float64 for attention classifiers, and
-            the type of the loaded weights for other models.
+            the loaded weights' type for other models.
         mask_id: Id of the token that replaces erased tokens.
-        **options: Further arguments of the adapter, see `TransformerAdapter`. Attention
+        **options: Further arguments for the adapter, see `TransformerAdapter`. Attention
             classifiers ignore them.
 
     Returns:
-        The adapter of the model.
+        The model's adapter.
 
     Raises:
         AttnProbeError: If the model has no supported head, or cannot be audited.
@@ -117,7 +117,7 @@ def wrap(
     arguments = {name: value for name, value in all_options.items() if value is not None}
     adapter = _find_factory(inner_model)(inner_model, **arguments)
     if inner_model is not model and isinstance(adapter, PretrainedModelInfo):
-        # Native outputs are computed by the peft wrapper, because users call the wrapper.
+        # The adapter's results are compared with the peft wrapper, because users call the wrapper.
         adapter.user_model = model
     return adapter
 
@@ -140,8 +140,8 @@ def _find_factory(model: nn.Module) -> AdapterFactory:
         return LanguageModelAdapter
     if name.endswith("ForConditionalGeneration") and hasattr(model.config, "vision_config"):
         raise AttnProbeError(
-            f"expected a language model that reads only text, but {name} also reads images; "
-            "it cannot be audited"
+            f"expected a language model that reads only text, but {name} also reads images; this "
+            "model cannot be audited"
         )
     return TransformerAdapter
 
@@ -153,7 +153,7 @@ def _wrap_attention_classifier(
     mask_id: int | None = None,
     **ignored_options: Any,
 ) -> SingleHeadAdapter:
-    """Create the adapter of an attention classifier, according to its configuration."""
+    """Create the adapter for an attention classifier, depending on its configuration."""
     if not hasattr(model, "classifier"):
         raise AttnProbeError(
             f"expected a model with a classification head, got {type(model).__name__}; "
@@ -161,8 +161,8 @@ def _wrap_attention_classifier(
         )
     if model.config.attention == "guided":
         raise AttnProbeError(
-            "expected a model that computes its own attention, but this one was trained with "
-            "guided attention; audit the model that provided the attention weights"
+            "expected a model that computes its own attention, but this model was trained with "
+            "another model's attention (attention=guided); audit the other model"
         )
     adapter_class: type[SingleHeadAdapter] = ClassifierAdapter
     if is_hierarchical(model.config):

@@ -1,4 +1,4 @@
-"""Forward passes on texts without some of their tokens, for any adapter."""
+"""Erase tokens from texts and run a model on the result, for any adapter."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -15,8 +15,8 @@ def find_word_units(word_ids: Tensor) -> Tensor:
     """Find the position of the first piece of each token's word.
 
     Args:
-        word_ids: Index of each token's word, int `[batch, keys]`. A token with word -1 is a unit
-            by itself.
+        word_ids: Index of each token's word, int `[batch, keys]`. A token with the index -1, such
+            as a special token, is a unit by itself.
 
     Returns:
         Positions, int `[batch, keys]`.
@@ -32,14 +32,14 @@ def find_word_units(word_ids: Tensor) -> Tensor:
 
 
 def sum_over_pieces(values: Tensor, units: Tensor) -> Tensor:
-    """Sum the values of all pieces of a unit at the first piece.
+    """Sum values over each unit's pieces, and store the sum at the unit's first piece.
 
     Args:
-        values: Value per token, `[batch, keys]`.
-        units: Position where each token's unit starts, int `[batch, keys]`.
+        values: One value per token, `[batch, keys]`.
+        units: Position at which each token's unit starts, int `[batch, keys]`.
 
     Returns:
-        Sums `[batch, keys]`, 0 at all pieces but the first.
+        Sums `[batch, keys]`, with 0 at all pieces except the first.
     """
     return torch.zeros_like(values).scatter_add(1, units, values)
 
@@ -54,21 +54,23 @@ def iterate_shortened_texts(
     pads_left: bool = False,
     ids: Tensor | None = None,
 ) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
-    """Yield the model inputs of shortened texts, in batches of texts with similar lengths.
+    """Yield model inputs for shortened texts, in batches of texts with similar lengths.
 
     Texts without any remaining token are skipped.
 
     Args:
-        inputs: Model inputs for the whole texts. Those of shape `[batch, keys]` are shortened.
-        example: Whole-text index for each shortened text, int `[rows]`.
-        remaining: Tokens that remain in each shortened text, bool `[rows, keys]`.
+        inputs: Model inputs for the whole texts. Inputs with the shape `[batch, keys]` are
+            shortened.
+        example: Whole-text index for each shortened text, int `[shortened texts]`.
+        remaining: Whether each token remains, bool `[shortened texts, keys]`.
         pad_id: Padding token id.
         tokens_per_pass: Largest number of tokens in a batch, including padding.
         pads_left: Whether to pad on the left.
-        ids: Token ids that replace those of the whole texts, int `[rows, keys]`.
+        ids: Token ids before shortening, int `[shortened texts, keys]`; None for the ids in
+            `inputs`.
 
     Yields:
-        Indices of the shortened texts in the batch, int `[n]`, and their model inputs.
+        Indices of the shortened texts in the batch, and their model inputs.
     """
     lengths, order = remaining.sum(1).sort(stable=True)
     for rows in _split_by_length(lengths.tolist(), tokens_per_pass):
@@ -80,9 +82,9 @@ def iterate_shortened_texts(
 
 
 def _split_by_length(lengths: list[int], tokens_per_pass: int) -> Iterator[slice]:
-    """Split ascending lengths into slices whose padded size is within the token limit.
+    """Split ascending text lengths into slices whose padded size is within the token limit.
 
-    Lengths of 0 are skipped. A text that exceeds the limit is a slice by itself.
+    Texts of length 0 are skipped. A text that exceeds the limit is a slice by itself.
     """
     start = lengths.count(0)
     for end, length in enumerate(lengths[start + 1 :], start + 1):
@@ -97,7 +99,7 @@ def _split_by_length(lengths: list[int], tokens_per_pass: int) -> Iterator[slice
 def _remove_tokens(
     texts: Mapping[str, Tensor], remaining: Tensor, pad_id: int, pads_left: bool
 ) -> dict[str, Tensor]:
-    """Move the remaining tokens of every `[n, keys]` input together and cut to the longest text."""
+    """Remove tokens from every input of shape `[texts, keys]`, and pad to the longest text."""
     max_length = int(remaining.sum(1).max())
     order = (remaining if pads_left else ~remaining).sort(dim=1, stable=True).indices
     positions = order[:, -max_length:] if pads_left else order[:, :max_length]
@@ -109,7 +111,7 @@ def _remove_tokens(
     shortened["attention_mask"] = is_token.to(texts["attention_mask"].dtype)
     shortened["input_ids"] = shortened["input_ids"].masked_fill(~is_token, pad_id)
     if "reads" in shortened:
-        # The prediction is not read from padding, whatever token was at this position before.
+        # The prediction is not read from padding, even if it was read from the erased token.
         shortened["reads"] = shortened["reads"].masked_fill(~is_token, -1)
     return shortened
 
@@ -120,15 +122,15 @@ def _remove_tokens(
 # only once per observation, because many heads rank the same tokens first.
 
 ERASURE_OPERATORS = ("deletion", "mask")
-"""Ways to erase tokens: remove them, or replace them by the mask token."""
+"""Operators that erase tokens: remove them, or replace them with the mask token."""
 
 RunTexts = Callable[[Mapping[str, Tensor]], Tensor]
-"""Function from the model inputs of n texts to probabilities `[n, classes]`."""
+"""Function that takes model inputs and returns probabilities `[texts, classes]`."""
 
 
 @dataclass(frozen=True)
 class ErasureSettings:
-    """Properties of a model and its tokenizer that erasing tokens depends on.
+    """Properties of a model and its tokenizer that are needed to erase tokens.
 
     Attributes:
         pad_id: Padding token id.
@@ -145,12 +147,12 @@ class ErasureSettings:
 
 @dataclass
 class _ErasureCache:
-    """Probabilities of the erased texts of one observation.
+    """Cached probabilities for shortened texts from one observation.
 
     Attributes:
-        rows: Row of each erased text in the concatenated `probs`, by index of the whole text and
-            by packed bits of the erased tokens.
-        probs: Probabilities `[n, classes]` from successive calls.
+        rows: Row in the concatenated `probs`, by whole-text index and the erased tokens as packed
+            bits.
+        probs: Probabilities from successive calls, each `[shortened texts, classes]`.
     """
 
     rows: dict[tuple[int, bytes], int] = field(default_factory=dict)
@@ -168,9 +170,10 @@ def compute_erased_probs(
     units: Tensor | None = None,
     operator: str = "deletion",
 ) -> Tensor:
-    """Compute probabilities for texts without the erased units.
+    """Compute the probabilities after erasing units from texts.
 
-    Special tokens always stay. Equal sets of units are run only once per observation.
+    Special tokens always stay. Each set of units runs only once per observation, even if it is
+    requested again.
 
     Args:
         observation: The observed whole texts.
@@ -178,10 +181,10 @@ def compute_erased_probs(
         run: Function that runs the model.
         settings: Properties of the model and its tokenizer.
         empty: Probabilities for a text without any remaining token, `[batch, classes]`.
-        inputs: Model inputs to shorten, or None for those of the batch.
-        units: Position where each token's unit starts, int `[batch, keys]`. With None,
-            each token is a unit.
-        operator: "deletion", or "mask" to replace tokens by the mask token.
+        inputs: Model inputs to shorten, or None for the batch's inputs.
+        units: Position at which each token's unit starts, int `[batch, keys]`. With None, each
+            token is a unit.
+        operator: "deletion", or "mask" to replace tokens with the mask token.
 
     Returns:
         Probabilities `[copies, batch, classes]`.
@@ -233,7 +236,7 @@ def compute_erased_probs(
 
 
 def _create_cache_keys(erased_tokens: Tensor, n_texts: int) -> list[tuple[int, bytes]]:
-    """Create a key for each row of `[copies · texts, keys]`: its text and its erased tokens."""
+    """Create a cache key for each row of `[copies · texts, keys]`: its text and erased tokens."""
     packed = np.packbits(erased_tokens.cpu().numpy(), axis=1)
     return [(row % n_texts, bits.tobytes()) for row, bits in enumerate(packed)]
 
@@ -245,9 +248,10 @@ def _edit_inputs(
     operator: str,
     mask_id: int | None,
 ) -> tuple[dict[str, Tensor], Tensor, Tensor | None]:
-    """Create the arguments of `iterate_shortened_texts`: inputs, remaining tokens and new token ids.
+    """Create the arguments for `iterate_shortened_texts`.
 
-    A text without erased tokens keeps no token at all, so that the model is not run on it.
+    A row without erased tokens is marked as empty, so that the model does not run on it: its
+    probabilities are already known.
 
     Args:
         inputs: Model inputs for the whole texts.
@@ -255,6 +259,10 @@ def _edit_inputs(
         erased_tokens: Tokens to erase, bool `[rows, keys]`.
         operator: One of `ERASURE_OPERATORS`.
         mask_id: Mask token id.
+
+    Returns:
+        Inputs for the whole texts, remaining tokens, and token ids with mask tokens (None for the
+        operator "deletion").
     """
     inputs = {name: value for name, value in inputs.items() if name != "units"}
     is_token = inputs["attention_mask"].bool()[example]
@@ -271,7 +279,7 @@ def check_erasure_operator(operator: str, mask_id: int | None) -> None:
     """Raise AttnProbeError if the operator is unknown or if there is no mask token.
 
     Args:
-        operator: Operator name, to be checked against `ERASURE_OPERATORS`.
+        operator: Operator name, which should be one of `ERASURE_OPERATORS`.
         mask_id: Mask token id, which the operator "mask" needs.
     """
     if operator not in ERASURE_OPERATORS:
@@ -281,6 +289,6 @@ def check_erasure_operator(operator: str, mask_id: int | None) -> None:
         )
     if operator == "mask" and mask_id is None:
         raise AttnProbeError(
-            "the tokenizer has neither a mask token nor an unknown token to replace erased "
-            "tokens by; use the operator deletion"
+            "the erasure operator mask needs a mask token or an unknown token, but the tokenizer "
+            "has neither; use the operator deletion"
         )

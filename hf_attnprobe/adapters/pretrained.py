@@ -1,4 +1,4 @@
-"""Facts about a Transformers model other than its attention: labels, token ids, length limits."""
+"""Properties of a Transformers model other than its attention: labels, token ids, length limits."""
 
 import contextlib
 import inspect
@@ -45,25 +45,25 @@ POSITIONS_FROM_PADDING = {
     "xlm-roberta-xl",
     "xmod",
 }
-"""Model types whose position ids start after the padding token's id.
+"""Model types whose first position id is the padding token's id plus 1.
 
-Their texts can have two tokens fewer than `max_position_embeddings`.
+Their texts can therefore have at most `max_position_embeddings` - 2 tokens.
 """
 
 
 class PretrainedModelInfo:
-    """Facts about a `PreTrainedModel`, read from its configuration without copying the model.
+    """Properties of a `PreTrainedModel` that are read from its configuration.
 
     Adapters derive from this class.
 
     Attributes:
         user_model: The model as the user passed it, which may be a peft wrapper.
         label_names: Class names, in the same order as the probabilities.
-        n_embeddings: Number of token ids that the model embeds, or None for image models.
-        separator_ids: Id of the token between the sentences of a hierarchical classifier. It is
-            not content.
-        segment: "text" for a classifier with a query encoder, whose attention is over the first
-            text only; otherwise None.
+        n_embeddings: Number of rows in the token embedding table, or None for image models.
+        separator_ids: Ids of tokens that separate sentences in a hierarchical classifier; such
+            tokens are not explained. Empty for other models.
+        segment: "text" for a classifier with a query encoder, whose attention covers only the first
+            text; otherwise None.
     """
 
     def __init__(self, model: PreTrainedModel):
@@ -73,7 +73,8 @@ class PretrainedModelInfo:
                 f"{type(model).__name__}; "
                 "register an adapter with register_adapter, see docs/extending.md"
             )
-        config, embeddings = model.config, get_embeddings_module(model)
+        config = model.config
+        embeddings = get_embeddings_module(model)
         if not config.return_dict:
             raise AttnProbeError(
                 "expected a model that returns named outputs, but its configuration has "
@@ -91,14 +92,14 @@ class PretrainedModelInfo:
 
     @property
     def prediction(self) -> Prediction:
-        """Meaning of the probabilities: one of the model's classes is predicted."""
+        """Description of the prediction, which is one of the model's classes."""
         return make_class_prediction(self.label_names)
 
     def get_max_length(self, tokenizer: PreTrainedTokenizerBase) -> int | None:
-        """Return the largest number of tokens of a text, including special tokens.
+        """Return the largest token count that a text may have, including special tokens.
 
         Args:
-            tokenizer: The tokenizer of the model.
+            tokenizer: The model's tokenizer.
 
         Returns:
             The smaller of the model's and the tokenizer's limit, or None if there is no limit.
@@ -117,20 +118,25 @@ class PretrainedModelInfo:
         )
 
     def compute_fingerprint(self) -> str:
-        """Compute 16 hexadecimal digits from the user's weights, before any dtype conversion."""
+        """Compute a hash of the user's model weights, 16 hexadecimal digits.
+
+        It does not depend on the adapter's data type.
+        """
         return compute_fingerprint(self.user_model)
 
     @torch.no_grad()
     def compute_native_output(self, inputs: Mapping[str, Any]) -> Any:
-        """Run the user's model in eval mode and restore its mode afterwards.
+        """Run the user's own model, without the adapter, in eval mode.
 
-        The adapter is not involved, so its probabilities can be compared with this output.
+        The output is used to check the adapter's probabilities. The model's mode is restored
+        afterwards.
 
         Args:
-            inputs: Keyword arguments. Those that the model's forward does not accept are dropped.
+            inputs: Keyword arguments. Arguments that the model's `forward` method does not accept
+                are dropped.
 
         Returns:
-            The output object of the model.
+            The model's output object.
         """
         reset_dynamic_positions(self.user_model)
         with use_eval_mode(self.user_model):
@@ -138,7 +144,10 @@ class PretrainedModelInfo:
 
 
 class ScaledGradients:
-    """Gradient × input and integrated gradients, computed from gradients at scaled embeddings."""
+    """Mixin that computes gradient × input and integrated gradients from scaled embeddings.
+
+    Subclasses implement `compute_scaled_gradient`.
+    """
 
     @abstractmethod
     def compute_scaled_gradient(
@@ -148,7 +157,7 @@ class ScaledGradients:
 
         Args:
             observation: The observed batch.
-            target: Class whose probability is differentiated, int `[batch]`.
+            target: Class whose probability is differentiated, for each text, int `[batch]`.
             scale: Factor on the embeddings at which the gradient is evaluated, from 0 to 1.
             hold_attention: Whether attention weights are treated as constants.
 
@@ -178,11 +187,15 @@ class ScaledGradients:
 
 
 LENGTH_DEPENDENT_ROPE_TYPES = ("dynamic", "longrope")
-"""Types of rotary position embeddings that encode a position differently in longer texts."""
+"""Types of rotary position embeddings (RoPE) that encode positions differently in longer texts."""
 
 
 def has_length_dependent_positions(config: PreTrainedConfig) -> bool:
-    """Check whether the encoding of a token's position depends on the length of the text."""
+    """Check whether a model encodes positions differently in longer texts.
+
+    Args:
+        config: Model configuration.
+    """
     rope = getattr(config.get_text_config(), "rope_parameters", None) or {}
     layer_ropes = [value for value in rope.values() if isinstance(value, Mapping)]
     return any(
@@ -192,16 +205,26 @@ def has_length_dependent_positions(config: PreTrainedConfig) -> bool:
 
 
 def reset_dynamic_positions(model: nn.Module) -> None:
-    """Reset dynamic rotary embeddings to the state of a model that has not read any text yet."""
+    """Reset dynamic rotary embeddings, which remember the longest text that the model has read.
+
+    Args:
+        model: The model.
+    """
     for module in model.modules():
-        # `vars` is faster than `getattr`, which searches three dictionaries of a module in vain.
+        # `vars` is faster than `getattr`, which also searches parameters, buffers and submodules.
         if vars(module).get("rope_type") == "dynamic":
             module.max_seq_len_cached = 0  # type: ignore[assignment]
 
 
 @contextlib.contextmanager
 def use_eval_mode(model: nn.Module) -> Iterator[None]:
-    """Put a model in eval mode inside the context, with attention kernels for any length."""
+    """Put a model in eval mode inside the context, and restore its mode afterwards.
+
+    Only attention kernels that need no preparation for new text lengths are used.
+
+    Args:
+        model: The model.
+    """
     training_modules = [module for module in model.modules() if module.training]
     model.eval()
     try:
@@ -213,14 +236,14 @@ def use_eval_mode(model: nn.Module) -> Iterator[None]:
 
 
 def select_forward_inputs(model: nn.Module, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Select the inputs that a model's forward accepts.
+    """Select the inputs that a model's `forward` method accepts.
 
     Args:
         model: The model.
         inputs: Keyword arguments.
 
     Returns:
-        All inputs if forward has `**kwargs`, otherwise those that it names.
+        All inputs if the method has `**kwargs`, and otherwise the inputs that are named parameters.
     """
     parameters = inspect.signature(model.forward).parameters
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
@@ -240,14 +263,14 @@ def unwrap_peft(model: nn.Module) -> nn.Module:
     Raises:
         AttnProbeError: If peft has added a prompt, which the inner model does not contain.
     """
-    # peft is imported only if the user has done so, because importing it takes long.
+    # Importing peft takes long. If the user has not imported it, the model cannot be a peft model.
     peft_class = getattr(sys.modules.get("peft"), "PeftModel", ())
     if not isinstance(model, peft_class):
         return model
     if model.active_peft_config.is_prompt_learning:
         raise AttnProbeError(
-            "expected a peft adapter that changes the model's weights, such as LoRA, got "
-            f"{model.active_peft_config.peft_type.value}; it cannot be audited"
+            "expected a peft adapter that changes the model's weights, such as LoRA, but "
+            f"{model.active_peft_config.peft_type.value} adds a prompt; it cannot be audited"
         )
     return model.get_base_model()
 
@@ -271,15 +294,25 @@ def get_class_names(config: PreTrainedConfig) -> list[str]:
 
 
 def is_hierarchical(config: PreTrainedConfig) -> bool:
-    """Check for a hierarchical attention classifier, which attends to sentences of words."""
+    """Check whether a model is a hierarchical attention classifier, with attention over sentences.
+
+    Args:
+        config: Model configuration.
+    """
     return _is_attention_classifier(config) and bool(getattr(config, "hierarchical", False))
 
 
 def reads_pairs(config: PreTrainedConfig) -> bool:
-    """Check for an attention classifier whose query is encoded from the second text of a pair."""
+    """Check whether a model is an attention classifier that reads text pairs.
+
+    The second text provides the query.
+
+    Args:
+        config: Model configuration.
+    """
     return _is_attention_classifier(config) and bool(getattr(config, "query_encoder", False))
 
 
 def _is_attention_classifier(config: PreTrainedConfig) -> bool:
-    """Check whether a configuration belongs to an attention classifier of this package."""
+    """Check whether a configuration belongs to a built-in attention classifier."""
     return config.model_type == AttentionClassifierConfig.model_type

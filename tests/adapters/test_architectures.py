@@ -22,14 +22,14 @@ SHORT = {
     "ResNetForImageClassification": (REFUSED, "found none in ResNet"),
     "ImageGPTForImageClassification": (REFUSED, "must not depend on padding"),
     "Data2VecVisionForImageClassification": (WORKS, ""),  # patches in a tuple
-    "CanineForSequenceClassification": (REFUSED, "embedding table for tokens"),
+    "CanineForSequenceClassification": (REFUSED, "token embedding table"),
     "IBertForSequenceClassification": (WORKS, ""),  # its weights by keyword
     "CTRLForSequenceClassification": (WORKS, ""),  # scales its embeddings in place
     "SqueezeBertForSequenceClassification": (WORKS, ""),  # its blocks are called past hooks
     "JambaForCausalLM": (WORKS, ""),  # a hybrid
     "RobertaForCausalLM": (WORKS, ""),  # positions begin behind the padding token's id
     "MambaForCausalLM": (REFUSED, "found none in MambaForCausalLM"),
-    "XLNetLMHeadModel": (REFUSED, "see no later tokens"),
+    "XLNetLMHeadModel": (REFUSED, "can attend to later tokens"),
     "ProphetNetForCausalLM": (REFUSED, "also reads the answer's last token"),
     "GotOcr2ForConditionalGeneration": (REFUSED, "also reads images"),
 }

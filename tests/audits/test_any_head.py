@@ -125,7 +125,7 @@ BAD = [
     ("classes", DATA["choice"], {}, "does not read choices"),
     # options that mean nothing for the head
     ("classes", DATA["classes"], {"threshold": 0.5}, "predicts classes (3)"),
-    ("classes", DATA["classes"], {"predicts": "number"}, "one logit for predicts number"),
+    ("classes", DATA["classes"], {"predicts": "number"}, "predicts=number needs a model with one logit"),
     ("tags", DATA["tags"], {"predicts": "number"}, "does not predict a number"),
     ("span", DATA["span"], {"threshold": 1.0}, "the option threshold applies only to"),
     ("choice", DATA["choice"], {"target": 5}, "from 0 to 2, got 5; choose one"),

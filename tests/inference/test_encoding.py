@@ -337,5 +337,5 @@ def test_added_weights_are_read_through_their_wrapper():
 
 def test_prompts_are_refused():
     model = in_peft("PromptTuningConfig", num_virtual_tokens=3)
-    with pytest.raises(AttnProbeError, match="such as LoRA, got PROMPT_TUNING; it cannot"):
+    with pytest.raises(AttnProbeError, match="such as LoRA, but PROMPT_TUNING adds a prompt; it cannot"):
         audit((model, make_tokenizer("bert")), ROWS, ["permutation"], progress=False)

@@ -41,17 +41,17 @@ class SingleHeadAdapter(PretrainedModelInfo, ScaledGradients, AttentionModelBase
     """Base class for adapters to all attention classifiers.
 
     The adapter works on a frozen copy of the model in `dtype`; the user's model is not changed. The
-    default is float64, because leave-one-out ranks differences as small as 1e-8 if a prediction is
-    saturated. In float32, such ranks would change with the batch.
+    default is float64. If a prediction is saturated, leave-one-out ranks differences as small as
+    1e-8, and in float32 such ranks would depend on the other texts in the batch.
 
     Args:
         model: The classifier. A model loaded with `trust_remote_code` is also accepted, although
-            its class is another one.
+            it has another class.
         dtype: Data type for all computations.
         mask_id: Id of the token that replaces erased tokens.
 
     Attributes:
-        layer: Layer index whose attention is read and edited.
+        layer: Number of the attention layer that is read and edited.
         base: The encoder with its attention, without the classification head.
     """
 
@@ -73,23 +73,23 @@ class SingleHeadAdapter(PretrainedModelInfo, ScaledGradients, AttentionModelBase
         self.mask_id = mask_id
         for module in self.model.modules():
             if isinstance(module, nn.RNNBase):
-                # In eval mode, cuDNN refuses a backward pass, and on a CPU it is slow.
+                # In eval mode, a backward pass fails with cuDNN and is slow on a CPU.
                 module.train()
 
     def sites(self) -> list[Site]:
-        """Return the only site, which is the whole attention layer."""
+        """Return the only site, because the attention layer has a single head."""
         return [Site(self.layer)]
 
     @property
     def _is_resumable(self) -> bool:
-        """Whether leave-one-out can reuse the encoder states of the whole text."""
+        """Whether leave-one-out can reuse the whole text's encoder states."""
         config = self.model.config
         connection = getattr(config, "residual_connection", "none")
         return config.encoder in DELETION_METHODS and connection == "none"
 
     @property
     def _erasure_settings(self) -> ErasureSettings:
-        """Properties of the model that erasing tokens depends on."""
+        """Model properties that are needed to erase tokens."""
         return ErasureSettings(
             pad_id=self.model.config.pad_token_id or 0,
             tokens_per_pass=DELETION_TOKENS_PER_PASS,
@@ -97,15 +97,15 @@ class SingleHeadAdapter(PretrainedModelInfo, ScaledGradients, AttentionModelBase
         )
 
     def get_visible_keys(self, observation: Observation, layer: int) -> Tensor:
-        """Return the tokens that receive attention, bool `[batch, 1, keys]`."""
+        """Return whether each token can receive attention, bool `[batch, 1, keys]`."""
         return observation.batch.mask[:, None]
 
     def select_row(self, observation: Observation, values: Tensor, site: Site) -> Tensor:
-        """Select the only query row, `[batch, keys]`."""
+        """Select the attention row of the only query, `[batch, keys]`."""
         return values[:, site.query or 0]
 
     def compute_native_probs(self, batch: Batch) -> Tensor | None:
-        """Compute the user's model's probabilities, `[batch, classes]`."""
+        """Compute the probabilities with the user's own model, `[batch, classes]`."""
         inputs = batch.tokenizer_output or batch.inputs
         arguments = {
             name: value.to(batch.mask.device) for name, value in inputs.items() if name != "units"
@@ -119,7 +119,7 @@ class SingleHeadAdapter(PretrainedModelInfo, ScaledGradients, AttentionModelBase
         return observation.state.states
 
     def compute_head_values(self, observation: Observation) -> tuple[Tensor, ...]:
-        """Return the encoder states, which attention averages directly."""
+        """Return the encoder states as values, because attention averages them directly."""
         return (observation.state.states[:, None],)
 
     def replay_interchange(
@@ -129,9 +129,9 @@ class SingleHeadAdapter(PretrainedModelInfo, ScaledGradients, AttentionModelBase
         units: Tensor,
         states: Mapping[int, Tensor],
     ) -> Tensor:
-        """Compute the probabilities with another state at one unit; see `ExchangeableStates`.
+        """Compute the probabilities after exchanging one unit's state; see `ExchangeableStates`.
 
-        The other state is appended as an additional key, which takes over the unit's weight.
+        The new state is appended as an additional key, which takes over the unit's weight.
         """
         weights = observation.attention[self.layer].expand(len(units), -1, -1, -1, -1)
         index = units[:, :, None, None, None]
@@ -142,7 +142,7 @@ class SingleHeadAdapter(PretrainedModelInfo, ScaledGradients, AttentionModelBase
     def _compute_probs_with_state(
         self, observation: Observation, attention: Tensor, state: Tensor
     ) -> Tensor:
-        """Compute the probabilities with one additional state after those of the text.
+        """Compute the probabilities with one additional state appended to the text's states.
 
         Args:
             observation: The observed batch.
@@ -154,11 +154,9 @@ class SingleHeadAdapter(PretrainedModelInfo, ScaledGradients, AttentionModelBase
         """
 
     def get_output_projections(self) -> tuple[Tensor, ...]:
-        """Return the identity matrix, because the head's output is used as it is."""
-        weight, width = (
-            self.base.embeddings.weight,
-            self.model.config.hidden_size,
-        )
+        """Return an identity matrix, because the head has no output projection."""
+        weight = self.base.embeddings.weight
+        width = self.model.config.hidden_size
         return (torch.eye(width, dtype=weight.dtype, device=weight.device)[None],)
 
     def compute_scaled_gradient(
@@ -173,14 +171,14 @@ class SingleHeadAdapter(PretrainedModelInfo, ScaledGradients, AttentionModelBase
                 requires_grad=True,
             )
             probs = self._compute_scaled_probs(observation, factor, hold_attention=hold_attention)
-            # The second term keeps a graph for texts without words, in which nothing else
-            # depends on the factor.
+            # The second term connects the result to `factor` even if no text has a word;
+            # otherwise autograd would raise an error.
             explained = compute_shifted_probability(probs, target).sum() + 0 * factor.sum()
             (gradient,) = torch.autograd.grad(explained, factor)
         return gradient
 
     def compute_attention_gradient(self, observation: Observation, target: Tensor) -> list[Tensor]:
-        """Compute the gradient with respect to the attention; see `Differentiable`."""
+        """Compute the gradient with respect to the attention weights; see `Differentiable`."""
         with torch.enable_grad():
             weights = observation.attention[self.layer].clone()
             weights.requires_grad_()
@@ -192,7 +190,7 @@ class SingleHeadAdapter(PretrainedModelInfo, ScaledGradients, AttentionModelBase
 
     @torch.no_grad()
     def compute_zero_embedding_probs(self, observation: Observation) -> Tensor:
-        """Compute the probabilities with all word vectors 0, `[batch, classes]`."""
+        """Compute the probabilities with all word vectors set to 0, `[batch, classes]`."""
         ids = observation.batch.inputs["input_ids"]
         factor = torch.zeros_like(ids, dtype=observation.probs.dtype)
         return self._compute_scaled_probs(observation, factor, hold_attention=True)
@@ -201,11 +199,11 @@ class SingleHeadAdapter(PretrainedModelInfo, ScaledGradients, AttentionModelBase
     def _compute_scaled_probs(
         self, observation: Observation, factor: Tensor, *, hold_attention: bool
     ) -> Tensor:
-        """Compute the probabilities with each explained word vector multiplied by a factor.
+        """Compute the probabilities after multiplying each word vector by a factor.
 
         Args:
             observation: The observed batch.
-            factor: Factor of each word vector, `[batch, keys]`.
+            factor: One factor per word vector, `[batch, keys]`.
             hold_attention: Whether attention weights are treated as constants by gradients.
 
         Returns:
@@ -231,7 +229,7 @@ class ClassifierAdapter(SingleHeadAdapter):
 
     @torch.no_grad()
     def observe(self, batch: Batch) -> Observation:
-        """Run one forward pass; see `AttentionModel.observe`."""
+        """Run one forward pass and record the attention; see `AttentionModel.observe`."""
         ids = batch.inputs["input_ids"]
         mask = batch.inputs["attention_mask"]
         embedding_table = self.base.embeddings
@@ -251,20 +249,23 @@ class ClassifierAdapter(SingleHeadAdapter):
         return Observation(self, batch, probs, (attention,), state)
 
     def replay(self, observation: Observation, attention: Mapping[int, Tensor]) -> Tensor:
-        """Compute the probabilities with other attention; see `AttentionModel.replay`."""
+        """Compute the probabilities with edited attention; see `AttentionModel.replay`."""
         return self._compute_probs(attention[self.layer], self.compute_token_logits(observation))
 
     def _compute_probs(self, attention: Tensor, token_logits: Tensor) -> Tensor:
-        """Compute the softmax of the read-out of Σ_t a_t h_t, without requiring Σ_t a_t = 1.
+        """Compute the probabilities from attention weights and the logits of each token alone.
+
+        The classifier is linear, so the logits are bias + Σ_t a_t (token_logits_t - bias). The
+        weights a_t need not sum to 1.
 
         Args:
             attention: Attention weights a_t, `[copies, batch, 1, 1, keys]`.
-            token_logits: Read-out for each state h_t, `[batch, keys, classes]`.
+            token_logits: Logits for each encoder state alone, `[batch, keys, classes]`.
 
         Returns:
             Probabilities `[copies, batch, classes]`.
         """
-        # Exact adversarial attention is computed in float64, even if the audit uses float32.
+        # Adversarial attention is computed exactly, in float64, even if the audit uses float32.
         precise = torch.promote_types(attention.dtype, token_logits.dtype)
         # The weights have shape [batch, copies, keys].
         weights = attention[:, :, 0, 0].transpose(0, 1)
@@ -272,7 +273,7 @@ class ClassifierAdapter(SingleHeadAdapter):
         bias = self.get_readout_bias().to(precise)
         values = token_logits.to(precise) - bias
         if len(bias) == 2:
-            # The first logit is 0, so a sigmoid of the second is exact and half the work.
+            # The first logit is 0, so a sigmoid of the second logit is exact and twice as fast.
             score = weights @ values[..., 1:] + bias[1:]
             prob = score.sigmoid()
             prob = prob.transpose(0, 1)
@@ -290,16 +291,19 @@ class ClassifierAdapter(SingleHeadAdapter):
         return self._compute_probs(attention, token_logits)
 
     def compute_token_logits(self, observation: Observation) -> Tensor:
-        """Return the logits of each token alone, `[batch, keys, classes]`."""
+        """Return the logits for each token's encoder state alone, `[batch, keys, classes]`."""
         return observation.state.token_logits
 
     def get_readout_bias(self) -> Tensor:
-        """Return the logits without any attention, `[classes]`."""
+        """Return the logits if all attention weights are 0, `[classes]`."""
         weight = self.model.classifier.weight
         return self.model.decode(weight.new_zeros(self.model.config.hidden_size))
 
     def compute_gradient_times_input(self, observation: Observation, target: Tensor) -> Tensor:
-        """Compute gradient × input, through a recorded BiLSTM by explicit formulas."""
+        """Compute gradient × input; see `Differentiable`.
+
+        For a recorded BiLSTM, explicit formulas replace automatic differentiation.
+        """
         state = observation.state
         if not state.traces:
             return super().compute_gradient_times_input(observation, target)
@@ -325,7 +329,10 @@ class ClassifierAdapter(SingleHeadAdapter):
 
     @torch.no_grad()
     def compute_leave_one_out(self, observation: Observation) -> Tensor:
-        """Compute the probabilities without each token, reusing encoder states if possible."""
+        """Compute the probabilities after deleting each token alone; see `EditableInputs`.
+
+        The whole text's encoder states are reused if possible.
+        """
         batch = observation.batch
         if not self._is_resumable:
             return super().compute_leave_one_out(observation)
@@ -349,9 +356,9 @@ class ClassifierAdapter(SingleHeadAdapter):
     def erase_inputs(
         self, observation: Observation, erased: Tensor, *, operator: str = "deletion"
     ) -> Tensor:
-        """Compute the probabilities without the erased tokens; see `EditableInputs`.
+        """Compute the probabilities after erasing tokens; see `EditableInputs`.
 
-        A text without any token is classified by the read-out's bias.
+        A text without any remaining token gets the probabilities of the classifier's bias alone.
         """
         empty_probs = self.get_readout_bias().softmax(-1)
         return compute_erased_probs(
@@ -364,5 +371,5 @@ class ClassifierAdapter(SingleHeadAdapter):
         )
 
     def _run(self, texts: Mapping[str, Tensor]) -> Tensor:
-        """Compute the probabilities of texts, `[n, classes]`."""
+        """Compute the probabilities for texts, `[texts, classes]`."""
         return self.model(**texts).logits.softmax(-1)

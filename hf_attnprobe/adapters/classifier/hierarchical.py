@@ -1,11 +1,11 @@
 """Adapter for hierarchical attention classifiers, with sentences as units.
 
-The attention that is read and edited is the one over sentences, layer 1, as in Serrano & Smith
-(2019, Section 3). Erasure removes whole sentences. The vectors of the remaining sentences stay the
-same, so only the sentence encoder and the read-out run again.
+As in Serrano & Smith (2019, Section 3), the attention over sentences, layer 1, is read and edited.
+Erasure removes whole sentences. The remaining sentences' vectors do not change, so only the
+sentence encoder and the read-out run again.
 
-The tokenizer marks sentences by a separator token among the ids. Code outside this adapter
-therefore needs no special case for sentences.
+The tokenizer marks sentence boundaries with a separator token. Code outside this adapter therefore
+needs no special case for sentences.
 """
 
 from collections.abc import Mapping
@@ -38,7 +38,7 @@ class HierarchicalState(NamedTuple):
     Attributes:
         vectors: Sentence vectors, `[batch, sentences, hidden]`.
         states: States of the sentence encoder, `[batch, sentences, hidden]`.
-        token_logits: Read-out for each state, `[batch, sentences, classes]`.
+        token_logits: Logits for each sentence's state alone, `[batch, sentences, classes]`.
     """
 
     vectors: Tensor
@@ -49,9 +49,9 @@ class HierarchicalState(NamedTuple):
 class HierarchicalAdapter(ClassifierAdapter):
     """Adapter that reads and edits the sentence attention of a hierarchical classifier.
 
-    All masks, importances and read-outs are over sentences, `[batch, sentences]`.
-    `inputs["units"]` `[batch, keys]` contains the index of each word's sentence, and -1 for special
-    tokens and padding. See `SingleHeadAdapter` for the arguments.
+    All masks and importances are over sentences, `[batch, sentences]`. `inputs["units"]`
+    `[batch, keys]` contains the index of each word's sentence, and -1 for special tokens and
+    padding. See `SingleHeadAdapter` for the arguments.
     """
 
     layer = 1
@@ -95,7 +95,7 @@ class HierarchicalAdapter(ClassifierAdapter):
     def compute_scaled_gradient(
         self, observation: Observation, target: Tensor, scale: float, hold_attention: bool
     ) -> Tensor:
-        """Compute gradient × input, summed over the words of each sentence.
+        """Compute gradient × input, summed over each sentence's words; see `ScaledGradients`.
 
         Special tokens belong to no sentence. `hold_attention` applies to both attention layers.
         """
@@ -122,20 +122,22 @@ class HierarchicalAdapter(ClassifierAdapter):
         return self._compute_probs(attention[None, :, None, None], self.model.decode(states))[0]
 
     def compute_attention_gradient(self, observation: Observation, target: Tensor) -> list[Tensor]:
-        """Compute the gradient for sentences; it is NaN for word attention, which is no site."""
+        """Compute the gradient with respect to sentence attention; see `Differentiable`.
+
+        Word attention is not tested, so its gradient is NaN.
+        """
         gradient = super().compute_attention_gradient(observation, target)[-1]
         words = gradient.new_full((), torch.nan).expand_as(observation.attention[0])
         return [words, gradient]
 
     def compute_head_values(self, observation: Observation) -> tuple[Tensor, ...]:
-        """Return the sentence states; values are NaN for word attention, which is no site."""
+        """Return the sentence states as values for sentence attention; see `HeadValues`.
+
+        Word attention is not tested, so its values are NaN.
+        """
         (states,) = super().compute_head_values(observation)
-        shape = (
-            len(states),
-            1,
-            observation.attention[0].shape[-1],
-            states.shape[-1],
-        )
+        n_words = observation.attention[0].shape[-1]
+        shape = (len(states), 1, n_words, states.shape[-1])
         return states.new_full((), torch.nan).expand(shape), states
 
     def get_output_projections(self) -> tuple[Tensor, ...]:
@@ -146,7 +148,7 @@ class HierarchicalAdapter(ClassifierAdapter):
     def erase_inputs(
         self, observation: Observation, erased: Tensor, *, operator: str = "deletion"
     ) -> Tensor:
-        """Compute the probabilities without the erased sentences; see `EditableInputs`."""
+        """Compute the probabilities after erasing sentences; see `EditableInputs`."""
         check_erasure_operator(operator, self.mask_id)
         batch = observation.batch
         if operator == "deletion":
@@ -165,15 +167,15 @@ class HierarchicalAdapter(ClassifierAdapter):
     def _compute_probs_of_sentences(
         self, observation: Observation, text: Tensor, remaining: Tensor
     ) -> Tensor:
-        """Compute the probabilities of texts that consist of some of their sentences.
+        """Compute the probabilities for texts from which some sentences have been removed.
 
         Args:
             observation: The observed whole texts.
-            text: Whole-text index for each row, int `[rows]`.
-            remaining: Sentences of each row, bool `[rows, sentences]`.
+            text: Whole-text index for each shortened text, int `[shortened texts]`.
+            remaining: Whether each sentence remains, bool `[shortened texts, sentences]`.
 
         Returns:
-            Probabilities `[rows, classes]`.
+            Probabilities `[shortened texts, classes]`.
         """
         if len(text) == 0:
             return observation.probs[text]
@@ -192,5 +194,5 @@ class HierarchicalAdapter(ClassifierAdapter):
 
 
 def _find_batch_sentences(batch: Batch) -> Sentences:
-    """Find the sentences of a batch from the units of its words."""
+    """Find the sentences in a batch."""
     return find_sentence_positions(batch.inputs["units"] >= 0)

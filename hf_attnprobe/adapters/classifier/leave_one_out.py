@@ -1,15 +1,16 @@
-"""Leave-one-out for attention classifiers, recomputing only the states that a deletion changes.
+"""Leave-one-out for attention classifiers, which recomputes only the states that a deletion changes.
 
 Deleting token i leaves many encoder states unchanged:
 
 - BiLSTM: the forward states before i and the backward states after i.
-- CNN: all states farther from i than the reach of a convolution.
+- CNN: all states that are farther from i than the convolution kernel reaches.
 - Encoders without context: all states.
 
-Each deletion method returns, for every deleted position and every remaining position, the attention
-score `[batch, deleted, keys]` and the read-out `[batch, deleted, keys, outputs]` of the new state.
-The result of a deletion is then one attention-weighted sum. It equals deleting the token and
-encoding the text again (Jain & Wallace 2019, Algorithm 1).
+For every deleted position and every remaining position, a deletion method returns the new state's
+attention score `[batch, deleted, keys]` and its classifier outputs
+`[batch, deleted, keys, outputs]`. An attention-weighted sum then gives the classifier output after
+each deletion. It is the same as if the token were deleted and the text encoded again (Jain &
+Wallace 2019, Algorithm 1).
 """
 
 from collections.abc import Callable, Sequence
@@ -23,31 +24,31 @@ from torch import Tensor, nn
 
 # --- Recurrent encoders that resume after a deleted token ----------------------------------------
 # The LSTM is evaluated with sigmoids only: tanh(x) = 2σ(2x) - 1. To save operations, cell states
-# are stored multiplied by 2, hidden states divided by 2, and candidate gates as σ(2x) - 1/2.
-# Weights are rescaled accordingly.
+# are stored multiplied by 2, hidden states divided by 2, and candidate gates as σ(2x) - 1/2. The
+# weights are rescaled accordingly.
 
 
 DIRECTION_SUFFIXES = ("l0", "l0_reverse")
-"""Suffixes of the parameter names of the forward and the backward direction in `nn.LSTM`."""
+"""Suffixes of parameter names in `nn.LSTM`, for the forward and the backward direction."""
 
 
 @dataclass(frozen=True, eq=False)
 class LstmTrace:
-    """All intermediate values of one direction of an LSTM.
+    """All intermediate values from one direction of an LSTM.
 
-    Gates are in the order input, forget, candidate, output. A step is a position in the order in
+    Gates are in the order input, forget, candidate, output. Steps count the tokens in the order in
     which this direction reads the text.
 
     Attributes:
-        position: Text position of each step, int `[batch, steps]`.
-        step: Step of each text position, int `[batch, steps]`.
+        position: Text position at each step, int `[batch, steps]`.
+        step: Step at which each text position is read, int `[batch, steps]`.
         alive: Whether each step reads a real token, bool `[steps, batch]`.
         inputs: Contribution of word vectors and biases to the gates, `[steps, batch, 4 · size]`.
         gates: Gates after the sigmoid, with 1/2 subtracted from the candidate,
             `[steps, batch, 4 · size]`.
-        cell: Doubled cell states before each step and after the last,
+        cell: Doubled cell states before each step and after the last step,
             `[steps + 1, batch, size]`.
-        hidden: Halved hidden states before each step and after the last,
+        hidden: Halved hidden states before each step and after the last step,
             `[steps + 1, batch, size]`.
         recurrent: Recurrent weights, `[size, 4 · size]`.
         bias: Sum of both biases, `[4 · size]`.
@@ -69,21 +70,21 @@ class LstmTrace:
 
 
 def gather_positions(values: Tensor, index: Tensor) -> Tensor:
-    """Gather the values of each text at an index along the second axis.
+    """Select each text's values at some positions.
 
     Args:
         values: Values `[batch, keys, ...]`.
-        index: Index into the keys, int `[batch, n]`.
+        index: Positions to select, int `[batch, selected]`.
 
     Returns:
-        Values `[batch, n, ...]`.
+        Values `[batch, selected, ...]`.
     """
     rows = torch.arange(len(values), device=values.device)[:, None]
     return values[rows, index]
 
 
 def compute_step_positions(attention_mask: Tensor) -> list[tuple[Tensor, Tensor]]:
-    """Compute the text position of each step, and the step of each position, in both directions.
+    """Compute the order in which both directions of an LSTM read padded texts.
 
     Padding is read first in both directions, so that all texts end at the same step.
 
@@ -91,8 +92,8 @@ def compute_step_positions(attention_mask: Tensor) -> list[tuple[Tensor, Tensor]
         attention_mask: Mask for right-padded texts, `[batch, keys]`.
 
     Returns:
-        Pairs of positions and steps, int `[batch, keys]`, for the forward and the backward
-        direction.
+        For the forward and the backward direction, the text position read at each step, and the
+        step at which each position is read; all are int `[batch, keys]`.
     """
     n_keys = attention_mask.shape[1]
     keys = torch.arange(n_keys, device=attention_mask.device)
@@ -105,7 +106,7 @@ def compute_step_positions(attention_mask: Tensor) -> list[tuple[Tensor, Tensor]
 
 
 def get_gate_weights(layer: nn.Module, suffix: str) -> list[Tensor]:
-    """Return the parameters of one direction of an LSTM layer.
+    """Return the parameters for one direction of an LSTM layer.
 
     Args:
         layer: An `nn.LSTM` module.
@@ -128,7 +129,7 @@ def trace_lstm(
 
     Args:
         lstm: A bidirectional `nn.LSTM` with one layer.
-        embedding: Word vectors of the vocabulary, `[words, embedding]`.
+        embedding: Word vectors for the whole vocabulary, `[words, embedding]`.
         input_ids: Token ids of right-padded texts, int `[batch, keys]`.
         attention_mask: Text mask, `[batch, keys]`.
 
@@ -136,7 +137,8 @@ def trace_lstm(
         Traces of the forward and the backward direction.
     """
     words, word_index = input_ids.unique(return_inverse=True)
-    vectors, traces = embedding[words], []
+    vectors = embedding[words]
+    traces = []
     directions = compute_step_positions(attention_mask)
     for suffix, (position, step) in zip(DIRECTION_SUFFIXES, directions, strict=True):
         weight, recurrent, bias, recurrent_bias = get_gate_weights(lstm, suffix)
@@ -169,7 +171,10 @@ def trace_lstm(
 def _run_direction(
     inputs: Tensor, alive: Tensor, recurrent: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Run one direction and return the gates, cell states and hidden states of `LstmTrace`."""
+    """Run one LSTM direction, and return its gates, cell states and hidden states.
+
+    See `LstmTrace` for their shapes and scaling.
+    """
     n_steps, n_batch, width = inputs.shape
     gates = inputs.clone()
     cell, hidden = inputs.new_zeros(2, n_steps + 1, n_batch, width // 4)
@@ -189,9 +194,10 @@ def advance_step(gates: Tensor, cell: Tensor, hidden: Tensor) -> None:
     """Advance an LSTM by one step, in place.
 
     Args:
-        gates: Gates before the sigmoid, `[rows, 4 · size]`; overwritten by the gates after it.
-        cell: Doubled cell states, `[rows, size]`; overwritten by the next ones.
-        hidden: Overwritten by the next halved hidden states, `[rows, size]`.
+        gates: Gates before the sigmoid, `[rows, 4 · size]`; overwritten with the gates after the
+            sigmoid.
+        cell: Doubled cell states, `[rows, size]`; overwritten with the next cell states.
+        hidden: Buffer `[rows, size]`; overwritten with the next halved hidden states.
     """
     into, forget, candidate, out = gates.sigmoid_().split(cell.shape[-1], dim=-1)
     cell.mul_(forget).addcmul_(into, candidate.sub_(0.5), value=4)
@@ -199,7 +205,7 @@ def advance_step(gates: Tensor, cell: Tensor, hidden: Tensor) -> None:
 
 
 def compute_lstm_gradient_times_input(traces: Sequence[LstmTrace], gradient: Tensor) -> Tensor:
-    """Compute gradient × input of the word vectors through both directions of an LSTM.
+    """Compute gradient × input for the word vectors, through both directions of an LSTM.
 
     Args:
         traces: Traces of the forward and the backward direction.
@@ -215,10 +221,10 @@ def compute_lstm_gradient_times_input(traces: Sequence[LstmTrace], gradient: Ten
 
 
 def _compute_direction_product(trace: LstmTrace, gradient: Tensor) -> Tensor:
-    """Compute gradient × input through one direction, `[batch, keys]`.
+    """Compute gradient × input through one direction of an LSTM, `[batch, keys]`.
 
     Args:
-        trace: Trace of the direction.
+        trace: The direction's trace.
         gradient: Gradient with respect to this direction's states, `[batch, keys, size]`.
     """
     hidden_gradient = 2 * gather_positions(gradient, trace.position).transpose(0, 1)
@@ -228,7 +234,7 @@ def _compute_direction_product(trace: LstmTrace, gradient: Tensor) -> Tensor:
 
 
 def _compute_gate_gradient(trace: LstmTrace, hidden_gradient: Tensor) -> Tensor:
-    """Backpropagate to the gates before the sigmoid, `[steps, batch, 4 · size]`.
+    """Backpropagate through an LSTM to its gates before the sigmoid, `[steps, batch, 4 · size]`.
 
     Args:
         trace: Trace of one direction.
@@ -265,17 +271,17 @@ def _compute_gate_gradient(trace: LstmTrace, hidden_gradient: Tensor) -> Tensor:
 
 
 COPIES_PER_STEP = 512
-"""Number of shortened texts that advance together, so that their gates fit into a core's cache."""
+"""Number of shortened texts that advance together; their gates fit into a CPU core's cache."""
 
 
 class ClassifierState(NamedTuple):
-    """Results from one forward pass.
+    """Results from one forward pass of an attention classifier.
 
     Attributes:
         embeddings: Word vectors, `[batch, keys, embedding]`; empty if `traces` are stored instead.
         traces: Traces of both directions of a BiLSTM; empty for other encoders.
         states: Encoder states, `[batch, keys, hidden]`.
-        token_logits: Read-out for each state, `[batch, keys, classes]`.
+        token_logits: Logits for each encoder state alone, `[batch, keys, classes]`.
     """
 
     embeddings: Tensor
@@ -285,12 +291,12 @@ class ClassifierState(NamedTuple):
 
 
 class Readout(NamedTuple):
-    """Attention score and classifier output of an encoder state, as one joint linear map.
+    """Linear map that computes an encoder state's attention score and classifier outputs together.
 
     Attributes:
         weight: Joint weights, `[projection + outputs, hidden]`.
         bias: Joint biases, `[projection + outputs]`.
-        query: Vector that the projection is multiplied by after a sigmoid, `[projection]`. None
+        query: Vector by which the projection is multiplied after a sigmoid, `[projection]`. None
             if the projection is the attention score itself.
         n_outputs: Number of classifier outputs.
     """
@@ -323,23 +329,23 @@ class Readout(NamedTuple):
 
 
 def create_readout(attention_type: str, attention: nn.Module, decode: Tensor) -> Readout:
-    """Create the joint read-out of an attention classifier.
+    """Combine a classifier's attention and classification head into one linear map of its states.
 
-    The bias of the classifier is not included; it is added once to the final logits.
+    The classification head's bias is not included; it is added once to the final logits.
 
     Args:
         attention_type: "additive", "dot_product" or "uniform".
-        attention: The attention module of that type.
-        decode: Weight of the classifier, `[outputs, hidden]`.
+        attention: The attention module, of this type.
+        decode: Weight matrix of the classification head, `[outputs, hidden]`.
 
     Returns:
-        The read-out.
+        The joint read-out.
     """
     weight = torch.zeros_like(decode[:1])
     bias = torch.zeros_like(weight[:, 0])
     query = None
     if attention_type == "additive":
-        # tanh(x) = 2σ(2x) - 1. A sigmoid is cheaper, and the softmax cancels the constant.
+        # tanh(x) = 2σ(2x) - 1. A sigmoid is faster, and the softmax cancels the constant.
         weight = 2 * attention.get_parameter("projection.weight")
         bias = 2 * attention.get_parameter("projection.bias")
         query = 2 * attention.get_parameter("query.weight")[0]
@@ -359,13 +365,13 @@ def compute_leave_one_out_outputs(
     attention_mask: Tensor,
     content: Tensor,
 ) -> Tensor:
-    """Compute the classifier outputs, without bias, of each text without each token.
+    """Compute the classifier outputs, without the bias, after deleting each token alone.
 
     Args:
-        encoder_type: A key of `DELETION_METHODS`.
-        encoder: The encoder of that type.
-        readout: Read-out for the encoder states.
-        state: Forward pass over the whole texts, without a gradient graph.
+        encoder_type: Encoder type, a key in `DELETION_METHODS`.
+        encoder: The encoder module, of this type.
+        readout: Joint read-out for the encoder states.
+        state: Results from a forward pass over the whole texts, without a gradient graph.
         attention_mask: Text mask, `[batch, keys]`.
         content: Mask for the tokens that receive attention, bool `[batch, keys]`.
 
@@ -391,7 +397,7 @@ def _delete_without_context(
     attention_mask: Tensor,
     content: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """Return the scores and outputs of an encoder whose states do not depend on other tokens."""
+    """Return scores and outputs for an encoder whose states do not depend on other tokens."""
     scores, outputs = readout.read(state.states)
     n_keys = content.shape[1]
     outputs = outputs[:, None].expand(-1, n_keys, -1, -1)
@@ -405,10 +411,10 @@ def _delete_from_cnn(
     attention_mask: Tensor,
     content: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """Compute the scores and outputs of a CNN, whose states change only near a deleted token.
+    """Compute scores and outputs for a CNN, whose states change only near a deleted token.
 
-    A convolution is a sum over kernel positions d of K_d x_t. These products are computed once and
-    summed in a new way for the neighbours of each deleted token.
+    A convolution is the sum Σ_d K_d x_{t+d} over kernel positions d. The products K_d x_t are
+    computed once. For tokens near a deleted token, they are summed with shifted positions.
     """
     embeddings = state.embeddings * attention_mask.unsqueeze(-1)
     products, biases = [], []
@@ -416,9 +422,12 @@ def _delete_from_cnn(
         weight = convolution.get_parameter("weight")
         products.append(torch.einsum("bke,fed->dbkf", embeddings, weight))
         biases.append(convolution.get_parameter("bias"))
-    unchanged = _delete_without_context(encoder, readout, state, attention_mask, content)
-    scores, outputs = unchanged[0].clone(), unchanged[1].clone()
-    n_keys, reach = content.shape[1], max(len(product) for product in products) // 2
+    old_scores, old_outputs = _delete_without_context(
+        encoder, readout, state, attention_mask, content
+    )
+    scores, outputs = old_scores.clone(), old_outputs.clone()
+    n_keys = content.shape[1]
+    reach = max(len(product) for product in products) // 2
     positions = torch.arange(n_keys, device=content.device)
     for offset in range(-reach, reach + 1):
         if offset == 0:
@@ -434,21 +443,22 @@ def _delete_from_cnn(
 
 
 def _convolve_without_token(product: Tensor, offset: int, deleted: Tensor) -> Tensor:
-    """Compute a convolution near each deleted token.
+    """Compute a convolution at one position near each deleted token, as if it did not exist.
 
     Args:
-        product: Product K_d x_t for each kernel position d, `[width, batch, keys, filters]`.
+        product: Products K_d x_t for each kernel position d, `[width, batch, keys, filters]`.
         offset: Position of the output relative to the deleted token.
         deleted: Positions of the deleted tokens, int `[deleted]`.
 
     Returns:
-        Output of the convolution before the bias, `[batch, deleted, filters]`.
+        Convolution output before the bias, `[batch, deleted, filters]`.
     """
-    half_width, n_keys = len(product) // 2, product.shape[2]
+    half_width = len(product) // 2
+    n_keys = product.shape[2]
     total = torch.zeros_like(product[0][:, deleted])
     for d, values in enumerate(product, start=-half_width):
         source_offset = offset + d
-        # Tokens on the other side of the deleted token have moved one position closer.
+        # Tokens on the other side of the deleted token are now one position closer.
         if offset < 0 <= source_offset:
             source_offset += 1
         elif offset > 0 >= source_offset:
@@ -466,10 +476,10 @@ def _delete_from_bilstm(
     attention_mask: Tensor,
     content: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """Compute the scores and outputs of a BiLSTM, resuming each direction after a deletion.
+    """Compute scores and outputs for a BiLSTM by resuming each direction after the deleted token.
 
-    At a position after the deleted token only the forward half of the state changes, and at a
-    position before it only the backward half. The other half is the one of the whole text.
+    After the deleted token, only the forward half of each state changes. Before it, only the
+    backward half changes. The other half is taken from the whole text.
     """
     forward, backward = state.traces
     weight, backward_weight = readout.weight.chunk(2, dim=1)
@@ -490,18 +500,18 @@ def _resume_direction(
     weight: Tensor,
     readout: Readout,
 ) -> tuple[Tensor, Tensor]:
-    """Resume one direction after each token, as if that token did not exist.
+    """Resume one LSTM direction after each deleted token, as if this token did not exist.
 
-    One copy of the text is created for each deleted token. It starts at the token's step, from the
-    state before that step, and advances together with the copies created earlier.
+    One copy of the text is created for each deleted token. It starts from the state before the
+    token, and advances together with the copies that were created earlier.
 
     Args:
-        trace: Trace of the direction.
+        trace: The direction's trace.
         content: Mask for the tokens that may be deleted, bool `[batch, keys]`.
         constant: Contribution of the other direction's states to the read-out,
             `[batch, keys, projection + outputs]`.
-        weight: Weight of this direction in the read-out, `[projection + outputs, size]`.
-        readout: The read-out.
+        weight: Read-out weights for this direction, `[projection + outputs, size]`.
+        readout: Joint read-out for the encoder states.
 
     Returns:
         Attention scores `[batch, deleted, keys]` and outputs `[batch, deleted, keys, outputs]`.
@@ -543,13 +553,16 @@ def _resume_direction(
 
 
 def _arrange_by_deletion(rows: Tensor, text: Tensor, position: Tensor, step: Tensor) -> Tensor:
-    """Arrange values `[copies, steps, ...]` as `[batch, deleted, keys, ...]`.
+    """Arrange the values of all copies by text, deleted token and position.
 
     Args:
-        rows: Values of each copy at each step.
+        rows: Values of each copy at each step, `[copies, steps, ...]`.
         text: Index of each copy's text, int `[copies]`.
         position: Position of each copy's deleted token, int `[copies]`.
-        step: Step of each text position, int `[batch, keys]`.
+        step: Step at which each text position is read, int `[batch, keys]`.
+
+    Returns:
+        Values `[batch, deleted, keys, ...]`.
     """
     arranged = rows.new_zeros(*step.shape, *rows.shape[1:])
     arranged[text, position] = gather_positions(rows, step[text])
@@ -559,8 +572,11 @@ def _arrange_by_deletion(rows: Tensor, text: Tensor, position: Tensor, step: Ten
 DeletionMethod = Callable[
     [nn.Module, Readout, ClassifierState, Tensor, Tensor], tuple[Tensor, Tensor]
 ]
-"""Function from encoder, read-out, state, attention mask and content mask to the attention scores
-`[batch, deleted, keys]` and outputs `[batch, deleted, keys, outputs]` after each deletion."""
+"""Function that computes the effect of deleting each token.
+
+Its arguments are the encoder, the read-out, the state, the attention mask and the content mask. It
+returns attention scores `[batch, deleted, keys]` and outputs `[batch, deleted, keys, outputs]`.
+"""
 
 DELETION_METHODS: dict[str, DeletionMethod] = {
     "bilstm": _delete_from_bilstm,
@@ -568,4 +584,4 @@ DELETION_METHODS: dict[str, DeletionMethod] = {
     "mlp": _delete_without_context,
     "none": _delete_without_context,
 }
-"""Leave-one-out method of each encoder type."""
+"""Leave-one-out method by encoder type."""

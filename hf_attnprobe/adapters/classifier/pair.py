@@ -1,8 +1,8 @@
-"""Adapter for attention classifiers of text pairs.
+"""Adapter for attention classifiers that read text pairs.
 
-The first text is read, edited and explained. The second text, from which the query is computed,
-stays fixed. The read-out tanh(W_p Σ_t a_t h_t + W_q q) is not linear, but its argument is linear in
-the attention weights a_t. W_p h_t is therefore computed only once for each token.
+The attention over the first text is read, edited and explained. The second text, from which the
+query is computed, stays fixed. The classifier tanh(W_p Σ_t a_t h_t + W_q q) is not linear, but its
+argument is linear in the attention weights a_t. W_p h_t is therefore computed only once per token.
 """
 
 from collections.abc import Mapping
@@ -22,11 +22,11 @@ from hf_attnprobe.protocol import Batch, Observation
 
 
 class TanhArgument(NamedTuple):
-    """The argument of the read-out's tanh, Σ_t a_t tokens_t + constant.
+    """Argument of the classifier's tanh, Σ_t a_t tokens_t + constant, with attention weights a_t.
 
     Attributes:
         constant: Contribution of the query and the biases, `[batch, inner]`.
-        tokens: Contribution of each state, `[batch, keys, inner]`.
+        tokens: Contribution of each token's encoder state, `[batch, keys, inner]`.
     """
 
     constant: Tensor
@@ -34,14 +34,14 @@ class TanhArgument(NamedTuple):
 
 
 class PairState(NamedTuple):
-    """Results from one forward pass.
+    """Results from one forward pass over text pairs.
 
     Attributes:
         first: Mask for the first text's tokens, int64 `[batch, keys]`.
-        states: Encoder states of the first text, `[batch, keys, hidden]`.
+        states: Encoder states for the first text, `[batch, keys, hidden]`.
         query: Query vector q from the second text, `[batch, hidden]`.
         candidates: Labels that may be predicted, bool `[batch, classes]`.
-        argument: Argument of the read-out's tanh.
+        argument: Argument of the classifier's tanh.
     """
 
     first: Tensor
@@ -52,11 +52,10 @@ class PairState(NamedTuple):
 
 
 class PairAdapter(SingleHeadAdapter):
-    """Adapter that reads and edits the attention of a classifier of text pairs.
+    """Adapter that reads and edits the attention of a classifier for text pairs.
 
-    Masks and importances cover the tokens of the first text. If one of these tokens is erased, the
-    second text and the candidate labels stay those of the whole pair. See `SingleHeadAdapter` for
-    the arguments.
+    Masks and importances cover the first text's tokens. If tokens are erased, the second text and
+    the candidate labels do not change. See `SingleHeadAdapter` for the arguments.
     """
 
     def prepare(
@@ -65,7 +64,7 @@ class PairAdapter(SingleHeadAdapter):
         example_ids: tuple[int, ...],
         labels: Tensor | None = None,
     ) -> Batch:
-        """Create a batch of pairs; see `AttentionModel.prepare`."""
+        """Create a batch of text pairs; see `AttentionModel.prepare`."""
         names = ("input_ids", "attention_mask", "token_type_ids")
         device = self.model.device
         model_inputs = {name: inputs[name].to(device) for name in names if name in inputs}
@@ -85,7 +84,7 @@ class PairAdapter(SingleHeadAdapter):
 
     @torch.no_grad()
     def observe(self, batch: Batch) -> Observation:
-        """Run one forward pass; see `AttentionModel.observe`."""
+        """Run one forward pass and record the attention; see `AttentionModel.observe`."""
         ids = batch.inputs["input_ids"]
         pair = split_pair(batch.inputs["attention_mask"], batch.inputs["token_type_ids"])
         query = self.base.read_query(self.base.embed(ids, pair), pair, ids)
@@ -102,16 +101,16 @@ class PairAdapter(SingleHeadAdapter):
 
     @property
     def _decoder(self) -> PairDecoder:
-        """The read-out module."""
+        """Module that computes the logits from the attended state and the query."""
         return self.model.classifier
 
     def replay(self, observation: Observation, attention: Mapping[int, Tensor]) -> Tensor:
-        """Compute the probabilities with other attention; see `AttentionModel.replay`."""
+        """Compute the probabilities with edited attention; see `AttentionModel.replay`."""
         state = observation.state
         return self._compute_probs(attention[self.layer], state.argument, state.candidates)
 
     def _compute_tanh_argument(self, states: Tensor, query: Tensor) -> TanhArgument:
-        """Compute the argument of the read-out's tanh.
+        """Compute the argument of the classifier's tanh.
 
         Args:
             states: Encoder states, `[batch, keys, hidden]`.
@@ -124,11 +123,11 @@ class PairAdapter(SingleHeadAdapter):
     def _compute_probs(
         self, attention: Tensor, argument: TanhArgument, candidates: Tensor
     ) -> Tensor:
-        """Compute the probabilities from attention, which need not sum to 1.
+        """Compute the probabilities from attention weights, which need not sum to 1.
 
         Args:
             attention: Attention weights, `[copies, batch, 1, 1, keys]`.
-            argument: Argument of the read-out's tanh.
+            argument: Argument of the classifier's tanh.
             candidates: Labels that may be predicted, bool `[batch, classes]`.
 
         Returns:
@@ -163,7 +162,7 @@ class PairAdapter(SingleHeadAdapter):
         *,
         hold_attention: bool = False,
     ) -> Tensor:
-        """Compute the probabilities of first texts for a given query and given candidates.
+        """Compute the probabilities for first texts, with fixed queries and candidate labels.
 
         Args:
             vectors: Word vectors, `[batch, keys, embedding]`.
@@ -202,13 +201,13 @@ class PairAdapter(SingleHeadAdapter):
     def erase_inputs(
         self, observation: Observation, erased: Tensor, *, operator: str = "deletion"
     ) -> Tensor:
-        """Compute the probabilities without the erased tokens; see `EditableInputs`.
+        """Compute the probabilities after erasing tokens; see `EditableInputs`.
 
-        If the whole first text is erased, the query alone is classified.
+        If the whole first text is erased, the query alone determines the prediction.
         """
         batch, state = observation.batch, observation.state
         # Query and candidates get an extra axis of size 1, so that they are not mistaken for
-        # values of tokens and shortened.
+        # per-token values, which are shortened.
         inputs = {
             "input_ids": batch.inputs["input_ids"],
             "attention_mask": state.first,
@@ -227,7 +226,7 @@ class PairAdapter(SingleHeadAdapter):
         )
 
     def _run_first_texts(self, texts: Mapping[str, Tensor]) -> Tensor:
-        """Compute the probabilities of shortened first texts, `[n, classes]`."""
+        """Compute the probabilities for shortened first texts, `[texts, classes]`."""
         ids, first = texts["input_ids"], texts["attention_mask"]
         content = self.base.build_content_mask(first, ids)
         query = texts["query"][:, 0]

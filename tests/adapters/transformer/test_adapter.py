@@ -328,7 +328,7 @@ def test_images_have_patches_for_content():
         .max()
         == 0
     )
-    with pytest.raises(AttnProbeError, match="got images"):
+    with pytest.raises(AttnProbeError, match="the model reads images"):
         adapter.compute_leave_one_out(observation)
     with pytest.raises(AttnProbeError, match="images, from which no token can be removed"):
         adapter.erase_inputs(observation, observation.batch.content_mask[None])
@@ -446,7 +446,7 @@ def test_batches_that_cannot_be_audited():
     model = make("bert")
     adapter = TransformerAdapter(model)
     inputs = encode(model)
-    with pytest.raises(AttnProbeError, match="expected token ids below 60, got 99; use the token"):
+    with pytest.raises(AttnProbeError, match="expected token ids below 60, got 99; use this model"):
         adapter.prepare(inputs | {"input_ids": inputs["input_ids"] + 64}, (0, 1, 2))
     with pytest.raises(AttnProbeError, match="batch has no special_tokens_mask"):
         adapter.prepare({k: v for k, v in inputs.items() if k != "special_tokens_mask"}, (0, 1, 2))

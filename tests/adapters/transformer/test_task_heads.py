@@ -311,7 +311,7 @@ def test_a_threshold_makes_a_decision_of_a_number():
     ("kind", "rows", "message"),
     [
         ("words", [FIRST], "expected a mask token in every text"),
-        ("span", [FIRST, [START, 11, END, END]], "a question without one"),
+        ("span", [FIRST, [START, 11, END, END]], "but a question has none"),
         ("choice", None, "expected several choices per example"),
     ],
 )
