@@ -1,6 +1,6 @@
-"""Output folders: used by one run at a time, continued or refused, and written atomically.
+"""Locks on output folders, checks before work starts, and atomic writes.
 
-- :func:`reserve_folder` locks the output folder of a run and checks that it belongs to the same run.
+- :func:`reserve_folder` locks an output folder and checks that it belongs to the same run.
 - :func:`write_atomically` and :func:`write_json` write a file completely or not at all.
 - :func:`check_writable` and :func:`check_available` check a folder before work starts.
 
@@ -34,16 +34,16 @@ logger = logging.getLogger(__name__)
 # --- Disk errors ---
 
 OS_ERROR_PATTERN = re.compile(r"\(os error (\d+)\)")
-"""End of an error message of the Rust libraries safetensors and tokenizers."""
+"""Pattern for the system's error number in messages from safetensors and tokenizers."""
 PROBE_BYTES = 1 << 16
-"""Size of a file that is written to find out whether a disk is full, in bytes."""
+"""Size of the test file that is written to detect a full disk, in bytes."""
 DISK_FULL_ERRORS = (errno.ENOSPC, errno.EDQUOT)
-"""Error numbers of a full disk and of an exhausted quota."""
+"""Error numbers for a full disk and an exhausted quota."""
 
 
 @contextlib.contextmanager
 def convert_disk_errors(folder: Path) -> Iterator[None]:
-    """Convert disk errors of safetensors, tokenizers and PyTorch inside the block to ``OSError``.
+    """Convert disk errors from safetensors, tokenizers and PyTorch in a block to ``OSError``.
 
     PyTorch does not report why writing failed, so a test file is written to find the reason.
 
@@ -51,7 +51,7 @@ def convert_disk_errors(folder: Path) -> Iterator[None]:
         folder: Folder to which the block writes.
 
     Raises:
-        OSError: Writing failed; it has the error number of the system, for example of a full disk.
+        OSError: Writing failed; ``errno`` is the system's error number, for example for a full disk.
     """
     try:
         yield
@@ -65,7 +65,7 @@ def convert_disk_errors(folder: Path) -> Iterator[None]:
 
 
 def _find_error_number(error: Exception, folder: Path) -> int | None:
-    """Return the system's error number if the disk is the reason of an error, otherwise None."""
+    """Return the system's error number if the disk caused an error, otherwise None."""
     match = OS_ERROR_PATTERN.search(str(error))
     if match:
         return int(match[1])
@@ -82,31 +82,31 @@ def _find_error_number(error: Exception, folder: Path) -> int | None:
 
 
 # --- Locks and temporary files ---
-# The lock belongs to the kernel and ends with the process that holds it, however that process ends.
-# Whoever holds the lock of a folder may delete the temporary files of killed runs in it.
+# The kernel releases a lock when the process that holds it ends, even if it is killed. A process that
+# holds the lock on a folder may delete the temporary files that killed runs left there.
 
 LOCK_FILE = ".attnprobe.lock"
 """Name of the lock file in an output folder."""
 TEMPORARY_SUFFIX = ".attnprobe"
-"""End of the name of a temporary file, ``.NAME.PROCESS.attnprobe``."""
+"""Suffix of temporary files, which are named ``.NAME.PROCESS.attnprobe``."""
 TEMPORARY_FILE_PATTERN = re.compile(rf"\..+\.\d+\{TEMPORARY_SUFFIX}")
-"""Pattern of the names of temporary files."""
+"""Pattern for the names of temporary files."""
 NO_LOCK_ERRORS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
-"""Error numbers of network disks that do not support locks."""
+"""Error numbers from network disks that do not support locks."""
 
 
 def get_temporary_path(file: Path) -> Path:
     """Return the hidden path under which this process writes a file before it is complete.
 
     Args:
-        file: The final path, which is in the same folder.
+        file: The final path; the hidden file is in the same folder.
     """
     return file.with_name(f".{file.name}.{os.getpid()}{TEMPORARY_SUFFIX}")
 
 
 @contextlib.contextmanager
 def lock_folder(folder: Path) -> Iterator[None]:
-    """Lock a folder for this run inside the block.
+    """Lock a folder for this run inside a ``with`` block.
 
     The folder is created if it does not exist, and removed again if nothing was written to it.
 
@@ -117,7 +117,7 @@ def lock_folder(folder: Path) -> Iterator[None]:
         AttnProbeError: Another run uses the folder.
         OSError: The folder cannot be created or written to.
     """
-    existed = folder.is_dir()
+    folder_existed = folder.is_dir()
     file_lock = FileLock(folder / LOCK_FILE, fallback_to_soft=False)
     _acquire_lock(file_lock, folder)
     try:
@@ -125,17 +125,17 @@ def lock_folder(folder: Path) -> Iterator[None]:
         yield
     finally:
         with contextlib.suppress(OSError):
-            # Delete the file before the lock is released: a waiting process then creates a new one.
+            # Delete the file before the lock is released; a waiting process then creates a new file.
             (folder / LOCK_FILE).unlink()
         file_lock.release()
-        if not existed:
-            # This fails if the folder is not empty.
+        if not folder_existed:
+            # Removal fails if the folder is not empty, and the folder is kept.
             with contextlib.suppress(OSError):
                 folder.rmdir()
 
 
 def _acquire_lock(file_lock: BaseFileLock, folder: Path) -> None:
-    """Acquire the lock of a folder, or raise an error that names the process that holds it."""
+    """Acquire the lock on a folder, or raise an error that names the process that holds it."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         file_lock.acquire(blocking=False)
@@ -146,7 +146,7 @@ def _acquire_lock(file_lock: BaseFileLock, folder: Path) -> None:
         if os.path.lexists(folder) and not folder.is_dir():
             # The path is a file or a broken link.
             raise
-        # The run that had created the folder removed it in the meantime.
+        # Another run removed the folder after this one had created it; try again.
         _acquire_lock(file_lock, folder)
     except Timeout as error:
         raise AttnProbeError(
@@ -157,14 +157,14 @@ def _acquire_lock(file_lock: BaseFileLock, folder: Path) -> None:
         if error.errno not in NO_LOCK_ERRORS:
             raise
         logger.warning(
-            "%s is on a disk without locks (%s); start only one run at a time in it",
+            "%s is on a disk without locks (%s); use it for only one run at a time",
             folder,
             error.strerror,
         )
 
 
 def _describe_lock_holder(folder: Path) -> str:
-    """Return the number of the process that holds a lock in parentheses, or an empty text."""
+    """Return " (process NUMBER)" for the process that locks a folder; empty if unknown."""
     try:
         process_id = (folder / LOCK_FILE).read_text(encoding="utf-8").strip()
     except (OSError, ValueError):
@@ -175,7 +175,9 @@ def _describe_lock_holder(folder: Path) -> str:
 def _delete_temporary_files(folder: Path) -> None:
     """Delete the temporary files that killed runs left in an output folder."""
     for parent in (folder, folder / "rows"):
-        for file in parent.iterdir() if parent.is_dir() else ():
+        if not parent.is_dir():
+            continue
+        for file in parent.iterdir():
             if TEMPORARY_FILE_PATTERN.fullmatch(file.name) and file.is_file():
                 file.unlink(missing_ok=True)
 
@@ -188,7 +190,7 @@ def write_atomically(file: Path, text: str) -> None:
 
     Args:
         file: File path.
-        text: Its content.
+        text: Content of the file.
     """
     temporary_file = get_temporary_path(file)
     try:
@@ -205,7 +207,7 @@ def write_json(file: Path, data: object) -> None:
 
     Args:
         file: File path.
-        data: Data that JSON can store.
+        data: Dicts, lists, strings, numbers, booleans and None.
     """
     write_atomically(file, json.dumps(data, indent=1) + "\n")
 
@@ -213,9 +215,9 @@ def write_json(file: Path, data: object) -> None:
 # --- Checks of output folders ---
 
 URL_PATTERN = re.compile(r"[A-Za-z][\w+.-]+:/")
-"""Beginning of a URL, with one slash since ``Path`` merges two into one.
+"""Pattern for the beginning of a URL, with one slash because ``Path`` merges two slashes.
 
-At least two letters are required, because one letter and a colon are a drive of Windows.
+At least two letters are required, because a single letter with a colon is a Windows drive.
 """
 
 
@@ -234,13 +236,13 @@ def check_writable(folder: str | Path) -> None:
     try:
         TemporaryFile(dir=existing_folder).close()
     except OSError as error:
-        # The error should name the folder instead of the temporary file.
+        # The error message must name the folder instead of the temporary file.
         folder_error = OSError(error.errno, error.strerror, str(existing_folder))
         raise make_folder_error(folder, folder_error) from error
 
 
 def check_output_path(folder: str | Path) -> Path:
-    """Check the name of an output folder.
+    """Check the name of an output folder, and convert it to a path.
 
     Args:
         folder: The folder.
@@ -249,7 +251,7 @@ def check_output_path(folder: str | Path) -> Path:
         The folder as a path.
 
     Raises:
-        AttnProbeError: The name is too long for a file system, or a URL.
+        AttnProbeError: The name is a URL, or too long for a file system.
     """
     options.check_name("the output", str(folder))
     if URL_PATTERN.match(str(folder)):
@@ -261,19 +263,19 @@ def check_output_path(folder: str | Path) -> Path:
 
 
 def check_available(folder: str | Path, *markers: str) -> Path:
-    """Check that a folder is empty or belongs to the same command.
+    """Check that an output folder is empty or belongs to the same command.
 
-    Hidden files are ignored, since an interrupted run can leave some.
+    Hidden files are ignored, because an interrupted run can leave some.
 
     Args:
         folder: The folder, which does not need to exist.
-        markers: Names or patterns of files. The folder belongs to the command if one of them exists.
+        markers: File names or patterns. The folder belongs to the command if one such file exists.
 
     Returns:
         The folder as a path.
 
     Raises:
-        AttnProbeError: The folder contains other files or a link to outside, or is not a folder.
+        AttnProbeError: The folder contains other files, or a link to a path outside the folder.
     """
     folder = check_output_path(folder)
     try:
@@ -298,11 +300,11 @@ def check_available(folder: str | Path, *markers: str) -> Path:
 
 
 def make_folder_error(folder: str | Path, error: Exception) -> AttnProbeError:
-    """Return the error for a folder that cannot be read or written.
+    """Create the error for an output folder that cannot be read or written.
 
     Args:
         folder: The folder.
-        error: The cause.
+        error: Cause of the problem.
     """
     is_full = isinstance(error, OSError) and error.errno in DISK_FULL_ERRORS
     advice = "free some space, or choose" if is_full else "choose"
@@ -315,14 +317,14 @@ def make_folder_error(folder: str | Path, error: Exception) -> AttnProbeError:
 
 
 def find_differences(stored: object, settings: Mapping) -> dict[str, tuple[object, object]]:
-    """Compare the settings stored in a folder with those of this run.
+    """Compare the settings that a folder stores with the settings of this run.
 
     Args:
-        stored: Settings as read from JSON. Anything but a mapping counts as empty.
-        settings: Settings of this run; they are compared as JSON would store them.
+        stored: Settings that were read from JSON. A value that is not a mapping counts as empty.
+        settings: Settings of this run; they are converted as by JSON before the comparison.
 
     Returns:
-        The stored and the new value of each setting that differs, by name.
+        For each setting that differs, the stored and the new value, by name.
     """
     stored_settings = stored if isinstance(stored, Mapping) else {}
     return {
@@ -333,7 +335,7 @@ def find_differences(stored: object, settings: Mapping) -> dict[str, tuple[objec
 
 
 def normalize_settings(settings: Mapping) -> dict:
-    """Return settings as they are after storing them as JSON, with lists instead of tuples."""
+    """Convert settings as storage in JSON does, for example tuples to lists."""
     return json.loads(json.dumps(dict(settings)))
 
 
@@ -348,8 +350,8 @@ def reserve_folder(
             was written to it.
         markers: Names of files that belong to the command, see :func:`check_available`. The settings
             are stored in the first one.
-        identity: Settings that determine the results; a folder with other settings is refused. If the
-            run fails before it has written rows, the stored settings are deleted again.
+        identity: Settings that determine the results; a folder with other settings is refused. The
+            stored settings are deleted again if the run fails before it has written rows.
 
     Yields:
         The folder as a path.
@@ -389,7 +391,7 @@ def reserve_folder(
 
 
 def _store_settings(file: Path, settings: Mapping) -> bool:
-    """Store settings if there are none, otherwise check them; return whether they were stored."""
+    """Store settings in a new file, or check those in an existing file; return whether it is new."""
     if not file.exists():
         write_json(file, settings)
         return True
@@ -398,16 +400,16 @@ def _store_settings(file: Path, settings: Mapping) -> bool:
 
 
 def check_same_settings(file: Path, settings: Mapping) -> None:
-    """Raise an error if a file contains other settings than those of this run.
+    """Raise an error if the settings stored in a file differ from the settings of this run.
 
     Args:
-        file: File with stored settings. Nothing is checked if it does not exist.
+        file: JSON file with stored settings. Nothing is checked if it does not exist.
         settings: Settings of this run.
 
     Raises:
         AttnProbeError: A setting differs, or the file cannot be read.
     """
-    # Unlike `Path.exists`, this does not raise an error for an impossible name.
+    # Unlike `Path.exists`, this function never raises an error for an invalid name.
     if not os.path.exists(file):
         return
     stored = read_json(file, Any, "choose another --output-dir")
@@ -417,13 +419,13 @@ def check_same_settings(file: Path, settings: Mapping) -> None:
         stored_value, value = next(iter(differences.values()))
         raise AttnProbeError(
             f"{file.parent} belongs to another {file.stem}: its {names} "
-            f"({_describe_difference(stored_value, value)}) is not this one's "
+            f"({_describe_difference(stored_value, value)}) must not differ from this run's "
             f"({_describe_difference(value, stored_value)}); choose another --output-dir"
         )
 
 
 def _describe_difference(value: object, other_value: object) -> object:
-    """Return a setting; of nested settings, only those that differ from the other value."""
+    """Return a setting for display; if it is nested, only the parts that differ."""
     if not isinstance(value, Mapping) or not isinstance(other_value, Mapping):
         return value
     differences = [
@@ -431,4 +433,4 @@ def _describe_difference(value: object, other_value: object) -> object:
         for name, inner_value in value.items()
         if name not in other_value or other_value[name] != inner_value
     ]
-    return ", ".join(differences) or "none of them"
+    return ", ".join(differences) or "none"

@@ -1,9 +1,9 @@
-"""Provenance of results: settings, package versions, summaries, and the command to repeat a run.
+"""Provenance of results: recorded settings, versions and summaries, and the command to repeat a run.
 
 - :func:`collect_settings` returns the options of a command that differ from their defaults, without
   secrets. :func:`format_repeat_command` converts them back to a command.
 - :func:`read_summary` reads ``summary.json`` in the folder of a finished run.
-- :func:`write_texts` and :func:`read_texts` store the example texts of an audit.
+- :func:`write_texts` and :func:`read_texts` write and read the example texts of an audit.
 """
 
 import dataclasses
@@ -32,10 +32,10 @@ Result = TypeVar("Result")
 
 
 def format_settings(value: Any) -> str:
-    """Format nested plain data on one line.
+    """Format nested settings on one line.
 
     Args:
-        value: Plain data.
+        value: Dicts, lists, strings, numbers, booleans or None.
 
     >>> format_settings({"permutation": {"n_permutations": 100}, "layers": [0, 1]})
     'permutation (n_permutations 100), layers 0 1'
@@ -52,11 +52,14 @@ def format_settings(value: Any) -> str:
 
 
 def flatten_settings(settings: Mapping, prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Yield the path and the value of every setting in nested settings.
+    """Flatten nested settings to pairs of a path and a value, both as text.
 
     Args:
-        settings: Plain data by name.
+        settings: Settings by name; a value can be a mapping again.
         prefix: Text in front of every path.
+
+    Yields:
+        Pairs (path, value) for the innermost settings.
 
     >>> [*flatten_settings({"options": {"permutation": {"n_permutations": 100}}})]
     [('options: permutation: n permutations', '100')]
@@ -74,35 +77,35 @@ def flatten_settings(settings: Mapping, prefix: str = "") -> Iterator[tuple[str,
 SUMMARY_FILE = "summary.json"
 """Name of the file with the summary of a finished run, in its output folder."""
 PARSE_ERRORS = (ValueError, LookupError, TypeError, AttributeError)
-"""Errors that occur if a summary has another structure than expected."""
+"""Errors that occur if a summary does not have the expected structure."""
 RECORDED_PACKAGES = ("hf_attnprobe", "torch", "transformers", "scipy", "numpy")
-"""Packages whose versions are recorded, because they compute the numbers."""
+"""Packages that compute the numbers, so a result records their versions."""
 
 
 class Provenance(TypedDict, total=False):
-    """The part of the provenance of a result that reports read; it can have further keys.
+    """Provenance keys that reports read; the recorded provenance can have further keys.
 
     Attributes:
-        model_fingerprint: Hash of the weights of the model.
-        data_fingerprint: Hash of the data set, or of each split.
+        model_fingerprint: Hash of the model weights.
+        data_fingerprint: Hash of the data set, or hashes of its splits by split name.
         options: Options of each test, by test name.
         sites: Tested layers and heads.
-        head_sets: Names of the tested sets of heads.
-        prediction: Description of the prediction.
-        tests: Names of the tests.
-        classes: Names of the classes.
-        asked_for: Options of the command that differ from the defaults, see `collect_settings`.
-        architecture: Description of the architecture of the model.
-        versions: Versions of Python and packages, see `get_versions`.
-        attention: Type of the attention.
-        text_columns: Names of the columns of the data set that contain the texts.
-        dtype: Number format of the computation.
+        head_sets: Names of tested head sets.
+        prediction: Description of the predictions, such as classes or numbers.
+        tests: Test names.
+        classes: Class names.
+        asked_for: Command options that differ from their defaults, see `collect_settings`.
+        architecture: Description of the model architecture.
+        versions: Python and package versions, see `get_versions`.
+        attention: Attention type.
+        text_columns: Names of the data set columns that contain the texts.
+        dtype: Number format for the computation, such as "float32".
         sharpness: Factor on the logits for the standard temperature.
-        segment: The text of a pair that was tested; None for both.
-        unit_of_number: Unit of a predicted number.
+        segment: The tested text in each pair; None for both texts.
+        unit_of_number: Unit in which a regression model predicts.
         skipped_empty: Number of texts without tokens, which were skipped.
-        truncated: Number of texts that were longer than the model can read.
-        unknown_tokens: Share of the tokens that are not in the vocabulary.
+        truncated: Number of texts that were cut because they are too long for the model.
+        unknown_tokens: Share of tokens that are not in the vocabulary.
         notes: Remarks for the report.
     """
 
@@ -130,7 +133,7 @@ class Provenance(TypedDict, total=False):
 
 
 def get_versions() -> dict[str, str]:
-    """Return the versions of Python and of `RECORDED_PACKAGES`, by name."""
+    """Return the installed versions of Python and `RECORDED_PACKAGES`, by name."""
     package_versions = {name: version(name) for name in RECORDED_PACKAGES}
     return package_versions | {"python": platform.python_version()}
 
@@ -143,18 +146,18 @@ def read_summary(
     verb: str,
     check: Callable[[Mapping[str, Any], str], None] = lambda data, source: None,
 ) -> Result:
-    """Read the summary in the folder of a finished run.
+    """Read the summary of a finished run from its output folder.
 
     Args:
         folder: Output folder.
-        parse: Function that creates the result from the data of the summary.
-        run_name: Kind of the run with its article, such as "an audit", for error messages.
-        verb: The command that creates a summary, such as "the audit", for error messages.
-        check: Function of the data and the file name that raises an error if this version cannot
-            parse the summary.
+        parse: Function that creates the result from the summary data.
+        run_name: Name of the run with an article for error messages, such as "an audit".
+        verb: Command that creates the summary for error messages, such as "the audit".
+        check: Function that takes the data and the file name, and raises an error if this version
+            cannot parse the summary.
 
     Returns:
-        The parsed result.
+        The result that ``parse`` creates.
 
     Raises:
         AttnProbeError: There is no summary, or it cannot be read.
@@ -177,9 +180,9 @@ def read_summary(
 # --- Settings of a command, and the command to repeat it ---
 
 OPTIONS_WITHOUT_EFFECT = ("batch_size", "memory_budget")
-"""Options of an audit that do not change any result."""
+"""Audit options that do not change any result."""
 OBJECT_NAME = "an object in Python"
-"""Recorded name of a model or data set that was passed as an object."""
+"""Name recorded for a model or data set that was passed as a Python object."""
 
 
 def collect_settings(
@@ -200,24 +203,27 @@ def collect_settings(
         options: Options of the command.
         tests: The selected tests with their options.
         default_options: Default options of the tests, by test name.
-        excluded: Names of options that the command does not use or that do not change results.
+        excluded: Options that the command does not use or that do not change results.
 
     Returns:
-        Values by the name of the flag; "tests" has the changed options by test name.
+        Values by option name; "tests" contains the changed options by test name.
     """
-    changed_test_options = {
-        name: {} if name == DEFAULT_TESTS else _collect_changes(test_options, default_options[name])
-        for name, test_options in tests.items()
-    }
-    has_default_tests = changed_test_options in ({}, {DEFAULT_TESTS: {}})
-    is_saved_model = isinstance(model, Options)
-    return {
-        **(_collect_changes(model) if is_saved_model else {"model": get_recorded_name(model)}),
-        "dataset": get_recorded_name(data.dataset),
-        **_collect_changes(data, excluded=("dataset", *excluded)),
-        **_collect_changes(options, excluded=excluded),
-        **({} if has_default_tests else {"tests": changed_test_options}),
-    }
+    if isinstance(model, Options):
+        settings = _collect_changes(model)
+    else:
+        settings = {"model": get_recorded_name(model)}
+    settings["dataset"] = get_recorded_name(data.dataset)
+    settings |= _collect_changes(data, excluded=("dataset", *excluded))
+    settings |= _collect_changes(options, excluded=excluded)
+    changed_test_options: dict[str, dict[str, Any]] = {}
+    for name, test_options in tests.items():
+        if name == DEFAULT_TESTS:
+            changed_test_options[name] = {}
+        else:
+            changed_test_options[name] = _collect_changes(test_options, default_options[name])
+    if changed_test_options not in ({}, {DEFAULT_TESTS: {}}):
+        settings["tests"] = changed_test_options
+    return settings
 
 
 def get_recorded_name(source: Any) -> str:
@@ -231,18 +237,18 @@ def _collect_changes(
     *,
     excluded: Collection[str] = (),
 ) -> dict[str, Any]:
-    """Return the fields of options that differ from the defaults, without secret ones.
+    """Return the option values that differ from their defaults, without secret options.
 
     Args:
         options: The options.
-        default_options: The defaults; None for those of the dataclass.
-        excluded: Field names to leave out.
+        default_options: The defaults; None for the defaults of the dataclass.
+        excluded: Names of fields to leave out.
     """
     changes = {}
     for field in dataclasses.fields(options):
         value = getattr(options, field.name)
         default = field.default if default_options is None else getattr(default_options, field.name)
-        # Secret fields have no repr.
+        # Fields that are declared as secret have `repr=False`.
         if field.repr and field.name not in excluded and value != default:
             changes[field.name] = _convert_to_plain(value)
     return changes
@@ -261,7 +267,10 @@ def format_repeat_command(verb: str, provenance: Mapping[str, Any], **changes: A
     Args:
         verb: Command name, such as "audit".
         provenance: Provenance of a report, with the settings in "asked_for".
-        changes: Settings that get another value than in the provenance.
+        changes: New values for some settings, by name.
+
+    Returns:
+        A command line such as ``attnprobe audit --model bilstm-sst --dataset sst --seed 1``.
     """
     settings = {**provenance["asked_for"], **changes}
     options_by_test = settings.pop("tests", {})
@@ -275,7 +284,7 @@ def format_repeat_command(verb: str, provenance: Mapping[str, Any], **changes: A
 
 
 def _format_flags(settings: Mapping[str, Any]) -> list[str]:
-    """Convert values by name to the flags of a command; None is left out."""
+    """Convert settings to command-line flags, such as ``--seed 1``; None is omitted."""
     flags: list[str] = []
     for name, value in settings.items():
         flag = name.replace("_", "-")
@@ -290,7 +299,7 @@ def _format_flags(settings: Mapping[str, Any]) -> list[str]:
 
 
 def is_repeatable(provenance: Mapping[str, Any]) -> bool:
-    """Return whether the model, the data set and user-provided scores have names for a command.
+    """Return whether a command can repeat a run, because nothing was passed as a Python object.
 
     Args:
         provenance: Provenance of a report.
@@ -335,17 +344,17 @@ def parse_text(data: Mapping[str, Any]) -> HighlightedText:
     """Restore an example text from plain data.
 
     Args:
-        data: Plain data of the text.
+        data: Plain data that :func:`write_texts` stored.
 
     Returns:
-        The text, without numbers that are NaN.
+        The text; its numbers do not contain NaN.
 
     Raises:
         ValueError: The text has no attention scores.
     """
     text = parse_plain(HighlightedText, data)
     if "attention" not in text.scores:
-        raise ValueError(f"expected attention in text {text.example_id}")
+        raise ValueError(f"text {text.example_id} has no attention scores; expected some")
     defined_numbers = {
         name: number for name, number in text.numbers.items() if not math.isnan(number)
     }

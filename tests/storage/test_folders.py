@@ -43,7 +43,7 @@ def test_another_identity_is_refused_with_what_differs(tmp_path):
         pass
     other = IDENTITY | {"options": {"erasure": {"draw": "released"}}}
     message = (
-        r"another audit: its options \(erasure draw uniform\) is not this one's "
+        r"another audit: its options \(erasure draw uniform\) must not differ from this run's "
         r"\(erasure draw released\)"
     )
     with (
