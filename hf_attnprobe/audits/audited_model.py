@@ -1,8 +1,8 @@
-"""Loads the audited model: its adapter, its tokenizer and a record of its origin.
+"""Loads the audited model with its adapter, its tokenizer and a record of its origin.
 
-Attention classifiers are audited in float64. Leave-one-out ranks differences as small as 1e-8 if a
-prediction is saturated. In float32, the ranks of such differences depend on the matrix kernels, and
-Kendall's τ then changes with the batch size by about 0.01. Float64 takes about twice the time.
+Attention classifiers are audited in float64. If a prediction is saturated, leave-one-out ranks
+differences as small as 1e-8. In float32, such ranks depend on the matrix kernels, so Kendall's τ
+changes with the batch size by about 0.01. Float64 takes about twice the time.
 """
 
 import copy
@@ -66,9 +66,9 @@ ModelLike = (
 )
 """Anything that an audit accepts as a model."""
 TokenizerLike = Any
-"""A tokenizer, or the image processor of a model that reads images."""
+"""A tokenizer, or an image processor for a model that reads images."""
 HALF_PRECISION_TYPES = ("bfloat16", "float16")
-"""Values of ``--dtype`` whose results are compared with float32."""
+"""Values for ``--dtype`` whose results are compared with float32."""
 SLOW_CPU_TYPES = {torch.bfloat16, torch.float16}
 """Data types in which most CPUs compute slowly."""
 
@@ -81,11 +81,10 @@ class AuditedModel:
         name: Model name: a folder, a Hub id or a class.
         adapter: The adapter, which runs the model.
         tokenizer: Tokenizer, or reader of images.
-        origin: Plain data about the origin of the weights, for the report's provenance.
-        has_number_unit: Whether the unit of a predicted number is known; True for models that
-            predict something else.
-        make_float32_adapter: Function that makes an adapter of the same model in float32; None
-            unless the audit uses half precision.
+        origin: Plain data about the weights' origin, for the report's provenance.
+        has_number_unit: False if the model predicts a number whose unit is unknown.
+        make_float32_adapter: Function that makes a float32 adapter for the same model; None unless
+            the audit uses half precision.
     """
 
     name: str
@@ -102,9 +101,9 @@ class LoadedModel:
 
     Attributes:
         name: Model name: a folder, a Hub id or a class.
-        model: The module, or an object that holds one.
+        model: The module, or an object with a module inside, such as a PEFT model.
         tokenizer: Tokenizer, or reader of images.
-        origin: Plain data about the origin of the weights, for the report's provenance.
+        origin: Plain data about the weights' origin, for the report's provenance.
     """
 
     name: str
@@ -131,19 +130,19 @@ def load_audited_model(
         options: Audit options.
         device: Device of the model.
         spread: Standard deviation of numeric labels, the default unit of a predicted number.
-        unit: Unit into which a passage is divided, for a language model; see :class:`Answers`.
+        unit: Unit into which passages are divided, such as "sentence", for a language model.
 
     Returns:
         The model, ready to run.
 
     Raises:
-        AttnProbeError: If the model cannot be loaded or audited, if it has no tokenizer or that of
-            another model, or if an option does not suit it.
+        AttnProbeError: If the model cannot be loaded or audited, if its tokenizer is missing or
+            belongs to another model, or if an option does not suit it.
     """
     model, tokenizer = _unpack_model(model, tokenizer)
     if isinstance(model, AttentionModelBase):
         adapter_options = ("dtype", "weights", "level", "threshold", "scale")
-        _refuse_options(options, adapter_options, "an adapter, which sets it itself")
+        _refuse_options(options, adapter_options, "an adapter, which is already configured")
         loaded = _load_model(model.model, tokenizer)
         _check_tokenizer_fits(loaded, model)
         return AuditedModel(loaded.name, model, loaded.tokenizer, loaded.origin)
@@ -176,10 +175,10 @@ def load_audited_model(
 
 
 def check_number_unit(audited_model: AuditedModel) -> None:
-    """Check that the unit of a predicted number is known.
+    """Check that the unit is known if the model predicts a number.
 
-    Call this function after the labels have been read, so that labels of another type are reported
-    first.
+    Call this function after the labels have been read, so that labels with a wrong type are
+    reported first.
 
     Args:
         audited_model: The model.
@@ -189,9 +188,9 @@ def check_number_unit(audited_model: AuditedModel) -> None:
     """
     if not audited_model.has_number_unit:
         raise AttnProbeError(
-            f"{audited_model.name} predicts a number, and its changes are measured in standard "
-            "deviations of the labels, but the labels are missing or all equal; name their column "
-            "with --label-column, or set the unit with --scale"
+            f"{audited_model.name} predicts a number, whose changes are measured in standard "
+            "deviations of the labels, but the labels are missing or all equal; name the label "
+            "column with --label-column, or set the unit with --scale"
         )
 
 
@@ -207,24 +206,24 @@ def _unpack_model(model: Any, tokenizer: TokenizerLike | None) -> tuple[Any, Tok
         if not has_image_model and not has_tokenizer:
             type_names = ", ".join(type(part).__name__ for part in model)
             raise AttnProbeError(
-                f"expected a pair of model and tokenizer, got ({type_names}); give both, in this "
-                "order"
+                f"expected a pair (model, tokenizer), got ({type_names}); pass both in this order"
             )
         pair = model[0], model[1]
     else:
         return model, tokenizer
     if tokenizer is not None:
         raise AttnProbeError(
-            f"expected no tokenizer with a {type(model).__name__}, which contains one; leave it out"
+            f"a {type(model).__name__} already contains a tokenizer, but tokenizer= was passed too; "
+            "leave it out"
         )
     return pair
 
 
 def _load_model(model: Any, tokenizer: TokenizerLike | None) -> LoadedModel:
-    """Load a saved model and its tokenizer; a model that is an object is used as it is."""
-    saved = convert_model_name(model)
-    if isinstance(saved, SavedModel):
-        return _load_saved_model(saved, tokenizer)
+    """Load a saved model and its tokenizer; use a loaded model without changes."""
+    resolved_model = convert_model_name(model)
+    if isinstance(resolved_model, SavedModel):
+        return _load_saved_model(resolved_model, tokenizer)
     source = str(getattr(model, "name_or_path", "") or "")
     if tokenizer is None and not source and not accepts_images(model):
         raise AttnProbeError(
@@ -236,7 +235,7 @@ def _load_model(model: Any, tokenizer: TokenizerLike | None) -> LoadedModel:
 
 
 def _change_weights(loaded: LoadedModel, change: str, seed: int, *, must_copy: bool) -> LoadedModel:
-    """Change the weights of a loaded model, after copying it if it belongs to the user."""
+    """Change the weights of a loaded model, or of a copy if the model belongs to the user."""
     model = copy.deepcopy(loaded.model) if must_copy else loaded.model
     change_weights(unwrap_peft(model), change, seed)
     return replace(loaded, model=model, origin={**loaded.origin, "weights": change})
@@ -248,7 +247,7 @@ def _load_saved_model(saved: SavedModel, tokenizer: TokenizerLike | None) -> Loa
     task = TEXT_GENERATION if saved.gguf_file is not None else saved.task
     model = load_model(origin, task=task)
     commit = find_commit(origin)
-    # The repository may change between two downloads, so the commit of the model is used.
+    # The repository may change between two downloads, so the tokenizer's commit is fixed.
     pinned_origin = replace(origin, revision=commit or origin.revision)
     resolved_tokenizer = _resolve_tokenizer(model, tokenizer, lambda: pinned_origin)
     is_in_other_folder = origin.folder and origin.name != name
@@ -267,15 +266,15 @@ def _resolve_tokenizer(
     tokenizer: TokenizerLike | None,
     locate: Callable[[], Origin] | None,
 ) -> PreTrainedTokenizerBase | ImageReader:
-    """Return the user's tokenizer, or load that of the model; an image reader for image models.
+    """Return the user's tokenizer, or load the model's; make an image reader for image models.
 
     Args:
         model: The loaded model.
-        tokenizer: A tokenizer or an image processor of the user; None to load one.
-        locate: Function that returns the origin of the model; None if it is unknown.
+        tokenizer: The user's tokenizer or image processor; None to load the model's.
+        locate: Function that returns the model's origin; None if it is unknown.
 
     Returns:
-        The tokenizer, or the reader of images.
+        The tokenizer, or the image reader.
     """
     if accepts_images(model):
         processor = tokenizer
@@ -288,7 +287,7 @@ def _resolve_tokenizer(
         return load_tokenizer(locate())
     if not isinstance(tokenizer, PreTrainedTokenizerBase):
         raise AttnProbeError(
-            f"expected a tokenizer of Transformers, got {format_short(tokenizer)}; pass "
+            f"expected a Transformers tokenizer, got {format_short(tokenizer)}; pass "
             "tokenizer=AutoTokenizer.from_pretrained(…)"
         )
     return tokenizer
@@ -297,13 +296,13 @@ def _resolve_tokenizer(
 def is_language_model(model: Any) -> bool:
     """Return whether a model generates text.
 
-    For a folder or a Hub id, only the configuration is read.
+    For a folder or a Hub id, only the configuration is read, not the weights.
 
     Args:
         model: Anything that an audit accepts as a model; see :func:`load_audited_model`.
 
     Returns:
-        True for a model that generates text.
+        True if the model generates text.
 
     Raises:
         AttnProbeError: If the configuration cannot be read.
@@ -322,7 +321,7 @@ def is_language_model(model: Any) -> bool:
 
 
 def _generates_text(model: nn.Module) -> bool:
-    """Return whether the class of a module has a head that generates text."""
+    """Return whether a module's class has a head that generates text."""
     head = find_head_by_class(type(unwrap_peft(model)).__name__)
     return head is not None and head.task == TEXT_GENERATION
 
@@ -333,7 +332,7 @@ def _build_head_options(
     spread: float | None,
     unit: str | None,
 ) -> dict[str, Any]:
-    """Build the adapter's arguments about the head of a model, such as the unit of a number."""
+    """Build the adapter arguments that depend on the model's head, such as a number's unit."""
     model = loaded.model
     if isinstance(model, nn.Module) and _generates_text(model):
         classifier_options = ("level", "threshold", "scale")
@@ -341,7 +340,8 @@ def _build_head_options(
         return {"rows": options.rows, "unit": unit}
     if options.rows != "behind":
         raise AttnProbeError(
-            f"rows={options.rows!r} needs a language model, but {loaded.name} is none; leave it out"
+            f"rows={options.rows!r} needs a language model, but {loaded.name} is another type of "
+            "model; leave it out"
         )
     head_options: dict[str, Any] = {
         "threshold": options.threshold,
@@ -354,21 +354,21 @@ def _build_head_options(
         head_options["scale"] = options.scale or spread
     elif options.scale is not None:
         raise AttnProbeError(
-            "--scale needs a model that predicts a number, but this one does not; leave it out, or "
-            "use --predicts number"
+            "--scale needs a model that predicts a number, but this model does not; leave it out, "
+            "or use --predicts number"
         )
     return head_options
 
 
 def _move_to_device(model: nn.Module, device: torch.device) -> nn.Module:
-    """Move a model to a device, unless ``device_map`` has placed its parts on several devices."""
+    """Move a model to a device, unless ``device_map`` has spread it over several devices."""
     devices = set((getattr(model, "hf_device_map", None) or {}).values())
     return model if len(devices) > 1 else model.to(device)
 
 
 def _check_weight_values(model: nn.Module) -> None:
-    """Raise AttnProbeError if a weight has no value, or is not stored as a tensor."""
-    # A new tensor has no value if the default device is "meta".
+    """Raise AttnProbeError if a weight has no values, or is not stored as a tensor."""
+    # A new tensor is checked too, because the default device may be "meta".
     weights = {"": torch.empty(0), **model.state_dict()}
     for name, weight in weights.items():
         if isinstance(weight, torch.Tensor) and weight.is_meta:
@@ -378,13 +378,13 @@ def _check_weight_values(model: nn.Module) -> None:
             )
         if not name.endswith("_extra_state") and not isinstance(weight, torch.Tensor):
             raise AttnProbeError(
-                f"the weight {name} is packed and no tensor, as after quantize_dynamic; audit the "
-                "model before it is quantized"
+                f"the weight {name} is not a tensor, because the model is quantized (for example "
+                "with quantize_dynamic); audit the model before quantization"
             )
 
 
 def _check_tokenizer_fits(loaded: LoadedModel, adapter: AttentionModelBase) -> None:
-    """Check that a tokenizer works and, if the model has a configuration, belongs to the model."""
+    """Check that a tokenizer works and, if the model has a configuration, fits the model."""
     if isinstance(loaded.tokenizer, ImageReader):
         return
     check_tokenizer(loaded.tokenizer, loaded.name)
@@ -395,21 +395,21 @@ def _check_tokenizer_fits(loaded: LoadedModel, adapter: AttentionModelBase) -> N
 
 
 def _warn_if_slow(model: nn.Module, options: AuditOptions, device: torch.device) -> None:
-    """Log a warning if a CPU computes slowly in the data type of the checkpoint."""
+    """Log a warning if the CPU computes slowly in the checkpoint's data type."""
     dtype = getattr(model, "dtype", None)
     slow_types = SLOW_CPU_TYPES
     if has_native_bfloat16():
         slow_types = SLOW_CPU_TYPES - {torch.bfloat16}
     if device.type == "cpu" and options.dtype is None and dtype in slow_types:
         logger.warning(
-            "computing in %s, the number format of the checkpoint, which is slow on this CPU; "
-            "--dtype float32 is faster and more exact",
+            "computing in %s, the checkpoint's number format, is slow on this CPU; --dtype float32 "
+            "is faster and more exact",
             str(dtype).removeprefix("torch."),
         )
 
 
 def _find_erasure_id(tokenizer: TokenizerLike, model: nn.Module) -> int | None:
-    """Return the id of the token that replaces an erased one; None if the model has none."""
+    """Return the id of the token that replaces erased tokens; None if there is no such token."""
     if not isinstance(model, PreTrainedModel) or isinstance(tokenizer, ImageReader):
         return None
     # A masked language model predicts only at its own mask token.
@@ -424,10 +424,12 @@ def _refuse_options(options: AuditOptions, names: Sequence[str], reason: str) ->
 
     Args:
         options: Audit options.
-        names: Names of options that must not be set.
-        reason: Model that does not support them, for the error message.
+        names: Names of options that must be None.
+        reason: Description of the model that does not support them, for the error message.
     """
     for name in names:
         value = getattr(options, name)
         if value is not None:
-            raise AttnProbeError(f"expected no {name} with {reason}, got {value!r}; leave it out")
+            raise AttnProbeError(
+                f"{name} cannot be used with {reason}, but got {value!r}; leave it out"
+            )

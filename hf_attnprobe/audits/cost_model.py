@@ -1,8 +1,8 @@
-"""Costs of an audit: measured seconds and memory, estimates from them, and the time that remains.
+"""Measures time and memory during an audit, and estimates costs and the remaining time.
 
 The unit of work is a *step*: one test at one site on one batch. The progress bar, ``--time`` and
-``--estimate`` use the estimated seconds of steps; the batch size follows from the estimated memory
-of texts.
+``--estimate`` use the estimated time per step; the batch size depends on the estimated memory per
+text.
 """
 
 import math
@@ -19,16 +19,16 @@ from hf_attnprobe.protocol import Site
 
 
 REPORT_TIME_SHARE = 0.1
-"""Share of a time limit that is reserved for the report; the rest is for the tests."""
+"""Fraction of a time limit that is reserved for the report."""
 MIN_REPORT_SECONDS = 10.0
-"""Minimum time reserved for the report, in seconds; at most half of the time limit is reserved."""
+"""Minimum time reserved for the report, in seconds, but at most half the time limit."""
 BAR_UPDATE_SECONDS = 0.3
 """Minimum time between two updates of the progress bar, in seconds."""
 
 CostClass = Literal["first", "head", "group"]
-"""Position of a step within its test: first site of the batch, later single head, or later group."""
+"""Position of a step within its test: the first site, a later single head, or a later group."""
 CostKey = tuple[str, CostClass]
-"""Test and cost class. Steps with the same key cost about the same time per token."""
+"""Test and cost class; steps with the same key take about the same time per token."""
 
 
 class Step(NamedTuple):
@@ -36,8 +36,8 @@ class Step(NamedTuple):
 
     Attributes:
         test: Test name.
-        cost_class: "first" for the first site that the test visits on this batch. This step also
-            pays for all computations that the later sites share. Later sites are "head" or "group".
+        cost_class: "first" for the test's first site on this batch, which also pays for the
+            computations that all its sites share; "head" or "group" for later sites.
         n_tokens: Number of tokens in the batch, including padding.
     """
 
@@ -54,10 +54,10 @@ class Step(NamedTuple):
 def list_steps(
     batches: Iterable[tuple[Mapping[str, Sequence[Site]], Sequence[Text]]],
 ) -> list[Step]:
-    """List the steps of several batches in the order in which they run.
+    """List the steps for several batches in the order in which they run.
 
     Args:
-        batches: For each batch, the sites of every test and the texts.
+        batches: For each batch, its sites by test and its texts.
 
     Returns:
         One step for each batch, test and site.
@@ -72,18 +72,18 @@ def list_steps(
 
 
 def get_cost_class(index: int, site: Site) -> CostClass:
-    """Return the cost class of a site, given its index among the sites of a test."""
+    """Return the cost class for a site, given its index in a test's list of sites."""
     if index == 0:
         return "first"
     return "group" if site.is_group else "head"
 
 
 class CostModel:
-    """Measured seconds of steps and measured memory of texts, and estimates from them.
+    """Measured time per step and memory per text, and estimates for further steps.
 
     Attributes:
-        measured_bytes: Bytes of single texts, by the tests that ran and the number of tokens.
-            The runner fills this dictionary, so that no text is measured twice.
+        measured_bytes: Peak memory for single texts in bytes, by test names and token count. The
+            runner fills this dictionary, so that no text is measured twice.
     """
 
     def __init__(self) -> None:
@@ -97,31 +97,31 @@ class CostModel:
         self._n_tokens[step.cost_key] += step.n_tokens
 
     def clear_seconds(self) -> None:
-        """Discard all measured durations, for example of steps that also loaded GPU kernels."""
+        """Discard all measured durations, for example if they include loading GPU kernels."""
         self._seconds.clear()
         self._n_tokens.clear()
 
     def has_measured(self, test: str) -> bool:
-        """Return whether any step of a test has been measured."""
+        """Return whether the duration of a test has been measured."""
         return any(measured_test == test for measured_test, _ in self._n_tokens)
 
     def estimate_seconds(self, steps: Iterable[Step]) -> float:
         """Estimate the total duration of some steps, in seconds."""
-        return sum(self.estimate_seconds_per_token(s.cost_key) * s.n_tokens for s in steps)
+        return sum(self.estimate_seconds_per_token(step.cost_key) * step.n_tokens for step in steps)
 
     def estimate_seconds_per_token(self, cost_key: CostKey) -> float:
-        """Estimate the seconds per token of a step.
+        """Estimate the seconds per token for a step.
 
-        The estimate is the mean over all measured steps with the same key. Without any, it is the
-        mean over the other steps of the same test, and without those over all steps. It is 0 if
-        nothing has been measured.
+        The estimate is the mean over all measured steps with the same key, or else over all steps
+        with the same test, or else over all steps. It is 0 if nothing has been measured.
         """
         keys: Sequence[CostKey] = [cost_key]
         if cost_key not in self._n_tokens:
             keys_of_test = [key for key in self._n_tokens if key[0] == cost_key[0]]
             keys = keys_of_test or [*self._n_tokens]
         n_tokens = sum(self._n_tokens[key] for key in keys)
-        return sum(self._seconds[key] for key in keys) / n_tokens if n_tokens else 0.0
+        n_seconds = sum(self._seconds[key] for key in keys)
+        return n_seconds / n_tokens if n_tokens else 0.0
 
 
 def estimate_text_bytes(
@@ -132,16 +132,16 @@ def estimate_text_bytes(
 ) -> int:
     """Estimate the memory that one text takes in a batch, from measurements of single texts.
 
-    The longest text is always measured. A shorter text is assumed to need as much, unless this is
-    more than ``negligible_bytes``. In that case the estimate is the measurement of the longest text
-    that does not exceed the next power of two tokens, so that few texts have to be measured. For a
-    text longer than all measured ones, memory is extrapolated with the square of the length.
+    The longest text is always measured. If it needs at most ``negligible_bytes``, a shorter text is
+    assumed to need the same memory. Otherwise text lengths are rounded up to powers of two, and the
+    longest available text up to this length is measured, so that few texts have to be measured. For
+    a text longer than all available texts, memory is extrapolated with the squared length.
 
     Args:
-        n_tokens: The text's number of tokens.
-        lengths: Numbers of tokens of the texts that can be measured.
-        measure: Function that returns the measured bytes of a text with the given number of tokens.
-        negligible_bytes: Memory of one text up to which a full batch fits into the memory budget.
+        n_tokens: Text length in tokens.
+        lengths: Lengths of the texts that can be measured, in tokens.
+        measure: Function that measures a text with the given length, and returns its bytes.
+        negligible_bytes: Memory per text at which a full batch just fits into the memory budget.
 
     Returns:
         Estimated memory in bytes.
@@ -160,13 +160,13 @@ def estimate_text_bytes(
 
 @dataclass
 class AuditProgress:
-    """Finished and planned work of a running audit, its time limit and its progress bar.
+    """Progress of a running audit: finished and planned work, time limit and progress bar.
 
     Attributes:
         is_displayed: Whether a progress bar is displayed.
         time_limit: Seconds from the start of the audit to its report; None for no limit.
         now: Function that returns the current time in seconds.
-        costs: Measured costs, from which the remaining time is estimated.
+        costs: Measured costs, for estimates of the remaining time.
         bar: The progress bar.
     """
 
@@ -198,24 +198,24 @@ class AuditProgress:
 
     @property
     def remaining_seconds(self) -> float:
-        """Seconds that remain for tests, after the reserve for the report is subtracted."""
+        """Seconds that remain for tests, excluding the time reserved for the report."""
         if self.time_limit is None:
             return math.inf
         reserve = max(REPORT_TIME_SHARE * self.time_limit, MIN_REPORT_SECONDS)
         return self.time_limit - min(reserve, self.time_limit / 2) - self.elapsed_seconds
 
     def plan_steps(self, steps: Iterable[Step]) -> None:
-        """Replace the planned work by the given steps."""
+        """Replace the planned work with new steps."""
         self._planned_tokens.clear()
         for step in steps:
             self._planned_tokens[step.cost_key] += step.n_tokens
 
     def start_batch(self, steps: Iterable[Step]) -> None:
-        """Start the clock for the steps of a batch."""
+        """Start the clock for the steps in a batch."""
         self._batch, self._step_start = deque(steps), self.now()
 
     def finish_step(self) -> None:
-        """Record that the next step of the batch is finished, and update the bar."""
+        """Record that the next step in the batch is finished, and update the progress bar."""
         step, now = self._batch.popleft(), self.now()
         self.costs.add_measurement(step, now - self._step_start)
         self._planned_tokens[step.cost_key] -= step.n_tokens
@@ -235,10 +235,10 @@ class AuditProgress:
         return max(seconds, 0.0)
 
     def start_report(self, activity: str) -> None:
-        """Switch the bar from the tests to the report, whose duration is not estimated.
+        """Switch the progress bar from the tests to the report, whose duration is not estimated.
 
         Args:
-            activity: Current work, such as "writing the page"; displayed by the bar.
+            activity: Current work for display, such as "writing the page".
         """
         self.bar.name = "report"
         self.bar.update(None, activity)

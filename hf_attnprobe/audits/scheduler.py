@@ -1,9 +1,9 @@
 """Decides in which order an audit runs its tests, and on how many texts.
 
-Texts come in a fixed random order. With ``--time``, the tests run in *turns*: first the mean over
-all heads, and there the tests that decide the verdict; then layers and single heads. Every turn
-runs on a first set of texts; then all turns are repeated on twice as many texts, until the time is
-up.
+The texts have a fixed random order. With ``--time``, the tests run in *turns*. The first turns run
+the tests that decide the verdict, on the mean over all heads; later turns run the other tests,
+layers and single heads. All turns run on a first set of texts, and are then repeated on twice as
+many texts until the time is up.
 
 ``torch.compile`` is not used: it made plain forward passes 1 to 23% faster on a CPU (torch 2.13,
 two cores), but compilation took 16 to 40 s.
@@ -40,19 +40,19 @@ from hf_attnprobe.storage.rows import NO_SITE, FinishedIds, TestSite, load_rows,
 
 
 FIRST_GOAL = MIN_TEXTS
-"""Number of texts per test in the first round, doubled in every later round.
+"""Number of texts per test in the first round, which is doubled in every later round.
 
-With fewer texts, no question of the report is answered.
+The report answers no question with fewer texts.
 """
 PREDICTION_FACTOR = 4
-"""Number of texts with predictions, as a multiple of the number of texts per test.
+"""Ratio of texts with predictions to texts per test.
 
-The accuracy needs more texts for a narrow interval, and a prediction takes only one forward pass.
+Accuracy needs more texts for a narrow interval, and a prediction takes only one forward pass.
 """
 HEADS_PER_TURN = 10
-"""Number of heads on which a test runs before the next test has its turn."""
+"""Number of heads on which one test runs per turn."""
 TIME_SAFETY_FACTOR = 1.3
-"""Factor on the estimated duration of a portion of texts, because estimates are not exact."""
+"""Safety factor on estimated durations, because the estimates are not exact."""
 
 Decision = TypeVar("Decision")
 RunTests = Callable[[Sequence[Text], SitesByTest, FinishedIds], None]
@@ -61,10 +61,10 @@ RunTests = Callable[[Sequence[Text], SitesByTest, FinishedIds], None]
 
 @dataclass
 class CompletedWork:
-    """Record of the texts on which each test has run at each site, and the means to run more.
+    """Records on which texts each test has run at each site, and runs tests on further texts.
 
     Attributes:
-        folder: Folder of the saved rows.
+        folder: Folder with the saved rows.
         texts: Texts in the fixed random order.
         run_tests: Function that runs tests and saves their rows.
         finished_ids: Text ids with rows, by test, layer and head.
@@ -79,7 +79,7 @@ class CompletedWork:
         self.finished_ids = read_finished_ids(self.folder)
 
     def run(self, texts: Sequence[Text], sites_by_test: SitesByTest) -> None:
-        """Run the missing tests on some texts, and also the predictions of these texts.
+        """Run all unfinished tests on some texts, and compute the predictions for these texts.
 
         Args:
             texts: The texts.
@@ -91,7 +91,7 @@ class CompletedWork:
             self.get_ids(test, site).update(text.example_id for text in texts)
 
     def synchronise(self, decision: Decision) -> Decision:
-        """Return the decision of the main process on every process; their clocks differ."""
+        """Return the main process's decision on every process, because their clocks differ."""
         decisions = [decision]
         broadcast_object_list(decisions)
         return decisions[0]
@@ -101,12 +101,12 @@ class CompletedWork:
         return self.finished_ids.setdefault((test, site.layer, site.head), set())
 
     def is_missing(self, sites_by_test: SitesByTest, text: Text) -> bool:
-        """Return whether any of the tests has not run on a text at one of its sites."""
+        """Return whether any test has not yet run on a text at any of its sites."""
         pairs = list_test_site_pairs(sites_by_test)
         return any(text.example_id not in self.get_ids(test, site) for test, site in pairs)
 
     def count_runs(self, sites_by_test: SitesByTest) -> int:
-        """Count the finished runs; one test at one site on one text is a run."""
+        """Count finished runs; one test at one site on one text is one run."""
         audited_ids = {text.example_id for text in self.texts}
         pairs = list_test_site_pairs(sites_by_test)
         return sum(len(self.get_ids(test, site) & audited_ids) for test, site in pairs)
@@ -133,8 +133,8 @@ def load_completed_work(runner: AuditRunner) -> CompletedWork:
 
 # --- Audits with a time limit --------------------------------------------------------------------
 
-# The number of texts of a test depends only on what the test costs, never on a result. Otherwise
-# the intervals would not be those of a sample of this size.
+# The number of texts for a test depends only on its costs, never on its results. Otherwise the
+# confidence intervals, which assume a fixed sample size, would be wrong.
 
 
 def run_within_time(
@@ -146,17 +146,17 @@ def run_within_time(
     """Run tests on the first texts of the random order, then on twice as many, until time is up.
 
     Args:
-        completed: The work done so far; updated.
+        completed: The completed work, which is updated.
         progress: Remaining time and measured costs; must have a time limit.
-        list_turns: Function that yields the tests and sites, the most important ones first. It is
-            called in every round, because the order of the heads depends on the rows so far.
-        batch_size: Largest number of texts that run before the clock is read again.
+        list_turns: Function that yields the tests and sites, with the most important first. It is
+            called in every round, because the head order depends on the rows so far.
+        batch_size: Maximum number of texts that run before the clock is read again.
     """
     goal, n_texts = FIRST_GOAL, len(completed.texts)
     while True:
         for sites_by_test in list_turns():
             for test in sites_by_test:
-                # One text is enough to measure what a test costs.
+                # One text is enough to measure the cost of a test.
                 if not completed.synchronise(progress.costs.has_measured(test)):
                     sites_of_test = {test: sites_by_test[test]}
                     pending_texts = [
@@ -181,7 +181,7 @@ def run_within_time(
 def _sort_by_cost(
     completed: CompletedWork, progress: AuditProgress, sites_by_test: SitesByTest
 ) -> list[str]:
-    """Sort the tests that have sites by their estimated seconds per text, the cheapest first."""
+    """Sort the tests that have sites by estimated seconds per text, with the cheapest first."""
     first_text = completed.texts[:1]
 
     def estimate_cost(test: str) -> float:
@@ -199,16 +199,16 @@ def _run_in_portions(
     sites_of_test: SitesByTest,
     texts: Sequence[Text],
 ) -> None:
-    """Run one test, portion by portion, on the texts that lack it, while there is time.
+    """Run one test in portions on the texts on which it has not run yet, while there is time.
 
-    The test does not start if there is no time for as many texts as a report needs to display a
-    number. The time of every text is estimated from its own length, because the lengths within one
-    portion can differ tenfold.
+    The test does not start if there is no time for the number of texts that a report needs to
+    display its result. Each text's duration is estimated from its own length, because lengths within
+    one portion can differ tenfold.
 
     Args:
-        completed: The work done so far; updated.
+        completed: The completed work, which is updated.
         progress: Remaining time and measured costs.
-        batch_size: Largest number of texts in a portion.
+        batch_size: Maximum number of texts in a portion.
         sites_of_test: A single test with its sites.
         texts: The texts.
     """
@@ -238,10 +238,13 @@ def _run_in_portions(
 
 
 def list_tests_with_role(role: str) -> set[str]:
-    """Return the tests whose statistics answer the questions with a role in the verdict.
+    """List the tests that answer the questions with a given role in the verdict.
 
     Args:
-        role: Role of a question: "score", "effect" or "part".
+        role: Role of the questions: "score", "effect" or "part".
+
+    Returns:
+        Test names.
     """
     return {question.test for question in ALL_QUESTIONS.values() if question.role == role}
 
@@ -249,7 +252,7 @@ def list_tests_with_role(role: str) -> set[str]:
 def plan_turns(
     runner: AuditRunner, heads: Sequence[Site], groups: Sequence[Site]
 ) -> Callable[[], Iterator[SitesByTest]]:
-    """Plan the turns of an audit with a time limit, the most important tests and sites first.
+    """Plan the turns of a time-limited audit, with the most important tests and sites first.
 
     The order is:
 
@@ -257,11 +260,11 @@ def plan_turns(
     2. for the mean over all heads, the tests that decide the verdict;
     3. for every head, the tests that score its faithfulness;
     4. for the mean over all heads, the other tests;
-    5. for every head, the tests of its effect;
+    5. for every head, the tests that measure its effect;
     6. all tests for layers, and the remaining tests for single heads.
 
-    Heads are sorted by their first-order effect (test ``screen``). A test runs on all heads before
-    the next test starts.
+    Heads are sorted by first-order effect (test ``screen``). A test runs on all heads before the
+    next test starts.
 
     Args:
         runner: The test runner.
@@ -269,8 +272,8 @@ def plan_turns(
         groups: Head groups that are tested as a whole.
 
     Returns:
-        Function that yields the turns. Call it again in every round, because the screened order of
-        the heads becomes more exact with more texts.
+        Function that yields the turns. Call it again in every round, because the head order becomes
+        more exact with more texts.
     """
     adapter = runner.adapter
     tests = [test for test in runner.options if test != "screen"]
@@ -318,9 +321,9 @@ def run_tests(
 ) -> dict[str, Any]:
     """Run an audit's tests, within its time limit if it has one.
 
-    With ``--screen``, single heads are tested only if they have the largest first-order effects.
-    They are chosen for one half of the texts by the effects on the other half. Head groups are
-    always tested.
+    With ``--screen``, only the single heads with the largest first-order effects are tested. They
+    are chosen for one half of the texts by the effects on the other half. Head groups are always
+    tested.
 
     Args:
         runner: The test runner.
@@ -329,8 +332,8 @@ def run_tests(
         time_limit: Seconds from the start of the audit to its report; None for no limit.
 
     Returns:
-        A record of the finished part of the work, for the report's provenance; empty without a
-        time limit.
+        Record for the report's provenance that states which part of the full audit is finished;
+        empty without a time limit.
 
     Raises:
         AttnProbeError: If the time limit is too short for any test.
@@ -355,7 +358,7 @@ def run_tests(
 
 
 def _check_any_test_ran(completed: CompletedWork, time_limit: float) -> None:
-    """Raise AttnProbeError if there is nothing to report except predictions."""
+    """Raise AttnProbeError if no test has run within the time limit."""
     tests = {test for (test, *_), example_ids in completed.finished_ids.items() if example_ids}
     if not tests - {PREDICTION_TEST}:
         raise AttnProbeError(
@@ -366,13 +369,13 @@ def _check_any_test_ran(completed: CompletedWork, time_limit: float) -> None:
 def summarise_work(
     completed: CompletedWork, time_limit: float, sites_by_test: SitesByTest, seed: int
 ) -> dict[str, Any]:
-    """Summarise how much of a full audit was done within the time limit.
+    """Summarise which part of a full audit is finished.
 
     Args:
-        completed: The work that was done.
+        completed: The completed work.
         time_limit: The time limit in seconds.
-        sites_by_test: All tests and sites of the full audit.
-        seed: Seed for the random order of the texts.
+        sites_by_test: All tests and sites in the full audit.
+        seed: Seed for the random text order.
 
     Returns:
         Plain data for the report's provenance.

@@ -216,8 +216,8 @@ def _parse_head_set(adapter: AttentionModelBase, name: str) -> list[Site]:
     if is_repeated or not set(heads) <= site_by_name.keys():
         first, *_, last = site_by_name
         raise AttnProbeError(
-            f"expected a head set such as {first}+{last}, with every head (layer.head) once, got "
-            f"{name!r}; change --head-sets"
+            f"expected different heads from {first} to {last}, written as layer.head joined by +, "
+            f"got {name!r}; change --head-sets"
         )
     return sorted(site_by_name[head] for head in heads)
 

@@ -195,9 +195,9 @@ def test_pairs_and_pipelines_are_the_model_in_them(bert, tokenizer):
     said = pipeline("text-classification", model=bert, tokenizer=tokenizer)
     for subject in ((bert, tokenizer), [bert, tokenizer], said):
         assert audit(subject, ROWS, **FEW).statistics == known.statistics
-    with pytest.raises(AttnProbeError, match="expected no tokenizer with a tuple"):
+    with pytest.raises(AttnProbeError, match="a tuple already contains a tokenizer"):
         audit((bert, tokenizer), ROWS, tokenizer=tokenizer, **FEW)
-    refused("expected a pair of model and tokenizer", audit, (bert, "tokenizer"), ROWS, **FEW)
+    refused("expected a pair \(model, tokenizer\)", audit, (bert, "tokenizer"), ROWS, **FEW)
 
 
 # --- the Hub ------------------------------------------------------------------------------------------------------

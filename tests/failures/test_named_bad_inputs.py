@@ -252,7 +252,7 @@ def on_meta(model, tokenizer):
         (with_column("bbox"), "returns bbox in addition to"),
         (with_column("position_ids"), "returns position_ids in addition to"),
         (with_column("input_shape_ids"), "returns input_shape_ids in addition to"),
-        (quantised, "is packed and no tensor, as after quantize_dynamic"),
+        (quantised, "is not a tensor, because the model is quantized"),
         (on_meta, "is on the device 'meta'"),
         (hidden_forward, "expected a single tensor of embeddings"),
     ],

@@ -121,7 +121,7 @@ def test_a_tokenizer_is_one(wrong_value, models):
     from transformers import AutoModelForSequenceClassification
 
     model = AutoModelForSequenceClassification.from_pretrained(models["bert"])
-    with refuses("expected a tokenizer of Transformers"):
+    with refuses("expected a Transformers tokenizer"):
         audit(model, ["a film"], tokenizer=wrong_value, progress=False)
 
 
