@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 
 
 MARKER_FILE = "demo.json"
-"""File that marks a folder whose contents belong to a demonstration and may be replaced."""
+"""File that marks a folder as a demonstration's output, so that a new one may replace it."""
 
 N_QUESTIONS = 60
-"""Number of questions that the language model answers."""
+"""Number of generated questions for the language model."""
 
 PROMPT_TEMPLATE = "{context}\n\n{question}"
-"""Prompt of the language model."""
+"""Template of the language model's prompts."""
 
 LAYER_WIDTH = 64
-"""Size of the classifier's embeddings and of its encoder."""
+"""Size of the classifier's embedding vectors and encoder states."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ RATIONALE_STATISTICS = {
     "leave-one-out": "token_f1@leave_one_out",
     "chance": "rationale_size",
 }
-"""Statistic that measures how well each ranking finds the deciding words."""
+"""Statistic that compares each ranking's top words with the deciding words, by printed name."""
 
 
 @public_function
@@ -81,14 +81,14 @@ def demo(
         report, metrics = demo("my-demo", options=DemoOptions(encoder="cnn"))
 
     Args:
-        output_dir: folder for the subfolders ``model``, ``data`` and ``audit``. The results of an
-            earlier demonstration are replaced.
+        output_dir: folder for the subfolders ``model``, ``data`` and ``audit``. An earlier
+            demonstration in it is replaced.
         options: the classifier, its training, and the amount of data.
         progress: show progress bars on stderr.
 
     Returns:
-        report: report of the audit.
-        metrics: metrics of the classifier on the test texts, in [0, 1], by name.
+        report: the audit's report.
+        metrics: the classifier's metrics on the test texts, in [0, 1], by name.
 
     Raises:
         AttnProbeError: If there are too few examples, or the folder contains other files.
@@ -99,7 +99,7 @@ def demo(
     data = make_rationale_dataset(options.n_examples, seed=options.seed)
     with reserve_folder(output_dir, MARKER_FILE) as folder:
         write_json(folder / MARKER_FILE, asdict(options))
-        # An audit of an earlier demonstration belongs to another model.
+        # An existing audit belongs to the model of an earlier demonstration.
         shutil.rmtree(folder / "audit", ignore_errors=True)
         metrics = _train_model(data, folder, options, progress)
         data.save_to_disk(folder / "data")
@@ -126,11 +126,11 @@ def demo_language_model(
 
     Args:
         output_dir: folder for the model, the questions and the audit.
-        seed: seed of weights, passages and questions.
+        seed: seed for weights, passages and questions.
         progress: show progress bars on stderr.
 
     Returns:
-        The report of the audit.
+        The audit's report.
 
     Raises:
         AttnProbeError: If the folder contains other files.
@@ -184,10 +184,10 @@ def _train_model(
 
 
 def format_rationale_line(report: "Report") -> str:
-    """Return a line on how well each ranking finds the words that are known to decide.
+    """Return a line that compares how well the rankings find the deciding words.
 
     Args:
-        report: report of the demonstration's audit.
+        report: the demonstration's report.
     """
     from hf_attnprobe.reports.first_screen import find_model_statistic
 
@@ -200,4 +200,4 @@ def format_rationale_line(report: "Report") -> str:
         for name, statistic in statistics.items()
         if statistic is not None
     )
-    return f"deciding words among the top-ranked words: {shares} ({report.n} texts)"
+    return f"Share of top-ranked words that decide the label: {shares} ({report.n} texts)"

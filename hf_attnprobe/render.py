@@ -1,4 +1,4 @@
-"""Rendering of saved results in any output format, for ``attnprobe report``."""
+"""Rendering of saved results in any output format, as the command ``attnprobe report`` does."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,7 +25,7 @@ from hf_attnprobe.studies.steps import STATE_FILE
 
 
 Folders = str | Path | Sequence[str | Path]
-"""One output folder, or several ones."""
+"""One output folder or several."""
 
 RENDERERS: Mapping[str, Callable[[Any], str]] = {
     ".md": lambda result: result.to_markdown(),
@@ -33,24 +33,25 @@ RENDERERS: Mapping[str, Callable[[Any], str]] = {
     ".json": lambda result: result.to_json(),
     ".csv": lambda result: format_csv(result.summary_frame()),
 }
-"""Function that renders a result for each file ending."""
+"""Rendering function for each file ending."""
 
 DOCUMENT_ENDINGS = (".md", ".html", ".json")
-"""File endings of documents, which all results have."""
+"""File endings that every type of result can be rendered to."""
 
 TABLE_ENDINGS = (".csv",)
-"""File endings of tables, which only some results have."""
+"""File endings for tables, which only some types of results have."""
 
 
 @dataclass(frozen=True)
 class ResultType:
-    """A type of result that is saved in a folder.
+    """A type of result that a command saves in a folder.
 
     Attributes:
-        name: name of the result with its article, for error messages.
-        marker: file that identifies folders of this type.
-        read: reads the result from its folder; None if only saved files can be returned.
-        endings: file endings of the formats in which the result can be rendered.
+        name: the type's name with an article, such as "an audit", for error messages.
+        marker: file whose presence identifies a folder of this type.
+        read: function that reads the result from its folder; None if only its saved files can be
+            returned.
+        endings: file endings that the result can be rendered to.
         files: saved file for each ending, if ``read`` is None.
     """
 
@@ -61,20 +62,23 @@ class ResultType:
     files: Mapping[str, str] = field(default_factory=dict)
 
     def render(self, source: Any, ending: str, output: object) -> str:
-        """Render a result in the format of a file ending.
+        """Read a result and render it in the format that a file ending selects.
 
         Args:
-            source: the folder of the result, or several folders.
+            source: the result's folder, or several folders.
             ending: file ending, such as ".html".
             output: the output file, for links and error messages; None if there is none.
 
+        Returns:
+            The rendered text.
+
         Raises:
-            AttnProbeError: If the result does not have this format, or is not finished.
+            AttnProbeError: If the result is unfinished or cannot be rendered in this format.
         """
         if ending not in self.endings:
             raise AttnProbeError(
-                f"the output file for {self.name} must end in {' or '.join(self.endings)}, got "
-                f"{output or 'none'}; choose another --output"
+                f"--output for {self.name} must end in {' or '.join(self.endings)}, got "
+                f"{output or 'no file'}; choose another file name"
             )
         if self.read is not None:
             result = self.read(source)
@@ -85,34 +89,34 @@ class ResultType:
             return (source / self.files[ending]).read_text(encoding="utf-8")
         except OSError as error:
             raise AttnProbeError(
-                f"{source} holds no finished results of {self.name}; run the command again to finish "
-                "it"
+                f"{source} contains no finished results of {self.name}; run the command that created "
+                "it again"
             ) from error
 
 
 AUDIT_RESULT = ResultType(
     "an audit", "summary.json", read_audit, (*DOCUMENT_ENDINGS, *TABLE_ENDINGS)
 )
-"""An audit."""
+"""Result type for the output folder of an audit."""
 
 RETRAINING_RESULT = ResultType(
     "a retraining", f"{FOLDER_KIND}.json", read_retraining, (*DOCUMENT_ENDINGS, *TABLE_ENDINGS)
 )
-"""A retraining."""
+"""Result type for the output folder of a retraining."""
 
 STUDY_RESULT = ResultType("a study", STATE_FILE, read_study_report)
-"""A study."""
+"""Result type for the output folder of a study."""
 
 TYPES_WITH_FIGURES = (AUDIT_RESULT, RETRAINING_RESULT)
-"""Types of results that have figures."""
+"""Result types that have figures, which ``--figures`` saves."""
 
 SHARES_RESULT = ResultType("shares of an audit", "", join_shares, AUDIT_RESULT.endings)
-"""Several shares of one audit, joined into one report."""
+"""Result type for several shares of one audit, which are joined into one report."""
 
 AUDIT_COMPARISON_RESULT = ResultType(
     "several audits", "", compare_audits, (*DOCUMENT_ENDINGS, *TABLE_ENDINGS)
 )
-"""Several audits, compared with the first one."""
+"""Result type for several audits, which are compared with the first one."""
 
 RESULT_TYPES = (
     RETRAINING_RESULT,
@@ -128,14 +132,17 @@ RESULT_TYPES = (
     ),
     AUDIT_RESULT,
 )
-"""All types of results in one folder, in the order in which their markers are looked for."""
+"""Result types for single folders; the first one whose marker file exists is chosen."""
 
 
 def detect_result_type(folder: Path) -> ResultType:
-    """Return the type of the result in a folder; an audit if no marker is found.
+    """Detect which type of result a folder contains, by its marker files.
 
     Args:
-        folder: the folder.
+        folder: output folder of a command.
+
+    Returns:
+        The result type; an audit if there is no marker file.
     """
     return next(
         (result_type for result_type in RESULT_TYPES if (folder / result_type.marker).is_file()),
@@ -145,10 +152,10 @@ def detect_result_type(folder: Path) -> ResultType:
 
 @public_function
 def render_report(folder: Folders, output: str | Path | None = None) -> str:
-    """Render saved results in the format that the ending of a file selects.
+    """Render saved results in the format that a file ending selects.
 
-    Audits and retrainings are rendered again from their rows and their summary. Several folders are
-    rendered as a comparison of audits, or as one audit if they are its shares.
+    Audits and retrainings are rendered again from their stored rows. Several folders are joined into
+    one audit if they are its shares; otherwise they are compared.
 
     Example::
 
@@ -160,10 +167,10 @@ def render_report(folder: Folders, output: str | Path | None = None) -> str:
             Markdown.
 
     Returns:
-        The contents of the file.
+        The rendered text, which is also the file's content.
 
     Raises:
-        AttnProbeError: If a folder holds no results, the format is not supported, or the file
+        AttnProbeError: If a folder contains no results, the format is not supported, or the file
             cannot be written.
     """
     result_type, source = _detect_source(folder)
@@ -180,16 +187,16 @@ def render_report(folder: Folders, output: str | Path | None = None) -> str:
 
 
 def render_terminal_report(folder: Folders) -> str:
-    """Return the text that a command printed when it finished.
+    """Render saved results as the text that their command printed when it finished.
 
     Args:
         folder: output folder of a command, or several folders of audits.
 
     Returns:
-        The text, or Markdown if only saved files can be returned.
+        Plain text; Markdown for results whose files cannot be rendered again.
 
     Raises:
-        AttnProbeError: If a folder holds no results.
+        AttnProbeError: If a folder contains no results.
     """
     result_type, source = _detect_source(folder)
     if result_type.read is None:
@@ -198,7 +205,7 @@ def render_terminal_report(folder: Folders) -> str:
 
 
 def _detect_source(folder: Folders) -> tuple[ResultType, Any]:
-    """Return the type of the result, and the folder or the folders to read it from."""
+    """Detect the result type, and return it with the folder or folders to read."""
     folders = _list_folders(folder)
     if len(folders) == 1:
         return detect_result_type(folders[0]), folders[0]
@@ -207,7 +214,7 @@ def _detect_source(folder: Folders) -> tuple[ResultType, Any]:
 
 
 def save_figures(folder: Folders, output_dir: str | Path) -> None:
-    """Save the figures of an audit or a retraining as SVG and PDF, with their captions.
+    """Save an audit's or a retraining's figures as SVG and PDF files, with captions.
 
     Args:
         folder: output folder of one audit or retraining.
@@ -221,7 +228,9 @@ def save_figures(folder: Folders, output_dir: str | Path) -> None:
     result_type = detect_result_type(folders[0])
     if len(folders) != 1 or result_type not in TYPES_WITH_FIGURES or result_type.read is None:
         names = " or ".join(supported_type.name for supported_type in TYPES_WITH_FIGURES)
-        raise AttnProbeError(f"--figures needs one folder of {names}; give one such folder")
+        raise AttnProbeError(
+            f"--figures supports only one folder, of {names}; run the command with one such folder"
+        )
     # Matplotlib is slow to import.
     from hf_attnprobe.plots.matplotlib_backend import save_charts
 
@@ -233,18 +242,18 @@ def _list_folders(folder: Folders) -> list[Path]:
     folders = [folder] if isinstance(folder, str | Path) else folder
     if not folders:
         raise AttnProbeError(
-            "expected a folder of results, got none; give the output folder of a command"
+            "no folder with results was passed; pass the output folder of a command"
         )
     return [Path(path) for path in folders]
 
 
 def _check_comparable(folders: Sequence[Path]) -> None:
-    """Raise an error if a folder holds no audit, or is given twice."""
+    """Raise an error if a folder contains no audit, or is listed twice."""
     for folder in folders:
         result_type = detect_result_type(folder)
         if result_type is not AUDIT_RESULT:
             raise AttnProbeError(
-                f"only audits can be compared, but {folder} holds {result_type.name}; give this folder "
-                "alone"
+                f"only audits can be compared, but {folder} contains {result_type.name}; pass this "
+                "folder alone"
             )
     check_distinct_folders(folders)

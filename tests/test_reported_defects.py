@@ -68,7 +68,7 @@ def made(rows, tokenizer, model=None, **options):
     ],
 )
 def test_a_shown_text_has_a_number_for_each_token(wrong):
-    with pytest.raises(ValueError, match="expected one score for each of the 2 tokens of text 3"):
+    with pytest.raises(ValueError, match="text 3 has 2 tokens; pass one score per token"):
         HighlightedText(3, ("a", "b"), "x", None, None, None, **wrong)
 
 
@@ -236,7 +236,12 @@ def test_a_line_says_how_many_prompts_have_no_answer(caplog):
 
 def test_none_is_no_version(tmp_path):
     refused(
-        "list of versions contains None", compare, llama(), [None], Answers([ROW]), output_dir=tmp_path
+        "list of versions contains None",
+        compare,
+        llama(),
+        [None],
+        Answers([ROW]),
+        output_dir=tmp_path,
     )
 
 

@@ -1,7 +1,7 @@
 """Reports as documents of blocks, and the output formats that print them.
 
 :mod:`hf_attnprobe.documents.blocks` defines :class:`~hf_attnprobe.documents.blocks.Document` and
-all kinds of blocks; start reading there. Three modules print a document:
+all block types; start reading there. Three modules print a document:
 :func:`~hf_attnprobe.documents.terminal_text.render_text` for the terminal,
 :func:`~hf_attnprobe.documents.markdown.render_markdown` as Markdown, and
 :func:`~hf_attnprobe.documents.html.render_html` as one self-contained HTML page.

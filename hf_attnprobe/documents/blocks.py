@@ -1,8 +1,8 @@
 """Data types for the contents of a report: a document is a sequence of blocks.
 
 Every command has one function that turns its result into a :class:`Document`. The modules
-``terminal_text.py``, ``markdown.py`` and ``html.py`` print any document, so they need no knowledge
-of the commands. For example::
+``terminal_text.py``, ``markdown.py`` and ``html.py`` print any document and do not depend on the
+commands. For example::
 
     def build_document(result: TrainingResult) -> Document:
         return Document(
@@ -97,7 +97,7 @@ InlineText = str | Link | tuple[str | Link, ...]
 
 
 class NumberWithInterval(Protocol):
-    """Any object with a value and an optional 95% confidence interval."""
+    """Protocol for any object with a value and an optional 95% confidence interval."""
 
     @property
     def value(self) -> float:
@@ -106,19 +106,19 @@ class NumberWithInterval(Protocol):
 
     @property
     def ci95(self) -> tuple[float, float] | None:
-        """Its 95% confidence interval, if it has one."""
+        """The 95% confidence interval for the number; None without interval."""
         ...
 
 
 @dataclass(frozen=True)
 class FormattedNumber:
-    """A number with its own number of digits, sign, prefix or suffix.
+    """A number with instructions for its format: digits, sign, prefix and suffix.
 
     Attributes:
         value: the number; NaN if it is not defined.
-        ci95: its 95% confidence interval.
+        ci95: 95% confidence interval for the number; None without interval.
         digits: digits after the decimal point.
-        sign: ``+`` to print the sign of positive numbers too.
+        sign: "+" to print the sign of positive numbers too.
         prefix: words before the number, such as "at most".
         suffix: words after the number, such as "better".
     """
@@ -132,7 +132,7 @@ class FormattedNumber:
 
 
 Cell = InlineText | int | float | NumberWithInterval | FormattedNumber | None
-"""The value of a table cell."""
+"""Value of a table cell, before it is formatted."""
 
 
 @dataclass(frozen=True)
@@ -154,10 +154,10 @@ class CodeBlock:
 
 @dataclass(frozen=True)
 class DefinitionList:
-    """Terms with their descriptions.
+    """A list of terms with descriptions, such as settings or a glossary.
 
     Attributes:
-        definitions: one description, or a list of them, for each term; empty ones are dropped.
+        definitions: description or list of descriptions for each term; empty ones are dropped.
     """
 
     definitions: Mapping[str, InlineText | list[InlineText] | list[str] | None]
@@ -170,7 +170,7 @@ class DefinitionList:
         return bool(self.definitions)
 
     def items(self) -> Iterator[tuple[str, Sequence[InlineText], bool]]:
-        """Yield each term, its descriptions, and whether they were passed as a list."""
+        """Yield each term, its descriptions, and whether they form a list."""
         for term, description in self.definitions.items():
             if isinstance(description, list):
                 yield term, description, True
@@ -183,10 +183,10 @@ class Table:
     """A table whose first column names the rows.
 
     Attributes:
-        head: names of the columns.
-        rows: the cells of every row, as values.
-        caption: short description of the contents.
-        sortable: whether a page lets readers sort the rows; False if their order has a meaning.
+        head: column titles.
+        rows: cell values for every row.
+        caption: short description of the table.
+        sortable: whether readers of a page may sort the rows; False if their order has a meaning.
     """
 
     head: Sequence[InlineText]
@@ -204,8 +204,8 @@ class NumberLine:
 
     Attributes:
         number: the number to mark; NaN is not drawn.
-        thresholds: name and position of each threshold at which the answer changes.
-        references: name and position of values to compare with, such as a random order.
+        thresholds: positions at which the answer changes, by name.
+        references: positions of values to compare with, such as a random order, by name.
         ends: both ends of the axis; None chooses round numbers around all values.
         prefix: words before the number, such as "at most".
     """
@@ -223,11 +223,11 @@ class ScoreTableRow:
 
     Attributes:
         name: name of the measured quantity.
-        number: its value; None if the row is only a sentence.
+        number: measured value; None if the row is only a sentence.
         meaning: explanation of the number, or the sentence.
-        line: the number on its scale, which only pages draw.
-        is_part: whether the number is one of those whose mean is the row above.
-        is_secondary: whether a page shows the row after the example texts.
+        line: number line, which only pages draw.
+        is_part: whether the number contributes to the mean in the row above, and is indented.
+        is_secondary: whether a page displays the row after the example texts.
     """
 
     name: str
@@ -253,7 +253,7 @@ class AnswerBlock:
     """A question with its answer.
 
     Attributes:
-        question: the question as a reader would ask it; "" if the report's heading asks it.
+        question: the question as a reader would ask it; "" if it is the report's heading.
         answer: "yes", "partly", "no" or "cannot say"; also "mostly yes" and "mostly no".
         sentence: the result that leads to the answer, with its number.
         blocks: further details, such as the number line and notes.
@@ -279,7 +279,10 @@ class ExampleTexts:
 
 
 class BlockContainer:
-    """Base class of blocks that contain other blocks and are empty without them."""
+    """Base class for blocks that contain other blocks.
+
+    Empty inner blocks are dropped. A container without inner blocks counts as empty itself.
+    """
 
     blocks: "Sequence[Block]"
 
@@ -292,7 +295,7 @@ class BlockContainer:
 
 @dataclass(frozen=True)
 class Collapsible(BlockContainer):
-    """Blocks that a page hides until they are opened; other formats print them as a section.
+    """Blocks that a page hides until the reader opens them; other formats print them as a section.
 
     Attributes:
         summary: the visible heading.
@@ -308,9 +311,9 @@ class Section(BlockContainer):
     """A part of a document with a heading.
 
     Attributes:
-        title: its heading.
-        blocks: its contents.
-        id: target of links to the section; "" derives it from the title.
+        title: the section's heading.
+        blocks: the section's contents.
+        id: anchor for links to the section; "" derives it from the title.
         in_short_report: whether the terminal prints the section even without ``--verbose``.
         is_collapsed: whether a page shows only the heading until the reader opens the section.
     """
@@ -363,11 +366,16 @@ MACRO_NAMES = {
     Collapsible: "collapsible",
     Section: "subsection",
 }
-"""Name of the template macro that prints each class of blocks; all others are paragraphs."""
+"""Name of the template macro that prints each block type; all other types are paragraphs."""
 
 
 def get_macro_name(block: object) -> str:
-    """Return the name of the macro that prints a block in ``blocks.html``, ``.md`` and ``.txt``.
+    """Return the name of the template macro that prints a block.
+
+    The templates ``blocks.html``, ``blocks.md`` and ``blocks.txt`` use the same macro names.
+
+    Args:
+        block: any block of a document.
 
     Raises:
         TypeError: If the object is not a block.
@@ -383,10 +391,10 @@ class Document:
     """A report that every output format can print.
 
     Attributes:
-        title: title of the browser window.
-        lead: blocks at the beginning of every format: the answer and how to read it.
-        sections: the other parts, in reading order; a page lists them in its contents.
-        data: the results for programs, embedded into the page as JSON; None instead of NaN.
+        title: title for the browser window.
+        lead: blocks at the beginning: the answer and its explanation.
+        sections: other parts in reading order; a page lists them in its table of contents.
+        data: results for programs, embedded into the page as JSON, with None instead of NaN.
         heading: main heading; "" uses the title.
     """
 
@@ -403,9 +411,9 @@ class Document:
 
 
 def format_cell(cell: Cell) -> str:
-    """Return the text of a table cell.
+    """Format a table cell as text.
 
-    Numbers get three digits after the point, very small ones are written as powers of ten.
+    Numbers get three digits after the decimal point; very small ones get scientific notation.
 
     >>> format_cell(0.12345), format_cell(2e-5), format_cell(7), format_cell(None)
     ('0.123', '2.0e-05', '7', '–')
@@ -413,7 +421,7 @@ def format_cell(cell: Cell) -> str:
     ('a name', '0.8 [0.8, 0.8] (?)')
 
     Args:
-        cell: the value of the cell.
+        cell: the cell's value.
     """
     match cell:
         case None:
@@ -435,20 +443,24 @@ def format_cell(cell: Cell) -> str:
 
 
 def _format_number(cell: FormattedNumber) -> str:
-    """Return a number with its interval, prefix and suffix."""
+    """Format a number with its interval, prefix and suffix."""
     text = format_interval(cell.value, cell.ci95, digits=cell.digits, sign=cell.sign)
     return " ".join(filter(None, [cell.prefix, text, cell.suffix]))
 
 
 def is_numeric_cell(cell: Cell) -> bool:
-    """Check whether a cell is a number, which tables align to the right."""
+    """Check whether a cell is a number, which tables align to the right.
+
+    Args:
+        cell: the cell's value.
+    """
     if isinstance(cell, NumericText):
         return True
     return not isinstance(cell, (str, tuple, Link, bool, type(None)))
 
 
 def describe_number_line(line: NumberLine) -> str:
-    """Return a number line as text, for formats without drawings.
+    """Describe a number line in words, for formats without drawings.
 
     >>> line = NumberLine(FormattedNumber(0.34, (0.31, 0.37)), {"yes from": 0.3})
     >>> describe_number_line(line)
@@ -463,11 +475,11 @@ def describe_number_line(line: NumberLine) -> str:
 
 
 NON_TEXT_FIELDS = {"key", "id", "kind", "data", "answer"}
-"""Fields of blocks whose strings are not shown to readers as text."""
+"""Fields of blocks whose strings are identifiers or data, not readable text."""
 
 
 def iterate_texts(part: object) -> Iterator[str]:
-    """Yield every readable text of a document, a section or a block.
+    """Yield every readable text in a document or a block.
 
     Args:
         part: a document, a block, or a collection of them.
@@ -488,14 +500,14 @@ def iterate_texts(part: object) -> Iterator[str]:
 
 
 def build_glossary(parts: Iterable[object], meanings: Mapping[str, str]) -> Section:
-    """Build a section that explains the technical terms used in a document.
+    """Build a section that explains the technical terms in a document.
 
     Args:
-        parts: the sections or blocks of the document.
-        meanings: explanation of each known term.
+        parts: the document's sections or blocks.
+        meanings: explanations of all known terms, by term.
 
     Returns:
-        The terms that occur in ``parts``, in the order of ``meanings``.
+        A section with the terms that occur in ``parts``, in the order of ``meanings``.
     """
     text = " ".join(iterate_texts(list(parts)))
     definitions: dict[str, InlineText | list[InlineText] | None] = {

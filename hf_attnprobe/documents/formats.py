@@ -16,7 +16,7 @@ from hf_attnprobe.storage.folders import write_atomically
 
 
 def format_json(data: Mapping[str, Any]) -> str:
-    """Return plain data as the text of a JSON file.
+    """Format plain data as the content of a JSON file.
 
     Args:
         data: values that JSON can represent.
@@ -29,10 +29,10 @@ FORMULA_PREFIXES = ("=", "+", "-", "@", "\t", "\r")
 
 
 def format_csv(frame: pd.DataFrame) -> str:
-    """Return a table as CSV that is safe to open in a spreadsheet.
+    """Format a table as CSV that is safe to open in a spreadsheet.
 
-    Class names come from the author of a checkpoint. A text that a spreadsheet would evaluate as a
-    formula therefore gets a ``'`` in front.
+    Class names come from untrusted checkpoints. Cells that a spreadsheet would evaluate as a formula
+    therefore get a leading ``'``.
 
     Args:
         frame: the table.
@@ -43,12 +43,12 @@ def format_csv(frame: pd.DataFrame) -> str:
 
 
 def _escape_formula(cell: object) -> object:
-    """Return the cell, with a quote in front if it looks like a formula."""
+    """Add a leading quote to a cell if a spreadsheet would evaluate it as a formula."""
     return f"'{cell}" if isinstance(cell, str) and cell.startswith(FORMULA_PREFIXES) else cell
 
 
 class DocumentedResult:
-    """Base class of results that can be printed, saved, and displayed in a notebook.
+    """Base class for results that can be printed, saved, and displayed in a notebook.
 
     Subclasses implement :meth:`build_document`. ``print(result)`` prints the short report.
     """
@@ -64,8 +64,8 @@ class DocumentedResult:
         """Return the report as plain text for a terminal.
 
         Args:
-            verbose: return the whole report, not only its beginning and short sections.
-            width: characters in a line; by default the width of the terminal, at most 100.
+            verbose: return the whole report instead of the short one.
+            width: characters per line; by default the terminal's width, at most 100.
         """
         if width is None:
             width = min(MAX_LINE_WIDTH, get_terminal_size((MAX_LINE_WIDTH, 24)).columns)
@@ -98,10 +98,10 @@ class DocumentedResult:
         """Write the HTML page to a file.
 
         Args:
-            path: the file; an existing one is replaced.
+            path: the file to write; an existing file is replaced.
         """
         write_atomically(Path(path), self.to_html())
 
     def _repr_html_(self) -> str:
-        """Return the beginning of the report for the output of a notebook cell."""
+        """Return the beginning of the report as HTML, which notebooks display."""
         return render_cell_html(self.build_document().lead)

@@ -1,7 +1,7 @@
 """Documents as one self-contained HTML page, or as the output of a notebook cell.
 
-``page.html`` is the layout of a page, and ``blocks.html`` has a macro for every type of block.
-Jinja escapes every text. A page loads nothing, sends nothing, and is readable without scripts.
+``page.html`` is the page layout, and ``blocks.html`` has a macro for every block type. Jinja escapes
+every text. A page loads nothing, sends nothing, and is readable without scripts.
 """
 
 import base64
@@ -37,13 +37,13 @@ from hf_attnprobe.plots.chart import Chart, HeatMap
 
 
 UNSAFE_IN_SCRIPT = re.compile("[<>&\u2028\u2029\ud800-\udfff]")
-"""Characters that could end a script or a line of it, or that UTF-8 cannot encode."""
+"""Characters that could end a script element or a line in it, or that UTF-8 cannot encode."""
 
 MIN_LISTED_SECTIONS = 5
-"""Minimum number of open sections for which a page has a table of contents."""
+"""Minimum number of visible sections for which a page gets a table of contents."""
 
 MAX_SIDE_CAPTION = 420
-"""Maximum characters of a finding that is printed next to its drawing, not below it."""
+"""Maximum length, in characters, of a caption next to its drawing; longer ones are below it."""
 
 ANSWER_SYMBOLS = {
     "yes": "M4.5 8.5l2.5 2.5 4.5-5.5",
@@ -51,7 +51,7 @@ ANSWER_SYMBOLS = {
     "no": "M5 5l6 6M11 5l-6 6",
     "cannot say": "M6 6.2c.2-2.6 4-2.4 4 0 0 1.6-2 1.5-2 3.1M8 11.3v.6",
 }
-"""SVG path of the symbol for each answer: a tick, a dash, a cross and a question mark."""
+"""SVG path for each answer's symbol: a tick, a dash, a cross and a question mark."""
 
 
 def render_html(document: Document) -> str:
@@ -60,10 +60,13 @@ def render_html(document: Document) -> str:
     The same document always gives the same bytes.
 
     Args:
-        document: the document to print.
+        document: the document to render.
+
+    Returns:
+        The page's HTML source.
 
     Raises:
-        ValueError: If its data contain NaN or infinity, which JSON cannot represent.
+        ValueError: If the document's data contain NaN or infinity, which JSON cannot represent.
     """
     script = _read_file("page.js")
     sections = [s for s in document.sections if s is not None and not s.is_collapsed]
@@ -84,14 +87,13 @@ def render_html(document: Document) -> str:
 
 
 def render_cell_html(blocks: Iterable[Block]) -> str:
-    """Render blocks with their style, but without scripts, for a notebook cell.
+    """Render blocks as HTML for a notebook cell, with style but without scripts.
 
-    The style applies only within the output of the cell. A shadow root would isolate it better,
-    but notebooks insert outputs in a way that ignores declarative shadow roots, so that nothing
-    would be displayed.
+    The style rules apply only within the cell's output. A shadow root would isolate them better, but
+    notebooks ignore declarative shadow roots and would display nothing.
 
     Args:
-        blocks: the blocks to print; empty ones are skipped.
+        blocks: blocks to render; empty ones are skipped.
     """
     filled_blocks = [block for block in blocks if block]
     template = _load_templates().get_template("cell.html")
@@ -102,7 +104,7 @@ def build_security_policy(script: str) -> str:
     """Return a Content-Security-Policy that allows inline styles and one script.
 
     Args:
-        script: source of the script, which the policy identifies by its SHA-256.
+        script: source code of the allowed script, which the policy identifies by its SHA-256 hash.
     """
     digest = hashlib.sha256(script.encode()).digest()
     return (
@@ -114,7 +116,7 @@ def build_security_policy(script: str) -> str:
 
 @cache
 def _load_templates() -> Environment:
-    """Return the HTML templates with their filters."""
+    """Load the HTML templates with their filters."""
     filters = {
         "macro_name": get_macro_name,
         "spans": lambda text: text if isinstance(text, tuple) else (text,),
@@ -141,18 +143,18 @@ def _load_templates() -> Environment:
 
 
 def _get_span_type(span: InlineText) -> str:
-    """Return the type of a part of a sentence, for the macro that prints it."""
+    """Return the type of a sentence part, for the template that prints it."""
     types = {Code: "code", Strong: "strong", UserText: "user_text", Link: "link"}
     return types.get(type(span), "plain")
 
 
 def _find_numeric_columns(table: Table) -> list[bool]:
-    """Return for each column whether it contains numbers, which are aligned to the right."""
+    """Check which columns contain numbers and are therefore aligned to the right."""
     return [any(is_numeric_cell(row[k]) for row in table.rows) for k in range(len(table.head))]
 
 
 def _render_chart(chart: Chart | HeatMap) -> Markup:
-    """Return a chart as SVG."""
+    """Render a chart as an SVG element."""
     # Matplotlib is slow to import, and many pages have no charts.
     from hf_attnprobe.documents.svg import render_svg
 
@@ -161,7 +163,7 @@ def _render_chart(chart: Chart | HeatMap) -> Markup:
 
 
 def _embed_json(data: object) -> Markup:
-    """Return data as JSON that can be embedded in a script element."""
+    """Convert data to JSON that can be embedded in a script element."""
     text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     safe_text = UNSAFE_IN_SCRIPT.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
     return Markup(safe_text)  # nosec B704
@@ -169,7 +171,7 @@ def _embed_json(data: object) -> Markup:
 
 @cache
 def _build_style() -> Markup:
-    """Return all CSS rules, restricted to elements within the class ``attnprobe``."""
+    """Build the CSS rules, restricted to elements within the class ``attnprobe``."""
     rules = "\n".join(_read_file(name) for name in ("page.css", "texts.css"))
     # The rules are files of this package, not user input.
     return Markup(f".attnprobe {{\n{rules}}}\n")  # nosec B704
@@ -177,5 +179,5 @@ def _build_style() -> Markup:
 
 @cache
 def _read_file(name: str) -> str:
-    """Return the text of a file of this package."""
+    """Read a text file from this package."""
     return files("hf_attnprobe.documents").joinpath(name).read_text(encoding="utf-8")

@@ -1,6 +1,6 @@
 """Documents as Markdown, in which no user text becomes HTML, a link or an image.
 
-Every type of block has a macro in ``blocks.md``.
+Every block type has a macro in ``blocks.md``.
 """
 
 import re
@@ -31,17 +31,17 @@ from hf_attnprobe.documents.token_shading import describe_highlighted_text
 MARKUP = re.compile(
     r"\\(?=[^\w\s]|$)|`|~(?=~)|<(?=[A-Za-z/!?])|\](?=[(\[])|!$|(?:^|(?<=^ ))\[(?=[^\]]*\]:)"
 )
-"""Characters that start code, HTML or an escape, or make a link or an image, in our sentences."""
+"""Pattern for characters in trusted sentences that would start code, HTML, an escape or a link."""
 
 MARKUP_IN_USER_TEXT = re.compile(r"[\\`*_\[\]<>|#]|!$")
-"""Characters that may have a meaning in Markdown; all are escaped in user texts."""
+"""Pattern for characters in user texts that may have a meaning in Markdown."""
 
 
 def render_markdown(document: Document) -> str:
     """Render a document as Markdown.
 
     Args:
-        document: the document to print.
+        document: the document to render.
     """
     parts = [
         f"# {format_inline(document.heading)}",
@@ -52,18 +52,21 @@ def render_markdown(document: Document) -> str:
 
 
 def render_markdown_blocks(blocks: Iterable[Block], level: int = 2) -> list[str]:
-    """Render blocks as Markdown, to be separated by blank lines.
+    """Render blocks as Markdown.
 
     Args:
-        blocks: the blocks to print; empty ones are skipped.
-        level: heading level of sections among the blocks; the document's title has level 1.
+        blocks: blocks to render; empty ones are skipped.
+        level: heading level for sections among the blocks; the document's title has level 1.
+
+    Returns:
+        One text per block, to be separated by blank lines.
     """
     return render_blocks(_load_templates(), "blocks.md", blocks, level)
 
 
 @cache
 def _load_templates() -> Environment:
-    """Return the Markdown templates with their filters."""
+    """Load the Markdown templates with their filters."""
     filters = {
         "inline": format_inline,
         "format_cell": format_cell,
@@ -77,7 +80,7 @@ def _load_templates() -> Environment:
 
 
 def format_inline(text: InlineText) -> str:
-    """Return a sentence as one line of Markdown.
+    """Format a sentence as one line of Markdown.
 
     >>> format_inline(("run ", Code("x"), ", not <b>"))
     'run `x`, not &lt;b>'
@@ -94,7 +97,7 @@ def format_inline(text: InlineText) -> str:
 
 
 def _format_span(span: str | Link) -> str:
-    """Return a part of a sentence as Markdown."""
+    """Format a part of a sentence as Markdown."""
     match span:
         case Link():
             address = re.sub(r"[<>\s]", "", escape_control_characters(span.address))
@@ -110,14 +113,14 @@ def _format_span(span: str | Link) -> str:
 
 
 def _escape_user_text(text: str) -> str:
-    """Return a text in which Markdown finds no markup."""
+    """Escape a user's text so that Markdown finds no markup in it."""
     return MARKUP_IN_USER_TEXT.sub(
         escape_markdown_match, escape_control_characters(" ".join(text.split()) or text)
     )
 
 
 def _format_code(text: str) -> str:
-    """Return inline code."""
+    """Format a text as inline code."""
     fence = _choose_fence(text)
     space = " " if "`" in text else ""
     line = escape_control_characters(re.sub(r"\s+", " ", text))
@@ -125,26 +128,26 @@ def _format_code(text: str) -> str:
 
 
 def _format_code_block(text: str) -> str:
-    """Return a fenced code block."""
+    """Format a text as a fenced code block."""
     fence = _choose_fence(text, min_length=3)
     return f"{fence}\n{escape_control_characters(text)}\n{fence}"
 
 
 def _choose_fence(text: str, min_length: int = 1) -> str:
-    """Return more backquotes than the text has in a row."""
+    """Return a fence with more backquotes than any run of backquotes in the text."""
     longest_run = max(map(len, re.findall("`+", text)), default=0)
     return "`" * max(min_length, 1 + longest_run)
 
 
 def _format_table(block: Table) -> str:
-    """Return a Markdown table."""
+    """Format a table as Markdown."""
     head = map(format_inline, block.head)
     rows = (map(_format_table_cell, row) for row in block.rows)
     return "\n".join(format_table([*head], map(list, rows)))
 
 
 def _format_table_cell(cell: Cell) -> str:
-    """Return a cell, with its markup if it is a text."""
+    """Format a table cell; texts may contain code, bold words and links."""
     if isinstance(cell, (str, tuple, Link)):
         return format_inline(cell)
     return format_cell(cell)

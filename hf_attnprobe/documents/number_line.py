@@ -1,4 +1,4 @@
-"""Positions of a number, its thresholds and its reference values on a drawn line."""
+"""Layout of number lines: positions of the number, thresholds, reference values and labels."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -11,24 +11,26 @@ from hf_attnprobe.plots.chart import format_label, is_drawable
 
 
 TICK_LOCATOR = MaxNLocator(5, steps=[1, 2, 5, 10])
-"""Finds about five round numbers that cover a range of values."""
+"""Matplotlib tick locator that finds about five round numbers covering a range."""
 
 NARROW_CHARACTER_WIDTH = 2.1
-"""Width of a label character on phones, in percent of the line's length."""
+"""Character width on phones, in percent of the number line's length."""
 
 WIDE_CHARACTER_WIDTH = 1.2
-"""Width of a label character on larger screens, in percent of the line's length."""
+"""Character width on larger screens, in percent of the number line's length."""
 
 
 @dataclass(frozen=True)
 class PositionedLabel:
-    """A label with its position.
+    """A label on a number line, with its position and its row.
+
+    Labels are distributed over several rows so that they do not overlap.
 
     Attributes:
-        text: text of the label.
-        x: position in percent of the line.
-        narrow_row: row of the label on a phone, chosen so that labels do not overlap.
-        wide_row: row of the label on larger screens.
+        text: the label's text.
+        x: position in percent of the line's length.
+        narrow_row: row on phones, counted from 0.
+        wide_row: row on larger screens, counted from 0.
     """
 
     text: str
@@ -39,13 +41,13 @@ class PositionedLabel:
 
 @dataclass(frozen=True)
 class NumberLineLayout:
-    """Positions of all elements of a number line, in percent of its length.
+    """Positions of a number line's elements, in percent of its length.
 
     Attributes:
-        number_labels: label of the number; empty if the number is NaN or infinite.
-        threshold_labels: labels of the thresholds, above the line.
-        reference_labels: labels of ends and reference values, below the line.
-        bar: start and width of the confidence interval; None if there is none.
+        number_labels: the number's label; empty if the number is NaN or infinite.
+        threshold_labels: labels for thresholds, above the line.
+        reference_labels: labels for line ends and reference values, below the line.
+        bar: start and width of the confidence interval; None without interval.
     """
 
     number_labels: list[PositionedLabel]
@@ -55,25 +57,26 @@ class NumberLineLayout:
 
 
 def layout_number_line(line: NumberLine) -> NumberLineLayout:
-    """Compute the positions of all elements of a number line.
+    """Compute where to draw a number line's elements.
 
-    A number beyond the ends of the line is drawn at the nearer end. Thresholds and reference
-    values beyond the ends are omitted.
+    A number beyond the line's ends is drawn at the nearer end. Thresholds and reference values beyond
+    the ends are omitted.
 
     Args:
         line: the number line.
+
+    Returns:
+        Positions in percent of the line's length.
     """
     value, ci95 = line.number.value, line.number.ci95
     marks = [*line.thresholds.values(), *line.references.values()]
     start, end = _choose_ends([value, *(ci95 or ()), *marks], line.ends)
 
     def compute_percent(number: float) -> float:
-        """Return a position in percent, clipped to the ends of the line."""
         share = (min(max(number, start), end) - start) / (end - start)
         return round(100 * share, 2)
 
     def position_marks(values: Mapping[str, float]) -> dict[str, float]:
-        """Return the labels of all values on the line with their positions."""
         tolerance = 1e-9 * (end - start)
         return {
             f"{name} {format_label(mark)}": compute_percent(mark)
@@ -100,10 +103,10 @@ def layout_number_line(line: NumberLine) -> NumberLineLayout:
 
 
 def position_labels(positions: Mapping[str, float]) -> list[PositionedLabel]:
-    """Arrange labels in rows for narrow and wide screens.
+    """Arrange labels in rows, for narrow and for wide screens.
 
     Args:
-        positions: position of each label in percent of the line.
+        positions: label positions in percent of the line's length, by text.
     """
     narrow_rows = assign_label_rows(positions, NARROW_CHARACTER_WIDTH)
     wide_rows = assign_label_rows(positions, WIDE_CHARACTER_WIDTH)
@@ -114,14 +117,17 @@ def position_labels(positions: Mapping[str, float]) -> list[PositionedLabel]:
 
 
 def assign_label_rows(positions: Mapping[str, float], character_width: float) -> dict[str, int]:
-    """Assign each label to a row so that no labels overlap.
+    """Assign labels to rows so that they do not overlap.
 
-    A label at the left end of the line begins there and a label at the right end stops there, so
-    no label extends beyond the line.
+    Labels do not extend beyond the line: the leftmost label begins at the left end, and the
+    rightmost label stops at the right end.
 
     Args:
-        positions: position of each label in percent of the line.
-        character_width: width of a character in percent of the line.
+        positions: label positions in percent of the line's length, by text.
+        character_width: character width in percent of the line's length.
+
+    Returns:
+        Row index for each label, by text.
     """
     rows: dict[str, int] = {}
     row_ends: list[float] = []
@@ -140,7 +146,7 @@ def assign_label_rows(positions: Mapping[str, float], character_width: float) ->
 def _choose_ends(
     values: Iterable[float], fixed_ends: tuple[float, float] | None
 ) -> tuple[float, float]:
-    """Return the ends of a line: the fixed ones if valid, else round numbers around the values.
+    """Choose the ends of a line: the fixed ends if valid, else round numbers around the values.
 
     >>> _choose_ends([0.12, 0.87], None), _choose_ends([3.0], None), _choose_ends([], None)
     ((0.0, 1.0), (2.5, 3.5), (0.0, 1.0))

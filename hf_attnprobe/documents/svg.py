@@ -1,7 +1,7 @@
-"""Charts as inline SVG: matplotlib's drawing with the fonts and colours of the page.
+"""Charts as inline SVG: matplotlib's drawing with the page's fonts and colours.
 
-Texts remain texts. Colours are CSS variables, so that drawings follow the light and the dark
-theme, and ids contain the key of the chart, so that charts on one page do not collide.
+Text stays text instead of outlines. Colours are CSS variables, so drawings follow the light and the
+dark theme. Ids contain the chart's key, so charts on one page do not collide.
 """
 
 import re
@@ -31,16 +31,16 @@ CSS_COLOURS = {
     "#dddddd": "rule",
     "#ffffff": "ground",
 }
-"""CSS variable for each colour in the printed figures."""
+"""Name of the CSS variable that replaces each colour in matplotlib's drawings."""
 
 FONT_STYLE = re.compile(r"font(?:-size|-family)?: [^;\"]*;? ?")
-"""Font styles, which are removed so that the page's style applies."""
+"""Pattern for font styles, which are removed so that the page's style applies."""
 
 CELL_FONT_STYLE = f"{matplotlib_backend.CELL_FONT_SIZE:g}px"
-"""Font size of numbers in map cells, which keep their own size and weight."""
+"""Font size of numbers in map cells; text of this size keeps its font style."""
 
 REDUNDANT_TEXT = re.compile(r"^.*?(?=<svg)|<metadata>.*?</metadata>|(?<=>)\s+(?=<)", re.DOTALL)
-"""XML prologue, metadata and line breaks between tags, which a page does not need."""
+"""Pattern for XML prologue, metadata and line breaks between tags, which a page does not need."""
 
 REDUNDANT_ATTRIBUTES = re.compile(
     r"""(?<=<g)\ id="[^"]*"
@@ -49,19 +49,22 @@ REDUNDANT_ATTRIBUTES = re.compile(
     | \ transform="rotate\(-0\ [^"]*\)" """,
     re.VERBOSE,
 )
-"""Unused ids of groups, a needless namespace, font families, and rotations by 0 degrees."""
+"""Pattern for attributes that a page does not need.
+
+These are ids of groups, the xlink namespace, font families, and rotations by 0 degrees.
+"""
 
 EXCESS_DIGITS = re.compile(r"(?<=\d\.\d)\d{3,}")
-"""Digits of coordinates beyond a tenth of a point."""
+"""Pattern for needless digits in coordinates, which are precise to a tenth of a point."""
 
 MAX_VECTOR_MARKS = 1_000
-"""Number of marks in a series above which they are embedded as one bitmap."""
+"""Maximum number of marks in a series that is drawn as vectors; larger ones become a bitmap."""
 
 COLOUR = re.compile("|".join(CSS_COLOURS))
-"""Any colour that has a CSS variable."""
+"""Pattern for colours that have a CSS variable."""
 
 TAG = re.compile("<[^>]*>")
-"""Any tag of the SVG."""
+"""Pattern for SVG tags."""
 
 CHART_KIND_NAMES = {
     "histogram": "Histogram",
@@ -69,10 +72,10 @@ CHART_KIND_NAMES = {
     "curve": "Lines",
     "points": "Points",
 }
-"""Name of each chart type in descriptions for screen readers."""
+"""Chart type names in descriptions for screen readers."""
 
 SVG_TAG = re.compile(r'(?<=<svg)[^>]*?(viewBox="[^"]*")[^>]*>')
-"""Attributes of the ``svg`` element; only the view box is kept."""
+"""Pattern for the attributes of the ``svg`` element; only the view box is retained."""
 
 
 def render_svg(chart: Chart | HeatMap) -> str:
@@ -84,7 +87,7 @@ def render_svg(chart: Chart | HeatMap) -> str:
         chart: the chart.
     """
     key = re.sub(r"[^\w-]", "-", chart.key)
-    # Matplotlib warns of characters that its font lacks, but browsers can display them.
+    # Matplotlib warns about characters that its font lacks, but browsers can display them.
     with warnings.catch_warnings(action="ignore"):
         ax = matplotlib_backend.draw(chart)
         figure = ax.get_figure(root=True)
@@ -109,7 +112,7 @@ def render_svg(chart: Chart | HeatMap) -> str:
 
 
 def _adapt_tag(match: re.Match[str]) -> str:
-    """Return a tag with the page's fonts and colours; texts between tags are not changed."""
+    """Adapt an SVG tag to the page's fonts and colours."""
     tag = EXCESS_DIGITS.sub("", match[0])
     if CELL_FONT_STYLE not in tag:
         tag = FONT_STYLE.sub("", tag)
@@ -118,14 +121,14 @@ def _adapt_tag(match: re.Match[str]) -> str:
 
 
 def _count_marks(artist: Line2D | Collection) -> int:
-    """Return the number of points of a drawn series."""
+    """Count the points in a drawn series."""
     if isinstance(artist, Line2D):
         return int(np.size(artist.get_xdata()))
     return int(np.shape(artist.get_offsets())[0])
 
 
 def _describe_chart(chart: Chart | HeatMap) -> str:
-    """Return a description of the drawing for screen readers."""
+    """Describe a drawing for screen readers."""
     if isinstance(chart, HeatMap):
         return f"Map: {chart.value_label}, with layers as rows and heads as columns."
     names = ", ".join(s.name for s in chart.series if s.name)

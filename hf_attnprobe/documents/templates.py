@@ -1,4 +1,4 @@
-"""Jinja templates of this package."""
+"""Loading and rendering of this package's Jinja templates."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -15,13 +15,13 @@ def load_templates(
     autoescape: bool = False,
     **options: Any,
 ) -> Environment:
-    """Load the templates of a folder of this package; undefined names raise an error.
+    """Load all Jinja templates in a folder; undefined names in them raise an error.
 
     Args:
         folder: folder within the package, such as "documents".
         filters: functions that the templates call as filters, by name.
         autoescape: escape all texts for HTML. Without it, the filters must escape their output.
-        options: further arguments of :class:`jinja2.Environment`.
+        options: further arguments for :class:`jinja2.Environment`.
     """
     # Only HTML needs autoescape; the filters escape text for all other formats.
     environment = Environment(  # nosec B701
@@ -43,9 +43,12 @@ def render_blocks(
 
     Args:
         templates: the loaded templates.
-        file: template with one macro for each type of block.
-        blocks: the blocks to render; empty ones are skipped.
-        size: second argument of all macros, which is the line width or the heading level.
+        file: template file with one macro per block type.
+        blocks: blocks to render; empty ones are skipped.
+        size: second argument for all macros: the line width or the heading level.
+
+    Returns:
+        One text per block.
     """
     macros: Any = templates.get_template(file).module
     texts = [getattr(macros, get_macro_name(block))(block, size) for block in blocks if block]

@@ -1,7 +1,7 @@
 """Documents as plain text for a terminal.
 
-Every type of block has a macro in ``blocks.txt``. Control characters in users' texts are replaced,
-so that they cannot change the state of the terminal.
+Every block type has a macro in ``blocks.txt``. Control characters in users' texts are replaced, so
+that they cannot change the terminal's state.
 """
 
 from collections.abc import Iterable
@@ -33,22 +33,22 @@ from hf_attnprobe.documents.token_shading import describe_highlighted_text
 
 
 MAX_LINE_WIDTH = 100
-"""Maximum characters in a line of prose; tables with many numbers may be wider."""
+"""Maximum line length for prose, in characters; tables with many numbers may be wider."""
 
 MIN_COLUMN_GROWTH = 8
-"""Characters reserved for each remaining column when a table is too wide for the terminal."""
+"""Extra width reserved for each remaining column of a too wide table, in characters."""
 
 MAX_UNBROKEN_WORD = 30
-"""Length in characters above which a word in a table may be broken."""
+"""Length, in characters, above which a word in a table may be broken."""
 
 
 def render_text(document: Document, *, verbose: bool = False, width: int = MAX_LINE_WIDTH) -> str:
     """Render a document as plain text without colours.
 
     Args:
-        document: the document to print.
-        verbose: print all sections, not only those of the short report.
-        width: characters in a line.
+        document: the document to render.
+        verbose: include all sections instead of only those for the short report.
+        width: characters per line.
     """
     sections = [s for s in document.sections if s is not None and (verbose or s.in_short_report)]
     parts = [
@@ -59,18 +59,18 @@ def render_text(document: Document, *, verbose: bool = False, width: int = MAX_L
 
 
 def _render_blocks(blocks: Iterable[Block], width: int) -> list[str]:
-    """Return the text of each block."""
+    """Render each block as text."""
     return render_blocks(_load_templates(), "blocks.txt", blocks, width)
 
 
 def _render_indented_blocks(blocks: Iterable[Block], width: int, separator: str) -> str:
-    """Return the text of blocks, indented by two spaces."""
+    """Render blocks as one text, indented by two spaces."""
     return indent(separator.join(_render_blocks(blocks, width - 2)), "  ")
 
 
 @cache
 def _load_templates() -> Environment:
-    """Return the text templates with their filters."""
+    """Load the text templates with their filters."""
     filters = {
         "wrap": _wrap,
         "definition_list": _format_definition_list,
@@ -86,7 +86,7 @@ def _load_templates() -> Environment:
 
 
 def _wrap(text: InlineText, width: int, prefix: str = "", hanging_indent: str = "") -> str:
-    """Wrap a sentence into lines; all lines but the first are indented."""
+    """Wrap a sentence into lines; all lines after the first get the hanging indent."""
     words = " ".join(escape_control_characters(prefix + format_cell(text)).split())
     return fill(
         words,
@@ -104,7 +104,7 @@ def _wrap_next_to(label: str, text: InlineText, width: int) -> str:
 
 
 def _format_definition_list(block: DefinitionList, width: int) -> str:
-    """Return one line for each description, with the term in front of the first."""
+    """Format a definition list, with each term to the left of its descriptions."""
     label_width = 2 + max(map(len, block.definitions))
     lines = []
     for term, descriptions, _ in block.items():
@@ -115,7 +115,7 @@ def _format_definition_list(block: DefinitionList, width: int) -> str:
 
 
 def _format_score_table(block: ScoreTable, width: int) -> str:
-    """Return the rows as name, number and explanation."""
+    """Format a score table with the columns name, number and explanation."""
     names = [f"{'    ' if row.is_part else '  '}{escape_line(row.name)}" for row in block.rows]
     numbers = ["" if row.number is None else format_cell(row.number) for row in block.rows]
     name_width = 2 + max(map(len, names))
@@ -128,7 +128,7 @@ def _format_score_table(block: ScoreTable, width: int) -> str:
 
 
 def _format_table(block: Table, width: int) -> str:
-    """Return a table whose columns are as wide as the terminal allows."""
+    """Format a table with columns as wide as the terminal allows."""
     table = RichTable(box=None, pad_edge=False, header_style="", padding=(0, 2, 0, 0))
     for k, column_width in enumerate(_compute_column_widths(block, width)):
         has_numbers = any(is_numeric_cell(row[k]) for row in block.rows)
@@ -144,7 +144,7 @@ def _format_table(block: Table, width: int) -> str:
 
 
 def _compute_column_widths(table: Table, width: int) -> list[int]:
-    """Return column widths, in characters, whose sum fits the terminal if possible.
+    """Compute column widths, in characters, so that a table fits the terminal if possible.
 
     Numbers are never wrapped. Texts are wrapped at spaces, and the widest column is wrapped first.
     """
@@ -169,5 +169,5 @@ def _compute_column_widths(table: Table, width: int) -> list[int]:
 
 
 def _build_rich_text(cell: Cell) -> Text:
-    """Return a cell as rich text, in which square brackets are no markup."""
+    """Format a cell as rich text, in which square brackets are not markup."""
     return Text(escape_line(format_cell(cell)))

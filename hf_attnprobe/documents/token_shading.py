@@ -1,4 +1,4 @@
-"""Example texts: as sentences for text formats, and as shaded tokens for pages."""
+"""Example texts in reports: sentences for text formats, and shaded tokens for pages."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -21,7 +21,7 @@ RANKING_TITLES = {
     "contrast": "margin over the other answer",
     "gradient": "gradient × input",
 }
-"""Title of each ranking, in the order in which they are displayed."""
+"""Displayed title for each ranking, in display order."""
 
 RANKING_MEANINGS = {
     "attention": "the weight that the model gives each {unit}",
@@ -30,33 +30,33 @@ RANKING_MEANINGS = {
     "contrast": "the drop of the answer's margin over the other answer without the {unit}",
     "gradient": "how strongly the output reacts to the {unit}, with attention held fixed",
 }
-"""Explanation of each ranking's scores."""
+"""Explanation of each ranking's scores, displayed after its title."""
 
 N_VISIBLE_RANKINGS = 2
-"""Rankings of a text that a page shows at once; it collapses the others."""
+"""Number of rankings per text that a page displays at once; it collapses the others."""
 
 MIN_PRINTED_WEIGHT = 0.05
 """Smallest attention weight that text formats print next to its token."""
 
 N_PRINTED_TOKENS = 5
-"""Number of tokens, those with the largest scores, that text formats print for a ranking."""
+"""Number of top tokens that text formats print for each ranking."""
 
 N_SHADES = 9
-"""Number of shades, besides no shading."""
+"""Number of shades for scores, not counting unshaded tokens."""
 
 N_VISIBLE_TOKENS = 400
-"""Tokens of a text that a page shows at once; it collapses the others."""
+"""Number of tokens per text that a page displays at once; it collapses the others."""
 
 MAX_PAGE_TOKENS = 600
-"""Maximum tokens on a page, which keeps it small; the first text is always shown."""
+"""Maximum number of tokens on a page, which keeps it small; the first text is always displayed."""
 
 MAX_MENTIONED_SHARE = 0.99
-"""Share of the attention above which the share on hidden tokens is not mentioned."""
+"""Proportion of attention on displayed tokens above which a report does not mention it."""
 
 INVISIBLE_CHARACTERS = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff\u200e\u200f\u061c\u202a-\u202e\u2066-\u2069]"
 )
-"""Characters that control a terminal or the writing direction, or that UTF-8 cannot encode."""
+"""Pattern for characters that control a terminal or the writing direction, or are not valid UTF-8."""
 
 
 def escape_invisible(text: str) -> str:
@@ -66,7 +66,7 @@ def escape_invisible(text: str) -> str:
     'a[U+202E]b[U+0000]'
 
     Args:
-        text: any text; markup that is escaped already is returned unchanged.
+        text: any text; markup that is already escaped is returned unchanged.
     """
     if hasattr(text, "__html__"):
         return text
@@ -77,13 +77,13 @@ def escape_invisible(text: str) -> str:
 
 
 def describe_highlighted_text(text: HighlightedText) -> list[Block]:
-    """Describe an example text with its prediction and its scores, for text formats.
+    """Describe an example text in words, for terminal and Markdown.
 
     Args:
-        text: the text.
+        text: the text with its scores.
 
     Returns:
-        A sentence about the prediction, and a list with one item for each ranking.
+        A sentence about the prediction, and a list with one item per ranking.
     """
     attention_notes = "; ".join(describe_attention_share(text))
     aside = f" ({attention_notes})" if attention_notes else ""
@@ -113,10 +113,10 @@ def describe_highlighted_text(text: HighlightedText) -> list[Block]:
 
 
 def describe_attention_share(text: HighlightedText) -> list[str]:
-    """Return notes on which attention is displayed and on its share on the displayed tokens.
+    """Return notes about the displayed attention and its proportion on the displayed tokens.
 
     Args:
-        text: the text.
+        text: the text with its scores.
     """
     notes = [*filter(None, [text.attention_of])]
     share = sum(text.scores["attention"])
@@ -126,7 +126,7 @@ def describe_attention_share(text: HighlightedText) -> list[str]:
 
 
 def _list_largest(text: HighlightedText, name: str) -> list[str]:
-    """Return the tokens with the largest absolute scores, each with its score."""
+    """List the tokens with the largest absolute scores, each with its score."""
     scores = text.scores[name]
     order = sorted(range(len(scores)), key=lambda k: -abs(scores[k]))
     parts = []
@@ -136,7 +136,7 @@ def _list_largest(text: HighlightedText, name: str) -> list[str]:
 
 
 def _mark_weights(text: HighlightedText) -> list[str]:
-    """Return the text with its largest attention weights in bold; pairs name both segments."""
+    """Print the tokens with large attention weights in bold; label both texts of a pair."""
     parts: list[list[str]] = []
     segment_names, previous_segment = ("(text)", "(second text)"), None
     for k, (token, weight) in enumerate(zip(text.tokens, text.scores["attention"], strict=True)):
@@ -151,7 +151,7 @@ def _mark_weights(text: HighlightedText) -> list[str]:
 
 
 def _join_parts(parts: Sequence[Sequence[str]], separator: str) -> list[str]:
-    """Concatenate parts, with a separator between any two."""
+    """Concatenate lists of strings, with a separator between them."""
     spans: list[str] = []
     for k, part in enumerate(parts):
         spans += [separator, *part] if k else part
@@ -163,14 +163,14 @@ def _join_parts(parts: Sequence[Sequence[str]], separator: str) -> list[str]:
 
 @dataclass(frozen=True)
 class ShadedRanking:
-    """The tokens of a text, shaded by the scores of one ranking.
+    """A text's tokens, shaded by their scores in one ranking.
 
     Attributes:
-        name: title of the ranking.
-        aside: explanation of its scores.
-        is_signed: whether the scores have a sign.
-        tokens: five texts for each token: the name of the segment that begins there (else ""),
-            the space before the token, its CSS classes, the token, and its score if it is shaded.
+        name: the ranking's title.
+        aside: explanation of the scores.
+        is_signed: whether scores can be negative.
+        tokens: five strings per token: heading before the token (else ""), space before it, CSS
+            classes, the token, and its score (else "").
     """
 
     name: str
@@ -180,10 +180,10 @@ class ShadedRanking:
 
 
 def select_fitting_texts(texts: Sequence[HighlightedText]) -> list[HighlightedText]:
-    """Return the first text, and the following ones up to the maximum size of a page.
+    """Select the texts that fit on a page; the first text is always selected.
 
     Args:
-        texts: the texts in the order of display.
+        texts: the texts in display order.
     """
     sizes = accumulate(len(text.tokens) for text in texts)
     return [
@@ -194,10 +194,10 @@ def select_fitting_texts(texts: Sequence[HighlightedText]) -> list[HighlightedTe
 
 
 def list_ranking_names(texts: Sequence[HighlightedText]) -> list[str]:
-    """Return the names of all rankings of some texts, the well-known ones first.
+    """List the rankings for which any text has scores; rankings with a title come first.
 
     Args:
-        texts: the texts.
+        texts: texts with their scores.
     """
     names = dict.fromkeys(name for text in texts for name in text.scores)
     return [
@@ -207,10 +207,13 @@ def list_ranking_names(texts: Sequence[HighlightedText]) -> list[str]:
 
 
 def shade_rankings(text: HighlightedText) -> Iterator[ShadedRanking]:
-    """Yield the shaded tokens of a text for each of its rankings.
+    """Compute a text's shaded tokens for each of its rankings.
 
     Args:
-        text: the text.
+        text: the text with its scores.
+
+    Yields:
+        The shaded tokens, one ranking after the other.
     """
     for name in list_ranking_names([text]):
         scores = text.scores[name]
@@ -235,7 +238,7 @@ def shade_rankings(text: HighlightedText) -> Iterator[ShadedRanking]:
 def _shade_tokens(
     text: HighlightedText, name: str, largest: float
 ) -> Iterator[tuple[str, str, str, str, str]]:
-    """Yield the tokens as described in :class:`ShadedRanking`, without needless classes."""
+    """Yield five strings per token, as described in :class:`ShadedRanking`."""
     glued_positions, unknown_positions = set(text.glued), set(text.unknown)
     segment = None
     for k, (token, score) in enumerate(zip(text.tokens, text.scores[name], strict=True)):
@@ -261,7 +264,7 @@ def _shade_tokens(
 
 
 def _compute_shade(score: float, largest: float) -> int:
-    """Return the shade from 0 (none) to 9 (the largest absolute score); 0 for NaN."""
+    """Compute a token's shade, from 0 (none or NaN) to 9 (largest absolute score)."""
     if score != score or not largest:
         return 0
     return min(N_SHADES, int(abs(score) / largest * N_SHADES + 0.5))

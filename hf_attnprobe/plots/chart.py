@@ -1,6 +1,6 @@
-"""Charts as data: the numbers to draw, labels, and the finding in words.
+"""Charts as data: numbers, labels, and a description in words.
 
-Pages and papers draw the same chart object, so drawing, table and text cannot differ.
+Pages and papers draw the same chart object, so their numbers cannot differ.
 """
 
 from dataclasses import dataclass, field
@@ -9,31 +9,31 @@ from typing import Literal
 
 
 LARGEST_DRAWABLE = 1e100
-"""Largest absolute value that is drawn; larger ones are treated as infinite."""
+"""Largest absolute value that is drawn; larger values are treated as infinite."""
 
 MIN_COLOUR_RANGE = 0.1
-"""Smallest value that gets the darkest colour of a map, so that tiny values look small."""
+"""Smallest upper end of a map's colour scale, so that tiny values do not look large."""
 
 Grid = tuple[tuple[float, ...], ...]
-"""One number for each layer and head, [layers][heads]."""
+"""One number per head, [layers][heads]."""
 
 ChartKind = Literal["histogram", "dots", "curve", "points"]
-"""How a chart is drawn: bars over bins, values with error bars, lines, or single points."""
+"""Type of drawing: bars over bins, values with error bars, lines, or single points."""
 
 
 @dataclass(frozen=True)
 class Series:
-    """A group of values that share a colour, a marker and an entry in the legend.
+    """A group of values that share a colour, a marker and a legend entry.
 
     Attributes:
-        name: entry in the legend.
-        x: position of each value: numbers, or category names. For a histogram, the lower edges
-            of equally wide bins.
-        y: the values; NaN if a value is missing.
+        name: legend entry.
+        x: x positions: numbers or category names; for a histogram, the lower edges of equally wide
+            bins.
+        y: values; NaN if missing.
         low: lower ends of the error bars; empty without error bars.
-        high: upper ends of the error bars.
-        n: number of texts for each value; empty if not displayed.
-        is_connected: whether single points are connected by a line, in their order.
+        high: upper ends of the error bars; empty without error bars.
+        n: text count for each value; empty if not displayed.
+        is_connected: connect single points by a line, in their order.
     """
 
     name: str
@@ -50,9 +50,9 @@ class Reference:
     """A value to compare with, drawn as a line across the chart.
 
     Attributes:
-        name: entry in the legend, such as "chance".
+        name: legend entry, such as "chance".
         value: position on the axis.
-        axis: the axis that the value belongs to.
+        axis: axis of the value; "y" draws a horizontal line.
     """
 
     name: str
@@ -62,22 +62,22 @@ class Reference:
 
 @dataclass(frozen=True)
 class Chart:
-    """A chart of one or several series.
+    """A chart with one or several series.
 
     Attributes:
         key: name in files and links, in lower case with underscores.
-        title: title of the chart.
-        sentences: what the chart shows, with its numbers, and how to read them.
+        title: the chart's title.
+        sentences: description of the result with its numbers, and how to interpret them.
         source: paper and figure on which the chart is modelled.
-        kind: histogram, values with error bars, lines, or single points.
-        x_label: label of the x axis, with the unit.
-        y_label: label of the y axis, with the unit.
-        series: the groups of values.
-        references: values to compare with.
+        kind: type of drawing.
+        x_label: x-axis label with unit.
+        y_label: y-axis label with unit.
+        series: groups of values.
+        references: values to compare with, drawn as lines.
         bars: meaning of the error bars, such as "95% interval".
         x_range: both ends of the x axis; None fits them to the values.
         y_range: both ends of the y axis; None fits them to the values.
-        bin_width: bin width of a histogram.
+        bin_width: bin width for histograms; None for other drawings.
     """
 
     key: str
@@ -96,28 +96,28 @@ class Chart:
 
     @property
     def finding(self) -> str:
-        """All sentences as one text."""
+        """The chart's description as one paragraph."""
         return " ".join(self.sentences)
 
 
 @dataclass(frozen=True)
 class HeatMap:
-    """A map with one number for each head, layers as rows and heads as columns.
+    """A heat map with one number per head; layers are rows, heads are columns.
 
     Attributes:
         key: name in files and links.
-        title: title of the map.
-        finding: what the map shows, with its numbers.
+        title: the map's title.
+        finding: description of the result with its numbers.
         source: paper or rule on which the map is modelled.
-        values: the numbers, [layers][heads]; NaN if a head was not tested.
+        values: numbers, [layers][heads]; NaN if a head was not tested.
         low: lower ends of the confidence intervals, [layers][heads]; empty without intervals.
-        high: upper ends of the confidence intervals.
-        value_label: meaning of the numbers, with their unit.
-        layers: numbers of the layers.
-        heads: numbers of the heads.
-        centre: value between two colours; None uses one colour.
-        threshold: heads whose interval lies at or above it are marked; None marks heads whose
-            interval excludes ``centre``, or 0.
+        high: upper ends of the confidence intervals; empty without intervals.
+        value_label: meaning and unit of the numbers, for the colour scale.
+        layers: layer indices.
+        heads: head indices.
+        centre: value at which the colour changes; None uses shades of one colour.
+        threshold: heads whose interval lies at or above this value are marked; None marks heads
+            whose interval excludes ``centre``, or 0 without a centre.
     """
 
     key: str
@@ -134,7 +134,7 @@ class HeatMap:
     threshold: float | None = None
 
     def is_marked(self, low: float, high: float) -> bool:
-        """Check whether a head with this interval is marked.
+        """Check whether the map marks a head with this confidence interval.
 
         Args:
             low: lower end of the confidence interval.
@@ -147,14 +147,14 @@ class HeatMap:
 
     @property
     def mark_description(self) -> str:
-        """Meaning of a marked head, in words."""
+        """Explanation of marked heads, for the axis label."""
         if self.threshold is not None:
             return f"the interval lies at {self.threshold:.2f} or more"
         return f"the interval excludes {self.centre or 0:g}"
 
 
 def is_drawable(value: object) -> bool:
-    """Check whether a value is a number that an axis can represent; NaN and infinity are not.
+    """Check whether a value can be drawn: it is a number, finite, and not extremely large.
 
     Args:
         value: any value.
@@ -163,13 +163,13 @@ def is_drawable(value: object) -> bool:
 
 
 def format_label(value: object) -> str:
-    """Return a value as a label: a number with about three digits, anything else as text.
+    """Format a number with about three digits as a label; other values are converted to text.
 
     >>> format_label(0.123456), format_label(-2.0), format_label(1234567.0), format_label("max")
     ('0.123', '−2', '1.23e+06', 'max')
 
     Args:
-        value: a number or the name of a category.
+        value: a number or a category name.
     """
     if isinstance(value, bool) or not isinstance(value, Real):
         return str(value)

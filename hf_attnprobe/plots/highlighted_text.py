@@ -1,4 +1,4 @@
-"""A text with its prediction and with scores of its tokens, as data."""
+"""A text with its prediction and token scores, as data for reports and pages."""
 
 import math
 import re
@@ -7,63 +7,64 @@ from dataclasses import dataclass, field
 
 
 SIGNED_RANKINGS = ("gradient", "leave_one_out", "knockout", "contrast")
-"""Rankings with signed scores: tokens with + support the prediction, those with − oppose it."""
+"""Rankings with signed scores: + supports the prediction, − opposes it."""
 
 SINK_SHARE_LABEL = "share of the attention on the sink"
-"""Key in ``numbers``: share of a prompt's attention on the attention sink, in [0, 1]."""
+"""Key in ``HighlightedText.numbers``: proportion of attention on the sink token, in [0, 1]."""
 
 PASSAGE_SHARE_LABEL = "share of the attention on the passage"
-"""Key in ``numbers``: share of a prompt's attention on the passage, in [0, 1]."""
+"""Key in ``HighlightedText.numbers``: proportion of attention on the passage, in [0, 1]."""
 
 PASSAGE_GAIN_LABEL = "nats that the answer gains by the passage"
-"""Key in ``numbers``: log-probability of the answer with the passage minus that without it."""
+"""Key in ``HighlightedText.numbers``: gain in the answer's log-probability due to the passage."""
 
 AGREEMENT_REASON = "attention and leave-one-out agree most"
-"""Reason for displaying the text in which attention ranks tokens most like leave-one-out does."""
+"""Reason for displaying the text with the most similar rankings by attention and leave-one-out."""
 
 DISAGREEMENT_REASON = "attention and leave-one-out disagree most"
-"""Reason for displaying the text in which attention and leave-one-out differ most."""
+"""Reason for displaying the text with the least similar rankings by attention and leave-one-out."""
 
 WRONG_PREDICTION_REASON = "a wrong prediction"
 """Reason for displaying a text whose prediction is wrong."""
 
 REASON_ORDER = (AGREEMENT_REASON, DISAGREEMENT_REASON, WRONG_PREDICTION_REASON)
-"""Reasons of the texts that a page displays first, in order."""
+"""Order of the example texts on a page, by the reason for displaying them."""
 
 NEGLIGIBLE_SCORE = 1e-6
-"""If all scores of a ranking are smaller in absolute value, their order is meaningless."""
+"""Absolute value below which scores are treated as 0, because their order is meaningless."""
 
 
 @dataclass(frozen=True)
 class HighlightedText:
-    """A text with its prediction and with scores of its tokens.
+    """A text with its prediction and one score per unit for each ranking.
 
-    The units are tokens, words, or the sentences of a passage.
+    Units are tokens, words, or the sentences of a passage.
 
     Attributes:
-        example_id: id of the text.
-        tokens: the units in reading order, without padding and tokenizer markers.
-        predicted: the predicted class, number or answer, as text.
+        example_id: the text's id.
+        tokens: units in reading order, without padding and tokenizer markers.
+        predicted: predicted class, number or answer, as text.
         probability: probability of the prediction; None if a number is predicted.
         label: the label as text, or the text that a correct answer contains; None if unknown.
         correct: whether the prediction is right; None without a label.
         scores: one score per unit for each ranking, "attention" first. Attention weights are at
             least 0 and sum to at most 1; rankings in :data:`SIGNED_RANKINGS` have a sign.
-        numbers: further numbers of a prompt, with their descriptions as keys.
-        why: the reason for displaying the text; empty if there is none.
-        segments: for a pair of texts, 0 or 1 for each unit: the text it belongs to.
-        glued: positions of units that follow the previous one without a space.
+        numbers: further numbers about a prompt, by description.
+        why: reason for displaying the text; empty if there is none.
+        segments: for a pair of texts, whether each unit belongs to the first (0) or second (1).
+        glued: positions of units that follow the previous unit without a space.
         unknown: positions of units that are not in the model's vocabulary.
         attention_of: description of the displayed attention; empty if the model has one head.
         speaks_for: the class or answer that positive scores support; empty for the prediction.
-        around: for a prompt, the text before each unit and the text after the last one.
+        around: for a prompt, the text before each unit and after the last unit.
         unit: name of a prompt's units, such as "sentence"; empty for other texts.
         matters: positions of the units whose deletion costs the answer more than noise; None if
             not measured.
         is_greedy: whether the model itself generates the answer; None if not measured.
 
     Raises:
-        ValueError: If a ranking does not have one score per unit, or a position is out of range.
+        ValueError: If the number of scores differs from the number of units, or a position is out of
+            range.
     """
 
     example_id: int
@@ -92,18 +93,18 @@ class HighlightedText:
         has_valid_lengths = lengths == {n_units} and len(self.around) in (0, n_units + 1)
         if not has_valid_lengths or not positions <= {*range(n_units)}:
             raise ValueError(
-                f"expected one score for each of the {n_units} tokens of text {self.example_id}, "
-                "and positions of these tokens"
+                f"text {self.example_id} has {n_units} tokens; pass one score per token for each "
+                f"ranking, and only positions from 0 to {n_units - 1}"
             )
 
     @property
     def name(self) -> str:
-        """Name of the text in reports, such as "Text 18" or "Prompt 18"."""
+        """The text's name in reports, such as "Text 18" or "Prompt 18"."""
         return f"{'Prompt' if self.around else 'Text'} {self.example_id}"
 
     @property
     def units(self) -> list[dict[str, str | float]]:
-        """One dict per unit, with its text and its score in each ranking."""
+        """One dictionary per unit, with its text and its score in each ranking."""
         return [
             {
                 "text": token,
@@ -114,9 +115,9 @@ class HighlightedText:
 
     @property
     def importance_summary(self) -> str:
-        """The unit that the answer depends on most and the one with the most attention, in words.
+        """Sentences about the most important and the most attended unit of a prompt.
 
-        Empty if the text is not a prompt, or if no unit was deleted.
+        Empty if the text is not a prompt, or if leave-one-out was not measured.
         """
         losses, weights = self.scores.get("leave_one_out"), self.scores.get("attention")
         if not (self.unit and losses and weights):
@@ -143,7 +144,7 @@ class HighlightedText:
 
     @property
     def _margin_summary(self) -> str:
-        """The unit that the margin over a rival answer depends on; empty without a rival."""
+        """Sentence about the most important unit for the margin over a rival answer; may be empty."""
         margins = self.scores.get("contrast")
         if margins is None:
             return ""
@@ -156,7 +157,7 @@ class HighlightedText:
 
     @property
     def _question(self) -> str:
-        """The first line after the passage, without chat markers."""
+        """First line after the passage, without chat markers."""
         return strip_chat_markers("".join(self.around[-1:])).partition("\n")[0]
 
     def __str__(self) -> str:
@@ -188,11 +189,11 @@ PRINTED_COLUMNS = {
     "contrast": ("margin", -1, "+"),
     "attention": ("attention", 1, ""),
 }
-"""Columns of a printed prompt: title, factor for the score, and ``+`` to print positive signs."""
+"""Columns of a printed prompt, by ranking: title, factor for the scores, and number format."""
 
 
 CHAT_TEMPLATE_MARKERS = re.compile(r"^<\S+>\w*$|<\S+>$", re.MULTILINE)
-"""Special tokens of a chat template: lines that name the speaker, and line-end markers."""
+"""Pattern for chat template tokens: lines that name the speaker, and line-end markers."""
 
 
 def strip_chat_markers(text: str) -> str:
@@ -211,11 +212,11 @@ HALVING_LOSS = math.log(2)
 """Loss of log-probability, in nats, that makes an answer half as likely."""
 
 MAX_PRINTED_FACTOR = 1000
-"""Largest factor of a probability that is printed as a number."""
+"""Largest factor that is printed exactly in "66.7 times less likely"."""
 
 
 def _describe_loss(loss: float) -> str:
-    """Return how much less likely an answer is after a loss of log-probability in nats.
+    """Convert a loss of log-probability, in nats, to a factor in words.
 
     >>> _describe_loss(4.2), _describe_loss(0.4), _describe_loss(9.0)
     ('66.7 times less likely', '1.5 times less likely', 'over 1,000 times less likely')
@@ -230,7 +231,7 @@ MISSING_SCORE_TEXT = "–"
 
 
 def _index_of_largest(values: Sequence[float]) -> int:
-    """Return the position of the largest value."""
+    """Return the index of the largest value."""
     return max(range(len(values)), key=values.__getitem__)
 
 
@@ -252,7 +253,7 @@ def split_tokenizer_markers(
 
     Returns:
         tokens: the tokens without markers.
-        glued: positions of tokens that follow the previous one without a space.
+        glued: positions of tokens that follow the previous token without a space.
     """
     word_start_markers = tuple("Ġ▁")
     marks_word_starts = any(piece.startswith(word_start_markers) for piece in pieces)

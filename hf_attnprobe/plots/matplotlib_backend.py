@@ -52,7 +52,7 @@ COLUMN_WIDTH = 3.25
 """Column width in most conference proceedings, in inches."""
 
 PAGE_WIDTH = 6.75
-"""Width of two columns, in inches."""
+"""Width of two columns in most conference proceedings, in inches."""
 
 COLOURS = (
     "#0072B2",
@@ -63,22 +63,25 @@ COLOURS = (
     "#56B4E9",
     "#000000",
 )
-"""Colours of series, distinguishable with colour blindness (Okabe & Ito 2008)."""
+"""Series colours that are distinguishable with colour blindness (Okabe & Ito 2008)."""
 
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-"""Markers of series."""
+"""Matplotlib markers for the first, second, … series."""
 
 LINE_STYLES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)))
-"""Line styles of series."""
+"""Matplotlib line styles for the first, second, … series."""
 
 HATCHES = ("////", "\\\\\\\\", "xxxx", "||||", "----", "++++", "//")
-"""Hatches of histograms; dots and stars would make an SVG of 5 kB 150 kB large."""
+"""Matplotlib hatches for the first, second, … histogram.
+
+Hatches with dots and stars are avoided, because they enlarge an SVG from 5 kB to 150 kB.
+"""
 
 REFERENCE_LINE_STYLES = ("--", ":", "-.", (0, (5, 1)), (0, (1, 1)))
-"""Line styles of reference values."""
+"""Line styles for reference values."""
 
 REFERENCE_COLOURS = ("#555555", "#222222", "#777777")
-"""Colours of reference values."""
+"""Colours for reference values."""
 
 GRID_COLOUR = "#DDDDDD"
 """Colour of grid lines."""
@@ -105,16 +108,16 @@ STYLE: dict[Any, Any] = {
     "axes.unicode_minus": True,
     "text.usetex": False,
 }
-"""Matplotlib settings of all figures."""
+"""Matplotlib settings for all figures."""
 
 PLAIN_TEXT_STYLE: dict[Any, Any] = {"text.parse_math": False}
-"""Matplotlib settings that print dollar signs, which class names may contain, as they are."""
+"""Matplotlib settings that print dollar signs literally, because class names may contain them."""
 
 FILE_STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "pdf.fonttype": 42,
 }
-"""Matplotlib settings that keep texts in files as texts."""
+"""Matplotlib settings that store text in files as text instead of outlines."""
 
 X_LABEL_WIDTH = 44
 """Maximum characters per line in titles and x-axis labels."""
@@ -129,31 +132,31 @@ CELL_FONT_SIZE = 5.5
 """Font size of numbers in map cells, in points."""
 
 DARK_TEXT_COLOUR = "#010101"
-"""Colour of numbers in light map cells, the same on light and dark pages."""
+"""Colour for numbers in light map cells, on light and dark pages alike."""
 
 LIGHT_TEXT_COLOUR = "#fefefe"
-"""Colour of numbers in dark map cells, the same on light and dark pages."""
+"""Colour for numbers in dark map cells, on light and dark pages alike."""
 
 MAX_HEADS_IN_COLUMN = 12
-"""Maximum number of heads in a map that is one column wide; larger maps take two columns."""
+"""Maximum number of heads per layer in a map of one column's width; larger maps use two columns."""
 
 MAX_NUMBERED_HEADS = 24
-"""Maximum number of heads in a map that prints numbers in its cells."""
+"""Maximum number of heads per layer for which a map prints numbers in its cells."""
 
 CATEGORY_FILL = 0.8
-"""Share of the distance between two categories over which their series are spread."""
+"""Proportion of a category's height over which its series are spread."""
 
 LEGEND_LINE_HEIGHT = 0.135
-"""Height of a legend line, in inches."""
+"""Height of one line in the legend, in inches."""
 
 MARKER_SIZE = 4
-"""Marker diameter, in points."""
+"""Default marker diameter, in points."""
 
 SMALL_MARKER_SIZE = 2.5
 """Marker diameter in series with many points, in points."""
 
 MAX_LARGE_MARKERS = 50
-"""Number of points in a series above which markers are small and pale."""
+"""Maximum number of points drawn with large markers; larger series get small, pale markers."""
 
 
 # --- figures and files ------------------------------------------------------------------
@@ -163,7 +166,7 @@ UNDATED_METADATA: dict[str, dict[str, Any]] = {
     "pdf": {"CreationDate": None},
     "png": {},
 }
-"""Metadata for each file format that omit the date, so that equal charts give equal files."""
+"""Metadata without a date for each file format, so that equal charts give equal files."""
 
 
 class PaperFigure(Figure):
@@ -184,12 +187,15 @@ class PaperAxes(Axes):
 
 
 def render_figure(figure: Figure, kind: str, *, salt: str = "attnprobe") -> bytes:
-    """Render a figure as the bytes of a file.
+    """Render a figure to the content of an image file.
 
     Args:
         figure: a matplotlib figure.
-        kind: ``svg``, ``pdf`` or ``png``.
-        salt: salt for the ids in an SVG, so that two charts on one page have different ids.
+        kind: file format, ``svg``, ``pdf`` or ``png``.
+        salt: salt for the element ids in an SVG; charts on one page need different ids.
+
+    Returns:
+        The file's content.
     """
     stream = io.BytesIO()
     FigureCanvasAgg(figure)
@@ -201,17 +207,17 @@ def render_figure(figure: Figure, kind: str, *, salt: str = "attnprobe") -> byte
 # --- one chart --------------------------------------------------------------------------
 
 Handle = Artist | ErrorbarContainer
-"""The artist that represents a series in the legend."""
+"""Matplotlib object that represents a series in the legend."""
 
 
 def draw(chart: Chart | HeatMap, ax: Axes | None = None, *, title: bool = False) -> Axes:
-    """Draw a chart.
+    """Draw a chart with matplotlib.
 
     Args:
         chart: the chart.
-        ax: axes to draw on. By default, a new figure as wide as a paper's column is created; it is
-            ``draw(chart).figure``, and notebooks display it.
-        title: print the chart's title above it. Papers have captions instead.
+        ax: axes to draw on. By default, a new figure with the width of a paper's column is created;
+            notebooks display it, and ``draw(chart).figure`` returns it.
+        title: print the chart's title above it; papers use captions instead.
 
     Returns:
         The axes.
@@ -241,10 +247,13 @@ def draw_by_key(
     Args:
         charts: the available charts.
         kind: key of the chart to draw; by default the first chart.
-        ax: axes to draw on; by default those of a new figure.
+        ax: axes to draw on; by default, a new figure is created.
+
+    Returns:
+        The axes.
 
     Raises:
-        AttnProbeError: If there are no charts, or none with this key.
+        AttnProbeError: If there are no charts, or none has this key.
     """
     charts_by_key = {chart.key: chart for chart in charts}
     if not charts_by_key:
@@ -256,13 +265,13 @@ def draw_by_key(
         has_head_maps = any(isinstance(chart, HeatMap) for chart in charts)
         hint = "; pass site=(layer, head) for the figures of one head" if has_head_maps else ""
         raise AttnProbeError(
-            f"this report has no figure {kind}; expected one of {', '.join(charts_by_key)}{hint}"
+            f"this report has no figure {kind}; choose one of {', '.join(charts_by_key)}{hint}"
         )
     return draw(charts_by_key[kind or next(iter(charts_by_key))], ax, title=True)
 
 
 def _disable_math(ax: Axes) -> None:
-    """Print dollar signs as they are, because class names may contain them."""
+    """Print dollar signs literally instead of as formulas, because class names may contain them."""
     texts = [ax.title, ax.xaxis.label, ax.yaxis.label]
     texts += [*ax.get_xticklabels(), *ax.get_yticklabels()]
     for text in texts:
@@ -270,7 +279,7 @@ def _disable_math(ax: Axes) -> None:
 
 
 def _compute_size(chart: Chart | HeatMap, title: bool) -> tuple[float, float]:
-    """Return width and height of a new figure in inches."""
+    """Compute the width and height for a new figure, in inches."""
     n_lines = len(textwrap.wrap(chart.title, X_LABEL_WIDTH)) if title else 0
     if isinstance(chart, HeatMap):
         width = COLUMN_WIDTH if len(chart.heads) <= MAX_HEADS_IN_COLUMN else PAGE_WIDTH
@@ -288,7 +297,7 @@ def _compute_size(chart: Chart | HeatMap, title: bool) -> tuple[float, float]:
 
 
 def _draw_chart(chart: Chart, ax: Axes, title: str) -> None:
-    """Draw a chart of series, its axes and its legend."""
+    """Draw a chart's series and reference values, its axes and its legend."""
     draw_series = {
         "histogram": _draw_histogram,
         "dots": _draw_dots,
@@ -304,12 +313,12 @@ def _draw_chart(chart: Chart, ax: Axes, title: str) -> None:
 
 
 def _draw_histogram(chart: Chart, ax: Axes) -> Iterator[Handle]:
-    """Draw the outlines of all series over each other, with different hatches."""
+    """Draw overlaid histograms as outlines with different hatches."""
     for k, series in enumerate(chart.series):
         last_edge = float((0.0, *series.x)[-1])
         yield ax.stairs(
-            np.nan_to_num(_to_array(series.y)),
-            [*_to_array(series.x), last_edge + (chart.bin_width or 1.0)],  # type: ignore[arg-type]
+            np.nan_to_num(_make_array(series.y)),
+            [*_make_array(series.x), last_edge + (chart.bin_width or 1.0)],  # type: ignore[arg-type]
             fill=True,
             facecolor="none",
             edgecolor=COLOURS[k % len(COLOURS)],
@@ -320,13 +329,13 @@ def _draw_histogram(chart: Chart, ax: Axes) -> Iterator[Handle]:
 
 
 def _draw_dots(chart: Chart, ax: Axes) -> Iterator[Handle]:
-    """Draw values with error bars along the x axis; categories are rows, series side by side."""
+    """Draw values with horizontal error bars, one row per category."""
     names = list_categories(chart)
     for k, series in enumerate(chart.series):
         offset = ((k + 0.5) / len(chart.series) - 0.5) * CATEGORY_FILL
         positions = [names.index(str(x)) + offset for x in series.x]
         yield ax.errorbar(
-            _to_array(series.y),
+            _make_array(series.y),
             positions,
             xerr=_compute_error_bars(series),
             fmt=MARKERS[k % len(MARKERS)],
@@ -339,27 +348,27 @@ def _draw_dots(chart: Chart, ax: Axes) -> Iterator[Handle]:
 
 
 def _compute_error_bars(series: Series) -> np.ndarray | None:
-    """Return the lengths of the error bars below and above, [2, values]; None without bars."""
+    """Compute error bar lengths below and above the values, [2, values]; None without error bars."""
     if not series.low:
         return None
-    y, low, high = map(_to_array, (series.y, series.low, series.high))
+    y, low, high = map(_make_array, (series.y, series.low, series.high))
     lengths = np.stack([y - low, high - y])
     return np.where(np.isnan(lengths), 0, lengths).clip(0)
 
 
-def _to_array(values: Sequence[float]) -> np.ndarray:
-    """Return values as an array, with NaN instead of values that cannot be drawn."""
+def _make_array(values: Sequence[float]) -> np.ndarray:
+    """Convert values to an array, with NaN for values that cannot be drawn."""
     return np.array([value if is_drawable(value) else np.nan for value in values], np.float64)
 
 
 def _draw_curves(chart: Chart, ax: Axes) -> Iterator[Handle]:
-    """Draw each series as a line with a band between its lower and upper values."""
+    """Draw each series as a line, with a shaded band between its lower and upper values."""
     for k, series in enumerate(chart.series):
-        x = _to_array(series.x)  # type: ignore[arg-type]
+        x = _make_array(series.x)  # type: ignore[arg-type]
         colour = COLOURS[k % len(COLOURS)]
         (line,) = ax.plot(
             x,
-            _to_array(series.y),
+            _make_array(series.y),
             color=colour,
             linestyle=LINE_STYLES[k % len(LINE_STYLES)],
             marker=MARKERS[k % len(MARKERS)],
@@ -367,29 +376,32 @@ def _draw_curves(chart: Chart, ax: Axes) -> Iterator[Handle]:
             label=_wrap(series.name),
         )
         if series.low:
-            low, high = _to_array(series.low), _to_array(series.high)
+            low, high = _make_array(series.low), _make_array(series.high)
             ax.fill_between(x, low, high, color=colour, alpha=0.2, lw=0)
         yield line
 
 
 def select_marker_positions(chart: Chart, k: int) -> slice:
-    """Return the points of line k that get a marker: about six, staggered between lines.
+    """Select about six points of a line that get a marker; lines start at different points.
 
     Args:
-        chart: a chart of lines.
-        k: index of the series.
+        chart: a chart with lines.
+        k: index of the line's series.
+
+    Returns:
+        Slice of point indices, as matplotlib's ``markevery`` expects.
     """
     step = max(1, len(chart.series[k].x) // 6)
     return slice(k * step // len(chart.series), None, step)
 
 
 def _draw_points(chart: Chart, ax: Axes) -> Iterator[Handle]:
-    """Draw single points, pale if there are many; connected points are in the foreground."""
+    """Draw single points; many points are small and pale, and connected points are in front."""
     for k, series in enumerate(chart.series):
         has_many_points = len(series.x) > MAX_LARGE_MARKERS
         yield ax.errorbar(
-            _to_array(series.x),  # type: ignore[arg-type]
-            _to_array(series.y),
+            _make_array(series.x),  # type: ignore[arg-type]
+            _make_array(series.y),
             yerr=_compute_error_bars(series),
             fmt="o" if has_many_points else MARKERS[k % len(MARKERS)],
             linestyle=LINE_STYLES[k % len(LINE_STYLES)] if series.is_connected else "none",
@@ -404,7 +416,8 @@ def _draw_points(chart: Chart, ax: Axes) -> Iterator[Handle]:
 
 
 def _draw_reference(chart: Chart, number: int, ax: Axes) -> Handle:
-    """Draw a reference value as a line; charts of dots have their values on the x axis."""
+    """Draw a reference value as a line across the chart."""
+    # Charts of dots have exchanged axes: their values are on the x axis.
     reference = chart.references[number]
     is_vertical = (reference.axis == "x") != (chart.kind == "dots")
     draw_line = ax.axvline if is_vertical else ax.axhline
@@ -419,7 +432,7 @@ def _draw_reference(chart: Chart, number: int, ax: Axes) -> Handle:
 
 
 def _format_axes(chart: Chart, ax: Axes) -> None:
-    """Set labels, ranges, ticks and grid lines of the axes."""
+    """Set the axes' labels, ranges, ticks and grid lines."""
     x_label, y_label = chart.x_label, chart.y_label
     x_range, y_range = chart.x_range, chart.y_range
     is_dots = chart.kind == "dots"
@@ -449,20 +462,20 @@ def _format_axes(chart: Chart, ax: Axes) -> None:
 def _is_range(
     span: tuple[float, float] | None,
 ) -> TypeGuard[tuple[float, float]]:
-    """Check whether both ends of an axis are finite and in ascending order."""
+    """Check whether two axis ends can be drawn and are in ascending order."""
     return span is not None and all(map(is_drawable, span)) and span[0] < span[1]
 
 
 def _add_margin(span: tuple[float, float]) -> tuple[float, float]:
-    """Return a range extended by 2% on both sides."""
+    """Extend a range by 2% on both sides."""
     margin = 0.02 * (span[1] - span[0])
     return span[0] - margin, span[1] + margin
 
 
 def _add_legend(chart: Chart, ax: Axes, handles: Sequence[Handle], title: str) -> None:
-    """Add a legend above the axes, so that it hides no data, with the title as its first line.
+    """Add a legend above the axes; its first line is the chart's title.
 
-    The legend of a new figure is as wide as the figure. A single series has no entry.
+    A legend inside the axes could hide data. A chart with a single series needs no entries.
     """
     names = [
         *(s.name for s in chart.series),
@@ -493,7 +506,7 @@ def _add_legend(chart: Chart, ax: Axes, handles: Sequence[Handle], title: str) -
 
 
 def _draw_map(chart: HeatMap, ax: Axes) -> None:
-    """Draw a map of heads, with numbers in its cells unless there are too many heads."""
+    """Draw a heat map of heads, and print numbers in its cells if there are few heads."""
     values = np.asarray(chart.values, dtype=np.float64)
     norm, colour_map = _choose_colours(chart, values)
     image = ax.imshow(values, cmap=colour_map, norm=norm, aspect="auto", interpolation="none")
@@ -518,7 +531,7 @@ def _draw_map(chart: HeatMap, ax: Axes) -> None:
 
 
 def _choose_colours(chart: HeatMap, values: np.ndarray) -> tuple[Normalize, str]:
-    """Return the colour scale: two colours around the centre, or one colour from 0."""
+    """Choose the colour scale: two colours around the centre, or one colour from 0."""
     measured_values = values[~np.isnan(values)]
     if chart.centre is None:
         high = float(measured_values.max(initial=MIN_COLOUR_RANGE))
@@ -528,9 +541,9 @@ def _choose_colours(chart: HeatMap, values: np.ndarray) -> tuple[Normalize, str]
 
 
 def _print_cell_numbers(chart: HeatMap, image: mpl.image.AxesImage, ax: Axes) -> None:
-    """Print the number of every cell, in a colour that contrasts with the cell.
+    """Print numbers in the map's cells, in a colour that contrasts with the cell.
 
-    The numbers have a sign, so that readers need not distinguish colours.
+    Negative numbers have a sign, so that readers need not distinguish colours.
     """
     values = np.asarray(chart.values, dtype=np.float64)
     largest = float(np.nanmax(np.abs(values), initial=0.0))
@@ -557,7 +570,7 @@ def _print_cell_numbers(chart: HeatMap, image: mpl.image.AxesImage, ax: Axes) ->
 
 
 def _format_cell_number(value: float, n_digits: int) -> str:
-    """Return a number without the zero before the decimal point.
+    """Format a number without the zero before the decimal point.
 
     >>> [_format_cell_number(value, 2) for value in (0.034, -0.2, 1.5, -0.001)]
     ['.03', '−.20', '1.50', '.00']
@@ -567,10 +580,10 @@ def _format_cell_number(value: float, n_digits: int) -> str:
 
 
 def list_categories(chart: Chart) -> list[str]:
-    """Return the categories of all series, in the order of their first occurrence.
+    """List the category names in a chart, in the order of first occurrence.
 
     Args:
-        chart: a chart whose x values are names.
+        chart: a chart whose x values are category names.
     """
     return list(dict.fromkeys(str(x) for s in chart.series for x in s.x))
 
@@ -583,7 +596,7 @@ def _wrap(text: str, width: int = LEGEND_WIDTH) -> str:
 # --- saved figures ----------------------------------------------------------------------
 
 CAPTIONS_FILE = "captions.md"
-"""File name for the captions of saved figures."""
+"""Name of the Markdown file with the captions of saved figures."""
 
 
 def save_charts(
@@ -591,15 +604,15 @@ def save_charts(
     folder: str | os.PathLike,
     formats: Sequence[str] = ("svg", "pdf"),
 ) -> list[Path]:
-    """Save each chart in each format, and write a file with the captions.
+    """Save charts as image files, together with a file that contains their captions.
 
     Args:
-        charts: the charts; their keys are the names of the files.
+        charts: the charts; their keys are used as file names.
         folder: folder for the files, created if needed. Existing files are replaced.
-        formats: file formats among ``svg``, ``pdf`` and ``png``.
+        formats: file formats, from ``svg``, ``pdf`` and ``png``.
 
     Returns:
-        The files, ``captions.md`` last.
+        Paths of the written files; ``captions.md`` is the last.
 
     Raises:
         AttnProbeError: If a format is unknown, there are no charts, or a file cannot be written.
@@ -607,18 +620,21 @@ def save_charts(
     unknown_formats = [name for name in formats if name not in UNDATED_METADATA]
     if unknown_formats:
         raise AttnProbeError(
-            f"unknown figure format {unknown_formats[0]!r}; expected one of "
+            f"unknown figure format {unknown_formats[0]!r}; choose one of "
             f"{', '.join(UNDATED_METADATA)}"
         )
     charts = list(charts)
     if not charts:
-        raise AttnProbeError("this report has no numbers that could be drawn as figures")
+        raise AttnProbeError(
+            f"this report has no figures to save: it has fewer than {MIN_DISPLAYED_TEXTS} texts, or no "
+            "rows; audit more texts"
+        )
     folder = Path(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise AttnProbeError(
-            f"cannot create the folder {folder} for figures ({error.strerror}); choose another one"
+            f"cannot create the folder {folder} for figures ({error.strerror}); choose another folder"
         ) from error
     paths = []
     with warnings.catch_warnings(record=True, action="always") as caught_warnings:
@@ -635,7 +651,7 @@ def save_charts(
 
 
 def _report_warnings(caught_warnings: Sequence[warnings.WarningMessage]) -> None:
-    """Summarise warnings about missing characters in one line; repeat all other warnings."""
+    """Combine warnings about missing characters into one; issue all other warnings again."""
     font_warnings = [w for w in caught_warnings if "missing from font" in str(w.message)]
     if font_warnings:
         logger.warning(
@@ -650,7 +666,7 @@ def _report_warnings(caught_warnings: Sequence[warnings.WarningMessage]) -> None
 
 
 def format_captions(charts: Iterable[Chart | HeatMap]) -> str:
-    """Return the captions of charts as Markdown.
+    """Format the captions of charts as Markdown.
 
     Args:
         charts: the charts.
@@ -667,11 +683,13 @@ def format_captions(charts: Iterable[Chart | HeatMap]) -> str:
 
 
 def _write_file(path: Path, content: bytes) -> Path:
-    """Write a file atomically, so that no reader sees an incomplete file."""
+    """Write a file through a temporary one, so that no reader sees an incomplete file."""
     temporary_path = path.with_name(f".{path.name}")
     try:
         temporary_path.write_bytes(content)
         os.replace(temporary_path, path)
     except OSError as error:
-        raise AttnProbeError(f"cannot write {path}: {error.strerror}") from error
+        raise AttnProbeError(
+            f"cannot write {path} ({error.strerror}); choose another folder"
+        ) from error
     return path

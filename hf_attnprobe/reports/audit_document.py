@@ -1,4 +1,4 @@
-"""Document of an audit's report: the first screen, example texts, questions, heads and settings.
+"""The document for an audit's report: first screen, example texts, questions, heads, settings.
 
 Start reading at :func:`build_audit_document`.
 """
@@ -94,21 +94,21 @@ GLOSSARY: Mapping[str, str] = read_package_yaml(
 """Explanations of the technical terms in reports, for readers who do not know the papers."""
 
 MAX_EMBEDDED_STATISTICS = 60
-"""Number of statistics above which a page does not embed them as JSON."""
+"""Largest number of statistics that a page embeds as JSON, which keeps its file small."""
 
 N_VISIBLE_TEXTS = 3
-"""Number of example texts that a page shows at once; it collapses the others."""
+"""Number of example texts that a page displays at once; it collapses the others."""
 
 MAX_LISTED_CLASSES = 6
-"""Number of classes above which a report states only how many there are."""
+"""Largest number of classes that a report lists by name."""
 
 
 def build_audit_document(report: AuditResult) -> Document:
-    """Build the document of an audit's report.
+    """Build the document that all output formats of an audit's report print.
 
     Args:
-        report: the result, with its rows; without rows there are no charts and no intervals for
-            single heads.
+        report: the audit's result. Without its rows, the document has neither charts nor intervals
+            for single heads.
     """
     words, displayed_texts = report.words, _select_displayed_texts(report.examples)
     attention = describe_attention_site(report) or "unknown"
@@ -164,7 +164,7 @@ def build_audit_document(report: AuditResult) -> Document:
 
 
 def _format_texts_title(displayed_texts: Sequence[HighlightedText], words: Wording) -> str:
-    """Return the heading of the example texts, such as "Three texts"."""
+    """Return the heading above the example texts, such as "Three texts"."""
     texts = words.texts
     singular = texts.removesuffix("s")
     titles = (texts, f"one {singular}", f"two {texts}", f"three {texts}")
@@ -172,13 +172,13 @@ def _format_texts_title(displayed_texts: Sequence[HighlightedText], words: Wordi
 
 
 def select_page_data(report: AuditResult) -> dict[str, Any]:
-    """Return the results for programs, small enough to be embedded in a page.
+    """Return the results as JSON data that is small enough to embed in a page.
 
-    If there are many statistics, they are omitted, and ``left_out`` names the lists that only
-    ``summary.json`` contains.
+    If there are many statistics, the lists "statistics" and "comparisons" are empty, and the entry
+    "left_out" names them. The file ``summary.json`` always contains the full lists.
 
     Args:
-        report: the result.
+        report: the audit's result.
     """
     data = convert_report_to_json(report)
     if len(report.statistics) <= MAX_EMBEDDED_STATISTICS:
@@ -188,10 +188,10 @@ def select_page_data(report: AuditResult) -> dict[str, Any]:
 
 
 def describe_prediction_type(report: AuditResult) -> list[str]:
-    """Return a note on the predictions and on what a change, a flip and a loss of them mean.
+    """Return a note that explains the predictions and the terms change, flip and loss.
 
     Args:
-        report: the result.
+        report: the audit's result.
     """
     words = report.words
     if not words.predicts:
@@ -200,10 +200,10 @@ def describe_prediction_type(report: AuditResult) -> list[str]:
 
 
 def describe_units(report: AuditResult) -> list[str]:
-    """Return notes on texts and units, if they are not simply texts of tokens.
+    """Return notes about the explained texts and units, unless they are single texts of tokens.
 
     Args:
-        report: the result.
+        report: the audit's result.
     """
     notes = []
     columns = report.provenance.get("text_columns", "")
@@ -230,10 +230,10 @@ def describe_units(report: AuditResult) -> list[str]:
 
 
 def describe_targets(report: AuditResult) -> list[str]:
-    """Return notes on the explained class, if it is not the predicted class.
+    """Return notes about tests that explain a class other than the predicted one.
 
     Args:
-        report: the result.
+        report: the audit's result.
     """
     tests_by_target: dict[str, list[str]] = {}
     for test, options in report.provenance.get("options", {}).items():
@@ -248,13 +248,13 @@ def describe_targets(report: AuditResult) -> list[str]:
 
 
 def describe_attention_site(report: AuditResult) -> str:
-    """Return which attention the report displays, and its share on tokens that are not displayed.
+    """Describe the displayed attention and how much of it is on tokens that are not displayed.
 
     Args:
-        report: the result.
+        report: the audit's result.
 
     Returns:
-        The description; empty if unknown.
+        A clause; empty if unknown.
     """
     description = report.provenance.get("attention")
     if not description:
@@ -283,7 +283,7 @@ def build_subject_section(report: AuditResult) -> Section:
     """Build the section about the audited model, texts and attention.
 
     Args:
-        report: the result.
+        report: the audit's result.
     """
     provenance = report.provenance
     has_displayed_texts = bool(_select_displayed_texts(report.examples))
@@ -306,7 +306,7 @@ def build_subject_section(report: AuditResult) -> Section:
 
 
 def _describe_skipped_texts(provenance: Mapping) -> str:
-    """Return how many texts were truncated or skipped, in brackets."""
+    """Return a note in brackets about truncated or skipped texts, such as " (3 empty ones skipped)"."""
     notes = []
     if provenance.get("truncated"):
         notes.append(f"{provenance['truncated']} truncated to the model's maximum length")
@@ -316,9 +316,9 @@ def _describe_skipped_texts(provenance: Mapping) -> str:
 
 
 def _describe_calibration(report: AuditResult) -> str | None:
-    """Return how often such verdicts are wrong for models with a known answer.
+    """Describe how often the verdict was wrong for calibration models whose answer is known.
 
-    None for language models and for a user's own thresholds, which were not calibrated.
+    Return None for language models and for user-defined thresholds, which are not calibrated.
     """
     question_set = choose_question_set(index_by_rule(report.findings))
     findings = [f for f in report.findings if f.is_about_attention and f.rule != "uniqueness"]
@@ -330,7 +330,7 @@ def _describe_calibration(report: AuditResult) -> str | None:
 
 
 def _describe_tested_attention(report: AuditResult) -> str:
-    """Return which attention was tested: all heads together, or single heads."""
+    """Describe which attention was tested: all heads together, single heads, or both."""
     sites = {s.site for s in report.statistics}
     n_heads = len(list_heads(report.statistics))
     n_tested = len(list_tested_heads(report.statistics))
@@ -347,10 +347,13 @@ def _describe_tested_attention(report: AuditResult) -> str:
 
 
 def describe_classes(report: AuditResult) -> str | None:
-    """Return the classes, with the number of texts predicted as each; None if unknown.
+    """List the classes with their number of predictions.
 
     Args:
-        report: the result.
+        report: the audit's result.
+
+    Returns:
+        The list as text, or only the number of classes if there are many; None if unknown.
     """
     classes = [str(name) for name in report.provenance.get("classes", [])]
     if not classes:
@@ -370,12 +373,12 @@ def describe_classes(report: AuditResult) -> str | None:
 
 
 def build_question_block(finding: Finding, words: Wording, *notes: str | None) -> AnswerBlock:
-    """Build the block of a question: its answer, its number on a line, and how it is graded.
+    """Build the block for one question: answer, explanation, number line, and grading.
 
-    If there are too few texts to display a number, the block states this instead.
+    If there are too few texts for a number, the explanation states this instead.
 
     Args:
-        finding: the finding.
+        finding: the question's finding.
         words: wording for this prediction type.
         notes: further sentences below the explanation; None is skipped.
     """
@@ -400,7 +403,7 @@ def build_question_block(finding: Finding, words: Wording, *notes: str | None) -
 
 
 def _list_yardsticks(finding: Finding) -> list[InlineText]:
-    """Return the numbers with which a finding is compared, each with its description."""
+    """List the reference numbers for a finding, each with a description."""
     descriptions = RULES[finding.rule].yardsticks
     return [
         f"{descriptions.get(name, name.replace('_', ' '))}: {markdown.format_number(value, digits=2)}"
@@ -409,7 +412,7 @@ def _list_yardsticks(finding: Finding) -> list[InlineText]:
 
 
 def _describe_rule(finding: Finding, words: Wording) -> list[str]:
-    """Return how a question is measured and graded, and the source of the rule."""
+    """Return sentences on how a question is measured and graded, and on the rule's source."""
     rule = finding.rule_with_thresholds
     return [
         f"Measured: {rule.measure}.",
@@ -420,10 +423,10 @@ def _describe_rule(finding: Finding, words: Wording) -> list[str]:
 
 
 def build_questions_section(report: AuditResult) -> Section:
-    """Build the section with a block for each question, followed by its charts.
+    """Build the section that contains a block for each question, followed by its charts.
 
     Args:
-        report: the result.
+        report: the audit's result.
     """
     charts = build_site_charts(report)
     blocks: list[Block] = []
@@ -439,11 +442,11 @@ def build_questions_section(report: AuditResult) -> Section:
 
 
 def build_site_charts(report: AuditResult, site: LayerHead | None = None) -> tuple[Chart, ...]:
-    """Build the charts of one attention site.
+    """Build the charts for one site.
 
     Args:
-        report: the result.
-        site: layer and head; by default the attention to which the answers refer.
+        report: the audit's result.
+        site: layer and head; by default the attention that the answers concern.
     """
     chart_site = site or (find_model_site(report.rows) if len(report.rows) else None)
     if chart_site is None:
@@ -460,10 +463,13 @@ def build_site_charts(report: AuditResult, site: LayerHead | None = None) -> tup
 
 
 def build_heads_section(report: AuditResult) -> Section | None:
-    """Build the section about single heads and groups of heads; None if there is only one site.
+    """Build the section about single heads and groups of heads.
 
     Args:
-        report: the result.
+        report: the audit's result.
+
+    Returns:
+        The section; None if only one site was tested.
     """
     sites = {s.site for s in report.statistics}
     if sites == {ALL_ATTENTION_SITE} or not has_several_heads(report.statistics):
@@ -493,7 +499,7 @@ def build_heads_section(report: AuditResult) -> Section | None:
 
 
 def _select_displayed_texts(examples: Sequence[HighlightedText]) -> list[HighlightedText]:
-    """Return the texts that were chosen for a reason, in the order of the reasons."""
+    """Select the texts that have a reason to be displayed, sorted by reason."""
     chosen_texts = [text for text in examples if text.why]
     return sorted(chosen_texts, key=lambda text: (*REASON_ORDER, text.why).index(text.why))
 
@@ -506,14 +512,14 @@ LIMITATIONS = (
     "A yes means that a test found no disagreement of this size. It does not prove that people "
     "draw the right conclusions from a heat map.",
 )
-"""Limitations of every audit."""
+"""Limitations that the report of every audit lists."""
 
 
 def build_limitations_section(report: AuditResult) -> Section:
     """Build the section about unanswered questions, tests that did not run, and limitations.
 
     Args:
-        report: the result.
+        report: the audit's result.
     """
     findings = index_by_rule(report.findings)
     unanswered = [
@@ -553,41 +559,41 @@ def build_limitations_section(report: AuditResult) -> Section:
 
 
 def _describe_test(name: str) -> str:
-    """Return the name of a test, with its summary if the test is installed."""
+    """Return a test's name, with its summary in brackets if the test is installed."""
     test = load_tests().get(name)
     return f"{name} ({test.summary})" if test is not None and test.summary else name
 
 
 NOT_REPEATABLE_NOTE = (
-    "The model or the data were Python objects, so no command repeats this audit. With their names "
-    "instead of the words in quotes, the command would be:"
+    "The model or the data were Python objects, so no command repeats this audit. If you saved them "
+    "and put their paths in place of the words in quotes, the command would be:"
 )
-"""Note above the command if it cannot be run as it is."""
+"""Note above a command that cannot be run unchanged."""
 
 INSTALLATION_NOTE = "To install hf_attnprobe from a clone of its repository, run "
-"""Beginning of the note on the installation, before the command."""
+"""Beginning of the installation note; the installation command follows it."""
 
 ROW_FILES_NOTE = (
     " there. The numbers are stored next to report.html in the audit's folder: rows/ contains one "
     "row for each text and statistic, summary.json contains the means."
 )
-"""End of the installation note, with the location of the numbers."""
+"""End of the installation note, with the files that contain the numbers."""
 
 REPEATABLE_NOTE = "The same command gives the same numbers"
-"""Beginning of the note on reproducibility."""
+"""Beginning of the sentence about reproducibility."""
 
 REPEATABLE_WITHIN_TIME_NOTE = (
     "With --time, the same command may reach more or fewer texts. Each text that it reaches gets "
     "the same numbers"
 )
-"""Beginning of the note on reproducibility if the audit had a time limit."""
+"""Beginning of the sentence about reproducibility for audits with a time limit."""
 
 
 def build_provenance_section(report: AuditResult) -> Section:
-    """Build the section with the command, versions, fingerprints and all settings.
+    """Build the section with the audit's command, versions, fingerprints and settings.
 
     Args:
-        report: the result.
+        report: the audit's result.
     """
     provenance = report.provenance
     fingerprints = {

@@ -33,22 +33,22 @@ from hf_attnprobe.statistics.wording import CLASS_WORDING, Wording
 
 
 MAX_CLASS_SERIES = 4
-"""Maximum number of predicted classes drawn as separate series; more are not distinguishable."""
+"""Maximum number of predicted classes drawn as separate series; more would be hard to distinguish."""
 
 EXACT_DISTANCE = "exact"
-"""Description of distances that are exact for all texts."""
+"""Legend text for distances that are exact for all texts."""
 
 NO_INTERVAL = (float("nan"), float("nan"))
 """Error bar for a value without an interval."""
 
 
 class TextGroup(NamedTuple):
-    """Texts that share a series in the charts.
+    """A group of texts that is drawn as one series, such as all texts predicted positive.
 
     Attributes:
-        name: name in legends.
-        number: index of their predicted class; None if the group contains all texts.
-        evidence: their statistics.
+        name: the group's name in legends.
+        number: index of the predicted class; None if the group contains all texts.
+        evidence: statistics for the texts.
     """
 
     name: str
@@ -57,35 +57,38 @@ class TextGroup(NamedTuple):
 
     @property
     def values(self) -> Texts:
-        """Statistics of the texts by name."""
+        """Statistics for the group's texts, by name."""
         return self.evidence.texts
 
 
 @dataclass(frozen=True)
 class SiteEvidence(Evidence):
-    """Statistics of all texts at one site, also grouped by predicted class.
+    """Statistics for all texts at one site, also grouped by predicted class.
 
     Attributes:
-        groups: one group for each predicted class if there are few; else one group of all texts.
+        groups: one group per predicted class; a single group if there are too many classes.
     """
 
     groups: tuple[TextGroup, ...] = ()
 
     @property
     def values(self) -> Texts:
-        """Statistics of the texts by name; only those that have values."""
+        """Statistics with values, by name."""
         return self.texts
 
     def __contains__(self, name: str) -> bool:
         return name in self.texts
 
     def list_rankings(self, family: str) -> dict[str, str]:
-        """Return the statistics ``family@ranking`` that have values, by ranking.
+        """List the rankings for which a statistic has values.
 
-        Single random orders are omitted, because ``random`` is their mean.
+        Single random orders are omitted, because the ranking ``random`` is their mean.
 
         Args:
-            family: name of the statistic, without ranking.
+            family: the statistic's name without ranking, such as "regret".
+
+        Returns:
+            Full statistic names such as "regret@attention", by ranking.
         """
         names = [name for name in self.texts if name.startswith(f"{family}@")]
         by_ranking = {name.partition("@")[2]: name for name in sorted(names, key=get_sort_key)}
@@ -99,7 +102,7 @@ def build_site_evidence(
     site: tuple[int, int],
     words: Wording,
 ) -> SiteEvidence:
-    """Collect the statistics of one site from the rows of an audit.
+    """Select one site's statistics from an audit's rows.
 
     Args:
         rows: the audit's rows.
@@ -117,7 +120,7 @@ def build_site_evidence(
 def _split_by_prediction(
     evidence: Evidence, predictions: Texts, classes: Sequence[str]
 ) -> Iterator[TextGroup]:
-    """Yield a group for each predicted class, if the classes are known and few."""
+    """Yield a group for each predicted class; yield nothing if there are too many classes."""
     predicted = predictions.align_to(evidence.texts.index).get_values("predicted_class")
     indices = sorted(int(k) for k in pd.unique(predicted) if k == k)
     if not 2 <= len(indices) <= MAX_CLASS_SERIES:
@@ -131,10 +134,13 @@ def _split_by_prediction(
 
 
 def describe_distance_type(evidence: SiteEvidence) -> str:
-    """Return whether the distances are exact, lower bounds that a search found, or both.
+    """Describe how exact the adversarial distances are, for a legend.
 
     Args:
         evidence: the site's statistics.
+
+    Returns:
+        "exact", "found" (lower bounds from a search), or a mixture of both.
     """
     exact_share = evidence.estimate_mean("epsilon_max_jsd_exact")
     if not exact_share.n or exact_share.value == 0:
@@ -145,19 +151,19 @@ def describe_distance_type(evidence: SiteEvidence) -> str:
 
 
 def format_estimate(estimate: Estimate) -> str:
-    """Return a number with its interval, for a sentence.
+    """Format a number and its interval with two digits, for a sentence.
 
     Args:
-        estimate: the number.
+        estimate: the number with its interval.
     """
     return markdown.format_interval(estimate.value, estimate.ci95, digits=2)
 
 
 def build_mean_series(means: Mapping[str, Estimate]) -> Series:
-    """Build a series of means over texts with their intervals.
+    """Build a series of means with confidence intervals.
 
     Args:
-        means: the mean of each category.
+        means: mean over texts for each category.
     """
     estimates = means.values()
     intervals = [estimate.ci95 or NO_INTERVAL for estimate in estimates]
@@ -168,11 +174,13 @@ def build_mean_series(means: Mapping[str, Estimate]) -> Series:
 
 
 def build_median_series(name: str, values: Iterable[tuple[str, np.ndarray]]) -> Series:
-    """Build a series of medians with quartiles; NaN for categories without texts.
+    """Build a series of medians with quartiles as error bars.
+
+    Categories without values get NaN.
 
     Args:
-        name: name of the series.
-        values: pairs of a category and its values, [texts].
+        name: the series' name in the legend.
+        values: pairs of a category name and its values, [texts].
     """
     points = [
         (category, *compute_quantiles(texts), int((~np.isnan(texts)).sum()))
@@ -198,17 +206,17 @@ RANKING_LABELS = {
     "last_layer": "last layer's attention",
     "rollout": "attention rollout",
 }
-"""Label of each known ranking in charts."""
+"""Chart labels for the known rankings."""
 
 
 def get_ranking_label(key: str) -> str:
-    """Return the label of a ranking in charts.
+    """Return a ranking's label for charts.
 
     >>> get_ranking_label("leave_one_out"), get_ranking_label("my_ranking")
     ('leave-one-out', 'my ranking')
 
     Args:
-        key: key of the ranking.
+        key: the ranking's key, as in statistic names after "@".
     """
     return RANKING_LABELS.get(key, key.replace("_", " "))
 
@@ -220,7 +228,7 @@ def build_audit_charts(
     site: tuple[int, int],
     words: Wording = CLASS_WORDING,
 ) -> tuple[Chart, ...]:
-    """Build the charts of an audit at one site.
+    """Build an audit's charts for one site.
 
     Args:
         rows: the audit's rows.
@@ -259,7 +267,7 @@ def build_charts(evidence: SiteEvidence) -> tuple[Chart, ...]:
 
 
 def _prefix_question_name(chart: Chart) -> Chart:
-    """Return the chart with a title that begins with the name of its question."""
+    """Put the name of the chart's question at the beginning of its title."""
     title = f"{chart.title[:1].lower()}{chart.title[1:]}"
     for question in ALL_QUESTIONS.values():
         if chart.key in question.charts:
@@ -271,49 +279,49 @@ def _prefix_question_name(chart: Chart) -> Chart:
 
 
 BIN_WIDTH = 0.1
-"""Bin width in histograms of Kendall's τ."""
+"""Bin width for histograms of Kendall's τ."""
 
 BIN_EDGES = np.linspace(-1, 1, 21).round(10)
-"""Bin edges in histograms of Kendall's τ."""
+"""Bin edges for histograms of Kendall's τ, from -1 to 1."""
 
 TAU_CHARTS = {
     "leave_one_out": Chart(
-        "tau_leave_one_out",
-        "Rank correlation of attention with leave-one-out",
-        (),
-        "Jain & Wallace 2019, Table 2 (drawn as in Figure 2)",
-        "histogram",
-        "Kendall τ with leave-one-out",
-        "share of texts",
-        (),
+        key="tau_leave_one_out",
+        title="Rank correlation of attention with leave-one-out",
+        sentences=(),
+        source="Jain & Wallace 2019, Table 2 (drawn as in Figure 2)",
+        kind="histogram",
+        x_label="Kendall τ with leave-one-out",
+        y_label="share of texts",
+        series=(),
         x_range=(-1.0, 1.0),
         bin_width=BIN_WIDTH,
     ),
     "gradient": Chart(
-        "tau_gradient",
-        "Rank correlation of attention with gradients",
-        (),
-        "Jain & Wallace 2019, Figure 2",
-        "histogram",
-        "Kendall τ with gradients",
-        "share of texts",
-        (),
+        key="tau_gradient",
+        title="Rank correlation of attention with gradients",
+        sentences=(),
+        source="Jain & Wallace 2019, Figure 2",
+        kind="histogram",
+        x_label="Kendall τ with gradients",
+        y_label="share of texts",
+        series=(),
         x_range=(-1.0, 1.0),
         bin_width=BIN_WIDTH,
     ),
 }
-"""Template of the τ histogram for each importance measure."""
+"""Kendall τ histogram for each importance measure, without sentences and values."""
 
 
 def build_tau_histogram(evidence: SiteEvidence, measure: str) -> Chart | None:
-    """Build the histogram of Kendall's τ-b between attention and a measure of importance.
+    """Build a histogram of rank correlations (Kendall's τ-b) between attention and importance.
 
     Args:
         evidence: the site's statistics.
-        measure: ``leave_one_out`` or ``gradient``.
+        measure: importance measure, ``leave_one_out`` or ``gradient``.
 
     Returns:
-        The chart, or None without such values.
+        The chart; None if the correlations were not measured.
     """
     column = f"attention_{measure}_tau"
     if column not in evidence:
@@ -328,7 +336,7 @@ def build_tau_histogram(evidence: SiteEvidence, measure: str) -> Chart | None:
 
 
 def _build_histogram_series(group: TextGroup, column: str) -> Series:
-    """Return the share of a group's texts in each bin of τ."""
+    """Build a series with the proportion of a group's texts in each bin."""
     taus = group.values.get_defined_values(column)
     counts, _ = np.histogram(taus, BIN_EDGES)
     shares = counts / len(taus)
@@ -339,7 +347,7 @@ def _build_histogram_series(group: TextGroup, column: str) -> Series:
 def _describe_taus(
     evidence: SiteEvidence, groups: list[TextGroup], measure: str
 ) -> tuple[str, ...]:
-    """Return sentences on the mean τ of each group, chance, and texts without τ."""
+    """Return sentences about each group's mean τ, the chance level, and texts without τ."""
     column = f"attention_{measure}_tau"
     clauses = []
     for group in groups:
@@ -363,48 +371,48 @@ def _describe_taus(
 
 
 ERROR_BARS = "middle half of the texts"
-"""Meaning of error bars around medians."""
+"""Caption for error bars around medians."""
 
 MAX_WEIGHT_LABEL = "largest attention weight of the text"
-"""Label of the axis with the largest attention weight."""
+"""Axis label in charts that bin texts by their largest attention weight."""
 
 PERMUTATION_CHART = Chart(
-    "permutation_by_max_attention",
-    "Output change when the weights are shuffled over the tokens",
-    (),
-    "Jain & Wallace 2019, Figure 6",
-    "dots",
-    MAX_WEIGHT_LABEL,
-    "output change, median over shuffles",
-    (),
+    key="permutation_by_max_attention",
+    title="Output change when the weights are shuffled over the tokens",
+    sentences=(),
+    source="Jain & Wallace 2019, Figure 6",
+    kind="dots",
+    x_label=MAX_WEIGHT_LABEL,
+    y_label="output change, median over shuffles",
+    series=(),
     bars=ERROR_BARS,
     y_range=(0.0, 1.0),
 )
-"""Template of the chart for the effect of shuffling."""
+"""Chart of shuffling effects, without sentences and values."""
 
 DISTANCE_BY_WEIGHT_CHART = Chart(
-    "adversarial_by_max_attention",
-    "How far attention can be changed while the output stays within",
-    (),
-    "Jain & Wallace 2019, Figure 8",
-    "dots",
-    MAX_WEIGHT_LABEL,
-    "ε-max JSD",
-    (),
+    key="adversarial_by_max_attention",
+    title="How far attention can be changed while the output stays within",
+    sentences=(),
+    source="Jain & Wallace 2019, Figure 8",
+    kind="dots",
+    x_label=MAX_WEIGHT_LABEL,
+    y_label="ε-max JSD",
+    series=(),
     bars=ERROR_BARS,
     y_range=(0.0, 0.7),
 )
-"""Template of the chart for the largest distance by the largest attention weight."""
+"""Chart of adversarial distances by largest attention weight, without sentences and values."""
 
 
 def build_permutation_chart(evidence: SiteEvidence) -> Chart | None:
-    """Build the chart of the median output change under shuffles, in bins of the largest weight.
+    """Build a chart of output changes by shuffling, binned by each text's largest weight.
 
     Args:
         evidence: the site's statistics.
 
     Returns:
-        The chart, or None without such values.
+        The chart; None if shuffling was not tested.
     """
     if not {"median_tvd", "max_attention"} <= set(evidence.values):
         return None
@@ -424,14 +432,16 @@ def build_permutation_chart(evidence: SiteEvidence) -> Chart | None:
 
 
 def build_distance_by_weight_chart(evidence: SiteEvidence, epsilon: str) -> Chart | None:
-    """Build the chart of the largest distance of attention within ε, in bins of the largest weight.
+    """Build a chart of adversarial attention distances, binned by each text's largest weight.
+
+    The distance shows how far attention can be changed while the output changes by at most ε.
 
     Args:
         evidence: the site's statistics.
-        epsilon: the allowed change of the output, as in the names of statistics.
+        epsilon: allowed output change ε, written as in statistic names, such as "0.01".
 
     Returns:
-        The chart, or None without such values.
+        The chart; None if the distances were not measured for this ε.
     """
     column = f"epsilon_max_jsd@{epsilon}"
     if column not in evidence or "max_attention" not in evidence:
@@ -463,7 +473,7 @@ def build_distance_by_weight_chart(evidence: SiteEvidence, epsilon: str) -> Char
 
 
 def _group_by_max_weight(texts: Texts, column: str) -> dict[str, np.ndarray]:
-    """Return a column's values for each bin of the largest attention weight."""
+    """Group a statistic's values by the texts' largest attention weight."""
     bins = assign_attention_bins(texts.get_values("max_attention"))
     values = texts.get_values(column)
     is_known = ~np.isnan(values)
@@ -471,7 +481,7 @@ def _group_by_max_weight(texts: Texts, column: str) -> dict[str, np.ndarray]:
 
 
 def _build_bin_series(evidence: SiteEvidence, column: str) -> list[Series]:
-    """Return a series of medians by bin for each group of texts."""
+    """Build a series of binned medians for each text group."""
     return [
         build_median_series(group.name, _group_by_max_weight(group.values, column).items())
         for group in evidence.groups
@@ -487,7 +497,7 @@ def _describe_bins(
     *,
     bound: str = "",
 ) -> tuple[str, ...]:
-    """Return sentences on the medians of the lowest and of the highest bin with texts."""
+    """Return sentences about the medians in the lowest and the highest bin with texts."""
     bins = _group_by_max_weight(evidence.values, column)
     filled_bins = [name for name, values in bins.items() if len(values)]
     clauses = [
@@ -502,7 +512,7 @@ def _describe_bins(
 
 
 def _format_text_count(n_texts: int) -> str:
-    """Return a number of texts in words, such as "one text" or "12 texts"."""
+    """Format a text count, such as "one text" or "12 texts"."""
     return "one text" if n_texts == 1 else f"{n_texts} texts"
 
 
@@ -510,43 +520,45 @@ def _format_text_count(n_texts: int) -> str:
 
 
 LN_2 = math.log(2)
-"""Largest Jensen-Shannon divergence, in nats."""
+"""Largest possible Jensen-Shannon divergence, in nats."""
 
 DISTANCE_GRID = np.append(np.arange(0, 0.69, 0.02).round(2), LN_2)
-"""Distances at which the chart shows the share of texts, in nats."""
+"""Attention distances on the x axis of the distance chart, in nats (Jensen-Shannon divergence)."""
 
 DISTANCE_TOLERANCE = 1e-9
-"""Tolerance for rounding errors when distances are compared."""
+"""Tolerance for rounding errors in comparisons of distances, in nats."""
 
 PAPER_EPSILONS = (0.01, 0.05)
-"""Values of ε that the papers use."""
+"""Values of ε (allowed output change) in the papers that introduced this test."""
 
 MAX_EPSILONS = 3
-"""Maximum number of ε values in a chart."""
+"""Maximum number of lines for different ε in a chart."""
 
 DISTANCE_CHART = Chart(
-    "adversarial_distance",
-    "How far attention can be changed with nearly the same output",
-    (),
-    "Jain & Wallace 2019, Figure 7 (there as densities)",
-    "curve",
-    "JSD from the model's attention, nats",
-    "share of texts with at least this distance",
-    (),
+    key="adversarial_distance",
+    title="How far attention can be changed with nearly the same output",
+    sentences=(),
+    source="Jain & Wallace 2019, Figure 7 (there as densities)",
+    kind="curve",
+    x_label="JSD from the model's attention, nats",
+    y_label="share of texts with at least this distance",
+    series=(),
     x_range=(0.0, LN_2),
     y_range=(0.0, 1.0),
 )
-"""Template of the chart for the largest attention distances."""
+"""Chart of adversarial attention distances, without sentences and values."""
 
 
 def select_epsilons(evidence: SiteEvidence) -> list[str]:
-    """Return the papers' values of ε if they were tested, else up to three others.
+    """Select the values of ε for the charts.
+
+    Values that the papers use are preferred; without them, the three smallest ones are selected.
 
     Args:
         evidence: the site's statistics.
 
     Returns:
-        The values as in the names of statistics.
+        The values written as in statistic names, such as "0.01".
     """
     names = [name for name in evidence.values if name.startswith("epsilon_max_jsd@")]
     epsilons = sorted((name.partition("@")[2] for name in names), key=float)
@@ -555,16 +567,17 @@ def select_epsilons(evidence: SiteEvidence) -> list[str]:
 
 
 def build_distance_chart(evidence: SiteEvidence) -> Chart | None:
-    """Build the chart of the share of texts whose attention can be changed by each distance.
+    """Build a chart of how far attention can be changed while the output stays nearly the same.
 
-    Each ε has a line for the distances that were found, and another one for upper bounds if these
-    differ. One line shows the most distant attention of all, whatever its output.
+    For each distance, the chart shows the proportion of texts whose attention can be changed at
+    least so far. Each ε has a line for the distances that a search found, and a second line for
+    upper bounds if they differ. Another line shows the most distant attention with any output.
 
     Args:
         evidence: the site's statistics.
 
     Returns:
-        The chart, or None without such values.
+        The chart; None if the distances were not measured.
     """
     epsilons = select_epsilons(evidence)
     if not epsilons:
@@ -588,7 +601,7 @@ def build_distance_chart(evidence: SiteEvidence) -> Chart | None:
 
 
 def _build_survival_curve(evidence: SiteEvidence, column: str, name: str) -> Series:
-    """Return the share of texts with at least each distance of the grid."""
+    """Build a series with the proportion of texts that reach each distance."""
     values = np.sort(evidence.values.get_defined_values(column))
     n_reaching = len(values) - np.searchsorted(values, DISTANCE_GRID - DISTANCE_TOLERANCE)
     shares = n_reaching / len(values)
@@ -598,7 +611,7 @@ def _build_survival_curve(evidence: SiteEvidence, column: str, name: str) -> Ser
 def _describe_distances(
     evidence: SiteEvidence, epsilons: list[str], distance_type: str
 ) -> tuple[str, ...]:
-    """Return sentences on the median distances and on how exact they are."""
+    """Return sentences about the median distances and their exactness."""
     bound = "" if distance_type == EXACT_DISTANCE else "at least "
     clauses = []
     for epsilon in epsilons:
@@ -624,7 +637,7 @@ def _describe_distances(
 
 
 def _compute_median(evidence: SiteEvidence, column: str) -> float:
-    """Return the median of a statistic over texts."""
+    """Return a statistic's median over texts."""
     return compute_quantiles(evidence.values.get_values(column), [0.5])[0]
 
 
@@ -632,35 +645,38 @@ def _compute_median(evidence: SiteEvidence, column: str) -> float:
 
 
 MAX_POINTS = 300
-"""Maximum number of single texts in a chart."""
+"""Maximum number of single texts drawn as points; larger audits are sampled."""
 
 ERASURE_STATISTICS = ("delta_attention", "delta_js")
-"""Statistics needed for the chart of erased weights."""
+"""Statistics on the axes of the chart of erased weights."""
 
 ERASURE_CHART = Chart(
-    "js_against_attention",
-    "Erasing the largest weight compared with another one",
-    (),
-    "Serrano & Smith 2019, Figure 3",
-    "points",
-    "Δα: largest weight minus the other one",
-    "ΔJS of the output, nats",
-    (),
-    (Reference("no difference", 0.0),),
+    key="js_against_attention",
+    title="Erasing the largest weight compared with another one",
+    sentences=(),
+    source="Serrano & Smith 2019, Figure 3",
+    kind="points",
+    x_label="Δα: largest weight minus the other one",
+    y_label="ΔJS of the output, nats",
+    series=(),
+    references=(Reference("no difference", 0.0),),
     bars="middle half of the texts",
     x_range=(0.0, 1.0),
 )
-"""Template of the chart for erased weights."""
+"""Chart of erased weights, without sentences and values."""
 
 
 def build_erasure_chart(evidence: SiteEvidence) -> Chart | None:
-    """Build the chart of ΔJS against Δα, with single texts and the median of all texts.
+    """Build a chart that compares erasing the largest attention weight with erasing another one.
+
+    The x axis is Δα, the difference between the two weights. The y axis is ΔJS, the difference
+    between the two output changes. The chart contains single texts and binned medians.
 
     Args:
         evidence: the site's statistics.
 
     Returns:
-        The chart, or None without such values.
+        The chart; None if erasure was not tested.
     """
     if not set(ERASURE_STATISTICS) <= set(evidence.values):
         return None
@@ -678,7 +694,7 @@ def build_erasure_chart(evidence: SiteEvidence) -> Chart | None:
 
 
 def _build_point_series(ids: np.ndarray, gap: np.ndarray, js: np.ndarray) -> Series:
-    """Return the values of single texts, a random sample if there are many."""
+    """Build a series of single texts; if there are many, it is a random sample."""
     selection = draw_sample(range(len(ids)), ids, MAX_POINTS)
     name = "texts"
     if len(selection) < len(ids):
@@ -687,7 +703,7 @@ def _build_point_series(ids: np.ndarray, gap: np.ndarray, js: np.ndarray) -> Ser
 
 
 def _build_binned_medians(gap: np.ndarray, js: np.ndarray) -> Series:
-    """Return the median for each tenth of Δα that contains texts."""
+    """Build a series of medians in bins of Δα that are one tenth wide."""
     bins = list(bin_js_by_gap(gap, js))
     low, high = zip(*(b.quartiles for b in bins), strict=True)
     return Series(
@@ -702,7 +718,7 @@ def _build_binned_medians(gap: np.ndarray, js: np.ndarray) -> Series:
 
 
 def _describe_erasure(gap: np.ndarray, js: np.ndarray) -> tuple[str, ...]:
-    """Return sentences on the median ΔJS of all texts, and of those with a large gap."""
+    """Return sentences about the median ΔJS, also for texts with a large Δα."""
     negative_share = (js < -ROUNDING_TOLERANCE).mean()
     sentences = [
         "Without the largest weight, the output changes by a median of "
@@ -723,56 +739,56 @@ def _describe_erasure(gap: np.ndarray, js: np.ndarray) -> tuple[str, ...]:
 
 
 SMALLEST_SET_STATISTIC = "minimal_fraction"
-"""Statistic with the size of the smallest set that flips the decision."""
+"""Statistic: size of the smallest token set whose erasure flips the decision, as a proportion."""
 
 RANKING_SERIES_NAME = "in the order of a ranking"
-"""Legend entry for rankings."""
+"""Legend entry for the series of rankings."""
 
 SMALLEST_SET = "smallest set"
-"""Name of the exact minimum."""
+"""Category name for the exact minimum number of erased tokens."""
 
 BEST_TRIED_RANKING = "best ranking of each text"
-"""Name of the smallest number that any tested ranking needs."""
+"""Category name for the smallest number of erased tokens among the tested rankings."""
 
 MINIMUM_SERIES_NAMES = {
     SMALLEST_SET: "exact minimum",
     BEST_TRIED_RANKING: "minimum of the tested rankings",
 }
-"""Legend entry for each type of minimum."""
+"""Legend entry for each minimum."""
 
 DESCRIBED_ORDERS = {"attention": "attention's order", "random": "a random order"}
-"""Rankings that the description of the chart mentions."""
+"""Rankings in the sentence below the chart, with the words for their order."""
 
 OPTIMAL_RANKING = "margin"
-"""Ranking that gives the smallest set, which is not drawn a second time."""
+"""Ranking that finds the smallest set; its values are drawn as "smallest set"."""
 
 FLIP_CHART = Chart(
-    "fraction_to_flip",
-    "Tokens to erase before the decision flips",
-    (),
-    "Serrano & Smith 2019, Figure 5",
-    "dots",
-    "tokens erased in the order of",
-    "share of tokens erased at the flip",
-    (),
+    key="fraction_to_flip",
+    title="Tokens to erase before the decision flips",
+    sentences=(),
+    source="Serrano & Smith 2019, Figure 5",
+    kind="dots",
+    x_label="tokens erased in the order of",
+    y_label="share of tokens erased at the flip",
+    series=(),
     bars="middle half of the texts",
     y_range=(0.0, 1.0),
 )
-"""Template of the chart for tokens erased before a flip."""
+"""Chart of tokens erased before a flip, without sentences and values."""
 
 
 def build_flip_chart(evidence: SiteEvidence) -> Chart | None:
-    """Build the chart of the share of tokens erased when the decision flips, by ranking.
+    """Build a chart of how many tokens each ranking erases before the decision flips.
 
-    All rankings are compared on the same texts: those that some set of tokens flips or, if that is
-    unknown, those that some tested ranking flips. A ranking that never flips a text counts as
-    needing all tokens.
+    All rankings are compared on the same texts: texts that some token set flips or, if this is
+    unknown, texts that some tested ranking flips. A ranking that never flips a text counts as
+    erasing all tokens.
 
     Args:
         evidence: the site's statistics.
 
     Returns:
-        The chart, or None without such values.
+        The chart; None if erasure was not tested.
     """
     statistics_by_ranking = evidence.list_rankings("fraction_to_flip")
     if not statistics_by_ranking:
@@ -797,7 +813,10 @@ def build_flip_chart(evidence: SiteEvidence) -> Chart | None:
 def _compute_minimum(
     evidence: SiteEvidence, statistics_by_ranking: dict[str, str]
 ) -> tuple[str, np.ndarray]:
-    """Return the exact minimum of each text, or else that of the tested rankings, with its name."""
+    """Return the smallest number of erased tokens per text, with the name of this minimum.
+
+    If the exact minimum is unknown, the minimum over the tested rankings is used.
+    """
     if SMALLEST_SET_STATISTIC in evidence:
         return SMALLEST_SET, evidence.values.get_values(SMALLEST_SET_STATISTIC)
     names = [name for key, name in statistics_by_ranking.items() if key != "random"]
@@ -808,7 +827,7 @@ def _compute_minimum(
 def _describe_flips(
     evidence: SiteEvidence, minimum_name: str, minimum: np.ndarray
 ) -> tuple[str, ...]:
-    """Return sentences on the means for attention, a random order, and the minimum."""
+    """Return sentences that compare attention, a random order, and the minimum."""
     clauses = []
     for key, order in DESCRIBED_ORDERS.items():
         mean = evidence.estimate_mean(f"fraction_to_flip@{key}")
@@ -839,10 +858,10 @@ class RankingChartSpec(NamedTuple):
     """Description of a chart that compares rankings by one statistic.
 
     Attributes:
-        family: name of the statistics ``family@ranking``.
-        chart: the chart, without its values.
-        sentence: template of the sentence about one ranking; ``words`` is a ``Wording``.
-        explanation: how to read the numbers.
+        family: the statistic's name without ranking, such as "comprehensiveness".
+        chart: the chart without sentences and values.
+        sentence: template for the sentence about one ranking; ``words`` is a ``Wording``.
+        explanation: sentences on how to interpret the numbers.
     """
 
     family: str
@@ -855,14 +874,14 @@ RANKING_CHARTS = (
     RankingChartSpec(
         "comprehensiveness",
         Chart(
-            "comprehensiveness",
-            "Loss without the top tokens of a ranking",
-            (),
-            "DeYoung et al. 2020, comprehensiveness",
-            "dots",
-            "ranking",
-            "{words.loss_title} without them",
-            (),
+            key="comprehensiveness",
+            title="Loss without the top tokens of a ranking",
+            sentences=(),
+            source="DeYoung et al. 2020, comprehensiveness",
+            kind="dots",
+            x_label="ranking",
+            y_label="{words.loss_title} without them",
+            series=(),
         ),
         "Without the top tokens by {name}, {words.prediction} loses {value} "
         "{words.amount}{words.aside}",
@@ -872,14 +891,14 @@ RANKING_CHARTS = (
     RankingChartSpec(
         "sufficiency",
         Chart(
-            "sufficiency",
-            "Loss on the top tokens of a ranking alone",
-            (),
-            "DeYoung et al. 2020, sufficiency",
-            "dots",
-            "ranking",
-            "{words.loss_title} on them alone",
-            (),
+            key="sufficiency",
+            title="Loss on the top tokens of a ranking alone",
+            sentences=(),
+            source="DeYoung et al. 2020, sufficiency",
+            kind="dots",
+            x_label="ranking",
+            y_label="{words.loss_title} on them alone",
+            series=(),
         ),
         "On the top tokens by {name} alone, {words.prediction} loses {value} "
         "{words.amount}{words.aside}",
@@ -888,14 +907,14 @@ RANKING_CHARTS = (
     RankingChartSpec(
         "auprc",
         Chart(
-            "plausibility",
-            "Agreement of rankings with the words that people marked",
-            (),
-            "DeYoung et al. 2020, Section 4 (AUPRC)",
-            "dots",
-            "ranking",
-            "area under the precision-recall curve",
-            (),
+            key="plausibility",
+            title="Agreement of rankings with the words that people marked",
+            sentences=(),
+            source="DeYoung et al. 2020, Section 4 (AUPRC)",
+            kind="dots",
+            x_label="ranking",
+            y_label="area under the precision-recall curve",
+            series=(),
             y_range=(0.0, 1.0),
         ),
         "Compared with the words that people marked, the ranking by {name} has area {value} (1 if "
@@ -903,18 +922,18 @@ RANKING_CHARTS = (
         "Agreement with people does not make a ranking faithful.",
     ),
 )
-"""Charts that compare rankings."""
+"""Charts that compare the mean of one statistic between rankings."""
 
 
 def build_ranking_chart(evidence: SiteEvidence, spec: RankingChartSpec) -> Chart | None:
-    """Build a chart of the mean of each ranking, with random as a reference line.
+    """Build a chart that compares rankings with each other and with a random order.
 
     Args:
         evidence: the site's statistics.
         spec: chart description.
 
     Returns:
-        The chart, or None without such values.
+        The chart; None if the statistic was not measured.
     """
     statistics_by_ranking = evidence.list_rankings(spec.family)
     if not statistics_by_ranking:
@@ -939,7 +958,7 @@ def build_ranking_chart(evidence: SiteEvidence, spec: RankingChartSpec) -> Chart
 def _describe_ranking(
     evidence: SiteEvidence, statistics_by_ranking: dict[str, str], spec: RankingChartSpec
 ) -> tuple[str, ...]:
-    """Return sentences on the ranking by attention and its difference from a random order."""
+    """Return sentences that compare the ranking by attention with a random order."""
     preferred_keys = ["attention", "mean_attention", *statistics_by_ranking]
     key = next(key for key in preferred_keys if key in statistics_by_ranking)
     mean = evidence.estimate_mean(statistics_by_ranking[key])

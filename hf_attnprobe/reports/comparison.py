@@ -1,4 +1,4 @@
-"""Comparison of several audits with the first: the public function, the result, its document."""
+"""Comparison of several audits with the first one: public function, result, and document."""
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -68,17 +68,17 @@ class AuditComparison(DocumentedResult):
         models: names of the audited models.
         datasets: names of the data sets.
         n: number of texts.
-        n_shared: for each audit after the first, the number of texts that it shares with the first;
-            0 if the data differ.
-        answers: whether attention explains the predictions.
+        n_shared: number of texts shared with the first audit, for each audit after it; 0 if the
+            data differ.
+        answers: main answers: whether attention explains the predictions.
         scores: faithfulness; its ``n`` is 0 if it was not measured.
         questions: all compared questions, in the order of the rules.
         statistics: all statistics that the first audit shares with another one.
-        settings: settings, model and versions that are not equal in all audits.
-        cautions: what the comparison cannot show.
+        settings: settings, model and versions that differ between audits.
+        cautions: sentences about limits of the comparison.
         seed: bootstrap seed.
-        reports: the audits.
-        pages: addresses of the audits' own pages; empty if unknown.
+        reports: the compared reports.
+        pages: links to the audits' own pages; empty if unknown.
     """
 
     names: tuple[str, ...]
@@ -97,25 +97,25 @@ class AuditComparison(DocumentedResult):
     pages: tuple[str, ...] = ()
 
     def add_page_links(self, folders: Sequence[str | Path], start: str | Path) -> "AuditComparison":
-        """Return the comparison with links to the pages of the audits.
+        """Return a copy of the comparison with links to the audits' own pages.
 
         Args:
-            folders: folder of each audit.
-            start: folder of the page that contains the links.
+            folders: the audits' output folders.
+            start: folder of the comparison's page; links are relative to it.
         """
         pages = (os.path.relpath(Path(folder) / "report.html", start) for folder in folders)
         return replace(self, pages=tuple(pages))
 
     def build_document(self) -> Document:
-        """Build the document of the comparison."""
+        """Build the document that all output formats print."""
         return _build_document(self)
 
     def to_json(self) -> str:
-        """Return all results as JSON, including those that are too large for a page."""
+        """Return all results as JSON, including long lists that a page omits."""
         return format_json(build_comparison_data(self))
 
     def summary_frame(self) -> pd.DataFrame:
-        """Return a data frame with a row for each statistic of each audit after the first."""
+        """Return a data frame with a row per statistic and audit after the first."""
         rows = []
         for statistic, number, difference in iterate_compared_statistics(self):
             rows.append(
@@ -144,13 +144,13 @@ class AuditComparison(DocumentedResult):
 def iterate_compared_statistics(
     comparison: AuditComparison,
 ) -> Iterator[tuple[ComparedStatistic, int, Difference]]:
-    """Yield every statistic of each audit after the first, with its difference from the first.
+    """Yield every difference of a statistic between the first audit and another one.
 
     Args:
         comparison: the comparison.
 
     Yields:
-        The statistic, the index of the audit, and the difference.
+        The statistic, the other audit's index, and the difference.
     """
     for statistic in comparison.statistics:
         for number, difference in enumerate(statistic.differences, 1):
@@ -172,16 +172,16 @@ def compare_audits(folders: Sequence[str | Path], *, seed: int = 0) -> AuditComp
         seed: bootstrap seed.
 
     Raises:
-        AttnProbeError: If a folder holds no audit, or the audits cannot be compared.
+        AttnProbeError: If a folder contains no audit, or the audits cannot be compared.
     """
     return compare_reports([read_audit(folder) for folder in folders], seed=seed)
 
 
 def compare_reports(reports: Sequence[Report], *, seed: int = 0) -> AuditComparison:
-    """Compare the reports of several audits with the first one.
+    """Compare several reports with the first one.
 
-    Texts with the same id from the same data are pairs; for language models, their answer must also
-    be the same. Only tests with the same options are compared.
+    Texts are paired if both audits used the same data and text id; for language models, the answers
+    must also be equal. Tests are compared only if their options are equal.
 
     Args:
         reports: at least two reports with their rows.
@@ -222,14 +222,16 @@ def compare_reports(reports: Sequence[Report], *, seed: int = 0) -> AuditCompari
 
 @public_function
 def list_changed_answers(comparison: AuditComparison) -> list[str]:
-    """Return the answers that certainly differ from those of the first audit, one sentence each.
+    """List the questions whose answers certainly differ from the first audit's answers.
 
-    An answer counts if both audits can answer the question and if the difference between their
-    numbers is certain. A number that crosses a threshold by a difference that may be 0 does not
-    count.
+    An answer has certainly changed if both audits can answer the question and the interval for the
+    difference between their numbers excludes 0. Crossing a threshold alone is not enough.
 
     Args:
         comparison: the comparison.
+
+    Returns:
+        A sentence for each changed answer.
     """
     first_name = comparison.names[0]
     return [
@@ -245,14 +247,14 @@ def list_changed_answers(comparison: AuditComparison) -> list[str]:
 
 
 COMPARISON_INTRODUCTION = (
-    "Does attention explain the predictions, and does the answer differ between these "
-    "audits? Each audit ran its own tests; differences are given for what all of them measured."
+    "Does attention explain the predictions, and does the answer differ between these audits? Each "
+    "audit ran its own tests; differences are reported for numbers that both audits measured."
 )
-"""First paragraph of the document."""
+"""First paragraph of the comparison's report."""
 
 
 def build_comparison_data(comparison: AuditComparison) -> dict[str, Any]:
-    """Return the comparison as plain data, for JSON.
+    """Convert the comparison to plain data, for JSON.
 
     Args:
         comparison: the comparison.
@@ -262,7 +264,7 @@ def build_comparison_data(comparison: AuditComparison) -> dict[str, Any]:
 
 
 def _build_document(comparison: AuditComparison) -> Document:
-    """Build the document of a comparison."""
+    """Build the document for a comparison: overview, questions, limitations, heads, settings."""
     first_name, *other_names = comparison.names
     sections = [
         Section(
@@ -301,7 +303,7 @@ def _build_document(comparison: AuditComparison) -> Document:
 
 
 def describe_intervals(comparison: AuditComparison) -> str:
-    """Return how to read the intervals of a comparison.
+    """Explain how to interpret the comparison's confidence intervals.
 
     Args:
         comparison: the comparison.
@@ -313,11 +315,11 @@ def describe_intervals(comparison: AuditComparison) -> str:
         for difference in question.differences
     )
     return (
-        f"Differences are the audit's number minus that of {comparison.names[0]}. Intervals hold "
-        f"simultaneously with 95% probability: those of questions for all {n_questions} differences "
-        f"of questions, those of statistics for all {n_statistics} differences of statistics "
-        "(multiplier bootstrap over texts). If an interval contains 0, or there are fewer than "
-        f"{MIN_TEXTS} texts, the audits {UNDECIDED}."
+        f"A difference is the audit's number minus the number for {comparison.names[0]}. Intervals "
+        f"hold simultaneously with 95% probability for all {n_questions} differences between "
+        f"questions, and for all {n_statistics} differences between statistics (multiplier bootstrap "
+        f"over texts). If an interval contains 0, or there are fewer than {MIN_TEXTS} texts, the "
+        f"audits {UNDECIDED}."
     )
 
 
@@ -331,7 +333,7 @@ SCORED_QUESTIONS = (
     "drop",
     "source",
 )
-"""Questions whose numbers are columns in the table of audits."""
+"""Questions with a column in the table of audits, in this order."""
 
 
 def _build_audits_table(comparison: AuditComparison) -> Table:
@@ -355,7 +357,7 @@ def _build_audits_table(comparison: AuditComparison) -> Table:
 
 
 def _format_score(report: Report, key: str) -> FormattedNumber | None:
-    """Return a question's number with its interval; None with too few texts."""
+    """Format a question's number with its interval; return None if there are too few texts."""
     finding = index_by_rule(report.findings).get(key)
     if finding is None or finding.n < MIN_DISPLAYED_TEXTS:
         return None
@@ -363,7 +365,7 @@ def _format_score(report: Report, key: str) -> FormattedNumber | None:
 
 
 def _build_overview_table(comparison: AuditComparison) -> Table:
-    """Build the table of all questions with all answers and differences."""
+    """Build the table with all audits' answers and differences, one question per row."""
     names = comparison.names
     rows: list[list[Cell]] = []
     for question in comparison.questions:
@@ -376,15 +378,15 @@ def _build_overview_table(comparison: AuditComparison) -> Table:
         *(f"{name} compared with {names[0]}" for name in names[1:]),
     ]
     caption = (
-        "All answers. “Higher” and “lower” refer to the number named below, on the same data and "
-        "over the texts for which both audits have it. This may differ from the difference of the "
-        "scores above"
+        "All answers. “Higher” and “lower” compare the number that is described below, over the texts "
+        "that both audits measured. The result may differ from the difference between the scores "
+        "above"
     )
     return Table(head, rows, caption, sortable=False)
 
 
 def _format_difference(difference: Difference | None) -> Cell:
-    """Return a difference as "higher" or "lower" with its interval, if it is certain."""
+    """Format a certain difference as "higher" or "lower", and any other in words."""
     if difference is None or not difference.n:
         return "not compared"
     if not difference.has_clear_sign:
@@ -398,7 +400,7 @@ def _format_difference(difference: Difference | None) -> Cell:
 
 
 def _build_question_section(comparison: AuditComparison, question: ComparedQuestion) -> Section:
-    """Build the table of all answers to one question."""
+    """Build the section with all audits' answers to one question."""
     rows: list[list[Cell]] = []
     for k, name in enumerate(comparison.names):
         mean, finding = question.means[k], question.findings[k]
@@ -406,7 +408,7 @@ def _build_question_section(comparison: AuditComparison, question: ComparedQuest
         sentence = None if finding is None else finding.sentence
         rows.append([name, question.answer(k) or None, mean, n_texts, sentence])
     head = ["audit", "answer", "number [95%]", "texts", "finding"]
-    note = f"The number: {question.measure}" if question.measure else NOT_COMPARED_NOTE
+    note = f"Compared number: {question.measure}" if question.measure else NOT_COMPARED_NOTE
     return Section(
         question.question,
         [Note(note), Table(head, rows, sortable=False)],
@@ -414,18 +416,21 @@ def _build_question_section(comparison: AuditComparison, question: ComparedQuest
     )
 
 
-NOT_COMPARED_NOTE = "The numbers of this question are not compared"
-"""Note below a question without a common number."""
+NOT_COMPARED_NOTE = "The numbers for this question are not compared"
+"""Note for a question that has no number in common between the audits."""
 
 
 # --- maps of heads ----------------------------------------------------------------------
 
 
 def build_difference_maps(comparison: AuditComparison) -> Iterator[HeatMap]:
-    """Yield, for each audit after the first, a map of the differences between the heads' effects.
+    """Build a heat map of effect differences between heads for each audit after the first.
 
     Args:
         comparison: the comparison.
+
+    Yields:
+        The maps; audits without single heads have none.
     """
     first_name = comparison.names[0]
     for number, name in enumerate(comparison.names[1:], 1):
@@ -453,7 +458,7 @@ def build_difference_maps(comparison: AuditComparison) -> Iterator[HeatMap]:
 
 
 def _describe_differing_heads(differences: Mapping[LayerHead, Difference]) -> str:
-    """Return how many heads certainly differ, and which of them differs most."""
+    """Return sentences that count the certain differences and name the largest one."""
     n_certain = sum(difference.has_clear_sign for difference in differences.values())
     site = max(differences, key=lambda site: abs(differences[site].value))
     return (
@@ -467,9 +472,9 @@ def _describe_differing_heads(differences: Mapping[LayerHead, Difference]) -> st
 
 
 def _build_settings_section(comparison: AuditComparison) -> Section:
-    """Build the table of settings that are not equal in all audits."""
+    """Build the section with the settings that differ between the audits."""
     rows = [[setting.name, *setting.values] for setting in comparison.settings]
-    caption = "Only settings that are not equal in all audits"
+    caption = "Only settings that differ between the audits"
     table = Table(["setting", *comparison.names], rows, caption)
     no_difference = "Model, data, settings and versions are equal."
     return Section(
@@ -481,8 +486,8 @@ def _build_settings_section(comparison: AuditComparison) -> Section:
 
 
 REPETITION_NOTE = (
-    "The page of each audit contains the command that repeats it. attnprobe report creates this page "
-    "again from the folders of the audits. attnprobe report FOLDER FOLDER --output numbers.csv "
-    "writes every statistic of every head, with its difference."
+    "Each audit's page contains the command that repeats it. To create this page again, run attnprobe "
+    "report with the audits' folders. For every statistic of every head with its difference, run "
+    "attnprobe report FOLDER FOLDER --output numbers.csv."
 )
-"""How to repeat the audits and the comparison."""
+"""Note on repeating the audits and the comparison."""

@@ -1,8 +1,8 @@
-"""Differences between audits: their settings, their answers, and every statistic, text by text.
+"""Differences between audits: settings, answers, and every statistic, paired by text.
 
-All audits are compared with the first one. Texts with the same id from the same data are pairs; for
-language models, prompt, units and answer must also be equal. Only tests with the same options are
-compared.
+All audits are compared with the first one. Texts are paired if both audits used the same data and
+text id; for language models, prompt, units and answer must also be equal. Tests are compared only if
+their options are equal.
 """
 
 import re
@@ -38,26 +38,26 @@ from hf_attnprobe.storage.provenance import flatten_settings, format_settings
 
 
 SiteKey = tuple[str, str, int, int]
-"""Test, statistic, layer and head."""
+"""Key of a statistic at one site: test, statistic, layer and head."""
 
 SKIPPED_STATISTICS = r"_p_value|@random_\d|^unit_"
-"""Pattern of statistics whose differences mean nothing: p-values, single random orders, units."""
+"""Pattern for statistics that are not compared: p-values, single random orders, single units."""
 
 UNDECIDED = "cannot be told apart"
-"""Text printed instead of a difference that may be 0."""
+"""Words printed instead of a difference whose interval contains 0."""
 
 
 @dataclass(frozen=True)
 class ComparedQuestion:
-    """One question with the answer of every audit.
+    """One question with every audit's answer.
 
     Attributes:
-        rule: key of the rule.
-        findings: finding of each audit; None if it did not ask the question.
-        measure: description of the number whose differences are taken; empty if there is none.
-        means: graded number of each audit; None if it has none.
-        differences: difference of each audit after the first from the first; None if one of them
-            has no number.
+        rule: the question's key.
+        findings: each audit's finding; None if it did not ask the question.
+        measure: description of the compared number; empty if there is none.
+        means: each audit's graded number; None if it has none.
+        differences: difference from the first audit, for each audit after it; None if either number
+            is missing.
     """
 
     rule: str
@@ -72,21 +72,22 @@ class ComparedQuestion:
         return RULES[self.rule].question
 
     def answer(self, number: int) -> str:
-        """Return the answer of an audit; empty if there is none.
+        """Return an audit's answer; empty if there is none.
 
         Args:
-            number: index of the audit.
+            number: the audit's index.
         """
         finding = self.findings[number]
         return "" if finding is None else str(finding.answer)
 
     def has_changed_answer(self, number: int) -> bool:
-        """Check whether an audit's answer certainly differs from that of the first audit.
+        """Check whether an audit's answer certainly differs from the first audit's answer.
 
-        This requires that both audits can answer the question and that their difference is certain.
+        Both audits must have an answer other than "cannot say", and the interval for the difference
+        between their numbers must exclude 0.
 
         Args:
-            number: index of the audit, at least 1.
+            number: the audit's index, at least 1.
         """
         difference = self.differences[number - 1]
         if difference is None or not difference.has_clear_sign:
@@ -104,8 +105,8 @@ class ComparedStatistic(StatisticKey):
     Attributes:
         test, statistic, layer, head, group: see
             :class:`~hf_attnprobe.statistics.estimates.StatisticKey`.
-        means: mean of each audit over its own texts.
-        differences: difference of each audit after the first from the first; None if the statistic
+        means: each audit's mean over its own texts.
+        differences: difference from the first audit, for each audit after it; None if the statistic
             cannot be compared.
     """
 
@@ -115,11 +116,11 @@ class ComparedStatistic(StatisticKey):
 
 @dataclass(frozen=True)
 class Setting:
-    """A setting that is not equal in all audits.
+    """A setting that differs between audits.
 
     Attributes:
-        name: name of the setting, in words.
-        values: value in each audit, in words.
+        name: the setting's name, in words.
+        values: the setting's value in each audit, in words.
     """
 
     name: str
@@ -130,7 +131,7 @@ class Setting:
 
 
 OPTION_PREFIX = "options: "
-"""Name prefix of settings that are test options."""
+"""Prefix of setting names that are test options."""
 
 MEANING_SETTINGS = {
     "level": "level",
@@ -143,14 +144,17 @@ MEANING_SETTINGS = {
     "unit of number": "unit of number",
     "rows": "answers: rows",
 }
-"""Settings that define what is explained. If they differ, only accuracy is compared."""
+"""Settings that define the explained quantity, by readable name; the values are setting names.
+
+If one of them differs between two audits, only accuracy is compared.
+"""
 
 UNSET_VALUES = (None, "", "none", "default")
 """Values that mean that a setting was not specified."""
 
 
 def choose_short_names(reports: Sequence[AuditResult]) -> tuple[str, ...]:
-    """Return a short, unique name for each audit, built from what distinguishes the audits.
+    """Return a short, unique name for each audit.
 
     The name is the end of the model's path. If this is not unique, the data set, precision,
     weights, seed or fingerprint is added, and finally a number.
@@ -182,7 +186,7 @@ def choose_short_names(reports: Sequence[AuditResult]) -> tuple[str, ...]:
 
 
 def _shorten_paths(paths: Sequence[str]) -> list[str]:
-    """Return the ends of paths, just long enough to distinguish different paths."""
+    """Shorten paths to their last parts, just long enough to distinguish different paths."""
     n_different = len(set(paths))
     max_length = max(len(PurePath(path).parts) for path in paths)
     for length in range(1, max_length + 1):
@@ -193,9 +197,9 @@ def _shorten_paths(paths: Sequence[str]) -> list[str]:
 
 
 def list_differing_settings(reports: Sequence[AuditResult]) -> tuple[Setting, ...]:
-    """Return data, settings and versions that are not equal in all audits.
+    """List the data, settings and versions that differ between audits.
 
-    Options of tests that some audit did not run are omitted.
+    Options for tests that some audit did not run are omitted.
 
     Args:
         reports: the audits.
@@ -212,7 +216,7 @@ def list_differing_settings(reports: Sequence[AuditResult]) -> tuple[Setting, ..
 
 
 def _collect_settings(report: AuditResult) -> dict:
-    """Return everything that may differ between audits; only the name of the prediction."""
+    """Collect an audit's settings, with the prediction reduced to its name."""
     prediction = report.provenance.get("prediction")
     settings = {key: value for key, value in report.provenance.items() if key != "prediction"}
     if isinstance(prediction, Mapping):
@@ -227,7 +231,7 @@ def _collect_settings(report: AuditResult) -> dict:
 
 
 def list_incompatible_settings(first: AuditResult, other: AuditResult) -> list[str]:
-    """Return the settings because of which two audits explain different quantities.
+    """List the settings that make two audits explain different quantities.
 
     Args:
         first: an audit.
@@ -251,16 +255,16 @@ def list_incompatible_settings(first: AuditResult, other: AuditResult) -> list[s
 def split_tests_by_options(
     first: AuditResult, other: AuditResult
 ) -> tuple[list[str], list[str], list[str]]:
-    """Divide the tests of two audits by whether they can be compared.
+    """Split the tests of two audits into comparable, incomparable and unshared ones.
 
     Args:
         first: an audit.
         other: another audit.
 
     Returns:
-        comparable: tests of both audits with the same options.
-        incomparable: tests of both audits with different options.
-        unshared: tests of only one audit.
+        comparable: tests that both audits ran with the same options.
+        incomparable: tests that both audits ran with different options.
+        unshared: tests that only one audit ran.
     """
     first_tests, other_tests = first.provenance["tests"], other.provenance["tests"]
     first_options, other_options = first.provenance["options"], other.provenance["options"]
@@ -277,34 +281,34 @@ def iterate_cautions(
     names: Sequence[str],
     n_shared: Sequence[int],
 ) -> Iterator[str]:
-    """Yield sentences on what the differences cannot show and on what was not compared.
+    """Yield sentences about the comparison's limits and about numbers that were not compared.
 
     Args:
         reports: the audits.
-        names: their short names.
-        n_shared: for each audit after the first, the number of texts shared with the first.
+        names: short names for the audits.
+        n_shared: number of texts shared with the first audit, for each audit after it.
     """
     first = reports[0]
     fingerprints = {report.provenance.get("model_fingerprint", report.model) for report in reports}
     if len(fingerprints) > 1:
         yield (
             "Each name refers to one trained model. A difference holds for these models, not for "
-            "their architectures: another seed of the training may change a number by more, and "
-            "intervals over texts do not show this."
+            "their architectures: another training seed may change a number by more, and intervals "
+            "over texts do not show this."
         )
     for name, report, n_texts in zip(names[1:], reports[1:], n_shared, strict=True):
         both_names = f"{name} and {names[0]}"
         max_texts = max(report.n, first.n)
         if not n_texts:
             yield (
-                f"{both_names} were tested on different texts, or explain different answers, so there "
-                "are no pairs of texts. The intervals are those of two independent samples, and a "
+                f"{both_names} were tested on different texts, or explain different answers, so texts "
+                "cannot be paired. The intervals treat the audits as independent samples, and a "
                 "difference may come from the texts instead of the models."
             )
         elif n_texts < max_texts:
             yield (
                 f"{both_names} share {n_texts} of {max_texts} texts. Differences are computed from "
-                "these texts only, means from all texts of each audit."
+                "these texts only; means are computed from all texts."
             )
         incompatible_settings = list_incompatible_settings(first, report)
         if incompatible_settings:
@@ -324,22 +328,22 @@ def iterate_cautions(
     has_several_heads = any(head > 0 for report in reports for _, head in report.rows.sites)
     if len(fingerprints) > 1 and has_several_heads:
         yield (
-            "Heads are compared by their numbers. Head 3 of one model corresponds to head 3 of "
-            "another model only if one was trained from the other."
+            "Heads with the same number are compared. However, head 3 in one model corresponds to "
+            "head 3 in another model only if one was trained from the other."
         )
     if len({report.seed for report in reports}) > 1:
         yield "The audits used different seeds for their shuffles, which adds noise."
 
 
 def find_shared_texts(first: AuditResult, other: AuditResult) -> np.ndarray:
-    """Return the ids of the texts that are equal in both audits; none if the data differ.
+    """Find the texts that two audits have in common.
 
     Args:
         first: an audit.
         other: another audit.
 
     Returns:
-        The ids, int64 [texts].
+        Text ids, int64 [texts]; empty if the data differ.
     """
     first_data, other_data = (
         report.provenance.get("data_fingerprint") for report in (first, other)
@@ -357,7 +361,7 @@ def find_shared_texts(first: AuditResult, other: AuditResult) -> np.ndarray:
 
 
 def _build_pair(first: pd.DataFrame, other: pd.DataFrame, shared_ids: np.ndarray) -> ModelPair:
-    """Return the values of two audits, restricted to the shared texts if there are any."""
+    """Pair the values of two audits, restricted to their shared texts if there are any."""
     if len(shared_ids):
         first, other = (frame[frame.index.isin(shared_ids)] for frame in (first, other))
     return ModelPair(first, other, len(shared_ids) > 0)
@@ -367,7 +371,7 @@ def _build_pair(first: pd.DataFrame, other: pd.DataFrame, shared_ids: np.ndarray
 
 
 def collect_evidence(report: AuditResult) -> Evidence:
-    """Return an audit's statistics of predictions and of its attention as a whole, by text.
+    """Return an audit's statistics by text: correctness and attention as a whole.
 
     Args:
         report: the audit.
@@ -382,7 +386,7 @@ def collect_evidence(report: AuditResult) -> Evidence:
 
 
 def _compute_correctness(predictions: pd.DataFrame) -> pd.DataFrame:
-    """Return 1 for right predictions, or the error of predicted numbers; NaN without a label."""
+    """Return a column "right" (0 or 1), or "error" for predicted numbers; NaN without label."""
     if "labelled_value" in predictions:
         error = (predictions.value - predictions.labelled_value).abs()
         return pd.DataFrame({"error": error})
@@ -391,11 +395,11 @@ def _compute_correctness(predictions: pd.DataFrame) -> pd.DataFrame:
 
 @dataclass(frozen=True, eq=False)
 class MeasuredValues:
-    """The values of one measure in every audit.
+    """One measure's values in every audit.
 
     Attributes:
         description: description of the measure.
-        values_by_audit: value of each text for each audit; None if the audit lacks the measure.
+        values_by_audit: each audit's values by text; None if the audit lacks the measure.
     """
 
     description: str
@@ -415,11 +419,11 @@ def compare_questions(
     shared_ids: Sequence[np.ndarray],
     seed: int,
 ) -> tuple[ComparedQuestion, ...]:
-    """Compare all questions, with intervals that are simultaneous over questions and audits.
+    """Compare all questions; the intervals hold for all questions and audits simultaneously.
 
     Args:
         reports: the audits, with their rows.
-        shared_ids: for each audit after the first, the ids of the texts shared with the first.
+        shared_ids: ids of texts shared with the first audit, for each audit after it.
         seed: bootstrap seed.
     """
     measures = _choose_measures(reports)
@@ -456,7 +460,7 @@ def compare_questions(
 
 
 def _get_graded_number(finding: Finding | None, values: pd.Series | None) -> Estimate | None:
-    """Return an audit's number: the graded one for faithfulness and its parts, else the mean."""
+    """Return the graded number for faithfulness and its parts; the mean for other questions."""
     if values is None:
         return None
     if finding is not None and finding.role in ("score", "part"):
@@ -465,10 +469,10 @@ def _get_graded_number(finding: Finding | None, values: pd.Series | None) -> Est
 
 
 def _choose_measures(reports: Sequence[AuditResult]) -> dict[str, MeasuredValues]:
-    """Return, for each rule, the measure that most audits have, and at least two of them.
+    """Choose a measure for each rule: the one that most audits have, but at least two.
 
-    Among equally frequent measures, the first is chosen. Values are excluded if their meaning
-    differs from that in the first audit.
+    Among equally frequent measures, the first is chosen. An audit counts only if it explains the
+    same quantity as the first audit.
     """
     audits = [collect_evidence(report) for report in reports]
     comparable_tests = [_list_comparable_tests(reports[0], report) for report in reports[1:]]
@@ -500,7 +504,7 @@ def _measure_audits(
 
 
 def _list_comparable_tests(first: AuditResult, other: AuditResult) -> list[str]:
-    """Return the tests of both audits with the same options, if they explain the same quantity."""
+    """List the tests that can be compared; none if the audits explain different quantities."""
     if list_incompatible_settings(first, other):
         return []
     comparable, _, _ = split_tests_by_options(first, other)
@@ -508,7 +512,7 @@ def _list_comparable_tests(first: AuditResult, other: AuditResult) -> list[str]:
 
 
 def _compute_differences(pairs: Sequence[ModelPair], seed: int) -> list[dict[Any, Difference]]:
-    """Return the differences of each pair by column, with simultaneous intervals."""
+    """Compute each pair's differences with simultaneous intervals, by column."""
     return [
         dict(zip(pair.first, differences, strict=True))
         for pair, differences in zip(pairs, compare_model_pairs(pairs, seed=seed), strict=True)
@@ -521,11 +525,11 @@ def _compute_differences(pairs: Sequence[ModelPair], seed: int) -> list[dict[Any
 def compare_statistics(
     reports: Sequence[AuditResult], shared_ids: Sequence[np.ndarray], seed: int
 ) -> tuple[ComparedStatistic, ...]:
-    """Compare every statistic of the first audit, with intervals simultaneous over all of them.
+    """Compare all statistics with the first audit's; the intervals hold simultaneously.
 
     Args:
         reports: the audits, with their rows.
-        shared_ids: for each audit after the first, the ids of the texts shared with the first.
+        shared_ids: ids of texts shared with the first audit, for each audit after it.
         seed: bootstrap seed.
     """
     first = reports[0]
@@ -548,16 +552,15 @@ def compare_statistics(
 
 
 def _select_columns(rows: Rows, tests: Sequence[str], *, first: AuditResult) -> pd.DataFrame:
-    """Return values by text and by test, statistic, layer and head, with the first audit's sites.
+    """Return an audit's values by text; columns are test, statistic, layer and head.
 
-    If attention as a whole is a single head in one model and a group of heads in the other, only
-    these two sites are compared, under the name of the first one.
+    If attention as a whole is a single head in one audit and a group of heads in the other, only
+    these two sites are compared, and both get the first audit's site in their columns.
     """
     first_site, site = find_model_site(first.rows), find_model_site(rows)
     has_other_site = first_site is not None and site is not None and first_site != site
 
     def is_compared(test: str, statistic: str, layer: int, head: int) -> bool:
-        """Check whether a column is compared."""
         if test not in tests or test == PREDICTION_TEST or re.search(SKIPPED_STATISTICS, statistic):
             return False
         return not has_other_site or (layer, head) == site
@@ -571,7 +574,7 @@ def _select_columns(rows: Rows, tests: Sequence[str], *, first: AuditResult) -> 
 
 
 def _collect_means(report: AuditResult, *, first: AuditResult) -> dict[SiteKey, Estimate]:
-    """Return the means over all texts, with the first audit's sites as in `_select_columns`."""
+    """Return an audit's means over all texts, with sites as in ``_select_columns``."""
     first_site, model_site = find_model_site(first.rows), find_model_site(report.rows)
     means = {}
     for s in report.statistics:

@@ -66,11 +66,11 @@ SUMMARY_COLUMNS = (
     "n",
     "undefined",
 )
-"""Summary columns of a statistic, after those that identify it."""
+"""Columns of ``Report.summary_frame`` after test, statistic, layer and head."""
 
 
 class Report(AuditResult, DocumentedResult):
-    """The report of an audit.
+    """An audit's results together with all output formats.
 
     ``print(report)`` prints the verdict and one line per question; notebooks display a page.
     ``to_text(verbose=True)`` and ``to_markdown()`` contain all numbers, and ``summary_frame()``,
@@ -83,25 +83,25 @@ class Report(AuditResult, DocumentedResult):
 
     @classmethod
     def load(cls, folder: str | Path) -> "Report":
-        """Read the report of an audit from its folder, with its rows.
+        """Read a saved audit from its output folder.
 
         Args:
             folder: the audit's output folder.
 
         Raises:
-            AttnProbeError: If the folder holds no finished audit, or one of another version.
+            AttnProbeError: If the folder contains no finished audit, or another version wrote it.
         """
         return read_audit(folder)
 
     def build_document(self) -> Document:
-        """Build the document of the report."""
+        """Build the document that all output formats print."""
         return build_audit_document(self)
 
     def charts(self, *, site: tuple[int, int] | None = None) -> tuple[Chart | HeatMap, ...]:
         """Return all charts as data, in the order of the questions.
 
         Args:
-            site: layer and head; by default the attention to which the answers refer.
+            site: layer and head; by default the attention that the answers concern.
         """
         return (
             *build_site_charts(self, site),
@@ -122,12 +122,15 @@ class Report(AuditResult, DocumentedResult):
             report.plot("tau_gradient").figure.savefig("tau.pdf")
 
         Args:
-            kind: key of one of the :meth:`charts`; by default the first one.
-            ax: axes to draw on; by default those of a new figure, ``plot().figure``.
-            site: layer and head; by default the attention to which the answers refer.
+            kind: key of a chart in :meth:`charts`, such as "tau_gradient"; by default the first.
+            ax: matplotlib axes to draw on; by default, a new figure is created (``plot().figure``).
+            site: layer and head; by default the attention that the answers concern.
+
+        Returns:
+            The matplotlib axes.
 
         Raises:
-            AttnProbeError: If there are no charts, or none with this key.
+            AttnProbeError: If there are no charts, or none has this key.
         """
         # Matplotlib is slow to import.
         from hf_attnprobe.plots.matplotlib_backend import draw_by_key
@@ -135,17 +138,17 @@ class Report(AuditResult, DocumentedResult):
         return draw_by_key(self.charts(site=site), kind, ax)
 
     def to_pandas(self) -> pd.DataFrame:
-        """Return the rows, with columns test, statistic, example_id, layer, head and value."""
+        """Return all values in long format: columns test, statistic, example_id, layer, head, value."""
         return self.rows.build_long_frame()
 
     def wide_frame(self) -> pd.DataFrame:
         """Return a data frame with a row per text and a column per statistic.
 
         Returns:
-            The data frame, indexed by ``example_id``; NaN if a text has no value. Columns are named
-            after their statistics, or ``test.statistic`` if several tests have a statistic with this
-            name. If several heads or groups were tested, columns have the levels statistic, layer
-            and head; layer and head are empty for numbers that do not depend on attention, such as
+            The data frame, indexed by ``example_id``; NaN if a text has no value. A column's name is
+            the statistic, or ``test.statistic`` if several tests share the statistic's name. If
+            several heads or groups were tested, columns have the levels statistic, layer and head.
+            Layer and head are empty for numbers that do not depend on attention, such as
             ``predicted_class``.
         """
         columns, frame = self.rows.columns, self.rows.build_wide_frame()
@@ -159,12 +162,12 @@ class Report(AuditResult, DocumentedResult):
         return frame.set_axis(index, axis=1)
 
     def sentences(self) -> pd.DataFrame:
-        """Return a data frame with a row per unit of a passage, for audits of language models.
+        """Return a data frame with a row per passage unit, such as a sentence (language models only).
 
         Returns:
-            Columns ``example_id``, ``unit`` (number of the unit, from 1), ``text``, ``attention``,
-            ``knockout``, ``leave_one_out`` (loss of log-probability of the answer without the unit,
-            in nats) and ``matters`` (whether this loss is more than noise), for up to 1,000 prompts.
+            Columns ``example_id``, ``unit`` (counted from 1), ``text``, ``attention``, ``knockout``,
+            ``leave_one_out`` (drop in the answer's log-probability without the unit, in nats) and
+            ``matters`` (whether this drop is more than noise), for up to 1,000 prompts.
         """
         rows = [
             {"example_id": text.example_id, "unit": k + 1, **unit}
@@ -175,7 +178,7 @@ class Report(AuditResult, DocumentedResult):
         return pd.DataFrame(rows)
 
     def summary_frame(self, statistics: Collection[str] | None = None) -> pd.DataFrame:
-        """Return a data frame with a row per statistic, over all texts and by predicted class.
+        """Return a data frame with a row per statistic and group (all texts, each predicted class).
 
         Args:
             statistics: names of the statistics to include, such as "median_tvd"; None includes all.
@@ -195,16 +198,16 @@ class Report(AuditResult, DocumentedResult):
         """Write :meth:`summary_frame` to a CSV file.
 
         Args:
-            path: the file; an existing one is replaced.
+            path: the file to write; an existing file is replaced.
         """
         write_atomically(Path(path), format_csv(self.summary_frame()))
 
     def to_json(self) -> str:
-        """Return all results as JSON, including those that are too large for a page."""
+        """Return all results as JSON, including long lists that a page omits."""
         return format_json(convert_report_to_json(self))
 
     def log_to(self, tracker: Tracker, *, step: int | None = None) -> None:
-        """Log the number of every question with its interval, and the page, to a tracker.
+        """Log every question's number and interval, and the page, to an experiment tracker.
 
         Example::
 
@@ -212,9 +215,9 @@ class Report(AuditResult, DocumentedResult):
             report.log_to(trainer.log)
 
         Args:
-            tracker: "tensorboard", "wandb" or "mlflow"; their active run is used, or else a new one.
-                Alternatively a function that logs a dict of numbers, which gets no page.
-            step: step of the training at which the model was audited.
+            tracker: "tensorboard", "wandb" or "mlflow", which log to the active run or a new one; or
+                a function that logs a dictionary of numbers, which gets no page.
+            step: training step at which the model was audited.
 
         Raises:
             AttnProbeError: If the tracker is unknown or its package is not installed.
@@ -226,14 +229,14 @@ MANY_TEXTS_NOTE = (
     f"Normal approximations: with more than {MANY_TEXTS:,} texts, nothing is resampled. P-values of "
     "paired tests, the interval of R², and simultaneous intervals of many heads assume normal means."
 )
-"""Note in reports on many texts."""
+"""Note in reports on audits with very many texts."""
 
 
 def assemble_report(rows: Rows, *, notes: Sequence[str] = (), **facts: Any) -> Report:
-    """Compute a report from rows and from facts that the rows do not contain.
+    """Compute statistics, findings and comparisons from rows, and return the report.
 
     Args:
-        rows: rows of the audit, as selected by :func:`select_reported_rows`.
+        rows: the audit's rows, as selected by :func:`select_reported_rows`.
         notes: sentences to be printed with the findings.
         facts: other fields of :class:`AuditResult`, such as model, dataset and provenance.
     """
@@ -260,11 +263,16 @@ def assemble_report(rows: Rows, *, notes: Sequence[str] = (), **facts: Any) -> R
 
 
 def correct_undefined_counts(statistics: Sequence[Statistic], rows: Rows) -> tuple[Statistic, ...]:
-    """Return the statistics without counting texts as undefined on which the test did not run.
+    """Correct the counts of texts without a defined value, for audits that ended early.
+
+    Texts that a test did not reach have no value either, but do not count as undefined.
 
     Args:
-        statistics: statistics of an audit that ended early.
-        rows: its rows.
+        statistics: the audit's statistics.
+        rows: the audit's rows.
+
+    Returns:
+        The statistics with corrected counts.
     """
     tested = rows.select_test_columns()
     n_undefined = {
@@ -280,11 +288,11 @@ def correct_undefined_counts(statistics: Sequence[Statistic], rows: Rows) -> tup
 def select_reported_rows(
     stored_rows: Rows, provenance: Mapping[str, Any], ids: Sequence[int]
 ) -> Rows:
-    """Select the rows of a report; the folder of its audit may contain more.
+    """Select the rows that a report covers; the audit's folder may contain more.
 
     Args:
-        stored_rows: all rows in the folder.
-        provenance: provenance of the report.
+        stored_rows: all rows in the audit's folder.
+        provenance: the report's provenance.
         ids: ids of the report's texts.
     """
     counted_rows = select_counted_rows(stored_rows, provenance.get(STOPPING_KEY), ids)
@@ -294,7 +302,7 @@ def select_reported_rows(
 
 @public_function
 def read_audit(folder: str | Path) -> Report:
-    """Read the report of an audit from its folder, with its rows.
+    """Read a saved audit from its output folder.
 
     Example::
 
@@ -304,7 +312,7 @@ def read_audit(folder: str | Path) -> Report:
         folder: the audit's output folder.
 
     Raises:
-        AttnProbeError: If the folder holds no finished audit, or one of another version.
+        AttnProbeError: If the folder contains no finished audit, or another version wrote it.
     """
     report = read_summary(
         folder, _parse_summary, run_name="an audit", verb="the audit", check=check_schema
@@ -319,22 +327,22 @@ def read_audit(folder: str | Path) -> Report:
 
 
 def check_distinct_folders(folders: Sequence[str | Path]) -> None:
-    """Raise an error if a folder is given twice.
+    """Raise an error if a list of audit folders contains the same folder twice.
 
     Args:
-        folders: folders of audits.
+        folders: audit folders.
 
     Raises:
-        AttnProbeError: If two of them are the same folder.
+        AttnProbeError: If two paths lead to the same folder.
     """
     resolved_folders = [Path(folder).resolve() for folder in folders]
     for resolved, folder in zip(resolved_folders, folders, strict=True):
         if resolved_folders.count(resolved) > 1:
-            raise AttnProbeError(f"the audit {folder} is given twice; give each folder once")
+            raise AttnProbeError(f"the audit {folder} is listed twice; list each folder once")
 
 
 def _parse_summary(data: Mapping) -> Report:
-    """Return the report of a summary, without its rows."""
+    """Parse a summary into a report without rows, and check that it is complete."""
     report = parse_report(data)
     # Reading these fields now reports a damaged file at once, instead of when it is displayed.
     _ = report.words, report.provenance["tests"]
@@ -342,19 +350,19 @@ def _parse_summary(data: Mapping) -> Report:
 
 
 def parse_report(data: Mapping) -> Report:
-    """Parse the JSON of ``convert_report_to_json`` and ``convert_extras_to_json``; the report has no rows.
+    """Parse a summary into a report without rows.
 
     Args:
-        data: the parsed JSON.
+        data: parsed JSON from ``summary.json``.
     """
     return Report(**parse_report_fields(data))
 
 
 def format_page_line(folder: str | Path | None) -> str:
-    """Return the line of the terminal output that names the page of an audit.
+    """Return the last line of an audit's terminal output, which names the HTML page.
 
     Args:
-        folder: output folder of the audit; None if nothing was saved.
+        folder: the audit's output folder; None if nothing was saved.
     """
     if folder is None:
         return "  page          not saved; --output-dir DIR saves the page and the rows"
@@ -371,7 +379,7 @@ def format_page_line(folder: str | Path | None) -> str:
 
 
 SUMMED_COUNTS = ("truncated", "skipped_empty")
-"""Counts in the provenance that refer to the texts of one share."""
+"""Provenance entries that are counts per share and are added when shares are joined."""
 
 
 def is_share(folder: Path) -> bool:
@@ -385,7 +393,7 @@ def is_share(folder: Path) -> bool:
 
 @public_function
 def join_shares(folders: Sequence[str | Path]) -> Report:
-    """Join some or all shares of one audit into one report.
+    """Join the shares of a split audit into one report; missing shares are allowed.
 
     Example::
 
@@ -395,7 +403,7 @@ def join_shares(folders: Sequence[str | Path]) -> Report:
         folders: output folders of the shares.
 
     Raises:
-        AttnProbeError: If a folder holds no finished share, or the shares belong to different
+        AttnProbeError: If a folder contains no finished share, or the shares belong to different
             audits.
     """
     paths = [Path(folder) for folder in folders]
@@ -418,7 +426,7 @@ def join_shares(folders: Sequence[str | Path]) -> Report:
 
 
 def _collect_prompts(shares: Sequence[Report]) -> Iterator[HighlightedText]:
-    """Yield the prompts of all shares; only language models store all of them with scores."""
+    """Yield all shares' prompts with their scores (language models only)."""
     for share in shares:
         for text in share.examples:
             why = f"{text.why} in its share" if text.why else ""
@@ -427,7 +435,7 @@ def _collect_prompts(shares: Sequence[Report]) -> Iterator[HighlightedText]:
 
 
 def _check_same_audit(folders: Sequence[Path]) -> None:
-    """Raise an error if the shares belong to different audits."""
+    """Raise an error if the folders contain shares of different audits."""
     identities = [
         read_json(folder / "audit.json", dict[str, Any], "run the share again")
         for folder in folders
@@ -445,7 +453,7 @@ def _check_same_audit(folders: Sequence[Path]) -> None:
 
 
 def _join_provenance(shares: Sequence[Report]) -> dict[str, Any]:
-    """Return the provenance of joined shares, with the sums of their counts."""
+    """Return one provenance for all shares, with counts added up."""
     provenances = [share.provenance for share in shares]
     counts = {name: sum(provenance[name] for provenance in provenances) for name in SUMMED_COUNTS}
     n_texts = sum(share.n for share in shares)
@@ -463,15 +471,18 @@ def _join_provenance(shares: Sequence[Report]) -> dict[str, Any]:
 
 
 def _describe_progress(shares: Sequence[Report]) -> list[str]:
-    """Return a note on how many shares are joined; empty if they are all.
+    """Return a note about missing shares; the list is empty if all shares are joined.
 
     Raises:
-        AttnProbeError: If a share is given twice, or the shares are of different sizes.
+        AttnProbeError: If a share occurs twice, or the shares belong to different splits.
     """
     counts = Counter(tuple(share.provenance["share"]) for share in shares)
     totals = {total for _, total in counts}
     if len(totals) > 1 or max(counts.values()) > 1:
-        raise AttnProbeError("give every share K/N once, and only shares with the same N")
+        raise AttnProbeError(
+            "the folders contain a share K/N twice, or shares with different N; list each share of "
+            "one split once"
+        )
     (n_shares,) = totals
     if len(counts) == n_shares:
         return []

@@ -43,24 +43,24 @@ SCHEMA_VERSION = "2"
 
 @dataclass(frozen=True)
 class AuditResult:
-    """The results of an audit, independent of output formats.
+    """An audit's results, independent of output formats.
 
     Attributes:
         model: folder, Hub id, or class of the model.
-        dataset: data set and split of the texts.
+        dataset: data set and split.
         n: number of texts.
-        seed: seed of the audit.
+        seed: the audit's seed.
         statistics: statistics over all texts and by predicted class.
         provenance: settings, versions and fingerprints.
-        examples: example texts with scores of their tokens, stored in ``texts.json``.
-        prune: accuracy by the number of heads that are zero-ablated together.
+        examples: example texts with token scores, stored in ``texts.json``.
+        prune: accuracy after several heads are zero-ablated together; None if not measured.
         comparisons: paired tests that compare rankings.
         findings: the answer to every question.
         contradictions: mathematically impossible values in the rows, which show a bug in this
             package; normally empty.
         notes: sentences to be printed with the findings.
-        example_ids: ids of the texts.
-        rows: one value per test, statistic, text, layer and head; they are read on first use.
+        example_ids: ids of all texts.
+        rows: one value per test, statistic, text, layer and head; read from disk on first use.
     """
 
     model: str
@@ -107,7 +107,7 @@ class AuditResult:
 
     @property
     def accuracy(self) -> dict | None:
-        """Accuracy of the model on the texts, as in the JSON; None without labels."""
+        """The model's accuracy on the texts, as in the JSON; None without labels."""
         finding = index_by_rule(self.findings).get("accuracy")
         if finding is None or not finding.n:
             return None
@@ -122,20 +122,21 @@ class AuditResult:
 
     @cached_property
     def rules(self) -> dict[str, Rule]:
-        """The rules by key, with the user's thresholds if there are any."""
+        """Rules that grade the questions, by question, with user-defined thresholds if there are any."""
         return apply_thresholds(self.provenance.get("asked_for", {}).get("thresholds", ()))
 
     @cached_property
     def evidence(self) -> Evidence | None:
-        """Statistics of the attention to which the answers refer; None if there are none."""
+        """Statistics about the attention that the answers concern; None if there are none."""
         classes = self.provenance.get("classes", ())
         return build_evidence(self.rows, classes, words=self.words)
 
     @cached_property
     def head_evaluations(self) -> list[HeadEvaluation]:
-        """Effect and faithfulness of single heads and groups of heads; empty without rows.
+        """Effect and faithfulness for single heads and groups of heads; empty without rows.
 
-        Language models get effects only, because their other questions concern all attention.
+        Heads of language models have effects only, because their other questions concern all heads
+        together.
         """
         explained_ids = None
         if self.evidence is not None and self.evidence.default_classes:
@@ -145,10 +146,10 @@ class AuditResult:
 
 
 def convert_report_to_json(report: AuditResult) -> dict:
-    """Return the results as plain data, as printed by ``audit --json``; NaN becomes None.
+    """Convert the results to plain data, as printed by ``audit --json``; NaN becomes None.
 
     Args:
-        report: the result.
+        report: the audit's result.
     """
     return {
         "schema_version": SCHEMA_VERSION,
@@ -171,7 +172,7 @@ def convert_report_to_json(report: AuditResult) -> dict:
 
 
 def _convert_score(report: AuditResult) -> dict | None:
-    """Return faithfulness with its interval and its parts; None if it was not measured."""
+    """Convert faithfulness, its interval and its parts to plain data; None if not measured."""
     score = conclude(report.findings).score
     if score is None:
         return None
@@ -180,7 +181,7 @@ def _convert_score(report: AuditResult) -> dict | None:
 
 
 def _convert_verdict(report: AuditResult) -> dict:
-    """Return the answer, its reason, and the answer and sentence of every finding."""
+    """Convert the main answer, its reason, and the short findings to plain data."""
     keys = ("rule", "answer", "sentence")
     findings = [{key: getattr(finding, key) for key in keys} for finding in report.findings]
     conclusion = conclude(report.findings)
@@ -193,12 +194,12 @@ def _convert_verdict(report: AuditResult) -> dict:
     }
 
 
-def check_schema(data: Mapping, where: str) -> None:
-    """Check that this version of the package can read a summary.
+def check_schema(data: Mapping, path: str) -> None:
+    """Raise an error if this version of the package cannot read a summary.
 
     Args:
-        data: the parsed JSON of the summary.
-        where: its file, for the error message.
+        data: parsed JSON from ``summary.json``.
+        path: path of the file, for the error message.
 
     Raises:
         AttnProbeError: If another version of the package wrote it.
@@ -206,16 +207,16 @@ def check_schema(data: Mapping, where: str) -> None:
     version = data.get("schema_version")
     if version != SCHEMA_VERSION:
         raise AttnProbeError(
-            f"{where} has schema version {version}, but this version of hf_attnprobe reads version "
+            f"{path} has schema version {version}, but this version of hf_attnprobe reads version "
             f"{SCHEMA_VERSION}; read it with the version that wrote it, or run the audit again"
         )
 
 
 def convert_extras_to_json(report: AuditResult) -> dict:
-    """Return the entries of ``summary.json`` that :func:`convert_report_to_json` does not contain.
+    """Return the entries that only the file ``summary.json`` contains, not ``audit --json``.
 
     Args:
-        report: the result.
+        report: the audit's result.
     """
     return {
         "prune": convert_to_plain(report.prune),
@@ -224,10 +225,14 @@ def convert_extras_to_json(report: AuditResult) -> dict:
 
 
 def parse_report_fields(data: Mapping) -> dict[str, Any]:
-    """Parse the fields of a result, other than rows and example texts.
+    """Parse the fields of :class:`AuditResult` from a summary, except rows and example texts.
 
     Args:
-        data: the JSON of :func:`convert_report_to_json` and :func:`convert_extras_to_json`.
+        data: parsed JSON from ``summary.json``, the union of :func:`convert_report_to_json` and
+            :func:`convert_extras_to_json`.
+
+    Returns:
+        Keyword arguments for :class:`AuditResult`.
 
     Raises:
         KeyError: If an entry is missing.

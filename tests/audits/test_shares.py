@@ -135,7 +135,7 @@ def test_shares_of_other_audits_are_refused(verb, job, tmp_path):
         join_shares([job[0], others[1]])
     more = shared(verb, tmp_path / "more", of=2)
     for folders in ([job[0], job[0]], [job[0], more[1]]):
-        refused("give every share K/N once, and only shares with the same N", join_shares, folders)
+        refused("list each share of one split once", join_shares, folders)
 
 
 @pytest.mark.parametrize("share", ["3/3", "x", "1", "-1/3", "0/0", "1/2/3"])

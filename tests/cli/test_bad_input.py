@@ -288,7 +288,10 @@ BAD_OPTIONS = [
         r"unknown option 'n_permutation' of permutation; did you mean n_permutations\?",
     ),
     ({"tests": ["permutations"]}, r"unknown test 'permutations'; did you mean permutation\?"),
-    ({"tests": {"permutation": False}}, "expected option names with values for the test permutation"),
+    (
+        {"tests": {"permutation": False}},
+        "expected option names with values for the test permutation",
+    ),
 ]
 
 
@@ -413,13 +416,13 @@ def test_reports_that_cannot_be(refused, audited, tmp_path):
         ([tmp_path / "nowhere"], there_is_none),
         (
             [audited, "--output", tmp_path / "report.pdf"],
-            "the output file for an audit must end in .md or .html",
+            "--output for an audit must end in .md or .html",
         ),
-        ([audited, "--output", tmp_path / "report"], "the output file for an audit must end in"),
+        ([audited, "--output", tmp_path / "report"], "--output for an audit must end in"),
         ([audited, "--output", tmp_path / "nowhere" / "report.md"], "cannot write"),
     ):
         assert message in refused("report", *arguments)
-    with pytest.raises(AttnProbeError, match="expected a folder of results, got none"):
+    with pytest.raises(AttnProbeError, match="no folder with results was passed"):
         render_report([])
 
 

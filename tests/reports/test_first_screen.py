@@ -176,8 +176,12 @@ def test_sentences_beside_the_scale_are_those_of_their_number(value, n):
     assert ("27% of the shuffles flip" in text) == (n >= 30 and value < RULES["effect"].yes)
     far = f"{1 - value:.0%} of the maximum distance away"
     is_yes = value >= RULES["uniqueness"].yes
-    assert (f"ther weights, {far}, give nearly the same output" in text) == (n >= 30 and not is_yes)
-    assert (f"ther weights more than {far} change the output" in text) == (n >= 30 and is_yes)
+    assert (f"ther weights that are {far} give nearly the same output" in text) == (
+        n >= 30 and not is_yes
+    )
+    assert (f"ther weights that are more than {far} change the output" in text) == (
+        n >= 30 and is_yes
+    )
 
 
 def to_text_of(*findings, width=400, **more):

@@ -197,7 +197,7 @@ def test_other_texts_are_no_pairs(base):
     other = report_of(rows, model="models/tuned", data_fingerprint="other")
     comparison = compare_reports([base, other])
     assert comparison.n_shared == (0,)
-    assert any("no pairs of texts" in caution for caution in comparison.cautions)
+    assert any("texts cannot be paired" in caution for caution in comparison.cautions)
     found = by_name(comparison)["attention_leave_one_out_tau"].differences[0]
     ours, theirs = (
         values(r, "attention_leave_one_out_tau").to_numpy() for r in (base.to_pandas(), rows)
@@ -331,7 +331,7 @@ def test_every_difference_stands_in_the_table_of_answers(compared):
 def test_heads_have_a_map_of_differences():
     reports = [report_of(rows_of(k, heads=3, moved=k / 10), model=f"m{k}") for k in (1, 2)]
     comparison = compare_reports(reports)
-    assert any("Heads are compared by their numbers" in c for c in comparison.cautions)
+    assert any("Heads with the same number are compared" in c for c in comparison.cautions)
     ids = Reader(comparison.to_html()).ids
     found = [i for i in ids if i.startswith("heads_standard_tvd")]
     found = [i for i in found if not i.endswith(("-title", "-desc"))]

@@ -73,5 +73,5 @@ def test_a_gate_needs_no_thresholds(cli, checkpoint, reviews_folder):
     assert re.search(r"effect is 0\.\d{3}, which is effect<2; faithfulness was not", scored.err)
     wrong = cli(*command, "--fail-on", "effect=2")
     assert (
-        wrong.code == 1 and "--fail-on expects yes, partly, no, cannot-say, or a score" in wrong.err
+        wrong.code == 1 and "write an answer (yes, partly, no, cannot-say) or a score" in wrong.err
     )
