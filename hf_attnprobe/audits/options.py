@@ -1,4 +1,4 @@
-"""Audit options, apart from those of its tests."""
+"""Options for whole audits; every test has further options."""
 
 import math
 import re
@@ -14,16 +14,16 @@ from hf_attnprobe.faithfulness.options import ENTRY_POINT_GROUP, FAITHFULNESS_OP
 
 
 WeightChange = Literal["bfloat16", "float16", "int8", "int4", "pruned", "randomised", "untrained"]
-"""Change of a model's weights before it is audited."""
+"""Change to a model's weights before the audit."""
 SECONDS_PER_UNIT = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-"""Seconds of each unit of a duration such as "10m"."""
+"""Seconds per unit, for durations such as "10m"."""
 N_PARTIAL_EXAMPLES = 3
-"""Largest number of example texts in the report of a time-limited audit or of a share."""
+"""Maximum number of example texts in a report on a time-limited audit or a share."""
 
 
 @dataclass(frozen=True)
 class AuditOptions(Options):
-    """Audit options: the sites to test, and how to run.
+    """Audit options, such as the heads to test, the batch size and a time limit.
 
     The help text of each field describes it.
     """
@@ -31,8 +31,8 @@ class AuditOptions(Options):
     layers: Sequence[int] | None = option(None, "layers to test (default: all)", metavar="LAYER")
     heads: Sequence[int | Literal["all"]] | None = option(
         None,
-        "heads to test in each layer (default: all; for a language model no single heads, only the "
-        "mean over all heads)",
+        "heads to test in each layer (default: all; for a language model, only the mean over all "
+        "heads is tested)",
         metavar="HEAD",
     )
     groups: bool = option(
@@ -51,7 +51,7 @@ class AuditOptions(Options):
     )
     target: str | int | None = option(
         None,
-        "class to explain, by name or number, in the tests that explain a class (default: the "
+        "class to explain, by name or number, for tests that explain a class (default: the "
         "predicted class)",
         metavar="CLASS",
     )
@@ -87,8 +87,8 @@ class AuditOptions(Options):
     )
     predicts: Literal["auto", "probability", "number"] = option(
         "auto",
-        "meaning of a single logit: the log-odds of a probability, or a number (default: from the "
-        "model's problem_type; without one a probability)",
+        "meaning of a single logit: the log-odds of a probability, or a number (default: according "
+        "to the model's problem_type; a probability if it is not set)",
         basic=False,
     )
     threshold: float | None = option(
@@ -99,15 +99,14 @@ class AuditOptions(Options):
     )
     scale: float | None = option(
         None,
-        "unit in which changes of a predicted number are measured (default: the standard deviation "
-        "of the labels)",
+        "unit for changes in a predicted number (default: the standard deviation of the labels)",
         at_least=1e-12,
         metavar="NUMBER",
         basic=False,
     )
     limits: str | None = option(
         None,
-        "output folder of attnprobe detection-limit for this model; the page then reports the "
+        "output folder of attnprobe detection-limit for this model; the report then states the "
         "smallest effect that would have been detected",
         metavar="FOLDER",
         basic=False,
@@ -128,25 +127,25 @@ class AuditOptions(Options):
     )
     rows: Literal["behind", "answer", "all"] = option(
         "behind",
-        "query rows of a language model whose attention to the passage is edited: all rows behind "
-        "the passage, only those that predict the answer, or all rows",
+        "query rows of a language model whose attention to the passage is edited: all rows after "
+        "the passage, only the rows that predict the answer, or all rows",
         basic=False,
     )
     truncate: bool = option(True, "cut texts that are longer than the model can read", basic=False)
     dtype: Literal["float32", "float64", "bfloat16", "float16"] | None = option(
         None,
-        "number format of the computation (default: float64 for attention classifiers, that of the "
-        "checkpoint for other models)",
+        "number format of the computation (default: float64 for attention classifiers, the "
+        "checkpoint's format for other models)",
         basic=False,
     )
     weights: WeightChange | None = option(
         None,
-        "audit a copy with changed weights: rounded to a number format, the smaller half of each "
-        "matrix set to zero (pruned), shuffled (randomised) or newly initialised (untrained) "
+        "audit a copy with changed weights: rounded to a number format, with the smaller half of "
+        "each matrix set to zero (pruned), shuffled (randomised) or newly initialised (untrained) "
         "(default: the saved weights)",
         basic=False,
     )
-    batch_size: int = option(64, "largest number of texts per batch", at_least=1, basic=False)
+    batch_size: int = option(64, "maximum number of texts per batch", at_least=1, basic=False)
     memory_budget: str | int = option(
         "2GB", "memory that a batch may take, such as 500MB", metavar="SIZE", basic=False
     )
@@ -157,12 +156,12 @@ class AuditOptions(Options):
         metavar="K/N",
         basic=False,
     )
-    seed: int = option(0, "seed of all random numbers", at_least=0, at_most=MAX_SEED)
+    seed: int = option(0, "seed for all random numbers", at_least=0, at_most=MAX_SEED)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.thresholds:
-            # The module imports pandas, which is slow, so it is loaded only if needed.
+            # This import is slow, because it loads pandas, so it runs only if needed.
             from hf_attnprobe.statistics.verdicts import apply_thresholds
 
             apply_thresholds(self.thresholds)
@@ -174,7 +173,7 @@ class AuditOptions(Options):
 
 
 def parse_time_limit(options: AuditOptions) -> float | None:
-    """Parse the time limit of an audit.
+    """Parse the time limit for an audit.
 
     Args:
         options: Audit options.
@@ -189,8 +188,8 @@ def parse_time_limit(options: AuditOptions) -> float | None:
         return None
     if options.screen is not None:
         raise AttnProbeError(
-            "expected --screen or --time, got both; leave --screen out, because --time includes a "
-            "screen"
+            "--screen and --time cannot be combined; leave out --screen, because --time already "
+            "starts with a screen"
         )
     return parse_duration(options.time)
 
@@ -205,7 +204,7 @@ def parse_duration(text: str) -> float:
         The duration in seconds, at least 1.
 
     Raises:
-        AttnProbeError: If the text is no duration, or if it is shorter than a second.
+        AttnProbeError: If the text is not a duration, or if it is shorter than one second.
 
     >>> parse_duration("10m"), parse_duration("1.5h"), parse_duration("90")
     (600.0, 5400.0, 90.0)
@@ -214,13 +213,13 @@ def parse_duration(text: str) -> float:
     seconds = float(match[1]) * SECONDS_PER_UNIT[match[2] or "s"] if match else 0.0
     if not 1 <= seconds < math.inf:
         raise AttnProbeError(
-            f"expected a time of at least one second, such as 90s, 10m or 2h, got {text!r}"
+            f"expected a duration of at least one second, such as 90s, 10m or 2h, got {text!r}"
         )
     return seconds
 
 
 def limit_report_extras(options: AuditOptions) -> AuditOptions:
-    """Limit the parts of a report that run the model again, for a partial audit.
+    """Limit the report of a partial audit to parts that need few further runs of the model.
 
     Args:
         options: Audit options.
@@ -233,17 +232,17 @@ def limit_report_extras(options: AuditOptions) -> AuditOptions:
 
 
 def parse_share(options: AuditOptions) -> tuple[int, int] | None:
-    """Parse the share of the texts that is audited.
+    """Parse the share of texts to audit, such as "3/64".
 
     Args:
         options: Audit options.
 
     Returns:
-        Share index and number of shares; None for all texts.
+        Share index and share count; None to audit all texts.
 
     Raises:
-        AttnProbeError: If the share is not of the form K/N with K from 0 to N − 1, or if an option
-            is set that needs all texts.
+        AttnProbeError: If the share is not K/N with K from 0 to N − 1, or if an option is set that
+            needs all texts.
     """
     if options.share is None:
         return None
@@ -255,24 +254,27 @@ def parse_share(options: AuditOptions) -> tuple[int, int] | None:
         )
     if options.screen or options.time:
         raise AttnProbeError(
-            "expected neither --screen nor --time with --share: both need all texts, and a share "
-            "has only its own; leave one out"
+            "--share cannot be combined with --screen or --time, which need all texts; leave out "
+            "--share or the other option"
         )
     return int(index), int(n_shares)
 
 
 def get_share_folder(output_dir: str | Path, share: tuple[int, int]) -> Path:
-    """Return the folder of a share inside the output folder.
+    """Return the folder for a share inside the output folder.
 
     Args:
-        output_dir: Output folder of the audit.
-        share: Share index and number of shares.
+        output_dir: The audit's output folder.
+        share: Share index and share count.
+
+    Returns:
+        A folder such as ``output_dir/share-3-of-64``.
     """
     return Path(output_dir) / f"share-{share[0]}-of-{share[1]}"
 
 
 def load_test_options() -> Mapping[str, type[Options]]:
-    """Return the option classes of all tests, including those of other installed packages."""
+    """Return all tests' option classes by test name, including tests from other packages."""
     if not entry_points(group=ENTRY_POINT_GROUP):
         return FAITHFULNESS_OPTIONS
     # The registry takes seconds to import, so it is loaded only for tests of other packages.

@@ -1,7 +1,7 @@
 """Runs one audit from its texts to its report, or estimates how long this would take.
 
-:func:`run_requested_audit` is the implementation of :func:`hf_attnprobe.audit`. It prepares the audit, runs
-the tests in a locked output folder, and builds and writes the report.
+:func:`run_requested_audit` implements :func:`hf_attnprobe.audit`. It prepares the audit, runs the
+tests in a locked output folder, and builds and writes the report.
 """
 
 import contextlib
@@ -61,11 +61,11 @@ from hf_attnprobe.storage.rows import NO_SITE, load_rows, read_finished_ids
 logger = logging.getLogger(__name__)
 
 PAGE_FILE = "report.html"
-"""File name of the HTML page in an audit's output folder."""
+"""Name of the HTML page in an audit's output folder."""
 FIRST_TOKEN = "the first token"
-"""Description of a read-out at the first position, as adapters return it."""
+"""Description that an adapter returns if its model predicts from the first token's state."""
 LONG_AUDIT_SECONDS = 1800.0
-"""Estimated duration, in seconds, from which ways to shorten the audit are suggested."""
+"""Minimum estimated duration, in seconds, for suggestions on how to shorten an audit."""
 
 
 def run_requested_audit(
@@ -75,7 +75,7 @@ def run_requested_audit(
 
     Args:
         request: The audit's arguments.
-        output_dir: Output folder; None keeps nothing on disk. A share uses a folder inside it.
+        output_dir: Output folder; None saves nothing. A share uses a folder inside it.
         show_progress: Whether to display a progress bar.
 
     Returns:
@@ -100,9 +100,9 @@ def prepare_and_run(
 
     Args:
         request: The audit's arguments.
-        output_dir: Output folder; None keeps nothing on disk.
-        reference_examples: Prompts with another model's answers, which are explained instead
-            of this model's own answers; None in an ordinary audit.
+        output_dir: Output folder; None saves nothing.
+        reference_examples: Prompts with another model's answers, which are explained instead of
+            this model's own answers; None in an ordinary audit.
         show_progress: Whether to display a progress bar.
 
     Returns:
@@ -127,7 +127,7 @@ def run_prepared_audit(
 
     Args:
         audit: The audit.
-        output_dir: Output folder; None keeps nothing on disk.
+        output_dir: Output folder; None saves nothing.
         progress: Time limit and progress bar.
 
     Returns:
@@ -170,10 +170,10 @@ def open_audit(
     Args:
         audit: The prepared audit.
         output_dir: Output folder; None uses a temporary folder.
-        progress: Progress bar, which is displayed while the context is open.
+        progress: Progress bar for display while the context is open.
 
     Yields:
-        The runner, and the entries of the report's provenance in addition to the identity.
+        The runner, and the report's provenance entries in addition to the identity.
 
     Raises:
         AttnProbeError: If a check fails, or if the folder belongs to another audit.
@@ -204,7 +204,7 @@ def _open_output_folder(output_dir: str | Path | None, state: PartialState) -> I
         return
     if state.num_processes > 1:
         raise AttnProbeError(
-            "several processes exchange their results in the output folder; set --output-dir"
+            "several processes exchange their results through the output folder; set --output-dir"
         )
     with tempfile.TemporaryDirectory() as folder:
         yield Path(folder)
@@ -219,13 +219,13 @@ def build_report(
     provenance: dict[str, Any],
     options: AuditOptions,
 ) -> Report:
-    """Build the report of an audit from its saved rows.
+    """Build an audit's report from its saved rows.
 
     Args:
         audit: The prepared audit.
         runner: The test runner, which has finished.
         provenance: The report's provenance.
-        options: Options that decide which extras of the report are computed.
+        options: Audit options, which decide whether the pruning curve and examples are computed.
 
     Returns:
         The report.
@@ -255,7 +255,7 @@ def build_report(
 def _list_notes(
     runner: AuditRunner, provenance: Mapping[str, Any], predicts: str
 ) -> tuple[str, ...]:
-    """List the notes of a report about the texts and the model."""
+    """List the report's notes about unusual texts and models."""
     notes: list[str | None] = [
         describe_unknown_share(provenance["unknown_tokens"]),
         _describe_single_logit(runner.adapter, predicts),
@@ -267,7 +267,7 @@ def _list_notes(
 
 
 def list_training_overlap_notes(model: str, provenance: Mapping[str, Any]) -> list[str]:
-    """List a note for each training split that equals the audited texts.
+    """List a note for each training or validation split that equals the audited texts.
 
     Args:
         model: Model name; a folder may hold a record of its training.
@@ -280,7 +280,7 @@ def list_training_overlap_notes(model: str, provenance: Mapping[str, Any]) -> li
     uses = (("train", "trained"), ("validation", "selected"))
     return [
         f"Texts: the model was {use} on these very texts, so these results need not hold for new "
-        "texts. Audit texts that it has not seen."
+        "texts. Audit texts that the model has not seen."
         for split, use in uses
         if data_fingerprints.get(split) == provenance["data_fingerprint"]
     ]
@@ -296,21 +296,21 @@ def _list_detection_limits(audit: PreparedAudit, n_texts: int) -> list[str]:
 
 
 def _describe_long_passages(runner: AuditRunner) -> str | None:
-    """Return a note if some passages were too long to delete all of their units, else None."""
+    """Return a note if some passages were too long to delete all their units, else None."""
     n_units = [len({*text.inputs.get("unit_ids", ())} - {-1}) for text in runner.texts]
     n_long = sum(n > MAX_DELETED_UNITS for n in n_units)
     if not n_long or "sources" not in runner.options:
         return None
     return (
         f"Long passages: {n_long} of {len(n_units)} prompts have more than {MAX_DELETED_UNITS} "
-        f"units. All of their units were knocked out, but only {MAX_DELETED_UNITS} were deleted, "
-        "those with the most attention or the largest loss by knockout; the rest count as costing "
-        "nothing."
+        f"units. All their units were knocked out, but only {MAX_DELETED_UNITS} were deleted: the "
+        "units with the most attention or the largest loss by knockout. The deletion of any other "
+        "unit counts as having no effect."
     )
 
 
 def _describe_single_logit(adapter: AttentionModelBase, predicts: str) -> str | None:
-    """Return a note if a single logit was taken for a probability without being told so."""
+    """Return a note if a single logit was assumed to be a probability, else None."""
     config = getattr(adapter.model, "config", None)
     has_single_logit = getattr(config, "num_labels", None) == 1
     is_meaning_known = getattr(config, "problem_type", None) is not None or predicts != "auto"
@@ -318,15 +318,16 @@ def _describe_single_logit(adapter: AttentionModelBase, predicts: str) -> str | 
         return None
     return (
         "Prediction: this model has a single logit, and its configuration (problem_type) does not "
-        "state the meaning. It was taken for the log-odds of a probability. If the model predicts "
-        "a number, use --predicts number."
+        "state its meaning. It was assumed to be the log-odds of a probability. If the model "
+        "predicts a number, use --predicts number."
     )
 
 
 def write_report(report: Report, folder: Path) -> None:
-    """Write the summary, the Markdown report and the HTML page of an audit.
+    """Write an audit's summary, Markdown report and HTML page.
 
-    A report that cannot be written is only logged, because it can be made from the summary.
+    If the Markdown or HTML file cannot be written, only a warning is logged, because both can be
+    made from the summary.
 
     Args:
         report: The report.
@@ -340,7 +341,7 @@ def write_report(report: Report, folder: Path) -> None:
             write_atomically(folder / file_name, render())
         except OSError as error:
             logger.warning(
-                "cannot write %s (%s); nothing is lost: attnprobe report %s --output FILE",
+                "cannot write %s (%s); run attnprobe report %s --output FILE to write it elsewhere",
                 folder / file_name,
                 error.strerror,
                 folder,
@@ -353,10 +354,10 @@ def build_provenance(
     left_out: Mapping[str, str],
     extra_provenance: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Build the provenance of a report: settings, tests and versions.
+    """Build a report's provenance: settings, tests and versions.
 
     Args:
-        identity: Record that identifies the rows of the audit.
+        identity: Record that identifies the audit's rows.
         runner: The test runner.
         left_out: Reasons for tests that did not run, by test name.
         extra_provenance: Further entries.
@@ -387,15 +388,15 @@ def build_provenance(
 def _describe_model_attention(
     runner: AuditRunner, groups: Sequence[Site], first_token: str | None
 ) -> str:
-    """Describe the attention that represents the model, such as "mean of 72 heads from [CLS]".
+    """Describe the model's overall attention, such as "mean of 72 heads from [CLS]".
 
     Args:
-        runner: The test runner. A classifier reads its first text once more.
+        runner: The test runner. A classifier runs once more on the first text.
         groups: Head groups that are tested as a whole.
-        first_token: Name of the special token at the start of texts, or None.
+        first_token: Special token at the start of texts, such as "[CLS]"; or None.
 
     Returns:
-        The description; empty if heads are tested only one by one.
+        The description; empty if only single heads are tested.
     """
     adapter = runner.adapter
     n_heads = len(adapter.sites())
@@ -414,21 +415,22 @@ def _describe_model_attention(
         source = adapter.describe_readout(adapter.observe(batch))
     if source == FIRST_TOKEN and first_token:
         source = first_token
-    return f"mean of {n_heads} heads{f' from {source}' if source else ''}"
+    suffix = f" from {source}" if source else ""
+    return f"mean of {n_heads} heads{suffix}"
 
 
-# --- Estimate of the duration --------------------------------------------------------------------
+# --- Estimated duration --------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class AuditEstimate:
-    """Estimated duration of the rest of an audit, from a warm-up on a few texts.
+    """Estimated remaining duration of an audit, from a warm-up on a few texts.
 
     Attributes:
         n_texts: Number of texts in the audit.
-        n_runs: Number of runs that remain; one test at one site on one text is a run.
+        n_runs: Number of remaining runs; one test at one site on one text is one run.
         seconds: Estimated seconds on this machine under its present load, by test name.
-        saved_folder: Folder with the rows of the warm-up; None if they were not saved.
+        saved_folder: Folder with the warm-up's rows; None if they were not saved.
     """
 
     n_texts: int
@@ -438,7 +440,7 @@ class AuditEstimate:
 
     @property
     def total(self) -> float:
-        """Estimated seconds of all tests."""
+        """Estimated seconds for all tests together."""
         return sum(self.seconds.values())
 
     def to_json(self) -> dict[str, Any]:
@@ -452,13 +454,13 @@ class AuditEstimate:
         }
 
     def to_text(self) -> str:
-        """Return the estimate as lines for a terminal, the most expensive test first."""
+        """Format the estimate for a terminal, with the most expensive test first."""
         width = max(map(len, self.seconds))
         sorted_seconds = sorted(self.seconds.items(), key=lambda pair: -pair[1])
         lines = [
             f"{format_duration(self.total)} for {len(self.seconds)} tests on {self.n_texts:,} texts: "
-            f"{self.n_runs:,} runs are left (a run is one test at one head, or group of heads, on "
-            "one text)",
+            f"{self.n_runs:,} runs remain (a run is one test at one head or group of heads on one "
+            "text)",
             *(f"  {test:{width}}  {format_duration(seconds)}" for test, seconds in sorted_seconds),
         ]
         if self.total >= LONG_AUDIT_SECONDS:
@@ -467,7 +469,7 @@ class AuditEstimate:
             if has_several_sites:
                 advice = "--no-single-heads tests only layers and the mean over all heads; "
             lines.append(
-                "to shorten it: --time 10m reports the results after ten minutes; "
+                "to shorten the audit: --time 10m reports the results after ten minutes; "
                 f"{advice}--tests can omit the most expensive test"
             )
         if self.saved_folder is None:
@@ -497,23 +499,23 @@ def estimate_audit(
 ) -> AuditEstimate:
     """Estimate how long :func:`audit` would take with these arguments.
 
-    Every test runs at a few sites on a few texts. With an output folder, their rows are saved and
-    the audit continues from them; rows that are already in the folder are not counted. The rows of
-    a language model are not saved, because they depend on the other prompts of the audit.
+    Every test runs at a few sites on a few texts. With an output folder, their rows are saved, so
+    that the audit can continue from them. Work that is already finished in the folder is not
+    counted. A language model's rows are not saved, because they depend on the audit's other prompts.
 
     Args:
         model: The model, as :func:`audit` accepts it.
         dataset: The data set, as :func:`audit` accepts it.
-        tests: Names or options of the tests; None for those that suit the model and the data.
+        tests: Test names or test options; None for all tests that suit the model and the data.
         options: Audit options.
-        output_dir: Output folder of the audit; None saves nothing.
+        output_dir: The audit's output folder; None saves nothing.
         tokenizer: Tokenizer for a model that is passed as an object.
 
     Returns:
         The estimate.
 
     Raises:
-        AttnProbeError: If the audit could not start.
+        AttnProbeError: If the audit cannot start.
 
     Example::
 

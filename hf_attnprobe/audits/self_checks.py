@@ -1,9 +1,9 @@
-"""Checks that an audit computes what the model itself predicts.
+"""Checks that an audit computes the same predictions as the user's own model.
 
-A recorded prediction must equal the prediction of the user's own model for this text alone, without
+A recorded prediction must equal the prediction of the user's model for this text alone, without
 adapter, batch or padding. The checks run before anything is written (*pre-flight checks*), before
-an audit is resumed, and at its end. They find inputs that were lost on the way, models that depend
-on padding or on the other texts of a batch, and saved rows of a model that has changed since.
+an audit is resumed, and at its end. They detect lost inputs, models whose predictions depend on
+padding or on other texts in the batch, and models that have changed since their rows were saved.
 """
 
 import logging
@@ -37,49 +37,50 @@ from hf_attnprobe.storage.rows import compute_batch_prediction_statistics
 logger = logging.getLogger(__name__)
 
 N_TEXTS_CHECKED_AFTER = 8
-"""Number of texts that are recomputed at the end of an audit."""
+"""Number of texts to recompute at the end of an audit."""
 N_TEXTS_CHECKED_BEFORE = 2
-"""Number of texts that are recomputed before an audit is resumed."""
+"""Number of texts to recompute before an audit is resumed."""
 CHANGED_MODEL_CAUSE = (
     "the model, its tokenizer or its hooks have changed since; restore them, or choose another "
     "--output-dir"
 )
-"""Cause of a difference that is found before an audit is resumed, and advice for the user."""
+"""Cause and remedy in error messages about a difference before an audit is resumed."""
 BATCH_DEPENDENCE_CAUSE = (
     "the model changed during the audit, or its predictions depend on padding or on the other "
-    "texts of a batch; the rows are kept, try --batch-size 1 in another --output-dir"
+    "texts in the batch; the rows were not deleted; try --batch-size 1 in another --output-dir"
 )
-"""Cause of a difference that is found at the end of an audit, and advice for the user."""
+"""Cause and remedy in error messages about a difference at the end of an audit."""
 UNSUPPORTED_EDIT_CAUSE = (
-    "the prompts of this model cannot be edited correctly, please report it; the rows are kept"
+    "the prompts of this model cannot be edited correctly; please report it (the rows were not "
+    "deleted)"
 )
-"""Cause of a wrong edit in a prompt, and advice for the user."""
-UNSUPPORTED_MODEL_CAUSE = "this model cannot be audited, please report it"
-"""Cause of a difference that the pre-flight checks find, and advice for the user."""
+"""Cause and remedy in error messages about a wrong edit of a prompt."""
+UNSUPPORTED_MODEL_CAUSE = "this model cannot be audited; please report it"
+"""Cause and remedy in error messages about a difference in the pre-flight checks."""
 N_PRECISION_TEXTS = 8
-"""Number of texts, the longest ones, on which half precision is compared with float32."""
+"""Number of texts, starting with the longest, on which half precision and float32 are compared."""
 LOGGED_DIFFERENCE = 0.01
 """Difference between half precision and float32 above which a warning is logged.
 
-The difference is that of a probability, or of the output change of an edit.
+It is a difference between probabilities, or between output changes after an edit (from 0 to 1).
 """
 MAX_DIFFERENCE = 0.1
-"""Largest accepted difference between half precision and float32."""
+"""Largest accepted difference of a probability or output change from float32."""
 N_PREFLIGHT_TEXTS = 4
-"""Number of texts, the longest ones, on which the model runs before the audit."""
+"""Number of texts, starting with the longest, on which the model runs before the audit."""
 TESTED_PADDINGS = (1, 4, 16)
-"""Numbers of padding tokens that must not change a prediction."""
+"""Numbers of padding tokens that are added to a text to check that its prediction stays the same."""
 
 
 def draw_texts(
     texts: Sequence[Text], predictions: pd.DataFrame, n_texts: int, seed: int
 ) -> list[Text]:
-    """Draw texts that have saved predictions: the longest one, and others at random.
+    """Draw texts with saved predictions: the longest text, and further texts at random.
 
     Args:
         texts: The audited texts.
         predictions: Saved predictions, indexed by text id.
-        n_texts: Largest number of texts to draw.
+        n_texts: Maximum number of texts to draw.
         seed: Seed for the random order.
 
     Returns:
@@ -102,16 +103,16 @@ def check_recorded_prediction(
     source: str,
     cause: str,
 ) -> None:
-    """Check that the recorded prediction of a text equals that of the model for this text alone.
+    """Check that a recorded prediction equals the model's own prediction for the text alone.
 
-    Nothing is checked if the adapter cannot run the model by itself.
+    Nothing is checked if the adapter cannot run the user's model without changes.
 
     Args:
         adapter: The audited model.
         batch: A batch with a single text.
         predictions: Recorded predictions, one row per text and one column per statistic.
-        source: Origin of the recorded prediction, for the error message, such as
-            "the value in folder/rows".
+        source: Name for the recorded prediction in the error message, such as "the value in
+            folder/rows".
         cause: Likely cause of a difference and its remedy, for the error message.
 
     Raises:
@@ -127,24 +128,25 @@ def check_recorded_prediction(
     if statistic == "probability" and predicted_class >= 0:
         native_value = float(native_probs[0, predicted_class])
     else:
-        native_value = float(compute_batch_prediction_statistics(adapter, batch, native_probs)[statistic])
+        native_value = float(
+            compute_batch_prediction_statistics(adapter, batch, native_probs)[statistic]
+        )
     recorded_value = recorded_values[statistic]
     tolerance = compute_tolerance(adapter, native_value)
     # A comparison with NaN is false, so NaN counts as a difference.
     if not abs(recorded_value - native_value) <= tolerance:
         raise AttnProbeError(
-            f"expected the model's own predictions, but for text {example_id} alone it predicts "
-            f"{native_value:.6g}, and {source} is {recorded_value:.6g}, more than {tolerance:.1e} "
-            f"away: {cause}"
+            f"for text {example_id} alone, the model predicts {native_value:.6g}, but {source} is "
+            f"{recorded_value:.6g}, and they differ by more than {tolerance:.1e}: {cause}"
         )
 
 
 def check_prompt_edits(adapter: LanguageModelAdapter, batch: Batch) -> None:
-    """Check a deletion and a knockout in a prompt against forward passes of the user's own model.
+    """Check a deletion and a knockout in a prompt against the user's own model.
 
     Args:
         adapter: The audited language model.
-        batch: Batch of a single prompt. The edited unit is drawn by the id of the prompt.
+        batch: A batch with a single prompt. The edited unit is drawn by the prompt's id.
 
     Raises:
         AttnProbeError: If a probability differs by more than rounding.
@@ -156,15 +158,16 @@ def check_prompt_edits(adapter: LanguageModelAdapter, batch: Batch) -> None:
     for edit, difference in differences.items():
         if not difference <= compute_tolerance(adapter, 1.0):
             raise AttnProbeError(
-                f"the {edit} of unit {unit + 1} of text {example_id} differs from that of the "
-                f"model itself by {difference:.1e} in a probability: {UNSUPPORTED_EDIT_CAUSE}"
+                f"text {example_id}: after the {edit} of unit {unit + 1}, a probability differs by "
+                f"{difference:.1e} from the model's own: {UNSUPPORTED_EDIT_CAUSE}"
             )
 
 
 def compute_tolerance(adapter: AttentionModelBase, number: float) -> float:
     """Compute the largest difference that rounding can cause.
 
-    It depends on the coarser of two number formats: that of the user's model and that of the audit.
+    The user's model and the audited model may have different number formats; the less precise one
+    is used.
 
     Args:
         adapter: The audited model.
@@ -189,21 +192,21 @@ def compare_with_float32(
     texts: Sequence[Text],
     pad_token_id: int,
 ) -> dict[str, dict[str, float]]:
-    """Measure how much an audit in half precision differs from one in float32.
+    """Measure how much half precision changes an audit compared with float32.
 
-    On the longest texts, two quantities are compared: the probabilities, and the output change if
-    the attention of the last head is made uniform.
+    Two quantities are compared on the longest texts: the probabilities, and the output change when
+    the last head's attention is made uniform.
 
     Args:
         adapter: The model in half precision.
         make_float32_adapter: Function that makes the same model in float32; None if the audit does
-            not use half precision, so that nothing is compared.
+            not use half precision. Nothing is compared in this case.
         texts: The audited texts.
         pad_token_id: Token id for padding.
 
     Returns:
-        The entry ``rounding`` of the report's provenance, with the largest differences and the
-        number of texts; empty if nothing is compared.
+        The provenance entry ``rounding`` with the largest differences and the text count; empty if
+        nothing is compared.
 
     Raises:
         AttnProbeError: If a difference exceeds :data:`MAX_DIFFERENCE`, or if numbers overflow.
@@ -227,9 +230,9 @@ def compare_with_float32(
     largest = max(probability_difference, change_difference)
     if not largest <= MAX_DIFFERENCE:
         raise AttnProbeError(
-            f"half precision may differ by at most {MAX_DIFFERENCE} from float32, but a "
-            f"probability or the output change of an edit differs by {largest:.3f} on "
-            f"{len(longest_texts)} texts; use --dtype float32"
+            f"half precision may differ from float32 by at most {MAX_DIFFERENCE}, but a "
+            f"probability or an output change differs by {largest:.3f} on {len(longest_texts)} "
+            "texts; use --dtype float32"
         )
     if largest > LOGGED_DIFFERENCE:
         logger.warning(
@@ -248,7 +251,7 @@ def compare_with_float32(
 
 
 def _compute_outputs(model: AttentionModelBase, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-    """Compute probabilities `[batch, classes]` and output changes of an edit `[batch]` in float64."""
+    """Compute probabilities `[batch, classes]` and output changes after an edit `[batch]`."""
     observation = model.observe(batch)
     change = uniform_attention(observation, model.sites()[-1]).uniform_tvd
     return observation.probs.detach().double().cpu(), change.double().cpu()
@@ -267,7 +270,7 @@ def run_preflight_checks(
     rationales: bool,
     target: str | int | None = None,
 ) -> None:
-    """Run the model on the longest and the shortest texts, and run the check of every test.
+    """Check the model on the longest and shortest texts, and run the check of every test.
 
     Args:
         adapter: The audited model.
@@ -276,12 +279,12 @@ def run_preflight_checks(
         sites: The selected heads.
         tokenizer: The model's tokenizer.
         rationales: Whether the data has human rationales.
-        target: Class that the audit explains; None for the predicted one.
+        target: Class to explain; None for the predicted class.
 
     Raises:
-        AttnProbeError: If edits of the attention have no effect, if predictions differ from those
-            of the model itself or depend on padding, if the model lacks the class or the query, or
-            if a test cannot run.
+        AttnProbeError: If edits to the attention have no effect, if predictions depend on padding
+            or differ from the model's own, if the class or the query does not exist, or if a test
+            cannot run.
     """
     texts_by_length = sorted(texts, key=lambda text: text.n_content)
     pad_token_id = tokenizer.pad_token_id or 0
@@ -322,11 +325,11 @@ def run_preflight_checks(
 def _run_self_checks(
     adapter: AttentionModelBase, texts: Sequence[Text], pad_token_id: int
 ) -> list[tuple[Sequence[Text], pd.DataFrame]]:
-    """Run the adapter's self-check on texts, in batches as large as fit into memory.
+    """Run the adapter's self-check on texts, in the largest batches that fit into memory.
 
     Returns:
-        The texts of every batch and their predictions; empty for a language model, whose
-        self-check already compares its predictions with those of the user's own model.
+        The texts and predictions of every batch. Empty for a language model, whose self-check
+        already compares its predictions with the user's own model.
     """
 
     def check_batch(texts: Sequence[Text]) -> pd.DataFrame | None:
@@ -334,7 +337,9 @@ def _run_self_checks(
         adapter.self_check(batch)
         if isinstance(adapter, LanguageModelAdapter):
             return None
-        statistics = compute_batch_prediction_statistics(adapter, batch, adapter.observe(batch).probs)
+        statistics = compute_batch_prediction_statistics(
+            adapter, batch, adapter.observe(batch).probs
+        )
         columns = {name: values.tolist() for name, values in statistics.items()}
         return pd.DataFrame(columns, index=[*batch.example_ids])
 
@@ -347,11 +352,11 @@ def _run_self_checks(
 def check_padding(alone: Observation, padded: Batch) -> None:
     """Check that a text has the same prediction with and without padding.
 
-    Some models fail this check, because they pool, convolve or sample over padding.
+    A model fails this check if it pools, convolves or samples over padding.
 
     Args:
         alone: Observation of a single text.
-        padded: Batch whose first text is the same text, padded.
+        padded: Batch that begins with the same text, padded.
 
     Raises:
         AttnProbeError: If the probabilities of the text differ by more than rounding.
@@ -368,8 +373,8 @@ def check_padding(alone: Observation, padded: Batch) -> None:
     # Probabilities that are not finite are reported by other checks.
     if not difference <= tolerance and before.isfinite().all():
         raise AttnProbeError(
-            "predictions must not depend on padding, but those of "
-            f"{type(adapter.model).__name__} change by {difference:.1e} if text "
-            f"{padded.example_ids[0]} is padded to {padded.mask.shape[1]} tokens; a model of this "
-            "type cannot be audited in batches"
+            "predictions must not depend on padding, but a probability from "
+            f"{type(adapter.model).__name__} changes by {difference:.1e} if text "
+            f"{padded.example_ids[0]} is padded to {padded.mask.shape[1]} tokens; this model cannot "
+            "be audited in batches"
         )

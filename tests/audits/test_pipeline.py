@@ -77,10 +77,10 @@ def test_where_it_takes_long_shorter_ways_are_named():
         return AuditEstimate(50, n_runs, by_test, None).to_text().splitlines()
 
     first, dearest, cheap, shorter, _ = told(73_000.0)
-    assert first.startswith("about 20.3 h for 2 tests on 50 texts: 11,850 runs are left")
+    assert first.startswith("about 20.3 h for 2 tests on 50 texts: 11,850 runs remain")
     assert dearest.split() == ["erasure", "about", "16.2", "h"]
     assert cheap.split() == ["permutation", "about", "4.1", "h"]
-    assert shorter.startswith("to shorten it: --time 10m") and "--no-single-heads" in shorter
+    assert shorter.startswith("to shorten the audit: --time 10m") and "--no-single-heads" in shorter
     assert "heads" not in told(73_000.0, n_runs=100)[3]  # all attention alone is asked for
     assert not any(line.startswith("to shorten it") for line in told(100.0))
 

@@ -37,14 +37,14 @@ def test_only_texts_up_to_a_gap_count_whatever_was_run():
         for head, ids in enumerate((order[:6], gap))
     ]
     kept = select_gapless_rows(Rows.coerce(pd.concat(rows)), order)
-    by_place = kept.to_long_frame().groupby(["test", "layer", "head"]).example_id.agg(set).to_dict()
+    by_place = kept.build_long_frame().groupby(["test", "layer", "head"]).example_id.agg(set).to_dict()
     assert by_place == {("a", 0, 0): set(order[:6]), ("a", 0, 1): set(order[:2])}
 
 
 def test_limits_that_are_none_are_refused():
     for text in ("", "10 minutes", "-1s", "0", "nan", "1e400s", "10mm"):
         refused("expected a time", parse_duration, text)
-    refused("expected --screen or --time", parse_time_limit, AuditOptions(time="1m", screen=3))
+    refused("--screen and --time cannot be combined", parse_time_limit, AuditOptions(time="1m", screen=3))
 
 
 def texts_of(n):

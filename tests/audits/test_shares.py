@@ -150,7 +150,7 @@ def test_a_share_without_a_text_is_refused(verb):
 
 @pytest.mark.parametrize("other", [{"time": "1m"}, {"screen": 1}])
 def test_what_chooses_by_all_texts_is_refused(other, verb):
-    with pytest.raises(AttnProbeError, match="expected neither --screen nor --time with --share"):
+    with pytest.raises(AttnProbeError, match="--share cannot be combined with --screen or --time"):
         verb(options=AuditOptions(share="0/2", **other))
 
 

@@ -263,5 +263,5 @@ def test_probabilities_that_are_not_the_models_stop_the_audit(bert_folder, make_
             moved = head.bias.clone()
             moved[-1] += 0.01
             head.bias = torch.nn.Parameter(moved)
-        said = "expected the model's own predictions"
+        said = "alone, the model predicts"
         refused(said, audit, adapter, ROWS, tokenizer=tokenizer, **options)
