@@ -66,13 +66,13 @@ NUISANCES: Mapping[str, Nuisance] = {
         "what an ordinary word says, for a class by lot, beside a key's 1",
         (0.0, 0.25, 0.5, 0.75, 1.0),
         lambda kind, dose: replace(kind, others=dose),
-        because="ordinary words then matter too and have little attention: the truth itself moves",
+        because="ordinary words then matter too, but have little attention, so the true answer itself changes",
     ),
     "sharpness": Nuisance(
         "share of the attention on the attended word",
         (0.3, 0.5, 0.7, 0.85, 0.99),
         _sharp,
-        because="mass is the weight itself, of which a soft pointer has less on the key",
+        because="mass depends on the weight of the deciding word, which is smaller if attention is spread out",
     ),
     "gain": Nuisance(
         "margin of the label's logit, p of .6 to saturation",
@@ -83,14 +83,14 @@ NUISANCES: Mapping[str, Nuisance] = {
         "share of the logit that goes around attention",
         (0.0, 0.25, 0.5, 0.75, 0.9),
         _around,
-        because="no weights take nine tenths of a lead that goes around them: erasure is 0, "
-        "one part of four",
+        because="if the decision bypasses attention, erasing weights cannot remove nine tenths of the "
+        "margin, so erasure, one of four parts, is 0",
     ),
     "length": Nuisance(
         "words of a text",
         (3, 8, 20, 60, 150),
         lambda kind, n: replace(kind, lengths=(n, n)),
-        because="of three words a decoy comes before two: further below a random order",
+        because="in a text of three words, a decoy ranks before two other words, which is further below a random ordering",
     ),
     "classes": Nuisance(
         "number of classes", (2, 3, 5, 10), lambda kind, n: replace(kind, n_classes=n)
@@ -114,20 +114,20 @@ NUISANCES: Mapping[str, Nuisance] = {
         "number of keys of one class",
         (1, 2, 3, 4),
         _keys,
-        because="as many decoys come before as many keys: further below a random order",
+        because="as many decoys as deciding words rank first, which is further below a random ordering",
     ),
     "keys together": Nuisance(
         "number of keys that decide only together",
         (1, 2, 3, 4),
         _locks,
-        because="as many decoys come before as many keys: further below a random order",
+        because="as many decoys as deciding words rank first, which is further below a random ordering",
     ),
     "context": Nuisance(
         "how much of a state comes from its neighbours",
         (0.0, 0.25, 0.5, 0.75, 1.0),
         lambda kind, share: replace(kind, formula=Formula(context=share)),
-        because="beyond one half a state says more of its neighbours than of its word: the truth "
-        "itself moves",
+        because="beyond one half, a state contains more about its neighbours than about its own word, "
+        "so the true answer itself changes",
     ),
 }
 """By name, in the order of the tables."""

@@ -112,7 +112,7 @@ def of_causes(models: pd.DataFrame) -> str:
     above = [name for name in moved if moved[name] > AT_MOST]
     within = ", ".join(name for name in moved if name not in above)
     causes = "".join(f"\n- {name}: {NUISANCES[name].because}." for name in above)
-    return f"F moves by at most {AT_MOST:g} with {within}. It moves by more with\n{causes}"
+    return f"F changes by at most {AT_MOST:g} for these properties: {within}. It changes by more for\n{causes}"
 
 
 def of_levels(models: pd.DataFrame) -> str:
