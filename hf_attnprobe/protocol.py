@@ -964,9 +964,9 @@ def _group_heads_by_layer(sites: Sequence[Site]) -> dict[int, list[int]]:
 
 
 UNLIMITED_LENGTH = 10**9
-"""Length in tokens from which a tokenizer's length limit is ignored.
+"""Token count from which a tokenizer's length limit means "no limit".
 
-Tokenizers without a limit report a very large number (10**30).
+Tokenizers without a limit report a very large number, such as 10**30.
 """
 
 
@@ -1067,7 +1067,7 @@ class Observation:
 
     @property
     def _n_parts(self) -> int:
-        """Number of parts of the prediction, or 1 if no class can be explained."""
+        """Number of parts that the prediction has, or 1 if it differs between texts."""
         return self.model.prediction.n_parts or 1
 
     @property
@@ -1301,6 +1301,7 @@ class Observation:
         if self.explained_class is None:
             return self.model.prediction.compute_distance(self.probs, self.leave_one_out)
         explained = self.get_target_classes(None)
+        # Probabilities above 1/2 are compared as p - 1, which is more precise.
         is_large = self.probs.gather(-1, explained[:, None])[:, 0] * self._n_parts > 0.5
         before = compute_shifted_probability(self.probs, explained, is_large)
         without = self.leave_one_out

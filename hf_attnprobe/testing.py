@@ -100,7 +100,7 @@ def _get_visible_keys(observation: Observation, layer: int) -> Tensor:
     return observation.model.get_visible_keys(observation, layer)[:, None]
 
 
-def _create_other_attention(observation: Observation, layer: int) -> Tensor:
+def _create_edited_attention(observation: Observation, layer: int) -> Tensor:
     """Create edited attention with all weight on each row's least attended key.
 
     Rows without visible keys stay unchanged.
@@ -193,7 +193,7 @@ def _check_replay(observation: Observation) -> None:
     probs = observation.probs
     for layer in _list_layers(model):
         unchanged = observation.attention[layer]
-        edited = _create_other_attention(observation, layer)
+        edited = _create_edited_attention(observation, layer)
         only_first = edited.clone()
         only_first[1:] = unchanged[1:]
         edits = torch.stack([unchanged, edited, only_first])
@@ -220,7 +220,7 @@ def _check_replay(observation: Observation) -> None:
 
 
 def _check_single_texts(observation: Observation) -> None:
-    """Check that a text gives the same results alone and unpadded as in the batch."""
+    """Check that each text gives the same results alone, without padding, as in the batch."""
     for row, single in _iterate_single_texts(observation):
         alone = observation.model.observe(single)
         message = f"the same probabilities of text {row} alone and in the batch"
@@ -230,7 +230,9 @@ def _check_single_texts(observation: Observation) -> None:
             weights_in_batch = observation.read(site)[row]
             weights_alone = weights_alone[single.mask[0]]
             weights_in_batch = weights_in_batch[observation.batch.mask[row]]
-            message = f"the same attention of text {row} in layer {site.layer} alone"
+            message = (
+                f"the same attention to text {row} in layer {site.layer}, alone and in the batch"
+            )
             _expect_close(weights_alone, weights_in_batch, message)
 
 
@@ -333,8 +335,7 @@ def _check_attention_gradient(
     explained = target[None, :, None].expand(2, -1, 1)
     probs_up, probs_down = after.gather(-1, explained)[..., 0]
     expected = (probs_up - probs_down) / (2 * step)
-    products = gradient * direction
-    slope = products.sum((1, 2, 3))
+    slope = (gradient * direction).sum((1, 2, 3))
     # Many models compute norms in float32, even if their weights are float64.
     tolerance = 2e-4 + 0.05 * expected.abs().max()
     error = (slope - expected).abs()
@@ -406,7 +407,7 @@ def _check_linear_readout(observation: Observation) -> None:
     n_classes = observation.probs.shape[1]
     _expect_shape(logits, (*observation.batch.mask.shape, n_classes), "compute_token_logits")
     _expect_shape(bias, (n_classes,), "get_readout_bias")
-    edit = _create_other_attention(observation, site.layer)
+    edit = _create_edited_attention(observation, site.layer)
     for attention in (observation.attention[site.layer], edit):
         weights = attention[:, 0, 0, :, None]
         expected = (weights * (logits - bias)).sum(1) + bias
@@ -432,7 +433,7 @@ def _check_head_values(observation: Observation) -> None:
 
 
 def _check_projections(observation: Observation) -> None:
-    """Check the shapes of output projections."""
+    """Check that each layer has one output projection matrix per head."""
     projections = observation.model.require(OutputProjections).get_output_projections()
     for layer in _list_layers(observation.model):
         n_heads = observation.attention[layer].shape[1]
@@ -447,7 +448,7 @@ def _check_head_outputs(observation: Observation) -> None:
         return
     for site in observation.model.sites():
         edit = observation.attention[site.layer].clone()
-        edit[:, site.head] = _create_other_attention(observation, site.layer)[:, site.head]
+        edit[:, site.head] = _create_edited_attention(observation, site.layer)[:, site.head]
         values = observation.head_values[site.layer][:, site.head]
         output = edit[:, site.head].to(values.dtype) @ values
         probs = model.replay_outputs(observation, site, output[None])[0]

@@ -1,4 +1,4 @@
-"""Adapters, which give access to the attention of models of any architecture through one protocol.
+"""Adapters, which read and edit attention in any model architecture through one protocol.
 
 `wrap` creates the adapter for a loaded model, and `register_adapter` adds support for further
 models. Start reading with `wrap` in this file and with the interface in `hf_attnprobe.protocol`.

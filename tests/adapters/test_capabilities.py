@@ -126,7 +126,9 @@ def test_adapters_are_registered_by_class_and_by_model_type(monkeypatch):
     register_adapter("bert", lambda model: PlainAdapter(model))
     assert type(wrap(get_shared_model("bert"))) is PlainAdapter
     assert type(wrap(get_shared_model("gpt2"))) is TransformerAdapter
-    with pytest.raises(AttnProbeError, match="expected a model type \(a string\) or a model class"):
+    with pytest.raises(
+        AttnProbeError, match=r"expected a model type \(a string\) or a model class"
+    ):
         register_adapter(3, PlainAdapter)
 
 

@@ -200,7 +200,10 @@ def advance_step(gates: Tensor, cell: Tensor, hidden: Tensor) -> None:
         hidden: Buffer `[rows, size]`; overwritten with the next halved hidden states.
     """
     into, forget, candidate, out = gates.sigmoid_().split(cell.shape[-1], dim=-1)
+    # Candidate gates are stored as σ(2x) - 1/2 = tanh(x) / 2, so that the doubled cell state 2c
+    # becomes forget · 2c + 4 · into · candidate, which is twice the usual update.
     cell.mul_(forget).addcmul_(into, candidate.sub_(0.5), value=4)
+    # σ(2c) - 1/2 = tanh(c) / 2, so this is half of the usual hidden state.
     torch.mul(out, cell.sigmoid().sub_(0.5), out=hidden)
 
 
@@ -584,4 +587,4 @@ DELETION_METHODS: dict[str, DeletionMethod] = {
     "mlp": _delete_without_context,
     "none": _delete_without_context,
 }
-"""Leave-one-out method by encoder type."""
+"""Functions that compute leave-one-out scores and outputs, by the classifier's encoder type."""

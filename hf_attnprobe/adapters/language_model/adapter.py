@@ -719,6 +719,7 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
         position = int(differs.int().argmax())
         token_probs = self._group_probs_by_token(observation, probs)
         log_probs = token_probs[..., position, :].log()
+        # The first outcome is the answer's token, the second the alternative answer's token.
         return log_probs[..., 0] - log_probs[..., 1]
 
     def is_greedy(self, observation: Observation) -> Tensor:

@@ -55,7 +55,10 @@ Most time in such a pass is spent starting kernels. With 7 billion weights, 200 
 0.04 s and 2,000 tokens took 0.06 s (H200).
 """
 MAX_REPEATED_SHARE = 1 / 4
-"""Largest fraction of additional rows that a pass may run in order to join a longer pass."""
+"""Largest difference in row count between passes in one large batch, as a share of the longest pass.
+
+Shorter passes run additional rows in the batch, so a larger difference would cost time.
+"""
 
 KeysValues = Sequence[tuple[Tensor, Tensor] | None]
 """Keys and values by cache layer, both `[1, heads, tokens, width]`.

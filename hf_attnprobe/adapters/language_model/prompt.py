@@ -1,7 +1,7 @@
 """A prompt with its answer, its units (such as sentences), and the rows that tests may edit.
 
 A row is a query token, and its attention weights are summed over the tokens of each unit. Tests
-therefore see one *column* of summed weights per unit instead of one key per token. An edit assigns
+therefore see one *column* per unit, with summed weights, and not one key per token. An edit assigns
 new sums to the columns. Within a unit, the weights keep the proportions that the model computes.
 """
 

@@ -182,7 +182,7 @@ HEAD_CAPABILITIES = {
     HeadOutputs: "no_outputs",
     ExchangeableStates: "no_outputs",
 }
-"""`HeadSupport` field with the reason why a capability is missing, by capability."""
+"""Name of the `HeadSupport` field that contains the reason for a missing capability."""
 
 
 class TransformerState(NamedTuple):
@@ -500,8 +500,8 @@ class TransformerAdapter(
     def describe_readout(self, observation: Observation) -> str:
         """Describe which tokens the prediction for the first text is read from.
 
-        The description is empty if the model has several stacks, or if parts of the prediction are
-        read from different tokens.
+        The description is empty if the model has an encoder and a decoder, or if parts of the
+        prediction are read from different tokens.
         """
         batch = observation.batch
         if {layer.kind for layer in self.layers} != {"layer"} or "reads" in batch.inputs:

@@ -33,7 +33,7 @@ from hf_attnprobe.core.errors import AttnProbeError
 READOUTS = ("first", "last", "mean")
 """Tokens that a prediction can be read from: the first token, the last token, or all tokens."""
 READOUT_BY_POOLING = {"mean": "mean", "cls": "first"}
-"""Read-out by the value of `classifier_pooling`, an option in ModernBERT's configuration."""
+"""Tokens that the prediction is read from, by `classifier_pooling` in ModernBERT's configuration."""
 
 LAST_POSITION_MODEL_TYPES = {"xlnet"}
 """Model types that classify at the last position, even if it is padding.
@@ -282,7 +282,7 @@ class Layout(NamedTuple):
         blocks: Blocks that contain them, see `recorded_blocks`.
         layers: Attention layers in call order.
         embeddings: Modules at whose outputs gradient × input is computed.
-        n_keys: Number of positions of an image, which is fixed; None for text models.
+        n_keys: Fixed number of positions per image; None for text models.
     """
 
     modules: dict[str, nn.Module]

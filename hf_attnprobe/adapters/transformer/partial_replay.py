@@ -195,8 +195,10 @@ def finish_block(call: BlockCall, sublayer: Sublayer, hidden: Tensor, projected:
     joint_output: Any = projected
     if sublayer.joint is sublayer.attention:
         joint_output = replace_first_tensor(sublayer.returned, projected)
+    # The attention and its projection return fixed outputs instead of running.
     forwards = {sublayer.attention: partial(_return_output, sublayer.returned)}
-    with patch_forwards(forwards | {sublayer.joint: partial(_return_output, joint_output)}):
+    forwards[sublayer.joint] = partial(_return_output, joint_output)
+    with patch_forwards(forwards):
         return call.run(hidden)
 
 
@@ -422,11 +424,13 @@ class PartialReplay:
         """
         if not is_stack(self.calls):
             return False
-        distinct_layers = {
-            _identify_arguments(call): layer for layer, call in enumerate(self.calls)
-        }
+        layer_by_arguments = {}
+        for layer, call in enumerate(self.calls):
+            layer_by_arguments[_identify_arguments(call)] = layer
         try:
-            return all(self._is_block_exact(layer, tolerance) for layer in distinct_layers.values())
+            return all(
+                self._is_block_exact(layer, tolerance) for layer in layer_by_arguments.values()
+            )
         except torch.OutOfMemoryError:
             raise
         except (RuntimeError, ValueError, IndexError, TypeError):
@@ -455,7 +459,7 @@ class PartialReplay:
         return bool(error <= tolerance * largest)
 
     def count_rows(self, layer: int) -> int:
-        """Return the largest number of rows (tokens) per text that a replay of a layer computes.
+        """Return the largest number of rows (tokens) per text that run if a layer is edited.
 
         Args:
             layer: Layer index.

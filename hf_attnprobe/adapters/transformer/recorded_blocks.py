@@ -249,8 +249,8 @@ def repeat_batch(output: Any, n_copies: int, n_batch: int) -> Any:
 def get_relative_tolerance(dtype: torch.dtype) -> float:
     """Return the largest rounding difference to expect between two runs of a model.
 
-    The tolerance is larger than the effect of summing in another order in a deep model, and much
-    smaller than the effect of a missing mask.
+    The tolerance is larger than rounding errors that another summation order causes in a deep
+    model, and much smaller than the effect of a missing mask.
 
     Args:
         dtype: Data type of the computation.
