@@ -1,22 +1,22 @@
 """Rows on disk: one tidy Parquet table per audit, with one value per row.
 
-A folder of rows holds Parquet files ("parts"), usually one for each batch of texts. Together they are
-one table with the columns of `SCHEMA`:
+The rows are stored in a folder of Parquet files ("parts"), usually one part per batch of texts.
+Together the parts are one table with the columns of `SCHEMA`:
 
 - ``test`` and ``statistic``: names, such as "permutation" and "median_tvd".
-- ``layer`` and ``head``: the site, counted from 0. A whole layer has head −1, all attention of the
-  model has layer −1 and head −1, and the k-th set of heads has layer −2 and head k. Both are null in
-  rows of the test "prediction", which describe the output of the model.
-- ``example_id``: the id of the text.
+- ``layer`` and ``head``: the site, counted from 0. Head −1 stands for a whole layer, and layer −1 with
+  head −1 for the whole model. The k-th head set has layer −2 and head k. Both are null in rows of the
+  test "prediction", which describe the model output.
+- ``example_id``: the text id.
 - ``value``: a float64. NaN means that the statistic is undefined for this text. A statistic that was
   not measured has no row.
 
 ``pandas.read_parquet(folder)`` reads them without this package. :func:`read_rows` also checks that no
-part is damaged or belongs to another audit, and drops values that were written twice.
+part is damaged or belongs to another audit, and drops duplicate values.
 
-Every part is written completely or not at all, so several processes can write into one folder, and a
-text that has rows is finished. The metadata of a part hold a SHA-256 digest of its contents, and a hash
-of the settings of the audit that wrote it.
+Every part is written completely or not at all. Therefore several processes can write into one folder,
+and a text that has rows is finished. The metadata of a part contain a SHA-256 digest of its rows, and a
+hash of the audit settings.
 
 Start reading at :func:`build_rows` (values to table), :func:`append_rows` (table to disk) and
 :func:`load_rows` (disk to :class:`~hf_attnprobe.statistics.rows.Rows`).
@@ -48,28 +48,28 @@ from hf_attnprobe.storage.folders import get_temporary_path
 
 
 NO_SITE = Site(layer=-1, head=-1)
-"""Site of rows about the output of the model; stored as null."""
+"""Site of rows that describe the model output; stored as null."""
 
 TestSite = tuple[str, int, int]
-"""A test, and the layer and head at which it was run."""
+"""Test name, layer and head."""
 FinishedIds = Mapping[TestSite, Collection[int]]
-"""Ids of texts that have rows, by test, layer and head."""
+"""Ids of finished texts, by test, layer and head."""
 
 
 # --- Statistics of a batch, before they are rows ---
 
 
 def collect_statistics(result: object) -> dict[str, torch.Tensor]:
-    """Return the statistics in the result of a faithfulness test, each ``[batch]``, by name.
+    """Collect the statistics in the result of a faithfulness test.
 
-    A field of the result is a statistic if it is a tensor of shape ``[batch]``. A field that is a
-    mapping of such tensors gives one statistic per key, named ``field@key``. Other fields are ignored.
+    A result field is a statistic if it is a tensor of shape ``[batch]``. A field that maps keys to such
+    tensors gives one statistic per key, named ``field@key``. Other fields are ignored.
 
     Args:
-        result: An instance of the result dataclass of a test.
+        result: Result dataclass of a test.
 
     Returns:
-        One number per text for each statistic.
+        Tensors ``[batch]`` with one number per text, by statistic name.
     """
     statistics = {}
     for field, value in vars(result).items():
@@ -86,10 +86,10 @@ def collect_statistics(result: object) -> dict[str, torch.Tensor]:
 def compute_batch_prediction_statistics(
     adapter: AttentionModelBase, batch: Batch, probs: torch.Tensor
 ) -> dict[str, torch.Tensor]:
-    """Compute the statistics of the test "prediction" for one batch.
+    """Compute statistics that describe the predictions and labels of one batch.
 
-    They are those of :func:`compute_prediction_statistics`. Prompts of a language model also have
-    ``identity``, a hash of the prompt with its answer.
+    See :func:`compute_prediction_statistics`. For a language model, the statistic ``identity`` is
+    added, which is a hash of the prompt with its answer.
 
     Args:
         adapter: The model.
@@ -97,10 +97,10 @@ def compute_batch_prediction_statistics(
         probs: Predicted probabilities, ``[batch, entries]``.
 
     Returns:
-        One number per text for each statistic, ``[batch]``.
+        Tensors ``[batch]`` with one number per text, by statistic name.
 
     Raises:
-        AttnProbeError: A probability is NaN, for example because the training of the model diverged.
+        AttnProbeError: A probability is NaN, for example because the training diverged.
     """
     nan_rows = probs.isnan().flatten(1).any(1).nonzero()[:, 0].tolist()
     if nan_rows:
@@ -108,7 +108,7 @@ def compute_batch_prediction_statistics(
             f"the model predicts NaN for text {batch.example_ids[nan_rows[0]]}; check its weights "
             "and --dtype"
         )
-    # Collating a batch labels unlabelled texts with −1.
+    # The collator labels unlabelled texts with −1, so labels always exist.
     assert batch.labels is not None
     n_tokens = batch.content_mask.sum(-1)
     statistics = compute_prediction_statistics(adapter.prediction, probs, batch.labels, n_tokens)
@@ -126,23 +126,23 @@ def compute_prediction_statistics(
     """Compute the statistics that describe predictions and labels.
 
     Every model has ``predicted_class``, ``probability`` (of the predicted class), ``label`` and
-    ``n_tokens``. ``predicted_class`` and ``label`` are −1 if a prediction is not a single class.
-    Further statistics depend on the kind of prediction:
+    ``n_tokens``. ``predicted_class`` and ``label`` are −1 if the model does not predict a single class.
+    Further statistics depend on the task:
 
-    - Several parts (multi-label, tags, spans): ``correct``, the share of the labels of a text that
-      are predicted correctly (NaN without labels). Multi-label models also have ``label@NAME``, and
-      taggers ``label_share@NAME``.
-    - A number: ``value`` and ``labelled_value`` in the unit of the data, or their means over several
-      numbers.
+    - Several predictions per text (multi-label, tagging, spans): ``correct`` is the share of correctly
+      predicted labels (NaN without labels). Multi-label models also have ``label@NAME``, and taggers
+      ``label_share@NAME``.
+    - Regression: ``value`` is the predicted and ``labelled_value`` the labelled number in the unit of
+      the data. If there are several numbers per text, both are means.
 
     Args:
-        prediction: Description of the entries of ``probs``.
+        prediction: Description of what the entries of ``probs`` mean.
         probs: Predicted probabilities, ``[batch, entries]``.
         labels: True labels, ``[batch]`` or ``[batch, parts]``; −1 or NaN for a missing label.
-        n_tokens: Number of tokens of each text, without special tokens and padding, ``[batch]``.
+        n_tokens: Text lengths in tokens, without special tokens and padding, ``[batch]``.
 
     Returns:
-        One number per text for each statistic, ``[batch]``.
+        Tensors ``[batch]`` with one number per text, by statistic name.
     """
     if prediction.is_number:
         statistics = _compute_number_statistics(prediction, probs, labels)
@@ -171,16 +171,16 @@ def compute_prediction_statistics(
 def _compute_label_statistics(
     prediction: Prediction, labels: torch.Tensor
 ) -> dict[str, torch.Tensor]:
-    """Compute statistics of the labels of a text, from which majority baselines are computed.
+    """Compute label statistics, from which reports compute majority baselines.
 
     Args:
-        prediction: Description of the prediction.
-        labels: ``[batch, parts]``, −1 for a missing label.
+        prediction: Description of the model's predictions.
+        labels: True labels, ``[batch, parts]``; −1 for a missing label.
 
     Returns:
-        ``label@NAME`` (1, 0 or −1) for each label of a multi-label model, or ``label_share@NAME`` (the
-        share of the labelled words with this tag, NaN without labels) for each tag of a tagger. Empty
-        for other models.
+        For a multi-label model ``label@NAME`` (1, 0 or −1) for each label. For a tagger
+        ``label_share@NAME`` for each tag: the share of labelled words that have this tag (NaN without
+        labels). Empty for other models.
     """
     if labels.dim() != 2:
         return {}
@@ -199,7 +199,7 @@ def _compute_label_statistics(
 def _compute_number_statistics(
     prediction: Prediction, probs: torch.Tensor, labels: torch.Tensor
 ) -> dict[str, torch.Tensor]:
-    """Compute the statistics of a predicted number, and its class if there is a threshold."""
+    """Compute the statistics for regression; a threshold on the number also gives two classes."""
     labels = labels.to(probs.device, probs.dtype).reshape(len(probs), -1).mean(-1)
     no_class = torch.full(labels.shape, -1, device=probs.device)
     statistics = {
@@ -219,7 +219,7 @@ def _compute_number_statistics(
 # --- Tables of rows in memory ---
 
 NAME_TYPE = pa.dictionary(pa.int32(), pa.string())
-"""Arrow type of the columns `test` and `statistic`."""
+"""Arrow type for the columns `test` and `statistic`: names that are stored as integer codes."""
 SCHEMA = pa.schema(
     [
         ("test", NAME_TYPE),
@@ -230,7 +230,7 @@ SCHEMA = pa.schema(
         ("value", pa.float64()),
     ]
 )
-"""Columns of a table of rows, see the docstring of this module."""
+"""Arrow schema for a table with one measured value per row; the module docstring explains it."""
 
 
 def build_rows(
@@ -238,16 +238,16 @@ def build_rows(
     example_ids: Iterable[int],
     statistics_by_site: Mapping[Site, Mapping[str, torch.Tensor]],
 ) -> pa.Table:
-    """Build the rows of one test on some texts.
+    """Build a table with the values that one test measured on some texts.
 
-    Values are stored in float64: results are compared with reference implementations to 1e-12, and
-    float32 would save at most a third of the file.
+    Values are stored in float64, because results are compared with reference implementations to 1e-12.
+    With float32, a file would be at most a third smaller.
 
     Args:
-        test: Test name; sites of the test "prediction" are stored as null.
+        test: Test name. In rows of the test "prediction", layer and head are null.
         example_ids: Text ids.
-        statistics_by_site: For each site the statistics, each ``[texts]``. Sites may have different
-            statistics.
+        statistics_by_site: Statistics by site and name, each ``[texts]``. The statistics can differ
+            between sites.
 
     Returns:
         A table with the columns of `SCHEMA` and one row per value.
@@ -265,7 +265,7 @@ def build_rows(
         for name, tensor in statistics.items():
             values = tensor.detach().to(torch.float64).cpu().numpy()
             if values.shape != ids.shape:
-                raise ValueError(f"expected one {name} per text, got the shape {values.shape}")
+                raise ValueError(f"{name} must have shape {ids.shape}, got {values.shape}")
             names.append(name)
             sites.append((site.layer, site.head))
             columns.append(values)
@@ -274,7 +274,7 @@ def build_rows(
     layers, heads = np.repeat(np.array(sites, np.int32).reshape(-1, 2), len(ids), axis=0).T
     has_no_site = np.full(n_values, test == PREDICTION_TEST)
     values = np.concatenate([np.empty(0), *columns])
-    # Processors differ in the sign bits of zero and NaN, which would change the digest.
+    # Sign bits of zero and NaN differ between processors, and would change the digest.
     values = np.where(np.isnan(values), np.nan, values) + 0.0
     return pa.table(
         [
@@ -290,26 +290,26 @@ def build_rows(
 
 
 def _encode_names(names: list[str], codes: np.ndarray) -> pa.DictionaryArray:
-    """Return the column whose k-th entry is ``names[codes[k]]``."""
+    """Build a dictionary-encoded column whose k-th entry is ``names[codes[k]]``."""
     codes = codes.astype(np.int32, copy=False)
     return pa.DictionaryArray.from_arrays(codes, pa.array(names, pa.string()))
 
 
 def concatenate_rows(tables: Iterable[pa.Table]) -> pa.Table:
-    """Concatenate tables of rows; without any table the result is empty."""
+    """Concatenate tables of rows; the result is an empty table if there are none."""
     return pa.concat_tables([SCHEMA.empty_table(), *tables])
 
 
 class _Keys(NamedTuple):
-    """The key columns of a table of rows as arrays, each ``[rows]``; a null site is −1.
+    """Key columns of a table as arrays ``[rows]``, with names replaced by integer codes.
 
     Attributes:
-        tests: All names of tests, sorted.
-        statistics: All names of statistics, sorted.
+        tests: Sorted test names.
+        statistics: Sorted statistic names.
         test: Index into ``tests``.
         statistic: Index into ``statistics``.
-        layer: Number of the layer.
-        head: Number of the head.
+        layer: Layer number; −1 for null.
+        head: Head number; −1 for null.
     """
 
     tests: list[str]
@@ -321,7 +321,7 @@ class _Keys(NamedTuple):
 
 
 def _decode_keys(table: pa.Table) -> _Keys:
-    """Convert the columns that name the test, statistic and site to arrays."""
+    """Convert the columns test, statistic, layer and head to arrays."""
     table = table.unify_dictionaries()
     tests, test = _decode_names(table["test"])
     statistics, statistic = _decode_names(table["statistic"])
@@ -330,14 +330,17 @@ def _decode_keys(table: pa.Table) -> _Keys:
 
 
 def _decode_names(column: pa.ChunkedArray) -> tuple[list[str], np.ndarray]:
-    """Return the sorted names that occur in a column, and for each row the index of its name."""
+    """Return the sorted names in a dictionary-encoded column, and each row's index into them."""
     encoded = column.combine_chunks()
     names, codes = encoded.dictionary.to_pylist(), encoded.indices.to_numpy()
-    occurring = np.flatnonzero(np.bincount(codes, minlength=len(names))).tolist()
-    order = sorted(occurring, key=names.__getitem__)
-    ranks = np.zeros(len(names), np.int32)
-    ranks[order] = np.arange(len(order))
-    return [names[code] for code in order], ranks[codes]
+    # The dictionary can also contain names that do not occur in the column.
+    code_counts = np.bincount(codes, minlength=len(names))
+    occurring_codes = np.flatnonzero(code_counts).tolist()
+    sorted_codes = sorted(occurring_codes, key=lambda code: names[code])
+    sorted_names = [names[code] for code in sorted_codes]
+    index_by_code = np.zeros(len(names), np.int32)
+    index_by_code[sorted_codes] = np.arange(len(sorted_codes))
+    return sorted_names, index_by_code[codes]
 
 
 def _sort_rows(table: pa.Table) -> pa.Table:
@@ -346,12 +349,10 @@ def _sort_rows(table: pa.Table) -> pa.Table:
     ids = table["example_id"].to_numpy()
     # The last key of `lexsort` is the primary one.
     order = np.lexsort([ids, keys.head, keys.layer, keys.statistic, keys.test])
-    names = [
-        _encode_names(keys.tests, keys.test[order]),
-        _encode_names(keys.statistics, keys.statistic[order]),
-    ]
-    numbers = table.select(SCHEMA.names[len(names) :]).take(pa.array(order))
-    return pa.table([*names, *numbers.columns], schema=SCHEMA)
+    tests = _encode_names(keys.tests, keys.test[order])
+    statistics = _encode_names(keys.statistics, keys.statistic[order])
+    numbers = table.select(["layer", "head", "example_id", "value"]).take(pa.array(order))
+    return pa.table([tests, statistics, *numbers.columns], schema=SCHEMA)
 
 
 class _Series(NamedTuple):
@@ -369,24 +370,22 @@ class _Series(NamedTuple):
 
 
 def _split_into_series(table: pa.Table) -> Iterator[_Series]:
-    """Split a table wherever the test, the statistic or the site changes."""
+    """Split a table wherever the test, the statistic, the layer or the head changes."""
     keys = _decode_keys(table)
     ids, values = table["example_id"].to_numpy(), table["value"].to_numpy()
-    codes = (keys.test, keys.statistic, keys.layer, keys.head)
+    key_columns = (keys.test, keys.statistic, keys.layer, keys.head)
+    differs_from_previous = [column[1:] != column[:-1] for column in key_columns]
     is_start = np.ones(len(table), dtype=bool)
-    is_start[1:] = np.any([code[1:] != code[:-1] for code in codes], axis=0)
-    starts = np.flatnonzero(is_start)
-    bounds = [*starts.tolist(), len(table)]
-    columns = zip(*(code[starts].tolist() for code in codes), strict=True)
-    for (test, statistic, layer, head), (start, stop) in zip(
-        columns, itertools.pairwise(bounds), strict=True
-    ):
+    is_start[1:] = np.any(differs_from_previous, axis=0)
+    bounds = [*np.flatnonzero(is_start).tolist(), len(table)]
+    for start, stop in itertools.pairwise(bounds):
+        test, statistic, layer, head = (column[start].item() for column in key_columns)
         column = (keys.tests[test], keys.statistics[statistic], layer, head)
         yield _Series(column, ids[start:stop], values[start:stop])
 
 
 def _compute_digest(table: pa.Table) -> str:
-    """Compute the SHA-256 digest of all cells of a sorted table."""
+    """Compute a SHA-256 digest over all cells of a sorted table."""
     columns = [(series.column, len(series.ids)) for series in _split_into_series(table)]
     digest = hashlib.sha256(json.dumps(columns).encode())
     digest.update(table["example_id"].to_numpy())
@@ -397,20 +396,20 @@ def _compute_digest(table: pa.Table) -> str:
 # --- Parts: tables on disk ---
 
 FORMAT = 3
-"""Version of the file format, stored in the metadata of every part."""
+"""Version of the file format, which the metadata of every part contain."""
 METADATA_KEY = "attnprobe"
-"""Key of the metadata of a part that holds its `_Record` as JSON."""
+"""Parquet metadata key for the format version, the audit hash and the digest of a part, as JSON."""
 REPAIR_ADVICE = "delete it and run the audit again"
+"""Advice at the end of error messages about a part that cannot be used."""
 
 
 def append_rows(folder: Path, rows: pa.Table, *, name: str | None = None) -> None:
     """Write rows as a new part of a folder; other processes never see an incomplete file.
 
     Args:
-        folder: Folder of the parts, which is created if it does not exist.
+        folder: Folder for the parts, which is created if it does not exist.
         rows: A table from :func:`build_rows` or :func:`concatenate_rows`.
-        name: Part name. An existing part with this name is replaced. The default is a new
-            random name.
+        name: Part name; an existing part with this name is replaced. None for a random name.
     """
     folder.mkdir(parents=True, exist_ok=True)
     name = name or uuid.uuid4().hex
@@ -419,13 +418,13 @@ def append_rows(folder: Path, rows: pa.Table, *, name: str | None = None) -> Non
         write_part(rows, temporary_file, hash_audit_settings(folder))
         os.replace(temporary_file, folder / f"part-{name}.parquet")
     except BaseException:
-        # If the disk is full, an incomplete file must not occupy the space.
+        # On a full disk, an incomplete file would occupy space.
         temporary_file.unlink(missing_ok=True)
         raise
 
 
 def write_part(rows: pa.Table, file: Path, audit_hash: str | None) -> None:
-    """Write a table of rows as a Parquet file, with its digest and audit in the metadata.
+    """Write a table of rows as a Parquet file, with its digest and audit hash in the metadata.
 
     Args:
         rows: A table from :func:`build_rows` or :func:`concatenate_rows`.
@@ -441,7 +440,7 @@ def write_part(rows: pa.Table, file: Path, audit_hash: str | None) -> None:
         use_dictionary=["test", "statistic", "layer", "head"],
         column_encoding={"example_id": "DELTA_BINARY_PACKED", "value": "BYTE_STREAM_SPLIT"},
         write_page_checksum=True,
-        # Without the Arrow schema, readers such as pandas and datasets get plain strings.
+        # Without the Arrow schema, pandas and datasets read names as plain strings.
         store_schema=False,
     ) as writer:
         writer.write_table(table)
@@ -449,10 +448,13 @@ def write_part(rows: pa.Table, file: Path, audit_hash: str | None) -> None:
 
 
 def hash_audit_settings(folder: Path) -> str | None:
-    """Return the SHA-256 hash of the settings of the audit to which a folder of rows belongs.
+    """Compute a SHA-256 hash of the settings in ``audit.json``.
+
+    Args:
+        folder: A folder of rows. Its parent folder contains ``audit.json``.
 
     Returns:
-        The hash of ``audit.json`` in the parent folder, or None if there is no such file.
+        The hash; None if there is no such file.
     """
     settings = folder.parent / "audit.json"
     return hashlib.sha256(settings.read_bytes()).hexdigest() if settings.is_file() else None
@@ -469,7 +471,7 @@ def read_part(part: Path) -> pa.Table:
 
     Raises:
         AttnProbeError: The file cannot be read, was changed after it was written, has another format,
-            or was written by an audit with other settings than the folder it is in.
+            or was written by an audit with other settings.
     """
     read_errors = (OSError, ValueError, LookupError, TypeError, NotImplementedError)
     try:
@@ -488,18 +490,18 @@ def read_part(part: Path) -> pa.Table:
         raise AttnProbeError(f"cannot read the rows in {part}; {REPAIR_ADVICE}") from error
     if not has_this_format:
         raise AttnProbeError(
-            f"{part} has another file format than this version reads; {REPAIR_ADVICE}"
+            f"{part} has another file format than this version can read; {REPAIR_ADVICE}"
         )
     if hash_audit_settings(part.parent) not in (None, audit_hash):
         raise AttnProbeError(
-            f"{part} contains rows of another audit than the one in {part.parent.parent}; "
+            f"{part} contains rows of another audit, not of the audit in {part.parent.parent}; "
             f"{REPAIR_ADVICE}"
         )
     return table
 
 
 def list_parts(folder: str | Path) -> list[Path]:
-    """List the Parquet files in a folder of rows, sorted by name."""
+    """List the Parquet files that contain the rows in a folder, sorted by name."""
     return sorted(Path(folder).glob("part-*.parquet"))
 
 
@@ -523,34 +525,35 @@ def read_finished_ids(folder: Path) -> dict[TestSite, set[int]]:
 
 
 # --- Rows of many parts, read one column at a time ---
-# A part contains all statistics of a few texts, but a report needs one statistic of all texts at a
+# A part contains all statistics for a few texts, but a report reads one statistic for all texts at a
 # time. Therefore every part is read once, and its values are copied to a temporary file from which
 # single columns can be read.
 
 MAX_BYTES_IN_MEMORY = 2**23
-"""Size up to which values are kept in memory instead of in a temporary file on disk, in bytes."""
+"""Maximum size of the values that are kept in memory instead of in a file, in bytes."""
 
 
 class _ColumnStore:
-    """Values of many tables of rows, of which single columns can be read.
+    """Temporary store that collects tables of rows, and reads single columns of all tables.
 
-    The temporary file takes 8 bytes per value. It is deleted together with the last reference to
-    this object or to the :class:`Rows` made from it.
+    The temporary file takes 8 bytes per value. It is deleted when neither this object nor the
+    :class:`Rows` made from it are referenced any more.
     """
 
     def __init__(self) -> None:
         self._ids: list[np.ndarray] = []
-        # For each column the places of its values: an index into `_ids`, and a file offset.
+        # Each column has several pieces: an index into `_ids`, and an offset in the file.
         self._pieces: dict[Column, list[tuple[int, int]]] = {}
         self._file = SpooledTemporaryFile(max_size=MAX_BYTES_IN_MEMORY)  # noqa: SIM115
         weakref.finalize(self, self._file.close)
 
     def add(self, table: pa.Table, test: str | None = None) -> None:
-        """Add the rows of a table, or only those of one test."""
+        """Add the rows of a table, or only the rows of one test."""
         for column, ids, values in _split_into_series(table):
             if test is not None and column[0] != test:
                 continue
-            # Consecutive series usually belong to the same texts. A copy does not keep the whole table alive.
+            # Consecutive series usually have the same texts, whose ids are stored once. They are
+            # copied, because a slice would keep the whole table in memory.
             if not self._ids or not np.array_equal(self._ids[-1], ids):
                 self._ids.append(ids.copy())
             piece = (len(self._ids) - 1, self._file.tell())
@@ -558,14 +561,14 @@ class _ColumnStore:
             self._file.write(values.tobytes())
 
     def finish(self) -> Rows:
-        """Return the rows of all tables; of several values with the same key the first counts."""
+        """Return the rows of all tables; if a value occurs several times, the first one counts."""
         all_ids = np.unique(np.concatenate([np.empty(0, np.int64), *self._ids]))
         positions = [np.searchsorted(all_ids, ids).astype(np.int32) for ids in self._ids]
         self._ids.clear()
 
         def read_values(column: Column) -> np.ndarray:
             values = np.full(len(all_ids), np.nan)
-            # Earlier pieces overwrite later ones.
+            # Pieces are read in reverse, so that the first value for a text is kept.
             for index, offset in reversed(self._pieces[column]):
                 self._file.seek(offset)
                 n_bytes = values.itemsize * len(positions[index])
@@ -587,12 +590,12 @@ class _ColumnStore:
 
 
 def collect_rows(tables: Iterable[pa.Table], test: str | None = None) -> Rows:
-    """Combine tables of rows, such as the parts of several shares of an audit.
+    """Combine tables of rows, such as all parts of an audit that ran on several machines.
 
     Args:
         tables: Tables from :func:`build_rows`, :func:`concatenate_rows` or :func:`read_part`. If a
             value occurs in several tables, the first one counts.
-        test: Name of the only test whose rows are wanted; None for all tests.
+        test: Name of a test; None for all tests.
 
     Returns:
         Rows whose columns are read from a temporary file when they are needed.
@@ -604,11 +607,11 @@ def collect_rows(tables: Iterable[pa.Table], test: str | None = None) -> Rows:
 
 
 def load_rows(folder: str | Path, test: str | None = None) -> Rows:
-    """Load the rows in a folder, or those of one test.
+    """Load the rows in a folder, for all tests or for one.
 
     Args:
         folder: A folder of rows.
-        test: Name of the only test whose rows are wanted; None for all tests.
+        test: Name of a test; None for all tests.
 
     Returns:
         Rows whose columns are read from a temporary file when they are needed.
@@ -623,12 +626,12 @@ def load_rows(folder: str | Path, test: str | None = None) -> Rows:
 def read_rows(folder: str | Path, test: str | None = None) -> pd.DataFrame:
     """Read all rows in a folder as a tidy table with one value per row.
 
-    In contrast to ``pandas.read_parquet(folder)``, all parts are checked, and values that were
-    written twice (by two processes) occur once.
+    In contrast to ``pandas.read_parquet(folder)``, this function checks all parts, and drops duplicate
+    values (which two processes may have written).
 
     Args:
         folder: ``rows`` in the output folder of an audit or a retraining.
-        test: Name of the only test whose rows are wanted; None for all tests.
+        test: Name of a test; None for all tests.
 
     Returns:
         The columns test, statistic, layer, head, example_id and value, sorted in this order. Layer
