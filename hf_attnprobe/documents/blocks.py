@@ -382,7 +382,9 @@ def get_macro_name(block: object) -> str:
     """
     name = MACRO_NAMES.get(type(block))
     if name is None and not isinstance(block, str | tuple | Link):
-        raise TypeError(f"expected a block of a document, got {type(block).__name__}")
+        raise TypeError(
+            f"expected a document block, such as a string, a Table or a Section, got {type(block).__name__}"
+        )
     return name or "paragraph"
 
 

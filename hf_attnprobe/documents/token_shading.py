@@ -1,5 +1,6 @@
 """Example texts in reports: sentences for text formats, and shaded tokens for pages."""
 
+import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -56,7 +57,7 @@ MAX_MENTIONED_SHARE = 0.99
 INVISIBLE_CHARACTERS = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff\u200e\u200f\u061c\u202a-\u202e\u2066-\u2069]"
 )
-"""Pattern for characters that control a terminal or the writing direction, or are not valid UTF-8."""
+"""Pattern for control characters, marks of writing direction, and code points invalid in UTF-8."""
 
 
 def escape_invisible(text: str) -> str:
@@ -217,7 +218,7 @@ def shade_rankings(text: HighlightedText) -> Iterator[ShadedRanking]:
     """
     for name in list_ranking_names([text]):
         scores = text.scores[name]
-        largest = max((abs(score) for score in scores if score == score), default=0.0)
+        largest = max((abs(score) for score in scores if not math.isnan(score)), default=0.0)
         is_signed = name in SIGNED_RANKINGS
         output = "answer" if text.unit else "prediction"
         meaning = RANKING_MEANINGS.get(name, "").format(unit=text.unit or "word", output=output)
@@ -265,6 +266,6 @@ def _shade_tokens(
 
 def _compute_shade(score: float, largest: float) -> int:
     """Compute a token's shade, from 0 (none or NaN) to 9 (largest absolute score)."""
-    if score != score or not largest:
+    if math.isnan(score) or not largest:
         return 0
     return min(N_SHADES, int(abs(score) / largest * N_SHADES + 0.5))

@@ -3,6 +3,7 @@
 Pages and papers draw the same chart object, so their numbers cannot differ.
 """
 
+import math
 from dataclasses import dataclass, field
 from numbers import Real
 from typing import Literal
@@ -174,7 +175,7 @@ def format_label(value: object) -> str:
     if isinstance(value, bool) or not isinstance(value, Real):
         return str(value)
     value = float(value)
-    if value != value:
+    if math.isnan(value):
         return "–"
     magnitude = abs(value)
     if magnitude and (magnitude < 5e-4 or magnitude >= 1e6):

@@ -227,7 +227,7 @@ def _describe_loss(loss: float) -> str:
 
 
 MISSING_SCORE_TEXT = "–"
-"""Printed instead of scores that were not measured."""
+"""Text printed in place of a score that was not measured."""
 
 
 def _index_of_largest(values: Sequence[float]) -> int:

@@ -550,7 +550,7 @@ def _print_cell_numbers(chart: HeatMap, image: mpl.image.AxesImage, ax: Axes) ->
     n_digits = 3 if largest < MIN_COLOUR_RANGE else 2
     for (row, column), value in np.ndenumerate(values):
         text, colour, weight = "–", DARK_TEXT_COLOUR, "normal"
-        if value == value:
+        if not np.isnan(value):
             cell_colour = image.cmap(image.norm(np.asarray(value)))[:3]
             is_light = float(np.dot(cell_colour, (0.299, 0.587, 0.114))) > 0.5
             text = _format_cell_number(float(value), n_digits)

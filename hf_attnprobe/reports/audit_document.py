@@ -3,6 +3,7 @@
 Start reading at :func:`build_audit_document`.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -325,7 +326,7 @@ def _describe_calibration(report: AuditResult) -> str | None:
     has_user_thresholds = any(f.partly is not None for f in report.findings)
     if question_set is ANSWER_SET or has_user_thresholds or not findings:
         return None
-    numbers = {f.rule: f.value for f in findings if f.value == f.value}
+    numbers = {f.rule: f.value for f in findings if not math.isnan(f.value)}
     return f"{load_calibration_table().sentence} {describe_nearest_kinds(numbers)}"
 
 
@@ -436,7 +437,7 @@ def build_questions_section(report: AuditResult) -> Section:
         chart_keys = () if question is None else question.charts
         blocks.append(build_question_block(finding, report.words))
         blocks += [chart for chart in charts if chart.key in chart_keys]
-        displayed_keys |= {*chart_keys}
+        displayed_keys.update(chart_keys)
     blocks += [chart for chart in charts if chart.key not in displayed_keys]
     return Section("The questions, one by one", blocks, id="questions")
 
@@ -446,7 +447,7 @@ def build_site_charts(report: AuditResult, site: LayerHead | None = None) -> tup
 
     Args:
         report: the audit's result.
-        site: layer and head; by default the attention that the answers concern.
+        site: layer and head; by default, the attention as a whole.
     """
     chart_site = site or (find_model_site(report.rows) if len(report.rows) else None)
     if chart_site is None:

@@ -1,4 +1,4 @@
-"""Charts of an audit, in the order of the questions that they illustrate.
+"""Charts for an audit, in the order of the questions that they illustrate.
 
 Every chart follows a figure of a paper and states its finding in words.
 """
@@ -122,7 +122,7 @@ def _split_by_prediction(
 ) -> Iterator[TextGroup]:
     """Yield a group for each predicted class; yield nothing if there are too many classes."""
     predicted = predictions.align_to(evidence.texts.index).get_values("predicted_class")
-    indices = sorted(int(k) for k in pd.unique(predicted) if k == k)
+    indices = sorted(int(k) for k in pd.unique(predicted) if not np.isnan(k))
     if not 2 <= len(indices) <= MAX_CLASS_SERIES:
         return
     if indices[0] < 0 or indices[-1] >= len(classes):
@@ -813,7 +813,7 @@ def build_flip_chart(evidence: SiteEvidence) -> Chart | None:
 def _compute_minimum(
     evidence: SiteEvidence, statistics_by_ranking: dict[str, str]
 ) -> tuple[str, np.ndarray]:
-    """Return the smallest number of erased tokens per text, with the name of this minimum.
+    """Return how few erased tokens suffice in each text, with a name for this minimum.
 
     If the exact minimum is unknown, the minimum over the tested rankings is used.
     """

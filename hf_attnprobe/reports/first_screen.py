@@ -1,5 +1,6 @@
 """The first screen of an audit's report: the answer, advice, and the most important numbers."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeGuard
 
@@ -123,7 +124,7 @@ UNIT_BASELINES = {
     "last": "the last one",
     "commonest place": "the one at the most common position",
 }
-"""Beginning of a clause about each simple rule that picks a unit without using attention."""
+"""Words for each simple rule that picks a unit without attention; a count follows in the report."""
 
 
 def describe_source_hits(report: AuditResult) -> str | None:
@@ -287,7 +288,7 @@ def _describe_with_number(finding: Finding | None, report: AuditResult) -> str:
     """Return a sentence that explains a finding, with its number in brackets."""
     if finding is None:
         return ""
-    has_number = finding.n >= MIN_DISPLAYED_TEXTS and finding.value == finding.value
+    has_number = finding.n >= MIN_DISPLAYED_TEXTS and not math.isnan(finding.value)
     number = f" ({finding.value:.0%})" if has_number else ""
     return format_sentence(f"{describe_finding(finding, report.words)}{number}")
 

@@ -214,13 +214,13 @@ def _describe_untested_heads(report: "AuditResult", n_tested: int) -> str:
 
 
 FAITHFULNESS_MAP = "heads_faithfulness"
-"""Key of the faithfulness map."""
+"""Key of the heat map with the heads' faithfulness, for ``report.plot``."""
 
 EFFECT_MAP = f"heads_{EFFECT_STATISTIC}"
-"""Key of the effect map."""
+"""Key of the heat map with the heads' effects, for ``report.plot``."""
 
 EFFECT_TITLE = "Effect of shuffling one head's attention"
-"""Title of the effect map."""
+"""Title of the heat map with the heads' effects."""
 
 
 class HeadMapSpec(NamedTuple):

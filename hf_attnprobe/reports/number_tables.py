@@ -39,18 +39,18 @@ SIGNIFICANCE_LEVEL = 0.05
 """Largest corrected p-value that counts as a clear difference."""
 
 COMPARISON_NOTE = (
-    "Each line compares two rankings on the same texts. All p-values are two-sided: means are "
-    "compared with a sign-flip permutation test, flips with McNemar's exact test, and which ranking "
-    "needs fewer removals with an exact sign test. Intervals are over texts. Texts without a value "
-    "for one of the rankings are dropped and counted. The last column is Holm-corrected for the {n} "
-    "comparisons of this test."
+    "Each line compares two rankings on the same texts. All p-values are two-sided: a sign-flip "
+    "permutation test compares means, McNemar's exact test compares flips, and an exact sign test "
+    "compares which ranking needs fewer removals. Intervals are over texts. Texts without a value for "
+    "one of the rankings are dropped; the column “dropped” counts them. The last column is "
+    "Holm-corrected for the {n} comparisons of this test."
 )
 """Explanation below every table of comparisons."""
 
 ERASURE_COMPARISON_NOTE = (
-    "Rankings are compared on the texts whose decision can be flipped: those that some set of tokens "
-    "flips or, if that is unknown, those that some tested order flips. If a ranking never flips the "
-    "decision of such a text, it counts as needing all tokens, and in the sign test as needing more."
+    "Rankings are compared on texts whose decision can be flipped by erasing some token set or, if "
+    "this is unknown, by some tested order. If a ranking never flips such a text, it counts as erasing "
+    "all tokens, and in the sign test as needing more removals."
 )
 """Further explanation below the table for the test "erasure"."""
 

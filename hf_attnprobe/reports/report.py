@@ -101,7 +101,7 @@ class Report(AuditResult, DocumentedResult):
         """Return all charts as data, in the order of the questions.
 
         Args:
-            site: layer and head; by default the attention that the answers concern.
+            site: layer and head; by default, the attention as a whole.
         """
         return (
             *build_site_charts(self, site),
@@ -124,7 +124,7 @@ class Report(AuditResult, DocumentedResult):
         Args:
             kind: key of a chart in :meth:`charts`, such as "tau_gradient"; by default the first.
             ax: matplotlib axes to draw on; by default, a new figure is created (``plot().figure``).
-            site: layer and head; by default the attention that the answers concern.
+            site: layer and head; by default, the attention as a whole.
 
         Returns:
             The matplotlib axes.

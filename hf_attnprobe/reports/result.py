@@ -181,7 +181,7 @@ def _convert_score(report: AuditResult) -> dict | None:
 
 
 def _convert_verdict(report: AuditResult) -> dict:
-    """Convert the main answer, its reason, and the short findings to plain data."""
+    """Convert the verdict to plain data: main answer, reason, and every finding's answer."""
     keys = ("rule", "answer", "sentence")
     findings = [{key: getattr(finding, key) for key in keys} for finding in report.findings]
     conclusion = conclude(report.findings)

@@ -325,7 +325,7 @@ def _grade_number_quality(numbers: NumberQuality, sides: Quality) -> Finding:
     right side of it.
     """
     r_squared = numbers.r_squared
-    if r_squared.value != r_squared.value:
+    if math.isnan(r_squared.value):
         return make_open_accuracy_finding(
             f"all {numbers.n_labelled} labels are equal, so R² is not defined"
         )
@@ -469,7 +469,7 @@ def describe_finding(
 
 
 def get_min_texts(words: Wording) -> int:
-    """Return the number of texts below which every answer is "cannot say".
+    """Return the smallest number of texts that can give an answer other than "cannot say".
 
     Args:
         words: wording for this prediction type.
@@ -492,7 +492,11 @@ TOO_CLOSE_TO_GUESSING = "the model's accuracy is too close to guessing; more {te
 
 
 def _is_close_to_guessing(gate: Finding | None) -> bool:
-    """Check whether accuracy is above guessing, but not yet certainly so."""
+    """Check whether accuracy is above guessing, but not yet certainly so.
+
+    Args:
+        gate: finding that must be "yes" before there is a verdict; None if there is no such finding.
+    """
     return (
         gate is not None
         and gate.rule == "accuracy"
