@@ -392,7 +392,7 @@ PERMUTATION_CHART = Chart(
 
 DISTANCE_BY_WEIGHT_CHART = Chart(
     key="adversarial_by_max_attention",
-    title="How far attention can be changed while the output stays within",
+    title="How far attention can be changed while the output changes by at most",
     sentences=(),
     source="Jain & Wallace 2019, Figure 8",
     kind="dots",
@@ -452,8 +452,8 @@ def build_distance_by_weight_chart(evidence: SiteEvidence, epsilon: str) -> Char
         ceiling = _compute_median(evidence, "largest_jsd")
         references = (Reference("median of the most distant attention", ceiling),)
         explanation = (
-            f"The closer to {ceiling:.2f}, the median for the most distant attention of all, the "
-            "less the output determines the weights."
+            f"The median for the most distant attention is {ceiling:.2f}. The closer the distance is "
+            "to it, the less the output determines the weights."
         )
     bound = "" if describe_distance_type(evidence) == EXACT_DISTANCE else "at least "
     return replace(
@@ -462,7 +462,7 @@ def build_distance_by_weight_chart(evidence: SiteEvidence, epsilon: str) -> Char
         sentences=_describe_bins(
             evidence,
             column,
-            f"With the output within {epsilon}, attention can be changed by a JSD of",
+            f"If the output may change by {epsilon}, attention can be changed by a JSD of",
             explanation,
             bound=bound,
         ),
@@ -724,7 +724,7 @@ def _describe_erasure(gap: np.ndarray, js: np.ndarray) -> tuple[str, ...]:
         "Without the largest weight, the output changes by a median of "
         f"{np.median(js):.3f} nats more than without another weight drawn at random "
         f"({len(js)} texts; 0 is no difference, ln 2 = .69 the maximum). In {negative_share:.0%} of "
-        "them, the other weight changes it more."
+        "these texts, the other weight changes the output more."
     ]
     js_with_large_gap = js[gap >= 0.5]
     if len(js_with_large_gap):
@@ -845,8 +845,8 @@ def _describe_flips(
     never_flips = evidence.estimate_mean("never_flips@attention")
     if never_flips.n:
         sentences.append(
-            f"Attention's order never flips {never_flips.value:.0%} of them, which counts as all "
-            "tokens."
+            f"In {never_flips.value:.0%} of these texts, attention's order never flips "
+            f"{evidence.words.decision}, which counts as all tokens."
         )
     return tuple(sentences)
 
@@ -872,10 +872,10 @@ class RankingChartSpec(NamedTuple):
 
 RANKING_CHARTS = (
     RankingChartSpec(
-        "comprehensiveness",
-        Chart(
+        family="comprehensiveness",
+        chart=Chart(
             key="comprehensiveness",
-            title="Loss without the top tokens of a ranking",
+            title="Loss without a ranking's top tokens",
             sentences=(),
             source="DeYoung et al. 2020, comprehensiveness",
             kind="dots",
@@ -883,30 +883,30 @@ RANKING_CHARTS = (
             y_label="{words.loss_title} without them",
             series=(),
         ),
-        "Without the top tokens by {name}, {words.prediction} loses {value} "
+        sentence="Without the top tokens by {name}, {words.prediction} loses {value} "
         "{words.amount}{words.aside}",
-        "A ranking that is no better than random does not explain the prediction. Texts with "
-        "erased tokens differ from those of the training.",
+        explanation="A ranking that is no better than random does not explain the prediction. Texts with "
+        "erased tokens differ from the training texts.",
     ),
     RankingChartSpec(
-        "sufficiency",
-        Chart(
+        family="sufficiency",
+        chart=Chart(
             key="sufficiency",
-            title="Loss on the top tokens of a ranking alone",
+            title="Loss with only a ranking's top tokens",
             sentences=(),
             source="DeYoung et al. 2020, sufficiency",
             kind="dots",
             x_label="ranking",
-            y_label="{words.loss_title} on them alone",
+            y_label="{words.loss_title} with only these tokens",
             series=(),
         ),
-        "On the top tokens by {name} alone, {words.prediction} loses {value} "
+        sentence="With only the top tokens by {name}, {words.prediction} loses {value} "
         "{words.amount}{words.aside}",
-        "Here, lower is better. Texts with erased tokens differ from those of the training.",
+        explanation="Here, lower is better. Texts with erased tokens differ from the training texts.",
     ),
     RankingChartSpec(
-        "auprc",
-        Chart(
+        family="auprc",
+        chart=Chart(
             key="plausibility",
             title="Agreement of rankings with the words that people marked",
             sentences=(),
@@ -917,9 +917,9 @@ RANKING_CHARTS = (
             series=(),
             y_range=(0.0, 1.0),
         ),
-        "Compared with the words that people marked, the ranking by {name} has area {value} (1 if "
-        "all of them come first)",
-        "Agreement with people does not make a ranking faithful.",
+        sentence="For the words that people marked, the ranking by {name} has an area of {value} under the "
+        "precision-recall curve (1 if all marked words come first)",
+        explanation="Agreement with people does not make a ranking faithful.",
     ),
 )
 """Charts that compare the mean of one statistic between rankings."""

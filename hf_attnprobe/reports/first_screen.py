@@ -216,7 +216,7 @@ def _recommend_more_texts(report: AuditResult) -> CodeBlock | str | None:
     if _describe_shares(report.provenance.get("share")):
         return "Some shares are missing; join all of them with attnprobe report."
     if not has_unused_texts:
-        return f"Add more {texts}: this audit used all of them."
+        return f"This audit used all available {texts}; add more of them."
     return _build_command(report, test_limit=n_needed, time=None)
 
 

@@ -243,17 +243,17 @@ class HeadMapSpec(NamedTuple):
 
 HEAD_MAP_SPECS = (
     HeadMapSpec(
-        "faithfulness",
-        FAITHFULNESS_MAP,
-        "Faithfulness of single heads",
-        "A head without any effect explains nothing, even if it is faithful.",
+        rule="faithfulness",
+        key=FAITHFULNESS_MAP,
+        title="Faithfulness of single heads",
+        aside="A head without any effect explains nothing, even if it is faithful.",
         centre=0.0,
     ),
     HeadMapSpec(
-        "effect",
-        EFFECT_MAP,
-        EFFECT_TITLE,
-        "Single heads may have little effect because other heads compensate for them.",
+        rule="effect",
+        key=EFFECT_MAP,
+        title=EFFECT_TITLE,
+        aside="Single heads may have little effect because other heads compensate for them.",
     ),
 )
 """Heat maps of a report, in this order."""

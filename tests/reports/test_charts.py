@@ -175,7 +175,7 @@ def test_fraction_to_flip_beside_the_smallest_set(rows, drawn):
     assert least.y[0] == smallest.median()
     assert f"the {len(smallest)} of 400 texts that some set flips" in chart.finding
     never = values_of(rows, "never_flips@attention").dropna()
-    assert f"never flips {never.mean():.0%} of them" in chart.finding
+    assert f"In {never.mean():.0%} of these texts, attention's order never flips" in chart.finding
 
 
 def test_without_an_exact_minimum_the_best_ranking_stands_for_it(rows):

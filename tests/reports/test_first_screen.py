@@ -227,7 +227,10 @@ def test_an_open_answer_begins_with_its_reason_and_has_the_command():
     assert command[command.index("--test-limit") + 1] == str(30 + int(promised[1]))
     assert command[command.index("--layers") + 1] == "1"
     whole = str(report_of(*all_yes(faithfulness=crossing)))
-    assert "Add more texts: this audit used all of them" in whole and "--test-limit" not in whole
+    assert (
+        "This audit used all available texts; add more of them" in whole
+        and "--test-limit" not in whole
+    )
     memory = {"dataset": "an object in Python", "test_limit": 30}
     told = str(report_of(*all_yes(faithfulness=crossing), asked_for=memory))
     assert "Run the audit again with --test-limit" in told
@@ -248,7 +251,7 @@ def test_an_audit_that_time_stopped_is_gone_on_with():
     assert sum("same command" in line for line in lines) == 1
     whole = facts | {"runs_done": 900}
     said = str(report_of(*all_yes(faithfulness=crossing), stopping=whole))
-    assert "Add more texts: this audit used all of them" in said and "Stopped" not in said
+    assert "This audit used all available texts; add more of them" in said and "Stopped" not in said
 
 
 def test_a_time_that_stopped_too_few_texts_is_no_reason_to_run_them_again():
@@ -257,7 +260,9 @@ def test_a_time_that_stopped_too_few_texts_is_no_reason_to_run_them_again():
     asked = {"test_limit": 20, "time": "40s"}
     said = str(report_of(*few, asked_for=asked, stopping=facts))
     assert said.splitlines()[4].endswith("--dataset sst --test-limit 30")
-    assert "Add more texts: this audit used all of them" in str(report_of(*few, stopping=facts))
+    assert "This audit used all available texts; add more of them" in str(
+        report_of(*few, stopping=facts)
+    )
     near = all_yes(faithfulness=found("faithfulness", 0.41, (0.3, 0.51), 60))
     told = str(report_of(*near, stopping=facts | {"n_texts": 1776})).splitlines()
     assert re.search("[0-9],[0-9]{3} more texts", told[2]) and "Even all 1,776 texts" in " ".join(

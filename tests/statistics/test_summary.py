@@ -138,7 +138,7 @@ def test_the_report_says_what_erasure_is_over(report):
     n_flippable = int((erasure["no_set_flips"] == 0).sum())
     never = np.nanmean(erasure["never_flips@attention"])
     assert f"over the {n_flippable} of {report.n} texts that some set flips" in text
-    assert f"Attention's order never flips {never:.0%} of them" in text
+    assert f"In {never:.0%} of these texts, attention's order never flips" in text
     assert "| fraction_to_flip@random | all |" in text
     assert not any(
         f"| fraction_to_flip@random | {name} |" in text for name in report.provenance["classes"]
