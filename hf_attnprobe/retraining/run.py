@@ -166,7 +166,7 @@ def retrain(
             results = {name: run_retraining_test(name, setup) for name in test_options}
         for name, test_results in results.items():
             test_results.write_rows(name)
-        asked = collect_settings(
+        requested_settings = collect_settings(
             model,
             data,
             options,
@@ -175,7 +175,9 @@ def retrain(
             excluded=("split", "test_limit"),
         )
         # The mark also contains the options of earlier runs in the same folder.
-        provenance = json.loads(mark.read_text(encoding="utf-8")) | {"asked_for": asked}
+        provenance = json.loads(mark.read_text(encoding="utf-8")) | {
+            "asked_for": requested_settings
+        }
         if "deception" in test_options:
             penalty = asdict(test_options["deception"])
             provenance["deception"] = {name: penalty[name] for name in PENALTY_OPTIONS}
