@@ -1,13 +1,13 @@
-"""Pure tensor functions: distances, rank correlations, edits of attention, erasure and searches.
+"""Pure tensor functions: distances, rank correlations, attention edits, erasure and searches.
 
-They need PyTorch only, know nothing about models, files or devices, and can be used on their own.
-Good starting points are :func:`tvd` and :func:`jsd` (distances of outputs and of attention),
-:func:`kendall_tau_b` (agreement of two rankings), :func:`count_removals_to_flip` (erasure),
-:func:`epsilon_max_jsd` (the farthest attention with almost the same output) and
-:func:`search_adversarial_attention` (a gradient search for the same).
+They only need PyTorch, do not depend on models, files or devices, and can be used on their own.
+Good starting points are :func:`tvd` and :func:`jsd` (distances between outputs or between attention
+weights), :func:`kendall_tau_b` (agreement between two rankings), :func:`count_removals_to_flip`
+(erasure), :func:`epsilon_max_jsd` (the farthest attention with almost the same output) and
+:func:`search_adversarial_attention` (a gradient search for such attention).
 
 Tensor axes are, in this order: copies, batch, heads, queries, keys, classes. In docstrings,
-``[...]`` means any leading axes, and ``[batch, keys]`` exactly these two axes.
+``[...]`` means any leading axes, and ``[batch, keys]`` means exactly these two axes.
 """
 
 from hf_attnprobe.functional.aopc import (

@@ -1,15 +1,14 @@
-"""Area over the perturbation curve (AOPC), and its bounds over all orders of removal.
+"""Area over the perturbation curve (AOPC), and its bounds over all removal orders.
 
-A set function ``drop`` maps a set of removed units to the fall of a prediction without these
-units. An order removes the units of a text one after the other: it is a chain of sets that
-starts with no unit and ends with all. Its AOPC is the mean drop along this chain (Samek et al.
-2017; DeYoung et al. 2020, ERASER).
+A removal order removes the units of a text (such as its words) one after the other. After each
+step, the model's prediction has dropped by some amount. The AOPC is the mean drop over all steps
+(Samek et al. 2017; DeYoung et al. 2020, ERASER).
 
 The range of the AOPC differs between texts and models. NAOPC therefore normalises it by its
 lower and upper bound over all orders (Edin et al. 2025, arXiv 2408.08137).
 
-A set of units is stored in one of two ways: as a bool vector, or as a set number whose bit i is
-1 if unit i is in the set.
+A set of removed units is stored either as a bool vector, or as a set number whose bit i is 1 if
+unit i is in the set.
 """
 
 from collections.abc import Callable
@@ -22,42 +21,41 @@ from torch import Tensor
 REMOVAL_PERCENTAGES = (1, 5, 10, 20, 50)
 """Percentages of a text's units that ERASER removes (DeYoung et al. 2020, Section 4)."""
 MAX_UNITS_OF_EXACT_BOUNDS = 8
-"""Largest number of units for which all 2^n sets are run, instead of a beam search.
+"""Largest number of units for which bounds are computed exactly; longer texts use a beam search.
 
-With 8 units there are 256 sets, and 40,320 orders.
+The exact bounds require a model run for each of the 2^n sets: 256 runs for 8 units.
 """
 
 
 def compute_removal_counts(n_units: Tensor) -> Tensor:
-    """Compute how many units are the top 1, 5, 10, 20 and 50 percent of each text.
+    """Compute how many units make up 1, 5, 10, 20 and 50 percent of each text, rounded up.
 
-    Numbers are rounded up as in the models of ERASER, so each is at least 1 (DeYoung et al.
-    2020, Section 4).
+    These are the percentages that ERASER removes (DeYoung et al. 2020, Section 4).
 
     Args:
         n_units: number of units per text, int [batch].
 
     Returns:
-        int [5, batch].
+        Unit counts, int [5, batch], at least 1.
 
     >>> compute_removal_counts(torch.tensor([3, 20, 200])).T.tolist()
     [[1, 1, 1, 1, 2], [1, 1, 2, 4, 10], [2, 10, 20, 40, 100]]
     """
     percentages = torch.tensor(REMOVAL_PERCENTAGES, device=n_units.device)[:, None]
-    # Integers are exact. In floating point 10% of 30 could be rounded up to 4.
+    # Integer arithmetic is exact. In floating point, 10% of 30 could be rounded up to 4.
     return (n_units * percentages + 99) // 100
 
 
 def compute_removal_steps(n_units: Tensor, n_steps: int = 0) -> Tensor:
-    """Compute how many units are erased after each step of an order, until one is left.
+    """Compute how many units have been removed after each step, until one unit is left.
 
     Args:
         n_units: number of units per text, int [batch].
-        n_steps: number of steps, each of which erases the same share of a text, rounded up.
-            With 0, every step erases one unit.
+        n_steps: number of steps. Every step removes the same share of a text, rounded up. With
+            0, every step removes one unit.
 
     Returns:
-        int [steps, batch]. A text that needs fewer steps repeats its last number.
+        Removed units after each step, int [steps, batch]. Short texts repeat their last number.
 
     >>> compute_removal_steps(torch.tensor([4, 2, 1])).T.tolist()
     [[1, 2, 3], [1, 1, 1], [0, 0, 0]]
@@ -80,8 +78,8 @@ def list_unit_positions(content: Tensor) -> Tensor:
         content: bool [batch, keys], True at the units.
 
     Returns:
-        int64 [batch, units of the longest text]. After the last unit of a shorter text follow
-        positions that are not units.
+        Positions, int64 [batch, units], for as many units as the longest text has. Shorter texts
+        are padded with positions that are not units.
 
     >>> list_unit_positions(torch.arange(40)[None] % 13 == 0).tolist()
     [[0, 13, 26, 39]]
@@ -91,7 +89,7 @@ def list_unit_positions(content: Tensor) -> Tensor:
 
 
 def expand_to_positions(sets: Tensor, positions: Tensor, n_keys: int) -> Tensor:
-    """Convert sets of units to sets of positions.
+    """Convert unit sets to position masks.
 
     Args:
         sets: bool [..., batch, units].
@@ -107,11 +105,10 @@ def expand_to_positions(sets: Tensor, positions: Tensor, n_keys: int) -> Tensor:
 
 
 def enumerate_subsets(n_units: int) -> Tensor:
-    """Enumerate all sets of ``n_units`` units in the order of their set numbers.
+    """Enumerate all subsets of ``n_units`` units as bool vectors, sorted by set number.
 
     Returns:
-        bool [2^units, units]. Row s is the set with number s: unit i is in it if bit i of s
-        is 1.
+        bool [2^units, units]. Row s contains unit i if bit i in the binary number s is 1.
 
     >>> enumerate_subsets(2).tolist()
     [[False, False], [True, False], [False, True], [True, True]]
@@ -121,14 +118,14 @@ def enumerate_subsets(n_units: int) -> Tensor:
 
 
 def enumerate_unit_sets(content: Tensor) -> Tensor:
-    """Enumerate all sets of each text's units as sets of positions.
+    """Enumerate all subsets of each text's units as position masks.
 
     Args:
         content: bool [batch, keys], True at the units.
 
     Returns:
-        bool [2^units of the longest text, batch, keys], in the order of
-        :func:`enumerate_subsets`.
+        bool [sets, batch, keys], in the order of :func:`enumerate_subsets`. There are 2^n sets
+        if the longest text has n units.
     """
     positions = list_unit_positions(content)
     is_unit = content.gather(1, positions)
@@ -139,17 +136,17 @@ def enumerate_unit_sets(content: Tensor) -> Tensor:
 def compute_aopc_bounds(
     drops: Tensor, n_units: Tensor, weights: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Compute the smallest and the largest AOPC over all n! orders of a text's units.
+    """Compute the exact smallest and largest AOPC over all n! removal orders of n units.
 
-    The bounds are exact. They are the shortest and the longest path from the empty to the full
-    set. The best path to a set is its own drop plus the best path to a set with one unit less,
-    so 2^n sums suffice.
+    A removal order is a path from the empty to the full set. The best path to a set is its own
+    drop plus the best path to a set with one unit less, so 2^n sums suffice.
 
     Args:
-        drops: drop per set, [2^units, batch], in the order of :func:`enumerate_subsets`.
-        n_units: number of units per text, int [batch], at least 1. Only the first 2^n rows
-            of ``drops`` are used for a text of n units.
-        weights: weight of the sets with 0, 1, … units along an order, [units + 1, batch]. By
+        drops: drop of the prediction for each set of removed units, [2^units, batch], in the
+            order of :func:`enumerate_subsets`.
+        n_units: number of units per text, int [batch], at least 1. Texts with n units only use
+            the first 2^n rows of ``drops``.
+        weights: weight of the step that leads to 0, 1, … removed units, [units + 1, batch]. By
             default every weight is 1 / n_units.
 
     Returns:
@@ -176,20 +173,21 @@ def compute_aopc_bounds(
 
 
 def compute_aopc(drops: Tensor, ranks: Tensor, n_units: Tensor) -> Tensor:
-    """Compute the AOPC of removal orders from the drop per set.
+    """Compute the AOPC of removal orders if the drop for every set of units is known.
 
-    If the most important unit leaves first, the result is the comprehensiveness of a ranking.
-    Its sufficiency is the AOPC of the reversed order, with ranks ``n_units − 1 − ranks`` (Edin
-    et al. 2025, Section 3).
+    If the most important unit is removed first, the result is a ranking's comprehensiveness. If
+    it is removed last (ranks ``n_units − 1 − ranks``), the result is its sufficiency (Edin et
+    al. 2025, Section 3).
 
     Args:
-        drops: drop per set, [2^units, batch], in the order of :func:`enumerate_subsets`.
-        ranks: unit ranks in the order, int [..., batch, units]; rank 0 leaves first.
-        n_units: number of units per text, int [batch], at least 1. Ranks after the last
-            unit of a text have no effect.
+        drops: drop of the prediction for each set of removed units, [2^units, batch], in the
+            order of :func:`enumerate_subsets`.
+        ranks: step in which each unit is removed, from 0, int [..., batch, units].
+        n_units: number of units per text, int [batch], at least 1. Ranks after a text's last
+            unit have no effect.
 
     Returns:
-        [..., batch].
+        AOPC, [..., batch].
 
     >>> drops = torch.tensor([[0.0], [0.5], [0.1], [0.6]])
     >>> round(compute_aopc(drops, torch.tensor([[0, 1]]), torch.tensor([2])).item(), 2)
@@ -208,10 +206,10 @@ def compute_aopc(drops: Tensor, ranks: Tensor, n_units: Tensor) -> Tensor:
 
 
 def list_removed_sets(ranks: Tensor) -> Tensor:
-    """List the sets that are removed after 0, 1, … all steps of an order.
+    """List the sets of removed units after 0, 1, … steps of a removal order.
 
     Args:
-        ranks: unit ranks in the order, int [..., units]; rank 0 leaves first.
+        ranks: step in which each unit is removed, from 0, int [..., units].
 
     Returns:
         Set numbers, int64 [units + 1, ...], as in :func:`enumerate_subsets`.
@@ -227,26 +225,27 @@ def list_removed_sets(ranks: Tensor) -> Tensor:
 def search_aopc_bounds(
     drop: Callable[[Tensor], Tensor], content: Tensor, width: int
 ) -> tuple[Tensor, Tensor]:
-    """Search for the smallest and the largest AOPC of any order with a beam search.
+    """Search for the smallest and the largest AOPC over all removal orders with a beam search.
 
-    Edin et al. 2025, Section 4. If the beam is wide enough, the result equals the exact bounds
-    of :func:`compute_aopc_bounds`.
+    See Edin et al. 2025, Section 4. With a sufficiently wide beam, the result equals the exact
+    bounds from :func:`compute_aopc_bounds`.
 
     Args:
-        drop: maps removed sets, bool [copies, batch, keys], to drops, [copies, batch].
+        drop: function from masks of removed positions, bool [copies, batch, keys], to drops of
+            the prediction, [copies, batch].
         content: bool [batch, keys], True at the units.
-        width: number of sets that survive each step. Equal sets count as one, with the best
-            path that leads to them.
+        width: beam width, the number of sets that are kept after each step. If several orders
+            remove the same set, only the best one is kept.
 
     Returns:
-        Smallest and largest AOPC that the search met, each float64 [batch].
+        Smallest and largest AOPC that the search found, each float64 [batch].
     """
     largest = _search_largest_aopc(drop, content, width)
     return -_search_largest_aopc(lambda sets: -drop(sets), content, width), largest
 
 
 def _search_largest_aopc(drop: Callable[[Tensor], Tensor], content: Tensor, width: int) -> Tensor:
-    """Return the largest AOPC that a beam search meets, [batch]."""
+    """Search for the largest AOPC with a beam search, [batch]."""
     n_keys = content.shape[1]
     n_units = content.sum(1)
     positions = list_unit_positions(content)
@@ -279,14 +278,14 @@ def _add_each_unit(sets: Tensor, allowed: Tensor) -> Tensor:
 
 
 def _mask_duplicate_sets(sets: Tensor, values: Tensor) -> Tensor:
-    """Replace the values of duplicate sets by −∞, except for the first best one.
+    """Keep only the largest value of each set, and replace the values of its duplicates by −∞.
 
     Args:
         sets: bool [copies, batch, units].
         values: [copies, batch].
 
     Returns:
-        [copies, batch].
+        Masked values, [copies, batch].
     """
     # Two stable sorts, by value and then by set, put the best copy of each set first.
     order_by_value = values.argsort(dim=0, descending=True, stable=True)
@@ -301,13 +300,13 @@ def _mask_duplicate_sets(sets: Tensor, values: Tensor) -> Tensor:
 
 
 def number_distinct_sets(sets: Tensor) -> Tensor:
-    """Number the sets such that two numbers are equal only for equal sets of the same text.
+    """Assign a number to each set, such that equal sets in the same text get equal numbers.
 
     Args:
         sets: bool [copies, batch, keys].
 
     Returns:
-        int64 [copies, batch].
+        Set numbers, int64 [copies, batch]. Different sets and different texts never share one.
     """
     n_texts = sets.shape[1]
     flat_sets = sets.flatten(0, 1).cpu().numpy()
@@ -315,7 +314,7 @@ def number_distinct_sets(sets: Tensor) -> Tensor:
     _, distinct_indices = np.unique(packed_sets, axis=0, return_inverse=True)
     set_numbers = torch.from_numpy(distinct_indices).to(sets.device)
 
-    # Equal sets of two texts must not share a number.
+    # Equal sets in two texts must not share a number.
     text = torch.arange(n_texts, device=sets.device)
     return set_numbers.view(-1, n_texts) * n_texts + text
 
@@ -324,10 +323,10 @@ def normalise_aopc(aopc: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
     """Compute NAOPC = (AOPC − lower) / (upper − lower) (Edin et al. 2025, Section 4).
 
     Args:
-        aopc: AOPC of an order, [...]. If it lies outside the bounds, because a beam search
-            missed this order, it counts as the nearer bound.
-        lower: smallest AOPC of any order, [...].
-        upper: largest AOPC of any order, [...].
+        aopc: AOPC of a removal order, [...]. If it exceeds a bound, because a beam search missed
+            this order, it is clipped to the bound.
+        lower: smallest AOPC over all orders, [...].
+        upper: largest AOPC over all orders, [...].
 
     Returns:
         [...] in [0, 1]; NaN if the two bounds are equal up to rounding.

@@ -1,9 +1,8 @@
-"""Importance of each unit of a text, computed from outputs without some of its units.
+"""Importance of the units in a text (such as words), from outputs without some of the units.
 
-A game assigns a number to every set of removed units: the fall of an output without them. If a
-text has few units, all sets can be run (:func:`~hf_attnprobe.functional.aopc.enumerate_subsets`),
-and the Shapley values are exact. If it has many, random halves of the units are removed, and a
-linear model is fitted to the outputs.
+For short texts, the model is run without every possible set of units
+(:func:`~hf_attnprobe.functional.aopc.enumerate_subsets`), which gives exact Shapley values. For long
+texts, random halves of the units are removed, and a linear model is fitted to the outputs.
 """
 
 import math
@@ -16,18 +15,18 @@ from hf_attnprobe.functional.similarity import pearson
 
 
 def shapley_values(drops: Tensor) -> Tensor:
-    """Compute each unit's Shapley value: the drop it adds, averaged over all orders of removal.
+    """Compute each unit's Shapley value: the drop that its removal adds, averaged over all orders.
 
     φ_i = Σ_S |S|! (n − |S| − 1)! / n! · (drop(S ∪ i) − drop(S)), summed over the sets S without
-    unit i (Shapley 1953). The values of a text sum to the drop without all units.
+    unit i (Shapley 1953). A text's values sum to the drop without all units.
 
     Args:
-        drops: drop per set, [2^units, batch], in the order of
-            :func:`~hf_attnprobe.functional.aopc.enumerate_subsets`. A unit that a text does not
-            have changes no drop, and its value is 0.
+        drops: drop of the output for each set of removed units, [2^units, batch], in the order
+            of :func:`~hf_attnprobe.functional.aopc.enumerate_subsets`. Units that a short text
+            does not have must not change its drops, and get the value 0.
 
     Returns:
-        [batch, units].
+        Shapley values, [batch, units].
 
     >>> shapley_values(torch.tensor([[0.0], [1.0], [0.0], [3.0]])).tolist()
     [[2.0, 1.0]]
@@ -55,29 +54,28 @@ def shapley_values(drops: Tensor) -> Tensor:
 
 
 def shapley_interactions(drops: Tensor) -> Tensor:
-    """Compute the Shapley interaction index of every pair of units (Grabisch & Roubens 1999).
+    """Compute the Shapley interaction index for every pair of units (Grabisch & Roubens 1999).
 
     I_ij = Σ_S |S|! (n − |S| − 2)! / (n − 1)! · (drop(S ∪ ij) − drop(S ∪ i) − drop(S ∪ j) +
-    drop(S)), summed over the sets S without i and j. It compares the drop without both units
-    with the sum of the drops without either one. It is below 0 if one unit can replace the
-    other, and above 0 if removing both costs more than the two single removals.
+    drop(S)), summed over the sets S without i and j. It is negative if one unit can replace the
+    other, and positive if removing both units costs more than the two single removals together.
 
     Args:
-        drops: drop per set, [2^units, batch], in the order of
-            :func:`~hf_attnprobe.functional.aopc.enumerate_subsets`. A unit that a text does not
-            have changes no drop, and its interactions are 0.
+        drops: drop of the output for each set of removed units, [2^units, batch], in the order
+            of :func:`~hf_attnprobe.functional.aopc.enumerate_subsets`. Units that a short text
+            does not have must not change its drops, and get the interaction 0.
 
     Returns:
-        [batch, units, units], symmetric, with 0 on the diagonal.
+        Interactions, [batch, units, units], symmetric, with 0 on the diagonal.
 
-    The output falls only if both units are removed:
+    In this example, the output only drops if both units are removed:
 
     >>> drops = torch.tensor([[0.0], [0.0], [0.0], [1.0]])
     >>> shapley_interactions(drops)[0].tolist()
     [[0.0, 1.0], [1.0, 0.0]]
     """
-    # The index of units i and j is the Shapley value of j in a game whose drops are the
-    # differences between unit i removed and unit i present.
+    # The interaction between i and j is the Shapley value of j if each drop is replaced by the
+    # difference that removing unit i makes.
     n_units = len(drops).bit_length() - 1
     sets = torch.arange(len(drops), device=drops.device)
     upper_triangle = drops.new_zeros(drops.shape[1], n_units, n_units)
@@ -90,11 +88,11 @@ def shapley_interactions(drops: Tensor) -> Tensor:
 
 
 def average_over_orders(gains: Tensor) -> tuple[Tensor, Tensor]:
-    """Estimate Shapley values from random orders of removal (Castro et al. 2009).
+    """Estimate Shapley values from random removal orders (Castro et al. 2009).
 
     Args:
-        gains: further drop of the output when a unit leaves, [orders, ...]; at least two
-            orders.
+        gains: drop of the output that removing a unit adds in each order, [orders, ...], for at
+            least two orders.
 
     Returns:
         Means over the orders and their standard errors, each [...].
@@ -103,12 +101,12 @@ def average_over_orders(gains: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def find_smallest_set_size(holds: Tensor) -> Tensor:
-    """Find the number of units in the smallest set that meets a condition.
+    """Find the size of the smallest set of units that meets a condition.
 
-    Let ``flips`` be True for the sets whose removal flips a decision. Then ``flips`` gives the
-    size of the smallest necessary set, whose removal flips the decision. ``~flips.flip(0)`` gives
-    the size of the smallest sufficient set, which preserves the decision on its own: in the
-    reversed order, row s belongs to the removal of all units outside set s.
+    For example, let ``flips`` be True for each set whose removal flips a decision. With
+    ``holds=flips``, the result is the fewest units that must be removed to flip the decision.
+    With ``holds=~flips.flip(0)``, it is the fewest units that preserve the decision if all other
+    units are removed, because in reversed order, row s belongs to the complement of set s.
 
     Args:
         holds: whether each set meets the condition, bool [2^units, batch], in the order of
@@ -127,13 +125,15 @@ def find_smallest_set_size(holds: Tensor) -> Tensor:
 
 
 def compute_logit(log_prob: Tensor) -> Tensor:
-    """Compute log p − log(1 − p), the scale on which ContextCite fits its linear model.
+    """Compute the logit log p − log(1 − p) from log p.
+
+    ContextCite fits its linear model on this scale.
 
     Args:
-        log_prob: log p, [...]. If p rounds to 1, then 1 − p counts as one unit of rounding.
+        log_prob: log p, [...]. If p rounds to 1, 1 − p is replaced by the machine epsilon.
 
     Returns:
-        [...].
+        Logits, [...].
 
     >>> round(compute_logit(torch.tensor(0.8, dtype=torch.float64).log()).item(), 4)
     1.3863
@@ -150,18 +150,18 @@ def fit_lasso(
     *,
     n_rounds: int = 1000,
 ) -> Tensor:
-    """Fit the weights of units by LASSO on random sets of them.
+    """Fit a sparse linear model that predicts the output from the units that are kept.
 
-    ContextCite (Cohen-Wang et al. 2024) minimises ‖y − Xw − b‖² / 2n + penalty · ‖w‖₁ over
-    standardised columns. As in the authors' code, one coordinate after the other is updated
-    until no weight changes.
+    As in ContextCite (Cohen-Wang et al. 2024), LASSO minimises ‖y − Xw − b‖² / 2n + penalty · ‖w‖₁
+    over standardised columns. Like the authors' code, it updates one weight after the other until
+    no weight changes.
 
     Args:
-        is_kept: bool [masks, units], True for the units that stay in the text.
-        outputs: output of the model for each mask, [masks], such as :func:`compute_logit` per
-            token of the answer.
-        penalty: penalty on the weights of the standardised columns.
-        n_rounds: maximum number of passes over all coordinates.
+        is_kept: random masks, bool [masks, units], True for units that stay in the text.
+        outputs: model output for each mask, [masks], such as :func:`compute_logit` divided by
+            the answer's token count.
+        penalty: L1 penalty on the weights of the standardised columns.
+        n_rounds: maximum number of passes over all weights.
 
     Returns:
         Weights on the scale of the original columns, [units]. A unit that is kept in all masks
@@ -187,18 +187,18 @@ def fit_lasso(
 
 
 def spearman(a: Tensor, b: Tensor, mask: Tensor) -> Tensor:
-    """Compute Spearman's rank correlation; tied values share their mean rank.
+    """Compute Spearman's rank correlation between a and b; tied values share their mean rank.
 
-    If a and b are the predicted and the true outputs over random sets of units, this is the
-    linear datamodeling score (LDS; Park et al. 2023, as used for ContextCite).
+    If a and b are predicted and true outputs for random sets of units, this is the linear
+    datamodeling score (LDS; Park et al. 2023), which ContextCite also uses.
 
     Args:
         a: [..., keys].
         b: [..., keys].
-        mask: bool [..., keys], the positions that count.
+        mask: bool [..., keys], the positions to include.
 
     Returns:
-        [...] in [−1, 1].
+        Correlation in [−1, 1], [...].
 
     >>> a, mask = torch.tensor([1.0, 2.0, 9.0]), torch.ones(3).bool()
     >>> round(spearman(a, a.log(), mask).item(), 6)

@@ -1,7 +1,7 @@
-"""Distances between distributions, and their overlap, with the conventions of Jain & Wallace 2019.
+"""Distances between probability distributions, and their overlap, as in Jain & Wallace 2019.
 
 All functions reduce the last axis and broadcast over the other axes. Logarithms are natural, and
-gradients are finite at zero weights.
+gradients are finite even if a probability is 0.
 """
 
 import math
@@ -13,7 +13,7 @@ from hf_attnprobe.functional.intervention import split_fixed_weights
 
 
 def _safe_log(p: Tensor) -> Tensor:
-    """Compute the logarithm of p, with p clamped at the smallest positive float."""
+    """Compute ln p, with p clamped to the smallest positive float."""
     # torch.xlogy is right at 0, but its gradient there is NaN.
     return p.clamp_min(torch.finfo(p.dtype).tiny).log()
 
@@ -26,7 +26,7 @@ def tvd(p: Tensor, q: Tensor) -> Tensor:
         q: distribution, [..., classes].
 
     Returns:
-        [...] in [0, 1]; for two classes it equals |p₁ − q₁|.
+        Distance in [0, 1], [...]; for two classes it equals |p₁ − q₁|.
 
     >>> round(tvd(torch.tensor([0.9, 0.1]), torch.tensor([0.6, 0.4])).item(), 6)
     0.3
@@ -37,22 +37,21 @@ def tvd(p: Tensor, q: Tensor) -> Tensor:
 def compute_shifted_probability(
     probs: Tensor, target: Tensor, is_large: Tensor | None = None
 ) -> Tensor:
-    """Compute the probability p of a class, or p − 1 if p exceeds ½, without loss of precision.
+    """Compute a class probability p, or p − 1 if p exceeds ½, without loss of precision.
 
-    The shift by −1 changes neither gradients nor differences, but it preserves their digits. A
-    probability near 1 has lost digits to rounding that the probabilities of the other classes,
-    near 0, still have: in float32, 1 − p is 0 as soon as p exceeds 1 − 3e-8. The value p − 1 is
-    therefore computed as minus the sum of the other probabilities.
+    Near 1, floats are coarse: in float32, 1 − p is 0 as soon as p exceeds 1 − 3e-8. The other
+    classes have small probabilities, which are precise. So p − 1 is computed as minus their sum.
+    The constant shift by −1 does not affect gradients, nor differences between two outputs.
 
     Args:
-        probs: [..., classes].
-        target: the class, int64 [...]; or several classes whose probabilities are added,
-            int64 [..., n].
-        is_large: whether to shift by −1, bool [...]; by default, whether p exceeds ½. Pass the
-            same value for two outputs whose difference you take.
+        probs: probabilities, [..., classes].
+        target: class index, int64 [...]; or indices of several classes whose probabilities are
+            added, int64 [..., n].
+        is_large: whether to compute p − 1 instead of p, bool [...]; by default, whether p exceeds
+            ½. To subtract two outputs, pass the same value for both.
 
     Returns:
-        [...] in [−1, 1].
+        Value in [−1, 1], [...].
 
     >>> compute_shifted_probability(torch.tensor([1.0, 1e-9]), torch.tensor(0)).item()
     -9.999999717180685e-10
@@ -75,8 +74,8 @@ def kl_divergence(p: Tensor, q: Tensor) -> Tensor:
         q: distribution, [..., keys].
 
     Returns:
-        [...] in nats, at least 0. If q is 0 at a key and p is not, ln q is clamped at the
-        logarithm of the smallest float: the result is huge, but finite.
+        Divergence in nats, [...], at least 0. If q is 0 for a key and p is not, the result is
+        large but finite, because ln q is clamped to the logarithm of the smallest float.
     """
     log_ratio = _safe_log(p) - _safe_log(q)
     return (p * log_ratio).sum(-1)
@@ -92,7 +91,7 @@ def jsd(p: Tensor, q: Tensor) -> Tensor:
         q: distribution, [..., keys].
 
     Returns:
-        [...] in nats, in [0, ln 2].
+        Divergence in nats, [...], in [0, ln 2].
 
     >>> p, q = torch.tensor([1.0, 0.0]), torch.tensor([0.0, 1.0])
     >>> round(jsd(p, q).item(), 6) == round(math.log(2), 6)
@@ -103,18 +102,17 @@ def jsd(p: Tensor, q: Tensor) -> Tensor:
 
 
 def largest_jsd(attention: Tensor, mask: Tensor) -> Tensor:
-    """Compute the largest JSD that any attention can have to the given attention.
+    """Compute the largest possible JSD between the given attention and any other attention.
 
     The farthest attention puts all weight on the least attended token.
 
     Args:
-        attention: [..., keys], rows sum to 1.
-        mask: bool [..., keys], the tokens that may receive weight. The weights of all other
-            tokens are fixed.
+        attention: attention weights, [..., keys]; rows sum to 1.
+        mask: tokens that may receive weight, bool [..., keys]. All other weights are fixed.
 
     Returns:
-        [...] in nats: ln 2 if the smallest weight is 0, and 0 for a single token. If some
-        weights are fixed, the result is multiplied by the share of the remaining weights.
+        JSD in nats, [...]: ln 2 if the smallest weight is 0, and 0 if there is only one token.
+        If some weights are fixed, it is multiplied by the sum of all other weights.
     """
     _, movable_mass = split_fixed_weights(attention, mask)
     shares = attention / movable_mass.clamp_min(torch.finfo(movable_mass.dtype).tiny)
@@ -123,30 +121,30 @@ def largest_jsd(attention: Tensor, mask: Tensor) -> Tensor:
 
 
 def vertex_jsd(weight: Tensor) -> Tensor:
-    """Compute the JSD between a distribution and the one with all weight on a single entry.
+    """Compute the JSD between a distribution and a one-hot distribution.
 
-    The JSD only depends on the weight a that the distribution has on this entry: it is
-    ln 2 + ½ [a ln a − (1 + a) ln(1 + a)].
+    It only depends on the weight a that the first distribution has on the hot entry:
+    JSD = ln 2 + ½ [a ln a − (1 + a) ln(1 + a)].
 
     Args:
-        weight: weight a of the distribution on the entry, [...].
+        weight: weight a, [...].
 
     Returns:
-        [...] in nats.
+        JSD in nats, [...].
     """
     change = weight * _safe_log(weight) - (1 + weight) * torch.log1p(weight)
     return math.log(2) + change / 2
 
 
-# --- Overlap of two distributions over tokens, and its expectation under chance ---
+# --- Overlap between two distributions over tokens, and its expected value for random tokens ---
 
 
 def normalise_positive_part(values: Tensor, mask: Tensor) -> Tensor:
-    """Set negative values to 0 and divide the values by their sum.
+    """Set negative values to 0, and scale the positive values so that they sum to 1.
 
     Args:
         values: [..., keys].
-        mask: bool [..., keys], the keys that count.
+        mask: bool [..., keys], the keys to include.
 
     Returns:
         float64 [..., keys], which sums to 1; NaN if no value is positive.
@@ -160,14 +158,14 @@ def normalise_positive_part(values: Tensor, mask: Tensor) -> Tensor:
 
 
 def distribution_overlap(p: Tensor, q: Tensor) -> Tensor:
-    """Compute the overlap Σ min(p, q) = 1 − TVD of two distributions.
+    """Compute the overlap Σ min(p, q) = 1 − TVD between two distributions.
 
     Args:
         p: distribution, [..., keys].
         q: distribution, [..., keys].
 
     Returns:
-        [...] in [0, 1].
+        Overlap in [0, 1], [...].
 
     >>> round(distribution_overlap(torch.tensor([0.9, 0.1]), torch.tensor([0.6, 0.4])).item(), 4)
     0.7
@@ -176,11 +174,10 @@ def distribution_overlap(p: Tensor, q: Tensor) -> Tensor:
 
 
 def expected_overlap(p: Tensor, q: Tensor, mask: Tensor) -> Tensor:
-    """Compute the mean overlap with q over all permutations of the entries of p.
+    """Compute the expected overlap between q and a random permutation of p.
 
-    Under a random permutation every pair of entries is equally likely to meet, so the mean is
-    (1 / T) Σᵢ Σⱼ min(pⱼ, qᵢ) for T tokens. The inner sum is read off the cumulative sums of the
-    sorted entries of p.
+    A permutation is equally likely to pair any two entries, so the expected overlap for T tokens
+    is (1 / T) Σᵢ Σⱼ min(pⱼ, qᵢ). After sorting p, cumulative sums give the inner sum.
 
     Args:
         p: distribution, [..., keys], 0 outside the mask.
@@ -188,7 +185,7 @@ def expected_overlap(p: Tensor, q: Tensor, mask: Tensor) -> Tensor:
         mask: bool [..., keys], the T tokens.
 
     Returns:
-        float64 [...].
+        Expected overlap in [0, 1], float64 [...].
 
     >>> sharp, mask = torch.tensor([1.0, 0.0, 0.0]), torch.ones(3).bool()
     >>> round(expected_overlap(sharp, sharp, mask).item(), 4)

@@ -1,26 +1,26 @@
 """Erasure of attention weights for models whose logits are linear in the attention.
 
 The encoder states h_t are fixed, and logits = Σ_t a_t u_t with u_t = W h_t + b. Serrano & Smith
-2019 (Section 4) set weights to 0, divide the remaining ones by their sum and decode again, once
-per erased weight. Here all steps of a ranking are one cumulative sum.
+2019 (Section 4) set one weight after the other to 0, divide the remaining weights by their sum, and
+run the decoder again. Here, a single cumulative sum replaces all these runs.
 
-The smallest set of weights that flips the decision, which Serrano & Smith call infeasible, takes
-one sort per rival class: class c loses to class k if Σ_{t remaining} a_t [(u_t)_c − (u_t)_k] is
-negative. This sum is the margin of c over k, and its summands are the token margins.
+Serrano & Smith call it infeasible to find the smallest set of weights that flips the decision. Here
+it only requires sorting the tokens once per rival class: class c loses to class k if
+Σ_{t remaining} a_t [(u_t)_c − (u_t)_k] is negative. This sum is the margin of c over k, and its
+summands are the token margins.
 
 Common arguments:
     attention: [batch, keys], 0 outside ``mask``.
     token_logits: the u_t, [batch, keys, classes].
     mask: bool [batch, keys], the weights that may be erased.
-    bias: the logits b without any attention, [classes] or one number for all classes. It has
-        no effect if weights are renormalised. Without renormalisation
-        logits = Σ_t a_t (u_t − b) + b, and with ``all_zero`` it decides when all weights are
-        erased.
+    bias: the logits b without any attention, [classes] or one number for all classes. If the
+        remaining weights are not renormalised, logits = Σ_t a_t (u_t − b) + b. If they are
+        renormalised, the bias only matters when all weights are erased (``all_zero``).
     order: int64 [..., batch, keys], the keys in the order of their removal, with the keys
         outside the mask last.
 
-All arithmetic is in float64. Decisions are those of ``argmax``: among equal logits, the class
-with the lower index wins.
+All arithmetic is in float64. As in ``argmax``, the class with the lower index wins among equal
+logits.
 """
 
 from typing import NamedTuple
@@ -30,14 +30,15 @@ from torch import Tensor
 
 
 class FlipSet(NamedTuple):
-    """A smallest set of weights whose erasure changes the decision.
+    """Smallest set of weights whose erasure changes the decision.
+
+    The set consists of the ``size`` tokens with the largest ``token_margins``.
 
     Attributes:
         size: number of weights in the set, float64 [batch]; NaN if no set flips the decision.
-        token_margins: contribution of each token to the margin of the predicted class over the
-            rival that wins after the erasure, float64 [batch, keys]. If no set flips the
-            decision, the rival is the runner-up. The ``size`` tokens with the largest token
-            margins are a smallest set.
+        token_margins: how much each token adds to the predicted class's margin over its rival,
+            float64 [batch, keys]. The rival is the class that wins after the erasure, or the
+            runner-up if no set flips the decision.
     """
 
     size: Tensor
@@ -45,13 +46,13 @@ class FlipSet(NamedTuple):
 
 
 class _ClassComparison(NamedTuple):
-    """Comparison of the predicted class, or a target class, with all other classes, its rivals.
+    """Margins of the predicted class, or of a target class, over all rival classes.
 
     Attributes:
         weights: attention weights, [batch, keys].
-        token_margins: contribution of each token to the margin over each rival,
+        token_margins: how much each token adds to the margin over each rival,
             [batch, rivals, keys].
-        margin_offset: margin that is added to the sum of the token margins, [batch, rivals].
+        margin_offset: constant that is added to the sum of the token margins, [batch, rivals].
         bias_margin: margin without any attention, [batch, rivals].
         rival_wins_ties: whether the rival has the lower index, bool [batch, rivals].
         starts_lost: whether some rival wins before anything is erased, bool [batch]. This can
@@ -66,7 +67,7 @@ class _ClassComparison(NamedTuple):
     starts_lost: Tensor
 
     def is_lost(self, margins: Tensor) -> Tensor:
-        """Check for which margins, [..., batch, rivals, n], the rival wins."""
+        """Check whether the rival wins at each margin, [..., batch, rivals, n]."""
         return torch.where(self.rival_wins_ties.unsqueeze(-1), margins <= 0, margins < 0)
 
 
@@ -79,8 +80,8 @@ def _compare_classes(
     target: int | None = None,
 ) -> _ClassComparison:
     """Compare the predicted class, or ``target``, with every other class."""
-    # Renormalisation divides all logits by the same number, which changes no decision. So the
-    # unnormalised sums suffice.
+    # Renormalisation divides all logits by the same number, which does not change the decision.
+    # The unnormalised sums are therefore sufficient.
     weights = attention.double() * mask
     logits = token_logits.double()
     bias_logits = torch.as_tensor(bias).to(logits).expand(logits.shape[-1])
@@ -109,7 +110,7 @@ def _compare_classes(
 
 
 def compute_removal_order(scores: Tensor, mask: Tensor) -> Tensor:
-    """Order the keys for removal, highest score first.
+    """List the keys in the order of their removal, highest score first.
 
     Args:
         scores: [..., keys]; keys with equal scores are removed from left to right.
@@ -154,9 +155,9 @@ def count_removals_to_flip(
     all_zero: bool = False,
     target: int | None = None,
 ) -> Tensor:
-    """Count the weights that are erased, in a given order, until the decision first changes.
+    """Count how many weights are erased, in a given order, until the decision changes.
 
-    Serrano & Smith 2019, Section 4.3.
+    See Serrano & Smith 2019, Section 4.3.
 
     Args:
         attention: [batch, keys], 0 outside ``mask``.
@@ -165,16 +166,17 @@ def count_removals_to_flip(
         order: keys in the order of their removal, int64 [..., batch, keys].
         bias: logits without any attention, [classes] or one number.
         renormalise: whether the remaining weights are divided by their sum.
-        all_zero: whether every weight may be erased, after which the bias decides, as in the
-            paper's released code. Otherwise one positive weight must remain.
-        target: a class. If given, the decision is only whether this class is predicted;
+        all_zero: whether all weights may be erased, so that the bias decides, as in the paper's
+            released code. Otherwise one positive weight must remain.
+        target: a class index. If given, the decision is only whether this class is predicted;
             a change between two other classes does not count.
 
     Returns:
-        float64 [..., batch]; NaN if the decision never changes, and for texts of one token.
+        Counts, float64 [..., batch]; NaN if the decision never changes, and for texts with only
+        one token.
 
-    Two tokens with weights .9 and .1 speak for class 0 and class 1. Without the first token,
-    class 1 wins:
+    In this example, two tokens with weights .9 and .1 support class 0 and class 1. Without the
+    first token, class 1 wins:
 
     >>> attention, mask = torch.tensor([[0.9, 0.1]]), torch.ones(1, 2).bool()
     >>> order = compute_removal_order(attention, mask)
@@ -183,8 +185,8 @@ def count_removals_to_flip(
     """
     comparison = _compare_classes(attention, token_logits, mask, bias, renormalise, target)
     n_keys = mask.shape[-1]
-    # The sums run over the remaining tokens, from the last one in the order to the first.
-    # Subtracting the erased ones from the total would cancel digits.
+    # The margins of the remaining tokens are summed from the last token in the order to the
+    # first. Subtracting the erased tokens from the total would lose precision.
     reversed_order = order.flip(-1)
     margins = _sum_in_order(comparison.token_margins, reversed_order)
     margins.add_(comparison.margin_offset.unsqueeze(-1))
@@ -213,14 +215,14 @@ def count_removals_to_flip(
 
 
 def _sum_in_order(values: Tensor, order: Tensor) -> Tensor:
-    """Compute the cumulative sums of values, [batch, rows, keys], in every order.
+    """Reorder values and compute their cumulative sums.
 
     Args:
         values: [batch, rows, keys].
-        order: int64 [..., batch, keys].
+        order: indices of the keys in the new order, int64 [..., batch, keys].
 
     Returns:
-        [..., batch, rows, keys].
+        Cumulative sums, [..., batch, rows, keys].
     """
     *leading_shape, n_keys = order.shape
     index = order.unsqueeze(-2).expand(*leading_shape, values.shape[1], n_keys)
@@ -235,9 +237,9 @@ def erase_each_weight(
     bias: Tensor | float = 0.0,
     renormalise: bool = True,
 ) -> Tensor:
-    """Compute the logits after the erasure of each single weight.
+    """Compute the logits after erasing each weight on its own.
 
-    Serrano & Smith 2019, Section 4.1.
+    See Serrano & Smith 2019, Section 4.1.
 
     Args:
         attention: [batch, keys].
@@ -246,8 +248,8 @@ def erase_each_weight(
         renormalise: whether the remaining weights are divided by their sum.
 
     Returns:
-        float64 [batch, keys, classes]; entry k has the logits without the weight of key k. If
-        no weight remains, they are the bias.
+        Logits, float64 [batch, keys, classes]; entry k is computed without the weight of key k.
+        If no weight remains, the logits are the bias.
     """
     weights = attention.double().unsqueeze(-1)
     logits = token_logits.double()
@@ -262,7 +264,7 @@ def erase_each_weight(
 def _sum_over_other_keys(values: Tensor) -> Tensor:
     """Compute for each key the sum over all other keys, [batch, keys, ...]."""
     # The keys to the left and to the right are summed separately. Subtracting a key from the
-    # total would cancel digits.
+    # total would lose precision.
     sums = torch.zeros_like(values)
     sums[:, 1:] = values.cumsum(1)[:, :-1]
     sums[:, :-1] += values.flip(1).cumsum(1).flip(1)[:, 1:]
@@ -278,11 +280,12 @@ def find_minimal_flip_set(
     renormalise: bool = True,
     all_zero: bool = False,
 ) -> FlipSet:
-    """Find the fewest weights whose erasure changes the decision; exact for any classes.
+    """Find the smallest set of weights whose erasure changes the decision.
 
-    For each rival class, the tokens with the largest margins over it are erased first: no other
-    set of the same size leaves a smaller margin. One positive weight must remain, unless
-    ``all_zero`` is set. Tokens without weight never belong to the set.
+    The result is exact for any number of classes. For each rival class, the tokens with the
+    largest margins over it are erased first: no other set of the same size leaves a smaller
+    margin. One positive weight must remain, unless ``all_zero`` is set. Tokens without weight
+    never belong to the set.
 
     Args:
         attention: [batch, keys], 0 outside ``mask``.
@@ -290,7 +293,7 @@ def find_minimal_flip_set(
         mask: bool [batch, keys], the weights that may be erased.
         bias: logits without any attention, [classes] or one number.
         renormalise: whether the remaining weights are divided by their sum.
-        all_zero: whether every weight may be erased, after which the bias decides.
+        all_zero: whether all weights may be erased, so that the bias decides.
 
     Returns:
         Size of the smallest set, and the token margins that determine it.
@@ -331,19 +334,19 @@ def find_minimal_flip_set(
 
 
 def count_unflipped_as_all(n_removed: Tensor, n_tokens: Tensor, can_flip: Tensor) -> Tensor:
-    """Replace the count of an order that never flips the decision by the number of tokens.
+    """Replace NaN removal counts by the token count, for texts whose decision can flip.
 
-    This is done for all texts that some order can flip, so that all orders are compared on the
-    same texts.
+    A removal order that never flips the decision then counts as removing all tokens, so that all
+    orders are compared on the same texts.
 
     Args:
         n_removed: removals until the decision flips, float64 [..., batch]; NaN if it never
             flips.
-        n_tokens: number of tokens of each text, [batch].
-        can_flip: whether some order flips the decision of a text, bool [batch].
+        n_tokens: token count of each text, [batch].
+        can_flip: whether any order flips the decision, bool [batch].
 
     Returns:
-        float64 [..., batch]; NaN for texts that cannot be flipped.
+        Removal counts, float64 [..., batch]; NaN for texts whose decision cannot flip.
 
     >>> n_removed = torch.tensor([2.0, torch.nan, torch.nan]).double()
     >>> n_tokens, can_flip = torch.tensor([5, 5, 5]), torch.tensor([True, True, False])
@@ -355,17 +358,16 @@ def count_unflipped_as_all(n_removed: Tensor, n_tokens: Tensor, can_flip: Tensor
 
 
 def normalise_removals(n_removed: Tensor, random: Tensor, best: Tensor) -> Tensor:
-    """Normalise the removals of an order: 0 for a random order, 1 for the best order.
+    """Rescale removal counts, such that a random order gets 0 and the best order gets 1.
 
     Args:
-        n_removed: removals of the order, or its share of the tokens, [batch].
+        n_removed: removal counts, or shares of removed tokens, [batch].
         random: the same number for a random order, [batch].
         best: the same number for the best order, [batch].
 
     Returns:
-        [batch]. Negative if the order needs more removals than a random one, and NaN if a
-        random order is as good as the best. At most 1, unless the order needs fewer removals
-        than ``best``.
+        Scores, [batch]: negative if more removals are needed than in a random order, and NaN if
+        a random order is as good as the best order.
 
     >>> removals = torch.tensor([4.0, 8.0, 3.0])
     >>> random, best = torch.tensor([6.0, 6.0, 2.0]), torch.tensor([2.0, 2.0, 2.0])

@@ -1,7 +1,7 @@
-"""Maps of the contribution of each key to each query, as alternatives to raw attention.
+"""Attention-based explanations: maps of how much each key contributes to each query.
 
-A map is a tensor [..., queries, keys]. The test ``faithfulness.explanations`` compares these maps
-with raw attention by leave-one-out.
+A map is a tensor [..., queries, keys] that replaces raw attention weights. The faithfulness test
+``explanations`` compares these maps with raw attention by leave-one-out.
 """
 
 from collections.abc import Sequence
@@ -14,16 +14,16 @@ from hf_attnprobe.functional.intervention import normalise
 
 
 def gauss_legendre(n_points: int) -> list[tuple[float, float]]:
-    """Compute the points and weights of Gauss-Legendre quadrature on the unit interval.
+    """Compute the points and weights for Gauss-Legendre quadrature on the unit interval.
 
-    Σ w f(s) is the integral of f from 0 to 1. It is exact for polynomials of a degree below
-    ``2 * n_points``.
+    The integral of f from 0 to 1 is approximated by Σ w f(s). This is exact for polynomials with
+    a degree below ``2 * n_points``.
 
     Args:
         n_points: number of points.
 
     Returns:
-        Pairs of a point s in (0, 1) and its weight w. The weights sum to 1.
+        Pairs (s, w) with a point s in (0, 1) and its weight w. The weights sum to 1.
 
     >>> [(round(s, 4), round(w, 4)) for s, w in gauss_legendre(2)]
     [(0.2113, 0.5), (0.7887, 0.5)]
@@ -33,33 +33,33 @@ def gauss_legendre(n_points: int) -> list[tuple[float, float]]:
 
 
 def attention_times_gradient(attention: Tensor, gradient: Tensor) -> Tensor:
-    """Compute attention × gradient: the first-order contribution of each weight to the output.
+    """Compute attention × gradient, each weight's first-order contribution to the output.
 
     Serrano & Smith 2019 (Section 4.2) rank weights by this product.
 
     Args:
-        attention: [..., queries, keys].
+        attention: attention weights, [..., queries, keys].
         gradient: gradient of the output with respect to the attention, [..., queries, keys].
 
     Returns:
-        [..., queries, keys], signed.
+        Signed contributions, [..., queries, keys].
     """
     return attention * gradient
 
 
 def rollout(maps: Sequence[Tensor], *, residual: bool = True) -> Tensor:
-    """Compute how much of each input position reaches each query of the last layer.
+    """Compute attention rollout: how much each input position contributes to the last layer.
 
-    Attention rollout multiplies the maps of all layers: R₁ = A₁ and R_l = A_l R_(l−1) (Abnar &
-    Zuidema 2020, Section 3).
+    Rollout multiplies the maps of all layers: R₁ = A₁ and R_l = A_l R_(l−1) (Abnar & Zuidema
+    2020, Section 3).
 
     Args:
         maps: one map [batch, positions, positions] per layer, lowest layer first.
-        residual: whether to add the residual stream, A_l = ½ map + ½ I. Use False for maps that
-            include it already (Mohebbi et al. 2023, Section 3).
+        residual: whether to account for the residual connection by A_l = ½ map + ½ I. Use False
+            for maps that already include it (Mohebbi et al. 2023, Section 3).
 
     Returns:
-        [batch, positions, positions].
+        Rollout map, [batch, positions, positions], from output positions to input positions.
 
     >>> half = torch.tensor([[[0.0, 1.0], [0.0, 1.0]]])
     >>> rollout([half, half])[0].tolist()
@@ -73,26 +73,27 @@ def rollout(maps: Sequence[Tensor], *, residual: bool = True) -> Tensor:
 
 
 def effective_attention(attention: Tensor, values: Tensor) -> Tensor:
-    """Remove the component of a head's attention that lies in the null space of the values.
+    """Remove the part of a head's attention that cannot affect its output.
 
-    Let T = U Σ Vᵀ have rank r. The effective attention is A⊥ = A U_r U_rᵀ: the rows of A without
-    their projection on the left null space of T (Brunner et al. 2020, Section 3.2), so that
-    A⊥ T = A T. If there are no more keys than dimensions, A⊥ is A itself.
+    The output of a head is A T, with the attention A and the values T. The effective attention
+    A⊥ is A without its projection on the left null space of T (Brunner et al. 2020, Section
+    3.2), so that A⊥ T = A T. With the singular value decomposition T = U Σ Vᵀ and the rank r,
+    A⊥ = A U_r U_rᵀ. If there are no more keys than dimensions, A⊥ = A.
 
-    In the paper, T is the values times the head's slice of the output projection. This slice
-    has full rank, so the values alone have the same left null space.
+    In the paper, T also includes the head's slice of the output projection. This slice has full
+    rank, so it does not change the left null space.
 
     Args:
-        attention: [..., queries, keys].
-        values: [..., keys, width], 0 for padding.
+        attention: attention weights, [..., queries, keys].
+        values: value vectors, [..., keys, width], 0 for padding.
 
     Returns:
-        float64 [..., queries, keys]; entries can be negative.
+        Effective attention, float64 [..., queries, keys]; entries can be negative.
     """
     attention = attention.double()
     left_vectors, singular_values, _ = torch.linalg.svd(values.double(), full_matrices=False)
-    # A singular value below the precision of the values is rounding and not a dimension. The
-    # epsilon of half precision would also remove real dimensions, so float32 is the coarsest.
+    # Smaller singular values are rounding errors. Even for values in half precision, the
+    # threshold uses the float32 epsilon, because the half-precision one would be too large.
     dtype = torch.promote_types(values.dtype, torch.float32)
     epsilon = torch.finfo(dtype).eps
     largest_value = singular_values.amax(-1, keepdim=True)
@@ -104,44 +105,44 @@ def effective_attention(attention: Tensor, values: Tensor) -> Tensor:
 
 
 def norm_based_attention(attention: Tensor, values: Tensor, projection: Tensor) -> Tensor:
-    """Compute the norms ‖α_ij f(x_j)‖ of each head (Kobayashi et al. 2020, Section 3.2).
+    """Compute norm-based attention ‖α_ij f(x_j)‖ per head (Kobayashi et al. 2020, Section 3.2).
 
-    f(x) = (x W_V + b_V) W_O, with the head's slice of W_O and without the bias of the output
-    projection.
+    It multiplies the weight α_ij by the norm of the transformed value vector f(x) =
+    (x W_V + b_V) W_O. Here W_O is the head's slice of the output projection, without its bias.
 
     Args:
-        attention: weights α, [batch, heads, queries, keys].
+        attention: attention weights α, [batch, heads, queries, keys].
         values: value vectors x W_V + b_V, [batch, heads, keys, width].
-        projection: slices of W_O, [heads, width, hidden].
+        projection: slice of W_O for each head, [heads, width, hidden].
 
     Returns:
-        [batch, heads, queries, keys], at least 0.
+        Norms, [batch, heads, queries, keys], at least 0.
     """
     norms = (values @ projection).norm(dim=-1)
     return attention.abs() * norms.unsqueeze(-2)
 
 
 def norm_based_layer_attention(attention: Tensor, values: Tensor, projection: Tensor) -> Tensor:
-    """Compute the norms ‖Σ_h α^h_ij f^h(x_j)‖ of a layer (Kobayashi et al. 2020, Section 3.2).
+    """Compute norm-based attention ‖Σ_h α^h_ij f^h(x_j)‖ for a whole layer.
 
-    Other than in :func:`norm_based_attention`, the heads are added before the norm is taken, so
-    they can cancel each other.
+    See Kobayashi et al. 2020, Section 3.2. In contrast to :func:`norm_based_attention`, the
+    vectors of all heads h are added before the norm is computed, so heads can cancel each other.
 
     Args:
-        attention: weights α, [batch, heads, queries, keys].
+        attention: attention weights α, [batch, heads, queries, keys].
         values: value vectors x W_V + b_V, [batch, heads, keys, width].
-        projection: slices of W_O, [heads, width, hidden].
+        projection: slice of W_O for each head, [heads, width, hidden].
 
     Returns:
-        float64 [batch, queries, keys], at least 0.
+        Norms, float64 [batch, queries, keys], at least 0.
     """
     weights = attention.double()
     values = values.double()
     slices = projection.double()
     squared_norms = torch.zeros_like(weights[:, 0])
     for head, head_slice in enumerate(slices):
-        # The squared norm of a sum only needs inner products. The vectors f themselves would
-        # take [batch, heads, keys, hidden] numbers.
+        # Inner products are sufficient for the squared norm of a sum. Storing the vectors f
+        # would need much more memory, [batch, heads, keys, hidden].
         slice_products = torch.einsum("wo,gxo->gwx", head_slice, slices)
         projected = torch.einsum("bkw,gwx->bgkx", values[:, head], slice_products)
         inner_products = (projected * values).sum(-1)
@@ -150,14 +151,14 @@ def norm_based_layer_attention(attention: Tensor, values: Tensor, projection: Te
 
 
 def cosine_distance(original: Tensor, changed: Tensor) -> Tensor:
-    """Compute 1 − cos of two vectors, which is exactly 0 for equal vectors.
+    """Compute the cosine distance 1 − cos(a, b), which is exactly 0 for equal vectors.
 
     Args:
-        original: [..., width].
-        changed: [..., width]; the leading axes broadcast.
+        original: vectors a, [..., width].
+        changed: vectors b, [..., width]; the leading axes broadcast.
 
     Returns:
-        float64 [...] in [0, 2].
+        Distance in [0, 2], float64 [...].
     """
     a = torch.nn.functional.normalize(original.double(), dim=-1)
     b = torch.nn.functional.normalize(changed.double(), dim=-1)
@@ -165,16 +166,16 @@ def cosine_distance(original: Tensor, changed: Tensor) -> Tensor:
 
 
 def value_zeroing(distances: Tensor, visible: Tensor) -> Tensor:
-    """Normalise the changes that zeroed value vectors cause in the output of a layer.
+    """Compute value zeroing scores from output changes (Mohebbi et al. 2023, Section 3).
 
-    Mohebbi et al. 2023, Section 3: C_ij is the distance by which the layer's output at position
-    i changes if the value vector of position j is set to 0. Rows are normalised to sum to 1.
+    The score C_ij is the distance by which a layer's output at position i changes if the value
+    vector at position j is set to 0. Each row is then normalised to sum to 1.
 
     Args:
-        distances: cosine distances, [batch, queries, keys].
+        distances: cosine distances between outputs, [batch, queries, keys].
         visible: whether the query may attend to the key, bool [batch, queries, keys].
 
     Returns:
-        [batch, queries, keys]; rows sum to 1, or to 0 if no distance in the row is positive.
+        Scores, [batch, queries, keys]; a row is 0 if no distance in it is positive.
     """
     return normalise(distances * visible)

@@ -1,4 +1,4 @@
-"""Fingerprint of a model: a hash of its weights."""
+"""Model fingerprint: a hash of the model's weights."""
 
 import hashlib
 from collections.abc import Mapping
@@ -8,38 +8,39 @@ import torch
 
 
 COPY_BYTES = 1 << 24
-"""Bytes that are copied from a GPU in one step.
+"""Number of bytes that are copied from a GPU in one step, 16 MiB.
 
-Copying 13.5 GB in steps of this size takes 1.3 s; copying tensor by tensor takes 10 s.
+Copying 13.5 GB in such steps takes 1.3 s; copying tensor by tensor takes 10 s.
 """
 
 
 def compute_fingerprint(model: torch.nn.Module) -> str:
-    """Compute the first 16 hexadecimal digits of the SHA-256 of a model's weights.
+    """Compute a short hash that identifies a model's weights.
 
-    The fingerprint depends only on the names and values of the weights, and not on the path or
-    the file format of the checkpoint.
+    The hash only depends on the names and values in the model's ``state_dict()``, not on the
+    path or file format of the checkpoint.
 
     Args:
-        model: the model; its whole ``state_dict()`` is hashed.
+        model: model to identify.
 
     Returns:
-        16 hexadecimal digits.
+        First 16 hexadecimal digits of a SHA-256 hash.
     """
     return hash_tensors(model.state_dict())
 
 
 def hash_tensors(tensors: Mapping[str, torch.Tensor]) -> str:
-    """Compute the first 16 hexadecimal digits of the SHA-256 of tensors and their names.
+    """Compute a short hash from tensors and their names.
 
     Args:
-        tensors: tensors by name; their order does not matter.
+        tensors: tensors by name, in any order.
 
     Returns:
-        16 hexadecimal digits.
+        First 16 hexadecimal digits of a SHA-256 hash.
     """
     names = sorted(tensors)
-    # Copying from a device and hashing both release Python's global lock, so threads help.
+    # Copying from a GPU and hashing both release Python's global interpreter lock, so several
+    # threads are faster than one.
     with ThreadPoolExecutor() as threads:
         tensor_hashes = threads.map(_hash_tensor, [tensors[name] for name in names])
     total_hash = hashlib.sha256()
@@ -49,12 +50,12 @@ def hash_tensors(tensors: Mapping[str, torch.Tensor]) -> str:
 
 
 def _hash_tensor(tensor: torch.Tensor) -> bytes:
-    """Compute the SHA-256 of a tensor's bytes."""
+    """Compute the SHA-256 hash of a tensor's bytes."""
     flat_bytes = tensor.detach().contiguous().flatten().view(torch.uint8)
     tensor_hash = hashlib.sha256()
     for chunk in flat_bytes.split(COPY_BYTES):
         if chunk.is_cuda:
-            # A GPU writes to pinned memory without the CPU, which is 20 times faster.
+            # A GPU can write to pinned memory directly, which is 20 times faster.
             pinned = torch.empty_like(chunk, device="cpu", pin_memory=True)
             chunk = pinned.copy_(chunk)
         tensor_hash.update(chunk.cpu().numpy().data)

@@ -1,4 +1,4 @@
-"""Edits of attention weights [..., keys] that preserve the sum of each row over the mask."""
+"""Edits of attention weights, such as shuffling or erasing them. Each row still sums to 1."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -9,20 +9,21 @@ from torch import Tensor
 
 
 _GAMMA = np.uint64(0x9E3779B97F4A7C15)
-"""Increment of the SplitMix64 generator: 2^64 divided by the golden ratio."""
+"""Increment in the SplitMix64 random generator: 2^64 divided by the golden ratio."""
 
 
 def make_uniform(attention: Tensor, mask: Tensor) -> Tensor:
-    """Replace the weights inside the mask by equal weights (Wiegreffe & Pinter 2019, Section 3).
+    """Replace attention by uniform attention (Wiegreffe & Pinter 2019, Section 3).
 
     Args:
-        attention: [..., keys], rows sum to 1.
-        mask: bool, broadcasts to the shape of ``attention``.
+        attention: attention weights, [..., keys]; rows sum to 1.
+        mask: positions whose weights become equal, bool, broadcasts to the shape of
+            ``attention``.
 
     Returns:
-        [..., keys], with weight 1/T on each of the T positions inside the mask. If positions
-        outside the mask have weight, they keep it, and the others share the remaining weight.
-        Rows with an empty mask are unchanged.
+        [..., keys]. T positions inside the mask get the weight 1/T each. If positions outside
+        the mask have weight, they keep it, and the rest is distributed over the mask. Rows with
+        an empty mask are unchanged.
     """
     fixed_weights, movable_mass = split_fixed_weights(attention, mask)
     weights = mask.to(attention.dtype)
@@ -31,36 +32,35 @@ def make_uniform(attention: Tensor, mask: Tensor) -> Tensor:
 
 
 def split_fixed_weights(attention: Tensor, movable: Tensor) -> tuple[Tensor, Tensor]:
-    """Split attention into its fixed weights and the total mass of its movable weights.
+    """Split attention into fixed weights and the sum of all movable weights.
 
     Args:
-        attention: [..., keys], rows sum to 1.
+        attention: attention weights, [..., keys]; rows sum to 1.
         movable: positions whose weights may change, bool, broadcasts to the shape of
             ``attention``.
 
     Returns:
-        Fixed weights [..., keys], 0 at movable positions, and movable mass [..., 1], which is
-        exactly 1 in rows without fixed weights.
+        Fixed weights, [..., keys], which are 0 at movable positions; and the sum of the movable
+        weights, [..., 1], which is exactly 1 in rows without fixed weights.
     """
     fixed_weights = attention.masked_fill(movable, 0)
-    # The movable weights are summed: 1 minus the fixed weights would lose the digits of a small
-    # mass.
+    # The movable weights are summed directly, because subtracting the fixed weights from 1 would
+    # be imprecise if the result is small.
     movable_mass = (attention - fixed_weights).sum(-1, keepdim=True)
     has_fixed_weights = (fixed_weights != 0).any(-1, keepdim=True)
     return fixed_weights, movable_mass.where(has_fixed_weights, 1)
 
 
 def permute(attention: Tensor, permutation: Tensor) -> Tensor:
-    """Permute weights: ``permuted[..., j] = attention[..., permutation[..., j]]``.
-
-    Jain & Wallace 2019, Section 4.2.1.
+    """Permute attention weights (Jain & Wallace 2019, Section 4.2.1).
 
     Args:
-        attention: [..., keys].
-        permutation: int64 [..., keys]; leading axes such as copies broadcast.
+        attention: attention weights, [..., keys].
+        permutation: source index for each key, int64 [..., keys]; leading axes such as copies
+            broadcast.
 
     Returns:
-        Permuted weights with the broadcast shape.
+        Weights ``attention[..., permutation[..., j]]`` at each key j, with the broadcast shape.
     """
     shape = torch.broadcast_shapes(attention.shape, permutation.shape)
     return attention.expand(shape).gather(-1, permutation.expand(shape))
@@ -73,17 +73,17 @@ def zero_out(
     renormalise: bool = True,
     movable: Tensor | None = None,
 ) -> Tensor:
-    """Set some weights to 0 (Serrano & Smith 2019, Section 3).
+    """Erase attention weights by setting them to 0 (Serrano & Smith 2019, Section 3).
 
     Args:
-        attention: [..., keys].
+        attention: attention weights, [..., keys].
         positions: weights to erase, bool [..., keys].
-        renormalise: whether the remaining weights are divided by their sum.
-        movable: weights among which the erased mass is redistributed, bool [..., keys]; all
-            other weights are fixed. By default all weights are movable.
+        renormalise: whether the remaining weights are scaled up to compensate.
+        movable: weights that are scaled up, bool [..., keys]; all other weights are fixed. By
+            default all weights are movable.
 
     Returns:
-        [..., keys]. A row in which no weight remains is 0 everywhere.
+        Edited weights, [..., keys]. If no weight in a row remains, the row is 0.
     """
     remaining_weights = attention.masked_fill(positions, 0)
     if not renormalise:
@@ -95,13 +95,13 @@ def zero_out(
 
 
 def normalise(weights: Tensor) -> Tensor:
-    """Divide weights by their sum over the last axis; rows of zeros are unchanged.
+    """Divide weights by their sum over the last axis.
 
     Args:
         weights: [..., keys], at least 0.
 
     Returns:
-        [..., keys].
+        [..., keys]; rows sum to 1, but rows that only contain zeros are unchanged.
     """
     total = weights.sum(-1, keepdim=True)
     return weights / total.clamp_min(torch.finfo(weights.dtype).tiny)
@@ -110,8 +110,8 @@ def normalise(weights: Tensor) -> Tensor:
 def create_random_generator(seed: int, example_id: int, stream: int = 0) -> np.random.Generator:
     """Create a random generator that only depends on the seed, the text and the stream.
 
-    Results are therefore the same for any batch size, padding, order of texts, number of
-    processes, and after an interruption.
+    Random draws for a text are therefore the same for any batch size, padding, text order and
+    number of processes, and after an interruption.
 
     Args:
         seed: audit seed.
@@ -126,9 +126,10 @@ def create_random_generator(seed: int, example_id: int, stream: int = 0) -> np.r
 
 @lru_cache(maxsize=1 << 14)
 def draw_permutation(seed: int, example_id: int, stream: int, n: int) -> np.ndarray:
-    """Draw a random permutation of n indices with :func:`create_random_generator`.
+    """Draw a random permutation of n indices for a text.
 
-    The result is cached, because all heads use the same permutation for a text.
+    The result only depends on the arguments; see :func:`create_random_generator`. It is cached,
+    because all heads use the same permutation for a text.
 
     Args:
         seed: audit seed.
@@ -137,7 +138,7 @@ def draw_permutation(seed: int, example_id: int, stream: int, n: int) -> np.ndar
         n: number of indices.
 
     Returns:
-        A read-only array [n].
+        Permutation, a read-only array [n].
     """
     permutation = create_random_generator(seed, example_id, stream).permutation(n)
     permutation.flags.writeable = False
@@ -146,9 +147,10 @@ def draw_permutation(seed: int, example_id: int, stream: int, n: int) -> np.ndar
 
 @lru_cache(maxsize=1 << 14)
 def draw_index(seed: int, example_id: int, stream: int, n: int) -> int:
-    """Draw a random index below n with :func:`create_random_generator`.
+    """Draw a random index below n for a text.
 
-    The result is cached, because all heads use the same index for a text.
+    The result only depends on the arguments; see :func:`create_random_generator`. It is cached,
+    because all heads use the same index for a text.
 
     Args:
         seed: audit seed.
@@ -163,18 +165,19 @@ def draw_index(seed: int, example_id: int, stream: int, n: int) -> int:
 
 
 def _compute_random_bits(counter: np.ndarray, stream: np.ndarray) -> np.ndarray:
-    """Compute 64 random bits for every pair of a counter and a stream; the two broadcast.
+    """Compute 64 random bits from each counter and stream number; the two arrays broadcast.
 
-    This is SplitMix64 (Steele, Lea and Flood 2014), used as a counter-based generator. Creating
-    a NumPy generator per text would take longer than the rest of a shuffle.
+    This is SplitMix64 (Steele, Lea and Flood 2014), used as a counter-based generator. It is much
+    faster than creating a NumPy generator for each text.
     """
     return _mix(_GAMMA * counter + _mix(stream.copy()))
 
 
 def _mix(bits: np.ndarray) -> np.ndarray:
-    """Apply a bijection of 64-bit integers in place, the mixing function of SplitMix64.
+    """Scramble 64-bit integers in place with the mixing function from SplitMix64.
 
-    Every input bit changes every output bit with probability one half.
+    The function is a bijection. If one input bit changes, each output bit changes with a
+    probability of about one half.
     """
     for shift, factor in (
         (30, 0xBF58476D1CE4E5B9),
@@ -196,19 +199,19 @@ def draw_permutations(
 ) -> Tensor:
     """Draw uniformly random permutations of the keys that each query may attend to.
 
-    Every query row of every copy is shuffled independently; hidden keys stay at their position.
-    A permutation depends on the seed, the text id, the row within the text and the
-    number of the copy. It does not depend on padding.
+    Every query row is shuffled independently in every copy; hidden keys keep their position. A
+    permutation depends on the seed, the text id, the row within the text and the copy number,
+    but not on padding.
 
     Args:
         visible: whether the query may attend to the key, bool [batch, queries, keys].
         n_copies: number of permutations per row.
         seed: audit seed.
         example_ids: text ids.
-        first: number of the first copy, to draw the copies in several calls.
+        first: number of the first copy, so that several calls can draw different copies.
 
     Returns:
-        int64 [copies, batch, queries, keys], for :func:`permute`.
+        Permutations for :func:`permute`, int64 [copies, batch, queries, keys].
     """
     is_visible = visible.cpu().numpy()
     n_keys = is_visible.shape[-1]
@@ -219,9 +222,9 @@ def draw_permutations(
     copy = np.arange(first + 1, first + n_copies + 1, dtype=np.uint64)
     copy = copy[:, None, None, None]
     shuffled = _compute_random_bits(copy, stream)
-    # Each number has random high bits and its position in the low bits. Sorting these numbers
-    # shuffles the positions and is much faster than argsort. The highest bit is set for hidden
-    # keys, so they come last and in order.
+    # Each number has random high bits, and its position in the low bits. Sorting the numbers
+    # therefore shuffles the positions, and is much faster than argsort. The highest bit is set
+    # for hidden keys, so that they come last and stay in order.
     shuffled >>= n_bits + np.uint64(1)
     shuffled <<= n_bits
     shuffled |= positions
@@ -241,7 +244,7 @@ def draw_permutations(
 def _compute_row_streams(
     is_visible: np.ndarray, seed: int, example_ids: Sequence[int]
 ) -> np.ndarray:
-    """Compute a random stream number for every query and key, uint64 [batch, queries, keys]."""
+    """Compute a random number for every query and key, uint64 [batch, queries, keys]."""
     # Queries and keys are counted within the text, so that padding has no influence.
     is_query = is_visible.any(2, keepdims=True)
     is_key = is_visible.any(1, keepdims=True)
@@ -259,7 +262,7 @@ def replace_head(attention: Tensor, head: int, query: int | None, new: Tensor) -
     """Copy a layer's attention and replace the weights of one head.
 
     Args:
-        attention: [batch, heads, queries, keys].
+        attention: attention weights, [batch, heads, queries, keys].
         head: head index.
         query: index of the query row to replace; None replaces all rows.
         new: new weights of the head, [copies, batch, queries, keys].
@@ -276,7 +279,7 @@ def replace_heads(
     """Copy a layer's attention and replace the weights of several heads.
 
     Args:
-        attention: [batch, heads, queries, keys].
+        attention: attention weights, [batch, heads, queries, keys].
         heads: indices of the heads.
         query: index of the query row to replace; None replaces all rows.
         new: new weights, [copies, batch, replaced heads, queries, keys].

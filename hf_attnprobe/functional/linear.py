@@ -1,16 +1,17 @@
 """Exact solutions and bounds for models whose logits are linear in the attention.
 
-The logit of a binary model is Σ_t a_t u_t with u_t = w·h_t + b. For such a model, this module
-answers questions exactly that papers answer by sampling or call infeasible.
+The logit of a binary model is Σ_t a_t u_t, with attention weights a_t and token scores
+u_t = w·h_t + b. For such models, this module computes exact results that papers approximate by
+sampling or call infeasible.
 
 Common arguments:
-    attention: [batch, keys].
-    scores: the u_t of a binary model, which are differences of two logits, [batch, keys].
-    mask: bool [batch, keys].
+    attention: attention weights a_t, [batch, keys].
+    scores: token scores u_t. Each is the difference between two class logits, [batch, keys].
+    mask: tokens that may receive weight, bool [batch, keys].
 
-All arithmetic is in float64. A result that must include every attention within ε is widened by
-the rounding error (:data:`LOGIT_ROUNDING`, :data:`PROBABILITY_ROUNDING`). Otherwise the last digit
-would decide in the cases of equal scores, saturated outputs and ε = 0.
+All arithmetic is in float64. Sets that must contain every attention within ε are widened by the
+rounding error (:data:`LOGIT_ROUNDING`, :data:`PROBABILITY_ROUNDING`). Otherwise rounding would decide
+the result if scores are equal, if outputs are saturated, or if ε is 0.
 """
 
 import itertools
@@ -29,20 +30,20 @@ from hf_attnprobe.functional.search import bisect_boundary
 CANDIDATES_PER_CHUNK = 1 << 16
 """Number of candidates that are computed together, so that they fit into a CPU core's cache."""
 LOGIT_ROUNDING = 2.0**-44
-"""Bound on the rounding error of a logit, relative to the largest score.
+"""Bound on the rounding error in a logit, relative to the largest score.
 
-The error of a sum over a thousand tokens is smaller.
+It is large enough for sums over a thousand tokens.
 """
 PROBABILITY_ROUNDING = 2.0**-50
-"""Bound on the rounding error of a total variation distance, which is at most 1."""
+"""Bound on the rounding error in a total variation distance, which is a number in [0, 1]."""
 
 
 class FarthestAttention(NamedTuple):
-    """The farthest attention within each ε.
+    """Farthest attention that changes the output by at most ε, for several values of ε.
 
     Attributes:
-        jsd: JSD to the original attention in nats, float64 [epsilons, batch].
-        attention: an attention with this JSD, float64 [epsilons, batch, keys].
+        jsd: JSD between original and farthest attention in nats, float64 [epsilons, batch].
+        attention: the farthest attention, float64 [epsilons, batch, keys].
     """
 
     jsd: Tensor
@@ -50,18 +51,18 @@ class FarthestAttention(NamedTuple):
 
 
 def permutation_extremes(attention: Tensor, scores: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute the smallest and the largest logit over all T! permutations of a text's weights.
+    """Compute the smallest and the largest logit over all permutations of a text's weights.
 
     By the rearrangement inequality, the logit is largest if weights and scores are sorted in the
     same order, and smallest if they are sorted in opposite orders.
 
     Args:
-        attention: [batch, keys].
-        scores: logit differences per token, [batch, keys].
-        mask: bool [batch, keys], the weights that are permuted.
+        attention: attention weights a_t, [batch, keys].
+        scores: token scores u_t, [batch, keys].
+        mask: weights that are permuted, bool [batch, keys].
 
     Returns:
-        Smallest and largest Σ_t a_π(t) u_t, each float64 [batch].
+        Smallest and largest Σ_t a_π(t) u_t over all permutations π, each float64 [batch].
     """
     weights = _sort_masked(attention, mask)
     smallest = -(weights * _sort_masked(-scores, mask)).sum(-1)
@@ -69,18 +70,19 @@ def permutation_extremes(attention: Tensor, scores: Tensor, mask: Tensor) -> tup
 
 
 def permutation_moments(attention: Tensor, scores: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute the mean and the variance of the logit over uniformly random permutations.
+    """Compute the mean and the variance of the logit over random permutations of the weights.
 
-    The mean is T·ā·ū, and the variance is Σ(a − ā)² Σ(u − ū)² / (T − 1) (Hoeffding 1951).
+    The mean is T·ā·ū, and the variance is Σ(a − ā)² Σ(u − ū)² / (T − 1), for T tokens (Hoeffding
+    1951).
 
     Args:
-        attention: [batch, keys].
-        scores: logit differences per token, [batch, keys].
-        mask: bool [batch, keys], the weights that are permuted.
+        attention: attention weights a_t, [batch, keys].
+        scores: token scores u_t, [batch, keys].
+        mask: weights that are permuted, bool [batch, keys].
 
     Returns:
-        Mean and variance of Σ_t a_π(t) u_t, each float64 [batch]. The variance of a single
-        token is 0.
+        Mean and variance of Σ_t a_π(t) u_t over permutations π, each float64 [batch]. The
+        variance is 0 if there is only one token.
     """
     n = mask.sum(-1).clamp_min(1).to(torch.float64)
     a_mean, a_squares = _compute_mean_and_squares(attention, mask, n)
@@ -91,18 +93,19 @@ def permutation_moments(attention: Tensor, scores: Tensor, mask: Tensor) -> tupl
 def epsilon_max_jsd(
     attention: Tensor, scores: Tensor, mask: Tensor, epsilons: Sequence[float]
 ) -> FarthestAttention:
-    """Find the attention with the largest JSD that changes the probability by at most ε; exact.
+    """Find the attention with the largest JSD that changes the probability by at most ε.
 
-    The condition |σ(Σ a'_t u_t) − p| ≤ ε cuts the simplex of attention by two parallel planes.
-    JSD is convex in a', so its maximum is at a vertex, and a vertex has at most two non-zero
-    weights. So there are O(T²) candidates, and no optimiser is needed. Jain & Wallace 2019
-    (Section 4.2.2) search the same set.
+    The result is exact. The condition |σ(Σ a'_t u_t) − p| ≤ ε restricts the attention a' to the
+    part of the simplex between two parallel planes. The JSD is convex in a', so its maximum is at
+    a vertex of this region. At each vertex, at most two weights are not 0, so only O(T²)
+    candidates must be compared. Jain & Wallace 2019 (Section 4.2.2) search the same region with
+    an optimiser.
 
     Args:
-        attention: [batch, keys].
-        scores: logit differences per token, [batch, keys].
-        mask: bool [batch, keys], the tokens that may receive weight.
-        epsilons: bounds on the change of the probability, in (0, 1].
+        attention: attention weights a_t, [batch, keys].
+        scores: token scores u_t, [batch, keys].
+        mask: tokens that may receive weight, bool [batch, keys].
+        epsilons: largest allowed changes in the probability, in (0, 1].
 
     Returns:
         Farthest attention and its JSD for each ε.
@@ -113,7 +116,7 @@ def epsilon_max_jsd(
 
 
 ChunkFunction = Callable[[Tensor, Tensor, Tensor, Sequence[float]], Iterable[Tensor]]
-"""Function from attention, scores or logits, mask, and ε to tensors [epsilons, batch, ...]."""
+"""Function from attention, scores or logits, mask and epsilons to tensors [epsilons, batch, ...]."""
 
 
 def _run_in_chunks(
@@ -124,10 +127,10 @@ def _run_in_chunks(
     mask: Tensor,
     epsilons: Sequence[float],
 ) -> Iterator[Tensor]:
-    """Run a function in float64 on chunks of the batch and yield its concatenated results.
+    """Run a function in float64 on chunks of the batch, and concatenate its results.
 
     Yields:
-        Each result of the function, [epsilons, batch, ...].
+        Each tensor that the function returns, [epsilons, batch, ...].
     """
     chunks = zip(
         attention.double().split(chunk_size),
@@ -141,16 +144,16 @@ def _run_in_chunks(
 
 
 class Edges(NamedTuple):
-    """Edges of the simplex of attention: pairs of tokens i < j that share all weight.
+    """Edges of the attention simplex. On an edge, only two tokens i < j have weight.
 
     Attributes:
         i: index of the first token, int64 [pairs].
         j: index of the second token, int64 [pairs].
         is_real: whether both tokens may receive weight, bool [batch, pairs].
-        score_i: score of the first token, [batch, pairs].
-        gap: score of the second token minus score of the first, [batch, pairs].
-        a_i: original weight of the first token, [batch, pairs].
-        a_j: original weight of the second token, [batch, pairs].
+        score_i: score u_i of the first token, [batch, pairs].
+        gap: score difference u_j − u_i, [batch, pairs].
+        a_i: original attention weight on the first token, [batch, pairs].
+        a_j: original attention weight on the second token, [batch, pairs].
         entropy: a_i ln a_i + a_j ln a_j, [batch, pairs].
     """
 
@@ -165,20 +168,20 @@ class Edges(NamedTuple):
 
     @property
     def numbers(self) -> Tensor:
-        """Numbers of all edges, int64 [1, pairs]."""
+        """Edge numbers 0, 1, …, int64 [1, pairs]."""
         return torch.arange(len(self.i), device=self.i.device)[None]
 
 
 def build_edges(attention: Tensor, scores: Tensor, mask: Tensor) -> Edges:
-    """Build the edges of the simplex of attention.
+    """List the edges of the attention simplex, one for each pair of tokens.
 
     Args:
-        attention: [batch, keys].
-        scores: logit differences per token, [batch, keys].
-        mask: bool [batch, keys], the tokens that may receive weight.
+        attention: attention weights a_t, [batch, keys].
+        scores: token scores u_t, [batch, keys].
+        mask: tokens that may receive weight, bool [batch, keys].
 
     Returns:
-        The edges between all pairs of tokens.
+        The edges, with the scores and weights of both tokens.
     """
     n_keys = mask.shape[-1]
     i, j = torch.triu_indices(n_keys, n_keys, offset=1, device=mask.device)
@@ -207,7 +210,7 @@ def _find_farthest(
         zero_jsd = attention.new_zeros(len(epsilons), len(attention))
         return FarthestAttention(zero_jsd, attention.repeat(len(epsilons), 1, 1))
     logit = (attention * scores).sum(-1, keepdim=True)
-    # The complement is not computed as 1 − p: near p = 1 the difference has no digits left.
+    # The complement is not computed as 1 − p, which would be imprecise if p is near 1.
     prob, complement = logit.sigmoid(), (-logit).sigmoid()
     max_score = scores.masked_fill(~mask, 0).abs().amax(-1, keepdim=True)
     edges = build_edges(attention, scores, mask)
@@ -223,16 +226,15 @@ def _find_farthest(
 def compute_log_odds_range(
     p: Tensor, q: Tensor, max_score: Tensor, epsilon: float
 ) -> tuple[Tensor, Tensor]:
-    """Compute the range of ln p/q in which p and q change by at most ε.
+    """Compute the range of the log odds ln p/q if both probabilities change by at most ε.
 
-    The range is rounded outward, so that it includes every attention that is within ε in
-    float64.
+    The range is rounded outward, so that rounding errors cannot exclude any attention.
 
     Args:
         p: probability of one class.
-        q: probability of another class; for two classes it is 1 − p.
-        max_score: largest absolute score of any token.
-        epsilon: bound on the change of each probability.
+        q: probability of another class; with two classes, 1 − p.
+        max_score: largest absolute token score.
+        epsilon: largest allowed change in each probability.
 
     Returns:
         Lowest and highest log odds. They are infinite if a probability can become 0.
@@ -248,19 +250,19 @@ def compute_log_odds_range(
 def find_farthest_in_slab(
     attention: Tensor, edges: Edges, low: Tensor, high: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Find the farthest attention with low ≤ Σ a'_t u_t ≤ high.
+    """Find the farthest attention a' whose logit is in a range: low ≤ Σ a'_t u_t ≤ high.
 
-    The feasible weights on an edge between two tokens are an interval. By convexity, the JSD is
-    largest at one of its ends.
+    On each edge, the feasible weights form an interval. The JSD is convex, so it is largest at
+    one end of this interval.
 
     Args:
-        attention: [batch, keys].
-        edges: edges with the scores u_t.
-        low: lower bound of the logit, [batch, 1].
-        high: upper bound of the logit, [batch, 1].
+        attention: original attention weights, [batch, keys].
+        edges: edges with the token scores u_t.
+        low: lower bound for the logit, [batch, 1].
+        high: upper bound for the logit, [batch, 1].
 
     Returns:
-        JSD [batch] and attention [batch, keys].
+        JSD, [batch], and farthest attention, [batch, keys].
     """
     ends = compute_interval_ends(edges, low, high)
     is_feasible = edges.is_real & (ends.amin(0) <= 1)
@@ -278,35 +280,33 @@ def find_farthest_in_slab(
     vertex = torch.zeros_like(attention)
     vertex = vertex.scatter(1, j, weight)
     vertex = vertex.scatter(1, i, 1 - weight)
-    # A text of one token has no edge, so its attention cannot change.
+    # With a single token there is no edge, so the attention cannot change.
     vertex = torch.where(best_jsd[:, None] >= 0, vertex, attention)
     return best_jsd.clamp_min(0), vertex
 
 
 def compute_interval_ends(edges: Edges, low: Tensor, high: Tensor) -> Tensor:
-    """Compute the weights on token j with which the logit equals its lower and upper bound.
+    """Compute, for each edge, the weights on token j at which the logit reaches its two bounds.
 
-    The feasible weights, with low ≤ Σ a'_t u_t ≤ high, are those between the two ends. If both
-    ends are on the same side of [0, 1], no weight is feasible.
+    All weights between these two ends are feasible. If both ends are below 0 or both are above
+    1, no weight is feasible.
 
     Args:
-        edges: edges with the scores u_t.
-        low: lower bound of the logit, [batch, 1].
-        high: upper bound of the logit, [batch, 1].
+        edges: edges with the token scores u_t.
+        low: lower bound for the logit, [batch, 1].
+        high: upper bound for the logit, [batch, 1].
 
     Returns:
-        [2, batch, pairs].
+        Weights at the lower and the upper bound, [2, batch, pairs].
     """
     return torch.stack([low - edges.score_i, high - edges.score_i]).div_(edges.gap)
 
 
 def compute_two_point_jsd(edges: Edges, weight: Tensor) -> Tensor:
-    """Compute the JSD between the original attention and attention to the two tokens of an edge.
-
-    Every other token t contributes a_t ln 2.
+    """Compute the JSD between the original attention and points on edges.
 
     Args:
-        edges: edges with the original weights.
+        edges: edges with the original attention weights.
         weight: weight on token j, [2, batch, pairs]; token i has weight 1 − ``weight``.
 
     Returns:
@@ -333,7 +333,7 @@ def _sort_masked(values: Tensor, mask: Tensor) -> Tensor:
 
 
 def _compute_mean_and_squares(values: Tensor, mask: Tensor, n: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute the mean and the sum of squared deviations over the mask, each [batch]."""
+    """Compute the mean and the sum of squared deviations inside the mask, each [batch]."""
     values = values.double() * mask
     mean = values.sum(-1) / n
     deviations = (values - mean[:, None]) * mask
@@ -341,52 +341,52 @@ def _compute_mean_and_squares(values: Tensor, mask: Tensor, n: Tensor) -> tuple[
 
 
 # --- Bounds for any number of classes, with logits = Σ_t a_t u_t --------------------------------
-# With two classes, the attention whose output is within ε forms a slab between two parallel planes,
-# and the vertices of this slab give the exact solution, as above. With more classes it forms a
-# different shape, so the solution is enclosed between two bounds.
+# With two classes, the feasible attention (whose output is within ε) forms a slab between two parallel
+# planes, and its vertices give the exact solution, as above. With more classes, the feasible region has
+# a different shape, so only a lower and an upper bound are computed.
 #
 # Upper bound: if the output changes by at most ε in total variation, so does every probability.
 # Therefore, for every pair of classes i, j
 #
 #     ln (p_i − ε)₊ − ln (p_j + ε)  ≤  Σ_t a'_t (u_ti − u_tj)  ≤  ln (p_i + ε) − ln (p_j − ε)₊
 #
-# This is a slab that contains the whole set, so its exact solution is an upper bound. The smallest
-# bound over all pairs is the result. Slabs are rounded outward, so the upper bound also holds for
-# attention that is within ε in float64 only.
+# This slab contains the whole feasible region, so its exact solution is an upper bound. The smallest
+# bound over all pairs is used. Slabs are widened by the rounding error, so that rounding cannot
+# exclude any feasible attention.
 #
-# Lower bound: the farthest of several candidates that are checked in float64. The first candidates
-# have weight on two tokens only: on such an edge of the simplex the slabs of all pairs leave an
-# interval. JSD is convex in it, so the outermost feasible weights are the best ones. The other
-# candidate comes from a linear program, see :func:`solve_linear_program`.
+# Lower bound: the JSD of the farthest feasible candidate. Most candidates are on edges, so only two
+# tokens have weight. On an edge, the slabs of all class pairs leave an interval of weights. The JSD is
+# convex, so the outermost feasible weights are the best ones. One more candidate comes from a linear
+# program; see :func:`solve_linear_program`.
 
 
 NUMBERS_PER_CHUNK = 1 << 19
-"""Number of entries (pairs of tokens times classes) that are computed together."""
+"""Number of entries (token pairs times classes) that are computed together."""
 MAX_CLASS_PAIRS = 28
-"""Largest number of class pairs with a slab, most probable classes first: all pairs of 8 classes.
+"""Largest number of class pairs that are used for the upper bound, such as all pairs of 8 classes.
 
-Any subset of the pairs gives a valid upper bound.
+The most probable classes are used first. Any subset of the pairs gives a valid upper bound.
 """
 N_GRID_POINTS = 9
 """Number of weights that are tried on each edge."""
 N_REFINED_ENDS = 32
-"""Number of interval ends whose outermost feasible weight is found by bisection."""
+"""Number of interval ends per text that are refined by bisection."""
 N_BISECTIONS = 40
-"""Number of bisection steps that refine the end of an interval."""
+"""Number of bisection steps for each interval end."""
 EPSILON_MARGIN = 1 - 1e-9
-"""Factor on ε in the search, so that its results are within ε despite rounding."""
+"""Factor on ε during the search, so that the results are within ε despite rounding."""
 SOLVER_TOLERANCE = 1e-6
-"""Margin in log odds that is larger than the tolerance of the linear programming solver."""
+"""Safety margin in log odds, larger than the tolerance of the linear programming solver."""
 
 
 class JsdBounds(NamedTuple):
-    """Lower and upper bound of the ε-max JSD.
+    """Lower and upper bounds for the largest JSD within ε.
 
     Attributes:
         lower: JSD of ``attention`` in nats, float64 [epsilons, batch].
-        upper: bound in nats that no attention within ε exceeds, except by the rounding of a
-            JSD (1e-15), float64 [epsilons, batch].
-        attention: an attention whose output is within ε, float64 [epsilons, batch, keys].
+        upper: JSD in nats that no attention within ε exceeds, except for a rounding error of
+            1e-15, float64 [epsilons, batch].
+        attention: attention that reaches the lower bound, float64 [epsilons, batch, keys].
     """
 
     lower: Tensor
@@ -397,16 +397,17 @@ class JsdBounds(NamedTuple):
 def epsilon_max_jsd_bounds(
     attention: Tensor, logits: Tensor, mask: Tensor, epsilons: Sequence[float]
 ) -> JsdBounds:
-    """Compute a lower and an upper bound of :func:`epsilon_max_jsd` for several classes.
+    """Bound the largest JSD of attention within ε, for any number of classes.
 
-    For two classes and ε > 0, both bounds equal the exact solution to 1e-7. For ε = 0, the last
-    digit decides which candidates are within ε, so the lower bound can be far too low.
+    This extends :func:`epsilon_max_jsd` to several classes. For two classes and ε > 0, both
+    bounds agree with the exact solution up to 1e-7. For ε = 0, the lower bound can be far too
+    low, because rounding decides which candidates are within ε.
 
     Args:
-        attention: [batch, keys].
-        logits: logits u_t per token, [batch, keys, classes].
-        mask: bool [batch, keys], the tokens that may receive weight.
-        epsilons: bounds on the total variation distance of the output, in [0, 1].
+        attention: attention weights a_t, [batch, keys].
+        logits: token logits u_t, [batch, keys, classes].
+        mask: tokens that may receive weight, bool [batch, keys].
+        epsilons: largest allowed total variation distances between outputs, in [0, 1].
 
     Returns:
         Both bounds, and the attention that reaches the lower bound.
@@ -441,7 +442,7 @@ def _compute_bounds(
 
 
 def _compute_probs(attention: Tensor, logits: Tensor) -> Tensor:
-    """Compute the output probabilities, [..., batch, keys] -> [..., batch, classes]."""
+    """Compute class probabilities from attention, [..., batch, keys] -> [..., batch, classes]."""
     return torch.einsum("...bk,bkn->...bn", attention, logits).softmax(-1)
 
 
@@ -452,17 +453,18 @@ def _choose_farthest_candidate(
     probs: Tensor,
     epsilon: float,
 ) -> tuple[Tensor, Tensor]:
-    """Choose the farthest candidate within ε.
+    """Choose the farthest candidate that changes the output by at most ε.
 
     Args:
-        candidates: [candidates, batch, keys]; the first is the original attention.
+        candidates: candidate attention, [candidates, batch, keys]; the first candidate is the
+            original attention.
         attention: original attention, [batch, keys].
-        logits: logits of each token, [batch, keys, classes].
+        logits: token logits, [batch, keys, classes].
         probs: original output, [batch, classes].
-        epsilon: bound on the total variation distance of the output.
+        epsilon: largest allowed total variation distance between outputs.
 
     Returns:
-        Attention [batch, keys] and its JSD [batch].
+        Farthest attention, [batch, keys], and its JSD, [batch].
     """
     outputs = _compute_probs(candidates, logits)
     # Rounding can make a distance slightly larger than 1.
@@ -478,15 +480,15 @@ def _choose_farthest_candidate(
 def iterate_slabs(
     probs: Tensor, max_score: Tensor, epsilon: float
 ) -> Iterator[tuple[int, int, Tensor, Tensor]]:
-    """Iterate over pairs of classes with the range of their log odds within ε.
+    """Iterate over class pairs with the feasible range of their log odds.
 
     Args:
         probs: original output, [batch, classes], most probable class first.
-        max_score: largest absolute difference of two logits of any token, [batch, 1].
-        epsilon: bound on the change of each probability.
+        max_score: largest absolute difference between two logits of a token, [batch, 1].
+        epsilon: largest allowed change in each probability.
 
     Yields:
-        Classes i and j, and the lowest and highest log odds of i against j, each [batch, 1].
+        Class indices i and j, and the lowest and highest log odds of i against j, each [batch, 1].
     """
     n_classes = probs.shape[-1]
     pairs = itertools.combinations(range(n_classes), 2)
@@ -497,13 +499,13 @@ def iterate_slabs(
 
 
 class FeasibleEdges(NamedTuple):
-    """Edges with the interval to which the weight on the second token is restricted.
+    """Edges with the interval in which the weight on the second token may be feasible.
 
     Attributes:
-        edges: the edges.
+        edges: all edges of the attention simplex.
         low: lower end of the interval, [batch, pairs], in [0, 1].
         high: upper end of the interval, [batch, pairs], in [0, 1].
-        is_open: whether the interval is not empty, bool [batch, pairs].
+        is_open: whether the interval contains any weight, bool [batch, pairs].
     """
 
     edges: Edges
@@ -519,10 +521,11 @@ def _bound_by_slabs(
     probs: Tensor,
     epsilon: float,
 ) -> tuple[Tensor, FeasibleEdges]:
-    """Compute the smallest upper bound over all slabs, and the edges inside all slabs.
+    """Compute an upper bound for the JSD from the slabs of all class pairs.
 
     Returns:
-        Upper bound of the JSD [batch], and the intervals that the slabs leave on each edge.
+        Smallest upper bound over all slabs, [batch], and the parts of the edges that are inside
+        all slabs.
     """
     upper = largest_jsd(attention, mask)
     n_keys = mask.shape[-1]
@@ -555,10 +558,10 @@ def _search_edges(
     probs: Tensor,
     epsilon: float,
 ) -> Tensor:
-    """Search the edges for the farthest attention to two tokens, [ends, batch, keys]."""
+    """Search the edges for distant feasible attention, [ends, batch, keys]."""
     edges = feasible_edges.edges
     text = torch.arange(len(logits), device=logits.device)[:, None]
-    # Two outputs that share no class have distance 1 up to rounding, so ε = 1 is no limit.
+    # No distance exceeds 1 except by rounding, so ε = 1 means that there is no limit.
     limit = EPSILON_MARGIN * epsilon if epsilon < 1 else math.inf
 
     def make_change_function(pair: Tensor) -> Callable[[Tensor], Tensor]:
@@ -576,17 +579,17 @@ def _search_edges(
 
 
 EdgeChange = Callable[[Tensor], Callable[[Tensor], Tensor]]
-"""Function from edge numbers, [batch, n], to a second function. The second function maps weights
-on the second tokens of these edges, [batch, n], to the change of the output, [batch, n]."""
+"""Function that prepares some edges, given by their numbers [batch, n], and returns another function.
+That function maps weights on the second token of each edge to output changes, both [batch, n]."""
 
 
 class EdgeEnds(NamedTuple):
     """Outermost feasible points on edges, each [batch, ends].
 
     Attributes:
-        pair: number of the edge.
+        pair: edge number.
         weight: weight on the second token of the edge.
-        is_found: whether the edge has a feasible point.
+        is_found: whether the edge has any feasible point.
     """
 
     pair: Tensor
@@ -594,15 +597,15 @@ class EdgeEnds(NamedTuple):
     is_found: Tensor
 
     def build_attention(self, attention: Tensor, first: Tensor, second: Tensor) -> Tensor:
-        """Build the attention at each end, and use ``attention`` for ends that were not found.
+        """Build the attention weights at each end.
 
         Args:
-            attention: original attention, [batch, keys].
-            first: first token of each edge, [batch, ends].
-            second: second token of each edge, [batch, ends].
+            attention: original attention, [batch, keys], used for ends that were not found.
+            first: index of each edge's first token, [batch, ends].
+            second: index of each edge's second token, [batch, ends].
 
         Returns:
-            [ends, batch, keys].
+            Attention weights, [ends, batch, keys].
         """
         end_attention = build_two_token_attention(first, second, self.weight, attention.shape[-1])
         end_attention = torch.where(self.is_found[..., None], end_attention, attention[:, None])
@@ -610,16 +613,16 @@ class EdgeEnds(NamedTuple):
 
 
 def build_two_token_attention(first: Tensor, second: Tensor, weight: Tensor, n_keys: int) -> Tensor:
-    """Build attention with all weight on two tokens.
+    """Build attention weights with all weight on two tokens.
 
     Args:
-        first: first token, int64 [...].
-        second: second token, int64 [...].
-        weight: weight on the second token, [...].
-        n_keys: number of keys.
+        first: index of the first token, int64 [...].
+        second: index of the second token, int64 [...].
+        weight: weight on the second token, [...]; the first token gets the rest.
+        n_keys: number of tokens.
 
     Returns:
-        [..., keys].
+        Attention weights, [..., keys].
     """
     attention = weight.new_zeros(*weight.shape, n_keys)
     second_weight = weight[..., None]
@@ -633,25 +636,27 @@ def search_edge_ends(
     limit: float,
     n_weights: int,
 ) -> EdgeEnds:
-    """Search for the outermost feasible points on the edges that may have the largest JSD.
+    """Search the edges for the feasible points that are farthest from the original attention.
 
-    First a grid of weights is tried on each edge. Then bisection finds the boundary between the
-    outermost feasible weights of the grid and their infeasible neighbours.
+    First, a grid of weights is tried on each edge. Then, for the most promising edges, bisection
+    finds the boundary between feasible and infeasible weights.
 
     Args:
         feasible_edges: edges with the intervals to search.
-        make_change_function: creates the function that computes the change of the output.
-        limit: largest allowed change of the output, ε.
+        make_change_function: function that creates the function for computing output changes;
+            see :data:`EdgeChange`.
+        limit: largest allowed output change, ε.
         n_weights: number of weights that are tried on each edge.
 
     Returns:
-        The ends that were found.
+        The outermost feasible points.
     """
     edges = feasible_edges.edges
     compute_change = make_change_function(edges.numbers)
 
-    # For the lower and the upper end of the feasible weights, [2, batch, pairs]: a feasible
-    # weight, and its infeasible neighbour. Both are equal if the interval ends at this weight.
+    # Two weights enclose the lower and the upper end of the feasible weights, each
+    # [2, batch, pairs]: a feasible weight (inside) and its infeasible neighbour (outside). Both
+    # are equal if the interval ends at this weight.
     inside = torch.stack([feasible_edges.low, feasible_edges.low])
     outside = inside.clone()
     is_any_feasible = was_feasible = torch.zeros_like(feasible_edges.is_open)
@@ -690,22 +695,22 @@ def _flatten_by_text(values: Tensor) -> Tensor:
 
 
 def solve_linear_program(attention: Tensor, logits: Tensor, mask: Tensor, epsilon: float) -> Tensor:
-    """Find distant attention within ε by a linear program for each text.
+    """Find distant attention a' within ε by solving a linear program for each text.
 
     If the log odds of every class against the first class change by at most 2 artanh ε, the
-    output changes by at most ε. Under this condition the program maximises Σ a'_t v_t, with v_t
-    the JSD of attention to token t only. As JSD is convex, this sum is an upper bound of the JSD
-    of a'. The solution has few tokens with weight.
+    output changes by at most ε. Under this condition, the program maximises Σ a'_t v_t, with the
+    JSD v_t for attention to token t alone. This sum is an upper bound for the JSD of a', because
+    the JSD is convex. In the solution, only few tokens have weight.
 
     Args:
-        attention: float64 [batch, keys].
-        logits: logits u_t per token, float64 [batch, keys, classes].
-        mask: bool [batch, keys], the tokens that may receive weight.
-        epsilon: bound on the total variation distance of the output, in [0, 1].
+        attention: original attention, float64 [batch, keys].
+        logits: token logits u_t, float64 [batch, keys, classes].
+        mask: tokens that may receive weight, bool [batch, keys].
+        epsilon: largest allowed total variation distance between outputs, in [0, 1].
 
     Returns:
-        [batch, keys]; the original attention if the solver fails. The caller must check that it
-        is within ε.
+        Attention, [batch, keys]; the original attention if the solver fails. Check that it is
+        within ε before using it.
     """
     from scipy.optimize import linprog
 
@@ -733,17 +738,17 @@ def solve_linear_program(attention: Tensor, logits: Tensor, mask: Tensor, epsilo
 
 
 # --- Models that are not linear in the attention ------------------------------------------------
-# Attention to two tokens is also a good first candidate for these models, but no slab restricts the
-# weights beforehand. The attention that is found is within ε, and its JSD is a lower bound.
+# For these models, attention to only two tokens is also a good candidate, but no slab restricts the
+# weights beforehand. The result is within ε, so its JSD is a lower bound.
 
 
 Replay = Callable[[Tensor], Tensor]
 """Function from attention [copies, batch, keys] to probabilities [copies, batch, classes]."""
 
 MAX_EDGE_TOKENS = 32
-"""Number of tokens, the least attended ones, between which edges are searched: 496 edges."""
+"""Number of tokens whose edges are searched: the least attended tokens, with 496 edges."""
 N_FINE_GRID_POINTS = 33
-"""Number of weights that are tried on each edge of a model that is not linear."""
+"""Number of weights that are tried on each edge if the model is not linear in the attention."""
 
 
 @torch.no_grad()
@@ -754,17 +759,18 @@ def search_edges_by_replay(
     probs: Tensor,
     epsilon: float,
 ) -> Tensor:
-    """Search for distant attention to two tokens that changes the output by at most ε.
+    """Search for distant attention to only two tokens that changes the output by at most ε.
 
     Args:
         attention: the model's attention, [batch, keys].
         visible: tokens that may receive weight, bool [batch, keys].
-        replay: runs the model with other attention.
+        replay: function that runs the model with other attention; see :data:`Replay`.
         probs: the model's output, [batch, classes].
-        epsilon: bound on the total variation distance of the output.
+        epsilon: largest allowed total variation distance between outputs.
 
     Returns:
-        [ends, batch, keys]; the attention of the model for ends that were not found.
+        Candidate attention, [ends, batch, keys]. Candidates that were not found are replaced by
+        the model's attention.
     """
     token_order = attention.masked_fill(~visible, torch.inf)
     token_order = token_order.argsort(dim=-1, stable=True)[:, :MAX_EDGE_TOKENS]
@@ -786,8 +792,8 @@ def search_edges_by_replay(
 
         return compute_change
 
-    # If no weight of the grid is within ε on an edge, a weight near the one with the smallest
-    # change may be. The search is then restricted to its neighbourhood.
+    # If no grid weight on an edge is within ε, a weight near the best grid weight may be. The
+    # search is then restricted to its neighbourhood.
     compute_change = make_change_function(edges.numbers)
     zero = torch.zeros_like(edges.entropy)
     grid = torch.linspace(0, 1, N_FINE_GRID_POINTS).to(zero)

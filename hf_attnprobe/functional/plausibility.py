@@ -1,7 +1,7 @@
-"""Agreement of a ranking with human rationales, as measured by ERASER.
+"""Plausibility: agreement between a ranking and human rationales, as measured by ERASER.
 
-DeYoung et al. 2020, Section 4. A plausible explanation is not necessarily faithful: a model can
-decide for other reasons than people, and an explanation that shows this is correct (Jacovi &
+See DeYoung et al. 2020, Section 4. A plausible explanation is not necessarily faithful: a model can
+decide for other reasons than people, and an explanation that reveals this is correct (Jacovi &
 Goldberg 2020).
 
 Common arguments:
@@ -10,8 +10,8 @@ Common arguments:
     marked: units in the human rationale, bool [batch, keys].
     content: units in the text, bool [batch, keys].
 
-Every score is NaN if no unit or every unit of a text is marked. The average precision of ERASER
-also discards such texts.
+Every score is NaN if no unit or every unit in a text is marked. ERASER also discards such texts when
+it computes the average precision.
 """
 
 from typing import NamedTuple
@@ -23,14 +23,14 @@ from hf_attnprobe.functional.aopc import list_unit_positions
 
 
 MIN_IOU_OF_HIT = 0.5
-"""Smallest intersection over union with which a chosen span counts as a hit of a marked span."""
+"""Smallest intersection over union (IOU) at which a chosen span matches a marked span."""
 
 
 def auprc(scores: Tensor, marked: Tensor, content: Tensor) -> Tensor:
     """Compute the area under the precision-recall curve, with linear interpolation.
 
-    This is the AUPRC of ERASER: Σ (R_n − R_{n−1}) (P_n + P_{n−1}) / 2 over all thresholds,
-    starting from recall 0 and precision 1.
+    ERASER calls this AUPRC: Σ (R_n − R_{n−1}) (P_n + P_{n−1}) / 2 over all thresholds n, starting
+    from recall R_0 = 0 and precision P_0 = 1.
 
     Args:
         scores: importance per unit, [batch, keys].
@@ -52,8 +52,8 @@ def auprc(scores: Tensor, marked: Tensor, content: Tensor) -> Tensor:
 def average_precision(scores: Tensor, marked: Tensor, content: Tensor) -> Tensor:
     """Compute the area under the precision-recall curve as a step function.
 
-    Σ (R_n − R_{n−1}) P_n equals the mean, over all marked units, of the precision among the
-    units that score at least as much.
+    The average precision Σ (R_n − R_{n−1}) P_n equals a mean over all marked units: each
+    contributes the precision among the units that score at least as high.
 
     Args:
         scores: importance per unit, [batch, keys].
@@ -73,11 +73,11 @@ def average_precision(scores: Tensor, marked: Tensor, content: Tensor) -> Tensor
 
 
 def _compute_precisions(scores: Tensor, marked: Tensor, content: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute for each unit the precision at its own score, and at the next higher score.
+    """Compute the precision at each unit's score, and at the next higher score.
 
     Returns:
-        Precision among the units that score at least as much, and among the units that score
-        more (1 if there are none), each float64 [batch, keys].
+        Precision among the units that score at least as high, and among the units that score
+        higher (1 if there are none), each float64 [batch, keys].
     """
     all_scores = scores[:, None]
     threshold = scores[..., None]
@@ -94,14 +94,14 @@ def _compute_precisions(scores: Tensor, marked: Tensor, content: Tensor) -> tupl
 
 
 def _average_over_marked(values: Tensor, marked: Tensor, content: Tensor) -> Tensor:
-    """Compute the mean over the marked units, [batch, keys] -> [batch]."""
+    """Average values over the marked units, [batch, keys] -> [batch]."""
     marked = marked & content
     mean = (values * marked).sum(-1) / marked.sum(-1)
     return mean.masked_fill(~_has_mixed_marks(marked, content), torch.nan)
 
 
 def token_f1(chosen: Tensor, marked: Tensor, content: Tensor) -> Tensor:
-    """Compute the F1 of the chosen units as a prediction of the marked units.
+    """Compute the token F1 between chosen and marked units.
 
     Args:
         chosen: units that an explanation selects, bool [batch, keys].
@@ -142,14 +142,14 @@ def compute_marked_share(weights: Tensor, marked: Tensor, content: Tensor) -> Te
 
 
 class SpanScores(NamedTuple):
-    """Agreement of spans, each score float64 [batch], at least 0, or NaN.
+    """Agreement between chosen and marked spans, each score float64 [batch] or NaN.
 
     Attributes:
-        precision: share of the chosen spans that are hits.
-        recall: hits per marked span; above 1 if several chosen spans hit the same marked span.
-        f1: F1 of precision and recall within each text. The IOU F1 that ERASER reports for a
-            data set is 2PR / (P + R), with the mean precision P and the mean recall R over its
-            texts.
+        precision: share of chosen spans that match a marked span.
+        recall: number of matching chosen spans divided by the number of marked spans; above 1 if
+            several chosen spans match the same marked span.
+        f1: F1 for each text. For a whole data set, ERASER reports 2PR / (P + R) instead, with the
+            mean precision P and the mean recall R over all texts.
     """
 
     precision: Tensor
@@ -158,10 +158,10 @@ class SpanScores(NamedTuple):
 
 
 def compute_iou_scores(chosen: Tensor, marked: Tensor, content: Tensor) -> SpanScores:
-    """Compute the agreement of chosen and marked spans by intersection over union.
+    """Compute the agreement between chosen and marked spans by intersection over union (IOU).
 
-    A span is a run of adjacent units. A chosen span is a hit if its intersection over union
-    with some marked span is at least :data:`MIN_IOU_OF_HIT`.
+    A span is a run of adjacent units. A chosen span matches a marked span if their intersection
+    over union is at least :data:`MIN_IOU_OF_HIT`.
 
     Args:
         chosen: units that an explanation selects, bool [batch, keys].
@@ -205,7 +205,7 @@ def compute_iou_scores(chosen: Tensor, marked: Tensor, content: Tensor) -> SpanS
 
 
 def iou_f1(chosen: Tensor, marked: Tensor, content: Tensor) -> Tensor:
-    """Compute the F1 of spans within each text; see :func:`compute_iou_scores`.
+    """Compute the span F1 for each text; see :func:`compute_iou_scores`.
 
     Args:
         chosen: units that an explanation selects, bool [batch, keys].
@@ -219,14 +219,13 @@ def iou_f1(chosen: Tensor, marked: Tensor, content: Tensor) -> Tensor:
 
 
 def number_spans(chosen: Tensor) -> Tensor:
-    """Number the runs of True from left to right.
+    """Number the spans (runs of adjacent True values) from left to right.
 
     Args:
         chosen: bool [batch, keys].
 
     Returns:
-        Number of the run that each position belongs to, int64 [batch, keys], from 1; 0 outside
-        of runs.
+        Span number at each position, int64 [batch, keys], from 1; 0 outside of spans.
 
     >>> number_spans(torch.tensor([[True, True, False, True]]))
     tensor([[1, 1, 0, 2]])
@@ -237,6 +236,6 @@ def number_spans(chosen: Tensor) -> Tensor:
 
 
 def _has_mixed_marks(marked: Tensor, content: Tensor) -> Tensor:
-    """Check whether some, but not all units of a text are marked, bool [batch]."""
+    """Check for each text whether some but not all units are marked, bool [batch]."""
     n_marked = (marked & content).sum(-1)
     return (n_marked > 0) & (n_marked < content.sum(-1))

@@ -1,17 +1,16 @@
-"""Predictions as one vector per text, which all faithfulness tests compare.
+"""Predictions of any type as one vector per text, so that all faithfulness tests can compare them.
 
-A prediction has *parts*, and each part is a decision among *outcomes*. A predicted class is one
-part. A text with several labels has one part per label, an extracted answer has a start and an
-end, and a tagged text has one part per word.
+A prediction consists of *parts*, and each part is a decision among *outcomes*. A predicted class is
+a single part. A text with several labels has one part per label, an extracted answer has two parts
+(start and end), and a tagged text has one part per word.
 
-The prediction vector contains the probability of every outcome of every part, divided by the
-number of parts. It can be read as the prediction of one part drawn at random. So it sums to 1, its
-total variation distance is the mean distance of the parts, and no test needs to know the number of
-parts.
+The prediction vector contains each outcome's probability in each part, divided by the number of parts.
+It therefore sums to 1 like a single distribution. The total variation distance between two vectors is
+the mean distance over the parts, so tests do not need to know how many parts there are.
 
-A number y is represented by the pair (y − o, o − y) / scale with the origin o. Half of the L1 change
-of this pair is the change of y in units of the scale, and the larger entry tells on which side of o
-the number is.
+A predicted number y is represented by the pair (y − o, o − y) / scale, with an origin o. The total
+variation distance is then the change in y, in units of ``scale``. The larger entry indicates on which
+side of o the number is.
 """
 
 from collections.abc import Mapping
@@ -25,33 +24,34 @@ from hf_attnprobe.functional.divergence import compute_shifted_probability, tvd
 
 
 STANDARD_MARGIN = 3.0
-"""Median margin of the predicted outcome at the standard temperature, in nats of log odds.
+"""Median margin between the two most probable outcomes at the standard temperature, in nats.
 
-For two classes it corresponds to p = .95.
+The margin is a difference of log-probabilities. For two classes, 3 nats correspond to p = .95.
 """
 
 
 def _safe_log(probs: Tensor) -> Tensor:
-    """Compute logarithms, with probabilities clamped at the smallest positive float."""
+    """Compute the logarithms of probabilities, clamped to the smallest positive float."""
     return probs.clamp_min(torch.finfo(probs.dtype).tiny).log()
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """Meaning of the entries of a prediction vector, [..., parts · outcomes].
+    """Description of a prediction vector, [..., parts · outcomes].
 
     Attributes:
         kind: "classes", "labels", "number", "tags", "span", "choice" or "words".
         name: description of the prediction for reports.
-        outcomes: names of the outcomes of a part; empty if they have no names.
-        parts: names of the parts; empty if there is only one part, or if they have no names.
+        outcomes: outcome names, such as class names; empty if outcomes have no names.
+        parts: part names, such as label names; empty if parts have no names.
         n_parts: number of parts; None if it differs between texts.
-        n_outcomes: number of outcomes; None if it differs between texts.
-        decides: whether the prediction includes decisions that can flip. This is False for a
-            number without a threshold.
-        scale: unit of the changes of a number.
-        origin: origin of a number.
-        has_rest: whether the last outcome combines many unlikely ones. It is never the decision.
+        n_outcomes: number of outcomes per part; None if it differs between texts.
+        decides: whether there is a decision that can flip. This is False for a number without a
+            threshold.
+        scale: unit in which changes in a number are measured.
+        origin: origin of a number, which is the decision threshold if there is one.
+        has_rest: whether the last outcome combines many unlikely outcomes. It is never the
+            decision.
     """
 
     kind: str
@@ -77,7 +77,7 @@ class Prediction:
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """Names of the decisions that group the texts of a report; empty without a decision."""
+        """Names by which reports group texts, such as class names; empty without a decision."""
         return self.outcomes if self.has_one_part and self.decides else ()
 
     @property
@@ -94,7 +94,7 @@ class Prediction:
             probs: prediction vectors, [..., parts · outcomes].
 
         Returns:
-            [..., parts, outcomes]; parts that a text does not have are 0.
+            Distributions, [..., parts, outcomes]; parts that a text does not have are 0.
         """
         if self.n_parts is None:
             parts = probs.unflatten(-1, (-1, self.n_outcomes or 1))
@@ -107,13 +107,13 @@ class Prediction:
         return parts * self.n_parts
 
     def compute_margins(self, probs: Tensor) -> Tensor:
-        """Compute the margin of the most probable outcome over the runner-up, mean over parts.
+        """Compute the margin between the two most probable outcomes, averaged over the parts.
 
         Args:
             probs: prediction vectors, [batch, entries].
 
         Returns:
-            [batch], in nats of log odds.
+            Differences of log-probabilities in nats, [batch].
         """
         grouped = self.group_by_part(probs).double()
         is_present = grouped.sum(-1) > 0
@@ -124,17 +124,18 @@ class Prediction:
         return margins.sum(-1) / is_present.sum(-1)
 
     def compute_standard_sharpness(self, probs: Tensor) -> float:
-        """Compute the factor on all logits with which the median margin is the standard one.
+        """Compute the factor on all logits that makes the median margin 3 nats.
 
-        For a number, it is the factor with which its standard deviation is 1.
+        This defines the standard temperature, at which models are compared. For a number, the
+        factor makes its standard deviation 1.
 
         Args:
-            probs: prediction vectors of a sample of texts, [texts, entries].
+            probs: prediction vectors for a sample of texts, [texts, entries].
 
         Returns:
             The factor; 1 if all texts have the same number, or if the median margin is 0.
 
-        The two margins are ln 9 and ln 3, and 3 / ((ln 9 + ln 3) / 2) = 1.82:
+        In this example, the margins are ln 9 and ln 3, and 3 / ((ln 9 + ln 3) / 2) = 1.82:
 
         >>> probs = torch.tensor([[1.0, 9.0], [3.0, 1.0]]).log().softmax(-1)
         >>> round(Prediction("classes", "").compute_standard_sharpness(probs), 2)
@@ -148,17 +149,17 @@ class Prediction:
         return STANDARD_MARGIN / median_margin if median_margin > 0 else 1.0
 
     def sharpen(self, probs: Tensor, sharpness: float) -> Tensor:
-        """Compute the predictions after all logits are multiplied by ``sharpness``.
+        """Change the temperature of predictions, by multiplying all logits by a factor.
 
-        Logits equal log p up to a constant, so this is softmax(sharpness · log p) of every part.
-        A number is multiplied by ``sharpness`` itself.
+        Each part becomes softmax(sharpness · log p), because logits equal log p up to a constant.
+        A predicted number is simply multiplied by the factor.
 
         Args:
             probs: prediction vectors, [..., entries].
-            sharpness: factor on the logits, the inverse of a temperature.
+            sharpness: factor on the logits, the inverse of the temperature.
 
         Returns:
-            float64 [..., entries].
+            Prediction vectors, float64 [..., entries].
         """
         if self.is_number:
             return probs.double() * sharpness
@@ -174,13 +175,13 @@ class Prediction:
         return (sharpened / n_present).flatten(-2)
 
     def decide(self, probs: Tensor) -> Tensor:
-        """Find the most probable outcome of every part.
+        """Find the most probable outcome in each part.
 
         Args:
             probs: prediction vectors, [..., entries].
 
         Returns:
-            Index of the outcome, int64 [..., parts].
+            Outcome indices, int64 [..., parts].
         """
         grouped = self.group_by_part(probs)
         return (grouped[..., :-1] if self.has_rest else grouped).argmax(-1)
@@ -204,8 +205,8 @@ class Prediction:
         Args:
             before: prediction vectors, [..., entries].
             after: prediction vectors, [..., entries].
-            target: a class or label. If given, the decision is only whether this class or label
-                is predicted; a change between two other classes does not count.
+            target: index of a class or label. If given, the decision is only whether this class
+                or label is predicted; a change between two other classes does not count.
 
         Returns:
             bool [...].
@@ -215,11 +216,11 @@ class Prediction:
         return self.is_decided_for(before, target) != self.is_decided_for(after, target)
 
     def is_decided_for(self, probs: Tensor, target: int | None) -> Tensor:
-        """Check whether the decision is a given class or label.
+        """Check whether a given class or label is predicted.
 
         Args:
             probs: prediction vectors, [..., entries].
-            target: a class or label; with None the result is True for all texts.
+            target: index of a class or label; with None, the result is True for all texts.
 
         Returns:
             bool [...].
@@ -232,14 +233,15 @@ class Prediction:
         return decisions[..., 0] == target
 
     def select_explained_entries(self, probs: Tensor, target: int | None = None) -> Tensor:
-        """Select the entries of the prediction vector whose sum the tests explain.
+        """Select which probabilities to explain: the decisions, or a given class or label.
 
         Args:
             probs: prediction vectors, [batch, parts · outcomes].
-            target: index of a class or label; None selects the decision of each part.
+            target: index of a class or label; None selects the decision in each part.
 
         Returns:
-            Indices of entries, int64 [batch], or [batch, parts] if there are several parts.
+            Indices into the prediction vector, int64 [batch], or [batch, parts] if there are
+            several parts. The tests explain the sum of these entries.
         """
         if target is not None:
             entry = 2 * target + 1 if self.kind == "labels" else target
@@ -252,30 +254,30 @@ class Prediction:
         return entries[:, 0] if self.has_one_part else entries
 
     def compute_part_distances(self, before: Tensor, after: Tensor) -> Tensor:
-        """Compute the total variation distance of each part; for a number, in units of its scale.
+        """Compute the total variation distance between two predictions for each part.
 
         Args:
             before: prediction vectors, [..., entries].
             after: prediction vectors, [..., entries].
 
         Returns:
-            [..., parts].
+            Distances in [0, 1], [..., parts]; for a number, its change in units of ``scale``.
         """
         return tvd(self.group_by_part(before), self.group_by_part(after))
 
     def compute_distance(self, before: Tensor, after: Tensor) -> Tensor:
-        """Compute the mean of :meth:`compute_part_distances` without loss of precision.
+        """Compute the mean distance over the parts without loss of precision.
 
-        In a confident model the probability of a part's decision is near 1 and has lost digits
-        to rounding. Its change is therefore computed from the probabilities of all other
-        outcomes, see :func:`~hf_attnprobe.functional.divergence.compute_shifted_probability`.
+        If a model is confident, the largest probability is near 1, where floats are coarse. Its
+        change is therefore computed from the probabilities of all other outcomes; see
+        :func:`~hf_attnprobe.functional.divergence.compute_shifted_probability`.
 
         Args:
             before: prediction vectors, [batch, entries].
             after: prediction vectors, [batch, keys, entries].
 
         Returns:
-            [batch, keys].
+            Mean total variation distances, [batch, keys].
         """
         probs_after = self.group_by_part(after)
         probs_before = self.group_by_part(before)[:, None]
@@ -297,7 +299,7 @@ class Prediction:
         return total / is_present.sum(-1)
 
     def compute_accuracy(self, probs: Tensor, labels: Tensor) -> Tensor:
-        """Compute the share of the labelled parts of each text that are predicted correctly.
+        """Compute each text's accuracy: the share of labelled parts that are predicted correctly.
 
         Args:
             probs: prediction vectors, [..., batch, entries].
@@ -305,7 +307,7 @@ class Prediction:
                 float, NaN for a part without a label.
 
         Returns:
-            float64 [..., batch] in [0, 1]; NaN for a text without labels.
+            Accuracies in [0, 1], float64 [..., batch]; NaN for a text without labels.
         """
         decisions = self.decide(probs)
         labels = labels.to(probs.device)
@@ -319,25 +321,25 @@ class Prediction:
         return accuracy.where(is_labelled.any(-1), torch.nan)
 
     def decode_number(self, probs: Tensor) -> Tensor:
-        """Convert prediction vectors to the predicted numbers, in the unit of the labels.
+        """Convert prediction vectors back to the predicted numbers.
 
         Args:
             probs: prediction vectors, [..., entries].
 
         Returns:
-            [..., parts].
+            Numbers in the unit of the labels, [..., parts].
         """
         return self.group_by_part(probs)[..., 0] * self.scale + self.origin
 
 
 def list_label_names(names: Mapping[Any, str] | None) -> list[str]:
-    """List the label names of a model configuration (``id2label``) in the order of their ids.
+    """Convert ``id2label`` from a model configuration to a list, sorted by id.
 
     Args:
-        names: names by id; the ids can be strings.
+        names: label names by id; ids can be numbers or strings.
 
     Returns:
-        The names; empty for None.
+        Label names; empty for None.
 
     Raises:
         ValueError: an id is not a number.
@@ -350,7 +352,7 @@ def list_label_names(names: Mapping[Any, str] | None) -> list[str]:
 
 
 def make_class_prediction(names: tuple[str, ...] | list[str]) -> Prediction:
-    """Create the prediction of one of several classes.
+    """Create the description of a prediction that chooses one of several classes.
 
     Args:
         names: class names.
@@ -363,10 +365,10 @@ def make_class_prediction(names: tuple[str, ...] | list[str]) -> Prediction:
 
 
 def make_label_prediction(names: tuple[str, ...] | list[str]) -> Prediction:
-    """Create the prediction of several independent labels, each of which holds or not.
+    """Create the description of a multi-label prediction, in which any label can apply.
 
     Args:
-        names: names of the labels.
+        names: label names.
 
     Returns:
         A prediction with one part per label and the outcomes "no" and "yes".
@@ -385,12 +387,12 @@ def make_label_prediction(names: tuple[str, ...] | list[str]) -> Prediction:
 def make_number_prediction(
     *, scale: float = 1.0, threshold: float | None = None, n_parts: int = 1
 ) -> Prediction:
-    """Create the prediction of a number, or of several numbers.
+    """Create the description of a predicted number, or of several predicted numbers.
 
     Args:
-        scale: unit of the changes, such as the standard deviation of the labels.
+        scale: unit in which changes are measured, such as the labels' standard deviation.
         threshold: number at which the decision changes. Without it there is no decision.
-        n_parts: number of predicted numbers.
+        n_parts: how many numbers are predicted.
 
     Returns:
         A prediction with one part per number.
@@ -411,15 +413,15 @@ def make_number_prediction(
 
 
 def sum_entries(probs: Tensor, entries: Tensor) -> Tensor:
-    """Sum some entries of prediction vectors.
+    """Sum selected entries of prediction vectors.
 
     Args:
         probs: prediction vectors, [..., batch, entries].
-        entries: indices of entries, int64 [batch] or [batch, parts], from
+        entries: indices of the entries to sum, int64 [batch] or [batch, parts], from
             :meth:`Prediction.select_explained_entries`.
 
     Returns:
-        [..., batch].
+        Sums, [..., batch].
     """
     entries = entries[:, None] if entries.dim() == 1 else entries
     return probs.gather(-1, entries.expand(*probs.shape[:-1], -1)).sum(-1)

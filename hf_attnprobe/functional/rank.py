@@ -1,14 +1,13 @@
-"""Kendall's τ-b with its p-value, and other comparisons of two rankings, for whole batches.
+"""Kendall's τ-b with its p-value, and other ways to compare two rankings, for whole batches.
 
-The numbers are those of ``scipy.stats.kendalltau``. Source: Kendall, *Rank Correlation Methods*
-(4th ed., 1970), used by Jain & Wallace 2019, Section 4.1.
+The results equal those of ``scipy.stats.kendalltau`` (Kendall, *Rank Correlation Methods*, 4th ed.,
+1970). Jain & Wallace 2019 use them in Section 4.1.
 
-Equal values must share a rank. For example, leaving out either of two equal adjacent words gives
-the same text, so the two words are equally important. In floating point the two importances
-differ in their last bits, and a ranking would order them at random. Therefore
-:func:`dense_rank` gives values that differ by at most a few hundred units of rounding the same
-rank, before τ-b is computed. With it, every τ and p of the reference implementation is reproduced
-to 1e-15; without it, some sentences differ by .01.
+Equal values must share a rank. For example, leaving out either of two equal adjacent words gives the
+same text, so both words are equally important. However, rounding makes the two importances differ in
+their last bits, so a ranking would order them at random. :func:`dense_rank` therefore assigns the same
+rank to almost equal values, before τ-b is computed. With it, every τ and p from the reference
+implementation is reproduced to 1e-15; without it, τ differs by .01 for some sentences.
 """
 
 import functools
@@ -20,17 +19,19 @@ from torch import Tensor
 
 
 MAX_EXACT_LENGTH = 33
-"""Largest number of values without ties for which the p-value is always exact, as in SciPy."""
+"""Largest number of values for which p-values without ties are always exact, as in SciPy."""
 SIGNS_PER_CHUNK = 1 << 16
-"""Number of signs that are computed together, so that they fit into the cache of a CPU core."""
+"""Number of signs that are computed together, so that they fit into a CPU core's cache."""
 
 
 class RankCorrelation(NamedTuple):
-    """Kendall's τ-b and its p-value; NaN if a row is constant or has fewer than two values.
+    """Kendall's τ-b and its p-value.
+
+    Both are NaN if one vector is constant or has fewer than two values.
 
     Attributes:
-        tau: float64 [batch] or [batch, vectors, vectors], in [−1, 1].
-        p_value: two-sided p-value with the same shape, in [0, 1].
+        tau: τ-b in [−1, 1], float64 [batch] or [batch, vectors, vectors].
+        p_value: two-sided p-value in [0, 1], with the same shape.
     """
 
     tau: Tensor
@@ -41,11 +42,12 @@ class RankCorrelation(NamedTuple):
 def _build_p_value_table() -> Tensor:
     """Build the table of exact two-sided p-values for up to 33 values without ties.
 
-    The number of discordant pairs is distributed like the inversions of a random permutation.
+    Under the null hypothesis, the number of discordant pairs is distributed like the number of
+    inversions in a random permutation.
 
     Returns:
-        float64 [34, 529], indexed by the number n of values and by the number of discordant
-        pairs, or of concordant pairs if these are fewer.
+        float64 [34, 529]. The first index is the number of values. The second index is the
+        number of discordant or of concordant pairs, whichever is smaller.
     """
     max_pairs = MAX_EXACT_LENGTH * (MAX_EXACT_LENGTH - 1) // 2
     table = torch.ones(MAX_EXACT_LENGTH + 1, max_pairs + 1, dtype=torch.float64)
@@ -62,17 +64,18 @@ def _build_p_value_table() -> Tensor:
 
 
 def _count_pairs(values: Tensor, mask: Tensor) -> Tensor:
-    """Count concordant minus discordant pairs of positions for every pair of vectors.
+    """Count concordant minus discordant pairs for any two vectors.
 
-    The signs of x_i − x_j for all ordered pairs of positions are multiplied as matrices. The
-    batch is split into chunks whose signs fit into the cache of a CPU core.
+    A matrix product multiplies the signs of x_i − x_j for all pairs of positions. The batch is
+    split into chunks whose signs fit into a CPU core's cache.
 
     Args:
         values: [batch, vectors, keys].
-        mask: bool [batch, keys].
+        mask: positions to include, bool [batch, keys].
 
     Returns:
-        float64 [batch, vectors, vectors]. The diagonal has the numbers of untied pairs.
+        Count differences, float64 [batch, vectors, vectors]. The diagonal contains each vector's
+        number of untied pairs.
     """
     _, n_vectors, n_keys = values.shape
     # Sums of signs are exact in float32 up to 4,096 keys.
@@ -93,11 +96,11 @@ def _count_pairs(values: Tensor, mask: Tensor) -> Tensor:
 
 
 def _sum_over_ties(x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute Σ t(t−1)(t−2) and Σ t(t−1)(2t+5) over the groups of t equal values.
+    """Compute the tie corrections Σ t(t−1)(t−2) and Σ t(t−1)(2t+5), over groups of t equal values.
 
     Args:
         x: [batch, vectors, keys].
-        mask: bool [batch, keys].
+        mask: positions to include, bool [batch, keys].
 
     Returns:
         The two sums, each [batch, vectors].
@@ -105,7 +108,8 @@ def _sum_over_ties(x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
     mask = mask.unsqueeze(1)
     is_equal = _expand_rows(x) == _expand_columns(x)
     is_equal &= _expand_columns(mask)
-    # The sums run over positions. Each of the t positions of a group contributes one factor t.
+    # The sums run over positions instead of groups. A group has t positions, which replaces the
+    # factor t in both sums.
     t = is_equal.sum(-1) * mask
     t = t.to(torch.float64)
     n_other_members = (t - 1).clamp_min(0)
@@ -117,19 +121,19 @@ def _sum_over_ties(x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
 def _compute_asymptotic_p_value(
     score: Tensor, n: Tensor, ties: Tensor, values: Tensor, mask: Tensor
 ) -> Tensor:
-    """Compute the p-value by the normal approximation, with the variance corrected for ties.
+    """Compute p-values by the normal approximation, with a variance that is corrected for ties.
 
-    Kendall 1970, Chapter 4.
+    See Kendall 1970, Chapter 4.
 
     Args:
         score: concordant minus discordant pairs, [batch, vectors, vectors].
         n: number of values, [batch, 1, 1].
-        ties: number of tied pairs of each vector, [batch, vectors].
+        ties: number of tied pairs, [batch, vectors].
         values: [batch, vectors, keys].
-        mask: bool [batch, keys].
+        mask: positions to include, bool [batch, keys].
 
     Returns:
-        [batch, vectors, vectors].
+        Two-sided p-values, [batch, vectors, vectors].
     """
     tie_sum_0 = tie_sum_1 = torch.zeros_like(ties)
     if ties.any():
@@ -162,10 +166,10 @@ def _expand_columns(x: Tensor) -> Tensor:
 
 
 def _look_up_exact_p_value(score: Tensor, n: Tensor) -> Tensor:
-    """Look up the exact p-value.
+    """Look up exact p-values in the table for up to 33 values.
 
-    For more values than the table has, the result is only right if at most one pair is out of
-    order. It is then 2/n! or 2/(n−1)!.
+    For more values, the result is only correct if at most one pair is discordant (or concordant).
+    The p-value is then 2/n! or 2/(n−1)!.
     """
     n_pairs = n * (n - 1) / 2
     n_discordant = (n_pairs - score.abs()) / 2
@@ -190,20 +194,21 @@ def dense_rank(
     rtol: float = 0.0,
     atol: float | Tensor = 0.0,
 ) -> Tensor:
-    """Rank the values inside the mask by 0, 1, 2, …; almost equal values share a rank.
+    """Rank values by 0, 1, 2, …, such that almost equal values share a rank.
 
     Rounding makes equal quantities differ in their last bits. Without a tolerance, such ties
     would be broken at random.
 
     Args:
         values: [..., keys].
-        mask: bool [..., keys], the positions that count.
-        rtol: relative tolerance. Two neighbours in the sorted order share a rank if they differ
-            by at most ``atol + rtol·|value|``.
+        mask: positions to rank, bool [..., keys].
+        rtol: relative tolerance. Two neighbours in sorted order share a rank if they differ by
+            at most ``atol + rtol·|value|``.
         atol: absolute tolerance, a number or one number per row, [..., 1].
 
     Returns:
-        Ranks, float32 [..., keys]. Entries outside the mask have no meaning.
+        Ranks, float32 [..., keys], 0 for the smallest value. Entries outside the mask have no
+        meaning.
 
     >>> dense_rank(torch.tensor([0.3, 0.1, 0.1]), torch.ones(3).bool()).tolist()
     [1.0, 0.0, 0.0]
@@ -224,17 +229,16 @@ def dense_rank(
 def compute_chance_of_agreement(n: Tensor, *, level: float = 0.05) -> Tensor:
     """Compute the probability that a random order agrees significantly with a fixed order.
 
-    This is the probability of a positive τ with a two-sided p-value of at most ``level``. For
-    up to 33 values without ties, it follows exactly from the inversions of random
-    permutations. For more values, half the level is right to ±.002. With ties the probability
-    is smaller.
+    Significant agreement means a positive τ with a two-sided p-value of at most ``level``. For up
+    to 33 values without ties, the probability is exact. For more values, half the level is
+    accurate to ±.002. With ties, the probability is smaller.
 
     Args:
         n: number of values, any shape.
         level: significance level, in (0, 1).
 
     Returns:
-        float64 with the shape of ``n``.
+        Probabilities, float64 with the same shape as ``n``.
 
     With 5 values, only one of the 5! orders agrees significantly:
 
@@ -248,22 +252,22 @@ def compute_chance_of_agreement(n: Tensor, *, level: float = 0.05) -> Tensor:
 
 @functools.cache
 def _find_largest_p_values(level: float) -> Tensor:
-    """Find for each number of values the largest exact p-value up to ``level``, [34]."""
+    """Find the largest exact p-value that does not exceed ``level``, for 0 to 33 values, [34]."""
     p_values = _build_p_value_table()
     return p_values.masked_fill(p_values > level, 0).amax(-1)
 
 
 def kendall_tau_b(x: Tensor, y: Tensor, mask: Tensor) -> RankCorrelation:
-    """Compute Kendall's τ-b of x and y (Jain & Wallace 2019, Section 4.1).
+    """Compute Kendall's τ-b between x and y (Jain & Wallace 2019, Section 4.1).
 
     τ-b = (concordant − discordant pairs) / √(pairs untied in x · pairs untied in y). The p-value
-    is exact if there are no ties and either at most 33 values, or at most one pair out of
-    order. Otherwise it is that of the normal approximation.
+    is exact if there are no ties, and either at most 33 values, or at most one pair out of
+    order. Otherwise it is a normal approximation.
 
     Args:
         x: [batch, keys].
         y: [batch, keys].
-        mask: bool [batch, keys], the positions that count.
+        mask: positions to include, bool [batch, keys].
 
     Returns:
         τ-b and p-value, each float64 [batch].
@@ -278,11 +282,11 @@ def kendall_tau_b(x: Tensor, y: Tensor, mask: Tensor) -> RankCorrelation:
 
 
 def kendall_tau_b_matrix(values: Tensor, mask: Tensor) -> RankCorrelation:
-    """Compute Kendall's τ-b of every pair of vectors; see :func:`kendall_tau_b`.
+    """Compute Kendall's τ-b between any two vectors; see :func:`kendall_tau_b`.
 
     Args:
         values: [batch, vectors, keys].
-        mask: bool [batch, keys], the positions that count.
+        mask: positions to include, bool [batch, keys].
 
     Returns:
         τ-b and p-value, each float64 [batch, vectors, vectors].
@@ -311,22 +315,22 @@ def kendall_tau_b_matrix(values: Tensor, mask: Tensor) -> RankCorrelation:
 
 
 def top_overlap(x: Tensor, y: Tensor, mask: Tensor, k: int) -> Tensor:
-    """Compute the share of the k largest values of x that are among the k largest of y.
+    """Compute the top-k overlap: the share of positions that are in the top k of both x and y.
 
-    If several values tie for rank k, one of them is drawn at random, independently for x and y;
-    the result is the mean over all draws. Without ties, the Jaccard index is
-    overlap / (2 − overlap). Two random orders of n values have an expected overlap of k / n.
+    If several values tie for rank k, the result is the mean over all ways to break the ties.
+    Without ties, the Jaccard index is overlap / (2 − overlap). Two random orders of n values have
+    an expected overlap of k / n.
 
     Args:
         x: [batch, keys].
         y: [batch, keys].
-        mask: bool [batch, keys], the positions that count; at least k of them.
+        mask: positions to include, bool [batch, keys]; at least k per row.
         k: number of largest values.
 
     Returns:
-        float64 [batch] in [0, 1].
+        Overlap in [0, 1], float64 [batch].
 
-    The second largest value of y is one of two equal ones:
+    In this example, two values tie for rank 2 in y:
 
     >>> x, y = torch.tensor([[3.0, 2.0, 1.0]]), torch.tensor([[3.0, 1.0, 1.0]])
     >>> top_overlap(x, y, torch.ones(1, 3).bool(), 2).tolist()
@@ -337,15 +341,15 @@ def top_overlap(x: Tensor, y: Tensor, mask: Tensor, k: int) -> Tensor:
 
 
 def _compute_top_probability(values: Tensor, mask: Tensor, k: int | Tensor) -> Tensor:
-    """Compute the probability that each value is among the k largest if ties are broken at random.
+    """Compute how likely each value is among the k largest if ties are broken at random.
 
     Args:
         values: [..., keys].
-        mask: bool [..., keys].
+        mask: positions to include, bool [..., keys].
         k: one number for all rows, or int [..., 1].
 
     Returns:
-        float64 [..., keys].
+        Probabilities, float64 [..., keys].
     """
     n_smaller, n_larger = _count_smaller_and_larger(values, mask)
     n_equal = mask.sum(-1, keepdim=True) - n_smaller - n_larger
@@ -354,23 +358,23 @@ def _compute_top_probability(values: Tensor, mask: Tensor, k: int | Tensor) -> T
 
 
 def top_tau(x: Tensor, y: Tensor, mask: Tensor, k: int) -> Tensor:
-    """Compute Kendall's τ-a on the union of the k largest values of x and the k largest of y.
+    """Compute Kendall's τ-a between two top-k lists, as in the code of Jain & Wallace 2019.
 
-    In each of the two vectors, the values that are not among its k largest are tied below them.
-    Values that tie with the k-th largest are among the largest. The result is 1 − 2K / pairs,
-    with the distance K of top-k lists and the penalty p = ½ (Fagin, Kumar & Sivakumar 2003), as
-    in the released code of Jain & Wallace 2019.
+    Only positions that are in the top k of x or of y are compared. In each vector, all positions
+    outside its own top k are tied below the top k. Values that tie with the k-th largest belong
+    to the top k. The result is 1 − 2K / pairs, with Fagin's distance K between top-k lists and
+    the penalty p = ½ (Fagin, Kumar & Sivakumar 2003).
 
     Args:
         x: [batch, keys].
         y: [batch, keys].
-        mask: bool [batch, keys], the positions that count.
-        k: number of largest values.
+        mask: positions to include, bool [batch, keys].
+        k: length of the top-k lists.
 
     Returns:
-        float64 [batch] in [−1, 1]; NaN if the union has a single position.
+        τ in [−1, 1], float64 [batch]; NaN if only one position is compared.
 
-    The three pairs contribute +1, +1 and −1:
+    In this example, the three pairs contribute +1, +1 and −1:
 
     >>> x, y = torch.tensor([[3.0, 2.0, 1.0]]), torch.tensor([[3.0, 1.0, 2.0]])
     >>> round(top_tau(x, y, torch.ones(1, 3).bool(), 2).item(), 4)
@@ -383,7 +387,7 @@ def top_tau(x: Tensor, y: Tensor, mask: Tensor, k: int) -> Tensor:
     n = union.sum(-1)
     n_pairs = n * (n - 1) / 2
 
-    # The union has few keys, so only these are compared.
+    # The union has few keys, so comparing only these keys is much faster.
     keys = union.to(torch.int8).topk(int(n.max())).indices
     union = union.gather(-1, keys)
     keys = keys.expand(2, -1, -1)
@@ -398,18 +402,19 @@ def top_tau(x: Tensor, y: Tensor, mask: Tensor, k: int) -> Tensor:
 def gini_correlation(values: Tensor, order: Tensor, mask: Tensor) -> Tensor:
     """Compute the Gini correlation: how well an order of tokens puts the largest values first.
 
-    Σ_{i<j} (v_i − v_j) sign(o_i − o_j) / Σ_{i<j} |v_i − v_j|. This is Kendall's τ with each pair
-    weighted by the difference of its values, so the order of tokens with almost equal values
-    hardly matters. It equals cov(v, rank o) / cov(v, rank v) (Schechtman & Yitzhaki 1987).
+    Σ_{i<j} (v_i − v_j) sign(o_i − o_j) / Σ_{i<j} |v_i − v_j|. This is Kendall's τ, except that
+    each pair is weighted by the difference between its values, so that the order of almost equal
+    values hardly matters. It equals cov(v, rank o) / cov(v, rank v) (Schechtman & Yitzhaki 1987).
 
     Args:
         values: values v, [..., keys].
-        order: scores o that define the order, [..., keys], largest first. Two tokens with equal
-            scores are in neither order.
-        mask: bool [..., keys], the tokens that count.
+        order: scores o that define the order, [..., keys], largest first. Pairs with equal
+            scores contribute 0.
+        mask: tokens to include, bool [..., keys].
 
     Returns:
-        float64 [...] in [−1, 1], with mean 0 over random orders; NaN if all values are equal.
+        Correlation in [−1, 1], float64 [...], with mean 0 over random orders; NaN if all values
+        are equal.
 
     >>> values, mask = torch.tensor([8.0, 0.1, 0.0]), torch.ones(3).bool()
     >>> round(gini_correlation(values, torch.tensor([3.0, 1.0, 2.0]), mask).item(), 2)
@@ -422,24 +427,24 @@ def gini_correlation(values: Tensor, order: Tensor, mask: Tensor) -> Tensor:
 
 
 def compute_net_wins(values: Tensor, mask: Tensor) -> Tensor:
-    """Compute for each token how many values are smaller, minus how many are larger.
+    """Compute how many values are smaller than each value, minus how many are larger.
 
     Args:
         values: [..., keys].
-        mask: bool [..., keys], the tokens that count.
+        mask: tokens to include, bool [..., keys].
 
     Returns:
-        int64 [..., keys], 0 outside the mask.
+        Count differences, int64 [..., keys], 0 outside the mask.
     """
     n_smaller, n_larger = _count_smaller_and_larger(values, mask)
     return (n_smaller - n_larger).masked_fill(~mask, 0)
 
 
 def _count_smaller_and_larger(values: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Count for each token the smaller values and the larger values.
+    """Count how many values are smaller, and how many are larger, than each value.
 
     Returns:
-        Two tensors [..., keys]. Entries outside the mask have no meaning.
+        Both counts, each [..., keys]. Entries outside the mask have no meaning.
     """
     masked_values = values.masked_fill(~mask, torch.inf).contiguous()
     sorted_values = masked_values.sort(-1).values
@@ -451,16 +456,16 @@ def _count_smaller_and_larger(values: Tensor, mask: Tensor) -> tuple[Tensor, Ten
 
 
 def select_heaviest(values: Tensor, mask: Tensor, share: float = 0.5) -> Tensor:
-    """Select the fewest tokens whose values add up to a share of the total.
+    """Select the fewest tokens whose values add up to a given share of the total.
 
     Args:
         values: [..., keys], at least 0. Tokens with equal values are selected from left to
             right.
-        mask: bool [..., keys], the tokens that count.
+        mask: tokens to include, bool [..., keys].
         share: share of the total value, in [0, 1].
 
     Returns:
-        bool [..., keys].
+        Whether each token is selected, bool [..., keys].
 
     >>> select_heaviest(torch.ones(20), torch.ones(20).bool()).nonzero()[:, 0].tolist()
     [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
@@ -477,18 +482,17 @@ def select_heaviest(values: Tensor, mask: Tensor, share: float = 0.5) -> Tensor:
 
 
 def r_precision(order: Tensor, relevant: Tensor, mask: Tensor) -> Tensor:
-    """Compute R-precision: the share of relevant tokens among the first R tokens of an order.
+    """Compute R-precision: the precision among the first R tokens, if R tokens are relevant.
 
-    R is the number of relevant tokens. If several tokens tie for rank R, one of them is drawn
-    at random; the result is the mean over all draws.
+    If several tokens tie for rank R, the result is the mean over all ways to break the ties.
 
     Args:
         order: scores that define the order, [..., keys], largest first.
-        relevant: bool [..., keys], the tokens to find.
-        mask: bool [..., keys], the tokens that count.
+        relevant: tokens to find, bool [..., keys].
+        mask: tokens to include, bool [..., keys].
 
     Returns:
-        float64 [...] in [0, 1]; NaN if no token is relevant.
+        Precision in [0, 1], float64 [...]; NaN if no token is relevant.
     """
     n_relevant = (relevant & mask).sum(-1, keepdim=True)
     probability = _compute_top_probability(order.double(), mask, n_relevant)

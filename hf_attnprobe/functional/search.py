@@ -1,17 +1,17 @@
-"""Searches for different attention with nearly the same output, by gradients or by candidates.
+"""Searches for adversarial attention: different weights that give nearly the same output.
 
-The gradient search is that of Jain & Wallace 2019, Section 4.2.2, Algorithm 3:
+The gradient search follows Jain & Wallace 2019, Section 4.2.2, Algorithm 3:
 
     maximise   Σ_k JSD(a_k, â) + (1/K²) Σ_{k,l} JSD(a_k, a_l)
     subject to distance(a_k) ≤ ε
 
-The constraint is relaxed to a penalty λ·max(0, distance − ε), and Adam optimises the attention
-logits. The pair term follows the released code: it counts each pair twice and divides by K². The
-logarithms ln(x + 1e-10) also follow the released code.
+The constraint is replaced by a penalty λ·max(0, distance − ε), and Adam optimises the attention
+logits. Two details follow the authors' released code: the pair term counts each pair twice and
+divides by K², and logarithms are computed as ln(x + 1e-10).
 
-All gradients are written out by hand. The steps are tiny, so their cost is the number of kernels
-and of logarithms. Tensors are stored in memory as [copies, keys, batch], so that every kernel
-runs along the batch.
+All gradients are derived by hand. Each step is so small that its time depends on the number of
+kernels and logarithms. Tensors are stored as [copies, keys, batch], so that every kernel runs along
+the batch.
 """
 
 import math
@@ -25,16 +25,19 @@ from hf_attnprobe.functional.intervention import split_fixed_weights
 
 
 LOG_OFFSET = 1e-10
-"""Offset δ in the logarithms ln(x + δ) of the objective."""
+"""Offset δ in the objective's logarithms ln(x + δ)."""
 FACTORS_PER_PRODUCT = 5
-"""Number of ratios that are multiplied before one logarithm is taken.
+"""Number of ratios that are multiplied before one logarithm is taken, to save logarithms.
 
-One of the ratios is ½, and float32 can represent the product of four ratios of 1e-10.
+One of the five ratios is ½, and the others are at least 1e-10, so float32 can represent their product.
 """
 
 Distance = Callable[[Tensor], tuple[Tensor, Tensor]]
-"""Function from candidate attention [copies, batch, keys] to the distance of its output to the
-original output, [copies, batch], and the gradient of this distance, [copies, batch, keys]."""
+"""Function from candidate attention, [copies, batch, keys], to output distances, [copies, batch].
+
+It returns the distance between the candidate's output and the original output, and the gradient of
+this distance with respect to the attention, [copies, batch, keys].
+"""
 
 
 def bisect_boundary(
@@ -43,16 +46,17 @@ def bisect_boundary(
     outside: Tensor,
     n_steps: int,
 ) -> tuple[Tensor, Tensor]:
-    """Find the boundary of a region between points inside and points outside by bisection.
+    """Find the boundary of a region by bisection between points inside and outside.
 
     Args:
-        is_within: checks whether points are inside the region; bool of the same shape.
+        is_within: function that checks which points are inside the region and returns a bool
+            tensor with the same shape.
         inside: points inside the region.
         outside: points outside the region, with the same shape as ``inside``.
-        n_steps: number of steps, each of which halves the intervals.
+        n_steps: number of bisection steps.
 
     Returns:
-        The last points inside and the last points outside.
+        The last points inside and the last points outside, which enclose the boundary.
     """
     for _ in range(n_steps):
         middle = (inside + outside) / 2
@@ -63,14 +67,15 @@ def bisect_boundary(
 
 
 def make_linear_distance(logits: Tensor, probs: Tensor) -> Distance:
-    """Create the total variation distance, with its gradient, for logits linear in attention.
+    """Create a distance function for a model whose logits are linear in the attention.
 
     Args:
-        logits: logits u_t per token, with logits = Σ_t a_t u_t, [batch, keys, classes].
+        logits: token logits u_t, [batch, keys, classes]. The model's logits are Σ_t a_t u_t.
         probs: original output, [batch, classes].
 
     Returns:
-        A function from attention to distance and gradient.
+        A function from attention to the output's total variation distance and its gradient; see
+        :data:`Distance`.
     """
     if probs.shape[-1] == 2:
         return _make_binary_distance(logits[..., 1] - logits[..., 0], probs[:, 1])
@@ -78,7 +83,7 @@ def make_linear_distance(logits: Tensor, probs: Tensor) -> Distance:
 
 
 def _make_binary_distance(scores: Tensor, prob: Tensor) -> Distance:
-    """Create the distance for two classes from the logit differences of the tokens."""
+    """Create the distance function for two classes, from each token's logit difference."""
     # Transposed twice, the tensor is contiguous along the batch.
     scores = scores.t().contiguous().t()
 
@@ -92,7 +97,7 @@ def _make_binary_distance(scores: Tensor, prob: Tensor) -> Distance:
 
 
 def _make_multiclass_distance(logits: Tensor, probs: Tensor) -> Distance:
-    """Create the distance for any number of classes from the logits of the tokens."""
+    """Create the distance function for any number of classes, from each token's logits."""
 
     def compute_distance(attention: Tensor) -> tuple[Tensor, Tensor]:
         output = torch.einsum("cbk,bkn->cbn", attention, logits).softmax(-1)
@@ -109,19 +114,19 @@ def _make_multiclass_distance(logits: Tensor, probs: Tensor) -> Distance:
 
 
 def _compute_descent_direction(attention: Tensor, original: Tensor) -> Tensor:
-    """Compute −∂/∂a_k of the objective, up to a constant per text.
+    """Compute the objective's negative gradient −∂/∂a_k, up to a constant per text.
 
     ∂JSD(a, b)/∂a = ½ [g(a) − g((a + b)/2)] with g(x) = ln(x + δ) + x/(x + δ). Let A = a + δ,
     B = b + δ and r = A/(A + B). Then the derivative is ½ [ln r + (δ/A)(2r − 1)] plus a constant,
-    which the softmax over the logits cancels. The ln r of all pairs are computed as one
-    logarithm of a product. The ratio of a copy to itself is ½ and cancels as well.
+    which has no effect after the softmax. The ratios r are multiplied before taking the
+    logarithm, to save logarithms. A copy's ratio to itself is ½, which also only adds a constant.
 
     Args:
-        attention: [copies, keys, batch].
-        original: [keys, batch].
+        attention: attention of all copies, [copies, keys, batch].
+        original: original attention, [keys, batch].
 
     Returns:
-        [copies, keys, batch].
+        Descent direction, [copies, keys, batch].
     """
     n_copies = len(attention)
     pair_weight = 1 / n_copies**2
@@ -151,23 +156,24 @@ def search_adversarial_attention(
     n_steps: int = 500,
     learning_rate: float = 0.01,
 ) -> Tensor:
-    """Search for K different attention distributions per text with Adam (amsgrad).
+    """Search for different attention that gives nearly the same output, by gradient descent.
 
-    As in the code of Jain & Wallace 2019, the result is the last iterate and not the best one.
+    For each text, several copies are optimised together with Adam (amsgrad). As in the code of
+    Jain & Wallace 2019, the result is the last iterate and not the best one.
 
     Args:
         start: initial attention logits, [copies, batch, keys].
         original: the model's attention, [batch, keys].
         mask: tokens that may receive attention, bool [batch, keys].
-        distance: distance of the output to the original output; see :data:`Distance`.
-        epsilon: allowed distance, in [0, 1].
-        penalty: weight λ of the distance in excess of ``epsilon``.
-        n_steps: number of steps of Adam.
-        learning_rate: learning rate of Adam.
+        distance: function that computes output distances; see :data:`Distance`.
+        epsilon: largest allowed output distance, in [0, 1].
+        penalty: weight λ for distances above ``epsilon``.
+        n_steps: number of Adam steps.
+        learning_rate: learning rate for Adam.
 
     Returns:
-        Attention [copies, batch, keys]. Its distance can exceed ``epsilon``, so the caller must
-        check it.
+        Attention, [copies, batch, keys]. Its output distance can exceed ``epsilon``, so check it
+        before use.
     """
     min_logit = torch.finfo(start.dtype).min
     logits = start.masked_fill(~mask, min_logit).transpose(1, 2).contiguous()
@@ -189,55 +195,54 @@ def search_adversarial_attention(
 
 
 # --- Candidates for a model that is not linear in its attention ---------------------------------
-# The candidates are far from the original attention, in directions chosen by the gradient. To
-# first order, an attention A' changes the probability by Σ g · (A' − A), with the gradient g at A.
-# On this linear model, the farthest attention puts the whole weight of each query on one key.
+# The candidates are far from the original attention A, in directions chosen by the gradient g. To
+# first order, attention A' changes the probability by Σ g · (A' − A). In this linear approximation,
+# the farthest attention puts each query's whole weight on one key.
 #
-# The choice of the key trades distance against change. Key j of a row has the score
-# v(a_j) − μ g_j: v is the JSD to the vertex on a key with weight a_j, and the multiplier μ, one per
-# text, is found by bisection such that the changes of all rows cancel. If the result is too far
-# for a real model, the rows with the largest effect stay as they are and only the others change.
+# The key is chosen by the score v(a_j) − μ g_j, which trades distance against output change. Here
+# v(a_j) is the JSD that results if all weight is put on key j. The multiplier μ is found by bisection
+# for each text, such that the changes of all rows cancel. If the output still changes too much, the
+# rows with the largest effect are left unchanged.
 #
 # The caller must check each candidate by running the model.
 
 
 STEP_SHARES = (0.75, 0.25)
-"""Positions of the intermediate candidates between the original attention, 0, and a vertex, 1."""
+"""Positions of intermediate candidates, between the original attention, 0, and a vertex, 1."""
 ROW_SHARES = (1 / 16, 1 / 4, 1 / 2, 3 / 4)
-"""Shares of the rows, those with the largest effect, that stay as they are in a candidate."""
+"""Shares of rows that a candidate leaves unchanged, beginning with the largest effect."""
 N_CANDIDATES = 3 + 2 * len(ROW_SHARES) + 2 * len(STEP_SHARES)
 """Number of candidates per text, 15.
 
-The shares were chosen on heads and groups of heads of MiniLM. These 15 candidates reach .76 of
-the largest possible distance on average; 39 candidates with more shares reach .79, and 9
-candidates without ``ROW_SHARES`` reach .63.
+The shares were chosen on heads and head groups of MiniLM. On average, these 15 candidates reach .76
+of the largest possible distance. With more shares, 39 candidates reach .79; without ``ROW_SHARES``,
+9 candidates reach .63.
 """
 N_BISECTIONS = 40
-"""Number of bisection steps that find the multiplier μ."""
+"""Number of bisection steps for finding the multiplier μ."""
 LARGEST_MULTIPLIER = 1e4
-"""Largest multiplier μ, times the largest slope: with it, only the change of the output counts."""
+"""Upper limit for the multiplier μ times the largest slope; there, distance hardly matters."""
 
 
 def generate_steered_candidates(
     attention: Tensor, slope: Tensor, movable: Tensor
 ) -> Iterator[Tensor]:
-    """Generate candidates of distant attention that are steered by the gradient.
+    """Generate candidates for distant attention that hardly changes the output.
 
-    The first three candidates are the farthest attention, and the two nearest to no change of
-    the output, one on either side. Then follow variants of the first and of the third candidate
-    in which a share of the rows stays as it is (:data:`ROW_SHARES`, at least one row). Last come
-    points between the original attention and the two candidates with almost no change
+    The first three candidates are the farthest attention, and the two candidates that change the
+    output least, one in each direction. Then follow variants of the first and the third candidate
+    in which some rows are left unchanged (:data:`ROW_SHARES`, at least one row). The last
+    candidates lie between the original attention and the second or third candidate
     (:data:`STEP_SHARES`).
 
     Args:
-        attention: weights of one or several heads, [batch, rows, keys].
+        attention: weights for one or several heads, [batch, rows, keys].
         slope: gradient of the probability with respect to the weights, same shape.
-        movable: keys that may receive weight, bool [batch, rows, keys]. Weights of other keys,
-            and rows without any such key, stay as they are.
+        movable: keys that may receive weight, bool [batch, rows, keys]. Weights on all other
+            keys stay unchanged.
 
     Yields:
-        :data:`N_CANDIDATES` times attention [batch, rows, keys] whose rows sum to 1, with the
-        farthest one first.
+        :data:`N_CANDIDATES` candidates, each [batch, rows, keys], with rows that sum to 1.
     """
     fixed_weights, movable_mass = split_fixed_weights(attention, movable)
     shares = attention / movable_mass.clamp_min(torch.finfo(movable_mass.dtype).tiny)
@@ -254,8 +259,8 @@ def generate_steered_candidates(
     original_output = (slope * attention).sum((-2, -1))
     largest_slope = slope.abs().amax((-2, -1))
     largest_slope = largest_slope.clamp_min(torch.finfo(slope.dtype).tiny)
-    # If nothing changes the output, the slope is 0. The multiplier must then be finite, so that
-    # its product with the slope is 0. A quarter of the largest float keeps sums of two finite.
+    # If attention has no effect, the slope is 0. The multiplier must be finite, so that its
+    # product with the slope is 0. The limit also keeps the sum of two multipliers finite.
     max_multiplier = torch.finfo(slope.dtype).max / 4
     upper_multiplier = (LARGEST_MULTIPLIER / largest_slope).clamp_max(max_multiplier)
     lower_multiplier = -upper_multiplier
@@ -287,11 +292,11 @@ def generate_steered_candidates(
 def _rank_rows_by_effect(
     direction: Tensor, slope: Tensor, movable: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Rank rows by their first-order effect, largest first, and count the movable rows.
+    """Rank rows by their first-order effect on the output, and count the movable rows.
 
     Returns:
-        Ranks [batch, rows], with rows that are not movable last, and the number of movable
-        rows [batch].
+        Ranks, [batch, rows], 0 for the largest effect, with rows that are not movable last; and
+        the number of movable rows, [batch].
     """
     is_movable = movable.any(-1)
     effect = (slope * direction).sum(-1).abs().masked_fill(~is_movable, -1)

@@ -5,14 +5,14 @@ from torch import Tensor
 
 
 def compute_alignment_to_mean(vectors: Tensor, mask: Tensor) -> Tensor:
-    """Compute the cosine of each vector with the mean vector (Mohankumar et al. 2020, Section 2).
+    """Compute each vector's cosine with the mean vector (Mohankumar et al. 2020, Section 2).
 
     Args:
         vectors: [..., keys, width].
-        mask: bool [..., keys], the vectors that count.
+        mask: vectors to include, bool [..., keys].
 
     Returns:
-        [..., keys] in [−1, 1]; 0 outside the mask and for zero vectors.
+        Cosines in [−1, 1], [..., keys]; 0 outside the mask and for zero vectors.
 
     >>> vectors = torch.tensor([[3.0, 0.0], [0.0, 3.0]])
     >>> compute_alignment_to_mean(vectors, torch.tensor([True, True])).round(decimals=4)
@@ -25,19 +25,19 @@ def compute_alignment_to_mean(vectors: Tensor, mask: Tensor) -> Tensor:
 
 
 def conicity(vectors: Tensor, mask: Tensor, *, absolute: bool = False) -> Tensor:
-    """Compute the mean cosine of vectors with their mean (Mohankumar et al. 2020, Section 2).
+    """Compute conicity, the mean cosine between vectors and their mean.
 
     Conicity is near 1 if all vectors have the same direction, and near 0 if they are spread
-    around the origin.
+    around the origin (Mohankumar et al. 2020, Section 2).
 
     Args:
         vectors: [..., keys, width].
-        mask: bool [..., keys], the vectors that count.
+        mask: vectors to include, bool [..., keys].
         absolute: whether to average |cos|, as the paper's released code does. The definition in
             the paper keeps the sign.
 
     Returns:
-        [...] in [−1, 1]; 1 for a single vector, NaN if the mask is empty.
+        Conicity in [−1, 1], [...]; 1 for a single vector, NaN if the mask is empty.
 
     >>> vectors, mask = torch.tensor([[3.0, 0.0], [-1.0, 0.0]]), torch.ones(2).bool()
     >>> conicity(vectors, mask).item(), conicity(vectors, mask, absolute=True).item()
@@ -55,10 +55,11 @@ def pearson(a: Tensor, b: Tensor, mask: Tensor) -> Tensor:
     Args:
         a: [..., keys].
         b: [..., keys].
-        mask: bool [..., keys], the keys that count.
+        mask: keys to include, bool [..., keys].
 
     Returns:
-        [...] in [−1, 1]; NaN if a or b is constant, or if fewer than two keys count.
+        Correlation in [−1, 1], [...]; NaN if a or b is constant, or if fewer than two keys are
+        included.
 
     >>> a, mask = torch.tensor([1.0, 2.0, 3.0]), torch.ones(3).bool()
     >>> round(pearson(a, 5 - 2 * a, mask).item(), 6)
@@ -69,7 +70,7 @@ def pearson(a: Tensor, b: Tensor, mask: Tensor) -> Tensor:
 
 
 def _standardise(values: Tensor, mask: Tensor) -> Tensor:
-    """Subtract the mean from values and scale them to a vector of length 1; NaN if constant."""
+    """Subtract the mean and scale the vector to length 1; NaN if all values are equal."""
     n = mask.sum(-1, keepdim=True)
     values = torch.where(mask, values, 0)
     mean = values.sum(-1, keepdim=True) / n

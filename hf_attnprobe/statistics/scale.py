@@ -302,7 +302,9 @@ def compute_faithfulness(
         Faithfulness and its parts, with 95% confidence intervals.
     """
     columns = _list_counted_parts(texts, ranking, parts)
-    part_estimates = {c.part.key: _estimate_parts([c]) for c in columns}
+    part_estimates = {
+        part_columns.part.key: _estimate_parts([part_columns]) for part_columns in columns
+    }
     score = _estimate_parts(columns) if len(columns) >= MIN_PARTS else NO_ESTIMATE
     return Faithfulness(score, part_estimates)
 
@@ -373,16 +375,16 @@ def _estimate_parts(columns: Sequence[_PartColumns]) -> Estimate:
     The interval never exceeds 1, and is widened if a part requires an exact interval for a share.
     """
     stacked_columns, compute_mean_position = _build_mean_position(columns)
-    is_counted = np.any([c.counts_for_reach for c in columns], axis=0)
+    is_counted = np.any([part_columns.counts_for_reach for part_columns in columns], axis=0)
     n = int(is_counted.sum())
     estimate = replace(estimate_function_of_means(stacked_columns, compute_mean_position), n=n)
     if estimate.ci95 is None:
         return estimate
     low, high = estimate.ci95
-    exact_margins = np.mean([c.exact_margins for c in columns], axis=0)
-    below, above = exact_margins.tolist()
-    low = min(low, estimate.value - below)
-    high = max(high, estimate.value + above)
+    exact_margins = np.mean([part_columns.exact_margins for part_columns in columns], axis=0)
+    margin_below, margin_above = exact_margins.tolist()
+    low = min(low, estimate.value - margin_below)
+    high = max(high, estimate.value + margin_above)
     return replace(estimate, ci95=(low, min(high, 1.0)))
 
 
@@ -395,19 +397,19 @@ def _build_mean_position(
         The columns of all parts, each [texts], and the function that maps their means to the mean
         position.
     """
-    part_columns = [c.stacked for c in columns]
-    widths = [stacked.shape[1] for stacked in part_columns]
+    matrices = [part_columns.stacked for part_columns in columns]
+    widths = [matrix.shape[1] for matrix in matrices]
     boundaries = np.cumsum(widths)[:-1]
 
     def compute_mean_position(means: np.ndarray) -> np.ndarray:
-        part_means = np.split(means, boundaries, axis=-1)
+        means_by_part = np.split(means, boundaries, axis=-1)
         positions = [
-            c.compute_position(means_of_part)
-            for c, means_of_part in zip(columns, part_means, strict=True)
+            part_columns.compute_position(part_means)
+            for part_columns, part_means in zip(columns, means_by_part, strict=True)
         ]
         return np.mean(positions, axis=0)
 
-    all_columns = np.concatenate(part_columns, axis=1)
+    all_columns = np.concatenate(matrices, axis=1)
     return list(all_columns.T), compute_mean_position
 
 

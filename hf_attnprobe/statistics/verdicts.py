@@ -231,7 +231,8 @@ class Finding:
     def __post_init__(self) -> None:
         if self.rule not in RULES:
             raise AttnProbeError(
-                f"expected the key of a rule, such as {next(iter(RULES))}, got {self.rule!r}"
+                f"rule {self.rule!r} does not exist; use a key of RULES, such as "
+                f"{next(iter(RULES))!r}"
             )
 
     @property
@@ -306,9 +307,9 @@ def apply_thresholds(texts: Sequence[str]) -> dict[str, Rule]:
             is_valid = is_valid and len(thresholds) <= max_thresholds
         if question is None or not is_valid:
             raise AttnProbeError(
-                f"--thresholds: expected one of {', '.join(ALL_QUESTIONS)} with ascending numbers, "
-                "such as faithfulness=.4,.65 (partly from, yes from) or effect=.1 (yes from), got "
-                f"{text!r}"
+                f"--thresholds {text!r} is not valid; use one of {', '.join(ALL_QUESTIONS)} with "
+                "ascending numbers, such as faithfulness=.4,.65 (partly from, yes from) or "
+                "effect=.1 (yes from)"
             )
         keys = [key]
         if question.role == "score":

@@ -177,7 +177,7 @@ def test_what_a_verdict_still_needs_is_named():
     ],
 )
 def test_thresholds_that_are_none_are_refused(given):
-    refused("--thresholds: expected one of", apply_thresholds, [given])
+    refused("is not valid; use one of", apply_thresholds, [given])
 
 
 def test_thresholds_of_faithfulness_are_those_of_its_parts():
