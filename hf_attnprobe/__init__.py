@@ -1,11 +1,11 @@
-"""hf_attnprobe: does the attention of a model explain its predictions?
+"""Tests whether the attention of a model explains its predictions.
 
 Start with :func:`audit`, which tests a model on a data set and returns a :class:`Report`. The other
 public names are listed in ``__init__.pyi``.
 
-Importing this package does not import any of its modules; a public name is imported when it is first
-used. Two things happen on import: the metric is installed into the module cache of evaluate, and as
-soon as Transformers is also imported, our models and pipelines are registered with it.
+Importing this package is fast, because every public name is imported when it is first used. The
+import has two side effects: it installs the metric into the module cache of evaluate, and it registers
+our models and the pipeline with Transformers as soon as Transformers is imported.
 """
 
 import ast
@@ -23,7 +23,7 @@ __version__ = "0.1.0"
 
 
 def _find_public_modules() -> dict[str, str]:
-    """Return the module of every public name, as imported in ``__init__.pyi``."""
+    """Map every public name to the module from which ``__init__.pyi`` imports it."""
     stub = ast.parse(Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8"))
     imports = [node for node in stub.body if isinstance(node, ast.ImportFrom)]
     return {alias.name: str(node.module) for node in imports for alias in node.names}
@@ -33,8 +33,7 @@ _MODULE_BY_NAME = _find_public_modules()
 __all__ = sorted(_MODULE_BY_NAME)
 
 call_after_import("transformers", register_with_transformers)
-# `hardware` stores the number of threads with which PyTorch starts. If the number differs later, the
-# user has set it.
+# `hardware` stores the default thread count of PyTorch. If the count differs later, the user has set it.
 call_after_import("torch", lambda: importlib.import_module(f"{__name__}.core.hardware"))
 install_metric()
 

@@ -1,4 +1,4 @@
-"""Entry point of ``python -m hf_attnprobe``, which launchers such as torchrun need."""
+"""Entry point for ``python -m hf_attnprobe``, which launchers such as torchrun use."""
 
 import sys
 

@@ -2,7 +2,7 @@
 
 - ``pipeline``: ``pipeline("attention-explain")`` and explanations of single texts.
 - ``publishing``: model cards, and publication of models and rows on the Hub.
-- ``card_options``: the options of model cards and of publication.
+- ``card_options``: options for model cards and their publication.
 - ``trainer_callback``: audits during training with Transformers' Trainer.
 - ``evaluate_metric``: ``evaluate.load("attention_faithfulness")``.
 
@@ -13,26 +13,26 @@ from typing import Any
 
 
 PIPELINE_TASK = "attention-explain"
-"""Name of the task for ``transformers.pipeline``."""
+"""Task name for ``transformers.pipeline``."""
 
 
 class AutoModelForAnyTask:
-    """Model class for ``pipeline``, which loads a model with the class that was saved."""
+    """Class with which ``pipeline`` loads a checkpoint for any task."""
 
     @classmethod
     def from_pretrained(cls, name: str, **options: Any) -> Any:
-        """Load a model, and check that no weight is missing or unused.
+        """Load a model with the class that its configuration names, and check its weights.
 
         Args:
             name: A folder or Hub id.
-            options: Options of ``pipeline``; only those about the source of the model and its number
+            options: Options of ``pipeline``; only options about the model source and the number
                 format have an effect.
 
         Returns:
             The model.
 
         Raises:
-            AttnProbeError: See :func:`hf_attnprobe.checkpoints.loading.load_model`.
+            AttnProbeError: A weight is missing or unused, or the model cannot be loaded.
         """
         from hf_attnprobe.integrations.pipeline import load_pipeline_model
 
@@ -42,7 +42,7 @@ class AutoModelForAnyTask:
 def register_with_transformers() -> None:
     """Register the attention classifiers with the Auto classes, and the task with ``pipeline``.
 
-    The class of the pipeline is registered by its name, so that it is imported when it is used.
+    The pipeline class is registered by name, so that it is only imported when it is used.
     """
     from transformers import (
         AutoConfig,

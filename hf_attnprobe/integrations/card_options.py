@@ -1,4 +1,4 @@
-"""Options of model cards and of their publication."""
+"""Options for model cards and their publication."""
 
 from dataclasses import dataclass
 
@@ -34,7 +34,7 @@ class PublishingOptions(Options):
 
 @dataclass(frozen=True)
 class CardOptions(PublishingOptions):
-    """Options of a model card, in addition to its audits."""
+    """Options for writing and publishing a model card."""
 
     publish_texts: bool = option(
         False,

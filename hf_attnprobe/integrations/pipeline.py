@@ -1,7 +1,8 @@
-"""Explanations of single texts and answers: ``pipeline("attention-explain")`` and functions.
+"""Explanations of single texts and answers, as functions and as a Transformers pipeline.
 
-:class:`TextExplainer` does the work. :func:`explain_text`, :func:`explain_html` and :func:`explain`
-are functions for a single text, and :class:`AttentionExplainPipeline` is a Transformers pipeline.
+:func:`explain_text`, :func:`explain_html` and :func:`explain` explain a single text, and
+:class:`AttentionExplainPipeline` implements ``pipeline("attention-explain")``. All of them use
+:class:`TextExplainer`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -30,19 +31,19 @@ from hf_attnprobe.plots.highlighted_text import HighlightedText
 
 
 CAUTION = (
-    "One text cannot say whether attention explains this model: attention that looks "
+    "One text cannot show whether attention explains this model: attention that looks "
     "plausible here may be one of many that give the same output, and measures of "
     "importance disagree on single texts. Audit the model on many texts."
 )
-"""Warning that accompanies every explanation of a single text."""
+"""Warning that is displayed with every explanation of a single text."""
 ANSWER_FIELDS = ("context", "question", "answer", "other", "span", "units")
-"""Keys of a dict that describes an answer of a language model."""
+"""Allowed keys in a pipeline input for a language model, such as a passage and a question."""
 TEXT_FIELDS = ("text", "text_pair", "choices")
-"""Keys of a dict that describes a text for a classifier."""
+"""Allowed keys in a pipeline input for a classifier."""
 LOADING_OPTIONS = ("revision", "token", "subfolder", "trust_remote_code", "allow_pickle")
-"""Options of ``pipeline`` that decide how a model is loaded."""
+"""Options of ``pipeline`` that determine how a model is loaded."""
 Units = Literal["sentence", "token", "word", "passage", "turn"]
-"""Parts of a passage whose importance is compared."""
+"""Units into which a passage is split, so that their importance can be compared."""
 
 
 class TextExplainer:
@@ -66,7 +67,7 @@ class TextExplainer:
         subject = load_audited_model((self.model, self.tokenizer), None, AuditOptions(), device)
         if isinstance(subject.tokenizer, ImageReader):
             raise AttnProbeError(
-                "expected a model of texts, but this model takes images; audit it instead"
+                "expected a model for texts, but this model takes images; use audit instead"
             )
         site, attention_name = choose_model_attention(subject.adapter)
         return Explainer(subject.adapter, subject.tokenizer, site, attention_of=attention_name)
@@ -134,13 +135,13 @@ class TextExplainer:
         *,
         choices: Sequence[str] | None = None,
     ) -> HighlightedText:
-        """Return the prediction for a text, with scores of its tokens.
+        """Predict a text, and score how important each token is.
 
         Args:
-            text: A text, or the first text of a pair. It can also be a dict as the pipeline takes it;
-                for a language model it must be one.
-            text_pair: The second text of a pair, such as the context of a question.
-            choices: Choices of a multiple-choice model.
+            text: A text, or the first text of a pair, or a dict as for the pipeline. A language model
+                needs a dict.
+            text_pair: The second text of a pair, such as the context for a question.
+            choices: Choices for a multiple-choice model.
 
         Returns:
             The text with a score for each token and ranking.
@@ -191,7 +192,7 @@ class TextExplainer:
 
 
 def parse_text_arguments(text: Any) -> dict[str, Any]:
-    """Return the arguments of :meth:`TextExplainer.explain` for an input of the pipeline.
+    """Convert a pipeline input to arguments for :meth:`TextExplainer.explain`.
 
     Args:
         text: A text, or a dict with the keys `TEXT_FIELDS`.
@@ -205,16 +206,16 @@ def parse_text_arguments(text: Any) -> dict[str, Any]:
     if isinstance(text, str):
         return {"text": text}
     has_text = isinstance(text, Mapping) and isinstance(text.get("text"), str)
-    if not has_text or {*text} - {*TEXT_FIELDS}:
+    if not has_text or set(text) - set(TEXT_FIELDS):
         raise AttnProbeError(
-            "expected a text or a dict of text with text_pair or choices, got "
-            f"{text!r:.80}; name the second text text_pair"
+            "expected a text, or a dict with the key text and optionally text_pair or choices, got "
+            f"{text!r:.80}; use the key text_pair for a second text"
         )
     return dict(text)
 
 
 def parse_answer_arguments(prompt: Any) -> dict[str, Any]:
-    """Return the arguments of :meth:`TextExplainer.explain_answer` for an input of the pipeline.
+    """Convert a pipeline input to arguments for :meth:`TextExplainer.explain_answer`.
 
     Args:
         prompt: A dict with the keys `ANSWER_FIELDS`.
@@ -225,25 +226,25 @@ def parse_answer_arguments(prompt: Any) -> dict[str, Any]:
     Raises:
         AttnProbeError: The input is not such a dict.
     """
-    if not isinstance(prompt, Mapping) or not {"context", "question"} <= {*prompt}:
+    if not isinstance(prompt, Mapping) or not {"context", "question"}.issubset(prompt):
         raise AttnProbeError(
-            f"expected a dict of context and question for a language model, got {prompt!r:.80}; "
-            "add the passage that contains the answer"
+            "expected a dict with the keys context and question for a language model, got "
+            f"{prompt!r:.80}; use the key context for the passage that contains the answer"
         )
-    check_known_names("part", prompt, ANSWER_FIELDS)
+    check_known_names("key", prompt, ANSWER_FIELDS)
     return dict(prompt)
 
 
 def _check_text(text: object) -> None:
-    """Raise AttnProbeError if an object is not a text, or a text that UTF-8 cannot encode."""
+    """Raise an error if a value is not a string, or a string that UTF-8 cannot encode."""
     if not isinstance(text, str):
         raise AttnProbeError(f"expected a text, got {text!r:.80}; write some words")
     try:
         text.encode()
     except UnicodeEncodeError as error:
         raise AttnProbeError(
-            f"expected a text of valid characters, got an unpaired surrogate at {error.start}; "
-            "remove it"
+            f"the text has an unpaired surrogate at character {error.start}, which is not valid "
+            "Unicode; remove it"
         ) from error
 
 
@@ -261,8 +262,9 @@ def explain(
 ) -> HighlightedText:
     """Measure how much an answer of a language model depends on each unit of a passage.
 
-    Each unit is deleted, and attention to it is blocked. This takes seconds and writes no files. The
-    result is about this text only; use :func:`audit` for conclusions about the model.
+    To measure the importance of a unit, it is deleted, and in a second measurement attention to it is
+    blocked. This takes seconds and writes no files. The result applies to this text only; use
+    :func:`audit` for conclusions about the model.
 
     Args:
         model: A model for causal language modelling (…ForCausalLM). It is not changed.
@@ -270,11 +272,11 @@ def explain(
         context: The passage, or several passages.
         question: The question about the passage.
         answer: The answer to explain; None for the answer that the model generates greedily.
-        other: Another answer. The score ``contrast`` is then the decrease of the margin between both
-            answers, at the first token where they differ, when a unit is deleted.
+        other: Another answer to compare. The scores then also contain ``contrast``: the decrease of
+            the margin between both answers when a unit is deleted, at the first token that differs.
         span: Part of the answer to explain, as text or as start and end character; None for the
             whole answer.
-        units: Parts of the passage that are compared.
+        units: Units into which the passage is split.
 
     Returns:
         The passage with scores; its property ``units`` has one row per unit.
@@ -298,7 +300,7 @@ def explain_text(
     text_pair: str | None = None,
     **arguments: Any,
 ) -> HighlightedText:
-    """Return the prediction of a model for one text, with scores of its tokens.
+    """Predict one text with a model, and score how important each token is.
 
     Args:
         model: The model.
@@ -324,7 +326,7 @@ def explain_html(
     text_pair: str | None = None,
     **arguments: Any,
 ) -> str:
-    """Explain one text like :func:`explain_text`, and render the result as an HTML fragment.
+    """Explain a prediction like :func:`explain_text`, and render it as an HTML fragment.
 
     Args:
         model: The model.
@@ -340,17 +342,17 @@ def explain_html(
 
 
 class AttentionExplainPipeline(Pipeline):
-    """Pipeline that returns predictions with scores of the tokens by attention and other measures.
+    """Pipeline that returns predictions with token scores from attention and other measures.
 
     The result for a text is a dict with ``prediction``, ``probability``, ``tokens``, one list of scores
-    per ranking (``attention``, ``gradient``, ``leave_one_out``), ``attention_of`` (the heads whose
-    attention it is) and ``caution``.
+    per ranking (``attention``, ``gradient``, ``leave_one_out``), ``attention_of`` (the heads that the
+    attention scores come from) and ``caution``.
 
     The input for a language model is a dict with ``context`` and ``question``, and optionally
-    ``answer``, ``other``, ``span`` and ``units``, see :func:`explain`. Then ``tokens`` are the units of
-    the passage, and the result also has ``numbers`` (such as the share of attention on the passage),
-    ``matters`` (positions of the units whose deletion costs the answer more than noise) and
-    ``rests_on`` (a sentence that summarises them).
+    ``answer``, ``other``, ``span`` and ``units``, see :func:`explain`. In this case ``tokens`` are the
+    units of the passage, and the result has three more keys: ``numbers`` (such as the share of attention
+    on the passage), ``matters`` (positions of units whose deletion lowers the answer's probability by
+    more than noise) and ``rests_on`` (a sentence that summarises ``matters``).
 
     Texts run one at a time, as in an audit, so ``batch_size`` has no effect.
 
@@ -391,19 +393,19 @@ class AttentionExplainPipeline(Pipeline):
         """Explain one or several texts.
 
         Args:
-            inputs: A text, or a dict of ``text`` with ``text_pair`` or ``choices``, or for a language
-                model a dict of ``context`` and ``question``; or a list of these.
+            inputs: An input or a list of inputs. An input is a text, or a dict with ``text`` and
+                ``text_pair`` or ``choices``. For a language model it is a dict with ``context`` and
+                ``question``.
             args: Ignored.
             num_workers: Has no effect.
             batch_size: Has no effect.
             kwargs: Not allowed.
 
         Returns:
-            A dict for every text.
+            One dict per input.
 
         Raises:
-            AttnProbeError: An input is not a text or dict that the model can read, or an option is
-                unknown.
+            AttnProbeError: An input is not valid for the model, or an option is unknown.
         """
         self._sanitize_parameters(**kwargs)
         is_single = isinstance(inputs, str | Mapping) or not isinstance(inputs, Iterable)
@@ -419,7 +421,7 @@ class AttentionExplainPipeline(Pipeline):
         return ModelOutput(explained_text=explained_text)
 
     def postprocess(self, model_outputs: dict[str, Any], **parameters: Any) -> dict[str, Any]:
-        """Return plain data that can be printed or stored as JSON."""
+        """Convert the explanation to plain data that can be printed or stored as JSON."""
         return convert_to_dict(model_outputs["explained_text"])
 
 
@@ -431,7 +433,7 @@ def convert_to_dict(text: HighlightedText) -> dict[str, Any]:
     """
     answer_fields = {
         "numbers": text.numbers,
-        "matters": text.matters and list(text.matters),
+        "matters": list(text.matters) if text.matters else text.matters,
         "rests_on": text.importance_summary,
     }
     return {
@@ -446,7 +448,7 @@ def convert_to_dict(text: HighlightedText) -> dict[str, Any]:
 
 
 def load_pipeline_model(name: str, **options: Any) -> PreTrainedModel:
-    """Load a model for the pipeline with the class that was saved.
+    """Load a model for the pipeline with the class that its configuration names.
 
     Args:
         name: A folder or Hub id.

@@ -1,4 +1,4 @@
-"""Model cards with the results of audits, and publication of models, cards and rows on the Hub.
+"""Model cards with audit results, and publication of models, cards and rows on the Hub.
 
 :func:`write_card` implements ``attnprobe card``. Start reading there.
 """
@@ -58,7 +58,7 @@ from hf_attnprobe.storage.provenance import OBJECT_NAME, TEXTS_FILE, format_repe
 
 
 ROWS_REPOSITORY = "{repository}-attention-audit"
-"""Template for the id of the data set with the rows of audits; ``repository`` is the model id."""
+"""Hub id of the data set with audit rows, as a template; ``repository`` is the model id."""
 TRAINER_FILE_PREFIXES = (
     "optimizer",
     "scheduler",
@@ -66,24 +66,25 @@ TRAINER_FILE_PREFIXES = (
     "trainer_state",
     "training_args",
 )
-"""Beginnings of the names of files that only a Trainer needs; they are not published."""
+"""Prefixes of files that only a Trainer needs; these files are not published."""
 AUDIT_FILES = ("summary.json", TEXTS_FILE, "report.html", "report.md")
-"""Files of an audit that are published with its rows."""
+"""Audit files that are published in addition to the rows."""
 ROWS_SPLIT = "model"
-"""Name of the split that contains the rows in their data set."""
+"""Name of the only split in a published data set of rows."""
 RepositoryType = Literal["model", "dataset"]
-"""Types of repositories on the Hub."""
-RETRY_ADVICE = "nothing here is lost: run the same command again"
+"""Repository types on the Hub."""
+RETRY_ADVICE = "run the same command again"
+"""Advice for interrupted publication, at the end of error messages."""
 
 
 @dataclass(frozen=True)
 class WrittenCard:
-    """Path of a model card, and URLs of the published repositories.
+    """A written model card, with the URLs of repositories in which it was published.
 
     Attributes:
         file: README.md in the folder of the checkpoint.
         model_url: URL of the model on the Hub; None if it was not published.
-        rows_url: URL of the data set of rows; None if it was not published.
+        rows_url: URL of the data set with the audit rows; None if they were not published.
     """
 
     file: Path
@@ -104,7 +105,7 @@ class WrittenCard:
 
 @dataclass(frozen=True)
 class HubClient:
-    """Client that reads and writes repositories, and converts all errors to `AttnProbeError`.
+    """Hub client that reads and writes repositories, and raises all errors as `AttnProbeError`.
 
     Attributes:
         token: Token with write access; None for the token of ``hf auth login``.
@@ -162,8 +163,8 @@ class HubClient:
                 local_file = self.api.hf_hub_download(repository, path, repo_type=repository_type)
             except (EntryNotFoundError, RepositoryNotFoundError):
                 return None
-            with Path(local_file).open(newline="", encoding="utf-8-sig") as opened:
-                return opened.read()
+            with Path(local_file).open(newline="", encoding="utf-8-sig") as text_file:
+                return text_file.read()
 
     def commit_files(
         self,
@@ -196,7 +197,7 @@ class HubClient:
 
 @contextlib.contextmanager
 def _convert_hub_errors(repository: str, repository_type: RepositoryType) -> Iterator[None]:
-    """Convert any error of the client, the network or the disk to one line with advice."""
+    """Convert all errors inside a block to `AttnProbeError`, with one line of advice."""
     try:
         yield
     except Exception as error:
@@ -206,7 +207,7 @@ def _convert_hub_errors(repository: str, repository_type: RepositoryType) -> Ite
 
 
 def _explain_hub_error(error: Exception) -> str:
-    """Return the cause of an error and what the user can do, in one line."""
+    """Describe the cause of a Hub error and a way to fix it, in one line."""
     if isinstance(error, OfflineModeIsEnabled):
         return f"HF_HUB_OFFLINE is set; unset it and {RETRY_ADVICE}"
     summary = summarize_error(error)
@@ -215,12 +216,12 @@ def _explain_hub_error(error: Exception) -> str:
         status = getattr(response, "status_code", None)
         if status in (401, 403):
             return (
-                f"the token has no write access ({summary}); use another one with --token or hf "
+                f"the token has no write access ({summary}); pass another token with --token or hf "
                 "auth login"
             )
         if status == 404:
             return f"the organisation or repository does not exist ({summary}); correct ORG/NAME"
-        return f"{constants.ENDPOINT} refused it ({summary}); {RETRY_ADVICE}"
+        return f"{constants.ENDPOINT} refused the request ({summary}); {RETRY_ADVICE}"
     return (
         f"the connection to {constants.ENDPOINT} failed ({type(error).__name__}: {summary}); "
         f"{RETRY_ADVICE}"
@@ -248,13 +249,13 @@ class AuditFolder:
         return DatasetReference.from_name(self.report.dataset.name)
 
     def get_public_names(self, model_id: str) -> dict[str, str]:
-        """Return what replaces the local paths of the model and data set in published files.
+        """Map local paths of the model and the data set to public names for published files.
 
         Args:
             model_id: Public model name.
 
         Returns:
-            Public names by local name.
+            Public names by local path or name.
         """
         provenance = self.report.provenance
         settings = provenance.get("asked_for") or {}
@@ -268,19 +269,19 @@ class AuditFolder:
 def load_audits(
     folders: Sequence[str | Path], model_folder: Path, fingerprint: str
 ) -> list[AuditFolder]:
-    """Read audits and check that they are audits of this model.
+    """Read audits, and check that they belong to a checkpoint.
 
     Args:
         folders: Output folders.
         model_folder: Folder of the checkpoint, for the error message.
-        fingerprint: Fingerprint of the weights of the checkpoint.
+        fingerprint: Hash of the checkpoint weights.
 
     Returns:
         The audits.
 
     Raises:
-        AttnProbeError: A folder contains no audit or an audit of other weights, or a folder occurs
-            twice.
+        AttnProbeError: A folder occurs twice, contains no audit, or contains an audit with other
+            weights.
     """
     audits = [AuditFolder(Path(folder), read_audit(folder)) for folder in folders]
     check_distinct_folders(folders)
@@ -290,13 +291,13 @@ def load_audits(
             raise AttnProbeError(
                 f"expected audits of {model_folder} (fingerprint {fingerprint}), but "
                 f"{audit.folder} is an audit of another model ({audited_fingerprint}); audit this "
-                "one with attnprobe audit"
+                "checkpoint with attnprobe audit"
             )
     return audits
 
 
 def summarize_audit(audit: AuditFolder, model_id: str) -> AuditSummary:
-    """Return the contents of an audit that a model card needs.
+    """Select the audit contents that a model card displays.
 
     Args:
         audit: The audit.
@@ -320,7 +321,7 @@ def summarize_audit(audit: AuditFolder, model_id: str) -> AuditSummary:
 
 
 def _format_audit_command(audit: AuditFolder, model_id: str) -> str:
-    """Return the command that repeats an audit, with public names; empty for data in memory."""
+    """Format the command that repeats an audit, with public names; empty for data in memory."""
     settings = strip_record_folders(audit.report.provenance["asked_for"])
     if settings["dataset"] == OBJECT_NAME or audit.data.name == IN_MEMORY_NAME:
         return ""
@@ -340,25 +341,25 @@ def write_card(
 ) -> WrittenCard:
     """Write or update the model card of a checkpoint, and optionally publish it with the model.
 
-    The card describes the model, its training and its use. It contains the results of the audits with
-    their intervals, and the limits of attention as an explanation. In README.md the card stands between
-    two comments; text around the comments and existing metadata are kept.
+    The card describes the model, its training and its use. It contains the audit results with confidence
+    intervals, and explains the limits of attention as an explanation. In README.md, the card is between
+    two comments; text outside them and existing metadata are kept.
 
-    With ``push_to_hub``, the rows and reports of the audits are published first, as a data set. Example
-    texts in the reports are left out unless ``publish_texts`` is set. Then the model, tokenizer, code and
-    card are published in one commit. If an interruption left something out, run it again.
+    With ``push_to_hub``, the audit rows and reports are published first, as a data set. Example texts are
+    omitted from the reports unless ``publish_texts`` is set. Then the model, tokenizer, code and card
+    are published in one commit. After an interruption, run the same call again.
 
     Args:
         model: Folder of the checkpoint.
-        audits: Output folders of its audits. Without any, the card states that it was not audited.
-        options: License, data set, and where it is published.
+        audits: Output folders of its audits. Without audits, the card states that there are none.
+        options: License, data set and repository.
 
     Returns:
         Path of the card and URLs of the repositories.
 
     Raises:
         AttnProbeError: There is no checkpoint, an audit belongs to another model, the existing card
-            contains audits but none were given, README.md cannot be merged, or publication failed.
+            contains results but ``audits`` is empty, README.md cannot be merged, or publication failed.
 
     Example:
         write_card("bilstm-sst", ["audit"])
@@ -378,8 +379,8 @@ def write_card(
     loaded_audits = load_audits(audits, folder, compute_fingerprint(loaded_model))
     if not loaded_audits and has_findings(read_text_file(folder / README_FILE)):
         raise AttnProbeError(
-            f"expected the audits whose results are in the card in {folder}, got none; name their "
-            f"folders, or delete {README_FILE}"
+            f"the card in {folder} contains audit results, but no audits were specified; pass the "
+            f"folders of these audits, or delete {README_FILE}"
         )
     checkpoint = describe_checkpoint(folder, loaded_model, options.push_to_hub)
     card = CardContent(
@@ -394,7 +395,7 @@ def write_card(
 
 
 def describe_upload(options: CardOptions, n_audits: int) -> str:
-    """Describe what will be uploaded and who can read it.
+    """Describe the planned upload and who can read it.
 
     Args:
         options: Options with the name of the repository.
@@ -428,7 +429,7 @@ def _publish(
     repository: str,
     options: CardOptions,
 ) -> WrittenCard:
-    """Publish the rows and then the model, so that the card never links to a missing page."""
+    """Publish the rows and then the model, so that its card never links to a missing page."""
     hub, rows_url = HubClient(options.token, options.private), None
     if audits:
         rows_repository = ROWS_REPOSITORY.format(repository=repository)
@@ -452,12 +453,12 @@ def _publish(
 def _collect_model_files(
     folder: Path, card: CardContent, hub: HubClient, repository: str
 ) -> dict[str, Path | bytes]:
-    """Return the files of a checkpoint to upload, with its card merged into the card on the Hub."""
+    """Collect the checkpoint files to upload; the card is merged with the card on the Hub."""
     files: dict[str, Path | bytes] = {
         file.name: file
         for file in sorted(folder.iterdir())
         if file.is_file()
-        and file.name[0] != "."
+        and not file.name.startswith(".")
         and not file.name.startswith(TRAINER_FILE_PREFIXES)
     }
     record = card.checkpoint.record
@@ -470,7 +471,7 @@ def _collect_model_files(
 
 
 def _merge_readmes(local: str | None, remote: str | None, card: CardContent) -> str:
-    """Return the README to publish: text of the user from the local file, else from the Hub."""
+    """Merge a local README with the one on the Hub; user text in the local file has priority."""
     if remote is None or local is None:
         return update_readme(local or remote, card)
     if extract_user_text(read_card(local)):
@@ -489,17 +490,17 @@ def build_rows_files(
     *,
     with_texts: bool = False,
 ) -> dict[str, bytes]:
-    """Build the files of the data set that contains the rows of audits.
+    """Build the files for a Hub data set that contains audit rows.
 
     Args:
         audits: The audits.
-        repository: Id of the data set.
-        model_id: Id of the model on the Hub, which replaces local paths in the reports.
+        repository: Hub id of the data set.
+        model_id: Hub id of the model, which replaces local paths in the reports.
         license: License of the data set.
-        with_texts: Whether the example texts of the reports are included.
+        with_texts: Whether the reports include their example texts.
 
     Returns:
-        Contents of the files by path. Local paths are replaced by public names.
+        File contents by path in the repository, without local paths.
     """
     files: dict[str, bytes] = {}
     published_rows = []
@@ -524,7 +525,7 @@ def build_rows_files(
 
 
 def _name_configurations(audits: Sequence[AuditFolder]) -> list[str]:
-    """Return a name for each audit from its data set and split, numbered if it is not unique."""
+    """Name each audit by its data set and split; repeated names get a number."""
     names: list[str] = []
     for audit in audits:
         data_name = strip_local_folders(audit.data.name).replace("/", "-")
@@ -538,7 +539,7 @@ def _name_configurations(audits: Sequence[AuditFolder]) -> list[str]:
 
 
 def _build_audit_files(audit: AuditFolder, model_id: str, *, with_texts: bool) -> dict[str, bytes]:
-    """Return the rows of an audit as Parquet, and its reports without local paths."""
+    """Build the published files of an audit: its rows as Parquet, and reports without local paths."""
     rows = audit.report.to_pandas()
     files = {f"{ROWS_SPLIT}.parquet": rows.to_parquet(index=False)} if len(rows) else {}
     public_names = audit.get_public_names(model_id)
@@ -548,7 +549,7 @@ def _build_audit_files(audit: AuditFolder, model_id: str, *, with_texts: bool) -
 
 
 def _collect_reports(audit: AuditFolder, *, with_texts: bool) -> dict[str, str]:
-    """Return the report files of an audit, rendered again if example texts are left out."""
+    """Read the report files of an audit, or render them again without example texts."""
     reports = {
         name: (audit.folder / name).read_text(encoding="utf-8")
         for name in AUDIT_FILES

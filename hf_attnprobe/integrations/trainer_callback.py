@@ -1,4 +1,4 @@
-"""Audits during training, by a callback for the Trainer of Transformers.
+"""Audits during training, with a callback for the Transformers Trainer.
 
 Start reading at :class:`AttentionFaithfulnessCallback`.
 """
@@ -23,7 +23,7 @@ from hf_attnprobe.audits.options import AuditOptions
 from hf_attnprobe.core.distributed import get_process_state
 from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.core.options import TestSelection
-from hf_attnprobe.data.specs import Answers, Data, to_data
+from hf_attnprobe.data.specs import Answers, Data, make_data
 from hf_attnprobe.reports.experiment_trackers import METRIC_PREFIX, expand_estimate
 from hf_attnprobe.reports.report import Report
 from hf_attnprobe.statistics.summary import find_model_site
@@ -31,9 +31,9 @@ from hf_attnprobe.statistics.summary import find_model_site
 
 logger = logging.getLogger(__name__)
 LOG_PREFIX = f"eval_{METRIC_PREFIX}"
-"""Beginning of the names of logged numbers; the Trainer expects "eval_" for evaluations."""
+"""Prefix of logged names; the Trainer requires "eval_" for evaluation results."""
 SCORE_NAME = "faithfulness"
-"""Name of the faithfulness score among the logged numbers."""
+"""Name under which the faithfulness score is logged."""
 DEFAULT_STATISTICS = (
     SCORE_NAME,
     "attention_leave_one_out_tau",
@@ -47,33 +47,36 @@ DEFAULT_STATISTICS = (
     "contextual_gain",
     "source_found@attention",
 )
-"""The score and the statistics that are logged by default, if their test runs."""
+"""Names that are logged by default, if their test runs: the score and some statistics."""
 CLASSIFIER_TESTS = ("scale", "permutation")
-"""Tests that are run by default on a classifier during training, because they are fast."""
+"""Default tests for classifiers during training, because they are fast."""
 N_REHEARSAL_TEXTS = 2
-"""Number of texts that are audited before the training, so that errors occur early."""
+"""Number of texts to audit before training starts, so that errors occur early."""
 
 
 class AttentionFaithfulnessCallback(TrainerCallback):
-    """Audits a small sample of texts at evaluations and logs the results.
+    """Trainer callback that audits a small sample of texts at evaluations, and logs the results.
 
-    The results go to the log of the Trainer, and from there to its history and to all trackers in
-    ``report_to``. ``eval_attention_faithfulness/faithfulness`` is the score (0 for a random order of the
-    tokens, 1 for the best order). ``eval_attention_faithfulness/TEST.STATISTIC`` is the mean of a
-    statistic; names with ``_low`` and ``_high`` are the bounds of its 95% interval, and ``_n`` is the
-    number of texts. For a model with several heads, all attention is edited at once. The callback does
+    The Trainer writes the results to its history and to all trackers in ``report_to``:
+
+    - ``eval_attention_faithfulness/faithfulness`` is the faithfulness score: 0 for a random token order,
+      1 for the best order.
+    - ``eval_attention_faithfulness/TEST.STATISTIC`` is the mean of a statistic. The suffixes ``_low`` and
+      ``_high`` denote the bounds of its 95% confidence interval, and ``_n`` the number of texts.
+
+    If a model has several heads, the tests change the attention of all heads together. The callback does
     not change the training: the weights are the same to the last bit.
 
     Args:
         dataset: Data set as in :func:`~hf_attnprobe.audit`.
         tests: Test names, or their options. The default is `CLASSIFIER_TESTS` for classifiers, and
             the default tests of an audit for language models.
-        options: Options of the audit. By default single heads are not tested.
-        every: The audit runs at every n-th evaluation, starting with the first.
+        options: Audit options. By default, single heads are not tested.
+        every: Interval between audits, in evaluations; the first evaluation always has an audit.
         limit: Number of texts. They are selected by a hash of their ids, so every audit uses the same
             texts. ``test_limit`` of a :class:`~hf_attnprobe.Data` takes precedence.
-        statistics: Names of the statistics to log.
-        tokenizer: A tokenizer; None for the ``processing_class`` of the Trainer.
+        statistics: Names of statistics to log.
+        tokenizer: A tokenizer; None for the Trainer's ``processing_class``.
 
     Raises:
         AttnProbeError: ``every`` is less than 1.
@@ -96,7 +99,7 @@ class AttentionFaithfulnessCallback(TrainerCallback):
     ) -> None:
         if every < 1:
             raise AttnProbeError(f"every must be at least 1, got {every}; increase it")
-        data = to_data(dataset)
+        data = make_data(dataset)
         self.data = dataclasses.replace(data, test_limit=data.test_limit or limit)
         default_tests = None if isinstance(data, Answers) else CLASSIFIER_TESTS
         self.tests = tests or default_tests
@@ -111,13 +114,13 @@ class AttentionFaithfulnessCallback(TrainerCallback):
         self._last_step: int | None = None
 
     def add_to(self, trainer: Trainer) -> "AttentionFaithfulnessCallback":
-        """Add this callback to a Trainer, whose log it will use.
+        """Add this callback to a Trainer, so that it can log its results.
 
-        ``callbacks=[…]`` is not enough: a callback does not know its Trainer, and the callbacks of
-        trackers have already run when this one is called. Only the log of the Trainer reaches them.
+        ``callbacks=[…]`` is not enough: a callback does not know its Trainer, and only
+        ``Trainer.log`` can send results to trackers after an evaluation.
 
         Args:
-            trainer: The Trainer.
+            trainer: The Trainer that runs the audits.
 
         Returns:
             This callback.
@@ -156,10 +159,10 @@ class AttentionFaithfulnessCallback(TrainerCallback):
         model: Any = None,
         **kwargs: Any,
     ) -> None:
-        """Audit two texts, so that errors occur before the training."""
+        """Audit two texts, so that errors occur before training starts."""
         self._log({})
         self._n_evaluations, self._last_step = 0, None
-        # A screen needs more texts, since it splits them into two halves.
+        # A screen of heads needs more than two texts, because it splits them into two halves.
         has_screen = self.options is not None and self.options.screen is not None
         if not has_screen:
             sample = dataclasses.replace(self.data, test_limit=N_REHEARSAL_TEXTS)
@@ -172,7 +175,7 @@ class AttentionFaithfulnessCallback(TrainerCallback):
             )
 
     def _check_statistics(self, report: Report) -> None:
-        """Raise an error if none of the names is a statistic of the tests."""
+        """Raise an error if the tests compute none of the requested statistics."""
         available = dict.fromkeys([SCORE_NAME, *(s.statistic for s in report.statistics)])
         if available.keys().isdisjoint(self.statistics):
             raise AttnProbeError(
@@ -188,7 +191,7 @@ class AttentionFaithfulnessCallback(TrainerCallback):
         model: Any = None,
         **kwargs: Any,
     ) -> None:
-        """Audit and log once per step, even if several data sets are evaluated."""
+        """Audit the model and log results, once per step even if several data sets are evaluated."""
         if state.global_step == self._last_step:
             return
         self._last_step = state.global_step
@@ -200,7 +203,7 @@ class AttentionFaithfulnessCallback(TrainerCallback):
         self._log(select_logged_numbers(self.report, self.statistics))
 
     def _audit(self, data: Data, model: nn.Module, args: Any, processing_class: Any) -> Report:
-        """Audit the model. Each process takes a share of the texts and gets the full report."""
+        """Audit the model; every process audits a share of the texts and gets the full report."""
         with preserve_state(model), _create_shared_folder(Path(args.output_dir)) as folder:
             return audit(
                 model,
@@ -214,16 +217,16 @@ class AttentionFaithfulnessCallback(TrainerCallback):
 
 
 def select_logged_numbers(report: Report, names: Sequence[str]) -> dict[str, float]:
-    """Return the numbers of a report to log, with their intervals.
+    """Select the means to log from a report, with their confidence intervals.
 
     Args:
         report: The report.
-        names: Statistic names.
+        names: Statistic names to log.
 
     Returns:
-        Means over all texts by name, for all attention of the model. If only single heads were audited,
-        layer and head are appended to the name. Undefined means are left out. An @ in a name is replaced
-        by a dot, since trackers do not accept it.
+        Means over all texts, by logged name. They describe all heads together; if only single heads were
+        audited, each name ends in layer and head. Undefined means are omitted. A dot replaces @ in
+        names, because trackers do not accept @.
     """
     model_site = find_model_site(report.rows)
     numbers: dict[str, float] = {}
@@ -243,14 +246,14 @@ def select_logged_numbers(report: Report, names: Sequence[str]) -> dict[str, flo
 
 
 def _choose_options(model: nn.Module) -> AuditOptions:
-    """Return options for a fast audit, which tests several heads only together."""
+    """Return options for a fast audit, which tests the heads of a model only together."""
     has_one_site = len(wrap(model).sites()) == 1
     return AuditOptions(prune=False, single_heads=has_one_site)
 
 
 @contextlib.contextmanager
 def preserve_state(model: nn.Module) -> Iterator[None]:
-    """Restore the training modes of a model and all random states at the end of the block.
+    """Restore a model's training modes and all random states at the end of a ``with`` block.
 
     Args:
         model: The model.
@@ -266,7 +269,7 @@ def preserve_state(model: nn.Module) -> Iterator[None]:
 
 
 def get_random_states() -> Mapping[str, Any]:
-    """Return the states of all random generators that a training uses, by library."""
+    """Return the states of all random generators that training can use, by library."""
     states = {
         "python": random.getstate(),
         "numpy": np.random.get_state(),
@@ -278,10 +281,10 @@ def get_random_states() -> Mapping[str, Any]:
 
 
 def set_random_states(states: Mapping[str, Any]) -> None:
-    """Set the states of the random generators.
+    """Set the states of all random generators.
 
     Args:
-        states: States from :func:`get_random_states`.
+        states: Result of :func:`get_random_states`.
     """
     random.setstate(states["python"])
     np.random.set_state(states["numpy"])
@@ -308,7 +311,7 @@ def _create_shared_folder(output_dir: Path) -> Iterator[Path | None]:
 
 
 def _delete_folder(folder: Path) -> None:
-    """Delete a folder; every process waits until it is deleted."""
+    """Delete a folder in the main process, and wait in every process until it is deleted."""
     state = get_process_state()
     state.wait_for_everyone()
     if state.is_main_process:

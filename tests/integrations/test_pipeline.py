@@ -237,8 +237,8 @@ def test_the_pipeline_explains_answers(speaker):
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ("Where does Bob live?", "expected a dict of context and question for a language model"),
-        ({"text": "Bob."}, "expected a dict of context and question for a language model"),
+        ("Where does Bob live?", "expected a dict with the keys context and question"),
+        ({"text": "Bob."}, "expected a dict with the keys context and question"),
         (ASKED | {"anwser": "Oslo"}, "did you mean answer?"),
         (ASKED | {"answer": "Oslo", "span": "Rome"}, "the answer 'Oslo' has no part"),
         (ASKED | {"context": "Bob lives in Oslo."}, "are of one sentence only"),

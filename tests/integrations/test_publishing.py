@@ -126,7 +126,7 @@ def test_the_card_says_what_the_audit_says(cli, model, folder, tmp_path):
     # Once more with nothing: what was found is not dropped without a word.
     done = cli("card", model)
     assert done.code == 1 and done.err.count("\n") == 1
-    assert "expected the audits whose results are in the card" in done.err
+    assert "contains audit results, but no audits were specified" in done.err
     assert (model / "README.md").read_text() == text
 
 

@@ -1,4 +1,4 @@
-"""The evaluate metric ``attention_faithfulness``, and its installation for ``evaluate.load``.
+"""Installation of the metric ``attention_faithfulness`` for ``evaluate.load``.
 
 The metric itself is in the folder ``attention_faithfulness``.
 """
@@ -23,11 +23,11 @@ except ModuleNotFoundError as error:
 
 AttentionFaithfulness = attention_faithfulness.AttentionFaithfulness
 '''
-"""Python module that is written into the module cache of evaluate and imports the metric."""
+"""Source of the Python module that imports the metric, for the module cache of evaluate."""
 
 
 def get_metric_path() -> str:
-    """Return the folder of the metric, for ``evaluate.load`` without a module cache or network.
+    """Return the metric folder, for ``evaluate.load`` without a module cache or network.
 
     Example:
         metric = evaluate.load(hf_attnprobe.get_metric_path())
@@ -36,7 +36,7 @@ def get_metric_path() -> str:
 
 
 def get_modules_cache() -> Path:
-    """Return the folder in which evaluate caches modules, by the same rules as evaluate."""
+    """Return the folder in which the library evaluate caches modules."""
     if "HF_MODULES_CACHE" in os.environ:
         return Path(os.environ["HF_MODULES_CACHE"])
     default_cache = os.path.join(os.environ.get("XDG_CACHE_HOME", "~/.cache"), "huggingface")
@@ -47,16 +47,16 @@ def get_modules_cache() -> Path:
 def install_metric(cache: Path | None = None) -> Path | None:
     """Make ``evaluate.load("attention_faithfulness")`` find the installed metric.
 
-    evaluate searches the Hub first, and then uses the newest module of this name in its cache. When
-    this package is imported, it writes a module into the cache that imports the metric. Several
-    processes can do so at the same time.
+    evaluate searches the Hub first, and then uses the newest module with this name in its cache.
+    Therefore this function writes a module into the cache that imports the metric. Several processes
+    can call it at the same time.
 
     Args:
-        cache: Folder of cached modules; the default is the cache of evaluate.
+        cache: Folder for cached modules; None for the cache of evaluate.
 
     Returns:
-        Path of the module, or None if the cache is not writable. Then the metric can be loaded by
-        :func:`get_metric_path`.
+        Path of the module. None if the cache is not writable; in this case load the metric with
+        ``evaluate.load(get_metric_path())``.
     """
     metrics = (cache or get_modules_cache()) / "evaluate_modules" / "metrics"
     folder = metrics / f"evaluate-metric--{METRIC_NAME}"

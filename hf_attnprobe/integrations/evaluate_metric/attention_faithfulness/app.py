@@ -1,4 +1,4 @@
-"""Gradio app of the Space, which explains the prediction for a text that the user types.
+"""Gradio app for a Hub Space, which explains the prediction for a text that the user types.
 
 Run it with ``python app.py``. It needs Gradio, which is not a dependency of this package.
 """
@@ -15,27 +15,27 @@ from hf_attnprobe.integrations.pipeline import explain_html
 
 
 TITLE = "Does attention explain this prediction?"
-"""Title of the page."""
+"""Page title."""
 DESCRIPTION = (
-    "Type a text and the id of a text classifier on the Hub. The tokens are shaded by attention, and "
-    "next to it by the change of the prediction when a token is left out. One text proves nothing: "
+    "Type a text and the Hub id of a text classifier. The tokens are shaded by attention, and in a second "
+    "line by the change in the prediction when the token is left out. One text proves nothing: "
     "`attnprobe audit` tests a model on many texts, with baselines and confidence intervals."
 )
-"""Explanation below the title, as Markdown."""
+"""Explanation below the page title, as Markdown."""
 DEFAULT_MODEL = "distilbert/distilbert-base-uncased-finetuned-sst-2-english"
-"""Hub id of the model that is filled in at first."""
+"""Hub id in the model field when the page opens."""
 DEFAULT_TEXT = "a wonderful film with a dull end"
-"""Text that is filled in at first."""
+"""Text in the text field when the page opens."""
 
 
 @functools.lru_cache(maxsize=2)
-def load(model: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Load a classifier from the Hub with its tokenizer, without running code from the Hub."""
+def load_classifier(model: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Load a text classifier and its tokenizer from the Hub, without running code from the Hub."""
     return load_model(model, task="text-classification"), load_tokenizer(model)
 
 
 def explain_as_html(text: str, model: str) -> str:
-    """Explain the prediction for a text as HTML.
+    """Explain the prediction of a model for one text as HTML.
 
     Args:
         text: The text.
@@ -50,13 +50,13 @@ def explain_as_html(text: str, model: str) -> str:
     try:
         if not text.strip():
             raise AttnProbeError("expected a text, got an empty one; type some words")
-        return explain_html(*load(model.strip()), text)
+        return explain_html(*load_classifier(model.strip()), text)
     except AttnProbeError as error:
         raise gr.Error(str(error)) from error
 
 
 def build_interface() -> Any:
-    """Build the page."""
+    """Build the Gradio page with fields for the text and the model."""
     return gr.Interface(
         explain_as_html,
         [

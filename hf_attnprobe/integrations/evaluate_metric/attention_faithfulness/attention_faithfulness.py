@@ -1,6 +1,6 @@
-"""evaluate metric that measures whether the attention of a model explains its predictions."""
+"""Metric for the library evaluate that measures whether attention explains predictions."""
 
-# evaluate parses imports line by line, so each must be on a line of its own.
+# evaluate parses imports line by line, so each import must be on one line.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,22 +16,22 @@ from hf_attnprobe.statistics.rows import PREDICTION_TEST
 
 
 NUMBER = datasets.Value("float64")
-"""Feature of a label that is a class index or a number."""
+"""``datasets`` feature for a label that is a class index or a number."""
 LABEL_LIST = datasets.List(datasets.Value("int64"))
-"""Feature of several labels that hold at once."""
+"""``datasets`` feature for the label indices of a multi-label text."""
 SINGLE_TEXT = datasets.Value("string")
-"""Feature of a text."""
+"""``datasets`` feature for a text."""
 TEXT_PAIR = {"text": datasets.Value("string"), "text_pair": datasets.Value("string")}
-"""Feature of a pair of texts."""
+"""``datasets`` feature for a pair of texts."""
 PROMPT = {
     "context": datasets.Value("string"),
     "question": datasets.Value("string"),
 }
-"""Feature of a passage and a question, whose answer the language model generates."""
+"""``datasets`` feature for a passage and a question, to which the model generates an answer."""
 ANSWERED_PROMPT = {**PROMPT, "answer": datasets.Value("string")}
-"""Feature of a passage, a question and an answer."""
+"""``datasets`` feature for a passage, a question and an answer."""
 INPUT_FEATURES = (SINGLE_TEXT, TEXT_PAIR, PROMPT, ANSWERED_PROMPT)
-"""Features of all supported inputs."""
+"""``datasets`` features for all supported inputs."""
 
 _DESCRIPTION = """
 Runs faithfulness tests on the attention of a text classifier: rank correlation with
@@ -53,11 +53,11 @@ _KWARGS_DESCRIPTION = """
 Args:
     predictions (list of str, or of dict): the texts to audit. Pairs of texts are dicts with
         "text" and "text_pair", as in pipelines and in the text-classification evaluator of
-        evaluate. For a language model they are dicts with "context" and "question"; either all
-        or none of them have the "answer" to explain (by default the answer that the model
-        generates).
-    references (list of int, optional): the labels. For a regression they are numbers; for several
-        labels at once they are lists of the indices of the labels that hold.
+        evaluate. For a language model they are dicts with "context" and "question". Either
+        all or none of them also have the "answer" to explain; without it, the model generates an
+        answer.
+    references (list of int, optional): the labels. For regression they are numbers; for a
+        multi-label model they are lists of label indices.
     model_id (str): folder or Hub id of the model; or
     model, tokenizer: a loaded model with its tokenizer.
     tests (list of str, or dict, optional): names of tests, or their options by name, such as
@@ -72,8 +72,8 @@ Returns:
     dict: "faithfulness" is the position of attention on the scale between a random order of the
     tokens, 0, and the best order, 1 (None if it was not measured), and "faithfulness_ci95" its
     interval. "answer" states whether attention explains the predictions (yes, partly, no or cannot
-    say). "findings" are the answers to the single questions, each a dict with rule, group, answer,
-    sentence, value, ci95, n and yardsticks. For every statistic, "mean_<test>_<statistic>" is
+    say). "findings" are the answers to the questions of the report, as dicts with rule, group,
+    answer, sentence, value, ci95, n and yardsticks. For every statistic, "mean_<test>_<statistic>" is
     its mean over texts, and "<test>_<statistic>" the list of its values in the order of the
     texts, with NaN for a text without a value. For a model with several heads, these names end
     in "_layer<l>_head<h>", with negative numbers for groups of heads.
@@ -82,7 +82,7 @@ Returns:
 
 @evaluate.utils.file_utils.add_start_docstrings(_DESCRIPTION, _KWARGS_DESCRIPTION)
 class AttentionFaithfulness(evaluate.Metric):
-    """Metric that runs faithfulness tests on texts; the model is a keyword argument."""
+    """Metric that tests attention on texts; the model is a keyword argument of ``compute``."""
 
     def _info(self) -> evaluate.MetricInfo:
         return evaluate.MetricInfo(
@@ -98,9 +98,9 @@ class AttentionFaithfulness(evaluate.Metric):
         )
 
     def _infer_feature_from_batch(self, batch: Mapping[str, Any]) -> datasets.Features:
-        """Infer the features from the first text and label.
+        """Infer the ``datasets`` features from the first text and its label.
 
-        evaluate itself would raise an error for an empty batch.
+        This overrides a method that raises an error for an empty batch.
 
         Args:
             batch: Predictions and references.
@@ -118,15 +118,15 @@ class AttentionFaithfulness(evaluate.Metric):
         references: Sequence[Any] | None = None,
         **kwargs: Any,
     ) -> dict[str, Any] | None:
-        """Run the tests.
+        """Run faithfulness tests on texts.
 
         Args:
             predictions: Texts to audit.
             references: Their labels; may be left out.
-            kwargs: See the description of this metric.
+            kwargs: The model and audit options, see ``inputs_description``.
 
         Returns:
-            The results by name.
+            Results by name, see ``inputs_description``.
         """
         return super().compute(**_add_missing_references(predictions, references), **kwargs)
 
@@ -181,7 +181,7 @@ class AttentionFaithfulness(evaluate.Metric):
     ) -> dict[str, Any]:
         if (model_id is None) == (model is None):
             raise hf_attnprobe.AttnProbeError(
-                "expected exactly one of model_id and model; pass one"
+                "expected exactly one of model_id and model, got both or neither; pass one of them"
             )
         subject: Any = model
         if model_id is not None:
@@ -215,17 +215,17 @@ class AttentionFaithfulness(evaluate.Metric):
 
 
 def _get_text_columns(prediction: str | Mapping[str, str]) -> Mapping[str, str]:
-    """Return the columns of a text, or of the parts of a pair or prompt."""
+    """Return the data set columns for an input: a text, a pair or a prompt."""
     return {"text": prediction} if isinstance(prediction, str) else prediction
 
 
 def _build_features(text_feature: Any, label_feature: Any) -> datasets.Features:
-    """Return the features of predictions and references."""
+    """Return the ``datasets`` features for predictions and references."""
     return datasets.Features({"predictions": text_feature, "references": label_feature})
 
 
 def _get_text_feature(text: Any) -> Any:
-    """Return the feature of a text by its keys; a dict with other keys counts as a pair."""
+    """Return the ``datasets`` feature for an input; a dict with unknown keys counts as a pair."""
     if not isinstance(text, Mapping):
         return SINGLE_TEXT
     feature_by_keys = {
@@ -235,21 +235,21 @@ def _get_text_feature(text: Any) -> Any:
 
 
 def _check_texts(predictions: Any) -> None:
-    """Raise an error in one line unless all predictions have the same form."""
+    """Raise an error unless all predictions are texts, or dicts with the same valid keys."""
     dicts = [text for text in predictions if isinstance(text, Mapping)]
     expected_feature = _get_text_feature(dicts[0]) if dicts else SINGLE_TEXT
     for row, text in enumerate(predictions):
         if dicts and isinstance(text, Mapping):
             description = f"has {', '.join(map(str, text))}"
-            is_valid = {*text} == {*expected_feature}
-            is_valid &= all(isinstance(part, str) for part in text.values())
+            has_expected_keys = set(text) == set(expected_feature)
+            is_valid = has_expected_keys and all(isinstance(part, str) for part in text.values())
         else:
             description = f"is {text!r:.60}"
             is_valid = isinstance(text, str)
         if not is_valid:
             raise hf_attnprobe.AttnProbeError(
-                "predictions must be texts, or dicts of text and text_pair, or dicts of context and "
-                "question with or without answer, and all of the same form; row "
+                "predictions must be texts, dicts with text and text_pair, or dicts with context, question "
+                "and optionally answer, and all of them must have the same form; row "
                 f"{row} {description}; correct or remove it"
             )
 
@@ -257,7 +257,7 @@ def _check_texts(predictions: Any) -> None:
 def _add_missing_references(
     predictions: Sequence[Any] | None, references: Sequence[Any] | None
 ) -> dict[str, Any]:
-    """Return predictions and references by name, with −1 for every label if there are none."""
+    """Return predictions and references by argument name; missing references become −1."""
     if isinstance(predictions, str):
         raise hf_attnprobe.AttnProbeError(
             "expected a list of texts as predictions, got a single string; put it in a list"
@@ -270,9 +270,9 @@ def _add_missing_references(
 
 
 def _collect_statistics(report: hf_attnprobe.Report, n_texts: int) -> dict[str, Any]:
-    """Return the mean and the values of every statistic, by name."""
+    """Return the mean over texts and the values of every statistic, by result name."""
     test_rows = report.rows.select(lambda test, *_: test != PREDICTION_TEST)
-    wide_frame = test_rows.to_wide_frame().reindex(range(n_texts)).astype(float)
+    wide_frame = test_rows.build_wide_frame().reindex(range(n_texts)).astype(float)
     has_several_sites = len(report.rows.sites) > 1
     numbers: dict[str, Any] = {}
     for (test, statistic, layer, head), values in wide_frame.items():
