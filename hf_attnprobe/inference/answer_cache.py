@@ -1,4 +1,4 @@
-"""Cache of a language model's generated answers, so that a resumed audit generates none again.
+"""Cache for generated answers, so that a resumed audit does not generate them again.
 
 The cache is a hidden file in the output folder with one JSON line for each answer. If a run was
 killed while it wrote a line, this line is not valid JSON and is ignored.
@@ -15,7 +15,7 @@ from hf_attnprobe.storage.folders import make_folder_error
 
 
 class AnswerCache:
-    """File with the generated answers of an audit.
+    """File with an audit's generated answers.
 
     Attributes:
         file: The file; None for no cache.
@@ -25,7 +25,7 @@ class AnswerCache:
         self.file = file
 
     def read(self) -> dict[str, list[int]]:
-        """Return the token ids of the cached answers, by prompt name."""
+        """Read the cached answers as token ids, by prompt name."""
         if self.file is None or not os.path.isfile(self.file):
             return {}
         answers = {}
@@ -46,7 +46,7 @@ class AnswerCache:
         """
         if self.file is None:
             return
-        # A line that a killed run left incomplete is closed by the first line break.
+        # The first line break ends any incomplete line that a killed run has left.
         lines = [f"\n{json.dumps([name, [*token_ids]])}\n" for name, token_ids in answers.items()]
         try:
             self.file.parent.mkdir(parents=True, exist_ok=True)
@@ -58,13 +58,13 @@ class AnswerCache:
 
 @contextlib.contextmanager
 def discard_answers_of_refused_run(folder: str | Path | None) -> Iterator[None]:
-    """Remove the answers that a run has cached if it is refused before its first rows.
+    """Remove a run's cached answers if it raises an AttnProbeError before its first rows.
 
-    A refused run, which ends with an AttnProbeError, then leaves no folder. If the run ends in
-    another way, or if it has written rows, its answers are kept.
+    Such a run then leaves no output folder. If the run ends in another way, or if it has written
+    rows, its answers are kept.
 
     Args:
-        folder: Output folder of the run; None if there is none.
+        folder: The run's output folder; None if there is none.
     """
     files_before = _list_cache_files(folder)
     try:

@@ -1,4 +1,4 @@
-"""Forms batches of texts within a memory budget, and pads texts to tensors of equal length."""
+"""Forms batches of texts within a memory budget, and pads them to tensors."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -29,20 +29,20 @@ PAD_VALUES = {
     "tags": -1,
     "scores": 0.0,
 }
-"""Values of padding positions, by input name; ``input_ids`` use the padding token."""
+"""Values at padding positions, by input name; for ``input_ids``, it is the padding token."""
 BYTES_PER_UNIT = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
-"""Bytes of each unit of a memory size such as "500MB"."""
+"""Bytes per unit, for memory sizes such as "500MB"."""
 
 
 def sort_by_length(texts: Sequence[Text]) -> list[Text]:
-    """Sort texts by their number of tokens, and texts of equal length by their ids."""
+    """Sort texts by token count, and texts with the same count by id."""
     return sorted(texts, key=lambda text: (text.n_tokens, text.example_id))
 
 
 def iterate_batches(
     adapter: AttentionModelBase, texts: Sequence[Text], pad_token_id: int, batch_size: int
 ) -> Iterator[Batch]:
-    """Yield texts in their order as collated batches, with all tensors on the model's device.
+    """Yield texts in their given order as collated batches on the model's device.
 
     Args:
         adapter: The model.
@@ -68,18 +68,18 @@ def form_batches(
     memory_budget: int,
     batch_size: int,
 ) -> Iterator[list[Text]]:
-    """Form batches of texts of similar length, each within the memory budget.
+    """Form batches of similarly long texts, each within the memory budget.
 
     Args:
         texts: The texts, at least one.
-        bytes_per_text: Function from a number of tokens to the bytes of such a text in a batch.
-        memory_budget: Memory that a batch may take, in bytes. A batch of a single text may exceed
+        bytes_per_text: Function that takes a token count and returns the bytes per text in a batch.
+        memory_budget: Memory that a batch may take, in bytes. A batch with a single text may exceed
             it.
-        batch_size: Largest number of texts per batch.
+        batch_size: Maximum number of texts per batch.
 
     Yields:
-        Batches in ascending order of length. The longest text of a batch determines the memory of
-        all its texts, because the others are padded to its length.
+        Batches with increasing text length. The longest text in a batch determines the memory for
+        all its texts, because they are padded to this length.
     """
     batch: list[Text] = []
     for text in sort_by_length(texts):
@@ -92,7 +92,7 @@ def form_batches(
 
 
 def split_for_model(adapter: AttentionModelBase, texts: Sequence[Text]) -> Iterator[Sequence[Text]]:
-    """Split texts into batches as large as the model accepts; a single batch if it has no limit."""
+    """Split texts into the largest batches that the model accepts."""
     return split_into_chunks(texts, adapter.max_batch_size or max(len(texts), 1))
 
 
@@ -116,7 +116,7 @@ def collate(
         adapter: The model.
         texts: The texts.
         pad_token_id: Token id for padding.
-        n_more: Number of padding tokens in addition to those that the longest text requires.
+        n_more: Number of padding tokens to add to the longest text.
 
     Returns:
         The batch.
@@ -170,7 +170,7 @@ def collate(
 
 
 def _stack_labels(texts: Sequence[Text]) -> Tensor:
-    """Stack labels to a tensor `[batch]`, or `[batch, parts]` padded with −1."""
+    """Stack labels to a tensor `[batch]`, or to `[batch, parts]` with −1 as padding."""
     labels = [torch.as_tensor(text.label) for text in texts]
     if labels[0].dim() == 0:
         return torch.stack(labels)
@@ -178,19 +178,19 @@ def _stack_labels(texts: Sequence[Text]) -> Tensor:
 
 
 def _exclude_held_tokens(held: Tensor, batch: Batch) -> Tensor:
-    """Remove held tokens from the explained ones.
+    """Exclude held tokens, which belong to the text in a pair that is not explained.
 
     Args:
-        held: 1 at tokens of the text of a pair that is not explained, int `[batch, keys]`.
+        held: 1 at held tokens, else 0, int `[batch, keys]`.
         batch: The batch.
 
     Returns:
-        The remaining explained positions, bool `[batch, keys]`.
+        Mask of the explained positions, bool `[batch, keys]`.
     """
     if held.shape != batch.content_mask.shape:
         raise AttnProbeError(
-            "--segment needs a model that attends to tokens, but this one attends to sentences; "
-            "leave --segment out"
+            "--segment needs a model that attends to tokens, but this model attends to sentences; "
+            "leave out --segment"
         )
     return batch.content_mask & (held == 0)
 
@@ -199,11 +199,11 @@ def _mark_units(marked_tokens: Tensor, batch: Batch) -> Tensor | None:
     """Mark the units that contain a marked token.
 
     Args:
-        marked_tokens: Marked tokens, bool `[batch, tokens]`.
+        marked_tokens: Mask of the marked tokens, bool `[batch, tokens]`.
         batch: The batch.
 
     Returns:
-        Marked units, bool `[batch, keys]`; None if the units are sentences.
+        Mask of the units, bool `[batch, keys]`; None if the units are sentences.
     """
     if marked_tokens.shape != batch.mask.shape:
         return None
@@ -215,14 +215,14 @@ def _mark_units(marked_tokens: Tensor, batch: Batch) -> Tensor | None:
 
 
 def _sum_scores_by_key(scores: Tensor, batch: Batch) -> Tensor:
-    """Sum the scores of the tokens of every key.
+    """Sum token scores for every key, which may be a unit of many tokens.
 
     Args:
-        scores: Scores of tokens, `[batch, tokens]`.
-        batch: The batch. Its keys may be units of many tokens.
+        scores: Token scores, `[batch, tokens]`.
+        batch: The batch.
 
     Returns:
-        Scores of keys, `[batch, keys]`.
+        Key scores, `[batch, keys]`.
     """
     units = batch.inputs.get("unit_ids")
     if units is None:

@@ -28,30 +28,30 @@ if TYPE_CHECKING:
 
 
 MAX_UNKNOWN_SHARE = 0.5
-"""Share of unknown tokens above which texts are not audited."""
+"""Fraction of unknown tokens above which an audit is refused."""
 REPORTED_UNKNOWN_SHARE = 0.1
-"""Share of unknown tokens above which a report mentions them."""
+"""Fraction of unknown tokens above which the report mentions them."""
 
 
 def compute_unknown_share(
     texts: Sequence[Text], tokenizer: PreTrainedTokenizerBase | ImageReader
 ) -> float:
-    """Compute the share of content tokens that the tokenizer replaced by the unknown token.
+    """Compute the fraction of content tokens that are the unknown token.
 
     Args:
         texts: The texts as tokens.
         tokenizer: The model's tokenizer.
 
     Returns:
-        The share from 0 to 1; 0 for images and for tokenizers that know every byte.
+        The fraction, from 0 to 1; 0 for images and for tokenizers that know every byte.
 
     Raises:
-        AttnProbeError: If the share exceeds :data:`MAX_UNKNOWN_SHARE`.
+        AttnProbeError: If the fraction exceeds :data:`MAX_UNKNOWN_SHARE`.
     """
     if isinstance(tokenizer, ImageReader):
         return 0.0
     unknown_id = tokenizer.unk_token_id
-    # Byte-level tokenizers, such as that of GPT-2, use one token for unknown, start and end.
+    # Byte-level tokenizers, such as the GPT-2 tokenizer, use one token for unknown, start and end.
     is_special = unknown_id in (tokenizer.bos_token_id, tokenizer.eos_token_id)
     if unknown_id is None or is_special:
         return 0.0
@@ -64,23 +64,23 @@ def compute_unknown_share(
     share = n_unknown / n_tokens if n_tokens else 0.0
     if share > MAX_UNKNOWN_SHARE:
         raise AttnProbeError(
-            f"the tokenizer does not know {share:.0%} of the tokens of these texts "
-            f"({tokenizer.unk_token}); load the tokenizer saved with the model, or audit the model "
-            "on texts like those it was trained on"
+            f"the tokenizer does not know {share:.0%} of the tokens in these texts, and replaces "
+            f"them with {tokenizer.unk_token}; load the tokenizer saved with the model, or audit "
+            "texts like the model's training texts"
         )
     return share
 
 
 def describe_unknown_share(share: float) -> str | None:
-    """Return the report's note on unknown tokens; None if there are only a few.
+    """Return a note about unknown tokens for the report; None if there are only a few.
 
     Args:
-        share: Share of unknown tokens, from 0 to 1.
+        share: Fraction of unknown tokens, from 0 to 1.
     """
     if share <= REPORTED_UNKNOWN_SHARE:
         return None
     return (
-        f"The tokenizer does not know {share:.0%} of the tokens of these texts. At their positions, "
+        f"The tokenizer does not know {share:.0%} of the tokens in these texts. At their positions, "
         "the results describe how the model uses the unknown token."
     )
 
@@ -97,20 +97,20 @@ class ChoiceText(Text):
 
     @property
     def sequences(self) -> list[tuple[list[int], list[int]]]:
-        """Token ids and special-token mask of each choice."""
+        """Token ids and special-token mask for each choice."""
         ids, special = self.inputs["input_ids"], self.inputs["special_tokens_mask"]
         return list(zip(ids, special, strict=True))
 
     @property
     def n_tokens(self) -> int:
-        """Number of tokens in  the longest choice."""
+        """Length of the longest choice in tokens."""
         return max(map(len, self.inputs["input_ids"]))
 
     @property
     def n_content(self) -> int:
-        """Largest number of content tokens of a choice."""
-        special = self.inputs["special_tokens_mask"]
-        return max(len(row) - sum(row) for row in special)
+        """Largest number of content tokens in any choice."""
+        special_masks = self.inputs["special_tokens_mask"]
+        return max(len(mask) - sum(mask) for mask in special_masks)
 
 
 def encode_examples(
@@ -124,11 +124,11 @@ def encode_examples(
     """Encode examples for a model with any head: texts, pairs, choices, prompts or images.
 
     Args:
-        tokenizer: Tokenizer, or reader of images.
+        tokenizer: Tokenizer, or image reader.
         examples: The examples.
         model: The model's properties.
-        truncate: Whether texts that are too long are cut.
-        segment: The text of a pair that is explained, "text" or "text_pair"; None for both.
+        truncate: Whether to cut texts that are too long.
+        segment: The text in a pair to explain, "text" or "text_pair"; None for both.
 
     Returns:
         The encoded texts.
@@ -143,8 +143,8 @@ def encode_examples(
     has_choice_head = model.prediction.kind == "choice"
     if not has_choice_head and "choices" in examples.column_names:
         raise AttnProbeError(
-            f"the model predicts {model.prediction.name} and does not read choices, but the texts "
-            "have choices; use a multiple-choice model, or name the second texts with "
+            f"the texts have choices, but the model predicts {model.prediction.name} and reads no "
+            "choices; use a multiple-choice model, or name a column of second texts with "
             "--text-pair-column"
         )
     encode = tokenize_choices if has_choice_head else tokenize
@@ -165,20 +165,20 @@ def tokenize_choices(
         tokenizer: The model's tokenizer.
         examples: The examples, with a column "choices".
         model: The model's properties.
-        truncate: Whether pairs that are too long are cut.
-        segment: The part of a pair that is explained, "text" or "text_pair"; None for both.
+        truncate: Whether to cut pairs that are too long.
+        segment: The text in a pair to explain, "text" or "text_pair"; None for both.
 
     Returns:
-        The texts. A text is left out if any of its choices has no tokens.
+        The encoded texts. A text is left out if any of its choices has no tokens.
 
     Raises:
-        AttnProbeError: If texts have no choices or different numbers of them, or for the same
-            reasons as in :func:`~hf_attnprobe.inference.encoding.tokenize`.
+        AttnProbeError: If texts have no choices or different numbers of choices, or if
+            :func:`~hf_attnprobe.inference.encoding.tokenize` raises an error.
     """
     if "choices" not in examples.column_names:
         raise AttnProbeError(
             "a multiple-choice model needs a column 'choices' with the possible answers, but the "
-            f"columns are {', '.join(examples.column_names)}; add it"
+            f"columns are {', '.join(examples.column_names)}; add this column"
         )
     choices = read_column(examples, "choices")
     ids = read_column(examples, "example_id")
@@ -187,7 +187,8 @@ def tokenize_choices(
         if len(text_choices) != n_choices or n_choices < 2:
             raise AttnProbeError(
                 "every text needs the same number of choices, at least two, but the first text has "
-                f"{n_choices} and text {example_id} has {len(text_choices)}; leave it out"
+                f"{n_choices} and text {example_id} has {len(text_choices)}; leave out texts with "
+                "another number"
             )
     pairs = _flatten_choices(examples, choices)
     tokenized_pairs = tokenize(tokenizer, pairs, model, truncate=truncate, segment=segment)
@@ -206,7 +207,7 @@ def tokenize_choices(
 def _flatten_choices(
     examples: "datasets.Dataset", choices: Sequence[Sequence[str]]
 ) -> "datasets.Dataset":
-    """Make one pair of text and choice for each choice, with consecutive ids and no labels."""
+    """Make one (text, choice) pair for each choice, with consecutive ids and no labels."""
     import datasets
 
     texts = read_column(examples, "text")
@@ -226,5 +227,5 @@ def _flatten_choices(
 
 
 def _stack_choices(pairs: Sequence[Text]) -> dict[str, list[list[int]]]:
-    """Combine the inputs of all choices of a text, as one list per choice."""
+    """Combine the inputs for all choices of a text, as one list per choice."""
     return {name: [pair.inputs[name] for pair in pairs] for name in pairs[0].inputs}

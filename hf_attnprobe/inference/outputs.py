@@ -1,7 +1,7 @@
 """Runs a model over a split and returns its predictions and attention.
 
-The attention of one model can be imposed on another one: a *guide* holds the attention weights for
-every text, and a model with guided attention uses them instead of its own.
+One model's attention can be imposed on another model: a *guide* holds the attention weights for
+every text, and a model with guided attention uses them instead of its own weights.
 """
 
 from collections.abc import (
@@ -36,20 +36,20 @@ if TYPE_CHECKING:
 
 
 Guide = Mapping[int, Tensor]
-"""Attention weights of the texts of one split, each `[content tokens]`, by example id."""
+"""Attention weights for the texts in a split, each `[content tokens]`, by example id."""
 
 
 @dataclass(frozen=True, eq=False)
 class Outputs:
-    """Predictions and attention on the texts of a split that have tokens, in the order of their ids.
+    """Predictions and attention for all nonempty texts in a split, sorted by text id.
 
     Attributes:
         example_ids: Text ids.
         labels: Labels, int64 `[texts]`.
         probs: Probabilities, `[texts, classes]`.
-        attention: Attention weights, `[texts, tokens]`. These are the weights of a text's content
-            tokens (no special tokens) in their order, summing to 1, followed by padding. If words
-            consist of several tokens, these are the weights of words.
+        attention: Attention weights, `[texts, tokens]`. Each row contains the weights on a text's
+            content tokens, without special tokens; they sum to 1 and are followed by padding. If the
+            model attends to words of several tokens, there is one weight per word.
         mask: False at padding, bool `[texts, tokens]`.
     """
 
@@ -68,17 +68,17 @@ def observe_split(
     batch_size: int = 64,
     **options: Any,
 ) -> Iterator[Observation]:
-    """Run a model on all texts of a split, in batches of similar length.
+    """Run a model on all texts in a split, in batches of similar length.
 
     Args:
         model: Any model that :func:`hf_attnprobe.wrap` accepts.
         tokenizer: The model's tokenizer.
         examples: The texts.
         batch_size: Number of texts per batch.
-        **options: Further arguments of ``wrap``.
+        **options: Further arguments for ``wrap``.
 
     Yields:
-        The observation of each batch.
+        The observation for each batch.
     """
     adapter = wrap(model, **options)
     texts = sort_by_length(tokenize(tokenizer, examples, adapter).texts)
@@ -92,21 +92,21 @@ def read_outputs(
     examples: "datasets.Dataset",
     **options: Any,
 ) -> Outputs:
-    """Run a model over a split and return its predictions and the attention of its first head.
+    """Run a model over a split, and return predictions and the first head's attention.
 
     Weights on special tokens are removed, and the remaining weights are divided by their sum. In a
-    hierarchical model, the weight of a word is its weight in its sentence times the weight of the
-    sentence.
+    hierarchical model, a word's weight within its sentence is multiplied by the sentence's weight.
 
     Args:
         model: Any model that :func:`hf_attnprobe.wrap` accepts.
         tokenizer: The model's tokenizer.
         examples: The texts.
-        **options: Further arguments of :func:`observe_split`.
+        **options: Further arguments for :func:`observe_split`.
 
     Returns:
         The predictions and attention.
     """
+    # Each row holds a text's id, label, probabilities and attention weights.
     rows: list[tuple] = []
     for observation in observe_split(model, tokenizer, examples, **options):
         batch = observation.batch
@@ -139,14 +139,14 @@ def measure_texts(
     observations: Iterable[Observation],
     measure: Callable[[Observation], Mapping[str, Tensor]],
 ) -> dict[str, Tensor]:
-    """Measure quantities of all texts, batch by batch.
+    """Measure quantities for all texts, batch by batch.
 
     Args:
-        observations: Observations of the batches.
+        observations: The model's observations for all batches.
         measure: Function that returns values `[batch, ...]` by name.
 
     Returns:
-        Values `[texts, ...]` by name, in the order of the text ids.
+        Values `[texts, ...]` by name, sorted by text id.
     """
     ids: list[int] = []
     batch_values: dict[str, list[Tensor]] = {}
@@ -159,20 +159,20 @@ def measure_texts(
 
 
 def _compute_word_weights(observation: Observation) -> tuple[Tensor, Tensor]:
-    """Compute the weights of words over all sentences of a hierarchical model.
+    """Compute word weights over all sentences in a hierarchical model.
 
     Returns:
-        The weights, and which tokens are words, both `[batch, keys]`.
+        The weights, and a mask of the tokens that are words, both `[batch, keys]`.
     """
     words, sentences = (level.detach()[:, 0] for level in observation.attention)
     return (sentences @ words)[:, 0], observation.batch.inputs["units"] >= 0
 
 
 def make_guide(outputs: Outputs) -> Guide:
-    """Make a guide from the attention of a model.
+    """Make a guide from a model's attention.
 
     Args:
-        outputs: Predictions and attention of the model.
+        outputs: The model's predictions and attention.
 
     Returns:
         Attention weights for every text, without padding.
@@ -191,19 +191,18 @@ def predict(
     edit: Callable[[Text], Sequence[int]] | None = None,
     batch_size: int = 128,
 ) -> Tensor:
-    """Predict the probabilities of texts.
+    """Predict class probabilities for texts.
 
     Args:
         model: A classifier.
         tokenizer: The model's tokenizer.
         examples: The texts.
         guide: Attention weights, for a model with guided attention.
-        edit: Function that returns the token ids to read instead of those of the text; None for
-            unchanged texts.
+        edit: Function that returns replacement token ids for a text; None for unchanged texts.
         batch_size: Number of texts per batch.
 
     Returns:
-        Probabilities, float64 `[texts, classes]`, in the order of :class:`Outputs`.
+        Probabilities, float64 `[texts, classes]`, sorted by text id.
     """
     texts = tokenize(tokenizer, examples, PretrainedModelInfo(model)).texts
     texts = sorted(texts, key=lambda text: text.example_id)
@@ -223,11 +222,11 @@ def _pad_inputs(
     texts: Sequence[Text],
     edit: Callable[[Text], Sequence[int]] | None,
 ) -> dict[str, Tensor]:
-    """Pad the token ids of texts, edited if ``edit`` is given, to model inputs."""
+    """Pad token ids to model inputs, after editing each text if ``edit`` is a function."""
     rows = []
     for text in texts:
         ids = text.inputs["input_ids"] if edit is None else list(edit(text))
-        # Models cannot read an empty text, so one padding token stands in for it.
+        # Models cannot read an empty text, so it is replaced with one padding token.
         rows.append(ids or [tokenizer.pad_token_id])
     columns = {"input_ids": rows}
     is_pair = {"segment_ids", "token_type_ids"} <= texts[0].inputs.keys()
@@ -237,7 +236,7 @@ def _pad_inputs(
 
 
 def _pad_guide(guide: Guide, tokenizer: PreTrainedTokenizerBase, texts: Sequence[Text]) -> Tensor:
-    """Pad the guided attention weights of texts to a tensor `[batch, keys]`."""
+    """Pad the guide's attention weights for texts to a tensor `[batch, keys]`."""
     special_ids = get_special_ids(tokenizer)
     rows = []
     for text in texts:
@@ -246,7 +245,7 @@ def _pad_guide(guide: Guide, tokenizer: PreTrainedTokenizerBase, texts: Sequence
     return pad_sequence(rows, batch_first=True)
 
 
-# --- Attention of one model that is imposed on another -------------------------------------------
+# --- Attention from one model that is imposed on another -------------------------------------------
 
 
 def build_guide_rows(
@@ -255,26 +254,26 @@ def build_guide_rows(
     input_ids: list[list[int]],
     special_ids: Collection[int],
 ) -> list[list[float]]:
-    """Assign the guide's weights to the tokens of every text, and 0 to special tokens.
+    """Assign the guide's weights to the tokens in every text, and 0 to special tokens.
 
     Args:
         guide: Attention weights for every text.
         examples: The texts.
-        input_ids: Token ids of every text.
+        input_ids: Token ids for every text.
         special_ids: Tokens that never receive attention, see :func:`get_special_ids`.
 
     Returns:
-        One weight for every token id.
+        One weight for every token id, by text.
 
     Raises:
-        AttnProbeError: If a text has no weights, or not as many as content tokens.
+        AttnProbeError: If the guide does not have one weight for every content token.
     """
     rows = zip(read_column(examples, "example_id"), input_ids, strict=True)
     return [build_guide_row(guide, example_id, ids, special_ids) for example_id, ids in rows]
 
 
 def get_special_ids(tokenizer: PreTrainedTokenizerBase) -> set[int]:
-    """Return the ids of tokens that never receive attention; the unknown token counts as a word."""
+    """Return the ids of tokens without attention: all special tokens except the unknown token."""
     return set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
 
 
@@ -284,7 +283,7 @@ def build_guide_row(
     tokens: list[int],
     special_ids: Collection[int],
 ) -> list[float]:
-    """Assign the guide's weights to the tokens of one text, and 0 to special tokens.
+    """Assign the guide's weights to the tokens in one text, and 0 to special tokens.
 
     Args:
         guide: Attention weights for every text.
@@ -296,7 +295,7 @@ def build_guide_row(
         One weight for every token id.
 
     Raises:
-        AttnProbeError: If the text has no weights, or not as many as content tokens.
+        AttnProbeError: If the guide does not have one weight for every content token.
     """
     is_content = [token not in special_ids for token in tokens]
     n_content = sum(is_content)
@@ -304,13 +303,17 @@ def build_guide_row(
         return [0.0] * len(tokens)
     if example_id not in guide:
         raise AttnProbeError(
-            f"the guide has no attention weights for text {example_id}; read it on the same texts"
+            f"the guide has no attention weights for text {example_id}; make the guide from the same "
+            "texts"
         )
     weights = torch.as_tensor(guide[example_id]).tolist()
     if len(weights) != n_content:
         raise AttnProbeError(
             f"expected {n_content} weights for text {example_id}, one per token, but the guide has "
-            f"{len(weights)}; guide and model must divide texts into the same tokens"
+            f"{len(weights)}; make the guide with the same tokenizer"
         )
-    remaining_weights = iter(weights)
-    return [next(remaining_weights) if content else 0.0 for content in is_content]
+    row = [0.0] * len(tokens)
+    content_positions = [position for position, content in enumerate(is_content) if content]
+    for position, weight in zip(content_positions, weights, strict=True):
+        row[position] = weight
+    return row

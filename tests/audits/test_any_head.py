@@ -122,7 +122,7 @@ BAD = [
         "none of the 8 texts has tokens",
     ),
     ("classes", changed("number"), {"segment": "text_pair"}, "single texts"),
-    ("classes", DATA["choice"], {}, "does not read choices"),
+    ("classes", DATA["choice"], {}, "reads no choices"),
     # options that mean nothing for the head
     ("classes", DATA["classes"], {"threshold": 0.5}, "predicts classes (3)"),
     ("classes", DATA["classes"], {"predicts": "number"}, "predicts=number needs a model with one logit"),

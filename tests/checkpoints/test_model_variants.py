@@ -197,7 +197,7 @@ def test_pairs_and_pipelines_are_the_model_in_them(bert, tokenizer):
         assert audit(subject, ROWS, **FEW).statistics == known.statistics
     with pytest.raises(AttnProbeError, match="a tuple already contains a tokenizer"):
         audit((bert, tokenizer), ROWS, tokenizer=tokenizer, **FEW)
-    refused(r"expected a pair \(model, tokenizer\)", audit, (bert, "tokenizer"), ROWS, **FEW)
+    refused("expected a pair (model, tokenizer)", audit, (bert, "tokenizer"), ROWS, **FEW)
 
 
 # --- the Hub ------------------------------------------------------------------------------------------------------
