@@ -107,6 +107,9 @@ def expand_to_positions(sets: Tensor, positions: Tensor, n_keys: int) -> Tensor:
 def enumerate_subsets(n_units: int) -> Tensor:
     """Enumerate all subsets of ``n_units`` units as bool vectors, sorted by set number.
 
+    Args:
+        n_units: number of units, from 0.
+
     Returns:
         bool [2^units, units]. Row s contains unit i if bit i in the binary number s is 1.
 
@@ -320,7 +323,9 @@ def number_distinct_sets(sets: Tensor) -> Tensor:
 
 
 def normalise_aopc(aopc: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
-    """Compute NAOPC = (AOPC − lower) / (upper − lower) (Edin et al. 2025, Section 4).
+    """Normalise an AOPC by its bounds: NAOPC = (AOPC − lower) / (upper − lower).
+
+    See Edin et al. 2025, Section 4.
 
     Args:
         aopc: AOPC of a removal order, [...]. If it exceeds a bound, because a beam search missed
@@ -329,7 +334,7 @@ def normalise_aopc(aopc: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
         upper: largest AOPC over all orders, [...].
 
     Returns:
-        [...] in [0, 1]; NaN if the two bounds are equal up to rounding.
+        NAOPC in [0, 1], [...]; NaN if the two bounds are equal up to rounding.
     """
     span = upper - lower
     is_undefined = span <= 1024 * torch.finfo(span.dtype).eps

@@ -160,8 +160,8 @@ def count_removals_to_flip(
     See Serrano & Smith 2019, Section 4.3.
 
     Args:
-        attention: [batch, keys], 0 outside ``mask``.
-        token_logits: logits u_t per token, [batch, keys, classes].
+        attention: attention weights a_t, [batch, keys], 0 outside ``mask``.
+        token_logits: token logits u_t, [batch, keys, classes].
         mask: bool [batch, keys], the weights that may be erased.
         order: keys in the order of their removal, int64 [..., batch, keys].
         bias: logits without any attention, [classes] or one number.
@@ -242,8 +242,8 @@ def erase_each_weight(
     See Serrano & Smith 2019, Section 4.1.
 
     Args:
-        attention: [batch, keys].
-        token_logits: logits u_t per token, [batch, keys, classes].
+        attention: attention weights a_t, [batch, keys].
+        token_logits: token logits u_t, [batch, keys, classes].
         bias: logits without any attention, [classes] or one number.
         renormalise: whether the remaining weights are divided by their sum.
 
@@ -288,8 +288,8 @@ def find_minimal_flip_set(
     never belong to the set.
 
     Args:
-        attention: [batch, keys], 0 outside ``mask``.
-        token_logits: logits u_t per token, [batch, keys, classes].
+        attention: attention weights a_t, [batch, keys], 0 outside ``mask``.
+        token_logits: token logits u_t, [batch, keys, classes].
         mask: bool [batch, keys], the weights that may be erased.
         bias: logits without any attention, [classes] or one number.
         renormalise: whether the remaining weights are divided by their sum.

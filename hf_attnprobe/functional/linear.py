@@ -28,7 +28,7 @@ from hf_attnprobe.functional.search import bisect_boundary
 
 
 CANDIDATES_PER_CHUNK = 1 << 16
-"""Number of candidates that are computed together, so that they fit into a CPU core's cache."""
+"""Number of candidate distributions that are computed together, to fit into a CPU core's cache."""
 LOGIT_ROUNDING = 2.0**-44
 """Bound on the rounding error in a logit, relative to the largest score.
 
@@ -368,13 +368,13 @@ MAX_CLASS_PAIRS = 28
 The most probable classes are used first. Any subset of the pairs gives a valid upper bound.
 """
 N_GRID_POINTS = 9
-"""Number of weights that are tried on each edge."""
+"""Number of ways to split the attention between two tokens that are tried for each token pair."""
 N_REFINED_ENDS = 32
-"""Number of interval ends per text that are refined by bisection."""
+"""Number of candidate distributions per text that are refined by bisection."""
 N_BISECTIONS = 40
-"""Number of bisection steps for each interval end."""
+"""Number of bisection steps for refining each candidate distribution."""
 EPSILON_MARGIN = 1 - 1e-9
-"""Factor on ε during the search, so that the results are within ε despite rounding."""
+"""Factor on ε, the largest allowed output change, so that results are within ε despite rounding."""
 SOLVER_TOLERANCE = 1e-6
 """Safety margin in log odds, larger than the tolerance of the linear programming solver."""
 
@@ -746,9 +746,9 @@ Replay = Callable[[Tensor], Tensor]
 """Function from attention [copies, batch, keys] to probabilities [copies, batch, classes]."""
 
 MAX_EDGE_TOKENS = 32
-"""Number of tokens whose edges are searched: the least attended tokens, with 496 edges."""
+"""Number of least attended tokens whose pairs are searched, so at most 496 pairs."""
 N_FINE_GRID_POINTS = 33
-"""Number of weights that are tried on each edge if the model is not linear in the attention."""
+"""Number of ways to split the attention between two tokens, if the model is not linear in it."""
 
 
 @torch.no_grad()

@@ -38,7 +38,7 @@ def auprc(scores: Tensor, marked: Tensor, content: Tensor) -> Tensor:
         content: units in the text, bool [batch, keys].
 
     Returns:
-        float64 [batch] in (0, 1], or NaN.
+        Scores in (0, 1], float64 [batch]; NaN if no unit or every unit is marked.
 
     >>> scores = torch.tensor([[3.0, 2.0, 1.0]])
     >>> marked = torch.tensor([[True, False, True]])
@@ -61,7 +61,7 @@ def average_precision(scores: Tensor, marked: Tensor, content: Tensor) -> Tensor
         content: units in the text, bool [batch, keys].
 
     Returns:
-        float64 [batch] in (0, 1], or NaN.
+        Scores in (0, 1], float64 [batch]; NaN if no unit or every unit is marked.
 
     >>> scores = torch.tensor([[3.0, 2.0, 1.0]])
     >>> marked = torch.tensor([[True, False, True]])
@@ -109,7 +109,7 @@ def token_f1(chosen: Tensor, marked: Tensor, content: Tensor) -> Tensor:
         content: units in the text, bool [batch, keys].
 
     Returns:
-        float64 [batch] in [0, 1], or NaN.
+        Scores in [0, 1], float64 [batch]; NaN if no unit or every unit is marked.
     """
     chosen = chosen & content
     marked = marked & content
@@ -129,7 +129,8 @@ def compute_marked_share(weights: Tensor, marked: Tensor, content: Tensor) -> Te
         content: units in the text, bool [batch, keys].
 
     Returns:
-        float64 [batch] in [0, 1], or NaN. It is also NaN if no unit has weight.
+        Shares in [0, 1], float64 [batch]; NaN if no unit or every unit is marked, or if no unit
+        has weight.
 
     >>> weights = torch.tensor([[0.5, 0.2, 0.1, 0.2]])
     >>> content = torch.tensor([[False, True, True, True]])
@@ -213,7 +214,7 @@ def iou_f1(chosen: Tensor, marked: Tensor, content: Tensor) -> Tensor:
         content: units in the text, bool [batch, keys].
 
     Returns:
-        float64 [batch], at least 0, or NaN.
+        Scores, float64 [batch], at least 0; NaN if no unit or every unit is marked.
     """
     return compute_iou_scores(chosen, marked, content).f1
 

@@ -244,6 +244,7 @@ class Prediction:
             several parts. The tests explain the sum of these entries.
         """
         if target is not None:
+            # Each label has two entries, "no" and "yes"; the second one is explained.
             entry = 2 * target + 1 if self.kind == "labels" else target
             return torch.full_like(probs[:, 0], entry, dtype=torch.long)
         decisions = self.decide(probs)

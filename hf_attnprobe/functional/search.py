@@ -208,9 +208,9 @@ def search_adversarial_attention(
 
 
 STEP_SHARES = (0.75, 0.25)
-"""Positions of intermediate candidates, between the original attention, 0, and a vertex, 1."""
+"""Step sizes of intermediate candidates: 0 is the original attention, 1 is a distant candidate."""
 ROW_SHARES = (1 / 16, 1 / 4, 1 / 2, 3 / 4)
-"""Shares of rows that a candidate leaves unchanged, beginning with the largest effect."""
+"""Shares of query rows that a candidate leaves unchanged, namely those with the largest effect."""
 N_CANDIDATES = 3 + 2 * len(ROW_SHARES) + 2 * len(STEP_SHARES)
 """Number of candidates per text, 15.
 

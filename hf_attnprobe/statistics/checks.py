@@ -87,7 +87,7 @@ ORDER_RULES = (
 )
 """All rules that compare two statistics of the same text."""
 SHARE_REASON = "it is a share"
-"""Reason why a value must be between 0 and 1, for sentences such as "x is 1.2, but it is a share"."""
+"""End of the sentence that reports a share outside of [0, 1]: "x is 1.2, but it is a share"."""
 UNDECLARED_SHARES = {
     "erasure": ("fraction_to_lose_lead", "probability_mass_removed"),
     "permutation": (

@@ -157,9 +157,9 @@ ZERO_ESTIMATE = Estimate(0.0, (0.0, 0.0), 10**9)
 SCALE_ENDS = {"random order": 0.0, "best order": 1.0}
 """Ends of the faithfulness scale with their labels."""
 PARTLY_THRESHOLD = 0.4
-"""Faithfulness from which the answer is at least "partly", on the scale from 0 to 1."""
+"""Smallest faithfulness for the answer "partly", between a random order, 0, and the best order, 1."""
 YES_THRESHOLD = 0.65
-"""Faithfulness from which the answer is "yes", on the scale from 0 to 1."""
+"""Smallest faithfulness for the answer "yes", between a random order, 0, and the best order, 1."""
 EFFECT_THRESHOLD = 0.05
 """Output change at the standard temperature that shuffling attention must cause, as a TVD.
 
@@ -855,4 +855,4 @@ def measure_path(evidence: Evidence, rule: Rule) -> Measurement | None:
 
 
 ALL_QUESTIONS = {**CLASSIFIER_QUESTIONS, **ANSWER_QUESTIONS}
-"""All questions about attention by key."""
+"""All questions about attention, for classifiers and for language models, by key."""

@@ -529,7 +529,7 @@ def measure_number_quality(predictions: Texts, *, seed: int = 0) -> NumberQualit
 
 
 def _estimate_r_squared(predicted: np.ndarray, labels: np.ndarray) -> Estimate:
-    """Estimate R² as a function of means, with a jackknife interval."""
+    """Estimate R² with a jackknife confidence interval, which needs no resampling."""
     centred_labels = labels - labels.mean()
     squared_errors = (labels - predicted) ** 2
     columns = squared_errors, centred_labels**2, centred_labels
