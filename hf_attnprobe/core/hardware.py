@@ -144,7 +144,7 @@ def release_free_pages() -> None:
     """Return free heap pages to the operating system, if the C library is glibc.
 
     Tensors with a few megabytes and changing shapes fragment the heap. Without this call, an audit of
-    MiniLM with a 500 MB budget used 900 MB. The call takes 1% of the time.
+    MiniLM with a memory budget of 500 MB used 900 MB. The call takes 1% of the audit time.
     """
     if sys.platform == "linux":
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
@@ -230,7 +230,7 @@ class PeakMemory(TorchDispatchMode):
         return result
 
     def _count_storage(self, storage: torch.UntypedStorage) -> None:
-        """Add a new tensor storage to the current size, until it is freed."""
+        """Add a tensor storage to the current total, and subtract it when it is freed."""
         storage_id = storage._cdata
         if storage_id in self._live_storages:
             return
@@ -240,7 +240,7 @@ class PeakMemory(TorchDispatchMode):
         weakref.finalize(storage, self._discount_storage, storage_id)
 
     def _discount_storage(self, storage_id: int) -> None:
-        """Subtract a freed storage from the current size."""
+        """Subtract a freed storage from the current total."""
         self._live_bytes -= self._live_storages.pop(storage_id, 0)
 
 
@@ -320,19 +320,17 @@ def is_small_model(model: nn.Module) -> bool:
         model: The model.
 
     Returns:
-        True if the model is on the CPU and all its weight matrices have fewer than `LARGE_MATRIX`
-        entries. Embedding tables do not count, since they are not multiplied.
+        True if the model is on the CPU and all its weight matrices have fewer than
+        `LARGE_MATRIX_ENTRIES` entries. Embedding tables do not count, because they are not multiplied.
     """
-    embedding_weights = {
-        id(weight)
-        for module in model.modules()
-        if isinstance(module, nn.Embedding)
-        for weight in module.parameters()
-    }
+    embedding_ids: set[int] = set()
+    for module in model.modules():
+        if isinstance(module, nn.Embedding):
+            embedding_ids.update(id(weight) for weight in module.parameters())
     matrices = [
         weight
         for weight in model.parameters()
-        if weight.dim() > 1 and id(weight) not in embedding_weights
+        if weight.dim() > 1 and id(weight) not in embedding_ids
     ]
     if any(matrix.device.type != "cpu" for matrix in matrices):
         return False

@@ -154,7 +154,7 @@ def collect_fields(option_classes: Sequence[type[Options]]) -> dict[str, datacla
 
 
 def select_options(values: Mapping[str, Any], option_class: type[T]) -> T:
-    """Create an options object from a larger set of values; names that do not belong to it are ignored.
+    """Create an options object from a larger set of values, and ignore unknown names.
 
     Args:
         values: Values by name, for example all arguments of a command.

@@ -16,9 +16,9 @@ from hf_attnprobe.core.terminal import escape_control_characters, escape_line, p
 BAR_FORMAT = "{desc}: {percentage:3.0f}%|{bar}| {elapsed}{postfix}"
 """Bar format for tqdm: name, percentage, bar, elapsed time and a free text."""
 SECONDS_TO_FIRST_LINE = 8.0
-"""Seconds until the first progress line if stderr is not a terminal, such as a log file."""
+"""Delay before the first progress line if stderr is a log file, in seconds; short runs print none."""
 SECONDS_BETWEEN_LINES = 30.0
-"""Seconds between later progress lines if stderr is not a terminal."""
+"""Interval between later progress lines if stderr is a log file, in seconds."""
 
 
 @dataclass

@@ -37,7 +37,7 @@ CAUTION = (
 )
 """Warning that is displayed with every explanation of a single text."""
 ANSWER_FIELDS = ("context", "question", "answer", "other", "span", "units")
-"""Allowed keys in a pipeline input for a language model, such as a passage and a question."""
+"""Allowed keys in a pipeline input for a language model."""
 TEXT_FIELDS = ("text", "text_pair", "choices")
 """Allowed keys in a pipeline input for a classifier."""
 LOADING_OPTIONS = ("revision", "token", "subfolder", "trust_remote_code", "allow_pickle")
@@ -430,21 +430,25 @@ def convert_to_dict(text: HighlightedText) -> dict[str, Any]:
 
     Args:
         text: The explained text.
+
+    Returns:
+        Plain data by name, see :class:`AttentionExplainPipeline`.
     """
-    answer_fields = {
-        "numbers": text.numbers,
-        "matters": list(text.matters) if text.matters else text.matters,
-        "rests_on": text.importance_summary,
-    }
-    return {
+    fields: dict[str, Any] = {
         "prediction": text.predicted,
         "probability": text.probability,
         "tokens": list(text.tokens),
-        **{name: list(values) for name, values in text.scores.items()},
-        **(answer_fields if text.unit else {}),
-        "attention_of": text.attention_of or "the only head",
-        "caution": CAUTION,
     }
+    for name, values in text.scores.items():
+        fields[name] = list(values)
+    # Only explanations of a language model's answer have a unit.
+    if text.unit:
+        fields["numbers"] = text.numbers
+        fields["matters"] = list(text.matters) if text.matters else text.matters
+        fields["rests_on"] = text.importance_summary
+    fields["attention_of"] = text.attention_of or "the only head"
+    fields["caution"] = CAUTION
+    return fields
 
 
 def load_pipeline_model(name: str, **options: Any) -> PreTrainedModel:

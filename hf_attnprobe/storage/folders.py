@@ -307,10 +307,10 @@ def make_folder_error(folder: str | Path, error: Exception) -> AttnProbeError:
         error: Cause of the problem.
     """
     is_full = isinstance(error, OSError) and error.errno in DISK_FULL_ERRORS
-    advice = "free some space, or choose" if is_full else "choose"
-    return AttnProbeError(
-        f"cannot use {folder} for the output ({error}); {advice} another --output-dir"
-    )
+    advice = "choose another --output-dir"
+    if is_full:
+        advice = f"free some space, or {advice}"
+    return AttnProbeError(f"cannot use {folder} for the output ({error}); {advice}")
 
 
 # --- Settings of the run to which a folder belongs ---

@@ -165,8 +165,8 @@ def read_summary(
     file = Path(folder) / SUMMARY_FILE
     if not file.is_file():
         raise AttnProbeError(
-            f"expected {run_name} in {folder}, but there is no {SUMMARY_FILE}; run {verb} to the "
-            "end first"
+            f"expected {run_name} in {folder}, but there is no {SUMMARY_FILE}; let {verb} "
+            "finish first"
         )
     advice = f"run {verb} again"
     data = read_json(file, dict[str, Any], advice)

@@ -48,7 +48,7 @@ from hf_attnprobe.storage.folders import get_temporary_path
 
 
 NO_SITE = Site(layer=-1, head=-1)
-"""Site of rows that describe the model output; stored as null."""
+"""Site for rows that describe the model output, which has no layer and head; stored as null."""
 
 TestSite = tuple[str, int, int]
 """Test name, layer and head."""
@@ -199,7 +199,7 @@ def _compute_label_statistics(
 def _compute_number_statistics(
     prediction: Prediction, probs: torch.Tensor, labels: torch.Tensor
 ) -> dict[str, torch.Tensor]:
-    """Compute the statistics for regression; a threshold on the number also gives two classes."""
+    """Compute the prediction statistics for regression, with classes if there is a threshold."""
     labels = labels.to(probs.device, probs.dtype).reshape(len(probs), -1).mean(-1)
     no_class = torch.full(labels.shape, -1, device=probs.device)
     statistics = {
@@ -209,6 +209,7 @@ def _compute_number_statistics(
         "value": prediction.decode_number(probs).mean(-1),
         "labelled_value": labels,
     }
+    # With a threshold, class 0 is above it, and class 1 is at or below it.
     if prediction.decides and prediction.has_one_part:
         is_below_threshold = (labels <= prediction.origin).long()
         statistics["predicted_class"] = probs.argmax(-1)
@@ -456,8 +457,10 @@ def hash_audit_settings(folder: Path) -> str | None:
     Returns:
         The hash; None if there is no such file.
     """
-    settings = folder.parent / "audit.json"
-    return hashlib.sha256(settings.read_bytes()).hexdigest() if settings.is_file() else None
+    settings_file = folder.parent / "audit.json"
+    if not settings_file.is_file():
+        return None
+    return hashlib.sha256(settings_file.read_bytes()).hexdigest()
 
 
 def read_part(part: Path) -> pa.Table:

@@ -410,7 +410,7 @@ def test_several_processes_need_a_folder_to_meet_in(checkpoint, monkeypatch):
 
 
 def test_reports_that_cannot_be(refused, audited, tmp_path):
-    there_is_none = "but there is no summary.json; run the audit to the end first"
+    there_is_none = "but there is no summary.json; let the audit finish first"
     for arguments, message in (
         ([tmp_path], there_is_none),
         ([tmp_path / "nowhere"], there_is_none),

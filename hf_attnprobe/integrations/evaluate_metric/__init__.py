@@ -65,6 +65,7 @@ def install_metric(cache: Path | None = None) -> Path | None:
         if file.exists():
             return file
         file.parent.mkdir(parents=True, exist_ok=True)
+        # Each of the four folders in the path must be a Python package.
         for parent in file.parents[:4]:
             (parent / "__init__.py").touch()
         temporary_file = file.with_suffix(f".{os.getpid()}")

@@ -17,8 +17,8 @@ from hf_attnprobe.integrations.pipeline import explain_html
 TITLE = "Does attention explain this prediction?"
 """Page title."""
 DESCRIPTION = (
-    "Type a text and the Hub id of a text classifier. The tokens are shaded by attention, and in a second "
-    "line by the change in the prediction when the token is left out. One text proves nothing: "
+    "Type a text and the Hub id of a text classifier. Each token is shaded by its attention, "
+    "and separately by the change in the prediction when the token is left out. One text proves nothing: "
     "`attnprobe audit` tests a model on many texts, with baselines and confidence intervals."
 )
 """Explanation below the page title, as Markdown."""
