@@ -1,7 +1,7 @@
-"""Encodes texts and images for a model, with labels numbered as the model numbers its outcomes.
+"""Encodes texts and images for a model, and converts labels to the model's class indices.
 
-The truncation and padding settings of a fast tokenizer are restored after every call, because they
-would otherwise be saved with the tokenizer.
+A fast tokenizer's truncation and padding settings are restored after every call, because they would
+otherwise be saved with the tokenizer.
 """
 
 import itertools
@@ -43,11 +43,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 SEGMENTS = ("text", "text_pair")
-"""Names of the two texts of a pair."""
+"""Names of the two texts in a pair."""
 RATIONALE_COLUMNS = {"rationale", "rationale_pair"}
-"""Columns with human rationales, which are positions of words in the text."""
+"""Columns with human rationales, as lists of word positions in the text."""
 TOKENIZER_OUTPUTS = ("input_ids", "attention_mask", "token_type_ids", "special_tokens_mask")
-"""Outputs of a tokenizer that can be padded and shortened."""
+"""Tokenizer outputs that can be padded and shortened."""
 
 
 @dataclass(frozen=True)
@@ -56,11 +56,11 @@ class Text:
 
     Attributes:
         example_id: Text id within its split.
-        label: The model's index of the class, −1 for no label. For models that predict something
-            else, a number or a list; see :mod:`hf_attnprobe.inference.labels`.
+        label: The model's class index, or −1 if there is no label. For models without classes, a
+            number or a list; see :mod:`hf_attnprobe.inference.labels`.
         inputs: Lists with one number per token. Pairs also have ``segment_ids``: 0 in the first
-            text, 1 in the second text, −1 for special tokens. ``held`` is 1 at the tokens of a text
-            of a pair that is neither explained nor erased.
+            text, 1 in the second text, −1 for special tokens. If only one text in the pair is
+            explained, ``held`` is 1 at the tokens of the other text.
         rationale: Whether each token belongs to the human rationale; None if unknown.
         scores: User-provided scores, stored at the first token of each unit; None if there are
             none.
@@ -76,7 +76,7 @@ class Text:
 
     @property
     def sequences(self) -> list[tuple[list[int], list[int]]]:
-        """Token ids with the mask of special tokens; one pair of lists for each sequence."""
+        """Token ids and special-token mask for each sequence that the model reads."""
         return [(self.inputs["input_ids"], self.inputs["special_tokens_mask"])]
 
     @property
@@ -86,22 +86,23 @@ class Text:
 
     @property
     def n_content(self) -> int:
-        """Number of tokens that are explained: neither special nor held."""
-        special = self.inputs["special_tokens_mask"]
-        held = self.inputs.get("held", [0] * self.n_tokens)
+        """Number of explained tokens, which are neither special nor held."""
+        special_mask = self.inputs["special_tokens_mask"]
+        held_mask = self.inputs.get("held", [0] * self.n_tokens)
         return sum(
-            not (is_special or is_held) for is_special, is_held in zip(special, held, strict=True)
+            not (is_special or is_held)
+            for is_special, is_held in zip(special_mask, held_mask, strict=True)
         )
 
 
 @dataclass(frozen=True)
 class TokenizedSplit:
-    """The encoded texts of a split.
+    """All encoded texts in a split.
 
     Attributes:
-        texts: Texts that have tokens, in the order of the split.
+        texts: Texts with at least one token, in split order.
         n_empty: Number of texts that were left out because they have no tokens.
-        n_truncated: Number of texts that were cut to the length that the model reads.
+        n_truncated: Number of texts that were cut to the model's maximum length.
     """
 
     texts: list[Text]
@@ -110,14 +111,14 @@ class TokenizedSplit:
 
 
 class TextModel(Protocol):
-    """Properties of a model that tokenization needs.
+    """Model properties that tokenization needs.
 
     Adapters and :class:`PretrainedModelInfo` implement this protocol.
 
     Attributes:
         n_embeddings: Number of token ids that the model embeds; None for any number.
-        separator_ids: Tokens that are no content, in addition to the special ones.
-        segment: The only text of a pair that the model attends to; None for both.
+        separator_ids: Tokens that count as special, in addition to the tokenizer's special tokens.
+        segment: The only text in a pair to which the model attends; None for both.
     """
 
     n_embeddings: int | None
@@ -129,7 +130,7 @@ class TextModel(Protocol):
         """The model's prediction type and its outcomes."""
 
     def get_max_length(self, tokenizer: PreTrainedTokenizerBase) -> int | None:
-        """Return the largest number of tokens that the model reads; None for no limit."""
+        """Return the maximum number of tokens that the model reads; None for no limit."""
 
 
 OtherArguments = ParamSpec("OtherArguments")
@@ -141,7 +142,7 @@ TokenizerFunction = Callable[Concatenate[PreTrainedTokenizerBase, OtherArguments
 def preserve_tokenizer(
     function: TokenizerFunction[OtherArguments, ReturnType],
 ) -> TokenizerFunction[OtherArguments, ReturnType]:
-    """Decorate a function so that it restores the settings of its tokenizer, even after an error.
+    """Decorate a function so that it restores its tokenizer's settings, even after an error.
 
     Args:
         function: Function whose first argument is a tokenizer.
@@ -185,15 +186,15 @@ def tokenize(
 ) -> TokenizedSplit:
     """Tokenize a split for a model.
 
-    The two texts of a pair are passed to the tokenizer separately, which joins them in its own
-    format. If a pair is too long, tokens are removed from the longer text first.
+    The tokenizer receives the two texts in a pair separately and joins them in its own format. If
+    a pair is too long, tokens are removed from the longer text first.
 
     Args:
         tokenizer: Tokenizer that was saved with the model.
         examples: Rows of :func:`~hf_attnprobe.data.examples.load_examples`.
-        model: The model's properties, such as its largest length and its labels.
-        truncate: Whether texts that are too long are cut.
-        segment: The text of a pair that is explained, "text" or "text_pair"; the other text stays
+        model: The model's properties, such as its maximum length and its labels.
+        truncate: Whether to cut texts that are too long.
+        segment: The text in a pair to explain, "text" or "text_pair"; the other text stays
             unchanged. None explains both.
 
     Returns:
@@ -209,8 +210,8 @@ def tokenize(
     _check_pairs(tokenizer, second_strings, segment)
     if model.prediction.kind == "span" and second_strings is None:
         raise AttnProbeError(
-            "expected a context for every question, got single texts; name the column of the "
-            "contexts with --text-pair-column"
+            "expected a context for every question, got single texts; name the context column with "
+            "--text-pair-column"
         )
     segment = _resolve_segment(model, second_strings, segment)
     max_length = model.get_max_length(tokenizer)
@@ -250,15 +251,15 @@ def tokenize(
         texts.append(Text(example_id, label, row_inputs, rationales[row]))
     texts = [text for text in texts if text.n_content > 0]
     if not texts:
-        place = "" if segment is None else f" in the segment {segment}"
+        suffix = "" if segment is None else f" in the segment {segment}"
         raise AttnProbeError(
-            f"none of the {len(ids)} texts has tokens{place}; check the text column"
+            f"none of the {len(ids)} texts has tokens{suffix}; check the text column"
         )
     return TokenizedSplit(texts, n_empty=len(ids) - len(texts), n_truncated=n_truncated)
 
 
 def get_second_texts(examples: "datasets.Dataset") -> list[str] | None:
-    """Return the second texts of pairs; None for single texts."""
+    """Return the second text in each pair; None for single texts."""
     if "text_pair" not in examples.column_names:
         return None
     return read_column(examples, "text_pair")
@@ -267,13 +268,13 @@ def get_second_texts(examples: "datasets.Dataset") -> list[str] | None:
 def _resolve_segment(
     model: TextModel, second_strings: list[str] | None, segment: str | None
 ) -> str | None:
-    """Return the text of a pair to explain; the only one that the model attends to, if so."""
+    """Return which text in a pair to explain; some models attend to only one of them."""
     if model.segment is None:
         return segment
     if second_strings is None:
         raise AttnProbeError(
-            "a model with a query encoder needs pairs of texts, got single texts; name the second "
-            "texts with --text-pair-column"
+            "a model with a query encoder needs pairs of texts, got single texts; name the column "
+            "of second texts with --text-pair-column"
         )
     if segment not in (None, model.segment):
         raise AttnProbeError(
@@ -292,13 +293,14 @@ def _check_pairs(
     if segment is not None and (segment not in SEGMENTS or second_strings is None):
         data_type = "single texts" if second_strings is None else "pairs"
         raise AttnProbeError(
-            f"--segment explains one text of a pair ({', '.join(SEGMENTS)}), got {segment!r} for "
-            f"{data_type}; leave --segment out, or name the second texts with --text-pair-column"
+            f"--segment needs pairs of texts and must be {' or '.join(SEGMENTS)}, got {segment!r} "
+            f"with {data_type}; leave out --segment, or name the column of second texts with "
+            "--text-pair-column"
         )
     if second_strings is not None and not tokenizer.is_fast:
         raise AttnProbeError(
-            "pairs of texts need a fast tokenizer, which distinguishes the tokens of the two "
-            f"texts, got {type(tokenizer).__name__}; load the model with its fast tokenizer"
+            "pairs of texts need a fast tokenizer, which marks the tokens of each text, got "
+            f"{type(tokenizer).__name__}; load the model with its fast tokenizer"
         )
 
 
@@ -308,8 +310,8 @@ def _check_tokenizer_outputs(inputs: Mapping[str, Any]) -> None:
     if unknown_outputs:
         names = ", ".join(sorted(unknown_outputs))
         raise AttnProbeError(
-            f"the tokenizer returns {names} in addition to {', '.join(TOKENIZER_OUTPUTS)}; if the "
-            "model reads them, it cannot be audited, otherwise remove them from "
+            f"the tokenizer returns {names} in addition to {', '.join(TOKENIZER_OUTPUTS)}, but only "
+            f"the latter are supported; if the model does not need {names}, remove them from "
             "tokenizer.model_input_names"
         )
 
@@ -325,7 +327,7 @@ def _count_too_long(
     """Count the texts that are longer than the model can read.
 
     Raises:
-        AttnProbeError: If there is such a text and ``truncate`` is False.
+        AttnProbeError: If a text is too long and ``truncate`` is False.
     """
     if max_length is None:
         return 0
@@ -335,14 +337,14 @@ def _count_too_long(
     if too_long and not truncate:
         row = too_long[0]
         raise AttnProbeError(
-            f"text {ids[row]} has {lengths[row]} tokens, but the model reads {max_length}; allow "
-            "truncation or shorten it"
+            f"text {ids[row]} has {lengths[row]} tokens, but the model reads at most {max_length}; "
+            "allow truncation or shorten the text"
         )
     return len(too_long)
 
 
 def _mark_separators(inputs: dict[str, list[list[int]]], separator_ids: frozenset[int]) -> None:
-    """Mark separators as special tokens, because a separator alone is no sentence."""
+    """Mark separators as special tokens, so that a lone separator does not count as a sentence."""
     rows = zip(inputs["input_ids"], inputs["special_tokens_mask"], strict=True)
     for token_ids, special_mask in rows:
         for position, token_id in enumerate(token_ids):
@@ -350,9 +352,9 @@ def _mark_separators(inputs: dict[str, list[list[int]]], separator_ids: frozense
 
 
 def _get_word_ids(encoded: Any, row: int) -> list[int]:
-    """Return the index of each token's word; −1 for special tokens.
+    """Return each token's word index; −1 for special tokens.
 
-    The indices of a second text continue those of the first.
+    The first word in the second text continues the numbering of the first text.
     """
     word_ids = _replace_none(encoded.word_ids(row))
     segments = encoded.sequence_ids(row)
@@ -367,7 +369,7 @@ def _get_word_ids(encoded: Any, row: int) -> list[int]:
 
 
 def _replace_none(numbers: Sequence[int | None]) -> list[int]:
-    """Replace None by −1."""
+    """Replace every None in a list of indices with −1."""
     return [-1 if number is None else number for number in numbers]
 
 
@@ -375,7 +377,7 @@ def check_token_ids(input_ids: list[list[int]], model: TextModel) -> None:
     """Check that a model embeds all token ids.
 
     Args:
-        input_ids: Token ids of several texts.
+        input_ids: Token ids for several texts.
         model: The model's properties.
 
     Raises:
@@ -385,7 +387,7 @@ def check_token_ids(input_ids: list[list[int]], model: TextModel) -> None:
     largest_id = max(itertools.chain([0], *input_ids))
     if n_embeddings is not None and largest_id >= n_embeddings:
         raise AttnProbeError(
-            f"the tokenizer returns id {largest_id}, but the model embeds ids below "
+            f"the tokenizer returns token id {largest_id}, but the model embeds only ids below "
             f"{n_embeddings}; load the tokenizer saved with the model"
         )
 
@@ -399,6 +401,9 @@ def has_rationales(examples: "datasets.Dataset", unit: str) -> bool:
     Args:
         examples: The examples.
         unit: Unit of attention. Rationales mark words, so they cannot be used for sentences.
+
+    Returns:
+        True if at least one text has a rationale.
     """
     columns = RATIONALE_COLUMNS & set(examples.column_names)
     return unit != "sentence" and any(any(read_column(examples, column)) for column in columns)
@@ -409,12 +414,13 @@ def _find_rationale_tokens(
     offsets: list[list[tuple[int, int]]] | None,
     segment_ids: list[list[int]] | None,
 ) -> list[list[bool] | None]:
-    """Find the tokens that contain a character of a rationale word.
+    """Find the tokens that overlap a word in the human rationale.
 
     Args:
         examples: The examples.
         offsets: Start and end for every token in characters; None if they are unknown.
-        segment_ids: Text of a pair to which each token belongs; None for single texts.
+        segment_ids: For each token in a pair, 0 in the first text, 1 in the second text and −1 for
+            special tokens; None for single texts.
 
     Returns:
         For each text, whether each token belongs to the rationale; None without rationales.
@@ -427,11 +433,15 @@ def _find_rationale_tokens(
     marked_in_second = _mark_rationale_tokens(examples, offsets, "text_pair", "rationale_pair")
     marked_rows: list[list[bool] | None] = []
     for first, second, segments in zip(marked_in_first, marked_in_second, segment_ids, strict=True):
-        # Index −1, for special tokens, selects the last entry.
-        tokens = zip(first, second, segments, strict=True)
-        marked_rows.append(
-            [(in_first, in_second, False)[segment] for in_first, in_second, segment in tokens]
-        )
+        is_marked = []
+        for in_first, in_second, segment in zip(first, second, segments, strict=True):
+            if segment == 0:
+                is_marked.append(in_first)
+            elif segment == 1:
+                is_marked.append(in_second)
+            else:
+                is_marked.append(False)
+        marked_rows.append(is_marked)
     return marked_rows
 
 
@@ -441,7 +451,7 @@ def _mark_rationale_tokens(
     text_column: str,
     rationale_column: str,
 ) -> list[list[bool]]:
-    """Mark the tokens that overlap a rationale, as if all tokens belonged to one text of a pair."""
+    """Mark the tokens that overlap a rationale, as if all tokens belonged to one text in a pair."""
     ids, strings = read_column(examples, "example_id"), read_column(examples, text_column)
     rationales: list[Any] = [[]] * len(ids)
     if rationale_column in examples.column_names:
@@ -459,18 +469,18 @@ def _mark_rationale_tokens(
 def find_rationale_spans(
     example_id: int, text: str, rationale: Sequence[int]
 ) -> list[tuple[int, int]]:
-    """Find the words of a rationale in a text.
+    """Find the rationale's words in a text.
 
     Args:
         example_id: Text id, for error messages.
         text: The text.
-        rationale: Positions, from 0, among the words that white space separates.
+        rationale: Word positions, from 0; words are separated by white space.
 
     Returns:
         Start and end of each word in characters.
 
     Raises:
-        AttnProbeError: If the text does not have a position, or if a position occurs twice.
+        AttnProbeError: If a position is out of range, or occurs twice.
     """
     word_spans = [word.span() for word in re.finditer(r"\S+", text)]
     positions = set(rationale)
@@ -478,16 +488,15 @@ def find_rationale_spans(
         first_positions = ", ".join(map(str, rationale[:9]))
         ellipsis = "…" if len(rationale) > 9 else ""
         raise AttnProbeError(
-            f"text {example_id}: expected as rationale different positions from 0 to "
-            f"{len(word_spans) - 1} of its {len(word_spans)} words, got {len(rationale)}: "
-            f"{first_positions}{ellipsis}; count words from 0 as white space separates them, and "
-            "convert a mask of 0 and 1 to the positions of its ones"
+            f"text {example_id}: expected a rationale of different word positions from 0 to "
+            f"{len(word_spans) - 1}, got {first_positions}{ellipsis}; count the words between white "
+            "space from 0, and convert a mask to a list of positions"
         )
     return [word_spans[position] for position in rationale]
 
 
 def find_mask_id(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> int | None:
-    """Find the token that replaces an erased one: the mask token, else the unknown token.
+    """Find the token that replaces erased tokens: the mask token, or else the unknown token.
 
     Args:
         tokenizer: The model's tokenizer.
@@ -509,14 +518,14 @@ def find_mask_id(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> 
 
 @dataclass(frozen=True)
 class ImageReader:
-    """Reader of images, which takes the place of a tokenizer for a model of images.
+    """Image reader, which replaces the tokenizer for a model that reads images.
 
-    The other attributes are those of a tokenizer.
+    All further attributes have the same meaning as in a tokenizer.
 
     Attributes:
-        processor: Image processor of the model; None if it has none. A column ``pixel_values``
-            needs no processor.
-        shape: Number of channels, height and width of the model's input.
+        processor: The model's image processor; None if it has none. A column ``pixel_values`` needs
+            no processor.
+        shape: Channels, height and width of the model's input.
     """
 
     processor: Any
@@ -529,31 +538,32 @@ class ImageReader:
     model_max_length: int = 10**30
 
     def read(self, examples: "datasets.Dataset") -> Tensor:
-        """Read the pixels of all images.
+        """Read the pixels of all images in a data set.
 
         Args:
-            examples: Examples with a column of images.
+            examples: Examples with an image column.
 
         Returns:
             Pixels, `[images, channels, height, width]`.
 
         Raises:
-            AttnProbeError: If there is no column of images or no processor for them, or if the
-                pixels do not have the shape of the model's input.
+            AttnProbeError: If there is no image column or no image processor, or if the images do
+                not have the model's input shape.
         """
         column = find_image_column(examples.column_names)
         if column is None:
             raise AttnProbeError(
-                "a model of images needs a column 'pixel_values' or 'image', but the columns are "
-                f"{', '.join(examples.column_names)}; audit it on images"
+                "an image model needs a column 'pixel_values' or 'image', but the columns are "
+                f"{', '.join(examples.column_names)}; use a data set of images"
             )
         images = read_image_column(examples, column)
         if column == "pixel_values":
             pixels = [torch.as_tensor(image, dtype=torch.float32) for image in images]
         elif self.processor is None:
             raise AttnProbeError(
-                f"the column {column!r} needs the image processor of the model, but none can be "
-                "loaded (most need torchvision); install it, or provide a column 'pixel_values'"
+                f"the column {column!r} needs the model's image processor, which cannot be loaded; "
+                "install torchvision, which most processors need, or provide a column "
+                "'pixel_values'"
             )
         else:
             pixels = list(self.processor(images, return_tensors="pt")["pixel_values"])
@@ -561,18 +571,17 @@ class ImageReader:
             if tuple(image.shape) != self.shape:
                 raise AttnProbeError(
                     f"expected pixels of shape {list(self.shape)} (channels, height, width), but "
-                    f"row {row} has {list(image.shape)}; provide the output of the model's image "
-                    "processor"
+                    f"row {row} has {list(image.shape)}; provide the image processor's output"
                 )
         return torch.stack(pixels)
 
 
 @dataclass(frozen=True)
 class ImageText(Text):
-    """An image in the form of a text; its ``inputs`` contain ``pixel_values``.
+    """An encoded image, whose ``inputs`` contain ``pixel_values`` instead of token ids.
 
     Attributes:
-        n_positions: Number of positions that the model attends to, such as image patches.
+        n_positions: Number of positions to which the model attends, such as image patches.
     """
 
     n_positions: int = 0
@@ -589,21 +598,21 @@ class ImageText(Text):
 
     @property
     def n_content(self) -> int:
-        """Number of positions, all of which are explained."""
+        """Number of explained positions, which is the number of all positions."""
         return self.n_positions
 
 
 def accepts_images(model: Any) -> bool:
-    """Return whether the main input of a model is pixels."""
+    """Return whether a model's main input is an image."""
     return getattr(model, "main_input_name", None) == "pixel_values"
 
 
 def make_image_reader(model: PreTrainedModel, processor: Any) -> ImageReader:
-    """Make the reader of a model's images.
+    """Make the image reader for a model.
 
     Args:
         model: The model.
-        processor: Image processor of the model, or None.
+        processor: The model's image processor, or None.
 
     Returns:
         The reader.
@@ -613,7 +622,7 @@ def make_image_reader(model: PreTrainedModel, processor: Any) -> ImageReader:
     """
     if processor is not None and not callable(processor):
         raise AttnProbeError(
-            f"expected an image processor of Transformers, got {format_short(processor)}; pass "
+            f"expected a Transformers image processor, got {format_short(processor)}; pass "
             "tokenizer=AutoImageProcessor.from_pretrained(…)"
         )
     return ImageReader(processor, get_image_shape(model.config))
@@ -622,11 +631,11 @@ def make_image_reader(model: PreTrainedModel, processor: Any) -> ImageReader:
 def encode_images(
     reader: ImageReader, examples: "datasets.Dataset", model: TextModel
 ) -> TokenizedSplit:
-    """Encode images in the form in which :func:`tokenize` encodes texts.
+    """Encode images for a model, as :func:`tokenize` encodes texts.
 
     Args:
-        reader: The reader of images.
-        examples: Examples with a column of images.
+        reader: The image reader.
+        examples: Examples with an image column.
         model: The model's properties.
 
     Returns:

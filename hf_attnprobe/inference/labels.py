@@ -1,7 +1,8 @@
-"""Converts the labels of a data set to the numbering of a model's outcomes.
+"""Converts data set labels to the numbering of a model's outcomes.
 
-A class becomes its index, a set of labels becomes 0 or 1 for each label of the model, and a number
-stays a number. Tags of words and spans of characters become tags and positions of tokens.
+A class becomes the model's class index. A set of labels becomes 0 or 1 for each of the model's
+labels. A number stays a number. Word tags become token tags, and character spans become token
+positions.
 """
 
 import logging
@@ -27,23 +28,23 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 Label = int | float | list[int]
-"""Label of a text: one number, or one for every part of a prediction."""
+"""Label of a text: one number, or one number for each part of a prediction."""
 Offsets = Sequence[Sequence[tuple[int, int]]]
-"""Start and end, in characters, of every token of every text; the end is exclusive."""
+"""Start and end of every token in every text, in characters; the end is exclusive."""
 NUMBERED_NAME = re.compile(r"(not )?(label_)?\d+")
-"""Pattern of class names that contain only a number, such as "label_0" or "not label_0".
+"""Pattern for class names that contain only a number, such as "label_0" or "not label_0".
 
-The latter is the opposite outcome of a model with a single logit.
+A model with a single logit has names such as "not label_0" for the opposite outcome.
 """
 OFFSET_COLUMNS = {
     "tags": ("word_labels",),
     "span": ("answer_start", "answer_end"),
 }
-"""Columns whose labels are positions in the text, by the kind of prediction."""
+"""Label columns that refer to positions in the text, by prediction type."""
 
 
 def needs_offsets(prediction: Prediction, examples: "datasets.Dataset") -> bool:
-    """Return whether the labels are positions in the text, so that token offsets are needed."""
+    """Return whether labels refer to positions in the text, so that token offsets are needed."""
     columns = OFFSET_COLUMNS.get(prediction.kind, ())
     return bool(columns) and set(columns) <= set(examples.column_names)
 
@@ -55,33 +56,33 @@ def convert_labels(
     inputs: dict[str, Any],
     offsets: Offsets | None,
 ) -> list[Label]:
-    """Convert the labels of all texts.
+    """Convert the labels of all texts to the model's numbering.
 
-    For a model that predicts tags, ``labelled`` is added to the inputs: 1 at the first token of
-    every labelled word.
+    For a model that predicts tags, the list ``labelled`` is added to the inputs. It is 1 at the
+    first token of every labelled word, else 0.
 
     Args:
         prediction: The model's prediction type and its outcomes.
         examples: The examples.
         tokenizer: The model's tokenizer.
-        inputs: Inputs of the texts by name, as lists with one number per token.
-        offsets: Start and end for every token; None if the labels are no positions.
+        inputs: The texts' inputs by name, as lists with one number per token.
+        offsets: Start and end for every token; None if labels do not refer to positions.
 
     Returns:
-        The label of every text.
+        One label for every text.
 
     Raises:
-        AttnProbeError: If the labels are of another type than the prediction, or unknown to the
-            model.
+        AttnProbeError: If a label's type does not suit the model, or if the model does not know a
+            label.
     """
     if offsets is None and needs_offsets(prediction, examples):
         raise AttnProbeError(
-            "labels of words and characters need a fast tokenizer, got "
+            "labels for words or character spans need a fast tokenizer, got "
             f"{type(tokenizer).__name__}; load the model with its fast tokenizer"
         )
     if prediction.kind == "answer":
         raise AttnProbeError(
-            "a language model needs passages with questions, got texts; pass Answers"
+            "a language model needs passages with questions, got texts; pass Answers(…) as data"
         )
     converters: Mapping[str, Callable[[], Sequence[Label]]] = {
         "classes": lambda: convert_class_labels(prediction.outcomes, examples),
@@ -103,17 +104,17 @@ def convert_class_labels(classes: Sequence[str], examples: "datasets.Dataset") -
         examples: The examples.
 
     Returns:
-        The model's index of the class of every text; −1 for texts without a label.
+        The model's class index for every text; −1 for texts without a label.
 
     Raises:
-        AttnProbeError: If the model has no class, or two classes, with the name of a label.
+        AttnProbeError: If no class, or more than one class, has the name of a label.
     """
     labels = read_column(examples, "label")
     has_names = hasattr(examples.features["label"], "names")
     has_single_logit = len(classes) == 2 and classes[0] == f"not {classes[1]}"
     if has_single_logit:
         expected = "0 or 1"
-        predicted = "a probability, or with --predicts number a number"
+        predicted = "a probability, or a number with --predicts number"
     else:
         expected, predicted = "one class per text", "a class"
     _check_label_types(labels, int, expected, predicted)
@@ -125,18 +126,18 @@ def convert_class_labels(classes: Sequence[str], examples: "datasets.Dataset") -
         if model_index is None:
             raise AttnProbeError(
                 f"the data has label {names[label]!r} ({label}), but the model has "
-                f"{len(classes)} labels: {', '.join(classes)}; audit it on data with its own "
-                "labels, or map them with --labels DATA=MODEL"
+                f"{len(classes)} labels: {', '.join(classes)}; use data with the model's labels, "
+                "or map them with --labels DATA=MODEL"
             )
         converted[label] = model_index
     return [converted[label] for label in labels]
 
 
 def _match_names(classes: Sequence[str], names: Sequence[str], has_names: bool) -> list[int | None]:
-    """Match the class names of the data to those of the model.
+    """Match the data's class names to the model's class names.
 
-    Labels without names are the model's indices. Names are compared without case and surrounding
-    blanks. If no name matches and the names of one side are only numbers, such as LABEL_0, classes
+    Labels without names are the model's indices. Letter case and surrounding blanks are ignored. If
+    no name matches, and the data or the model has only numbers as names, such as LABEL_0, classes
     are matched by number.
 
     Args:
@@ -145,7 +146,7 @@ def _match_names(classes: Sequence[str], names: Sequence[str], has_names: bool) 
         has_names: Whether the data has names for its classes.
 
     Returns:
-        For each name of the data, the model's index; None if the model has no such class.
+        The model's index for each name in the data; None if the model has no such class.
 
     Raises:
         AttnProbeError: If two of the model's classes have the same name as a label.
@@ -159,7 +160,7 @@ def _match_names(classes: Sequence[str], names: Sequence[str], has_names: bool) 
     if any(index is not None for index in matches):
         return matches
 
-    # No name matches. If one side has only numbers, match by number.
+    # No name matches. If the data or the model has only numbers as names, match by number.
     if all(map(NUMBERED_NAME.fullmatch, data_names)):
         numbers = [int(name.rpartition("_")[2]) for name in data_names]
         return [number if number < len(model_names) else None for number in numbers]
@@ -181,22 +182,22 @@ def _check_unique_names(
             if name in repeated_names
         ]
         raise AttnProbeError(
-            "labels are matched by the names of the classes, but several classes of the model have "
-            f"the same name: {', '.join(repeated_classes)}; rename them in its id2label, or use the "
-            "model's numbers as labels"
+            "labels are matched by class name, but several classes of the model have the same "
+            f"name: {', '.join(repeated_classes)}; rename them in the model's id2label, or use class "
+            "numbers as labels"
         )
 
 
 def _check_label_types(
     labels: Sequence[Any], label_type: type, expected: str, predicted: str
 ) -> None:
-    """Check that all labels have the type that suits the model.
+    """Check that all labels have a type that suits the model.
 
     Args:
         labels: The labels; None for texts without a label.
-        label_type: Type of a suitable label.
+        label_type: Python type of a suitable label.
         expected: Description of a suitable label, for the error message.
-        predicted: The model's prediction type and its outcomes, for the error message.
+        predicted: Description of the model's prediction, for the error message.
 
     Raises:
         AttnProbeError: If a label has another type.
@@ -205,8 +206,8 @@ def _check_label_types(
         if label is not None and not isinstance(label, label_type):
             description = "several labels" if isinstance(label, list) else repr(label)
             raise AttnProbeError(
-                f"the model predicts {predicted}: expected {expected} as label, row {row} has "
-                f"{description}; audit it on data of its own task, or name another column with "
+                f"the model predicts {predicted}: expected {expected} as label, but row {row} has "
+                f"{description}; use data for the model's task, or name another label column with "
                 "--label-column"
             )
 
@@ -214,7 +215,7 @@ def _check_label_types(
 def _check_no_text_labels(
     prediction: Prediction, examples: "datasets.Dataset", expected: str
 ) -> None:
-    """Check that no text has a single label, for a model that predicts parts of a text.
+    """Check that no text has a single label if the model makes several predictions per text.
 
     Args:
         prediction: The model's prediction type and its outcomes.
@@ -229,50 +230,50 @@ def _check_no_text_labels(
     labelled_row = next((row for row, label in enumerate(labels) if label >= 0), None)
     if labelled_row is not None:
         raise AttnProbeError(
-            f"the model predicts {prediction.name}: expected {expected} or no labels, row "
-            f"{labelled_row} has one label for the whole text; audit it on data of its own task, "
-            "or remove the labels"
+            f"the model predicts {prediction.name}: expected {expected} or no labels, but row "
+            f"{labelled_row} has one label for the whole text; use data for the model's task, or "
+            "remove the labels"
         )
 
 
 def _convert_choice_labels(prediction: Prediction, examples: "datasets.Dataset") -> list[int]:
-    """Check the indices of the correct choices, and return them."""
+    """Check the label column, which contains indices of correct choices, and return it."""
     labels = read_column(examples, "label")
     _check_label_types(labels, int, "the number of the right choice", prediction.name)
-    # The single pairs of a text and a choice have no column of choices.
+    # Choices have already been split into pairs (text, choice) if there is no such column.
     if "choices" not in examples.column_names:
         return labels
     choices = read_column(examples, "choices")
     for row, (label, row_choices) in enumerate(zip(labels, choices, strict=True)):
         if label >= len(row_choices):
             raise AttnProbeError(
-                f"expected as label the number of a choice, from 0 to {len(row_choices) - 1}, or "
-                f"-1 for unlabelled texts, row {row} has {label}; renumber it"
+                f"expected the number of a choice as label, from 0 to {len(row_choices) - 1}, or -1 "
+                f"for unlabelled texts, but row {row} has {label}; renumber the labels"
             )
     return labels
 
 
 def _convert_label_sets(prediction: Prediction, examples: "datasets.Dataset") -> list[list[int]]:
-    """Convert sets of labels to 0 or 1 for each label of the model.
+    """Convert sets of labels to 0 or 1 for each of the model's labels.
 
     Returns:
-        For each text, 1 for labels that hold, 0 for labels that do not hold, and −1 for labels
-        that are unknown: those that the data has no name for, and all labels of a text without a
-        label.
+        For each text, a list with 1 for labels that apply, 0 for labels that do not apply, and −1
+        for unknown labels. A label is unknown if it does not occur in the data, or if the text has
+        no list of labels.
     """
     labels = read_column(examples, "label")
     n_labels = len(prediction.parts)
     if all(isinstance(label, int) and label < 0 for label in labels):
         return [[-1] * n_labels for _ in labels]
-    _check_label_types(labels, list, "a list of the labels that hold", prediction.name)
+    _check_label_types(labels, list, "a list of the labels that apply", prediction.name)
     class_names = read_class_names(examples.features["label"])
     data_names = class_names or [f"LABEL_{index}" for index in range(n_labels)]
     model_indices = _match_names(prediction.parts, data_names, class_names is not None)
     matched_indices = [index for index in model_indices if index is not None]
     if not matched_indices:
         raise AttnProbeError(
-            f"the data has labels {', '.join(data_names[:5])}, but the model has other ones: "
-            f"{', '.join(prediction.parts)}; audit it on data with its own labels"
+            f"the data has labels {', '.join(data_names[:5])}, but the model has labels "
+            f"{', '.join(prediction.parts)}; use data with the model's labels"
         )
     rows = []
     for row, row_labels in enumerate(labels):
@@ -286,7 +287,7 @@ def _convert_label_sets(prediction: Prediction, examples: "datasets.Dataset") ->
                 name = repr(class_names[label]) if class_names else label
                 raise AttnProbeError(
                     f"row {row} has label {name}, but the model has {n_labels} labels: "
-                    f"{', '.join(prediction.parts)}; audit it on data with its own labels"
+                    f"{', '.join(prediction.parts)}; use data with the model's labels"
                 )
             values[model_index] = 1
         rows.append(values)
@@ -294,14 +295,14 @@ def _convert_label_sets(prediction: Prediction, examples: "datasets.Dataset") ->
 
 
 def _convert_numbers(prediction: Prediction, examples: "datasets.Dataset") -> list[float]:
-    """Convert labels to numbers; NaN for texts without a label."""
+    """Convert labels to numbers, with NaN for texts without a label."""
     labels = read_column(examples, "label")
     _check_label_types(labels, int | float, "a number", "a number")  # type: ignore[arg-type]
     if hasattr(examples.features["label"], "names"):
         names = ", ".join(get_label_names(examples)[:5])
         raise AttnProbeError(
             f"the model predicts a number: expected numbers as labels, got the classes {names}; "
-            "name another column with --label-column, or use --predicts probability"
+            "name another label column with --label-column, or use --predicts probability"
         )
     # A data set without labels has the integer −1 in every row.
     has_integers = str(examples.features["label"].dtype).startswith("int")
@@ -309,8 +310,8 @@ def _convert_numbers(prediction: Prediction, examples: "datasets.Dataset") -> li
     numbers = [math.nan if is_unlabelled or label is None else float(label) for label in labels]
     if not prediction.has_one_part and not all(map(math.isnan, numbers)):
         raise AttnProbeError(
-            f"the model predicts {prediction.name}, for which labels are not supported, but every "
-            "text has a number as label; remove the labels, and set the unit with --scale"
+            f"the model predicts {prediction.name}, so one number as label is not supported; remove "
+            "the labels, and set the unit with --scale"
         )
     return numbers
 
@@ -322,7 +323,7 @@ def compute_label_spread(examples: "datasets.Dataset") -> float | None:
         examples: The examples.
 
     Returns:
-        The standard deviation; None if the labels are no numbers or all equal.
+        The standard deviation; None if labels are not numbers, or are all equal.
     """
     if hasattr(examples.features["label"], "names"):
         return None
@@ -339,7 +340,7 @@ def _convert_masked_words(
     tokenizer: PreTrainedTokenizerBase,
     inputs: Mapping[str, Any],
 ) -> list[int]:
-    """Convert masked words to token ids; −1 for texts without a word, and for words of many tokens."""
+    """Convert masked words to token ids, with −1 for missing words and words of several tokens."""
     labels = read_column(examples, "label")
     _check_label_types(labels, int, "one word per text", "a masked word")
     _check_masks(labels, tokenizer, inputs["input_ids"])
@@ -347,9 +348,9 @@ def _convert_masked_words(
         numbered_row = next((row for row, label in enumerate(labels) if label >= 0), None)
         if numbered_row is not None:
             raise AttnProbeError(
-                "the model predicts a masked word: expected the word as label, row "
-                f"{numbered_row} has the number {labels[numbered_row]}; write the word, or remove "
-                "the labels"
+                "the model predicts a masked word: expected the word as label, but row "
+                f"{numbered_row} has the number {labels[numbered_row]}; replace it with the word, "
+                "or remove the labels"
             )
         return labels
     word_ids = []
@@ -361,7 +362,7 @@ def _convert_masked_words(
     n_unusable = sum(word_ids[label] < 0 for label in labels if label >= 0)
     if n_unusable:
         logger.warning(
-            "the labels of %d texts are no single tokens; these texts count as unlabelled",
+            "the labels of %d texts are not single tokens; these texts count as unlabelled",
             n_unusable,
         )
     return converted
@@ -377,12 +378,12 @@ def _check_masks(
         n_masks = list(ids).count(tokenizer.mask_token_id)
         if n_masks == 0:
             raise AttnProbeError(
-                f"expected a mask token ({tokenizer.mask_token}) in every text, row {row} has none "
-                "that is read; write it in place of the word to predict"
+                f"expected a mask token ({tokenizer.mask_token}) in every text, but row {row} has "
+                "none, or it was cut off; replace the word to predict with it"
             )
         if n_masks > 1 and label >= 0:
             raise AttnProbeError(
-                f"expected one mask in a text with a word as label, row {row} has {n_masks}; mask "
+                f"expected one mask token in a text with a label, but row {row} has {n_masks}; mask "
                 "one word per text, or remove the labels"
             )
 
@@ -393,16 +394,17 @@ def _convert_tags(
     inputs: dict[str, Any],
     offsets: Offsets | None,
 ) -> list[list[int]]:
-    """Convert tags of words to tags of the model, and add ``labelled`` to the inputs.
+    """Convert word tags to the model's tags, and add ``labelled`` to the inputs.
 
     Args:
         prediction: The model's prediction type and its outcomes.
         examples: The examples.
-        inputs: Inputs of the texts; ``labelled`` is 1 at the first token of every labelled word.
+        inputs: The texts' inputs; the new list ``labelled`` is 1 at the first token of every
+            labelled word, else 0.
         offsets: Start and end for every token; None without tags.
 
     Returns:
-        For each text, the tags of its labelled words in the order of their first tokens.
+        For each text, the tags of its labelled words in text order.
     """
     if offsets is None:
         _check_no_text_labels(prediction, examples, "a label for every word (word_labels)")
@@ -426,8 +428,8 @@ def _convert_tags(
             row_tags.append(_convert_tag(prediction, names, model_indices, tag, row))
         if not row_tags and texts[row].strip():
             raise AttnProbeError(
-                f"expected a label of a word in every text, row {row} has none that the model "
-                "reads; leave it out"
+                f"expected a labelled word in every text, but row {row} has none within the length "
+                "that the model reads; leave out this text"
             )
         inputs["labelled"].append(labelled)
         rows.append(row_tags)
@@ -435,12 +437,12 @@ def _convert_tags(
 
 
 def _index_tags_by_character(text: str, tags: Sequence[int]) -> dict[int, int]:
-    """Return the tag of each labelled word, by the position of the word's first character."""
+    """Return each labelled word's tag, by the position of its first character."""
     word_starts = [word.start() for word in re.finditer(r"\S+", text)]
     if len(tags) > len(word_starts):
         raise AttnProbeError(
-            f"expected a tag for each of {len(word_starts)} words, got {len(tags)}; count words as "
-            "white space separates them"
+            f"expected at most {len(word_starts)} tags, one for each word, got {len(tags)}; provide "
+            "one tag for each word between white space"
         )
     return {start: tag for start, tag in zip(word_starts, tags, strict=False) if tag >= 0}
 
@@ -457,8 +459,8 @@ def _convert_tag(
     Args:
         prediction: The model's prediction type and its outcomes.
         names: Names of the data's tags; None if tags are the model's indices.
-        model_indices: The model's index for each tag of the data; None if they are the same.
-        tag: The tag.
+        model_indices: The model's index for each tag in the data; None if they are the same.
+        tag: The data's tag.
         row: Row of the text, for the error message.
 
     Returns:
@@ -469,7 +471,7 @@ def _convert_tag(
         description = tag if names is None else repr(names[tag])
         raise AttnProbeError(
             f"row {row} has tag {description}, but the model has {len(prediction.outcomes)} tags: "
-            f"{', '.join(prediction.outcomes)}; audit it on data with its own tags"
+            f"{', '.join(prediction.outcomes)}; use data with the model's tags"
         )
     return model_index
 
@@ -480,18 +482,20 @@ def _convert_answer_spans(
     inputs: Mapping[str, Any],
     offsets: Offsets | None,
 ) -> list[list[int]]:
-    """Convert answers from characters to tokens.
+    """Convert answers from character positions to token positions.
 
     Returns:
-        The first and last token of every answer; −1 for answers that are unknown or were cut off.
+        Positions of the first and last token in every answer; −1 for answers that are unknown or
+        were cut off.
     """
     for row, segments in enumerate(inputs["segment_ids"]):
         if 1 not in segments:
             raise AttnProbeError(
-                f"expected a context for every question, row {row} has an empty one; leave it out"
+                f"expected a context for every question, but row {row} has an empty context; leave "
+                "out this question"
             )
     if offsets is None:
-        _check_no_text_labels(prediction, examples, "where the answer is (answers)")
+        _check_no_text_labels(prediction, examples, "the position of the answer (answers)")
         return [[-1, -1]] * len(examples)
     starts, ends = read_column(examples, "answer_start"), read_column(examples, "answer_end")
     contexts = read_column(examples, "text_pair")
@@ -504,9 +508,11 @@ def _convert_answer_spans(
             for position, (start, end) in enumerate(token_spans)
             if segments[position] == 1 and end > starts[row] and start < ends[row]
         ]
-        is_complete = answer_tokens and token_spans[answer_tokens[-1]][1] >= len(
-            text_up_to_answer_end
-        )
-        is_known = is_complete and starts[row] >= 0
-        rows.append([answer_tokens[0], answer_tokens[-1]] if is_known else [-1, -1])
+        if not answer_tokens or starts[row] < 0:
+            rows.append([-1, -1])
+            continue
+        first_token, last_token = answer_tokens[0], answer_tokens[-1]
+        end_of_last_token = token_spans[last_token][1]
+        is_complete = end_of_last_token >= len(text_up_to_answer_end)
+        rows.append([first_token, last_token] if is_complete else [-1, -1])
     return rows

@@ -160,15 +160,6 @@ def test_a_screen_of_texts_of_one_half_is_refused(folder, data, tmp_path):
     assert report.prune is None
 
 
-def test_halves_are_even_and_depend_on_the_id_alone():
-    found = [assign_half(i) for i in range(10_000)]
-    assert found[:8] == [0, 0, 1, 1, 0, 1, 0, 0]  # for ever: folders rely on it
-    assert sum(found) == pytest.approx(5000, abs=200)
-    for n in (50, 200):  # a drawn sample has both halves
-        drawn = draw_sample(range(10_000), range(10_000), n)
-        assert 0.3 < sum(assign_half(i) for i in drawn) / n < 0.7
-
-
 @pytest.mark.slow
 def test_the_prune_curve_of_a_text_has_its_order_from_the_other_half(make, tokenizer, data):
     differs = False
@@ -228,5 +219,5 @@ def test_long_texts_are_cut_and_counted_or_refused(folder, data):
     long = [{"example_id": 7, "text": " ".join(["film"] * 200), "label": 0}, *data.to_list()[:2]]
     report = quick(folder, long, tests=["uniform_attention"])
     assert report.provenance["truncated"] == 1 and report.n == 3
-    with pytest.raises(AttnProbeError, match="text 7 has 202 tokens, but the model reads 64"):
+    with pytest.raises(AttnProbeError, match="text 7 has 202 tokens, but the model reads at most 64"):
         quick(folder, long, tests=["uniform_attention"], truncate=False)

@@ -1,9 +1,8 @@
 """Passages with questions: how prompts are rendered, cut into units, answered and tokenised."""
 
 import json
-import threading
 from dataclasses import replace
-from functools import partial, wraps
+from functools import wraps
 from types import SimpleNamespace
 
 import pandas as pd
@@ -12,16 +11,10 @@ import torch
 import transformers
 from scipy.stats import beta
 
-from hf_attnprobe import Answers, AuditOptions, Data, Report, audit, build_tokenizer
+from hf_attnprobe import Answers, AuditOptions, Report, audit, build_tokenizer
 from hf_attnprobe.adapters.language_model.adapter import LanguageModelAdapter
 from hf_attnprobe.adapters.language_model.kv_cache_passes import PromptRunner
-from hf_attnprobe.adapters.language_model.prompt_batching import (
-    JobCancelled,
-    run_batched,
-    run_jobs_together,
-)
 from hf_attnprobe.core import progress
-from hf_attnprobe.data.specs import to_answers
 from hf_attnprobe.inference import answers
 from hf_attnprobe.inference.answers import encode_answers, generate_answers
 from hf_attnprobe.plots.highlighted_text import HighlightedText
@@ -320,18 +313,6 @@ def test_a_limit_keeps_the_same_rows_and_their_ids():
     assert all(row["text"] == f"One. {row['example_id']}." for row in read)
 
 
-def test_plain_data_has_its_columns_by_their_usual_names():
-    data = Data(ROWS, test_limit=1)
-    assert to_answers(data) == Answers(ROWS, test_limit=1)
-    given = Answers(ROWS, units="word")
-    assert to_answers(given) is given
-    refused(
-        "text_column does not apply to passages with questions",
-        to_answers,
-        Data(ROWS, text_column="context"),
-    )
-
-
 LONG = "A word. " * 300
 BAD = {
     "no question": ([{"context": "A. B."}], "expected one column that poses the question"),
@@ -390,7 +371,7 @@ def test_an_answer_that_continues_no_prompt_is_refused(model):
 
 def test_another_models_vocabulary_is_refused(chat, model):
     few = tiny_language_models.llama(chat, vocab_size=50)
-    refused("the model embeds ids below 50", made, ROWS, chat, few)
+    refused("the model embeds only ids below 50", made, ROWS, chat, few)
 
 
 def test_logits_that_are_no_numbers_are_refused(chat):
@@ -559,35 +540,6 @@ def test_prompts_side_by_side_say_what_each_says_alone(chat, model, monkeypatch,
     found = audit((model, chat), Answers(rows), progress=False).to_pandas()
     pd.testing.assert_frame_equal(found, expected, check_exact=False, rtol=1e-4, atol=1e-6)
     assert max(most) == min(room, len(rows))
-
-
-def test_work_side_by_side_asks_at_once_and_ends_together():
-    asked, stopped = [], []
-
-    def job(name, n):
-        try:
-            own = [run_batched([(name, k)] * k, answer) for k in range(n)]
-        except BaseException as error:
-            stopped.append((name, type(error)))
-            raise
-        return own if n != 3 else 1 / 0
-
-    def answer(questions):
-        asked.append([*questions])
-        return [name * k for name, k in questions]
-
-    jobs = [partial(job, "a", 2), partial(job, "b", 4)]
-    assert run_jobs_together(jobs, answer) == [[[], ["a"]], [[], ["b"], ["bb"] * 2, ["bbb"] * 3]]
-    assert next(filter(None, asked)) == [("a", 1), ("b", 1)] and len(asked) == 5
-    with pytest.raises(ZeroDivisionError):
-        run_jobs_together([*jobs, partial(job, "c", 3)], answer)
-    with pytest.raises(KeyError):
-        run_jobs_together(jobs, lambda questions: {}["a"])
-    assert stopped[0] == ("b", JobCancelled) and {*stopped[1:]} == {
-        ("a", JobCancelled),
-        ("b", JobCancelled),
-    }
-    assert not any("ThreadPool" in one.name for one in threading.enumerate())
 
 
 # --- what is asked by default ---------------------------------------------------------------------
