@@ -228,7 +228,7 @@ def test_no_setting_of_the_checkpoint_changes_the_greedy_answer(settings):
 
 def test_a_line_says_how_many_prompts_have_no_answer(caplog):
     made([ROW, ROW | {"answer": None}], plain(), max_new_tokens=3)
-    assert "1 of 2 prompts have no answer; the model's own is used" in caplog.text
+    assert "1 of 2 prompts have no answer in the data" in caplog.text
 
 
 # --- Versions (2.7) ----------------------------------------------------------------------------------

@@ -1,10 +1,10 @@
-"""Prompts and answers of language models: rendering, units, generation and tokens.
+"""Renders and tokenizes prompts and answers for language models, and generates missing answers.
 
-A data row becomes a rendered prompt, the prompt is divided into units such as sentences,
-and the model generates an answer if the data has none. Units are located by their characters in
-the rendered prompt, so that a chat template, special tokens and the question never belong to a
-unit. A decoder predicts token t at position t − 1, so one forward pass over prompt and answer
-scores an answer, no matter whether the data or the model provides it.
+A data row is rendered as a prompt, the prompt is divided into units such as sentences, and the
+model generates an answer if the data has none. Units are located by their characters in the
+rendered prompt, so that a chat template, special tokens and the question never belong to a unit.
+A decoder predicts token t at position t − 1, so a single forward pass over prompt and answer
+scores the answer.
 """
 
 import hashlib
@@ -49,32 +49,32 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 CHAT_TURN_TEMPLATE = "{context}\n\n{question}"
-"""Content of the user's turn if the tokenizer has a chat template."""
+"""Content of the user's turn, for a tokenizer with a chat template."""
 PLAIN_PROMPT_TEMPLATE = "{context}\n\nQuestion: {question}\nAnswer:"
-"""Prompt if the tokenizer has no chat template.
+"""Prompt for a tokenizer without a chat template.
 
 The answer begins with a space and ends at the end of its line.
 """
 GENERATION_BATCH_SIZE = 8
-"""Number of prompts of similar length that are answered in one batch."""
-SINGLE_UNIT_REASON = "are of one {} only, so that there is nothing to compare"
-"""Reason why prompts are left out, with the name of the unit."""
+"""Maximum number of prompts per generation batch."""
+SINGLE_UNIT_REASON = "consist of a single {}, so that there is nothing to compare"
+"""Reason for leaving out prompts with a single unit; the placeholder is the unit's name."""
 
 Span = tuple[int, int]
-"""Start and end of a part of a string, in characters; the end is exclusive."""
+"""Start and end position of a substring, in characters; the end is exclusive."""
 TextSpan = tuple[int, Span]
-"""Index of a string in a list, and a span of this string."""
+"""Index of a string in a list, and a span within this string."""
 
 
 @dataclass(frozen=True)
 class RenderedPrompt:
-    """A rendered prompt.
+    """A rendered prompt and the positions of its passages.
 
     Attributes:
         text: The prompt as the tokenizer reads it.
-        passages: Spans of the passages, or of the turns, in ``text``.
+        passages: Spans of the passages in ``text``; in a conversation, spans of its turns.
         is_chat: Whether a chat template rendered the prompt, including its special tokens.
-        is_plain: Whether the prompt was rendered with a template of this package or of the user,
+        is_plain: Whether the prompt was rendered from context and question without a chat template,
             so that its answer is a single line.
     """
 
@@ -90,20 +90,20 @@ class RenderedPrompt:
 def render_prompt(
     row: Mapping[str, Any], data: Answers, tokenizer: PreTrainedTokenizerBase
 ) -> RenderedPrompt:
-    """Render the prompt of a data row.
+    """Render the prompt for a data row.
 
     Args:
-        row: A row of :meth:`Answers.load_examples`: a whole prompt, turns of a conversation, or a
-            context with a question.
+        row: A row from :meth:`Answers.load_examples`, which contains a whole prompt, the turns of a
+            conversation, or a context with a question.
         data: The data specification.
         tokenizer: The model's tokenizer, with its chat template.
 
     Returns:
-        The prompt with the spans of its passages.
+        The prompt and the positions of its passages.
 
     Raises:
-        AttnProbeError: If there are turns but no chat template, if the template refuses the row, or
-            if a passage does not occur exactly once in the prompt.
+        AttnProbeError: If turns are rendered without a chat template, if the template refuses the
+            row, or if a passage does not occur exactly once in the prompt.
     """
     name = f"text {row['example_id']}"
     passages = row.get("passages") or []
@@ -132,13 +132,13 @@ def render_prompt(
 
 
 def _find_nonblank_texts(texts: Sequence[str]) -> list[TextSpan]:
-    """Find the span of every text that is not blank, without white space at its ends."""
+    """Find the span of every nonblank text, without surrounding white space."""
     matches = [re.search(r"\S(.*\S)?", text, re.DOTALL) for text in texts]
     return [(index, match.span()) for index, match in enumerate(matches) if match]
 
 
 def _find_consecutive_passages(passages: Sequence[str], text: str, start: int) -> list[Span]:
-    """Find the spans of passages that follow each other in a text, from a start position on."""
+    """Find the spans of consecutive passages in a text, beginning at a start position."""
     spans = []
     for passage in passages:
         stripped_passage = passage.strip()
@@ -149,17 +149,17 @@ def _find_consecutive_passages(passages: Sequence[str], text: str, start: int) -
 
 
 def _locate_passages(passages: Sequence[str], texts: Sequence[str], name: str) -> list[TextSpan]:
-    """Find the passages in prompts or turns that the user has written.
+    """Find passages in a prompt, or in turns, that the user has written.
 
-    Nothing but its words marks a passage in such a text, so it must occur exactly once.
+    A passage can be found only by its words, so it must occur exactly once.
 
     Args:
-        passages: The passages in the order of their occurrence.
-        texts: The prompt, or the contents of the turns.
+        passages: The passages in text order.
+        texts: The prompt, or the turns' contents.
         name: Row name, for error messages.
 
     Returns:
-        The location of every passage.
+        The text index and span for every passage.
 
     Raises:
         AttnProbeError: If a passage does not occur exactly once, or if the order is wrong.
@@ -177,15 +177,15 @@ def _locate_passages(passages: Sequence[str], texts: Sequence[str], name: str) -
         if len(occurrences) != 1:
             raise AttnProbeError(
                 f"the passage of {name} must occur once in its prompt, but {passage.strip()[:60]!r} "
-                f"occurs {len(occurrences)} times; copy it exactly from the prompt, or give a "
-                "longer part of the prompt"
+                f"occurs {len(occurrences)} times; copy it exactly from the prompt, or use a longer "
+                "passage"
             )
         [(index, start)] = occurrences
         locations.append((index, (start, start + len(stripped_passage))))
     for (index, (_, end)), (next_index, (next_start, _)) in pairwise(locations):
         if (next_index, next_start) < (index, end):
             raise AttnProbeError(
-                f"the passages of {name} must be listed in the order of the prompt; sort them"
+                f"the passages of {name} are not in the same order as in the prompt; sort them"
             )
     return locations
 
@@ -198,12 +198,12 @@ def _render_conversation(
 ) -> RenderedPrompt:
     """Render a conversation with the chat template, up to the start of the answer.
 
-    The conversation is rendered a second time with a private character before and after every
-    passage. The positions of these marks are those of the passages.
+    The conversation is rendered a second time with a private-use Unicode character before and after
+    every passage. These marks show the passages' positions.
 
     Args:
         turns: Role and content of every turn.
-        passages: Locations of the passages in the contents of the turns.
+        passages: Turn index and span of every passage within the turns' contents.
         tokenizer: The model's tokenizer, with its chat template.
         name: Row name, for error messages.
 
@@ -224,8 +224,8 @@ def _render_conversation(
     parts = _apply_chat_template(marked_turns, tokenizer, name).split(mark)
     if "".join(parts) != text or len(parts) != 2 * len(passages) + 1:
         raise AttnProbeError(
-            f"the chat template changes, repeats or drops the passage of {name}; give whole "
-            "prompts (prompt_column)"
+            f"the chat template changes, repeats or drops the passage of {name}; provide whole "
+            "prompts with prompt_column"
         )
     ends = [*accumulate(map(len, parts))]
     spans = zip(ends[:-1:2], ends[1::2], strict=True)
@@ -235,11 +235,12 @@ def _render_conversation(
 def _apply_chat_template(
     turns: Sequence[dict[str, str]], tokenizer: PreTrainedTokenizerBase, name: str
 ) -> str:
-    """Render turns with the chat template of a tokenizer, as a string."""
+    """Render turns as a string with the tokenizer's chat template."""
     if tokenizer.chat_template is None:
         raise AttnProbeError(
             "turns need a tokenizer with a chat template, but "
-            f"{tokenizer.name_or_path or 'this one'} has none; give whole prompts (prompt_column)"
+            f"{tokenizer.name_or_path or 'this tokenizer'} has none; provide whole prompts with "
+            "prompt_column"
         )
     return render_chat_template(tokenizer, turns, name)
 
@@ -251,35 +252,35 @@ UNIT_SPLITTERS: dict[str, Callable[[str], list[Span]]] = {
     "passage": lambda text: _find_spans(r"\S.*?(?=\s*\n\s*\n|\s*\Z)", text),
     "word": lambda text: _find_spans(r"\S+", text),
 }
-"""Functions that find the units of a passage, by unit name.
+"""Functions that find the units in a passage, by unit name.
 
-Sentences follow the rules of :mod:`hf_attnprobe.data.tokenizer`, passages are separated by blank
-lines, and words by white space. Units that are tokens come from the model's tokenizer.
+Sentences are found by :mod:`hf_attnprobe.data.tokenizer`, passages are separated by blank lines,
+and words by white space. The unit "token" needs the model's tokenizer, so it is not listed here.
 """
 
 
 def _find_spans(pattern: str, text: str) -> list[Span]:
-    """Find the spans of all matches of a regular expression."""
+    """Find the spans of all matches for a regular expression."""
     return [match.span() for match in re.finditer(pattern, text, re.DOTALL)]
 
 
 def find_units(
     prompt: RenderedPrompt, units: str, offsets: Sequence[Span], *, is_listed: bool
 ) -> list[Span]:
-    """Find the units of a prompt.
+    """Find the units in a prompt, such as the sentences of its passages.
 
-    A unit extends to the start of the next unit of its passage, so that white space between two
-    units belongs to the first one.
+    A unit extends to the start of the next unit in its passage, so that white space between two
+    units belongs to the first unit.
 
     Args:
         prompt: The prompt.
-        units: Name of the unit: "sentence", "passage", "word", "token" or "turn".
-        offsets: Span for every token of the prompt.
+        units: Unit name: "sentence", "passage", "word", "token" or "turn".
+        offsets: Span for every token in the prompt.
         is_listed: Whether the data lists the passages one by one, so that they are not split at
             blank lines.
 
     Returns:
-        The span of every unit in the order of the prompt.
+        Every unit's span, in prompt order.
     """
     is_whole_passage = units == "turn" or (is_listed and units == "passage")
     spans: list[Span] = []
@@ -296,7 +297,7 @@ def find_units(
 
 
 def _find_token_units(text: str, start: int, end: int, offsets: Sequence[Span]) -> list[Span]:
-    """Find the tokens of a passage as units; tokens that share a character form one unit."""
+    """Find the tokens in a passage as units, and merge tokens that share a character."""
     spans: list[Span] = []
     for token_start, token_end in offsets:
         is_empty = token_start == token_end
@@ -311,7 +312,7 @@ def _find_token_units(text: str, start: int, end: int, offsets: Sequence[Span]) 
 
 
 def _find_last_letter(text: str, start: int, end: int) -> int:
-    """Return the position of a token's last character that is not white space, else its start."""
+    """Return the position of a token's last nonblank character, or else its start."""
     return max(start + len(text[start:end].rstrip()) - 1, start)
 
 
@@ -324,7 +325,7 @@ def assign_units(text: str, units: Sequence[Span], offsets: Sequence[Span]) -> l
         offsets: Span for every token.
 
     Returns:
-        The index of each token's unit; −1 for tokens outside all units.
+        Unit index for each token; −1 for tokens outside all units.
     """
     unit_of_character = [-1] * (len(text) + 1)
     for index, (start, end) in enumerate(units):
@@ -335,7 +336,7 @@ def assign_units(text: str, units: Sequence[Span], offsets: Sequence[Span]) -> l
     ]
 
 
-# --- Tokens of a prompt and of the answer that follows it ----------------------------------------
+# --- From a prompt and its answer to their tokens ----------------------------------------
 
 
 def _tokenize(
@@ -347,7 +348,7 @@ def _tokenize(
     the end.
 
     Returns:
-        The token ids and the span of every token.
+        The token ids, and a span for every token.
     """
     bos_token = tokenizer.bos_token
     has_special_tokens = prompt.is_chat or bool(bos_token and text.startswith(bos_token))
@@ -385,7 +386,7 @@ def tokenize_answer(
         Token ids for the answer.
 
     Raises:
-        AttnProbeError: If prompt and answer together decode to another text.
+        AttnProbeError: If the answer's tokens would change the text of the prompt.
     """
     if prompt.is_plain and not answer[:1].isspace():
         answer = f" {answer}"
@@ -398,18 +399,18 @@ def tokenize_answer(
     if joint_text != _decode(tokenizer, prompt_ids) + answer:
         raise AttnProbeError(
             f"the answer {answer[:60]!r} would change the last token of the prompt of {name}; move "
-            "the space between them to the answer"
+            "the space at the end of the prompt to the start of the answer"
         )
     return [*answer_ids]
 
 
 def _decode(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> str:
-    """Decode token ids to a string, without any correction of spaces."""
+    """Decode token ids to a string without corrections to its spaces."""
     return str(tokenizer.decode([*ids], clean_up_tokenization_spaces=False))
 
 
 def _cut_after_first_line(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> list[int]:
-    """Return the tokens up to the end of the first line that is not blank."""
+    """Return the tokens up to the end of the first nonblank line."""
     for n_tokens in range(1, len(ids) + 1):
         if "\n" in _decode(tokenizer, ids[:n_tokens]).lstrip():
             return [*ids[: n_tokens - 1]]
@@ -424,9 +425,8 @@ class GeneratedAnswer(NamedTuple):
 
     Attributes:
         tokens: Token ids for the answer, without the end token.
-        margins: Logit of the most likely token minus that of the second most likely one, for each
-            generated token, `[steps]`.
-        rounding: Largest difference, in logits, between two runs of the model.
+        margins: Difference between the two largest logits at each generated token, `[steps]`.
+        rounding: Largest difference in a logit that rounding can cause between two runs.
     """
 
     tokens: list[int]
@@ -454,19 +454,22 @@ def generate_answers(
 ) -> dict[str, list[int]]:
     """Generate an answer to each prompt by greedy decoding.
 
-    Of the model's own generation settings, only the end tokens are used. Prompts of similar length
-    are answered in one batch with padding on the left. The answer to a prompt must not depend on
-    the other prompts of its batch. Therefore a prompt is answered again alone if rounding could
-    change one of its tokens. All prompts of a batch are answered again alone if padding changes the
-    answer to the shortest one. In half precision, and if positions depend on the length, every
-    prompt is answered alone from the start.
+    The model's own generation settings are ignored, except for the end tokens. Prompts of similar
+    length are answered in one batch with padding on the left. An answer must not depend on other
+    prompts in its batch:
+
+    - If rounding could change a token in an answer, its prompt is answered again alone.
+    - If padding changes the answer to the shortest prompt, all prompts in the batch are answered
+      again alone.
+    - In half precision, or if the model's positional encoding depends on the text length, every
+      prompt is answered alone from the start.
 
     Args:
         model: The language model.
         tokenizer: The model's tokenizer.
         prompts: Token ids for the prompts, by name.
-        max_new_tokens: Largest number of tokens in  an answer.
-        on_batch_end: Called with the answers of every batch.
+        max_new_tokens: Maximum answer length in tokens.
+        on_batch_end: Function that is called with the answers of every batch.
 
     Returns:
         Token ids for the answers, by prompt name.
@@ -520,7 +523,7 @@ def generate_answers(
 def _generate_batch(
     model: Any, settings: GenerationConfig, prompts: Mapping[str, Sequence[int]]
 ) -> list[GeneratedAnswer]:
-    """Generate the answers to several prompts in one batch."""
+    """Generate answers to several prompts in one batch."""
     rows = [torch.tensor(ids, device=model.device) for ids in prompts.values()]
     pad_left = partial(pad_sequence, batch_first=True, padding_side="left")
     input_ids = pad_left(rows, padding_value=settings.pad_token_id)
@@ -536,7 +539,8 @@ def _generate_batch(
     answers = []
     for row, name in enumerate(prompts):
         tokens = output.sequences[row, n_prompt:].tolist()
-        end = next((k for k, token in enumerate(tokens) if token in end_tokens), None)
+        end_positions = [k for k, token in enumerate(tokens) if token in end_tokens]
+        end = end_positions[0] if end_positions else None
         n_steps = len(tokens) if end is None else end + 1
         top_logits = [step[row].topk(2).values for step in output.logits]
         first, second = torch.stack(top_logits[:n_steps]).T
@@ -553,7 +557,7 @@ def _generate_batch(
 
 @contextmanager
 def _use_generation_settings(model: Any, settings: GenerationConfig) -> Iterator[None]:
-    """Replace the model's generation settings, which would otherwise fill unset fields."""
+    """Replace the model's generation settings temporarily, so that they do not fill unset fields."""
     models = [model, unwrap_peft(model)]
     original_settings = [wrapped.generation_config for wrapped in models]
     for wrapped in models:
@@ -565,7 +569,7 @@ def _use_generation_settings(model: Any, settings: GenerationConfig) -> Iterator
             wrapped.generation_config = original
 
 
-# --- From the rows of the data to encoded prompts ------------------------------------------------
+# --- From data rows to encoded prompts ------------------------------------------------
 
 
 class EncodedPrompt(NamedTuple):
@@ -577,7 +581,7 @@ class EncodedPrompt(NamedTuple):
         prompt: The rendered prompt.
         ids: Token ids for the prompt.
         units: Span for every unit in the prompt.
-        unit_ids: Index of each token's unit; −1 for tokens outside all units.
+        unit_ids: Unit index for each token; −1 for tokens outside all units.
     """
 
     example: Mapping[str, Any]
@@ -589,7 +593,7 @@ class EncodedPrompt(NamedTuple):
 
     @property
     def data_answer(self) -> str | None:
-        """Answer that the data provides; None if the model has to generate it."""
+        """Answer from the data; None if the model has to generate the answer."""
         return self.example.get("answer")
 
 
@@ -604,22 +608,22 @@ def prepare_prompts(
     cache_file: Path | None = None,
     show_progress: bool = False,
 ) -> "datasets.Dataset":
-    """Prepare prompts, units and answers of all rows, as text and as tokens.
+    """Prepare prompts, units and answers for all rows, as text and as tokens.
 
-    Answers that the data does not provide are generated. Prompts with a single unit have nothing to
-    compare, and an empty answer has nothing to explain. Such prompts are left out, and a warning
-    with their number is logged.
+    Missing answers are generated. Prompts with a single unit have nothing to compare, and an empty
+    answer has nothing to explain. Such prompts are left out, and a warning with their number is
+    logged.
 
     Args:
-        examples: Rows of :meth:`Answers.load_examples`.
+        examples: Rows from :meth:`Answers.load_examples`.
         data: The data specification.
         tokenizer: The model's tokenizer.
-        facts: Number of embeddings and largest length of the model.
+        facts: The model's embedding count and maximum length.
         model: The language model that generates answers.
-        reference_examples: Result of this function for another model, whose generated answers are
-            used instead of answers of this model; None to generate them.
-        cache_file: File in which generated answers are cached. Answers that it already contains are
-            not generated again. None for no cache.
+        reference_examples: This function's result for another model. Its generated answers are
+            used, so that this model generates none for the same texts. None in an ordinary audit.
+        cache_file: File that caches generated answers, so that they are not generated again; None
+            for no cache.
         show_progress: Whether to display how many prompts have been answered.
 
     Returns:
@@ -627,26 +631,26 @@ def prepare_prompts(
 
         - ``example_id``, ``text`` (the prompt) and ``label`` (always −1);
         - ``answer``, and ``generated`` (whether a model generated it);
-        - ``is_cut`` (whether generation stopped at the largest number of tokens);
+        - ``is_cut`` (whether generation stopped at the maximum length);
         - ``expected`` (a string that a correct answer must contain, or None);
         - ``units`` (start and end of every unit in characters);
-        - ``identity`` (52 bits of a hash of prompt, units and answers; two texts are the same if
-          both their ids and identities agree);
-        - one number for each token of prompt and answer: ``input_ids``, ``unit_ids``,
-          ``labelled`` (1 for tokens of the answer) and, if any row has a rival answer,
+        - ``identity`` (a 52-bit hash of prompt, units and answers; two texts are the same if their
+          ids and their identities agree);
+        - lists with one number for each token in prompt and answer: ``input_ids``, ``unit_ids``,
+          ``labelled`` (1 for tokens in the answer) and, if any row has a rival answer,
           ``other_ids``.
 
     Raises:
-        AttnProbeError: If the tokenizer does not return offsets, a prompt cannot be rendered, an
-            answer does not continue its prompt, a prompt is too long, the model does not embed a
-            token id, or no prompt is left.
+        AttnProbeError: If the tokenizer does not return offsets, if a prompt is too long or cannot
+            be rendered, if an answer does not continue its prompt, if the model does not embed a
+            token id, or if no prompt remains.
     """
     import datasets
 
     if not tokenizer.is_fast:
         raise AttnProbeError(
-            "prompts need a fast tokenizer, which returns the position of every token, but the "
-            f"model has a {type(tokenizer).__name__}; load the model with its fast tokenizer"
+            "prompts need a fast tokenizer, which returns token positions, got "
+            f"{type(tokenizer).__name__}; load the model with its fast tokenizer"
         )
     reference_rows: dict[int, Mapping[str, Any]] = {}
     if reference_examples is not None:
@@ -678,7 +682,9 @@ def prepare_prompts(
     n_generated = sum(row["generated"] for row in rows)
     if 0 < n_generated < len(rows):
         logger.warning(
-            "%d of %d prompts have no answer; the model's own is used", n_generated, len(rows)
+            "%d of %d prompts have no answer in the data, so their generated answers are used",
+            n_generated,
+            len(rows),
         )
     has_rival_answers = any(max(row["other_ids"]) >= 0 for row in rows)
     columns = [name for name in rows[0] if has_rival_answers or name != "other_ids"]
@@ -695,13 +701,13 @@ def _generate_with_cache(
     cache_file: Path | None,
     show_progress: bool,
 ) -> dict[str, list[int]]:
-    """Generate the answers to prompts, except those in the cache, and add them to the cache.
+    """Generate all answers that are not in the cache, and add them to the cache.
 
     Args:
         model: The language model.
         tokenizer: The model's tokenizer.
         prompts: Token ids for the prompts, by name.
-        max_new_tokens: Largest number of tokens in  an answer.
+        max_new_tokens: Maximum answer length in tokens.
         cache_file: File with cached answers; None for no cache.
         show_progress: Whether to display how many prompts have been answered.
 
@@ -729,14 +735,14 @@ def _generate_with_cache(
 def _report_left_out_prompts(
     n_left_out: Mapping[str, int], n_prompts: int, *, has_prompts: bool
 ) -> None:
-    """Log the numbers of left-out prompts by reason; raise AttnProbeError if no prompt remains."""
-    for reason, n in n_left_out.items():
+    """Log how many prompts are left out, by reason; raise AttnProbeError if no prompt remains."""
+    for reason, n_affected in n_left_out.items():
         if not has_prompts:
             raise AttnProbeError(
-                f"no prompt can be explained: {n} of {n_prompts} {reason}; choose other units "
-                '(units="token"), or give answers'
+                f"no prompt can be explained: {n_affected} of {n_prompts} {reason}; choose smaller "
+                'units, such as units="token", or provide answers'
             )
-        logger.warning("%d of %d prompts %s; they are left out", n, n_prompts, reason)
+        logger.warning("%d of %d prompts %s; they are left out", n_affected, n_prompts, reason)
 
 
 def _encode_prompt(
@@ -745,12 +751,12 @@ def _encode_prompt(
     tokenizer: PreTrainedTokenizerBase,
     facts: TextModel,
 ) -> EncodedPrompt:
-    """Render and tokenize the prompt of a row, and assign its tokens to units."""
+    """Render and tokenize a row's prompt, and assign its tokens to units."""
     name = f"text {example['example_id']}"
     prompt = render_prompt(example, data, tokenizer)
     ids, offsets = _tokenize(tokenizer, prompt.text, prompt)
     if not ids:
-        raise AttnProbeError(f"the prompt of {name} is empty; write one")
+        raise AttnProbeError(f"the prompt of {name} is empty; add text or leave out the row")
     check_token_ids([ids], facts)
     _check_length(len(ids), facts, tokenizer, name)
     is_listed = bool(example.get("listed"))
@@ -760,8 +766,8 @@ def _encode_prompt(
     if units_without_tokens:
         unit_text = prompt.text[slice(*units[units_without_tokens[0]])]
         raise AttnProbeError(
-            f"every {data.units} of {name} needs a token of its own, but {unit_text[:60]!r} has "
-            "none; choose larger units"
+            f"every {data.units} in {name} needs its own token, but {unit_text[:60]!r} has none; "
+            "choose larger units"
         )
     return EncodedPrompt(example, name, prompt, ids, units, unit_ids)
 
@@ -773,15 +779,15 @@ def _build_row(
     generated_ids: list[int] | None,
     reference_row: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
-    """Build one row of :func:`prepare_prompts`.
+    """Build one output row of :func:`prepare_prompts`.
 
     Args:
         encoded: The prompt as tokens.
         tokenizer: The model's tokenizer.
-        facts: Number of embeddings and largest length of the model.
-        generated_ids: Token ids for the answer that the model has generated; None if the data or a
-            reference row provides the answer.
-        reference_row: Row of another model, whose generated answer is used; or None.
+        facts: The model's embedding count and maximum length.
+        generated_ids: Token ids for the model's generated answer; None if the data or a reference
+            row provides the answer.
+        reference_row: Another model's row, whose generated answer is used; or None.
 
     Returns:
         Values by column name.
@@ -830,7 +836,7 @@ def _reuse_answer(
     prompt_ids: Sequence[int],
     name: str,
 ) -> list[int]:
-    """Return another model's answer as tokens, unchanged if both models use the same tokens."""
+    """Return token ids for another model's answer; they are equal if both tokenizers agree."""
     n_prompt = reference_row["labelled"].count(0)
     reference_prompt_ids = reference_row["input_ids"][:n_prompt]
     answer_ids = reference_row["input_ids"][n_prompt:]
@@ -841,46 +847,46 @@ def _reuse_answer(
 
 
 def _mark_first_difference(ids: Sequence[int], rival_ids: Sequence[int], name: str) -> list[int]:
-    """Return the rival answer's token at the first position of a difference, −1 elsewhere."""
+    """Mark the first token at which the rival answer differs; all other entries are −1."""
     marked_ids = [-1] * len(ids)
     for position, (token, rival_token) in enumerate(zip(ids, rival_ids, strict=False)):
         if token != rival_token:
             marked_ids[position] = rival_token
             return marked_ids
     raise AttnProbeError(
-        f"the other answer of {name} must differ from its answer, but one begins with the other; "
-        "correct it"
+        f"the two answers of {name} must differ at some token, but one answer begins with the whole "
+        "other answer; change one of them"
     )
 
 
 def _check_length(
     n_tokens: int, facts: TextModel, tokenizer: PreTrainedTokenizerBase, name: str
 ) -> None:
-    """Raise AttnProbeError if a prompt with its answer is longer than the model can read."""
+    """Raise AttnProbeError if a prompt, with or without its answer, is too long for the model."""
     max_length = facts.get_max_length(tokenizer)
     if max_length is not None and n_tokens > max_length:
         raise AttnProbeError(
-            f"{name} has {n_tokens:,} tokens with its answer, but the model reads at most "
-            f"{max_length:,}; shorten its passage or leave it out"
+            f"{name} has {n_tokens:,} tokens in total, but the model reads at most {max_length:,}; "
+            "shorten its passage, or leave out the row"
         )
 
 
 def restrict_answer(text: Text, span: str | Span, tokenizer: PreTrainedTokenizerBase) -> Text:
-    """Restrict the explained answer of a text to a part of it.
+    """Restrict the explained answer to a part, such as its decisive word.
 
-    The tokens after this part are removed. No token of a decoder sees later tokens, so the part has
-    the same probability as within the whole answer.
+    All tokens after this part are removed. A decoder's token does not see later tokens, so the part
+    has the same probability as within the whole answer.
 
     Args:
-        text: A text of :func:`encode_answers`.
-        span: The part as a string, or its start and end in characters of the answer.
+        text: A text from :func:`encode_answers`.
+        span: The part as a string, or its start and end within the answer in characters.
         tokenizer: The model's tokenizer.
 
     Returns:
         The text with the part as its answer.
 
     Raises:
-        AttnProbeError: If the answer has no such part.
+        AttnProbeError: If the answer does not contain the part.
     """
     labelled = list(text.inputs["labelled"])
     n_prompt = labelled.count(0)
@@ -899,8 +905,8 @@ def restrict_answer(text: Text, span: str | Span, tokenizer: PreTrainedTokenizer
     ]
     if not 0 <= start < end or not overlapping_tokens:
         raise AttnProbeError(
-            f"the answer {answer.strip()[:60]!r} has no part {span!r}; copy the part from the "
-            "answer, or give its start and end in characters"
+            f"the answer {answer.strip()[:60]!r} does not contain {span!r}; copy the part from the "
+            "answer, or pass its start and end in characters"
         )
     first_token = n_prompt + overlapping_tokens[0]
     n_tokens = n_prompt + overlapping_tokens[-1] + 1
@@ -913,7 +919,7 @@ def encode_answers(examples: "datasets.Dataset") -> TokenizedSplit:
     """Convert prepared prompts to texts for the model.
 
     Args:
-        examples: Rows of :func:`prepare_prompts`.
+        examples: Rows from :func:`prepare_prompts`.
 
     Returns:
         One text for each row.

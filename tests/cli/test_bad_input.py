@@ -134,7 +134,7 @@ def test_parts_of_different_models(refused_audit, make_model, tokenizer, tmp_pat
     model = make_model()
     model.resize_token_embeddings(20)
     line = refused_audit(model=tiny_models.saved(tmp_path / "small", model, tokenizer))
-    assert "the model embeds ids below 20; load the tokenizer saved with the model" in line
+    assert "the model embeds only ids below 20; load the tokenizer saved with the model" in line
 
 
 def test_objects_that_are_no_model_to_audit(make_model, tokenizer):

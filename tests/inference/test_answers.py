@@ -330,9 +330,9 @@ BAD = {
     ),
     "other order": (
         [{"prompt": "A dog. A cat.", "context": ["cat", "dog"]}],
-        "in the order of the prompt",
+        "not in the same order as in the prompt",
     ),
-    "one unit": ([ROWS[0] | {"context": "Bob lives in Oslo."}], "are of one sentence only"),
+    "one unit": ([ROWS[0] | {"context": "Bob lives in Oslo."}], "consist of a single sentence"),
     "the same answer": ([ROWS[0] | {"other": "Oslo"}], "the other answer of text 0 must differ"),
     "too long": ([ROWS[0] | {"context": LONG}], "the model reads at most 512"),
     "a cat": (
@@ -392,7 +392,7 @@ def test_a_model_that_says_nothing_is_refused(chat):
 def test_texts_of_one_unit_are_left_out_and_said(chat, model, caplog):
     rows = [*ROWS, ROWS[0] | {"context": "Bob lives in Oslo."}]
     assert len(made(rows, chat, model)) == 2
-    assert "1 of 3 prompts are of one sentence only" in caplog.text
+    assert "1 of 3 prompts consist of a single sentence" in caplog.text
 
 
 def test_nothing_is_trained_on_answers():
