@@ -264,8 +264,8 @@ def _get_storage_id(tensor: torch.Tensor) -> int:
 LARGE_MATRIX_ENTRIES = 512 * 512
 """Size of the smallest weight matrix for which several threads are faster than one, in entries.
 
-Multiplying it with 32 texts, each 20 tokens long, takes about ten milliseconds. A thread on a busy machine
-waits about as long for a core, in every operation.
+Multiplying it with 32 texts, each 20 tokens long, takes about ten milliseconds. On a busy
+machine, a thread waits about as long for a core in every operation.
 """
 _INITIAL_N_THREADS = torch.get_num_threads()
 """Default thread count, read right after PyTorch is imported and before the user can change it."""

@@ -238,7 +238,7 @@ def parse_answer_arguments(prompt: Any) -> dict[str, Any]:
 def _check_text(text: object) -> None:
     """Raise an error if a value is not a string, or a string that UTF-8 cannot encode."""
     if not isinstance(text, str):
-        raise AttnProbeError(f"expected a text, got {text!r:.80}; write some words")
+        raise AttnProbeError(f"expected a text, got {text!r:.80}; pass a string")
     try:
         text.encode()
     except UnicodeEncodeError as error:

@@ -354,7 +354,7 @@ def parse_text(data: Mapping[str, Any]) -> HighlightedText:
     """
     text = parse_plain(HighlightedText, data)
     if "attention" not in text.scores:
-        raise ValueError(f"text {text.example_id} has no attention scores; expected some")
+        raise ValueError(f"text {text.example_id} has no attention scores")
     defined_numbers = {
         name: number for name, number in text.numbers.items() if not math.isnan(number)
     }

@@ -397,7 +397,7 @@ def _compute_digest(table: pa.Table) -> str:
 # --- Parts: tables on disk ---
 
 FORMAT = 3
-"""Version of the file format, which the metadata of every part contain."""
+"""Version of the file format for rows, which is stored in every file's metadata."""
 METADATA_KEY = "attnprobe"
 """Parquet metadata key for the format version, the audit hash and the digest of a part, as JSON."""
 REPAIR_ADVICE = "delete it and run the audit again"
