@@ -33,8 +33,8 @@ from hf_attnprobe.statistics.questions import (
 ELSEWHERE_RULE = Rule(
     "Elsewhere",
     "Can a trained model classify as well and attend to other words?",
-    "JSD of an adversary's attention to the base model's attention, minus that of the farthest other "
-    "seed, paired by text; a yes needs that no F1 is lost",
+    "JSD between an adversary's and the base model's attention, minus the JSD for the farthest other "
+    "seed, paired by text; a yes also requires that no F1 is lost",
     partly=0.0,
     yes=0.0,
     source="Wiegreffe & Pinter 2019, Section 3.3: an adversary that is no farther than another seed "
@@ -48,8 +48,8 @@ RULES: dict[str, Rule] = {
     "accuracy": Rule(
         "Accuracy",
         "Is the model better than guessing?",
-        "accuracy of the model on these texts, minus that of always predicting the most frequent "
-        "class, paired by text; R² for predicted numbers",
+        "the model's accuracy on these texts, minus the accuracy of always predicting the most "
+        "frequent class, paired by text; R² for predicted numbers",
         partly=0.0,
         yes=0.0,
         source="a model that is no better than guessing has no predictions to explain",
@@ -97,8 +97,9 @@ RULES: dict[str, Rule] = {
     "passage": Rule(
         "Passage",
         "Does the answer depend on the passage?",
-        "log-probability of the answer with the passage minus that without it, in nats, mean over "
-        "texts (contextual gain); it replaces accuracy for language models",
+        "log-probability of the answer with the passage, minus its log-probability without the "
+        "passage, in nats, mean over texts (contextual gain); it replaces accuracy for language "
+        "models",
         partly=0.0,
         yes=0.0,
         source="a passage on which the answer does not depend cannot explain it",
@@ -117,8 +118,8 @@ RULES: dict[str, Rule] = {
     "need": Rule(
         "Need",
         "Is attention needed for the score?",
-        "mean F1 of the trainings with attention (base model and other seeds), minus that of a "
-        "training with uniform attention; the interval is over texts and seeds",
+        "mean F1 of models trained with attention (base model and other seeds), minus the F1 of a "
+        "model trained with uniform attention; the interval is over texts and seeds",
         partly=0.02,
         yes=0.02,
         source="Wiegreffe & Pinter 2019, Section 3.2; .02 of F1 is our choice; the interval for one "
@@ -130,8 +131,8 @@ RULES: dict[str, Rule] = {
     "loss": Rule(
         "Loss",
         "Does the trained model classify worse?",
-        "score of the reference model minus that of the trained model, paired by text: F1 for an "
-        "adversary, accuracy for a deceptive model",
+        "reference model's score minus trained model's score, paired by text: F1 for an adversary, "
+        "accuracy for a deceptive model",
         partly=0.02,
         yes=0.02,
         source="Wiegreffe & Pinter 2019, Section 4, and Pruthi et al. 2020 require that nothing is "
@@ -145,8 +146,8 @@ RULES: dict[str, Rule] = {
         ELSEWHERE_RULE,
         question="Can a trained model classify as well and attend to other words? (If no other seeds "
         "were trained.)",
-        measure="JSD of an adversary's attention to the base model's attention; a yes needs that no "
-        "F1 is lost",
+        measure="JSD between an adversary's and the base model's attention; a yes also requires that "
+        "no F1 is lost",
         partly=0.4,
         yes=0.4,
         source="Wiegreffe & Pinter 2019, Table 4",
@@ -154,7 +155,7 @@ RULES: dict[str, Rule] = {
     "transfer": Rule(
         "Transfer",
         "Do the base model's weights help a model without context more than its own weights?",
-        "F1 of a model without context that uses the base model's weights, minus that of a model "
+        "F1 of a model without context that uses the base model's weights, minus the F1 of a model "
         "that learns its own attention; the interval is over texts and seeds",
         partly=0.0,
         yes=0.0,
@@ -167,8 +168,8 @@ RULES: dict[str, Rule] = {
     "use": Rule(
         "Use",
         "Does the model use the impermissible tokens?",
-        "total variation of the output when they are deleted, minus that when as many other tokens "
-        "are deleted, per text",
+        "output change (total variation distance) when they are deleted, minus the output change "
+        "when as many other tokens are deleted, per text",
         partly=0.05,
         yes=0.05,
         source="Pruthi et al. 2020 do not measure this control; .05 of probability is our choice",
