@@ -89,15 +89,15 @@ def list_unit_positions(content: Tensor) -> Tensor:
 
 
 def expand_to_positions(sets: Tensor, positions: Tensor, n_keys: int) -> Tensor:
-    """Convert unit sets to position masks.
+    """Convert sets of units to masks over all positions of a text.
 
     Args:
-        sets: bool [..., batch, units].
-        positions: int64 [batch, units], from :func:`list_unit_positions`.
+        sets: whether each unit is in the set, bool [..., batch, units].
+        positions: position of each unit, int64 [batch, units], from :func:`list_unit_positions`.
         n_keys: number of positions.
 
     Returns:
-        bool [..., batch, keys].
+        Masks, bool [..., batch, keys], True at the positions of the units in the set.
     """
     shape = (*sets.shape[:-1], n_keys)
     empty = torch.zeros(shape, dtype=torch.bool, device=sets.device)

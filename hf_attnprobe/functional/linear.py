@@ -288,8 +288,8 @@ def find_farthest_in_slab(
 def compute_interval_ends(edges: Edges, low: Tensor, high: Tensor) -> Tensor:
     """Compute, for each edge, the weights on token j at which the logit reaches its two bounds.
 
-    All weights between these two ends are feasible. If both ends are below 0 or both are above
-    1, no weight is feasible.
+    On an edge, only two tokens i and j have weight. All weights between the two computed ends are
+    feasible. If both ends are below 0 or both are above 1, no weight is feasible.
 
     Args:
         edges: edges with the token scores u_t.
@@ -303,7 +303,9 @@ def compute_interval_ends(edges: Edges, low: Tensor, high: Tensor) -> Tensor:
 
 
 def compute_two_point_jsd(edges: Edges, weight: Tensor) -> Tensor:
-    """Compute the JSD between the original attention and points on edges.
+    """Compute the JSD between the original attention and attention to only two tokens i and j.
+
+    Every other token t contributes ½ a_t ln 2, so only the weights on i and j are needed.
 
     Args:
         edges: edges with the original attention weights.
@@ -558,7 +560,11 @@ def _search_edges(
     probs: Tensor,
     epsilon: float,
 ) -> Tensor:
-    """Search the edges for distant feasible attention, [ends, batch, keys]."""
+    """Search all token pairs for distant attention that changes the output by at most ε.
+
+    Returns:
+        Candidates with weight on only two tokens, [ends, batch, keys].
+    """
     edges = feasible_edges.edges
     text = torch.arange(len(logits), device=logits.device)[:, None]
     # No distance exceeds 1 except by rounding, so ε = 1 means that there is no limit.

@@ -212,16 +212,19 @@ STEP_SHARES = (0.75, 0.25)
 ROW_SHARES = (1 / 16, 1 / 4, 1 / 2, 3 / 4)
 """Shares of query rows that a candidate leaves unchanged, namely those with the largest effect."""
 N_CANDIDATES = 3 + 2 * len(ROW_SHARES) + 2 * len(STEP_SHARES)
-"""Number of candidates per text, 15.
+"""Number of candidate attention distributions per text, 15.
 
 The shares were chosen on heads and head groups of MiniLM. On average, these 15 candidates reach .76
 of the largest possible distance. With more shares, 39 candidates reach .79; without ``ROW_SHARES``,
 9 candidates reach .63.
 """
 N_BISECTIONS = 40
-"""Number of bisection steps for finding the multiplier μ."""
+"""Number of bisection steps for the multiplier μ, which trades distance against output change."""
 LARGEST_MULTIPLIER = 1e4
-"""Upper limit for the multiplier μ times the largest slope; there, distance hardly matters."""
+"""Upper limit for the multiplier μ times the largest gradient entry.
+
+With a larger μ, candidates would only depend on the output change and not on the distance.
+"""
 
 
 def generate_steered_candidates(
