@@ -65,7 +65,7 @@ PAGE_FILE = "report.html"
 FIRST_TOKEN = "the first token"
 """Description that an adapter returns if its model predicts from the first token's state."""
 LONG_AUDIT_SECONDS = 1800.0
-"""Minimum estimated duration, in seconds, for suggestions on how to shorten an audit."""
+"""Estimated duration, in seconds, from which the user gets advice on how to shorten the audit."""
 
 
 def run_requested_audit(

@@ -67,7 +67,7 @@ MAX_SINGLE_TEXT_CHECKS = 2
 Few checks are enough, because such a model cannot mix up the texts in a batch.
 """
 QUICK_ROUND_SECONDS = 3.0
-"""Longest duration of a warm-up round, in seconds, after which a larger round follows."""
+"""Duration of a warm-up round, in seconds, up to which a larger round follows."""
 WARM_UP_GROWTH = 4
 """Growth factor for the text count from one warm-up round to the next."""
 MEMORY_SAFETY_FACTOR = 1.25
@@ -554,7 +554,7 @@ def run_batch(
         writer: Saves finished rows at intervals; they are not returned.
 
     Returns:
-        One row for each text and test, with a list over the sites for each statistic.
+        A table with one row per text and test; each statistic is a list with one value per site.
     """
     observation = adapter.observe(batch)
     return compute_rows(observation, sites_by_test, options, seed, on_step_end, writer)
@@ -579,7 +579,7 @@ def compute_rows(
         writer: Saves finished rows at intervals; they are not returned.
 
     Returns:
-        One row for each text and test, with a list over the sites for each statistic.
+        A table with one row per text and test; each statistic is a list with one value per site.
     """
     example_ids = observation.batch.example_ids
     tables: list[pa.Table] = []

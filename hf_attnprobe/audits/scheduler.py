@@ -42,7 +42,7 @@ from hf_attnprobe.storage.rows import NO_SITE, FinishedIds, TestSite, load_rows,
 FIRST_GOAL = MIN_TEXTS
 """Number of texts per test in the first round, which is doubled in every later round.
 
-The report answers no question with fewer texts.
+With fewer texts, the report cannot answer any of its questions.
 """
 PREDICTION_FACTOR = 4
 """Ratio of texts with predictions to texts per test.

@@ -44,19 +44,19 @@ CHANGED_MODEL_CAUSE = (
     "the model, its tokenizer or its hooks have changed since; restore them, or choose another "
     "--output-dir"
 )
-"""Cause and remedy in error messages about a difference before an audit is resumed."""
+"""Explanation in the error message if a prediction has changed when an audit is resumed."""
 BATCH_DEPENDENCE_CAUSE = (
     "the model changed during the audit, or its predictions depend on padding or on the other "
     "texts in the batch; the rows were not deleted; try --batch-size 1 in another --output-dir"
 )
-"""Cause and remedy in error messages about a difference at the end of an audit."""
+"""Explanation in the error message if a recomputed prediction differs at the end of an audit."""
 UNSUPPORTED_EDIT_CAUSE = (
     "the prompts of this model cannot be edited correctly; please report it (the rows were not "
     "deleted)"
 )
-"""Cause and remedy in error messages about a wrong edit of a prompt."""
+"""Explanation in the error message if an edited prompt gives a wrong probability."""
 UNSUPPORTED_MODEL_CAUSE = "this model cannot be audited; please report it"
-"""Cause and remedy in error messages about a difference in the pre-flight checks."""
+"""Explanation in the error message if a prediction differs in the pre-flight checks."""
 N_PRECISION_TEXTS = 8
 """Number of texts, starting with the longest, on which half precision and float32 are compared."""
 LOGGED_DIFFERENCE = 0.01
@@ -65,7 +65,7 @@ LOGGED_DIFFERENCE = 0.01
 It is a difference between probabilities, or between output changes after an edit (from 0 to 1).
 """
 MAX_DIFFERENCE = 0.1
-"""Largest accepted difference of a probability or output change from float32."""
+"""Largest accepted difference from float32 in probabilities and output changes."""
 N_PREFLIGHT_TEXTS = 4
 """Number of texts, starting with the longest, on which the model runs before the audit."""
 TESTED_PADDINGS = (1, 4, 16)

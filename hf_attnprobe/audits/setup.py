@@ -503,8 +503,8 @@ def _attach_user_scores(
     tokenizer = audited_model.tokenizer
     if isinstance(tokenizer, ImageReader) or "choices" in examples.column_names:
         raise AttnProbeError(
-            "scores can be evaluated only for a text classifier or a language model, not for images or "
-            "texts with choices; use another model"
+            "scores can be evaluated only for a text classifier or a language model, not for images "
+            "or texts with choices; use another model"
         )
     scores_by_id = read_scores(scores, [text.example_id for text in tokenized.texts])
     string_by_id = {}

@@ -375,7 +375,7 @@ def select_group_tests(
     left_out: Mapping[str, str],
     groups: Sequence[Site],
 ) -> tuple[dict[str, Options], dict[str, str]]:
-    """Select the tests that can test head groups.
+    """Select the tests that can run on head groups.
 
     Args:
         tests: Options for the tests by name.
@@ -386,7 +386,7 @@ def select_group_tests(
         Options by test name for the tests that run, and reasons by test name for all other tests.
 
     Raises:
-        AttnProbeError: If there are no groups, or if no test can test them.
+        AttnProbeError: If there are no groups, or if no test can run on them.
     """
     if not groups:
         raise AttnProbeError(
@@ -395,7 +395,7 @@ def select_group_tests(
     group_tests = {name: options for name, options in tests.items() if load_tests()[name].groups}
     if not group_tests:
         raise AttnProbeError(
-            f"expected a test that can test several heads together, got {', '.join(tests)}; choose "
+            f"expected a test that can run on several heads together, got {', '.join(tests)}; choose "
             "another test, or test single heads with --heads all and without --no-single-heads"
         )
     head_tests = tests.keys() - group_tests.keys()
@@ -414,7 +414,7 @@ def list_sites_by_test(
         names: Test names.
         adapter: The audited model.
         heads: Single heads.
-        groups: Head groups, for tests that can test them.
+        groups: Head groups, for tests that can run on them.
 
     Returns:
         The sites by test name.
@@ -501,7 +501,7 @@ def assign_screened_sites(
 
 
 def select_top_sites(screen_rows: Rows, sites: Sequence[Site], n_sites: int) -> list[Site]:
-    """Select the sites at which uniform attention has the largest first-order effects.
+    """Select the heads for which uniform attention has the largest estimated effect.
 
     Args:
         screen_rows: Rows from the test ``screen``.
@@ -516,7 +516,9 @@ def select_top_sites(screen_rows: Rows, sites: Sequence[Site], n_sites: int) -> 
 
 
 def sort_by_screen(screen_rows: Rows, sites: Sequence[Site]) -> list[Site]:
-    """Sort sites by the first-order effect of uniform attention, with the largest effect first.
+    """Sort heads by the estimated effect of making their attention uniform, largest effect first.
+
+    The test ``screen`` computes this first-order estimate from gradients.
 
     Args:
         screen_rows: Rows from the test ``screen``. Sites without rows come last, in model order.

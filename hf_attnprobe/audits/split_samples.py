@@ -73,7 +73,8 @@ def set_sharpness(
         tokenizer: The model's tokenizer.
         examples: All examples in the split.
     """
-    if not adapter.lacks(AnswersFromPassage):
+    answers_from_passage = adapter.lacks(AnswersFromPassage) is None
+    if answers_from_passage:
         return
     texts = _sample_texts(adapter, tokenizer, examples, N_SHARPNESS_TEXTS)
     probs: list[torch.Tensor] = []

@@ -485,7 +485,8 @@ class Explainer:
         importances: dict[str, Tensor] = {}
         entries = observation.get_target_classes(None)
         if self.model.prediction.is_number:
-            # A positive score of a number always stands for a larger number.
+            # A number has two entries: its amount above (even index) and below the origin. The even
+            # entry is explained, so that positive scores always support a larger number.
             entries = entries - entries % 2
         if self._can_compute(Differentiable):
             model = self.model.require(Differentiable, self.site)

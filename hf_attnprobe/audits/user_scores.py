@@ -160,7 +160,9 @@ def _read_score_file(file: Path) -> dict[int, UserScores]:
     try:
         table = read_data_file(file, string_columns=["token", "source"])
     except (OSError, ValueError) as error:
-        raise AttnProbeError(f"cannot read the scores in {file} ({error}); correct them") from error
+        raise AttnProbeError(
+            f"cannot read the scores in {file} ({error}); correct the file"
+        ) from error
     columns = [name for name in SCORE_COLUMNS if name in table.column_names]
     if not {"id", "score"} <= {*columns}:
         raise AttnProbeError(
@@ -184,20 +186,20 @@ def _merge_rows(example_id: int, rows: Sequence[ScoreRow]) -> UserScores:
         columns[name] = cells.explode(ignore_index=True)
     table = pd.DataFrame(columns, dtype=object).dropna(axis="columns", how="all")
     if "score" not in table:
-        raise _make_score_error(example_id, "numbers", "none")
+        raise _make_score_error(example_id, "expected numbers, got none")
     for name in table.columns.drop("score", errors="ignore"):
         if table[name].isna().any():
             n_values = table[name].count()
             raise _make_score_error(
-                example_id, f"a {name} for each score", f"{n_values} for {len(table)}"
+                example_id, f"expected a {name} for each score, got {n_values} for {len(table)}"
             )
     if "unit" in table:
         table = table.sort_values("unit", kind="stable")
         if [*table.unit] != [*range(len(table))]:
             raise _make_score_error(
                 example_id,
-                "every unit once, numbered from 0 (use the score 0 for units without a score)",
-                f"{[*table.unit][:5]}…",
+                "expected every unit once, numbered from 0 (use the score 0 for units without a "
+                f"score), got {[*table.unit][:5]}…",
             )
     spans = None
     if "unit" not in table and {"start", "end"} <= {*table}:
@@ -259,23 +261,26 @@ def _convert_to_vector(values: Any, type_name: str, example_id: Any) -> np.ndarr
         array = np.asarray(values)
     except ValueError as error:
         raise _make_score_error(
-            example_id, "a score for each token", "lists of several lengths"
+            example_id, "expected a score for each token, got lists of several lengths"
         ) from error
     if array.dtype.kind not in "fiu":
-        raise _make_score_error(example_id, "a list of numbers", f"{type_name} of {array.dtype}")
+        raise _make_score_error(
+            example_id, f"expected a list of numbers, got {type_name} of {array.dtype}"
+        )
     if array.ndim == 2 and 1 in array.shape:
         array = array.reshape(-1)
     if array.ndim != 1:
         shape = " × ".join(map(str, array.shape))
         raise _make_score_error(
-            example_id, "a score for each token", f"{shape}; choose one class, and one step"
+            example_id,
+            f"expected a score for each token, got {shape} scores; select one class and one step",
         )
     return array
 
 
-def _make_score_error(example_id: Any, expected: str, got: str) -> AttnProbeError:
+def _make_score_error(example_id: Any, problem: str) -> AttnProbeError:
     """Make the error for scores that do not suit their text."""
-    return AttnProbeError(f"scores of text {example_id}: expected {expected}, got {got}")
+    return AttnProbeError(f"scores of text {example_id}: {problem}")
 
 
 # --- Assigning scores to units -------------------------------------------------------------------
@@ -315,7 +320,9 @@ def attach_scores(
         scores = scores_by_id[text.example_id]
         for index, value in enumerate(scores.values):
             if not math.isfinite(value):
-                raise _make_score_error(text.example_id, "numbers", f"{value} at position {index}")
+                raise _make_score_error(
+                    text.example_id, f"expected numbers, got {value} at position {index}"
+                )
         units = _list_unit_tokens(text, adapter, tokenizer)
         if scores.sources is not None:
             unit_scores = _sum_quoted_scores(text, scores, units, tokenizer)
@@ -404,7 +411,9 @@ def _sum_token_scores(
     scored_parts_by_length[len(units)] = units
     if len(scores.values) not in scored_parts_by_length:
         lengths = " or ".join(map(str, sorted(scored_parts_by_length)))
-        raise _make_score_error(text.example_id, f"{lengths} of them", f"{len(scores.values)}")
+        raise _make_score_error(
+            text.example_id, f"expected {lengths} scores, got {len(scores.values)}"
+        )
     scored_parts = scored_parts_by_length[len(scores.values)]
     if scores.tokens is not None:
         _check_tokens(text, scored_parts, scores.tokens, model_tokens)
@@ -428,7 +437,8 @@ def _check_tokens(
         part_tokens = [model_tokens[position] for position in positions]
         if _remove_marks([user_token]) != _remove_marks(part_tokens):
             raise _make_score_error(
-                text.example_id, f"the token {''.join(part_tokens)!r}", repr(user_token)
+                text.example_id,
+                f"expected the token {''.join(part_tokens)!r}, got {user_token!r}",
             )
 
 
@@ -467,7 +477,9 @@ def _sum_quoted_scores(
             if quotation in unit_string or unit_string in quotation
         ]
         if not quotation or not quoted_units:
-            raise _make_score_error(text.example_id, "words of its passage", repr(quotation))
+            raise _make_score_error(
+                text.example_id, f"expected a quotation from its passage, got {quotation!r}"
+            )
         for index in quoted_units:
             unit_scores[index] += value
     return unit_scores
@@ -495,7 +507,7 @@ def _sum_span_scores(
     if boundaries != sorted(boundaries) or any(start == end for start, end in raw_spans):
         raise _make_score_error(
             text.example_id,
-            f"spans within its {len(string)} characters that are not empty and do not overlap",
+            f"expected nonempty spans within its {len(string)} characters that do not overlap, got "
             f"{[*raw_spans][:5]}…",
         )
     spans = [strip_span(string, *span) for span in raw_spans]
@@ -510,10 +522,13 @@ def _sum_span_scores(
             is_inside_unit = unit_start <= start and end <= unit_end
             if not (contains_unit or is_inside_unit):
                 raise _make_score_error(
-                    text.example_id, f"spans that do not cut {unit_name}", f"{start} to {end}"
+                    text.example_id,
+                    f"expected spans that do not cut {unit_name}, got {start} to {end}",
                 )
             overlapping_scores.append(value)
         if not overlapping_scores:
-            raise _make_score_error(text.example_id, f"a span of {unit_name}", "none")
+            raise _make_score_error(
+                text.example_id, f"expected a span that covers {unit_name}, got none"
+            )
         unit_scores.append(sum(overlapping_scores))
     return unit_scores

@@ -53,7 +53,7 @@ CHAT_TURN_TEMPLATE = "{context}\n\n{question}"
 PLAIN_PROMPT_TEMPLATE = "{context}\n\nQuestion: {question}\nAnswer:"
 """Prompt for a tokenizer without a chat template.
 
-The answer begins with a space and ends at the end of its line.
+The answer begins with a space and ends at the first line break.
 """
 GENERATION_BATCH_SIZE = 8
 """Maximum number of prompts per generation batch."""

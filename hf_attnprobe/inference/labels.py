@@ -454,7 +454,7 @@ def _convert_tag(
     tag: int,
     row: int,
 ) -> int:
-    """Convert one tag of the data to the model's index.
+    """Convert one tag from the data to the model's tag index.
 
     Args:
         prediction: The model's prediction type and its outcomes.
@@ -464,7 +464,7 @@ def _convert_tag(
         row: Row of the text, for the error message.
 
     Returns:
-        The model's index.
+        The model's tag index.
     """
     model_index = tag if model_indices is None else model_indices[tag]
     if model_index is None or model_index >= len(prediction.outcomes):

@@ -164,8 +164,13 @@ def _compute_word_weights(observation: Observation) -> tuple[Tensor, Tensor]:
     Returns:
         The weights, and a mask of the tokens that are words, both `[batch, keys]`.
     """
-    words, sentences = (level.detach()[:, 0] for level in observation.attention)
-    return (sentences @ words)[:, 0], observation.batch.inputs["units"] >= 0
+    word_attention, sentence_attention = (
+        level_attention.detach()[:, 0] for level_attention in observation.attention
+    )
+    # A word's weight within its sentence is multiplied by the sentence's weight.
+    word_weights = (sentence_attention @ word_attention)[:, 0]
+    is_word = observation.batch.inputs["units"] >= 0
+    return word_weights, is_word
 
 
 def make_guide(outputs: Outputs) -> Guide:

@@ -1,6 +1,5 @@
 """Audits with a time: what runs first, that it ends, and that the same command goes on."""
 
-import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -22,29 +21,18 @@ from hf_attnprobe.inference.encoding import Text
 from hf_attnprobe.protocol import Site
 from hf_attnprobe.reports.report import Report
 from hf_attnprobe.statistics.estimates import MIN_DISPLAYED_TEXTS
-from hf_attnprobe.statistics.rows import Rows, select_gapless_rows
-from hf_attnprobe.statistics.sampling import draw_random_order
 from tests.helpers import tiny_models
 from tests.helpers.error_messages import refused
-from tests.helpers.synthetic_rows import make_rows
-
-
-def test_only_texts_up_to_a_gap_count_whatever_was_run():
-    order = draw_random_order(range(10), seed=4)
-    gap = order[:2] + order[3:]
-    rows = [
-        make_rows({("a", "x"): 1.0}, ids=sorted(ids), head=head)
-        for head, ids in enumerate((order[:6], gap))
-    ]
-    kept = select_gapless_rows(Rows.coerce(pd.concat(rows)), order)
-    by_place = kept.build_long_frame().groupby(["test", "layer", "head"]).example_id.agg(set).to_dict()
-    assert by_place == {("a", 0, 0): set(order[:6]), ("a", 0, 1): set(order[:2])}
 
 
 def test_limits_that_are_none_are_refused():
     for text in ("", "10 minutes", "-1s", "0", "nan", "1e400s", "10mm"):
         refused("expected a time", parse_duration, text)
-    refused("--screen and --time cannot be combined", parse_time_limit, AuditOptions(time="1m", screen=3))
+    refused(
+        "--screen and --time cannot be combined",
+        parse_time_limit,
+        AuditOptions(time="1m", screen=3),
+    )
 
 
 def texts_of(n):

@@ -138,7 +138,7 @@ def test_pieces_of_a_word_are_added_up(pieces):
     assert at_words(pieces, both) == [1.0, 2.5, 2.5, 4.0, 11.0]
     with pytest.raises(AttnProbeError, match=r"token 'hope##less', got 'hopeful'"):
         at_words(pieces, replace(words, tokens=[*words.tokens[:-1], "hopeful"]))
-    refused("expected 5 or 6 or 8 of them, got 4", at_words, pieces, UserScores([1, 2, 3, 4]))
+    refused("expected 5 or 6 or 8 scores, got 4", at_words, pieces, UserScores([1, 2, 3, 4]))
 
 
 # --- files ------------------------------------------------------------------------------------
@@ -268,11 +268,11 @@ def no_span(k, values, text):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (longer, r"scores of text 7: expected \d+.* of them, got \d+$"),
+        (longer, r"scores of text 7: expected \d+.* scores, got \d+$"),
         (not_a_number, r"scores of text 7: expected numbers, got nan at position \d+$"),
         (other_tokens, r"scores of text 7: expected the token '\w+', got 'other'$"),
         (cut_spans, r"scores of text 7: expected spans that do not cut '\w+', .* got 1 to \d+$"),
-        (no_span, r"scores of text 7: expected a span of '\w+', characters .*, got none$"),
+        (no_span, r"scores of text 7: expected a span that covers '\w+', characters .*, got none$"),
         (lambda *_: None, r"expected scores for all 60 texts, but 1 have none, such as text 7; "),
     ],
 )
@@ -331,7 +331,7 @@ def test_a_file_that_is_none_is_said(drawn, tmp_path, name, content, message):
         ({5: "abc"}, "expected a list of numbers"),
         ({5: [None, None]}, "expected a list of numbers"),
         ({5: [[1.0], [1.0, 2.0]]}, "lists of several lengths"),
-        ([np.ones((4, 2))], "text 5: expected a score for each token, got 4 × 2"),
+        ([np.ones((4, 2))], "text 5: expected a score for each token, got 4 × 2 scores"),
         (7, "expected scores as a file"),
         ([[1.0], [2.0]], "expected scores for 1 texts, got 2 entries"),
     ],
@@ -496,7 +496,7 @@ def test_scores_of_quoted_words_are_those_of_their_units(tmp_path):
 
 def test_scores_that_do_not_fit_a_passage_are_said_in_a_line():
     for scores, says in (
-        ({0: [1.0, 2.0], 1: [1.0] * 3}, "scores of text 0: expected .*4.* of them, got 2"),
+        ({0: [1.0, 2.0], 1: [1.0] * 3}, "scores of text 0: expected .*4.* scores, got 2"),
         ({0: [1.0] * 4, 1: [1.0, float("nan"), 2.0]}, "scores of text 1: expected numbers"),
         (
             {0: [1.0] * 4, 7: [1.0] * 3},
@@ -505,7 +505,7 @@ def test_scores_that_do_not_fit_a_passage_are_said_in_a_line():
         ({k: UserScores([1.0], [(0, 1)]) for k in (0, 1)}, "give scores by unit"),
         (
             {k: UserScores([1.0], sources=["Nobody."]) for k in (0, 1)},
-            "scores of text 0: expected words of its passage, got 'Nobody.'",
+            "scores of text 0: expected a quotation from its passage, got 'Nobody.'",
         ),
         ({k: UserScores([1.0], sources=[" "]) for k in (0, 1)}, "of its passage, got ''"),
     ):

@@ -333,7 +333,7 @@ BAD = {
         "not in the same order as in the prompt",
     ),
     "one unit": ([ROWS[0] | {"context": "Bob lives in Oslo."}], "consist of a single sentence"),
-    "the same answer": ([ROWS[0] | {"other": "Oslo"}], "the other answer of text 0 must differ"),
+    "the same answer": ([ROWS[0] | {"other": "Oslo"}], "the two answers of text 0 must differ"),
     "too long": ([ROWS[0] | {"context": LONG}], "the model reads at most 512"),
     "a cat": (
         [{"context": "A.", "turns": [{"role": "cat", "content": "A."}]}],
