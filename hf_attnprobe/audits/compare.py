@@ -91,7 +91,7 @@ def compare(
 
 
 def _check_versions(versions: Sequence[Any], options: AuditOptions) -> None:
-    """Raise AttnProbeError if there are no versions, or if the model itself is to be changed."""
+    """Raise AttnProbeError if there are no versions, or if an option changes the model itself."""
     if not versions:
         raise AttnProbeError(
             "there is nothing to compare with the model; give at least one of "

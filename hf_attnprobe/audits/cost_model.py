@@ -202,7 +202,8 @@ class AuditProgress:
         if self.time_limit is None:
             return math.inf
         reserve = max(REPORT_TIME_SHARE * self.time_limit, MIN_REPORT_SECONDS)
-        return self.time_limit - min(reserve, self.time_limit / 2) - self.elapsed_seconds
+        reserve = min(reserve, self.time_limit / 2)
+        return self.time_limit - reserve - self.elapsed_seconds
 
     def plan_steps(self, steps: Iterable[Step]) -> None:
         """Replace the planned work with new steps."""

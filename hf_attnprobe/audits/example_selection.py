@@ -281,7 +281,7 @@ def _find_agreement_extremes(rows: Rows, predictions: pd.DataFrame) -> Iterator[
 
 
 def _find_confident_errors(predictions: pd.DataFrame) -> Iterator[tuple[int, str]]:
-    """List wrong predictions, those with the highest probability first."""
+    """List wrong predictions, with the highest probability first."""
     wrong_predictions = predictions[compute_accuracy(predictions) < 1]
     probabilities = wrong_predictions.probability.round(COMPARED_DIGITS)
     sorted_probabilities = probabilities.sort_values(ascending=False, kind="stable")

@@ -34,7 +34,7 @@ IGNORED_SETTINGS = ("architectures", "auto_map", "dtype", "torch_dtype")
 The number format is missing here because the weight fingerprint contains it.
 """
 ORIGIN_WORDS = ("name", "path", "file", "version")
-"""Words in the names of settings about a model's origin, such as "path" in "_name_or_path"."""
+"""Words in the names of settings about a model's origin, such as "path" in "name_or_path"."""
 TOKENIZER_ATTRIBUTES = (
     "model_input_names",
     "model_max_length",

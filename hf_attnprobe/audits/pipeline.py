@@ -287,7 +287,10 @@ def list_training_overlap_notes(model: str, provenance: Mapping[str, Any]) -> li
 
 
 def _list_detection_limits(audit: PreparedAudit, n_texts: int) -> list[str]:
-    """List the smallest planted effects that would be detected, if a folder has measured them."""
+    """List notes about the smallest planted effects that would be detected.
+
+    The list is empty unless the option ``limits`` names a folder with these measurements.
+    """
     if audit.options.limits is None:
         return []
     rows = read_planted_rows(audit.options.limits, audit.identity)

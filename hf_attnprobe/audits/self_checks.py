@@ -159,7 +159,7 @@ def check_prompt_edits(adapter: LanguageModelAdapter, batch: Batch) -> None:
         if not difference <= compute_tolerance(adapter, 1.0):
             raise AttnProbeError(
                 f"text {example_id}: after the {edit} of unit {unit + 1}, a probability differs by "
-                f"{difference:.1e} from the model's own: {UNSUPPORTED_EDIT_CAUSE}"
+                f"{difference:.1e} from the model's own value: {UNSUPPORTED_EDIT_CAUSE}"
             )
 
 

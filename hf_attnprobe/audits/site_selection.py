@@ -137,8 +137,8 @@ def select_sites(
     Args:
         adapter: The audited model.
         layers: Layer indices; None for all layers.
-        heads: Head indices within each layer; None for all heads, and so does :data:`ALL_HEADS` in
-            the list.
+        heads: Head indices within each layer; None, or a list that contains :data:`ALL_HEADS`, for
+            all heads.
         query: Query position to test at every site; None for all positions.
 
     Returns:

@@ -88,7 +88,9 @@ def strip_span(string: str, start: int, end: int) -> tuple[int, int]:
         New start and end.
     """
     part = string[start:end]
-    return start + len(part) - len(part.lstrip()), start + len(part.rstrip())
+    n_leading_blanks = len(part) - len(part.lstrip())
+    stripped_end = start + len(part.rstrip())
+    return start + n_leading_blanks, stripped_end
 
 
 def render_units(
@@ -485,8 +487,8 @@ class Explainer:
         importances: dict[str, Tensor] = {}
         entries = observation.get_target_classes(None)
         if self.model.prediction.is_number:
-            # A number has two entries: its amount above (even index) and below the origin. The even
-            # entry is explained, so that positive scores always support a larger number.
+            # A number has two entries, one for larger and one for smaller numbers. The first one, at
+            # an even index, is explained, so that positive scores support a larger number.
             entries = entries - entries % 2
         if self._can_compute(Differentiable):
             model = self.model.require(Differentiable, self.site)

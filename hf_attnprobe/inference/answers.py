@@ -317,7 +317,7 @@ def _find_last_letter(text: str, start: int, end: int) -> int:
 
 
 def assign_units(text: str, units: Sequence[Span], offsets: Sequence[Span]) -> list[int]:
-    """Assign every token to the unit that contains its last letter.
+    """Assign every token to the unit that contains its last nonblank character.
 
     Args:
         text: The prompt.

@@ -489,8 +489,8 @@ def find_rationale_spans(
         ellipsis = "…" if len(rationale) > 9 else ""
         raise AttnProbeError(
             f"text {example_id}: expected a rationale of different word positions from 0 to "
-            f"{len(word_spans) - 1}, got {first_positions}{ellipsis}; count the words between white "
-            "space from 0, and convert a mask to a list of positions"
+            f"{len(word_spans) - 1}, got {first_positions}{ellipsis}; count words from 0 "
+            "(separated by white space), and convert a mask to a list of positions"
         )
     return [word_spans[position] for position in rationale]
 

@@ -441,8 +441,8 @@ def _index_tags_by_character(text: str, tags: Sequence[int]) -> dict[int, int]:
     word_starts = [word.start() for word in re.finditer(r"\S+", text)]
     if len(tags) > len(word_starts):
         raise AttnProbeError(
-            f"expected at most {len(word_starts)} tags, one for each word, got {len(tags)}; provide "
-            "one tag for each word between white space"
+            f"expected at most {len(word_starts)} tags, one for each word, got {len(tags)}; count "
+            "the words that are separated by white space"
         )
     return {start: tag for start, tag in zip(word_starts, tags, strict=False) if tag >= 0}
 
