@@ -243,8 +243,8 @@ def _check_text(text: object) -> None:
         text.encode()
     except UnicodeEncodeError as error:
         raise AttnProbeError(
-            f"the text has an unpaired surrogate at character {error.start}, which is not valid "
-            "Unicode; remove it"
+            "expected a text of valid Unicode characters, got an unpaired surrogate at character "
+            f"{error.start}; remove it"
         ) from error
 
 

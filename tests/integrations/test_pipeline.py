@@ -115,7 +115,7 @@ def test_text_and_page_of_a_loaded_model(make_checkpoint, texts):
     html = explain_html(model, tokenizer, f"<script>alert(1)</script> {texts[0]}")
     named = {"text": f"<script>alert(1)</script> {texts[0]}"}
     assert explain_html(model, tokenizer, named) == html
-    with pytest.raises(AttnProbeError, match="name the second text text_pair"):
+    with pytest.raises(AttnProbeError, match="use the key text_pair for a second text"):
         explain_html(model, tokenizer, {"text": "a", "question": "b"})
     assert "<script" not in html and 'class="ranking"' in html
     assert CAUTION in html
@@ -129,7 +129,9 @@ def test_the_page_takes_what_the_pipeline_takes(bert):
     assert explainer.render_html(asked) == explainer.render_html(first, second)
     assert explainer.explain(asked) == explainer.explain(first, second)
     refused(
-        "name the second text text_pair", explainer.render_html, {"text": first, "second": second}
+        "use the key text_pair for a second text",
+        explainer.render_html,
+        {"text": first, "second": second},
     )
 
 

@@ -58,7 +58,7 @@ def parts(out):
 
 def test_rows_that_depend_on_the_batch_are_refused_and_kept(tokenizer, rows, tmp_path):
     subject = make(tokenizer, CentredOverBatches), tokenizer
-    said = r"model's own predictions, but for text .* alone .*rows.*--batch-size 1"
+    said = r"for text .* alone, the model predicts .*rows.*--batch-size 1"
     refused(said, subject, rows, output_dir=tmp_path)
     assert len(read_rows(tmp_path / "rows").example_id.unique()) == len(rows)
     one = AuditOptions(single_heads=False, batch_size=1)
@@ -159,5 +159,5 @@ def test_rows_of_another_audit_are_refused(tokenizer, rows, folder, tmp_path):
     shutil.rmtree(mine / "rows")
     shutil.copytree(others / "rows", mine / "rows")
     refused(
-        "contains rows of another audit .*; delete it", folder, rows[:4], **given, output_dir=mine
+        "contains rows of another audit, .*; delete it", folder, rows[:4], **given, output_dir=mine
     )

@@ -72,7 +72,7 @@ def write_and_read(table):
     with tempfile.TemporaryDirectory() as folder:
         append_rows(Path(folder), table, name="one")
         part = Path(folder, "part-one.parquet")
-        return part.read_bytes(), collect_rows([read_part(part)]).to_long_frame()
+        return part.read_bytes(), collect_rows([read_part(part)]).build_long_frame()
 
 
 def build(test, ids, statistics_by_site):
@@ -90,7 +90,9 @@ def test_rows_come_back_and_their_order_leaves_no_trace(measured, random):
     expected = to_long_frame(measured)
     data, rows = write_and_read(concatenate_rows(build(t, *found) for t, found in measured.items()))
     pd.testing.assert_frame_equal(rows, expected, check_exact=True)
-    pd.testing.assert_frame_equal(Rows.coerce(expected).to_long_frame(), expected, check_exact=True)
+    pd.testing.assert_frame_equal(
+        Rows.coerce(expected).build_long_frame(), expected, check_exact=True
+    )
     pieces = []
     for test, (ids, statistics_by_site) in measured.items():
         for k in range(len(ids)):
@@ -101,7 +103,9 @@ def test_rows_come_back_and_their_order_leaves_no_trace(measured, random):
             pieces.append(build(test, ids[k : k + 1], one_text))
     random.shuffle(pieces)
     assert write_and_read(concatenate_rows(pieces))[0] == data
-    pd.testing.assert_frame_equal(collect_rows(pieces).to_long_frame(), expected, check_exact=True)
+    pd.testing.assert_frame_equal(
+        collect_rows(pieces).build_long_frame(), expected, check_exact=True
+    )
 
 
 def test_no_rows_are_no_rows(tmp_path):
@@ -116,24 +120,6 @@ def test_first_part_counts_if_two_parts_have_a_value(tmp_path):
         append_rows(tmp_path, build("erasure", ids, {Site(0, 0): {"x": [value, value]}}), name=name)
     rows = read_rows(tmp_path)[["example_id", "value"]].to_numpy().tolist()
     assert rows == [[1, 1.0], [2, 2.0], [3, 1.0]]
-
-
-def test_pandas_reads_a_folder_as_one_tidy_table(tmp_path):
-    sites = {Site(layer, 0): {"median_tvd": [7 + layer / 10, np.nan]} for layer in (1, 0)}
-    append_rows(tmp_path, build("permutation", [7, 3], sites), name="one")
-    append_rows(tmp_path, build(PREDICTION_TEST, [3], {NO_SITE: {"label": [1.0]}}), name="two")
-    rows = pd.read_parquet(tmp_path)
-    assert list(rows) == ["test", "statistic", "layer", "head", "example_id", "value"]
-    assert rows.test.tolist() == ["permutation"] * 4 + [PREDICTION_TEST]
-    assert rows.example_id.tolist() == [3, 7, 3, 7, 3]
-    assert rows.layer.tolist()[:4] == [0, 0, 1, 1]
-    assert rows.layer.isna().tolist() == rows["head"].isna().tolist() == [False] * 4 + [True]
-    assert rows.value.dropna().tolist() == [7.0, 7.1, 1.0]
-    assert rows.statistic.tolist() == ["median_tvd"] * 4 + ["label"]
-    filtered = pd.read_parquet(
-        tmp_path, filters=[("test", "==", "permutation"), ("layer", "==", 1)]
-    )
-    assert filtered.value.tolist()[1] == 7.1 and len(filtered) == 2
 
 
 def test_rows_of_one_test_and_finished_ids(tmp_path):
