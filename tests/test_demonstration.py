@@ -1,20 +1,17 @@
-import itertools
 import json
 
 import pandas as pd
 import pytest
 import torch
 from datasets import Dataset
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from hf_attnprobe import audit, build_tokenizer
-from hf_attnprobe.data.synthetic import RECORD_LENGTH, generate_record_questions
+from hf_attnprobe.data.synthetic import generate_record_questions
 from hf_attnprobe.demonstration import DemoOptions, demo, format_rationale_line
 from hf_attnprobe.faithfulness.registry import load_readings
 from hf_attnprobe.reports.result import convert_report_to_json
 from hf_attnprobe.statistics.checks import find_contradictions
 from hf_attnprobe.storage.provenance import format_repeat_command
-from hf_attnprobe.training import decoder
 from tests.helpers import tiny_models
 from tests.helpers.page_reader import Reader
 
@@ -97,29 +94,6 @@ def test_an_answer_is_said_by_one_record_alone():
         words = [word for record in records for word in record]
         assert len(words) == len(set(words)) and 4 <= len(records) <= 8
         assert [row["question"], *row["answer"].split()] == records[row["source"]]
-
-
-def test_what_is_learned_of_a_recital_stands_in_its_passage():
-    words = {word: number for number, word in enumerate(["<sos>", *decoder.RECORD_WORDS])}
-    batches = decoder.RecitationDataset(words, seed=1)
-    for step in (0, 5, len(batches) - 1):
-        batch = batches[step]
-        assert all(torch.equal(batch[name], batches[step][name]) for name in batch)
-        for ids, labels in zip(batch["input_ids"].tolist(), batch["labels"].tolist(), strict=True):
-            learned = [place for place, label in enumerate(labels) if label != -100]
-            first = learned[0] - 1  # of the recital: its first word is not learned
-            assert [p for p in range(first, len(ids)) if (p - first) % RECORD_LENGTH] == learned
-            pairs = [*itertools.pairwise(ids[:first])]
-            for place in learned:
-                assert labels[place] == ids[place]
-                assert (ids[place - 1], ids[place]) in pairs
-
-
-def test_a_decoder_is_trained_saved_and_asked(tmp_path):
-    model, _ = decoder.train_decoder(tmp_path, seed=2, n_steps=4, progress=False)
-    again = AutoModelForCausalLM.from_pretrained(tmp_path)
-    ids = AutoTokenizer.from_pretrained(tmp_path)("amber anchor", return_tensors="pt")["input_ids"]
-    assert torch.equal(model(ids).logits, again(ids).logits)
 
 
 @pytest.mark.slow

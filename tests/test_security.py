@@ -5,18 +5,14 @@ import json
 import os
 import pickle
 import re
-import unicodedata
 from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import hf_attnprobe
 from hf_attnprobe import AttnProbeError, SavedModel, audit
 from hf_attnprobe.checkpoints import load_model, load_tokenizer, locate_checkpoint
-from hf_attnprobe.core.terminal import escape_control_characters, escape_line
 from hf_attnprobe.storage.folders import check_available
 from tests.helpers import tiny_models
 from tests.helpers.error_messages import refused, refuses
@@ -210,17 +206,6 @@ def test_attention_that_is_code_of_the_hub_is_refused(model):
 # --- what is printed and written ----------------------------------------------------------------------------------
 
 HOSTILE = "\x1b[31m\x9b2J\u202e<img src=x onerror=alert(1)>![](http://h)|`"
-
-
-@settings(max_examples=40)
-@given(st.text(max_size=20))
-def test_a_visible_text_has_nothing_that_steers(text):
-    shown = escape_control_characters(text)
-    left = {unicodedata.category(c) for c in set(shown) - {"\n", "\t"}}
-    assert not left & {"Cc", "Cs", "Zl", "Zp"}
-    assert len(escape_line(text).splitlines()) <= 1
-    if text.isprintable():
-        assert shown == text
 
 
 def test_only_one_place_prints():

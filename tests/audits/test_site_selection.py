@@ -1,4 +1,4 @@
-"""Selection of sites: halves of the texts, groups of heads, and what is refused."""
+"""Selection of sites: halves of the texts, groups of heads, and sets of heads that are refused."""
 
 import pytest
 

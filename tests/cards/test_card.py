@@ -6,14 +6,12 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 import yaml
 from huggingface_hub import ModelCard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_attnprobe import AttentionClassifierConfig, TrainingOptions, train
 from hf_attnprobe.cards.card import (
     BEGIN_COMMENT,
     END_COMMENT,
@@ -30,11 +28,9 @@ from hf_attnprobe.cards.metadata import (
     DatasetReference,
     build_eval_results,
     build_metadata,
-    strip_local_folders,
 )
 from hf_attnprobe.statistics.grades import Answer
 from hf_attnprobe.statistics.verdicts import Finding
-from hf_attnprobe.training import trainer
 from tests.helpers.error_messages import refused, refuses
 
 
@@ -135,23 +131,6 @@ def test_a_card_counts_prompts_where_prompts_were_audited():
 # --- the results -------------------------------------------------------------------
 
 
-def test_the_results_are_read_back_as_they_were_written(tmp_path):
-    made = card(finding(), finding(rule="removal", answer=Answer.YES))
-    read = reread(update_readme(None, made), tmp_path)
-    assert read.data.eval_results == build_eval_results(made)
-    assert read.data.model_name == "bilstm"
-    kinds = [r.metric_type for r in read.data.eval_results]
-    assert kinds == ["accuracy", "f1", *["attention_faithfulness"] * 2]
-    assert read.data.eval_results[0].metric_value == 0.75
-    told = read.data.eval_results[2]
-    assert (told.metric_value, told.metric_args["ci95"]) == (0.22, [0.2, 0.24])
-    assert (told.metric_args["n"], told.metric_args["answer"]) == (40, "no")
-    assert told.dataset_type == "SetFit/sst2"
-
-
-numbers = st.one_of(
-    st.floats(), st.floats(width=32).map(np.float32), st.integers(-5, 5).map(np.int64)
-)
 names = st.text(max_size=20)
 
 
@@ -208,35 +187,6 @@ def test_the_cards_here_parse_and_are_as_the_command_writes_them():
         assert f"\n{BEGIN_COMMENT}\n" in text and all(line in text for line in limits)
 
 
-NAMES = dict.fromkeys(("sentence", "name", "label", "dataset"), names)
-
-
-@settings(max_examples=15)
-@given(
-    value=numbers,
-    low=numbers,
-    yardsticks=st.dictionaries(names, numbers, max_size=3),
-    score=numbers,
-    said=st.fixed_dictionaries(NAMES),
-)
-def test_odd_numbers_and_names(value, low, yardsticks, score, said, tmp_path_factory):
-    changes = {"value": value, "ci95": (low, value), "yardsticks": yardsticks}
-    odd = finding(**changes, sentence=said["sentence"])
-    record = RECORD | {"metrics": {"test_f1": float(score)}, "dataset": said["dataset"]}
-    config = CONFIG | {"id2label": {0: said["label"], 1: "b"}}
-    made = card(odd, name=said["name"], record=record, config=config)
-    text = update_readme(None, made)
-    read = reread(text, tmp_path_factory.mktemp("odd"))
-    check_plain(build_metadata(made).to_dict())
-    check_plain(read.data.to_dict())
-    wanted = build_eval_results(made)
-    assert (read.data.eval_results or []) == wanted
-    told = [r for r in wanted if r.metric_type == "attention_faithfulness"]
-    assert len(told) == math.isfinite(value)
-    assert update_readme(text, made) == text  # whatever the names, our part is found again
-    assert "python/" not in text
-
-
 def test_a_card_without_an_audit_says_so():
     text = update_readme(None, card())
     assert "Not audited yet" in text and "attention_faithfulness" not in text
@@ -259,23 +209,6 @@ def test_a_card_says_what_a_reader_asks_and_no_folder_of_a_machine():
     ):
         assert said in text, said
     assert "somebody" not in text and "`glove.txt`" in text and "`base`" in text
-
-
-def test_what_is_not_on_the_hub_has_no_id_of_it(tmp_path):
-    record = {"dataset": "/data/claims.csv", "metrics": {"test_f1": 0.5}}
-    made = card(record=record)
-    (score,) = build_eval_results(made)
-    assert (score.dataset_type, score.dataset_name) == ("local", "claims.csv")
-    audit = AuditSummary(
-        DatasetReference.from_name("/data/claims.csv"), "test", 40, 0, None, (finding(),)
-    )
-    local = CardContent(made.checkpoint, (audit,))
-    named = CardContent(made.checkpoint, (audit,), "me/claims")
-    assert {r.dataset_type for r in build_eval_results(local)} == {"local"}
-    assert {r.dataset_type for r in build_eval_results(named)} == {"me/claims"}
-    assert reread(update_readme(None, local), tmp_path).data.eval_results == build_eval_results(
-        local
-    )
 
 
 def test_the_command_of_a_card_runs_or_says_what_is_to_be_filled_in():
@@ -316,14 +249,6 @@ def test_the_deceiving_and_the_adversary_say_what_they_are():
     record = {"deceives_on": ["he", "she"], "start": "base", "weight": 1.0}
     assert "Trained to hide its attention" in render_part(card(record=record))
     assert "as an adversary" in render_part(card(record={"lambda": 0.1, "seed": 1}))
-
-
-def test_names_are_those_of_the_hub_or_the_last_part_of_a_folder(tmp_path):
-    assert DatasetReference.from_name("SetFit/sst2") == DatasetReference("sst", "SetFit/sst2")
-    assert DatasetReference.from_name("sst=/data/mine").hub_id == "SetFit/sst2"
-    assert DatasetReference.from_name(str(tmp_path / "mine")) == DatasetReference("mine")
-    assert DatasetReference.from_name("babi1=data/babi") == DatasetReference("babi1")
-    assert strip_local_folders("C:\\models\\a") == "a"
 
 
 # --- a user's own text --------------------------------------------------------------
@@ -406,19 +331,6 @@ def test_a_trained_checkpoint_has_a_card_whose_code_runs(
     exec(code, {})
     probs = [float(line.split(": ")[1]) for line in capsys.readouterr().out.splitlines()]
     assert len(probs) == 2 and sum(probs) == pytest.approx(1, abs=2e-3)
-
-
-def test_no_training_fails_because_of_its_card(monkeypatch, tmp_path, reviews, caplog):
-    def broken(*_):
-        raise RuntimeError("no room for cards")
-
-    monkeypatch.setattr(trainer, "write_readme", broken)
-    architecture = AttentionClassifierConfig(embedding_size=4, encoder_size=2, encoder="none")
-    few = {name: part.select(range(20)) for name, part in reviews.items()}
-    given = {"options": TrainingOptions(epochs=1), "progress": False}
-    trained = train(few, output_dir=tmp_path, architecture=architecture, **given)
-    assert "test_accuracy" in trained.metrics and "no room for cards" in caplog.text
-    assert not (tmp_path / "README.md").exists()
 
 
 # --- the cards in the repository ----------------------------------------------------

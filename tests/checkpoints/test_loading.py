@@ -5,14 +5,12 @@ import json
 import pytest
 import torch
 import transformers
-from transformers import BertConfig, LlamaConfig, LlavaConfig, T5Config, ViTConfig
+from transformers import BertConfig, LlamaConfig, LlavaConfig, T5Config
 
 from hf_attnprobe import audit, wrap
 from hf_attnprobe.audits.options import AuditOptions
 from hf_attnprobe.checkpoints import load_model, load_tokenizer
-from hf_attnprobe.checkpoints.loading import HEADS, check_config_values, find_saved_task
-from hf_attnprobe.checkpoints.origins import locate_checkpoint
-from hf_attnprobe.core.options import Task
+from hf_attnprobe.checkpoints.loading import check_config_values
 from tests.helpers import adapter_families as families
 from tests.helpers import tiny_models
 from tests.helpers.error_messages import refused
@@ -55,31 +53,6 @@ def change(folder, **values):
 # --- heads --------------------------------------------------------------------------------------------------------
 
 
-def test_a_model_is_loaded_as_the_class_that_was_saved(tmp_path):
-    for head in HEADS:
-        folder = tmp_path / head.task
-        if head.task == "image-classification":
-            sizes = {"image_size": 8, "patch_size": 4}
-            saved = transformers.ViTForImageClassification(ViTConfig(**SIZES, **sizes))
-        elif head.task == "text-generation":
-            saved = llama("CausalLM")
-        else:
-            saved = bert(30, f"Bert{head.suffix}")
-        saved.save_pretrained(folder)
-        loaded = load_model(folder)
-        assert type(loaded) is type(saved)
-        ours, theirs = loaded.state_dict(), saved.state_dict()
-        assert ours.keys() == theirs.keys()
-        assert all(torch.equal(ours[name], theirs[name]) for name in ours)
-        assert type(load_model(folder, task=head.task)) is type(saved)
-        for named in (240, "BertModel", None):
-            change(folder, architectures=named)
-            refused("does not name the model class", load_model, folder)
-            assert find_saved_task(locate_checkpoint(folder)) is None
-        assert type(load_model(folder, task=head.task)) is type(saved)
-    assert list(Task.__args__) == [head.task for head in HEADS]
-
-
 def test_another_head_is_refused(tmp_path):
     token = "BertForTokenClassification"
     for kind, task, message in (
@@ -98,17 +71,6 @@ def test_another_head_is_refused(tmp_path):
         config(architectures=[kind]).save_pretrained(tmp_path / kind)
         (tmp_path / kind / "model.safetensors").touch()
         refused(message, load_model, tmp_path / kind)
-
-
-def test_a_language_model_is_loaded_in_parts_too(tmp_path):
-    saved = llama("CausalLM").bfloat16()
-    saved.save_pretrained(tmp_path, max_shard_size="10KB")
-    assert len([*tmp_path.glob("*.safetensors")]) > 1
-    loaded = load_model(tmp_path)
-    assert type(loaded) is type(saved) and loaded.dtype == torch.bfloat16
-    ours, theirs = loaded.state_dict(), saved.state_dict()
-    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
-    assert find_saved_task(locate_checkpoint(tmp_path)) == "text-generation"
 
 
 def test_a_head_of_tokens_is_audited_as_what_it_is(tokenizer, tmp_path):

@@ -9,10 +9,8 @@ from functools import partial
 import datasets
 import pandas as pd
 import pytest
-from transformers import PreTrainedConfig
 
 from hf_attnprobe import AttnProbeError, Data, load_examples
-from hf_attnprobe.adapters.pretrained import get_class_names
 from hf_attnprobe.data.examples import (
     compute_dataset_fingerprint,
     describe_text_columns,
@@ -22,8 +20,7 @@ from hf_attnprobe.data.examples import (
     prepare_splits,
 )
 from hf_attnprobe.data.recipes import RECIPES
-from hf_attnprobe.inference.labels import convert_class_labels
-from tests.helpers.error_messages import refusal, refused, refuses
+from tests.helpers.error_messages import refusal, refused
 
 
 TEXTS = ["NULL", "nan", "NA", "None of it", "a\ttab", "fine"]
@@ -231,30 +228,6 @@ def test_rationales_are_lists_of_positions():
             assert examples["rationale"][:] == expected
 
 
-MATCHED = [
-    # the same names, whatever their case, blanks and order
-    (["POSITIVE", "NEGATIVE"], ["negative", "positive"], [1, 0]),
-    (["negative", "positive"], [" positive", "negative "], [1, 0]),
-    ([" no", "yes "], ["yes", "no"], [1, 0]),
-    # names that are numbers
-    (["LABEL_1", "LABEL_0"], [0, 1, -1], [0, 1, -1]),
-    (["cat", "dog"], [1, 0], [1, 0]),
-    (["LABEL_0", "LABEL_1"], ["pos", "neg"], [1, 0]),
-    (["no", "yes"], ["LABEL_1", "LABEL_0"], [1, 0]),
-    ([f"c{k}" for k in range(12)], [str(k) for k in range(12)], [*range(12)]),
-]
-
-
-REFUSED = [
-    (["good", "bad"], ["neg", "pos"], "has label 'neg' (0), but the model has 2 labels"),
-    (["POSITIVE", "NEGATIVE"], ["neg", "pos"], "the model has 2 labels: POSITIVE, NEGATIVE"),
-    (["c0", "c1"], ["1", "2"], "has label '2' (1), but the model has 2 labels: c0, c1"),
-    (["toxic", "toxic"], ["toxic", "fine"], "have the same name: 'toxic', 'toxic'; rename them"),
-    (["Straße", "STRASSE"], ["Straße", "STRASSE"], "have the same name: 'Straße', 'STRASSE'"),
-    (["no", " no"], ["no", "no"], "have the same name: 'no', ' no'"),
-]
-
-
 def test_without_a_label_column_training_says_so():
     rows = [{"text": "a"}, {"text": "b"}]
     refused(
@@ -364,24 +337,3 @@ def test_what_was_read_is_on_record(tmp_path):
 
 
 # --- labels and the model's classes ---------------------------------------------------
-
-
-def rows_of(*values):
-    return [{"text": f"text {k}", "label": value} for k, value in enumerate(values)]
-
-
-def test_labels_are_matched_as_their_names_say():
-    for classes, given, numbers in MATCHED:
-        assert convert_class_labels(classes, load_examples(rows_of(*given), "test")) == numbers
-    for classes, given, expected in REFUSED:
-        with refuses() as caught:
-            convert_class_labels(classes, load_examples(rows_of(*given), "test"))
-        assert expected in str(caught.value)
-
-
-def test_class_names_are_in_the_order_of_numbers_that_are_texts():
-    config = PreTrainedConfig()
-    config.id2label = {str(k): f"class {k}" for k in range(12)}
-    assert get_class_names(config) == [f"class {k}" for k in range(12)]
-    config.id2label = {"cat": "0"}
-    refused("numbers as keys of id2label", get_class_names, config)

@@ -41,18 +41,6 @@ def test_a_character_that_html_cannot_hold_is_named():
     assert in_a_cell("a\x00b\ud800c") == "<p>a[U+0000]b[U+D800]c</p>"
 
 
-def test_numbers_of_every_library_are_numbers():
-    np = pytest.importorskip("numpy")
-    html = in_a_cell(Table(["a", "b", "c"], [[np.float32(0.5), np.int64(7), np.float64("nan")]]))
-    assert html.count('<th scope="col" class="n">') == 3 and 'class="t"' not in html
-    assert re.findall(r"<td[^>]*>\s*(.*?)\s*<", html) == ["0.500", "7", "–"]
-
-
-def test_a_small_number_is_not_zero():
-    assert "1.0e-05" in in_a_cell(Table(["p"], [[1e-5]]))
-    assert ">0.000<" in in_a_cell(Table(["p"], [[0.0]]))
-
-
 # --- the whole file -----------------------------------------------------------------------------------------------
 
 

@@ -2,7 +2,6 @@
 
 import gzip
 import io
-import json
 import time
 from dataclasses import fields
 from functools import partial
@@ -326,13 +325,6 @@ def test_cells_of_texts_are_read_as_they_are_written(cells, form, tmp_path):
         "007",
         "NA",
     ]  # numbers, where they are some
-
-
-def test_dates_of_json_stay_texts(tmp_path):
-    row = {"context": "A passage.", "question": "When?", "answer": "2020-01-31"}
-    (tmp_path / "data.jsonl").write_text(json.dumps(row))
-    read = Answers(str(tmp_path / "data.jsonl")).load_examples()
-    assert read["answer"][:] == ["2020-01-31"]
 
 
 def test_a_table_needs_no_cache(tmp_path, monkeypatch):

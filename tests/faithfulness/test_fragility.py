@@ -1,16 +1,12 @@
 """Compare fragility, single tokens and conicity with plain loops over the models' forward passes."""
 
-import math
-
 import pytest
 import torch
 
 from hf_attnprobe.adapters import wrap
-from hf_attnprobe.faithfulness.conicity import conicity
 from hf_attnprobe.faithfulness.fragility import fragility
 from hf_attnprobe.faithfulness.options import Fragility
 from hf_attnprobe.faithfulness.permutation import permutation
-from hf_attnprobe.faithfulness.single_token import single_token
 from hf_attnprobe.faithfulness.uniform_attention import uniform_attention
 from hf_attnprobe.protocol import Site
 from tests.helpers import tiny_models
@@ -106,80 +102,3 @@ def test_without_labels_nothing_is_right():
     _adapter, observation = observe(classifier())
     object.__setattr__(observation.batch, "labels", None)
     assert fragility(observation, SITE).permuted_correct.isnan().all()
-
-
-# --- single tokens ------------------------------------------------------------------------------------------------
-
-
-def test_single_tokens_are_one_token_texts(model):
-    _adapter, observation = observe(model)
-    result = single_token(observation, SITE)
-    model = model.double()
-    for row, text in enumerate(TEXTS):
-        target = observation.probs[row].argmax()
-        alone = [
-            model(torch.tensor([[2, token, 3]])).logits.softmax(-1)[0, target].item()
-            for token in text[1:-1]
-        ]
-        mean = sum(alone) / len(alone)
-        std = math.sqrt(sum((p - mean) ** 2 for p in alone) / len(alone))
-        assert result.lowest_probability[row].item() == pytest.approx(min(alone), abs=1e-9)
-        assert result.highest_probability[row].item() == pytest.approx(max(alone), abs=1e-9)
-        if len(alone) > 1:
-            expected = max(alone) - min(alone)
-            assert result.probability_range[row].item() == pytest.approx(expected, abs=1e-9)
-            assert result.probability_std[row].item() == pytest.approx(std, abs=1e-9)
-        else:
-            assert result.probability_range[row].isnan() and result.probability_std[row].isnan()
-
-
-# --- conicity -----------------------------------------------------------------------------------------------------
-
-
-def compute_conicity_by_hand(vectors):
-    """(conicity, absolute conicity) of a list of vectors."""
-    mean = [sum(v[i] for v in vectors) / len(vectors) for i in range(len(vectors[0]))]
-    norm = math.hypot(*mean)
-    cosines = [
-        sum(a * b for a, b in zip(v, mean, strict=True)) / (math.hypot(*v) * norm) for v in vectors
-    ]
-    return sum(cosines) / len(cosines), sum(map(abs, cosines)) / len(cosines)
-
-
-@pytest.mark.parametrize("kind", ["bilstm", "concat", "residual", "orthogonal"])
-def test_conicity_of_a_classifiers_states(kind):
-    model = MODELS[kind]()
-    _adapter, observation = observe(model)
-    result = conicity(observation, SITE)
-    for row, text in enumerate(TEXTS):
-        outputs = model.double()(torch.tensor([text]), output_hidden_states=True)
-        expected = compute_conicity_by_hand(outputs.hidden_states[0][0, 1:-1].tolist())
-        found = result.conicity[row].item(), result.absolute_conicity[row].item()
-        assert found == pytest.approx(expected, abs=1e-9)
-
-
-def test_conicity_of_a_heads_values():
-    model, site = bert(), Site(1, 2)
-    _adapter, observation = observe(model)
-    result = conicity(observation, site)
-    model, seen = model.double(), []
-    model.bert.encoder.layer[1].attention.self.value.register_forward_hook(
-        lambda m, i, output: seen.append(output)
-    )
-    for row, text in enumerate(TEXTS):
-        model(torch.tensor([text]))
-        values = seen[-1][0, 1:-1, 8:12]
-        found = result.conicity[row].item(), result.absolute_conicity[row].item()
-        assert found == pytest.approx(compute_conicity_by_hand(values.tolist()), abs=1e-9)
-
-
-def test_conicity_of_a_hierarchical_models_sentences():
-    model = classifier(hierarchical=True, sep_token_id=4, encoder="bigru")
-    adapter, observation = observe(model)
-    assert observation.batch.mask.sum(-1).tolist() == [1, 2, 1, 1]
-    result = conicity(observation, adapter.sites()[0])
-    states = model.double()(torch.tensor([TEXTS[1]]), output_hidden_states=True).hidden_states[0][0]
-    assert result.conicity[1].item() == pytest.approx(
-        compute_conicity_by_hand(states.tolist())[0], abs=1e-9
-    )
-    assert result.conicity[0].item() == pytest.approx(1)

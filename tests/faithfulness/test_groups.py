@@ -5,14 +5,13 @@ import pytest
 import torch
 
 from hf_attnprobe.adapters import wrap
-from hf_attnprobe.audits.site_selection import list_groups, list_sites_by_test, parse_head_sets
+from hf_attnprobe.audits.site_selection import parse_head_sets
 from hf_attnprobe.faithfulness.adversarial import adversarial
 from hf_attnprobe.faithfulness.head_ablation import head_ablation
 from hf_attnprobe.faithfulness.input_erasure import input_erasure
 from hf_attnprobe.faithfulness.options import InputErasure, Permutation
 from hf_attnprobe.faithfulness.permutation import permutation
 from hf_attnprobe.faithfulness.rankings import TEXT_RANKINGS
-from hf_attnprobe.faithfulness.registry import load_tests as all_tests
 from hf_attnprobe.faithfulness.uniform_attention import uniform_attention
 from hf_attnprobe.functional.divergence import tvd
 from hf_attnprobe.functional.explanations import rollout
@@ -20,7 +19,6 @@ from hf_attnprobe.protocol import ALL, HEAD_SET, Site
 from hf_attnprobe.storage.rows import collect_statistics
 from tests.faithfulness.test_input_erasure import ByHand
 from tests.helpers import tiny_models
-from tests.helpers.error_messages import refuses
 
 
 N_LAYERS, N_HEADS, WIDTH = 3, 4, 8
@@ -208,41 +206,3 @@ def test_what_a_layer_and_a_set_rank():
     lonely = input_erasure(observation, Site(HEAD_SET, 0), InputErasure()).sufficiency
     head = input_erasure(observation, Site(1, 2), InputErasure()).sufficiency
     assert torch.equal(lonely["mean_attention"], head["attention"])
-
-
-# --- which groups there are -----------------------------------------------------------
-
-
-def test_which_groups_are_tested():
-    adapter = observe().model
-    heads = adapter.sites()
-    sets = [Site(HEAD_SET, 0), Site(HEAD_SET, 1)]
-    layers = [Site(layer, ALL) for layer in range(N_LAYERS)]
-    assert list_groups(adapter, heads) == [EVERYWHERE, *layers, *sets]
-    assert list_groups(adapter, heads, whole=False) == sets
-    assert list_groups(adapter, heads[1:]) == [*layers[1:], *sets]
-    asked = [site._replace(query=2) for site in heads[:N_HEADS]]
-    assert list_groups(adapter, asked)[0] == Site(0, ALL, 2)
-    where = list_sites_by_test(["permutation", "conicity"], adapter, heads[:2], [EVERYWHERE])
-    assert where == {"permutation": [*heads[:2], EVERYWHERE], "conicity": heads[:2]}
-    assert all(all_tests()[name].groups for name in RUNS)
-
-
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("5", "layer.head joined by"),
-        ("1.0+", "layer.head joined by"),
-        ("1.0,2.1", "layer.head joined by"),
-        ("-1.0", "layer.head joined by"),
-        ("1.0+1.0", "different heads"),
-        ("3.0", "from 0.0 to 2.3, .* got '3.0'"),
-        ("0.1+2.4", "from 0.0 to 2.3, .* got '0.1\\+2.4'"),
-    ],
-)
-def test_other_sets_of_heads_are_refused_in_one_line(name, said):
-    adapter = wrap(make_model())
-    with refuses(said) as caught:
-        parse_head_sets(adapter, [name])
-    assert "--head-sets" in str(caught.value)
-    assert repr(name) in str(caught.value)

@@ -11,8 +11,6 @@ from hf_attnprobe.faithfulness.adversarial import adversarial
 from hf_attnprobe.faithfulness.correlation import correlation
 from hf_attnprobe.faithfulness.options import Adversarial, Permutation
 from hf_attnprobe.faithfulness.permutation import permutation
-from hf_attnprobe.faithfulness.screen import screen
-from hf_attnprobe.faithfulness.uniform_attention import uniform_attention
 from hf_attnprobe.functional.divergence import jsd, largest_jsd, tvd
 from hf_attnprobe.functional.intervention import replace_head
 from hf_attnprobe.protocol import ALL, HEAD_SET, Site
@@ -55,22 +53,6 @@ def predict_with_hook(site, edited):
     given.pop("special_tokens_mask")
     with torch.no_grad():
         return model(**given).logits.softmax(-1)
-
-
-@pytest.mark.parametrize("site", SITES)
-def test_uniform_attention_equals_a_hook(observed, site):
-    _adapter, observation = observed
-    visible = observation.batch.mask[:, None, None].expand(-1, -1, 8, -1).double()
-    flat = (visible / visible.sum(-1, keepdim=True))[:, 0]
-    edited = replace_head(
-        observation.attention[site.layer].double(), site.head, site.query, flat[None]
-    )[0]
-    expected = predict_with_hook(site, edited)
-    result = uniform_attention(observation, site)
-    assert torch.allclose(result.uniform_tvd, tvd(expected, observation.probs), atol=1e-6)
-    assert torch.equal(
-        result.uniform_flip, (expected.argmax(-1) != observation.probs.argmax(-1)).double()
-    )
 
 
 @pytest.mark.parametrize("site", SITES)
@@ -207,26 +189,3 @@ def test_groups_are_not_searched(observed):
         for steps in (None, 5)
     )
     assert all(torch.equal(quick[epsilon], asked[epsilon]) for epsilon in quick)
-
-
-@pytest.mark.parametrize("site", SITES)
-def test_screen_is_the_slope_of_the_output_towards_the_edit(observed, site):
-    _adapter, observation = observed
-    result = screen(observation, site)
-    attention = observation.attention[site.layer]
-    visible = observation.batch.mask[:, None].expand(-1, 8, -1)
-    flat = visible / visible.sum(-1, keepdim=True)
-    step = 1e-5
-    for name, end in (
-        ("first_order_uniform", flat.to(attention)),
-        ("first_order_zero", torch.zeros_like(flat).to(attention)),
-    ):
-        own = attention[:, site.head]
-        nudged = [own + sign * step * (end - own) for sign in (1, -1)]
-        place = observation.get_target_classes(None)[:, None]
-        edits = [replace_head(attention, site.head, site.query, x[None])[0] for x in nudged]
-        up, down = (predict_with_hook(site, edit.double()).gather(1, place)[:, 0] for edit in edits)
-        # Rows of padding queries are part of the edit here, but nothing reads them.
-        assert torch.allclose(
-            getattr(result, name).double(), ((up - down) / (2 * step)).abs(), atol=1e-4
-        )

@@ -10,9 +10,7 @@ import torch
 from scipy.stats import kendalltau, spearmanr
 
 from hf_attnprobe.adapters import wrap
-from hf_attnprobe.faithfulness.knockout import knockout
-from hf_attnprobe.faithfulness.options import Knockout, Sources
-from hf_attnprobe.faithfulness.passage_units import measure_deletion_effects, measure_knockouts
+from hf_attnprobe.faithfulness.options import Sources
 from hf_attnprobe.faithfulness.sources import (
     HELD_OUT_STREAM,
     MASK_STREAM,
@@ -22,7 +20,7 @@ from hf_attnprobe.faithfulness.sources import (
     sources,
 )
 from hf_attnprobe.functional.attribution import fit_lasso, shapley_values
-from hf_attnprobe.protocol import ALL, KNOCKOUTS, Site
+from hf_attnprobe.protocol import ALL, Site
 from tests.helpers.manual_passes import (
     PromptTokens,
     compute_answer_probs,
@@ -260,51 +258,3 @@ def test_masks_fit_contextcite_and_score_every_ranking(texts):
             expected = spearmanr(own.double() @ of_units, held[:, 0]).statistic
             np.testing.assert_allclose(result.lds[name].item(), expected, atol=CLOSE)
         assert not torch.equal(fitted[:n_held], kept)
-
-
-# --- knockout --------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("operator", KNOCKOUTS)
-def test_knockout_sets_a_units_cells_to_zero(texts, operator):
-    for text in texts:
-        lost, moved = measure_knockouts(text.observation, SITE, operator)
-        result = knockout(text.observation, SITE, Knockout(operators=(operator,)))
-        assert result.largest_knockout.keys() == {operator}
-        after = [text.knocked_out(unit, operator) for unit in range(text.n)]
-        expected, distances = map(np.array, zip(*after, strict=True))
-        np.testing.assert_allclose(lost[0, : text.n], expected, atol=CLOSE)
-        np.testing.assert_allclose(moved[0, : text.n], distances, atol=CLOSE)
-        assert lost[0, text.n :].abs().max() == 0
-        assert result.largest_knockout[operator].item() == pytest.approx(expected.max(), abs=CLOSE)
-        assert result.largest_knockout_tvd[operator].item() == pytest.approx(
-            distances.max(), abs=CLOSE
-        )
-        if expected.max() > 0:
-            hit = text.weights[: text.n].argmax() == expected.argmax()
-            assert result.knockout_found[operator].item() == hit
-
-
-def test_what_is_mediated_is_of_the_units_that_matter_and_never_clipped(texts):
-    """A unit at the limit matters; one does not whose loss is less than what keeping positions changes."""
-    seen, noisy = set(), 0
-    for text in texts:
-        effects, units = text.effects, range(text.n)
-        lost = np.array([text.knocked_out(unit, "renormalised")[0] for unit in units])
-        noise = [abs(effects[unit] - text.lost_by_gap(unit)) for unit in units]
-        for limit in (0.02, measure_deletion_effects(text.observation).max().clamp_min(0).item()):
-            result = knockout(text.observation, SITE, Knockout(least_effect=limit))
-            costs = effects >= max(limit - 1e-12, 0.1 * effects.max(), 1e-12)
-            matters = costs & (effects > noise)
-            noisy += (costs & ~matters).sum()
-            assert result.units_that_matter.item() == matters.sum()
-            seen.add(int(matters.sum()))
-            assert result.lost_by_knockout.item() == pytest.approx(lost[matters].sum(), abs=CLOSE)
-            assert result.lost_by_deletion.item() == pytest.approx(
-                effects[matters].sum(), abs=CLOSE
-            )
-            assert [v.item() for v in result.unit_matters.values()] == matters.tolist()
-            assert [v.item() for v in result.unit_knockout.values()] == pytest.approx(
-                lost.tolist(), abs=CLOSE
-            )
-    assert noisy and seen >= {0, 1, 2}

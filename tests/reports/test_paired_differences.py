@@ -1,7 +1,5 @@
 """Several audits beside one another: differences by hand, what is refused, and the page."""
 
-import dataclasses
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -14,10 +12,8 @@ from hf_attnprobe.reports.paired_differences import UNDECIDED
 from hf_attnprobe.reports.report import Report
 from hf_attnprobe.reports.verdict import compute_findings
 from hf_attnprobe.statistics.differences import ModelPair, compare_model_pairs
-from hf_attnprobe.statistics.rows import Rows, make_empty_rows
+from hf_attnprobe.statistics.rows import Rows
 from hf_attnprobe.statistics.summary import summarize
-from tests.helpers.error_messages import refused
-from tests.helpers.page_reader import Reader
 from tests.helpers.synthetic_rows import make_rows
 
 
@@ -84,31 +80,6 @@ def report_of(rows, *, model="models/base", options=None, **provenance):
     )
 
 
-def with_a_default(rows):
-    """The same, where nothing matters in texts that are predicted as the first class."""
-    predicted = rows[rows.statistic == "predicted_class"].set_index("example_id").value
-    is_default = rows.example_id.map(predicted) == 0
-    is_part = rows.test == "scale"
-    lost = np.where(predicted == 0, 0.02, 0.6)
-    known = rows.assign(value=rows.value.where(~(is_default & is_part)))
-    largest_loss = tidy("scale", "largest_loss", lost, predicted.index, head=0)
-    return pd.concat([known, largest_loss], ignore_index=True)
-
-
-def test_effects_are_compared_on_the_texts_that_they_are_graded_on():
-    rows = with_a_default(rows_of(1)), with_a_default(rows_of(2))
-    comparison = compare_reports([report_of(side) for side in rows])
-    (effect,) = [question for question in comparison.questions if question.rule == "effect"]
-    read = [side.pivot_table("value", "example_id", "statistic") for side in rows]
-    explained = [texts[texts.predicted_class == 1].standard_tvd for texts in read]
-    for own, finding, texts in zip(effect.means, effect.findings, explained, strict=True):
-        assert own.value == pytest.approx(finding.value) == pytest.approx(texts.mean())
-    both = pd.concat(explained, axis=1, join="inner")
-    (difference,) = effect.differences
-    assert difference.n == len(both) < N
-    assert difference.value == pytest.approx((both.iloc[:, 1] - both.iloc[:, 0]).mean())
-
-
 @pytest.fixture(scope="module")
 def base():
     return report_of(rows_of(1))
@@ -169,19 +140,6 @@ def test_simultaneous_intervals_cover_all_truths_at_once():
     assert 0.87 < all_hold / (2 * n_drawn) < 1
 
 
-def test_the_same_audit_twice_differs_in_nothing(base):
-    same = compare_reports([base, dataclasses.replace(base)])
-    found = [s.differences[0] for s in same.statistics]
-    assert found and all(d.value == 0 and not d.has_clear_sign for d in found)
-    assert len(set(same.names)) == 2
-    assert not same.settings
-    for question in same.questions:
-        assert not question.differences[0].has_clear_sign
-        assert not question.has_changed_answer(1)
-    n_told = str(same).count(UNDECIDED)
-    assert n_told >= len(same.questions)
-
-
 def test_the_other_order_turns_the_signs(base, moved, compared):
     turned = by_name(compare_reports([moved, base]))
     for name, statistic in by_name(compared).items():
@@ -190,59 +148,6 @@ def test_the_other_order_turns_the_signs(base, moved, compared):
         assert one.ci95 == pytest.approx([-end for end in other.ci95[::-1]])
         assert one.simultaneous == pytest.approx([-e for e in other.simultaneous[::-1]])
         assert one.has_clear_sign == other.has_clear_sign
-
-
-def test_other_texts_are_no_pairs(base):
-    rows = rows_of(2, moved=0.1, ids=range(200, 260))
-    other = report_of(rows, model="models/tuned", data_fingerprint="other")
-    comparison = compare_reports([base, other])
-    assert comparison.n_shared == (0,)
-    assert any("texts cannot be paired" in caution for caution in comparison.cautions)
-    found = by_name(comparison)["attention_leave_one_out_tau"].differences[0]
-    ours, theirs = (
-        values(r, "attention_leave_one_out_tau").to_numpy() for r in (base.to_pandas(), rows)
-    )
-    assert not found.paired and found.n == 60
-    assert found.value == pytest.approx(theirs.mean() - ours.mean())
-    by_scipy = scipy.stats.bootstrap(
-        (theirs, ours), lambda x, y, axis: x.mean(axis) - y.mean(axis), method="percentile", rng=0
-    ).confidence_interval
-    assert found.ci95 == pytest.approx(tuple(by_scipy), abs=0.003)
-
-
-def test_the_same_ids_of_other_data_are_no_pairs(base):
-    other = report_of(rows_of(2), model="b", data_fingerprint="other")
-    assert not by_name(compare_reports([base, other]))["max_tvd"].differences[0].paired
-
-
-def test_only_shared_texts_are_compared(base):
-    rows = rows_of(2, ids=range(30, 120))
-    comparison = compare_reports([base, report_of(rows, model="b")])
-    assert comparison.n_shared == (50,)
-    assert any("share 50 of 90 texts" in caution for caution in comparison.cautions)
-    ours, theirs = values(base.to_pandas(), "median_tvd"), values(rows, "median_tvd")
-    found = by_name(comparison)["median_tvd"].differences[0]
-    assert found.value == pytest.approx((theirs - ours).dropna().mean())
-    assert found.n == 50
-
-
-def test_tests_with_other_options_are_not_compared(base):
-    other = report_of(rows_of(2), model="b", options={"permutation": {"n_permutations": 10}})
-    comparison = compare_reports([base, other])
-    assert {s.test for s in comparison.statistics} == {"correlation", "scale"}
-    assert any("because the options differ: permutation" in c for c in comparison.cautions)
-    questions = {q.rule: q for q in comparison.questions}
-    assert questions["effect"].differences == (None,)
-    assert "not compared" in str(comparison)
-    setting = next(s for s in comparison.settings if "n permutations" in s.name)
-    assert setting.values == ("100", "10")
-
-
-def test_other_units_leave_only_accuracy(base):
-    comparison = compare_reports([base, report_of(rows_of(2), model="b", level="word")])
-    assert not comparison.statistics
-    compared = [q.rule for q in comparison.questions if q.differences[0] is not None]
-    assert compared == ["accuracy"]
 
 
 def test_accuracy_is_paired_by_text(base, moved, compared):
@@ -282,29 +187,9 @@ def test_what_is_graded_is_compared(base, moved, compared):
     assert whole.value == pytest.approx(np.mean(parts)) and whole.has_clear_sign
 
 
-def test_names_are_short_and_different(base):
-    for models, dtypes, names in (
-        (("runs/a/last", "runs/b/last"), ("x", "x"), ("a/last", "b/last")),
-        (("m", "m"), ("float32", "float16"), ("m, float32", "m, float16")),
-        (("m", "m"), ("x", "x"), ("m (1)", "m (2)")),
-    ):
-        reports = [
-            report_of(base.to_pandas(), model=model, model_fingerprint="same", dtype=dtype)
-            for model, dtype in zip(models, dtypes, strict=True)
-        ]
-        assert compare_reports(reports).names == names
-
-
 def test_what_differs_is_listed_and_nothing_else(compared):
     assert {s.name for s in compared.settings} == {"model", "model fingerprint"}
     assert any("another seed" in caution for caution in compared.cautions)
-
-
-def test_one_audit_or_none_with_rows_is_refused(base):
-    refused("at least two audits", compare_reports, [base])
-    refused(
-        "read_audit", compare_reports, [base, dataclasses.replace(base, rows=make_empty_rows())]
-    )
 
 
 def in_line(text):
@@ -326,13 +211,3 @@ def test_every_difference_stands_in_the_table_of_answers(compared):
         (found,) = statistic.differences
         shown = frame.loc[name, ["first_mean", "mean", "difference"]]
         assert [*shown] == [found.first, found.other, found.value]
-
-
-def test_heads_have_a_map_of_differences():
-    reports = [report_of(rows_of(k, heads=3, moved=k / 10), model=f"m{k}") for k in (1, 2)]
-    comparison = compare_reports(reports)
-    assert any("Heads with the same number are compared" in c for c in comparison.cautions)
-    ids = Reader(comparison.to_html()).ids
-    found = [i for i in ids if i.startswith("heads_standard_tvd")]
-    found = [i for i in found if not i.endswith(("-title", "-desc"))]
-    assert found == ["heads_standard_tvd_difference_2"]

@@ -1,12 +1,9 @@
 """``attnprobe study``: what it makes of its steps, that it can be killed, what it refuses."""
 
-import itertools
 import json
-import math
 import re
 import shutil
 import textwrap
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,33 +15,24 @@ from safetensors.torch import load_file
 from hf_attnprobe import AttnProbeError, build_tokenizer
 from hf_attnprobe.cli import main
 from hf_attnprobe.core.options import SavedModel
-from hf_attnprobe.core.serialization import convert_to_plain, parse_plain
-from hf_attnprobe.data.recipes import RECIPES
-from hf_attnprobe.documents.blocks import format_cell
+from hf_attnprobe.core.serialization import convert_to_plain
 from hf_attnprobe.retraining.options import TransferOptions
 from hf_attnprobe.retraining.run import transfer
-from hf_attnprobe.statistics.estimates import Estimate
 from hf_attnprobe.statistics.scores import compute_metrics
 from hf_attnprobe.storage.rows import read_rows
-from hf_attnprobe.studies import paper_tables as results
 from hf_attnprobe.studies import run as study_run
 from hf_attnprobe.studies import steps as steps_module
 from hf_attnprobe.studies.builtin import STUDIES_BY_NAME
-from hf_attnprobe.studies.published import PUBLISHED
 from hf_attnprobe.studies.report import (
     INTERVAL_NOTE,
-    StudyReport,
-    _describe_differences,
-    make_report_cell,
     read_study_report,
 )
 from hf_attnprobe.studies.run import plan_study, study
-from hf_attnprobe.studies.steps import Job, Steps, StudyOptions, name_dataset, resolve_dataset
+from hf_attnprobe.studies.steps import Steps, StudyOptions
 from tests.helpers import tiny_models
 from tests.helpers.child_processes import WriteMonitor, run_in_child
 from tests.helpers.data_folders import write as write_rows
 from tests.helpers.error_messages import refused, refuses
-from tests.helpers.page_reader import Reader
 
 
 SMALL = {"embedding_size": 12, "encoder_size": 6}
@@ -477,20 +465,6 @@ def test_steps_have_settings_by_data_set():
     assert all(given["query_encoder"] for given in asked.values())
 
 
-def test_significance_is_counted_as_jain_and_wallace_count_it():
-    """With either sign of τ, so that the published column says the same."""
-    columns = {"tau": [-0.9, 0.8, 0.1, math.nan], "p_value": [0.01, 0.02, 0.6, math.nan]}
-    columns["significant"] = [0.0, 1.0, 0.0, 0.0]
-    rows = pd.DataFrame(columns).add_prefix("attention_gradient_")
-    job = Job("audit", "audit", {"dataset": "sst"}, {}, "audit")
-    table = results._make_table(
-        "correlation", results._make_correlation_rows([results._TextGroup(job, 0, rows)])
-    )
-    (row,) = cells(table)
-    assert row["significant"] == 0.5 and row["published significant"] == 0.59
-    assert "either sign" in table.sentences[0]
-
-
 @pytest.mark.slow
 def test_tutek_and_snajder_beside_ours(run, tmp_path):
     adversaries = {"adversary": {"lambdas": [0.0005, 0.001, 0.002], "epochs": 2}}
@@ -584,47 +558,7 @@ def test_a_word_is_never_mistaken_for_a_step(tmp_path):
     assert arguments["model"] == SavedModel(str(tmp_path / "base"))
 
 
-def test_published_numbers_are_of_every_data_set_and_class():
-    tables = PUBLISHED.tau, PUBLISHED.epsilon_max_jsd, PUBLISHED.permutation
-    assert all(set(table) == set(PUBLISHED.reruns) for table in tables)
-    for name in PUBLISHED.reruns:
-        n = 1 if name in PUBLISHED.pooled else RECIPES[name].card.n_classes
-        by_class = [*PUBLISHED.epsilon_max_jsd[name].values()]
-        for table in (PUBLISHED.tau, PUBLISHED.permutation):
-            by_class += [found for below in table[name].values() for found in below.values()]
-        assert {len(values) for values in by_class} == {n}
-
-
 # --- what is planned ----------------------------------------------------------------------------------------------
-
-
-def test_ready_studies_are_sound(cli):
-    assert {
-        "which-tasks",
-        "encoders",
-        "transfer",
-        "room",
-        *PUBLISHED.papers,
-    } == STUDIES_BY_NAME.keys()
-    shown = "".join(cli("study", "--help").out.split())
-    for name, quick in itertools.product(STUDIES_BY_NAME, (False, True)):
-        assert name in shown
-        found = plan_study(name, StudyOptions(quick=quick, seed=3, train_limit=50))
-        folders = [job.folder for job in found.jobs]
-        assert len(set(folders)) == len(folders) > 0 and (found.tables or found.paper), name
-        assert found.paper == (name if name in PUBLISHED.papers else None) and found.title
-        for number, job in enumerate(found.jobs):
-            assert set(job.depends_on) <= set(folders[:number]), name
-            assert job.arguments["seed" if job.verb != "transfer" else "train_limit"], name
-            assert job.arguments.get("train_limit", 50) == 50
-
-
-@pytest.mark.parametrize("name", ["jain-wallace", "room", "transfer"])
-def test_a_quick_study_is_a_smaller_one(name):
-    whole, quick = (plan_study(name, StudyOptions(quick=quick)) for quick in (False, True))
-    assert len(quick.jobs) < len(whole.jobs)
-    assert {job.step for job in quick.jobs} == {job.step for job in whole.jobs}
-    assert [table.title for table in quick.tables] == [table.title for table in whole.tables]
 
 
 def base(s, **arguments):
@@ -711,26 +645,6 @@ def test_what_is_wrong_is_said_in_one_line_before_anything_runs(study, message):
         plan_study(study)
 
 
-def test_a_step_that_is_there_already_is_not_added_again():
-    def study(s):
-        assert base(s) == base(s) == "base"
-
-    assert len(plan_study(study).jobs) == 1
-
-
-def test_cells_with_names_alike_have_folders_of_their_own():
-    names = ["x_y", "x-y", "X y", "..", ".", "..."]
-
-    def study(s):
-        for cell in s.grid(name=names):
-            s.add("train", "base", cell, dataset="sst")
-
-    folders = [job.folder for job in plan_study(study).jobs]
-    assert folders[0] == "base/x_y"
-    assert len({folder.casefold() for folder in folders}) == len(names)
-    assert all(folder.partition("/")[2].strip(".") for folder in folders)
-
-
 def test_bad_files_and_data_sets(tmp_path, cli, file):
     def said(*words):
         done = cli("study", *words, "--output-dir", tmp_path / "out")
@@ -746,27 +660,6 @@ def test_bad_files_and_data_sets(tmp_path, cli, file):
     fixed = "def study(s):\n    s.add('train', 'base', {}, dataset='sst')\n"
     (tmp_path / "fixed.py").write_text(fixed)
     assert "has no grid over dataset" in said(tmp_path / "fixed.py", "--dataset", "imdb")
-
-
-def test_a_folder_stands_for_a_named_data_set():
-    assert (
-        resolve_dataset("sst=folder").hub_id == "folder"
-        and resolve_dataset("sst=folder").longer_than == 5
-    )
-    assert resolve_dataset("mine=folder") == "folder"
-    assert resolve_dataset("sst") == "sst" and resolve_dataset("/data/sst") == "/data/sst"
-    assert name_dataset("/data/IMDB") == "imdb" and name_dataset("agnews-binary") == "agnews-binary"
-
-
-def test_data_sets_of_the_options_replace_those_of_the_grid():
-    given = {"dataset": "sst=there", "train_limit": 9, "dataset_config": "b"}
-    train, *_, retrained = plan_study("which-tasks", StudyOptions(**given)).jobs
-    assert train.arguments.items() >= given.items() and train.folder == "base/sst-bilstm"
-    assert retrained.arguments.items() >= given.items()
-    audit = plan_study("encoders", StudyOptions(**given)).jobs[1].arguments
-    assert audit["dataset_config"] == "b" and "train_limit" not in audit  # of training texts
-    (train, *_) = plan_study("which-tasks", StudyOptions(dataset="/data/other")).jobs
-    assert train.arguments["dataset"] == "/data/other" and train.folder == "base/other-bilstm"
 
 
 def test_the_documented_studies_are_sound(tmp_path):
@@ -811,14 +704,6 @@ def test_a_transformer_as_a_step(bert, run, tmp_path):
     )
 
 
-def test_what_differs_counts_training_texts():
-    """The quick study's limit of 500 is one of texts to compare on."""
-    plan = plan_study("tutek-snajder", StudyOptions(quick=True))
-    assert "training texts" not in _describe_differences(plan, ())
-    plan = plan_study("tutek-snajder", StudyOptions(quick=True, train_limit=70))
-    assert "only 70 training texts" in _describe_differences(plan, ())
-
-
 def test_a_guide_must_have_the_same_words_under_the_same_numbers(
     folder, reviews, reviews_folder, bert, copy_of, tmp_path
 ):
@@ -837,47 +722,3 @@ def test_a_guide_must_have_the_same_words_under_the_same_numbers(
     assert not (tmp_path / "out").exists()
     done = copy_of(folder, "done") / "transfer" / "reviews-bilstm"
     refused("its other models", transfer, own, guide=own, output_dir=done, **into)
-
-
-def test_a_threshold_is_passed_by_a_whole_interval_of_enough_texts():
-    for value, group in (
-        (Estimate(0.5, (0.45, 0.55), 200), "yes"),
-        (Estimate(0.3, (0.25, 0.35), 200), "no"),
-        (Estimate(0.42, (0.38, 0.46), 200), "cannot say"),
-        (Estimate(0.5, (0.45, 0.55), 29), "cannot say"),  # a row of few long texts
-        (Estimate(0.5, None, 200), "cannot say"),
-        (Estimate(0.5, (0.45, 0.55), None), "cannot say"),
-    ):
-        said = results._compare_with_threshold(0.4, "it matters", {"sst": value})
-        there = int(group == "yes")
-        assert (
-            said == f"It matters (whole interval from 0.4 upwards) in {there} of 1; {group}: sst."
-        )
-
-
-def test_the_page_is_made_of_the_tables(folder, summary):
-    page = (folder / "report.html").read_text()
-    report = parse_plain(StudyReport, summary)
-    assert convert_to_plain(report) == summary
-    assert page == report.to_html()
-    seen = Reader(page)
-    for table in report.tables:
-        assert table.title in seen.words
-        assert all(sentence in seen.words for sentence in table.sentences)
-        for row in table.rows:
-            for cell in row:
-                if isinstance(cell, str | Estimate):
-                    assert format_cell(make_report_cell(cell)) in seen.words
-    assert all(note in seen.words for note in report.notes)
-    evil = replace(report, title="<b>bold</b>")
-    assert "<b>" not in evil.to_html()
-
-
-def test_models_at_chance_carry_a_caution(folder):
-    """Whatever is said of their attention, nobody knows that they learned anything."""
-    report = read_study_report(folder)
-    for audit in folder.glob("audit/*/summary.json"):
-        answer = json.loads(audit.read_text())["accuracy"]["answer"]
-        name = str(audit.parent.relative_to(folder))
-        caution = next((note for note in report.notes if note.startswith("Caution")), "")
-        assert (name in caution) == (answer in ("no", "cannot say"))

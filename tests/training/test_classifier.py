@@ -7,7 +7,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from datasets import Dataset
 from transformers import BertTokenizer
 
 from hf_attnprobe import (
@@ -19,21 +18,15 @@ from hf_attnprobe import (
     train_classifier,
 )
 from hf_attnprobe.data import examples as splits
-from hf_attnprobe.data.specs import Data
 from hf_attnprobe.models.attention_classifier import (
     configuration_attention_classifier as configuration,
 )
 from hf_attnprobe.statistics.scores import compute_classification_metrics
 from hf_attnprobe.training import classifier as training
-from hf_attnprobe.training import run as verb
 from hf_attnprobe.training.options import Architecture, TrainingOptions
 from hf_attnprobe.training.procedures import (
-    choose_procedure,
     make_paper_config,
-    make_paper_loss,
-    make_paper_optimizer,
 )
-from tests.helpers import tiny_models
 from tests.helpers.error_messages import refused
 
 
@@ -81,27 +74,6 @@ def test_learns_and_is_reproducible(data, tmp_path):
     assert names >= {"model.safetensors", "tokenizer.json", "config.json"}
     assert not (tmp_path / "a" / ".steps").exists()
     assert first[0].config.id2label == {0: "negative", 1: "positive"}
-
-
-def test_weight_decay_spares_attention_as_in_the_papers(tokenizer):
-    model = tiny_models.classifier(tokenizer)
-    optimizer = make_paper_optimizer(model, choose_procedure(None, "bilstm"))
-    spared = {id(p) for p in optimizer.param_groups[1]["params"]}
-    assert spared == {id(p) for p in model.attention_classifier.attention.parameters()}
-    assert [g["weight_decay"] for g in optimizer.param_groups] == [1e-5, 0.0]
-    assert all(g["amsgrad"] for g in optimizer.param_groups)
-
-
-def test_the_loss_of_either_paper():
-    """Weighted binary cross-entropy, and the plain mean."""
-    labels = Dataset.from_dict({"label": [0, 0, 0, 1]})
-    z, y = torch.tensor([0.3, -1.2, 2.0]), torch.tensor([1, 0, 1])
-    outputs = type("Outputs", (), {"logits": torch.stack([torch.zeros(3), z], dim=-1)})
-    theirs = torch.nn.functional.binary_cross_entropy_with_logits(z, y.float(), reduction="none")
-    expected = (theirs * torch.tensor([3.0, 1.0, 3.0])).sum()
-    assert make_paper_loss(labels, 2)(outputs, y).item() == pytest.approx(expected.item(), abs=1e-6)
-    found = make_paper_loss(labels, 2, weighted=False)(outputs, y)
-    assert found.item() == pytest.approx(theirs.mean().item(), abs=1e-6)
 
 
 def test_metrics_on_hand_computed_cases():
@@ -166,77 +138,6 @@ def test_bad_input(data, tmp_path):
 # --- the procedure of Serrano & Smith -------------------------------------------------------------------------------
 
 
-def test_the_architectures_of_serrano_and_smith():
-    """The numbers of their released code for IMDB."""
-    han, flan = (make_paper_config("serrano-smith", hierarchical=value) for value in (True, False))
-    theirs = {"encoder": "bigru", "encoder_size": 50, "embedding_size": 200, "attention_size": 100}
-    theirs |= {"hidden_size": 100, "embedding_dropout": 0.444}
-    own = {"sentence_dropout": 0.22, "logit_dropout": 0.246}
-    flat = {"sentence_dropout": 0.0, "logit_dropout": 0.346}
-    for config, expected in ((han, theirs | own), (flan, theirs | flat)):
-        assert {name: getattr(config, name) for name in expected} == expected
-    conv = make_paper_config("serrano-smith", encoder="cnn")
-    assert (tuple(conv.kernel_sizes), conv.encoder_size) == ((3, 5), 100)
-    assert make_paper_config("serrano-smith", encoder="none").attention_size == 200
-    assert (
-        make_paper_config("serrano-smith", embedding_size=7, logit_dropout=0.0).embedding_size == 7
-    )
-    assert make_paper_config().to_dict() == AttentionClassifierConfig().to_dict()
-
-
-def test_the_procedures():
-    theirs = {"epochs": 15, "patience": 5, "batch_size": 64, "learning_rate": 4e-4}
-    theirs |= {"max_grad_norm": 10.0, "plateau_factor": 0.5, "min_document_frequency": 5}
-    jain_wallace = {"epochs": 8, "batch_size": 32, "learning_rate": 1e-3, "weight_decay": 1e-5}
-    for name, encoder, given, expected in (
-        ("serrano-smith", "bigru", {}, theirs),
-        ("serrano-smith", "none", {}, {"epochs": 60, "patience": 10}),
-        (
-            "serrano-smith",
-            "none",
-            {"epochs": 3, "patience": None, "weight_decay": 0.1},
-            {"epochs": 3, "patience": 10, "weight_decay": 0.1},
-        ),
-        ("jain-wallace", "bilstm", {}, jain_wallace | {"max_grad_norm": 0}),
-    ):
-        found = choose_procedure(name, encoder, **given)
-        assert {field: getattr(found, field) for field in expected} == expected
-
-
-@pytest.mark.parametrize("encoder", tiny_models.daily(["bigru", "cnn", "none"], ["none"]))
-def test_hierarchical_models_are_trained(encoder, tmp_path):
-    """One sentence of each text, anywhere in it, says what class it is of."""
-    telling, rows = ("It is wonderful.", "It is dull!", "It is odd?"), []
-    for k in range(360):
-        sentences = ["We went there.", "The cast was big!", "So it ends?"][: k % 4]
-        sentences.insert(k % 7 % (len(sentences) + 1), telling[k % 3])
-        rows.append({"text": " ".join(sentences), "label": k % 3})
-    sizes = {"hierarchical": True, "embedding_size": 32, "embedding_dropout": 0.1}
-    config = make_paper_config("serrano-smith", encoder=encoder, **sizes)
-    options = {"procedure": "serrano-smith", "epochs": 8, "learning_rate": 0.01}
-    options |= {"batch_size": 16, "min_document_frequency": 1, "max_length": 30}
-    splits = {"train": rows[:300], "validation": rows[300:]}
-    model, tokenizer, metrics = train(splits, tmp_path / "m", config, **options)
-    assert metrics["validation_accuracy"] > 0.9
-    assert model.config.sep_token_id == tokenizer.sep_token_id == 4
-    assert tokenizer.model_max_length == 30
-    batch = tokenizer("It is dull. It is odd! So it is", return_tensors="pt")
-    assert model(**batch, output_attentions=True).attentions[1].shape == (1, 1, 1, 3)
-
-
-def test_no_progress_halves_the_rate_and_ends_the_training(tmp_path, watched):
-    """All texts are the same, so that no epoch is better than the first."""
-    rows = [{"text": "the same", "label": k % 2} for k in range(20)]
-    config = make_paper_config("serrano-smith", encoder="none", embedding_size=4)
-    options = {"procedure": "serrano-smith", "epochs": 30, "patience": 3}
-    train(rows, tmp_path / "m", config, **options, min_document_frequency=1)
-    (trainer,) = watched
-    rates = [e["learning_rate"] for e in trainer.state.log_history if "learning_rate" in e]
-    assert rates == pytest.approx([4e-4, 4e-4, 2e-4, 1e-4])
-    assert trainer.args.max_grad_norm == 10 and trainer.args.per_device_train_batch_size == 64
-    assert not trainer.optimizer.param_groups[0]["amsgrad"]
-
-
 def test_validation_texts_of_one_class_choose_by_accuracy(tmp_path, watched):
     rows = [{"text": f"{word} film", "label": k // 8} for k, word in enumerate(["dull", "fun"] * 8)]
     config = AttentionClassifierConfig(embedding_size=4, encoder_size=4, encoder="mlp")
@@ -292,37 +193,6 @@ def test_what_the_caller_gives_is_not_changed(data, tokenizer, tmp_path):
     )
     assert config.to_dict() == before and model.config.vocab_size == len(tokenizer)
     assert (tokenizer.model_max_length, used.model_max_length) == (length, 7)
-
-
-@pytest.mark.slow
-def test_the_verb_trains_as_its_function_and_continues(reviews_folder, tmp_path, monkeypatch):
-    options = TrainingOptions(epochs=1, seed=3)
-    architecture = {"encoder": "mlp", "embedding_size": 8, "encoder_size": None}
-    again = {"output_dir": tmp_path / "m", "options": options, "progress": False}
-    limited = Data(reviews_folder, train_limit=100)
-    model, _, metrics = verb.train(limited, architecture=architecture, **again)
-    assert (model.config.encoder, model.config.encoder_size) == ("mlp", 128)
-    assert {"validation_accuracy", "test_accuracy"} <= metrics.keys()
-    monkeypatch.setattr(
-        "transformers.Trainer.train", lambda *args, **options: pytest.fail("trained")
-    )
-    assert verb.train(limited, architecture=architecture, **again)[2] == metrics
-    with pytest.raises(AttnProbeError, match="holds a training with architecture"):
-        verb.train(limited, architecture={"encoder": "cnn"}, **again)
-    with pytest.raises(AttnProbeError, match="holds a training with data"):
-        verb.train(reviews_folder, architecture=architecture, **again)
-
-
-def test_what_means_nothing_to_a_pretrained_model_is_refused(checkpoint, reviews_folder, tmp_path):
-    for arguments, message in (
-        ({"options": TrainingOptions(patience=3)}, "patience applies only to attention class"),
-        ({"options": TrainingOptions(procedure="jain-wallace")}, "procedure applies only to"),
-        ({"architecture": {"encoder": "cnn"}}, "encoder applies only to attention classifiers"),
-        ({"architecture": {"encoders": "cnn"}}, "'encoders'; did you mean encoder"),
-    ):
-        with pytest.raises(AttnProbeError, match=message):
-            verb.train(reviews_folder, output_dir=tmp_path / "m", model=checkpoint, **arguments)
-    assert not (tmp_path / "m").exists()
 
 
 def test_the_architecture_is_the_configurations():

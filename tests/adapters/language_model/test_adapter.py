@@ -1,14 +1,11 @@
 """A decoder with a passage: everything equals full passes with edits written by hand."""
 
-from functools import partial
-
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import BertLMHeadModel
 
 from hf_attnprobe.adapters import wrap
-from hf_attnprobe.adapters.language_model import kv_cache_passes as passes
 from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.faithfulness.head_ablation import head_ablation
 from hf_attnprobe.faithfulness.registry import load_tests as registered
@@ -200,52 +197,6 @@ def test_on_a_gpu_few_tokens_run_in_one_pass(adapter, observation, monkeypatch):
     assert not all(adapter._can_join([first], one) for one in others)
     monkeypatch.setattr(type(adapter.model), "device", torch.device("cuda"))
     assert all(adapter._can_join([first], one) for one in others)
-
-
-UNLIKE = [
-    create_prompt(),
-    create_prompt(behind=6, seed=8),
-    create_prompt(n_units=5, n_answer=1, seed=9),
-    create_prompt(before=0),
-]
-
-
-@pytest.mark.parametrize("name", FAMILIES)
-def test_prompts_side_by_side_are_as_each_alone(name, monkeypatch):
-    """Of other lengths, units and answers: padded in front and behind in one pass."""
-    small = transformer_families.SMALL
-    for positions in ("max_position_embeddings", "n_positions"):  # as many as the longest has
-        monkeypatch.setitem(small, positions, max(prompt.ids.shape[1] for prompt in UNLIKE))
-    adapter = wrap(decoder(name))
-    monkeypatch.setattr(passes, "DELETION_TOKENS_ON_CPU", 4096)
-    monkeypatch.setattr(passes, "MAX_REPEATED_SHARE", 1)
-    sizes, as_one = [], adapter._run_joined
-    monkeypatch.setattr(
-        adapter, "_run_joined", lambda some: sizes.append(len(some)) or as_one(some)
-    )
-
-    def work(prompt):
-        own, draws = observed(adapter, prompt), torch.Generator().manual_seed(len(prompt.units))
-        edits = {layer: some.flip(-1)[None] for layer, some in enumerate(own.attention)}
-        shape = (2, 1, *own.attention[0].shape[1:])
-        stays = {layer: torch.rand(shape, generator=draws) for layer in edits}
-        found = [adapter.compute_leave_one_out(own)[0, :, None], adapter.replay(own, edits)]
-        found.append(adapter.replay_masked(own, stays, operator="renormalised"))
-        if adapter.keeps_positions:
-            content = own.batch.content_mask[None]
-            found.append(adapter.erase_inputs(own, content, operator="gap"))
-        return [adapter.compute_log_prob(own, one) for one in (own.probs, *found)]
-
-    alone = [work(prompt) for prompt in UNLIKE]
-    sizes.clear()
-    together = adapter.run_jobs_together([partial(work, prompt) for prompt in UNLIKE])
-    for found, expected in zip(together, alone, strict=True):
-        for one, other in zip(found, expected, strict=True):
-            assert one.allclose(other, rtol=0, atol=1e-5)
-        assert all((one - expected[0]).abs().max() > 1e-3 for one in expected[1:])
-    assert adapter.can_join_prompts == (name not in {*WITHOUT_CACHE, "BloomForCausalLM"})
-    # of each prompt one edit of each kind
-    assert (sizes.count(len(UNLIKE)) >= 2) == adapter.can_join_prompts, sizes
 
 
 def test_copies_share_the_weights_of_the_words(adapter, observation):

@@ -8,11 +8,6 @@ import torch
 from torch.nn import functional
 from transformers import AutoModelForSequenceClassification
 
-from hf_attnprobe.functional.similarity import conicity as functional_conicity
-from hf_attnprobe.models.attention_classifier import AttentionClassifierConfig
-from hf_attnprobe.models.attention_classifier.layers_attention_classifier import (
-    OrthogonalLSTMEncoder,
-)
 from hf_attnprobe.models.attention_classifier.regularisers_attention_classifier import (
     compute_conicity,
     compute_tying_penalty,
@@ -60,14 +55,6 @@ def test_conicity_by_hand():
     content = torch.tensor([[True, True, False]] * 2)
     expected = torch.tensor([math.cos(math.pi / 4), 0.0])
     torch.testing.assert_close(compute_conicity(states, content), expected)
-
-
-def test_both_definitions_of_conicity_agree():
-    states, content = torch.randn(5, 7, 3), torch.rand(5, 7) < 0.7
-    content[:, 0] = True
-    torch.testing.assert_close(
-        compute_conicity(states, content), functional_conicity(states, content)
-    )
 
 
 @pytest.mark.parametrize("rate", [0.15, 0.6])
@@ -216,18 +203,6 @@ def test_connections():
     assert torch.equal(beside, torch.cat([states, vectors], dim=-1))
     assert torch.equal(added, states + vectors)
     assert concat.classifier.in_features == concat.config.hidden_size == 16
-
-
-def test_states_of_the_orthogonal_lstm_are_orthogonal_to_the_mean_before_them():
-    torch.manual_seed(0)
-    config = AttentionClassifierConfig(
-        vocab_size=12, embedding_size=5, encoder="orthogonal_lstm", encoder_size=6
-    )
-    encoder = OrthogonalLSTMEncoder(config, 5).double()
-    states = encoder(2 * torch.randn(3, 9, 5, dtype=torch.float64), torch.ones(3, 9))
-    for t in range(1, 9):
-        assert ((states[:, t] * states[:, :t].mean(1)).sum(-1).abs() < 1e-12).all()
-    assert (states.norm(dim=-1) > 1e-3).all()
 
 
 def test_the_orthogonal_lstm_step_by_step():

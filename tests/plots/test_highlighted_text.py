@@ -4,12 +4,10 @@ import re
 from xml.etree import ElementTree
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from hf_attnprobe.documents.blocks import Document, ExampleTexts, Section
 from hf_attnprobe.documents.html import render_cell_html, render_html
-from hf_attnprobe.documents.token_shading import MAX_PAGE_TOKENS, escape_invisible, shade_rankings
+from hf_attnprobe.documents.token_shading import shade_rankings
 from hf_attnprobe.plots.highlighted_text import HighlightedText, split_tokenizer_markers
 from tests.helpers.page_reader import Reader
 
@@ -40,10 +38,6 @@ def render_page(*texts):
     return render_html(Document("texts", [ExampleTexts(texts)], []))
 
 
-def list_tags(page):
-    return {tag for tag, _ in page.elements}
-
-
 def read_rankings(html):
     """Return the text of every ranking on a page."""
     articles = re.findall("<article.*?</article>", html, re.DOTALL)
@@ -71,24 +65,6 @@ def test_a_long_text_with_markup_and_emoji_is_whole_and_legible():
     assert len(html) < 2 * 100 * 5000
 
 
-@settings(max_examples=40)
-@given(st.lists(st.text(min_size=1), min_size=1, max_size=8), st.text(), st.text())
-def test_whatever_a_text_holds_is_text(tokens, label, predicted):
-    html = render_text(build_text(tokens, label=label, predicted=predicted, why=label))
-    html.encode()
-    page = Reader(html)
-    assert read_rankings(html)[0].split() == " ".join(map(escape_invisible, tokens)).split()
-    assert list_tags(page) == list_tags(
-        Reader(render_text(build_text(["a"], why="b" if label else "")))
-    )
-    assert dict(page.elements)["article"]["data-class"] == escape_invisible(predicted)
-
-
-def test_characters_that_steer_are_named():
-    assert escape_invisible("a\u202eb\x1b[0m\ud800") == "a[U+202E]b[U+001B][0m[U+D800]"
-    assert escape_invisible("naïve 😀 שלום\n") == "naïve 😀 שלום\n"
-
-
 def test_shading_is_by_the_rows_largest_and_signs_are_classes():
     scores = {"attention": (0.0, 0.1, 0.2, 0.9), "gradient": (-2.0, 1.0, 0.0, 0.1)}
     weights, signed = list_shades(build_text(["a", "b", "c", "d"], scores=scores))
@@ -110,13 +86,6 @@ def test_pieces_are_read_as_words():
     text = re.sub("<[^>]+>", "", html[html.index("<h4>") : html.index("</p>", html.index("<h4>"))])
     assert text.endswith("embedding s ##")
     assert split_tokenizer_markers(["▁An", "t", "▁bee"]) == (("An", "t", "bee"), (1,))
-
-
-def test_a_page_has_room_for_some_tokens_and_says_what_is_left_out():
-    short, long = build_text(["a"] * MAX_PAGE_TOKENS), build_text(["b"] * 5000)
-    both, alone = render_page(short, build_text(["a"])), render_page(long)
-    assert both.count("<article") == alone.count("<article") == 1  # the first text always
-    assert "The Markdown report contains 1 more texts" in both
 
 
 def test_without_texts_there_is_no_section():

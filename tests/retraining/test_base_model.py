@@ -26,11 +26,9 @@ from hf_attnprobe.retraining.base_model import (
     run_retraining_test,
     train_variant,
 )
-from hf_attnprobe.retraining.controls import compute_guides, list_other_seeds
-from hf_attnprobe.retraining.options import DEFAULT_LAMBDAS, Adversary, Seeds
+from hf_attnprobe.retraining.options import Adversary, Seeds
 from hf_attnprobe.training.options import TrainingOptions
 from hf_attnprobe.training.trainer import Stopwatch
-from tests.helpers import tiny_models
 from tests.helpers.audit_by_name import audit_by_name
 
 
@@ -140,10 +138,6 @@ def test_seeds(base, reviews, tmp_path):
     assert np.allclose(two.statistics["seed_jsd"], np.median(each[:2], axis=0))
 
 
-def test_other_seeds_leave_out_the_base():
-    assert list_other_seeds(2, 4) == [0, 1, 3, 4] and list_other_seeds(10, 2) == [0, 1]
-
-
 # --- diagnostic MLP -----------------------------------------------------------------------------------------------
 
 
@@ -175,31 +169,6 @@ def test_the_guides_are_what_they_say(base, reviews, tmp_path):
         )
         right = found.statistics[f"{name}_guide_correct"]
         assert accuracy.value == pytest.approx(right.mean().item())
-
-
-def test_guides_are_read_of_the_split_that_they_are_for(base, reviews):
-    guides = compute_guides(base.model, base, reviews)
-    expected = make_guide(read_outputs(base.model, base.tokenizer, reviews["train"]))
-    assert guides["train"].keys() == expected.keys() == set(reviews["train"]["example_id"])
-    assert all(torch.equal(guides["train"][k], expected[k]) for k in expected)
-
-
-def test_guides_that_do_not_fit(base, reviews, tmp_path):
-    guides = compute_guides(base.model, base, reviews)
-    lost = reviews["train"]["example_id"][3]
-    changes = {"encoder": "mlp", "attention": "guided"}
-    spoilt = guides | {"train": {k: w for k, w in guides["train"].items() if k != lost}}
-    with pytest.raises(AttnProbeError, match=f"no attention weights for text {lost}"):
-        train_variant(base, reviews, tmp_path / "a", changes=changes, guides=spoilt)
-    spoilt = guides | {"train": guides["train"] | {lost: torch.ones(99)}}
-    with pytest.raises(AttnProbeError, match=f"text {lost}, one per token, but the guide has 99"):
-        train_variant(base, reviews, tmp_path / "b", changes=changes, guides=spoilt)
-    with pytest.raises(AttnProbeError, match=r"guides .* are required for attention='guided'"):
-        train_variant(base, reviews, tmp_path / "c", changes=changes)
-    of_train = {"train": guides["train"]}
-    with pytest.raises(AttnProbeError, match="guides are also needed for the validation texts"):
-        train_variant(base, reviews, tmp_path / "d", changes=changes, guides=of_train)
-    assert not any((tmp_path / name).exists() for name in "abcd")
 
 
 # --- adversary ----------------------------------------------------------------------------------------------------
@@ -282,20 +251,6 @@ def test_epochs_of_a_regularised_adversary_are_scored_by_what_it_is_to_reach(
     assert len(found) == 2 and all(0 < value <= 16 for value in found) and min(logged) > 100
 
 
-def test_both_scales_weigh_the_two_terms_alike():
-    assert Adversary().sorted_lambdas() == DEFAULT_LAMBDAS
-    half = Adversary(tvd_scale="half")
-    assert half.sorted_lambdas() == tuple(strength / 2 for strength in DEFAULT_LAMBDAS)
-    assert half.name_folder(0.00025) == "lambda-0.00025"
-
-
-def test_options_of_the_adversary_that_are_none():
-    with pytest.raises(AttnProbeError, match="tvd_scale"):
-        Adversary(tvd_scale="double")
-    with pytest.raises(AttnProbeError, match="patience must be at least 1"):
-        Adversary(patience=0)
-
-
 @pytest.mark.slow
 def test_three_classes(tmp_path):
     """No exact frontier and no ROC curve; the rest is there, F1 as the mean over the classes."""
@@ -327,14 +282,6 @@ class SimulatedStopError(Exception):
     """As if the process were gone."""
 
 
-def stop_at(step):
-    def on_step_end(self, args, state, control, **options):
-        if state.global_step == step:
-            raise SimulatedStopError
-
-    return on_step_end
-
-
 def plain(base, reviews, folder):
     return train_variant(base, reviews, folder)
 
@@ -350,27 +297,6 @@ def whole(base, reviews, tmp_path_factory):
         train: train(base, reviews, tmp_path_factory.mktemp("whole") / "model")
         for train in (plain, imitating)
     }
-
-
-# In the first of three epochs of 10 steps each, at its end, in the third.
-STOPPED = [(plain, 3), (plain, 10), (plain, 27), (imitating, 27)]
-
-
-@pytest.mark.parametrize("stopped", tiny_models.daily(STOPPED, [imitating]))
-def test_an_interrupted_training_continues_to_the_same_weights(
-    stopped, whole, base, reviews, tmp_path, monkeypatch
-):
-    train, step = stopped
-    with monkeypatch.context() as patched, pytest.raises(SimulatedStopError):
-        patched.setattr(Stopwatch, "on_step_end", stop_at(step))
-        train(base, reviews, tmp_path / "cut")
-    assert not (tmp_path / "cut" / "training.json").exists()
-    assert (tmp_path / "cut" / ".steps").exists()
-    torch.manual_seed(77)  # where another process would be
-    continued = train(base, reviews, tmp_path / "cut")
-    assert_equal_weights(continued.model, whole[train].model)
-    assert continued.metrics == whole[train].metrics and continued.n_epochs == whole[train].n_epochs
-    assert not (tmp_path / "cut" / ".steps").exists()
 
 
 @pytest.mark.slow
@@ -394,16 +320,6 @@ def test_interrupted_after_it_had_given_up(base, reviews, tmp_path, monkeypatch)
     continued = train(moved)
     assert continued.n_epochs == whole.n_epochs
     assert_equal_weights(continued.model, whole.model)
-
-
-@pytest.mark.slow
-def test_half_a_checkpoint_is_none(whole, base, reviews, tmp_path, monkeypatch):
-    with monkeypatch.context() as patched, pytest.raises(SimulatedStopError):
-        patched.setattr(Stopwatch, "on_step_end", stop_at(27))
-        plain(base, reviews, tmp_path / "cut")
-    (state,) = (tmp_path / "cut" / ".steps" / "checkpoint-20").glob("trainer_state.json")
-    state.write_text(state.read_text()[:100])
-    assert_equal_weights(plain(base, reviews, tmp_path / "cut").model, whole[plain].model)
 
 
 def test_other_settings_in_the_same_folder_are_refused(whole, base, reviews):

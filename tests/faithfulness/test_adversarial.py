@@ -4,11 +4,13 @@ import pytest
 import torch
 
 from hf_attnprobe.adapters import wrap
+from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.faithfulness.adversarial import adversarial
 from hf_attnprobe.faithfulness.options import Adversarial
 from hf_attnprobe.functional.divergence import jsd, tvd
 from hf_attnprobe.protocol import Site
 from hf_attnprobe.storage.rows import collect_statistics
+from tests.faithfulness.test_permutation import SITE, observe_classifier
 from tests.helpers import tiny_models
 
 
@@ -91,3 +93,27 @@ def test_a_text_without_units_cannot_be_moved(n_classes):
     for values in (result.largest_jsd, result.epsilon_max_jsd[0.01]):
         assert values[0] == 0 and values[1] > 0
     assert result.share_of_largest[0.01].isnan().tolist() == [True, False]
+
+
+@pytest.mark.parametrize("num_labels", [2, 4])
+def test_search_stays_feasible_and_below_the_exact_answer(num_labels):
+    adapter, observation = observe_classifier(num_labels=num_labels)
+    result = adversarial(observation, SITE, Adversarial(method="search", n_steps=150))
+    for epsilon, attention in result.attention.items():
+        after = adapter.replay(observation, {0: attention[None, :, None]})[0]
+        assert (tvd(after, observation.probs) <= epsilon + 1e-9).all()
+        assert torch.allclose(
+            jsd(attention[:, 0], observation.read(SITE)), result.epsilon_max_jsd[epsilon], atol=1e-9
+        )
+        assert (result.epsilon_max_jsd[epsilon] <= result.largest_jsd + 1e-9).all()
+    assert result.epsilon_max_jsd[0.05][3] == 0  # one token cannot move
+    if num_labels == 2:
+        exact = adversarial(observation, SITE, Adversarial(method="exact", epsilons=(0.01, 0.05)))
+        for epsilon in (0.01, 0.05):
+            assert (exact.epsilon_max_jsd[epsilon] >= result.epsilon_max_jsd[epsilon] - 1e-9).all()
+
+
+def test_exact_is_refused_where_it_does_not_hold():
+    _adapter, observation = observe_classifier(num_labels=4)
+    with pytest.raises(AttnProbeError, match="method='search'"):
+        adversarial(observation, SITE, Adversarial(method="exact"))

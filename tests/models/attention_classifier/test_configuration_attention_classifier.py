@@ -1,0 +1,53 @@
+"""Configurations of attention classifiers: those that make no model are refused."""
+
+import math
+
+import pytest
+
+from hf_attnprobe.models.attention_classifier import (
+    AttentionClassifierConfig,
+)
+
+
+WIDE = {"embedding_size": 9, "encoder": "mlp", "encoder_size": 8}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"encoder": "rnn"}, "one of bilstm, bigru, orthogonal_lstm, cnn, mlp, none, got 'rnn'"),
+        ({"attention": "self"}, "one of additive, dot_product, uniform, guided, got 'self'"),
+        ({"num_labels": 1}, "num_labels must be at least 2"),
+        ({"encoder": "cnn", "kernel_sizes": [2, 3, 5, 7]}, "kernel_sizes must be odd"),
+        ({"encoder": "cnn", "kernel_sizes": []}, "kernel_sizes must be odd"),
+        ({"encoder": "cnn", "encoder_size": 10}, "a multiple of the 4 kernel sizes, got 10"),
+        ({"encoder_size": 0}, "encoder_size must be at least 1, got 0"),
+        ({"bos_token_id": "<s>"}, "bos_token_id must be a token id"),
+        ({"sep_token_id": [2]}, "sep_token_id must be a token id"),
+        ({"pad_token_id": -1}, "pad_token_id must be a token id"),
+        ({"embedding_size": -1}, "embedding_size must be at least 1, got -1"),
+        (
+            {"query_encoder": True, "hierarchical": True, "sep_token_id": 4},
+            "set hierarchical=False",
+        ),
+        ({"query_encoder": True, "residual_connection": "concat"}, "as wide as the query"),
+        ({"answer_token_ids": [5, 6]}, "query_encoder=True"),
+        ({"query_encoder": True, "answer_token_ids": [5, 6, 7]}, "one id for each of the 2"),
+        (WIDE | {"residual_connection": "residual"}, "set embedding_size=8"),
+        (WIDE | {"tying": 1.0}, "tying needs states as wide as word vectors, got widths 8 and 9"),
+        (WIDE | {"tying": 1.0, "residual_connection": "concat"}, "vectors, got widths 17 and 9"),
+        ({"residual_connection": "add"}, "one of none, concat, residual, got 'add'"),
+        ({"conicity_weight": -1.0}, "conicity_weight must be at least 0 and finite, got -1.0"),
+        ({"tying": math.nan}, "tying must be at least 0 and finite, got nan"),
+        ({"mlm_rate": 1.5}, "mlm_rate must be at least 0 and below 1"),
+        ({"mlm_weight": 1.0, "mlm_rate": 0.0}, "mlm_weight needs an mlm_rate above 0"),
+        ({"mlm_weight": 1.0, "unk_token_id": None}, "and an unk_token_id"),
+        ({"conicity_weight": 1.0, "hierarchical": True}, "set hierarchical=False"),
+        ({"sentence_dropout": -0.1}, "sentence_dropout must be at least 0 and below 1, got -0.1"),
+        ({"sentence_dropout": 1.0}, "sentence_dropout must be at least 0 and below 1, got 1.0"),
+    ],
+)
+def test_configurations_that_make_no_model(options, message):
+    with pytest.raises(ValueError, match=message) as error:
+        AttentionClassifierConfig(**options)
+    assert "\n" not in str(error.value)
