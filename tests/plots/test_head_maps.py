@@ -1,4 +1,4 @@
-"""Maps of heads and the λ curve, against plain pandas."""
+"""Maps of heads, against plain pandas."""
 
 import math
 

@@ -12,7 +12,7 @@ from hf_attnprobe.reports.paired_differences import UNDECIDED
 from hf_attnprobe.statistics.rows import make_empty_rows
 from tests.helpers.error_messages import refused
 from tests.helpers.page_reader import Reader
-from tests.reports.test_paired_differences import N, by_name, report_of, rows_of, tidy, values
+from tests.helpers.sample_comparisons import N, by_name, report_of, rows_of, tidy, values
 
 
 def with_a_default(rows):

@@ -151,7 +151,7 @@ def test_the_first_screen_has_the_answer_and_the_same_numbers_on_few_lines(repor
     moved = finding(report, "effect").value
     in_words = f"{moved:.2f} standard deviations" if kind == "number" else f"{moved:.0%}"
     (line,) = [line for line in lines if line.startswith("  effect ")]
-    assert re.search(rf"changes the output by (\d+% \(by )?{in_words}", line)
+    assert re.search(rf"changes the output by (\d+%, or by )?{in_words}", line)
     if kind == "number":
         assert f"R² {finding(report, 'accuracy').value:.2f} on" in str(report)
 
