@@ -11,7 +11,7 @@ first template and used for all later ones.
 import atexit
 import json
 import os
-import subprocess  # nosec B404: the only command is a script of this package
+import subprocess  # nosec B404
 import sys
 import threading
 from collections.abc import Mapping, Sequence
@@ -145,7 +145,8 @@ class _RenderingProcess:
         # Both processes must import the same Transformers, so the child gets this search path. With
         # -P, modules in this folder cannot hide others with the same name.
         search_path = os.pathsep.join(filter(None, sys.path))
-        process = subprocess.Popen(  # nosec B603: the command has no input of the user
+        # The command is a script of this package and contains no user input.
+        process = subprocess.Popen(  # nosec B603
             [sys.executable, "-P", str(script)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

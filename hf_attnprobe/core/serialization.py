@@ -63,7 +63,8 @@ def read_package_yaml(file: Path, hint: Any) -> Any:
     Returns:
         The content, as a value of this type.
     """
-    content = yaml.load(file.read_text(encoding="utf-8"), YAML_LOADER)  # nosec B506: a safe loader
+    # YAML_LOADER is a safe loader, which cannot run code.
+    content = yaml.load(file.read_text(encoding="utf-8"), YAML_LOADER)  # nosec B506
     return parse_plain(hint, content, file.name)
 
 

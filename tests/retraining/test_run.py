@@ -19,7 +19,7 @@ from hf_attnprobe.retraining import select_retraining_tests
 from hf_attnprobe.retraining.base_model import load_base_model
 from hf_attnprobe.retraining.options import OPTIONS_BY_TEST, Adversary, RetrainOptions, Seeds
 from hf_attnprobe.retraining.report import format_command as retraining_command
-from hf_attnprobe.retraining.report import read_retraining, parse_retraining
+from hf_attnprobe.retraining.report import parse_retraining, read_retraining
 from hf_attnprobe.retraining.run import retrain
 from hf_attnprobe.retraining.verdict import compute_points, convert_retraining_to_json
 from hf_attnprobe.statistics.verdicts import RULES
