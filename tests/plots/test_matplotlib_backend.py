@@ -254,7 +254,7 @@ def test_no_text_lies_on_another(report, report_of_heads):
     """Tick labels, axis labels and legends, measured as they are drawn."""
     from hf_attnprobe.retraining.report import make_penalty_curve
     from hf_attnprobe.retraining.verdict import compute_points
-    from tests.plots.test_head_maps import STATISTICS
+    from tests.retraining.test_report import STATISTICS
 
     curve = make_penalty_curve(compute_points(STATISTICS, {}))
     for chart in (*report.charts(), *report_of_heads.charts(), curve):

@@ -153,7 +153,7 @@ def test_single_texts_are_a_sample_and_the_median_is_of_all(rows, drawn):
     assert medians.y == pytest.approx(js.groupby(tenth).median())
     assert medians.n == tuple(js.groupby(tenth).size())
     assert f"{js.median():.3f} nats" in chart.finding
-    assert f"{(js < 0).mean():.0%} of them" in chart.finding
+    assert f"In {(js < 0).mean():.0%} of these texts" in chart.finding
 
 
 def test_the_sample_of_texts_does_not_depend_on_the_order_of_rows(rows, drawn):
