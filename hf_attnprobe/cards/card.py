@@ -55,11 +55,11 @@ NOT_AUDITED = (
     "Not audited yet: it is unknown whether its attention explains its predictions. Do not show its "
     "attention weights as an explanation before this has been tested."
 )
-"""Sentence in the card for a model without an audit."""
+"""Sentences in the model card of a model that was not audited."""
 AUDIT_HEADING = "Does its attention explain its predictions?"
-"""Heading above audit results."""
+"""Heading above the audit results in a model card."""
 DATASET_PLACEHOLDER = "DATA"
-"""Placeholder for the data set in an example command, if the data set has no public name."""
+"""Word that replaces the data set in the example command of a card, if the data set is not public."""
 ENCODER_PHRASES = {
     "bilstm": "a BiLSTM with {encoder_size} units in each direction",
     "bigru": "a BiGRU with {encoder_size} units in each direction",
@@ -67,14 +67,17 @@ ENCODER_PHRASES = {
     "mlp": "an MLP with {encoder_size} units on each token, without context",
     "none": "none (the word vectors are used directly, without context)",
 }
-"""Encoder descriptions, by the configuration's ``encoder``; fields in braces are filled in."""
+"""Descriptions of encoders, by the value of ``encoder`` in the model configuration.
+
+Fields in braces are replaced by the values of the configuration.
+"""
 ATTENTION_PHRASES = {
     "additive": "additive (Bahdanau et al. 2015)",
     "dot_product": "scaled dot product",
     "uniform": "uniform (all tokens have the same weight; nothing is learned)",
     "guided": "guided (the weights are an input; nothing is learned)",
 }
-"""Attention descriptions, by the configuration's ``attention``."""
+"""Descriptions of attention functions, by the value of ``attention`` in the model configuration."""
 REGULARISER_PHRASES = {
     "embedding_dropout": "dropout on word vectors",
     "sentence_dropout": "dropout on sentence vectors",
@@ -83,7 +86,7 @@ REGULARISER_PHRASES = {
     "mlm_weight": "weight of the masked language modelling loss",
     "conicity_weight": "weight of the penalty on conicity",
 }
-"""Descriptions of regularisation settings, by their names in the configuration."""
+"""Descriptions of regularisation settings, by their names in the model configuration."""
 PROCEDURE_PHRASES = {
     "jain-wallace": "(the released code of Jain & Wallace 2019)",
     "serrano-smith": "(the released code of Serrano & Smith 2019 for IMDB)",
@@ -102,16 +105,18 @@ NON_SETTING_KEYS = (
     "start",
     "deceives_on",
 )
-"""Keys in a training record that the card does not list as settings: results, and facts that it
-describes elsewhere."""
+"""Keys in a training record that the model card does not list as training settings.
+
+They are results, or the card describes them in other sections.
+"""
 
 
 BEGIN_COMMENT = "<!-- attnprobe card: begin. This part is generated; write above or below it. -->"
-"""First line of the generated part in a README."""
+"""Comment that begins the generated part of a README."""
 END_COMMENT = "<!-- attnprobe card: end -->"
-"""Last line of the generated part in a README."""
+"""Comment that ends the generated part of a README."""
 MERGED_FIELDS = ("tags", "datasets", "metrics")
-"""Front matter fields in which the user's and the generated entries are combined."""
+"""Front matter fields to which generated entries are added without removing the user's entries."""
 
 
 def read_card(text: str) -> ModelCard:

@@ -19,11 +19,11 @@ from hf_attnprobe.statistics.verdicts import RULES, Finding
 
 
 IN_MEMORY_NAME = "data given in memory"
-"""Name for a data set that was an object in Python."""
+"""Name of a data set that the user passed as a Python object."""
 MAX_TEXT_LENGTH = 200
-"""Maximum length of a name or a value in a card, in characters."""
+"""Maximum length of a name or a value in a model card, in characters."""
 MAX_YAML_LENGTH = 5000
-"""Maximum length of a text in the front matter, in characters."""
+"""Maximum length of a value in the YAML front matter of a model card, in characters."""
 
 
 @dataclass(frozen=True)
@@ -199,7 +199,7 @@ TASK_BY_SUFFIX = {
     "ForCausalLM": "text-generation",
     "ForImageClassification": "image-classification",
 }
-"""Task names on the Hub, by model class suffix."""
+"""Task names on the Hub, by the ending of the model class name."""
 SCORE_NAMES = {"accuracy": "accuracy", "f1": "F1", "roc_auc": "ROC-AUC"}
 """Printed names for the scores that a training records, by their keys in the record."""
 
@@ -334,13 +334,13 @@ class CardContent:
 # --- The front matter, in the format of huggingface_hub ------------------------------------------
 
 FAITHFULNESS_METRIC = "attention_faithfulness"
-"""Metric type in the front matter for audit results."""
+"""Metric type of audit results in the YAML front matter of a model card."""
 RESULT_AUTHOR = "attnprobe card"
-"""Value of ``by`` in a metric's arguments, which marks generated results."""
+"""Value of the metric argument ``by``, which marks results that this package wrote into a card."""
 LOCAL_DATASET = "local"
-"""Data set type in the front matter for data that is not on the Hub."""
+"""Data set type, in the YAML front matter, of data that is not on the Hub."""
 CARD_TAGS = ("attention", "interpretability", "hf_attnprobe")
-"""Tags in every card's front matter."""
+"""Tags in the YAML front matter of every model card."""
 
 
 def build_metadata(card: CardContent) -> ModelCardData:

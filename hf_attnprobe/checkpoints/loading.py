@@ -140,7 +140,7 @@ class Head(NamedTuple):
 
 
 TEXT_GENERATION = "text-generation"
-"""Task name for language models, whose answers to questions about passages are audited."""
+"""Task name of language models that answer questions about passages."""
 HEADS = (
     Head(
         "text-classification",
@@ -166,12 +166,17 @@ HEADS = (
     ),
     Head(TEXT_GENERATION, "ForCausalLM", AutoModelForCausalLM),
 )
-"""Supported model heads."""
+"""Supported model heads: task name, ending of the model class name, and the class that loads them.
+
+For example, BertForSequenceClassification has the task "text-classification".
+"""
 CLASSIFICATION_HEAD = HEADS[0]
-"""Head for text classifiers."""
+"""Head with the task "text-classification", whose model classes end in ForSequenceClassification."""
 HARMLESS_WEIGHTS = ("pooler.", "position_ids", "inv_freq", "masked_bias", "attn.bias")
-"""Name fragments of weights that a model may leave unused: poolers that its head does not read, and
-tables that it computes itself."""
+"""Parts of the names of weights that a checkpoint may contain although the loaded model ignores them.
+
+They belong to poolers, which not every head uses, and to tables that the model computes itself.
+"""
 
 
 def find_head_by_class(class_name: str) -> Head | None:
@@ -367,10 +372,10 @@ PEFT_TASKS = {
     "QUESTION_ANS": "question-answering",
     "CAUSAL_LM": TEXT_GENERATION,
 }
-"""Task names by peft's abbreviations."""
+"""Task names on the Hub, by the ``task_type`` in the configuration of a peft adapter."""
 
 PEFT_WEIGHT_PREFIX = "base_model.model."
-"""Prefix that peft adds to weight names when it saves them."""
+"""Prefix that peft adds to the names of weights when it saves an adapter."""
 
 
 def read_adapter_config(origin: Origin) -> dict[str, Any] | None:
@@ -661,15 +666,19 @@ def _check_model_folder(folder: Path) -> None:
 # words would then be unknown, and an audit would be meaningless.
 
 MIN_VOCABULARY_SHARE = 0.5
-"""Minimum tokenizer vocabulary, as a share of the model's embeddings. Some models have unused
-embeddings as padding, but never as many as tokens."""
+"""Minimum ratio of a tokenizer's vocabulary size to the number of the model's embeddings.
+
+Some models have unused embeddings as padding, but fewer than half of all embeddings.
+"""
 
 MIN_ORDINARY_TOKENS = 3
-"""Minimum number of tokens that are not special. An empty tokenizer has at most two, such as a single
-space."""
+"""Minimum number of tokens, apart from special tokens, in a usable tokenizer.
+
+Transformers creates an empty tokenizer if its files are missing; it has at most two such tokens.
+"""
 
 TOKENIZER_ADVICE = "save one next to the weights with tokenizer.save_pretrained"
-"""Advice at the end of error messages about missing tokenizers."""
+"""Advice that error messages about missing tokenizers end with."""
 
 
 def load_tokenizer(

@@ -23,9 +23,9 @@ from hf_attnprobe.core.options import SavedModel, check_name, check_path
 logger = logging.getLogger(__name__)
 
 CONFIG_FILES = ("config.json", "adapter_config.json")
-"""Configuration file names; a folder with one of them contains a model or an adapter."""
+"""Names of the configuration file of a model, and of a peft adapter."""
 MAX_ERROR_LENGTH = 300
-"""Maximum length of a quotation from another library's error message, in characters."""
+"""Maximum length of another library's error message inside ours, in characters."""
 
 
 @dataclass(frozen=True)
@@ -269,13 +269,16 @@ def summarize_error(error: Exception) -> str:
 # therefore refused unless the user allows them.
 
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
-"""File name for a peft adapter's weights."""
+"""Name of the file with a peft adapter's weights."""
 SAFETENSORS_SUFFIX = ".safetensors"
-"""Suffix for weights files that cannot contain code."""
+"""Suffix of weights files in the safetensors format, which cannot contain code."""
 INDEX_SUFFIX = ".index.json"
-"""Suffix for the index, which lists the weights files of a model in several parts."""
+"""Suffix of the index file, which lists the weights files of a model that is saved in several parts."""
 CODE_SETTINGS = ("attn_implementation", "experts_implementation")
-"""Configuration settings that name a kernel; a kernel name with a slash is code on the Hub."""
+"""Settings in ``config.json`` that may name a kernel.
+
+A kernel name with a slash, such as ``owner/kernel``, refers to code on the Hub.
+"""
 
 
 def check_weights_are_data(origin: Origin, values: Mapping[str, Any]) -> None:

@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 
 RECORD_FILE = "training.json"
-"""File name for a training's settings and scores; the file marks a finished training."""
+"""Name of the file with a training's settings and scores; it is written when the training ends."""
 STEPS_FOLDER = ".steps"
-"""Folder name for the state from which an interrupted training resumes; it is deleted at the end."""
+"""Name of the folder from which an interrupted training resumes; it is deleted at the end."""
 DIGESTS_KEY = "weights_sha256"
-"""Record key for the SHA-256 digests, by weights file name."""
+"""Key in the training record for the SHA-256 digests of the weights files."""
 
 
 class TrainingRecord(TypedDict, total=False):
@@ -147,7 +147,7 @@ def read_record(folder: Path) -> dict[str, Any]:
 # --- The model card next to the weights ----------------------------------------------------------
 
 README_FILE = "README.md"
-"""File name for the model card."""
+"""Name of the file with the model card."""
 
 
 def describe_checkpoint(

@@ -27,7 +27,7 @@ from hf_attnprobe.core.errors import AttnProbeError
 
 
 GROUP_SIZE = 128
-"""Number of consecutive inputs to an output channel that share a rounding step in 4 bits."""
+"""Number of consecutive weights in a matrix row that share one scale when rounded to 4 bits."""
 
 
 def round_to_steps(weight: Tensor, bits: int, group_size: int | None = None) -> Tensor:
@@ -82,11 +82,11 @@ WEIGHT_CHANGES: Mapping[str, Callable[[Tensor], Tensor]] = {
     "int4": lambda weight: round_to_steps(weight, 4, GROUP_SIZE),
     "pruned": prune_half,
 }
-"""Functions that round or prune a matrix [outputs, inputs], by the value of ``--weights``."""
+"""Functions that round or prune a weight matrix [outputs, inputs], by the value of ``--weights``."""
 
 
 CHANGED_LAYERS = (nn.Linear, Conv1D, nn.Conv1d, nn.Conv2d, nn.RNNBase)
-"""Layer classes whose matrices are rounded or pruned."""
+"""Layer classes whose weight matrices ``--weights`` rounds or prunes."""
 
 
 @torch.no_grad()
@@ -202,4 +202,4 @@ RANDOMISERS: Mapping[str, Callable[[nn.Module, int], None]] = {
     "randomised": _shuffle_weights,
     "untrained": _reinitialise,
 }
-"""Functions that randomise a model with a seed, by the value of ``--weights``."""
+"""Functions that randomise the weights of a model with a seed, by the value of ``--weights``."""

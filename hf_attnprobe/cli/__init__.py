@@ -45,7 +45,7 @@ DISK_ERROR_ADVICE = {
     errno.EIO: "check the disk",
     errno.ESTALE: "check the disk",
 }
-"""Advice for the user if the operating system refuses to write, by error number."""
+"""Advice for the user if a file cannot be written, by the error number of the operating system."""
 FIRST_PROCESS_TIMEOUT = 30.0
 """Seconds for which other processes of a distributed run wait before they print their own error.
 
@@ -54,9 +54,9 @@ If the first process fails too, it prints the error, and the launcher ends the o
 SIGNAL_EXIT_CODE_OFFSET = 128
 """Number that shells add to a signal number to form an exit code."""
 BROKEN_PIPE = SIGNAL_EXIT_CODE_OFFSET + 13
-"""Exit code if the program that reads stdout has ended (SIGPIPE)."""
+"""Exit code if the program that reads our output has ended: 128 + 13, the number of SIGPIPE."""
 SIGNAL_DESCRIPTIONS = {signal.SIGINT: "interrupted", signal.SIGTERM: "stopped by SIGTERM"}
-"""Reasons for the end of a command, by signal."""
+"""Messages for a command that a signal ended, by signal."""
 
 
 class CommandInterrupt(KeyboardInterrupt):

@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 
 
 CONDITION_MET_EXIT_CODE = 3
-"""Exit code if a ``--fail-on`` condition is met, or ``--fail-on-change`` found a changed answer."""
+"""Exit code if ``--fail-on`` lists the answer, or if ``--fail-on-change`` is set and it changed."""
 ANSWER_CONDITIONS = ("yes", "partly", "no", "cannot-say")
 """Answers that ``--fail-on`` accepts."""
 
@@ -308,7 +308,7 @@ MODEL_FIELDS_NOT_FOR_TRAINING = ("model", "task", "gguf_file", "token")
 The command defines ``--model`` and ``--token`` itself; the other fields have no effect on it.
 """
 TEST_SPLIT_FIELDS = ("split", "test_limit")
-"""Fields of ``Data`` that do not become flags of commands that use all splits."""
+"""Fields of ``Data`` that have no flag in commands that use all splits of a data set."""
 
 
 def add_demo_command(parser: argparse.ArgumentParser) -> None:
@@ -551,7 +551,7 @@ DATASET_COLUMNS = (
     "at hand",
     "source",
 )
-"""Column heads in the table of data sets."""
+"""Column heads in the table that ``attnprobe datasets`` prints."""
 
 
 def add_datasets_command(parser: argparse.ArgumentParser) -> None:

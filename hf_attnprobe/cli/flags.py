@@ -84,7 +84,7 @@ DEVICE_HINT = (
     "there is no --device flag: a GPU is used if PyTorch finds one; set CUDA_VISIBLE_DEVICES, for "
     "example to 1 to use the second GPU, or to an empty value to use the CPU"
 )
-"""Hint for users who try ``--device``."""
+"""Hint in the error message for users who pass the flag ``--device``, which does not exist."""
 
 
 def _suggest_name(name: str, valid_names: Sequence[str]) -> str:
@@ -263,7 +263,7 @@ def parse_test_selection(
 
 
 SUITABLE_TESTS = "all tests that suit the model and the data"
-"""Description, in the help of ``--tests``, of the tests that an audit runs by default."""
+"""Description of the default value in the help of the flag ``--tests``."""
 
 
 def add_audit_flags(

@@ -28,7 +28,7 @@ PAIR_COLUMNS = (
     ("question", "passage"),
     ("query", "passage"),
 )
-"""Usual column names in data sets with text pairs: first text, second text."""
+"""Usual names of the two text columns in data sets with text pairs, as (first text, second text)."""
 PAIR_SEPARATOR = " with "
 """Separator between two column names when a pair is printed, as in "premise with hypothesis"."""
 TOKENS_COLUMN = "tokens"
@@ -37,7 +37,7 @@ COLUMN_ADVICE = (
     "name the column of the texts with --text-column and, for pairs, the column of the second "
     "texts with --text-pair-column (in Python: Data(…, text_column=…, text_pair_column=…))"
 )
-"""Advice at the end of error messages about text columns."""
+"""Advice that error messages about text columns end with."""
 
 
 @dataclass(frozen=True)
@@ -232,7 +232,10 @@ def _join_words(cell: Any, column: str, row: int) -> Any:
 # --- Images: pixel arrays, or images that the model's processor reads ----------------------------
 
 IMAGE_COLUMNS = ("pixel_values", "image", "img")
-"""Usual names of an image column; `pixel_values` holds an image processor's output."""
+"""Usual names of a column with images.
+
+`pixel_values` contains the output of an image processor; the other two contain images.
+"""
 
 
 def find_image_column(columns: Sequence[str]) -> str | None:

@@ -69,7 +69,7 @@ DatasetSource: TypeAlias = (
     "str | os.PathLike | Recipe | datasets.Dataset | datasets.DatasetDict | pd.DataFrame"
     " | Mapping[str, Any] | list[dict[str, Any]] | list[str]"
 )
-"""Types that a data set argument may have."""
+"""Types that the argument `dataset` of :func:`load_examples` may have."""
 logger = logging.getLogger(__name__)
 
 LABEL_COLUMNS = ("label", "labels", "answerKey")
@@ -90,12 +90,13 @@ OPTIONAL_COLUMNS = (
     "answer",
     "other",
 )
-"""Columns that only some data sets have, in the order in which the fingerprint includes them.
+"""Columns of a loaded split that only some data sets have.
 
-Reordering them would change all fingerprints.
+A data set's fingerprint (a hash of its texts) includes them in this order, so reordering them would
+change all fingerprints.
 """
 DESCRIPTION_PREFIX = "texts read from "
-"""Start of a loaded split's description; the names of its text columns follow."""
+"""Start of the description of a loaded split, as in "texts read from premise with hypothesis"."""
 
 
 @public_function
@@ -527,7 +528,10 @@ FEATURES: dict[str, Any] = {
     "choices": ["string"],
     "pixel_values": [[["float32"]]],
 }
-"""Data types of the loaded columns, except labels and images; brackets denote lists."""
+"""Data types of the columns in a loaded split, by column name; brackets denote lists.
+
+The types of labels and images are missing, since they depend on the data set.
+"""
 
 
 def _make_feature(data_type: Any) -> Any:
@@ -660,7 +664,10 @@ LABEL_TYPE_WORDS = {
     "numbers": "numbers",
     "several": "lists of labels",
 }
-"""Descriptions of label types for error messages, except classes."""
+"""Words for labels that are not classes, by label type.
+
+An error message uses them: "expected one class per train text, got lists of labels".
+"""
 
 
 @public_function

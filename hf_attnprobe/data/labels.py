@@ -328,7 +328,7 @@ WORD_LABEL_COLUMNS = (
 )
 """Usual names of a column with one label per word; `word_labels` is specific to this package."""
 IGNORED_LABEL = -100
-"""Value that marks an unlabelled word in Transformers."""
+"""Label number with which Transformers marks words without a label."""
 
 
 def find_word_label_column(source: "datasets.Dataset", requested_column: str | None) -> str | None:
@@ -476,7 +476,10 @@ CHOICE_TEXT_COLUMNS = (
     "premise",
     "sentence",
 )
-"""Usual names of the column with the question or the beginning to which the choices belong."""
+"""Usual names of the text column in multiple-choice data sets.
+
+The column contains a question, or the beginning of a text that the choices complete.
+"""
 
 
 def read_choices(
@@ -563,7 +566,10 @@ def index_correct_choices(values: list[Any], cells: list[Any] | None) -> list[An
 
 
 POSITION_TYPES = ("int", "uint", "null")
-"""Prefixes of valid data types for word positions; "null" if no text has a rationale."""
+"""Prefixes of the data types, such as "int64", that lists of word positions may have.
+
+The type is "null" if all lists are empty.
+"""
 
 
 def read_rationales(source: "datasets.Dataset", suffix: str = "") -> list[list[int]] | None:

@@ -157,4 +157,4 @@ _PARSED_RECIPES = read_package_yaml(Path(__file__).with_suffix(".yaml"), Mapping
 RECIPES: dict[str, Recipe] = {
     name: replace(recipe, name=name) for name, recipe in _PARSED_RECIPES.items()
 }
-"""The registered data sets by name."""
+"""Registered data sets: how each is loaded, filtered and split, by name."""

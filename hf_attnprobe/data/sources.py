@@ -32,9 +32,12 @@ FILE_FORMATS = {
     ".jsonl": "json",
     ".parquet": "parquet",
 }
-"""Data file formats by suffix, as ``datasets`` names them."""
+"""Formats of data files as ``datasets.load_dataset`` names them, by file name suffix."""
 CSV_OPTIONS: dict[str, Any] = {"keep_default_na": False, "na_values": [""]}
-"""Options for ``pandas.read_csv`` with which cells such as NA and None remain texts."""
+"""Options for ``pandas.read_csv`` that treat only empty cells as missing.
+
+Cells such as "NA" and "None" thus remain texts.
+"""
 STRING_COLUMNS = {"example_id", *TEXT_COLUMNS, *chain(*PAIR_COLUMNS)}
 """Table columns that are always read as strings. A text such as "1984" thus remains a text, and an id
 above the int64 range remains exact."""

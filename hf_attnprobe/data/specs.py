@@ -27,7 +27,7 @@ READING_FIELDS = (
     "labels",
     "holdout",
 )
-"""Fields of :class:`Data` that the functions in `examples.py` take as keyword arguments."""
+"""Fields of :class:`Data` that :func:`load_examples` takes as keyword arguments."""
 
 
 @dataclass(frozen=True)
@@ -170,9 +170,13 @@ DEFAULT_COLUMNS = {
     "other": ("other",),
     "expected": ("expected",),
 }
-"""Usual column names for each part of a row."""
+"""Usual column names for each part of an example with a passage and a question.
+
+The question may be a question, a complete prompt or a conversation (`turns`). `other` is a second
+answer, and `expected` is the text that a correct answer contains.
+"""
 QUESTION_FIELDS = ("question", "prompt", "turns")
-"""Parts of a row that can pose the question; a data set has exactly one."""
+"""Parts of an example that can pose the question about a passage; a data set has exactly one."""
 UNSUPPORTED_FIELDS = (
     "text_column",
     "text_pair_column",
@@ -180,7 +184,7 @@ UNSUPPORTED_FIELDS = (
     "labels",
     "train_limit",
 )
-"""Fields of :class:`Data` that do not apply to passages with questions."""
+"""Fields of :class:`Data` that raise an error for data sets of passages with questions."""
 
 
 @dataclass(frozen=True)
@@ -452,7 +456,7 @@ _CELL_READERS = {
     "other": _read_answer,
     "expected": _read_answer,
 }
-"""Function that checks and converts a cell, for each part of a row."""
+"""Functions that check and convert a cell, by the part of the example that the cell contains."""
 
 
 def _make_cell_error(column: str, row: int, cell: Any, expected: str) -> AttnProbeError:

@@ -36,11 +36,14 @@ if TYPE_CHECKING:
 
 
 LABEL_NAMES = ("negative", "positive")
-"""Class names for reviews, by label."""
+"""Names of the labels 0 and 1 of a generated review."""
 NEGATORS = ("not", "never", "hardly")
-"""Words that flip the polarity of the cue that follows them."""
+"""Words that reverse the sentiment of the next word, as in "not dull"."""
 HEARSAY_VERBS = ("expected", "predicted", "promised", "announced")
-"""Verbs after which a cue has no influence on the label."""
+"""Verbs that report an opinion of other people, as in "critics expected a dull film".
+
+Sentiment words after these verbs do not affect the label.
+"""
 
 _NEGATIVE = [
     "dull",
@@ -71,7 +74,7 @@ _POSITIVE = [
     "tender",
 ]
 CUES: dict[str, int] = dict.fromkeys(_NEGATIVE, 0) | dict.fromkeys(_POSITIVE, 1)
-"""All cue words with their polarity: 0 is negative, 1 is positive."""
+"""Sentiment of each sentiment word ("cue"): 0 is negative, 1 is positive."""
 
 _SLOTS: dict[str, Sequence[str]] = {
     "{topic}": [
@@ -130,7 +133,10 @@ _SLOTS: dict[str, Sequence[str]] = {
     "{negative}": _NEGATIVE,
     "{positive}": _POSITIVE,
 }
-"""Words that may fill a slot in a clause, by slot."""
+"""Words that may replace a placeholder in a template, by placeholder.
+
+For example, "the {topic} was {cue}" becomes "the film was dull".
+"""
 _VERDICTS = (
     "the {topic} was {cue}",
     "the {topic} proved {cue}",
@@ -138,12 +144,12 @@ _VERDICTS = (
     "this was a {cue} {topic}",
     "it remained a {cue} {topic}",
 )
-"""Templates for the clause that decides the label."""
+"""Templates for the clause whose sentiment word ``{cue}`` determines the label."""
 _DECOYS = (
     "{people} {hearsay} a {cue} {topic}",
     "the {person} {hearsay} a {cue} {topic}",
 )
-"""Templates for clauses with hearsay."""
+"""Templates for clauses that report opinions of other people, which do not affect the label."""
 _FILLERS = (
     "rain fell {adverb}",
     "everyone sat down",
@@ -158,19 +164,19 @@ _FILLERS = (
     "the {person} waited by the {place}",
     "the {person} read about the {topic} {adverb}",
 )
-"""Templates for clauses without any cue."""
+"""Templates for clauses without a sentiment word."""
 _CONNECTIVES = (",", "and", "while", "as", "but")
 """Tokens that may connect two clauses."""
 _OPENERS = ("well", "so", "yesterday", "honestly", "apparently", "meanwhile")
-"""Words that are put at the start of a text until it has its exact length."""
+"""Words that are added to the start of a text until it has exactly the required length."""
 _MIN_VERDICT_LENGTH = 4
-"""Number of tokens in the shortest template in ``_VERDICTS``."""
+"""Length of the shortest template in ``_VERDICTS``, in tokens."""
 _MIN_DECOY_LENGTH = 5
-"""Number of tokens in the shortest template in ``_DECOYS``."""
+"""Length of the shortest template in ``_DECOYS``, in tokens."""
 _MIN_FILLER_LENGTH = 3
-"""Number of tokens in the shortest template in ``_FILLERS``."""
+"""Length of the shortest template in ``_FILLERS``, in tokens."""
 _MAX_ATTEMPTS = 1000
-"""Maximum number of draws until a text differs from all earlier ones."""
+"""Maximum number of attempts to generate a text that differs from all earlier texts."""
 
 
 def generate_rationale_examples(
@@ -406,9 +412,12 @@ RECORD_WORDS = [
     "willow",
     "winter",
 ]
-"""Words from which records are drawn."""
+"""Words from which generated passages are composed.
+
+A passage consists of records, which are lines of random words such as "amber coral maple river".
+"""
 RECORD_LENGTH = 4
-"""Number of words in a record."""
+"""Number of words in a record, such as 4 in "amber coral maple river"."""
 
 
 def draw_records(rng: random.Random, n_records: int) -> list[list[str]]:

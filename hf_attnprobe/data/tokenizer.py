@@ -47,7 +47,7 @@ from hf_attnprobe.core.options import check_minimum
 PAD, UNK, BOS, EOS = SPECIAL_TOKENS = ("<pad>", "<unk>", "<sos>", "<eos>")
 """Special tokens in every tokenizer, with ids 0 to 3 as in the code of Jain & Wallace (2019)."""
 SEP = "<sep>"
-"""Separator between sentences for hierarchical models; its id is 4."""
+"""Token between two sentences in the input of a hierarchical model; its id is 4."""
 
 _LETTER = r"[^\W\d_]"
 _WORD_CHAR = r"[^\W_]"

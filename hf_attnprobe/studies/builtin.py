@@ -28,7 +28,7 @@ class StudyLength(NamedTuple):
 
 
 FEW_TEXTS = {"test_limit": 500}
-"""Audit arguments for quick studies, which use only a few test texts."""
+"""Audit arguments of quick studies: at most 500 test texts."""
 
 
 # --- Tables of papers ----------------------------------------------------------------------------
@@ -53,14 +53,15 @@ AGREEMENT_STATEMENT = {
     "means": "rank agreement reaches .3 (which untrained weights may reach too if the states "
     "contain no context)",
 }
-"""Threshold for rank agreements (Kendall τ), and the statement that is true above it."""
+"""Threshold for a Kendall τ, and the statement that is true if τ is above the threshold."""
 SHUFFLING_STATEMENT = {
     "threshold": 0.1,
     "means": "the assignment of weights to tokens affects the output",
 }
-"""Threshold for the output change with shuffled weights, and the statement that is true above it.
+"""Threshold for an output change, and the statement that is true if the change is larger.
 
-The output change is a total variation distance.
+The change is the total variation distance between the outputs with original and with shuffled
+attention weights.
 """
 
 
@@ -73,7 +74,7 @@ AGREEMENT_COLUMNS = {
     },
     "τ of gradients with leave-one-out": "gradient_leave_one_out_tau",
 }
-"""Columns of the table about rank agreement: statistic or score, by column head."""
+"""Columns of the table about rank agreement, as the statistic or score for each column head."""
 TOP_OVERLAP_COLUMNS = {
     "k = 1": "attention_leave_one_out_top_overlap@1",
     "k = 1, random orders": "top_overlap_by_chance@1",
@@ -83,7 +84,7 @@ TOP_OVERLAP_COLUMNS = {
     "k = 5, random orders": "top_overlap_by_chance@5",
     "k = 5, gradients with leave-one-out": "gradient_leave_one_out_top_overlap@5",
 }
-"""Columns of the table that compares the top k tokens of two rankings."""
+"""Columns of the table about the overlap of the top k tokens in two rankings, by column head."""
 JAIN_WALLACE_TESTS = {
     "correlation": {"tops": [1, 3, 5]},
     "permutation": {},
@@ -91,7 +92,7 @@ JAIN_WALLACE_TESTS = {
 }
 """Audit tests in the study ``jain-wallace``, with their options."""
 SEARCH_TESTS = {"adversarial": {"method": "search"}}
-"""Audit test with the search by Jain & Wallace 2019, which is compared with the exact value."""
+"""Options of the adversarial test that select the search algorithm of Jain & Wallace 2019."""
 JAIN_WALLACE = StudyLength(
     {
         "dataset": ["sst"],
@@ -180,7 +181,7 @@ SINGLE_ERASURE_COLUMNS = {
     "only another flips": "only_random_flips",
     "ΔJS": "delta_js",
 }
-"""Columns of the table about erasing a single attention weight."""
+"""Columns of the table about erasing one attention weight, as the statistic for each column head."""
 
 
 ERASURE_TESTS = {"erasure": {"each_random": True, "bottom_up": True}}
@@ -226,7 +227,7 @@ DIVERSITY_COLUMNS = {
     "never flips, random": "never_flips@random",
     "τ with gradients": "attention_gradient_tau",
 }
-"""Columns of the tables about the diversity LSTM and the orthogonal LSTM."""
+"""Columns of the tables about the diversity LSTM and the orthogonal LSTM, by column head."""
 
 
 MOHANKUMAR = StudyLength(
@@ -290,11 +291,11 @@ REGULARISERS: dict[str, dict[str, Any]] = {
     "tying": {"tying": 0.1},
     "mlm": {"mlm_weight": 0.5, "mlm_rate": 0.15},
 }
-"""Architecture fields that regularise a model, by model name in the paper."""
+"""Architecture settings that regularise a model, by the name of the model in the paper."""
 TUTEK_SNAJDER_ARCHITECTURE = {"encoder": "bilstm", "embedding_size": 300, "encoder_size": 150}
-"""Architecture whose states are as wide as the word vectors.
+"""Architecture in which hidden states and word vectors have the same width (300 = 2 · 150).
 
-The regularisers ``residual`` and ``tying`` require this.
+The regularisers ``residual`` and ``tying`` require equal widths.
 """
 REGULARISATION_COLUMNS = {
     "mean top probability": "probability",
@@ -303,7 +304,7 @@ REGULARISATION_COLUMNS = {
     "conicity": "conicity",
     "range over single tokens": "probability_range",
 }
-"""Columns of the table about effects of regularisation that the paper does not report."""
+"""Columns of the table about effects of regularisation that the paper does not report, by head."""
 
 
 TUTEK_SNAJDER = StudyLength(
@@ -352,7 +353,7 @@ F1_STATEMENT = {
     "threshold": 0.02,
     "means": "attention increases F1 by at least .02 in these trainings",
 }
-"""Threshold for the F1 loss without attention, and the statement that is true above it."""
+"""Threshold for the loss in F1 without attention, and the statement that is true above the threshold."""
 
 
 SHORT_TRAINING = {"attention": "additive", "train_limit": 4000, "epochs": 5}
@@ -419,15 +420,18 @@ ROOM_COLUMNS = {
     "share of the largest possible JSD (ε .01)": "epsilon_max_jsd@0.01/largest_jsd",
     "largest possible JSD": "largest_jsd",
 }
-"""Columns about an adversary's room, which is the largest possible change of the attention."""
+"""Columns about the largest change of the attention that leaves the prediction nearly the same.
+
+The change is a Jensen-Shannon divergence (JSD); the output may change by at most ε.
+"""
 
 
 SIZE_COLUMNS = {"accuracy": "accuracy", **ROOM_COLUMNS}
-"""Columns of the table by encoder size in the study ``room``."""
+"""Columns of the table with one row per encoder size in the study ``room``."""
 TEXT_LENGTHS = [10, 20, 40, 80, 160]
 """Token counts that separate short from long texts; each range has a table row."""
 EXACT_TESTS = {"adversarial": {"method": "exact"}}
-"""Audit test in the study ``room``: the exact adversarial test, with its options."""
+"""Audit test in the study ``room``, with options that select the exact adversarial attention."""
 ROOM = StudyLength(
     {"dataset": ["sst", "imdb"], "encoder_size": [8, 32, 128]},
     train_arguments={"encoder": "bilstm", **SHORT_TRAINING},
@@ -465,7 +469,7 @@ TASK_COLUMNS = {
         **F1_STATEMENT,
     },
 }
-"""Columns of the table in the study ``which-tasks``."""
+"""Columns of the table in the study ``which-tasks``, as test/model/metric for each column head."""
 
 
 WHICH_TASKS = StudyLength(
@@ -569,7 +573,7 @@ STUDIES = (
     which_tasks,
     wiegreffe_pinter,
 )
-"""Functions that plan the built-in studies."""
+"""Functions that plan the steps of the built-in studies."""
 STUDIES_BY_NAME: dict[str, Callable[[Steps], None]] = {
     function.__name__.replace("_", "-"): function for function in STUDIES
 }

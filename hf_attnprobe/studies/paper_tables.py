@@ -56,7 +56,7 @@ from hf_attnprobe.studies.steps import (
 
 
 TableCell = str | int | float | Estimate | None
-"""A table cell."""
+"""Content of a table cell; None for an empty cell."""
 
 
 @dataclass(frozen=True)
@@ -279,7 +279,7 @@ SELF_EXPLANATORY_LISTS = (
     "encoder",
     "attention",
 )
-"""Grid lists whose values are displayed without the list's name."""
+"""Lists of a study's grid whose values, such as "bilstm", are displayed without the list's name."""
 
 
 def make_grid_tables(results: Results) -> list[ResultTable]:
@@ -397,9 +397,12 @@ def _compare_with_threshold(threshold: float, means: str, values: Mapping[str, E
 # functions below return the rows.
 
 Row = tuple[TableCell, ...]
-"""A table row."""
+"""A table row with one cell per column."""
 TABLE_TEXTS = read_package_yaml(Path(__file__).with_name("papers.yaml"), Mapping[str, ResultTable])
-"""Titles, column heads and explanations of the papers' tables, without rows."""
+"""Titles, column heads and explanations of the tables about each paper, by table name.
+
+The tables have no rows yet.
+"""
 
 
 def _make_table(name: str, rows: Iterable[Row], *sentences_of_results: str | None) -> ResultTable:
@@ -421,15 +424,18 @@ DIFFERENCE_STATISTICS = {
     "τ(g, loo) − τ(α, loo)": "leave_one_out_tau_difference",
     "τ(g, loo) − τ(α, g)": "gradient_tau_difference",
 }
-"""Statistics that are differences between two τ, by their name in the table."""
+"""Names of statistics that are differences between two Kendall τ, by their name in the table."""
 RANKING_PAIRS = {
     "τ(α, g)": "attention_gradient",
     "τ(α, loo)": "attention_leave_one_out",
     "τ(g, loo)": "gradient_leave_one_out",
 }
-"""Prefixes of statistic names, by the rank correlation's name in the table."""
+"""Prefixes of the statistics about two rankings, by the name of their Kendall τ in the table.
+
+The rankings are attention (α), gradients (g) and leave-one-out (loo).
+"""
 ENCODER_DIFFERENCE = "τ(α, loo) of the average − of the BiLSTM"
-"""Name, in the table, of the difference in τ between two encoders."""
+"""Row name for the difference in τ(α, loo) between the averaging encoder and the BiLSTM."""
 
 
 @dataclass(frozen=True)
@@ -631,9 +637,9 @@ def _make_permutation_rows(groups: Sequence[_TextGroup]) -> Iterator[Row]:
 # --- Serrano & Smith 2019, "Is Attention Interpretable?" -----------------------------------------
 
 ERASURE_ORDERS = ("random", "attention", "gradient", "product", "least_attention")
-"""Rankings that determine the order in which weights are erased."""
+"""Rankings by which the erasure test orders the attention weights to erase."""
 POOLED_SUFFIX = ", pooled"
-"""Suffix for rows whose statistics pool all random orders of all texts."""
+"""Suffix in the names of rows whose statistics are computed over all random orders of all texts."""
 
 
 def make_serrano_smith_tables(results: Results) -> list[ResultTable]:
@@ -650,7 +656,7 @@ def make_serrano_smith_tables(results: Results) -> list[ResultTable]:
 
 
 Audits = Sequence[tuple[tuple[str, str, str], pd.DataFrame]]
-"""Audits, each with labels (data set, architecture, encoder) and statistics."""
+"""Audits as pairs: (data set, architecture, encoder), and statistics with one row per text."""
 
 
 def _get_labels(job: Job) -> tuple[str, str, str]:
@@ -793,9 +799,9 @@ PUBLISHED_NOTE = (
     "λ and TVD of the published adversary are twice the printed values, because the authors' code "
     "uses half of the total variation distance."
 )
-"""Note on the scale of the published adversary's λ and TVD."""
+"""Note in a report on the scale of the numbers that a paper published about its adversary."""
 GUIDES = ("uniform guide", "trained guide", "base guide", "adversary guide")
-"""Models of the test ``diagnostic_mlp``, in the order of the table."""
+"""Models in the table about the test ``diagnostic_mlp``, named after the source of their attention."""
 
 
 def make_wiegreffe_pinter_tables(results: Results) -> list[ResultTable]:
@@ -905,7 +911,7 @@ TABLE_MAKERS = {
     "wiegreffe-pinter": make_wiegreffe_pinter_tables,
     "tutek-snajder": make_tutek_snajder_tables,
 }
-"""Functions that return a paper's tables, by study name."""
+"""Functions that make the tables about a paper, by the name of the study that repeats the paper."""
 
 
 def make_paper_tables(results: Results) -> list[ResultTable]:

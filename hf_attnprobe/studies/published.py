@@ -71,7 +71,7 @@ class PublishedResults:
 PUBLISHED: PublishedResults = read_package_yaml(
     Path(__file__).with_suffix(".yaml"), PublishedResults
 )
-"""Published numbers from all papers."""
+"""Numbers that the repeated papers published, for comparison with our results."""
 
 
 class PublishedLookup(NamedTuple):

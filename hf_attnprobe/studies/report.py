@@ -35,7 +35,7 @@ INTERVAL_NOTE = (
     "Intervals are over the texts, for one training each. Another seed may change a number by more "
     "than the interval."
 )
-"""Note on the confidence intervals in all tables."""
+"""Note in a study report on the confidence intervals in its tables."""
 
 
 @dataclass(frozen=True)

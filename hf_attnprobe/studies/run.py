@@ -58,7 +58,7 @@ VERB_FUNCTIONS: dict[str, Callable[..., object]] = {
     "retrain": retrain,
     "transfer": transfer,
 }
-"""Functions that run a step, by verb."""
+"""Functions that run a step of a study, by the verb of the step."""
 
 
 @public_function

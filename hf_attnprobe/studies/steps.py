@@ -48,7 +48,7 @@ from hf_attnprobe.training.options import Architecture, TrainingOptions
 
 
 Scalar = str | int | float | bool
-"""Value in a grid cell."""
+"""Value of a grid variable, such as the encoder "bilstm"."""
 STATE_FILE = "study.json"
 """Name of the file that lists the finished steps and marks a folder as the output of a study."""
 
@@ -288,13 +288,13 @@ def resolve_dataset(dataset: str) -> Any:
 # --- Verbs and steps -----------------------------------------------------------------------------
 
 MODEL_ARGUMENTS = ("model", "guide", "uniform")
-"""Arguments whose value is a model: the result of an earlier step, a folder or a Hub id."""
+"""Arguments of a step that name a model: an earlier step, a folder or a Hub id."""
 VERBS_WITH_STATISTICS = ("audit", "retrain", "transfer")
-"""Verbs whose results contain statistics, with one value per text."""
+"""Verbs of steps whose results contain statistics, which have one value per text."""
 VERBS_WITH_SCORES = ("retrain", "transfer")
-"""Verbs whose results contain scores for all texts together, such as F1."""
+"""Verbs of steps whose results contain scores for all texts together, such as F1."""
 VERBS_WITH_LENGTHS = ("audit", "retrain")
-"""Verbs whose results can be divided by text length."""
+"""Verbs of steps whose results can be computed separately for short and long texts."""
 
 
 @dataclass(frozen=True)
@@ -365,7 +365,7 @@ VERBS = {
     ),
     "transfer": Verb(TransferOptions, required_arguments=("model", "guide")),
 }
-"""Accepted arguments, by verb."""
+"""Arguments that a step accepts, by the verb of the step."""
 
 
 @dataclass

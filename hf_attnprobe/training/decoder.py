@@ -36,19 +36,19 @@ from hf_attnprobe.training.trainer import PlainTrainer, ProgressBarCallback
 N_STEPS = 4500
 """Default number of training steps."""
 N_ORDERED_STEPS = 800
-"""Number of steps at the start of the training in which all records are repeated in their order."""
+"""Number of first steps in which the model learns to repeat a passage in its original order."""
 N_MIXING_STEPS = 1000
-"""Number of steps after that, in which more and more passages are repeated in random order."""
+"""Number of steps, after the ordered steps, over which the share of shuffled repetitions grows to 1."""
 PASSAGES_PER_STEP = 24
-"""Number of passages per training step."""
+"""Number of generated passages in the batch of a training step."""
 MIN_RECORDS, MAX_RECORDS = 2, 8
 """Smallest and largest number of records in a passage."""
 MAX_GAP = 5
-"""Largest number of unrelated words between a passage and its repetition."""
+"""Maximum number of random words between a passage and its repetition."""
 WIDTH, N_HEADS = 64, 4
 """Width of the hidden states and number of attention heads per layer."""
 ROTARY_BASE = 30.0
-"""Base of the rotary position embeddings, small because passages are short."""
+"""Base of the rotary position embeddings; it is small because the passages are short."""
 DECODER_CONFIG: dict[str, Any] = {
     "hidden_size": WIDTH,
     "intermediate_size": 2 * WIDTH,
@@ -72,7 +72,7 @@ TRAINER_ARGUMENTS: dict[str, Any] = {
     "disable_tqdm": True,
     "dataloader_pin_memory": False,
 }
-"""Trainer arguments."""
+"""Arguments for :class:`TrainingArguments` in the training of the small decoder."""
 
 
 class RecitationDataset(Dataset):

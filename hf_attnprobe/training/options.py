@@ -115,7 +115,7 @@ CLASSIFIER_ONLY_OPTIONS = (
     "word_vectors",
     "answers_in_text",
 )
-"""Training options that have no effect on a pretrained model and are therefore refused for it."""
+"""Training options that raise an error for a pretrained model, on which they have no effect."""
 
 
 @dataclass(frozen=True)

@@ -91,7 +91,7 @@ def add_penalties(
 # --- Training procedures, architectures and optimizers of the papers -----------------------------
 
 DEFAULT_PROCEDURE = "jain-wallace"
-"""Training procedure that is used if the user chooses none."""
+"""Default training procedure: the settings in the released code of Jain & Wallace 2019."""
 
 
 @dataclass(frozen=True)

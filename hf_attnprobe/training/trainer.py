@@ -82,9 +82,9 @@ DEFAULT_ARGUMENTS: Mapping[str, Any] = {
 }
 """Arguments for :class:`TrainingArguments` that all trainings share."""
 TOKENIZER_COLUMNS = ("input_ids", "token_type_ids", "attention_mask", "label")
-"""Columns that the data collator of Transformers pads; all other columns are padded here."""
+"""Input columns that the data collator of Transformers pads; this module pads all other columns."""
 DISPLAYED_SCORES = ("accuracy", "reward")
-"""Candidate scores for the progress bar, which displays the first score that exists."""
+"""Validation scores that the progress bar may display; it displays the first that was computed."""
 
 
 def make_trainer(
@@ -348,11 +348,11 @@ class ProgressBarCallback(TrainerCallback):
 # --- Trainings that can be interrupted: load, continue or refuse ---------------------------------
 
 TRAINER_STATE = "trainer_state.json"
-"""Name of the last file that a Trainer writes into a checkpoint."""
+"""Name of the file that a Transformers Trainer writes last when it saves a training checkpoint."""
 DIGESTS = ".digests.json"
-"""Name of the file with digests of all other files in a checkpoint."""
+"""Name of the file with the SHA-256 digests of all other files in a training checkpoint."""
 SAVED_SCORES = ("accuracy", "f1", "roc_auc")
-"""Scores that the training record stores."""
+"""Validation and test scores that the training record stores."""
 
 logger = logging.getLogger(__name__)
 
