@@ -1,10 +1,7 @@
 """Pretrained models: the order of their class names, and how their tokenizers pair texts."""
 
 import pytest
-from transformers import (
-    AutoTokenizer,
-    PreTrainedConfig,
-)
+from transformers import AutoTokenizer, PreTrainedConfig
 
 from hf_attnprobe.adapters.pretrained import PretrainedModelInfo, get_class_names
 from hf_attnprobe.inference.encoding import tokenize

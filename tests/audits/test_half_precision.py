@@ -1,4 +1,4 @@
-"""--dtype: every test runs in it, and half precision is compared with float32."""
+"""--dtype: every test runs in it."""
 
 import pytest
 import torch

@@ -219,5 +219,7 @@ def test_long_texts_are_cut_and_counted_or_refused(folder, data):
     long = [{"example_id": 7, "text": " ".join(["film"] * 200), "label": 0}, *data.to_list()[:2]]
     report = quick(folder, long, tests=["uniform_attention"])
     assert report.provenance["truncated"] == 1 and report.n == 3
-    with pytest.raises(AttnProbeError, match="text 7 has 202 tokens, but the model reads at most 64"):
+    with pytest.raises(
+        AttnProbeError, match="text 7 has 202 tokens, but the model reads at most 64"
+    ):
         quick(folder, long, tests=["uniform_attention"], truncate=False)

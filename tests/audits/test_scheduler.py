@@ -27,7 +27,7 @@ from tests.helpers.error_messages import refused
 
 def test_limits_that_are_none_are_refused():
     for text in ("", "10 minutes", "-1s", "0", "nan", "1e400s", "10mm"):
-        refused("expected a time", parse_duration, text)
+        refused("expected a duration", parse_duration, text)
     refused(
         "--screen and --time cannot be combined",
         parse_time_limit,
@@ -106,8 +106,6 @@ class Worker:
 
 
 ALL = [Site(-1, -1)]
-
-
 LAYERS = [Site(k, -1) for k in range(3)]
 
 

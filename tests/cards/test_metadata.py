@@ -6,9 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_attnprobe.cards.card import (
-    update_readme,
-)
+from hf_attnprobe.cards.card import update_readme
 from hf_attnprobe.cards.metadata import (
     AuditSummary,
     CardContent,
@@ -18,7 +16,7 @@ from hf_attnprobe.cards.metadata import (
     strip_local_folders,
 )
 from hf_attnprobe.statistics.grades import Answer
-from tests.cards.test_card import CONFIG, RECORD, card, check_plain, finding, names, reread
+from tests.helpers.sample_cards import CONFIG, RECORD, card, check_plain, finding, names, reread
 
 
 def test_the_results_are_read_back_as_they_were_written(tmp_path):

@@ -2,13 +2,7 @@
 
 import pytest
 
-from hf_attnprobe.documents.blocks import (
-    DefinitionList,
-    Document,
-    FormattedNumber,
-    Section,
-    Table,
-)
+from hf_attnprobe.documents.blocks import DefinitionList, Document, FormattedNumber, Section, Table
 from hf_attnprobe.documents.formats import DocumentedResult
 from hf_attnprobe.documents.html import render_cell_html
 from hf_attnprobe.documents.terminal_text import render_text

@@ -5,12 +5,7 @@ from hypothesis import strategies as st
 
 from hf_attnprobe.documents.token_shading import MAX_PAGE_TOKENS, escape_invisible
 from tests.helpers.page_reader import Reader
-from tests.plots.test_highlighted_text import (
-    build_text,
-    read_rankings,
-    render_page,
-    render_text,
-)
+from tests.plots.test_highlighted_text import build_text, read_rankings, render_page, render_text
 
 
 def list_tags(page):

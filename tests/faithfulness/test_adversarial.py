@@ -10,8 +10,8 @@ from hf_attnprobe.faithfulness.options import Adversarial
 from hf_attnprobe.functional.divergence import jsd, tvd
 from hf_attnprobe.protocol import Site
 from hf_attnprobe.storage.rows import collect_statistics
-from tests.faithfulness.test_permutation import SITE, observe_classifier
 from tests.helpers import tiny_models
+from tests.helpers.observed_classifiers import SITE, observe_classifier
 
 
 def observe(n_classes, n_texts=40, n_tokens=12):

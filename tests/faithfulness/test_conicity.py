@@ -7,7 +7,7 @@ import torch
 
 from hf_attnprobe.faithfulness.conicity import conicity
 from hf_attnprobe.protocol import Site
-from tests.faithfulness.test_fragility import MODELS, SITE, TEXTS, bert, classifier, observe
+from tests.helpers.probed_models import MODELS, SITE, TEXTS, bert, classifier, observe
 
 
 def compute_conicity_by_hand(vectors):

@@ -12,9 +12,9 @@ from hf_attnprobe.faithfulness.options import Correlation
 from hf_attnprobe.faithfulness.rankings import compute_ranking
 from hf_attnprobe.faithfulness.registry import load_readings
 from hf_attnprobe.protocol import Site
-from tests.faithfulness.test_permutation import SITE, observe_classifier
 from tests.faithfulness.test_rounding import observe
 from tests.helpers import tiny_models
+from tests.helpers.observed_classifiers import SITE, observe_classifier
 
 
 PAIRS = ("attention_gradient", "attention_leave_one_out", "gradient_leave_one_out")

@@ -14,18 +14,7 @@ from hf_attnprobe.faithfulness.permutation import permutation
 from hf_attnprobe.functional.divergence import jsd, largest_jsd, tvd
 from hf_attnprobe.functional.intervention import replace_head
 from hf_attnprobe.protocol import ALL, HEAD_SET, Site
-from tests.helpers import tiny_models
-
-
-SITES = [Site(0, 1), Site(1, 0), Site(2, 3), Site(1, 2, 0)]
-
-
-def make_model():
-    return tiny_models.bert(layers=3, heads=4, width=32, attn_implementation="eager").double()
-
-
-def inputs():
-    return tiny_models.encoded(tiny_models.five_texts(), special=(1, 2))
+from tests.helpers.hooked_bert import SITES, inputs, make_model, predict_with_hook
 
 
 @pytest.fixture(scope="module")
@@ -33,26 +22,6 @@ def observed():
     adapter = wrap(make_model())
     observation = adapter.observe(adapter.prepare(inputs(), (3, 1, 4, 15, 9)))
     return adapter, observation
-
-
-def predict_with_hook(site, edited):
-    """Probabilities of a full forward pass whose softmax output at one layer is replaced, by patching one module."""
-    model = make_model()
-    attention = model.bert.encoder.layer[site.layer].attention.self
-    original = torch.nn.functional.softmax
-
-    def forward(*args, _forward=attention.forward, **kwargs):
-        torch.nn.functional.softmax = lambda *a, **k: edited
-        try:
-            return _forward(*args, **kwargs)
-        finally:
-            torch.nn.functional.softmax = original
-
-    attention.forward = forward
-    given = inputs()
-    given.pop("special_tokens_mask")
-    with torch.no_grad():
-        return model(**given).logits.softmax(-1)
 
 
 @pytest.mark.parametrize("site", SITES)

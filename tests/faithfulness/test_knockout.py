@@ -10,9 +10,7 @@ from hf_attnprobe.faithfulness.options import Knockout
 from hf_attnprobe.faithfulness.passage_units import measure_deletion_effects, measure_knockouts
 from hf_attnprobe.protocol import KNOCKOUTS
 from tests.faithfulness.test_sources import CLOSE, SITE, ByHand
-from tests.helpers.manual_passes import (
-    PromptTokens,
-)
+from tests.helpers.manual_passes import PromptTokens
 from tests.helpers.transformer_families import BEGIN, N_WORDS, tiny_model
 
 

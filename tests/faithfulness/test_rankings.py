@@ -16,8 +16,8 @@ from hf_attnprobe.faithfulness.rankings import (
     compute_flow_to_tokens,
 )
 from hf_attnprobe.protocol import ALL, Site
-from tests.faithfulness.test_explanations import TEXTS, ByHand, make_model, make_padded_inputs
 from tests.helpers.adapter_families import make, prepare
+from tests.helpers.attention_maps_by_hand import TEXTS, ByHand, make_model, make_padded_inputs
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import torch
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.faithfulness.screen import screen
 from hf_attnprobe.functional.intervention import replace_head
-from tests.faithfulness.test_heads import SITES, inputs, make_model, predict_with_hook
+from tests.helpers.hooked_bert import SITES, inputs, make_model, predict_with_hook
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from hf_attnprobe.faithfulness.single_token import single_token
-from tests.faithfulness.test_fragility import MODELS, SITE, TEXTS, observe
+from tests.helpers.probed_models import MODELS, SITE, TEXTS, observe
 
 
 @pytest.fixture(params=MODELS)

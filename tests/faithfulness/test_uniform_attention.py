@@ -7,7 +7,7 @@ from hf_attnprobe.adapters import wrap
 from hf_attnprobe.faithfulness.uniform_attention import uniform_attention
 from hf_attnprobe.functional.divergence import tvd
 from hf_attnprobe.functional.intervention import replace_head
-from tests.faithfulness.test_heads import SITES, inputs, make_model, predict_with_hook
+from tests.helpers.hooked_bert import SITES, inputs, make_model, predict_with_hook
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Planted effects: the modified copy differs from the model only as planned, by a known effect."""
+"""Limits of detection: what is measured, written and refused, and how an audit states them."""
 
 import json
 import shutil
@@ -47,8 +47,6 @@ def test_no_effect_is_planted_in_a_model_that_predicts_a_number():
         AttnProbeError, match="planted in a model that predicts a class or an answer from a text"
     ):
         find_detection_limit(model, rows, tokenizer=words)
-
-
 
 
 # --- The verb ------------------------------------------------------------------------------------

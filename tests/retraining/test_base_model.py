@@ -1,4 +1,4 @@
-"""The tests that train models: against plain runs of the models they leave, scipy, and what must come out."""
+"""Retraining of a base model: against plain runs of the models that it leaves, scipy, and known results."""
 
 import json
 import math
@@ -30,9 +30,14 @@ from hf_attnprobe.retraining.options import Adversary, Seeds
 from hf_attnprobe.training.options import TrainingOptions
 from hf_attnprobe.training.trainer import Stopwatch
 from tests.helpers.audit_by_name import audit_by_name
-
-
-SETTINGS = {"epochs": 3, "learning_rate": 1e-2, "batch_size": 16, "seed": 1}
+from tests.helpers.stopped_trainings import (
+    SETTINGS,
+    SimulatedStopError,
+    assert_equal_weights,
+    imitating,
+    plain,
+    weights,
+)
 
 
 @pytest.fixture(scope="module")
@@ -56,15 +61,6 @@ def flat(base, reviews, tmp_path_factory):
     return run_retraining_test(
         "uniform", RetrainingSetup(base, reviews, tmp_path_factory.mktemp("uniform"))
     )
-
-
-def weights(model):
-    return {name: tensor.clone() for name, tensor in model.state_dict().items()}
-
-
-def assert_equal_weights(model, other):
-    own, theirs = weights(model), weights(other)
-    assert own.keys() == theirs.keys() and all(torch.equal(own[name], theirs[name]) for name in own)
 
 
 # --- the base -----------------------------------------------------------------------------------------------------
@@ -276,18 +272,6 @@ def test_three_classes(tmp_path):
 
 
 # --- interrupted and finished -------------------------------------------------------------------------------------
-
-
-class SimulatedStopError(Exception):
-    """As if the process were gone."""
-
-
-def plain(base, reviews, folder):
-    return train_variant(base, reviews, folder)
-
-
-def imitating(base, reviews, folder):
-    return train_adversary(base, reviews, folder, 0.02, Adversary(epochs=3))
 
 
 @pytest.fixture(scope="module")

@@ -5,13 +5,10 @@ import torch
 
 from hf_attnprobe import AttentionClassifierConfig, AttnProbeError, train_classifier
 from hf_attnprobe.inference.outputs import make_guide, read_outputs
-from hf_attnprobe.retraining.base_model import (
-    load_base_model,
-    train_variant,
-)
+from hf_attnprobe.retraining.base_model import load_base_model, train_variant
 from hf_attnprobe.retraining.controls import compute_guides, list_other_seeds
 from hf_attnprobe.training.options import TrainingOptions
-from tests.retraining.test_base_model import SETTINGS
+from tests.helpers.stopped_trainings import SETTINGS
 
 
 @pytest.fixture(scope="module")

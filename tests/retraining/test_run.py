@@ -140,7 +140,11 @@ def test_the_curve_has_what_it_is_compared_with(report):
 
 def test_json_and_back(folder, report, cli):
     data = json.loads((folder / "summary.json").read_text())
-    assert convert_retraining_to_json(parse_retraining(data)) == data == convert_retraining_to_json(report)
+    assert (
+        convert_retraining_to_json(parse_retraining(data))
+        == data
+        == convert_retraining_to_json(report)
+    )
     assert data["verdict"] == report.verdict.sentences()
     assert cli("report", folder).out == f"{report}\n"
 
@@ -161,7 +165,9 @@ def test_the_same_again_trains_nothing(
     command += ["--set", "seeds.n_seeds=2", "adversary.lambdas=0.05,0.001", "adversary.epochs=3"]
     done = cli(*command, "--json")
     assert done.code == 0, done.err
-    assert json.loads(done.out) == convert_retraining_to_json(report) and models_in(folder) == before
+    assert (
+        json.loads(done.out) == convert_retraining_to_json(report) and models_in(folder) == before
+    )
 
 
 @pytest.mark.slow
@@ -216,7 +222,13 @@ def test_what_cannot_be_trained_again(
             "has uniform attention",
         ),
         (base, no_test, "out", ASKED, "the split test is missing"),
-        (base, colours, "out", ASKED, "with the classes negative, positive, got the classes green, red"),
+        (
+            base,
+            colours,
+            "out",
+            ASKED,
+            "with the classes negative, positive, got the classes green, red",
+        ),
         (base, reviews_folder, "thesis", ASKED, "contains other files"),
         (
             base,

@@ -15,7 +15,7 @@ from hf_attnprobe.statistics.grades import (
 )
 from hf_attnprobe.statistics.questions import EFFECT_THRESHOLD
 from hf_attnprobe.statistics.verdicts import RULES
-from tests.reports.test_verdict import found, good_model, moving, way_of
+from tests.helpers.verdict_rows import found, good_model, moving, way_of
 
 
 @given(st.sampled_from(sorted(RULES)), st.floats(-1, 1), st.floats(0, 0.5), st.integers(0, 200))

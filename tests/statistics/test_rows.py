@@ -6,11 +6,7 @@ import torch
 
 from hf_attnprobe.protocol import Site
 from hf_attnprobe.statistics.rows import PREDICTION_TEST
-from hf_attnprobe.storage.rows import (
-    NO_SITE,
-    append_rows,
-    build_rows,
-)
+from hf_attnprobe.storage.rows import NO_SITE, append_rows, build_rows
 
 
 def build(test, ids, statistics_by_site):

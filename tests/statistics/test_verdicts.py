@@ -7,9 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hf_attnprobe.reports.verdict import format_conclusion
-from hf_attnprobe.statistics.grades import (
-    Answer,
-)
+from hf_attnprobe.statistics.grades import Answer
 from hf_attnprobe.statistics.questions import CLASSIFIER_QUESTIONS
 from hf_attnprobe.statistics.verdicts import RULES, Finding, apply_thresholds, conclude
 from tests.helpers.error_messages import refused

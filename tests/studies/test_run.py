@@ -23,10 +23,7 @@ from hf_attnprobe.storage.rows import read_rows
 from hf_attnprobe.studies import run as study_run
 from hf_attnprobe.studies import steps as steps_module
 from hf_attnprobe.studies.builtin import STUDIES_BY_NAME
-from hf_attnprobe.studies.report import (
-    INTERVAL_NOTE,
-    read_study_report,
-)
+from hf_attnprobe.studies.report import INTERVAL_NOTE, read_study_report
 from hf_attnprobe.studies.run import plan_study, study
 from hf_attnprobe.studies.steps import Steps, StudyOptions
 from tests.helpers import tiny_models

@@ -24,9 +24,7 @@ from hf_attnprobe.models.attention_classifier import (
 from hf_attnprobe.statistics.scores import compute_classification_metrics
 from hf_attnprobe.training import classifier as training
 from hf_attnprobe.training.options import Architecture, TrainingOptions
-from hf_attnprobe.training.procedures import (
-    make_paper_config,
-)
+from hf_attnprobe.training.procedures import make_paper_config
 from tests.helpers.error_messages import refused
 
 

@@ -4,9 +4,7 @@ import pytest
 import torch
 from datasets import Dataset
 
-from hf_attnprobe import (
-    AttentionClassifierConfig,
-)
+from hf_attnprobe import AttentionClassifierConfig
 from hf_attnprobe.training import classifier as training
 from hf_attnprobe.training.procedures import (
     choose_procedure,

@@ -2,9 +2,7 @@
 
 import pytest
 
-from hf_attnprobe import (
-    AttnProbeError,
-)
+from hf_attnprobe import AttnProbeError
 from hf_attnprobe.data.specs import Data
 from hf_attnprobe.training import run as verb
 from hf_attnprobe.training.options import TrainingOptions

@@ -3,17 +3,13 @@
 import pytest
 import torch
 
-from hf_attnprobe import (
-    AttentionClassifierConfig,
-    train,
-    train_classifier,
-)
+from hf_attnprobe import AttentionClassifierConfig, train, train_classifier
 from hf_attnprobe.retraining.base_model import load_base_model
 from hf_attnprobe.training import trainer
 from hf_attnprobe.training.options import TrainingOptions
 from hf_attnprobe.training.trainer import Stopwatch
 from tests.helpers import tiny_models
-from tests.retraining.test_base_model import (
+from tests.helpers.stopped_trainings import (
     SETTINGS,
     SimulatedStopError,
     assert_equal_weights,

@@ -9,9 +9,7 @@ from hf_attnprobe.adapters import wrap
 from hf_attnprobe.adapters.language_model import kv_cache_passes as passes
 from tests.adapters.language_model.test_adapter import FAMILIES, WITHOUT_CACHE, decoder, observed
 from tests.helpers import transformer_families
-from tests.helpers.manual_passes import (
-    create_prompt,
-)
+from tests.helpers.manual_passes import create_prompt
 
 
 UNLIKE = [

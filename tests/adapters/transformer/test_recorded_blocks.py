@@ -3,9 +3,7 @@
 import pytest
 import torch
 
-from hf_attnprobe.adapters.transformer.attention_hooks import (
-    hook_attention,
-)
+from hf_attnprobe.adapters.transformer.attention_hooks import hook_attention
 from hf_attnprobe.adapters.transformer.recorded_blocks import (
     find_attention_blocks,
     record_outputs,

@@ -4,9 +4,7 @@ import math
 
 import pytest
 
-from hf_attnprobe.models.attention_classifier import (
-    AttentionClassifierConfig,
-)
+from hf_attnprobe.models.attention_classifier import AttentionClassifierConfig
 
 
 WIDE = {"embedding_size": 9, "encoder": "mlp", "encoder_size": 8}
