@@ -108,7 +108,7 @@ def test_groups_alone(folder, data):
     for options, message in (
         ({"tests": ["conicity"]}, "several heads together"),
         ({"screen": 1}, "--screen"),
-        ({"groups": False}, "groups of them"),
+        ({"groups": False}, "needs groups of several heads"),
     ):
         with pytest.raises(AttnProbeError, match=message):
             quick(folder, data, single_heads=False, test_limit=4, **options)
@@ -159,7 +159,7 @@ def test_a_study_reads_the_head_and_no_group(tmp_path):
     right = dict.fromkeys(("label", "predicted_class"), torch.tensor([1.0]))
     for test, found in (("permutation", tested), (PREDICTION_TEST, {NO_SITE: right})):
         append_rows(tmp_path / "heads" / "rows", build_rows(test, [5], found))
-    found = Results._rows(SimpleNamespace(folder=tmp_path), "heads")
+    found = Results._read_statistics(SimpleNamespace(folder=tmp_path), "heads")
     assert found.median_tvd.tolist() == [0.1] and found.accuracy.tolist() == [1.0]
 
 

@@ -289,7 +289,7 @@ def test_what_does_not_fit_is_said_in_a_line_with_the_text(drawn, change, messag
     [
         ("scores.txt", "id,score", r"expected a score file \(\.csv"),
         ("scores.jsonl", "{", "cannot read the scores"),
-        ("scores.jsonl", "null", "but it starts with 'n'"),
+        ("scores.jsonl", "null", "but starts with 'n'"),
         ("scores.parquet", "no", "cannot read the scores"),
         ("scores.csv", "id,value\n0,1", "needs the columns id and score"),
         (
@@ -502,12 +502,12 @@ def test_scores_that_do_not_fit_a_passage_are_said_in_a_line():
             {0: [1.0] * 4, 7: [1.0] * 3},
             "expected scores for all 2 texts, but 1 have none, such as text 1",
         ),
-        ({k: UserScores([1.0], [(0, 1)]) for k in (0, 1)}, "give scores by unit"),
+        ({k: UserScores([1.0], [(0, 1)]) for k in (0, 1)}, "give one score per unit"),
         (
             {k: UserScores([1.0], sources=["Nobody."]) for k in (0, 1)},
             "scores of text 0: expected a quotation from its passage, got 'Nobody.'",
         ),
-        ({k: UserScores([1.0], sources=[" "]) for k in (0, 1)}, "of its passage, got ''"),
+        ({k: UserScores([1.0], sources=[" "]) for k in (0, 1)}, "from its passage, got ''"),
     ):
         with pytest.raises(AttnProbeError, match=says):
             answered_by(scores)
