@@ -48,15 +48,25 @@ NON_MODEL_COLUMNS = frozenset(
         "other_ids",
     ]
 )
-"""Columns of encoded texts that only hf_attnprobe reads; they are not passed to the model."""
+"""Columns of encoded texts that are used by tests and are not passed to the model.
+
+- `special_tokens_mask`: 1 for special tokens such as [CLS], otherwise 0.
+- `word_ids`: index of the word that each token belongs to.
+- `segment_ids`: text within a pair (0 or 1) that each token belongs to.
+- `held`: 1 for tokens of the text in a pair that is not explained.
+- `labelled`: 1 for tokens with a label, such as a tag or a token of an answer.
+- `unit_ids`: index of the passage's unit that each token belongs to.
+- `other_ids`: token id of an alternative answer at the token at which both answers differ.
+"""
 
 
 ALL = -1
-"""Value for `Site.head` that stands for all heads in a layer, and for `Site.layer` all layers."""
+"""Index that selects all heads of a layer (as `Site.head`) or all layers (as `Site.layer`)."""
 HEAD_SET = -2
-"""Value for `Site.layer` that stands for a set of heads.
+"""Value of `Site.layer` for a site that is a set of heads from any layers.
 
-`Site.head` is then the set's index in `AttentionModelBase.head_sets`.
+`Site.head` is then the set's index in `AttentionModelBase.head_sets`: `Site(HEAD_SET, 0)` is the
+first set.
 """
 
 
@@ -171,10 +181,10 @@ class Donors:
 
 
 SiteEdit = Callable[[int, Tensor], Tensor]
-"""Function that edits the attention of some heads in a layer.
+"""Type of a function `edit(layer, weights)` that edits the attention of some heads in a layer.
 
-Its arguments are the layer index and attention weights `[batch, heads, queries, keys]`. It returns
-edited weights `[copies, batch, heads, queries, keys]`.
+It receives the layer index and the attention weights `[batch, heads, queries, keys]`. It returns
+one or more edited copies of these weights, `[copies, batch, heads, queries, keys]`.
 """
 
 
@@ -406,6 +416,9 @@ class KeptPositions(Protocol):
     """Capability: deleting units from a prompt while the other tokens keep their positions.
 
     Such a model supports the operator "gap" of `EditableInputs.erase_inputs`.
+
+    Attributes:
+        keeps_positions: Whether the model can keep the positions.
     """
 
     keeps_positions: bool
@@ -413,9 +426,10 @@ class KeptPositions(Protocol):
 
 @runtime_checkable
 class LinearReadout(Protocol):
-    """Capability: logits that are linear in the attention weights a_t, Σ_t a_t · token_logits_t.
+    """Capability: logits that are a sum of one logit vector per token, weighted by attention.
 
-    It makes exact solutions possible.
+    If the attention weights a_t sum to 1, the logits are Σ_t a_t · token_logits_t. Tests can then
+    compute the attention that changes the prediction most exactly, without a search.
     """
 
     def compute_token_logits(self, observation: "Observation") -> Tensor:
@@ -588,11 +602,13 @@ class BlockOutputs(Protocol):
 
 
 KNOCKOUTS = ("none", "renormalised", "sink")
-"""Knockout operators, which differ in their treatment of the removed attention weight.
+"""Operators that block the attention to a unit of a passage (a knockout).
 
-- "none": the removed weight is lost.
+They set the unit's attention weights to 0, and differ in their use of the removed weight:
+
+- "none": the removed weight is lost, so that the row sums to less than 1.
 - "renormalised": the row's remaining keys receive it, in proportion to their weights.
-- "sink": the attention sink receives it.
+- "sink": the attention sink (usually the first token) receives it.
 """
 
 
@@ -739,6 +755,9 @@ class Decisions(Protocol):
     """Capability: predictions that are decisions (such as classes), which an edit may flip.
 
     Predicted numbers without a threshold are not decisions.
+
+    Attributes:
+        prediction: Description of the prediction.
     """
 
     prediction: Prediction
@@ -964,9 +983,9 @@ def _group_heads_by_layer(sites: Sequence[Site]) -> dict[int, list[int]]:
 
 
 UNLIMITED_LENGTH = 10**9
-"""Token count from which a tokenizer's length limit means "no limit".
+"""Token count from which a tokenizer's `model_max_length` is treated as no limit.
 
-Tokenizers without a limit report a very large number, such as 10**30.
+Tokenizers without a length limit report a very large number, such as 10**30.
 """
 
 
@@ -1072,7 +1091,10 @@ class Observation:
 
     @property
     def target_sign(self) -> Tensor:
-        """Sign per text: -1 if the prediction is against the explained class, else 1, `[batch, 1]`."""
+        """Sign per text, `[batch, 1]`: 1 if the explained class is predicted, otherwise -1.
+
+        It is 1 for all texts if `explained_class` is None.
+        """
         is_for = self.model.prediction.is_decided_for(self.probs, self.explained_class)
         return torch.where(is_for, 1, -1)[:, None]
 
@@ -1153,6 +1175,7 @@ class Observation:
         """
 
         def compute() -> list[Tensor]:
+            # The rows must not depend on the explained class, because they are cached for all.
             return _find_rows_with_gradient(self.with_target(None))
 
         is_real = self.model.get_visible_keys(self, layer).any(-1)
@@ -1200,10 +1223,12 @@ class Observation:
         return self.model.prediction.sharpen(probs, self.model.sharpness)
 
     def compute_standard_losses(self, after: Tensor) -> Tensor:
-        """Compute the decrease in the explained probability, at the standard temperature.
+        """Compute how much an edit lowers the explained class's probability.
 
-        If `explained_class` is set and a text's prediction is against this class, the sign is
-        reversed: the loss is then the increase in the class's probability.
+        The loss is p(before the edit) - p(after the edit). Both probabilities are converted to the
+        standard temperature, see `apply_standard_temperature`. For texts in which the model does
+        not predict `explained_class`, the sign is reversed: the loss is then the increase in the
+        class's probability.
 
         Args:
             after: Prediction vectors after an edit, `[copies, batch, entries]`.
@@ -1301,7 +1326,8 @@ class Observation:
         if self.explained_class is None:
             return self.model.prediction.compute_distance(self.probs, self.leave_one_out)
         explained = self.get_target_classes(None)
-        # Probabilities above 1/2 are compared as p - 1, which is more precise.
+        # Probabilities above 1/2 are stored as p - 1, because floating-point numbers near 0 are
+        # more precise than numbers near 1.
         is_large = self.probs.gather(-1, explained[:, None])[:, 0] * self._n_parts > 0.5
         before = compute_shifted_probability(self.probs, explained, is_large)
         without = self.leave_one_out
@@ -1325,16 +1351,26 @@ def _find_rows_with_gradient(observation: Observation) -> list[Tensor]:
     if observation.model.lacks(Differentiable):
         return [torch.ones_like(layer[:, 0, :, 0], dtype=torch.bool) for layer in attention]
     rows = [_has_gradient(gradient) for gradient in observation.attention_gradient]
-    is_lost = ~torch.stack([row.any(-1) for row in rows]).any(0)
-    if not is_lost.any():
+    has_no_row = _has_no_row_in_any_layer(rows)
+    if not has_no_row.any():
         return rows
     model = observation.model.require(Differentiable)
     probs = observation.probs
     least_probable = probs.masked_fill(probs == 0, torch.inf).argmin(-1)
     gradients = model.compute_attention_gradient(observation, least_probable)
     rows = [row | _has_gradient(gradient) for row, gradient in zip(rows, gradients, strict=True)]
-    is_lost = ~torch.stack([row.any(-1) for row in rows]).any(0)
-    return [row | is_lost[:, None] for row in rows]
+    has_no_row = _has_no_row_in_any_layer(rows)
+    return [row | has_no_row[:, None] for row in rows]
+
+
+def _has_no_row_in_any_layer(rows: Sequence[Tensor]) -> Tensor:
+    """Check for each text whether all query rows in all layers are False, bool `[batch]`.
+
+    Args:
+        rows: One tensor per layer, bool `[batch, queries]`.
+    """
+    has_row_by_layer = torch.stack([row.any(-1) for row in rows])
+    return ~has_row_by_layer.any(0)
 
 
 def _has_gradient(gradient: Tensor) -> Tensor:

@@ -31,9 +31,17 @@ from hf_attnprobe.core.errors import AttnProbeError
 
 
 READOUTS = ("first", "last", "mean")
-"""Tokens that a prediction can be read from: the first token, the last token, or all tokens."""
+"""Choices for the tokens whose final states determine the prediction (the read-out).
+
+- "first": the first token, such as [CLS].
+- "last": the last token.
+- "mean": all tokens, whose states are averaged.
+"""
 READOUT_BY_POOLING = {"mean": "mean", "cls": "first"}
-"""Tokens that the prediction is read from, by `classifier_pooling` in ModernBERT's configuration."""
+"""Read-out (one of `READOUTS`) by the value of `classifier_pooling` in a model configuration.
+
+ModernBERT's configuration has this setting; it is "cls" or "mean".
+"""
 
 LAST_POSITION_MODEL_TYPES = {"xlnet"}
 """Model types that classify at the last position, even if it is padding.
@@ -47,7 +55,11 @@ CROSS_ATTENTION_NAMES = (
     "crossattention",
     "cross_attn",
 )
-"""Lower-case names of cross-attention modules, in which a decoder attends to an encoder."""
+"""Lower-case names of modules in which a decoder attends to an encoder (cross-attention).
+
+A module is cross-attention if such a name is a part of its path, as in
+`decoder.layers.0.encoder_attn`.
+"""
 
 
 class Layer(NamedTuple):
@@ -160,6 +172,7 @@ def compute_row_weights(readout: str | None, kind: str, visible: Tensor, mask: T
     if readout == "mean":
         return mask / mask.sum(1, keepdim=True).clamp_min(1)
     n_keys = mask.shape[1]
+    # Padding gets the position 0, so the largest position is the last real token.
     positions = torch.arange(n_keys, device=mask.device) * mask
     row = positions.argmax(1)
     if readout == "first":
@@ -170,9 +183,10 @@ def compute_row_weights(readout: str | None, kind: str, visible: Tensor, mask: T
 # --- Model inputs: image sizes and embeddings ----------------------------------------------------
 
 DEFAULT_IMAGE_CONFIG = {"num_channels": 3, "image_size": 224, "patch_size": 16}
-"""Image settings for model configurations without them; sizes are in pixels.
+"""Channel count, image size and patch size for model configurations that do not contain them.
 
-Such configurations belong to convolutional networks, which accept images of any size.
+Sizes are in pixels. Such configurations belong to convolutional networks, which accept images of
+any size.
 """
 
 
@@ -253,9 +267,9 @@ SUPPORTED_MODELS = (
     "classifiers of texts, images and tokens, extractive question answering, multiple "
     "choice, masked language models and decoders that answer from a passage"
 )
-"""List of supported models for error messages."""
+"""List of all supported kinds of models, which error messages quote."""
 EXAMPLE_LENGTH = 8
-"""Length in tokens of the example on which a model's attention modules are found.
+"""Number of tokens in the example text on which a model's attention modules are found.
 
 Attention over windows, landmarks or additional tokens has a key count other than 8, so its shape
 shows that it is not attention over the text's tokens.
@@ -459,6 +473,7 @@ def create_example_inputs(model: PreTrainedModel) -> dict[str, Tensor]:
     special_ids = {end_id}
     for name in ("pad", "bos", "unk", "decoder_start"):
         special_ids.add(getattr(config, f"{name}_token_id", None))
+    # The example repeats the smallest token id that is not a special token.
     plain_id = min(set(range(len(special_ids) + 1)) - special_ids)
     # T5 and BART classify at the end token; other models accept it as well.
     has_end = end_id is not None and 0 <= end_id < config.vocab_size
@@ -516,9 +531,12 @@ def _check_attention_shapes(
 # --- Models whose layers are not numbered as in their code: hybrids, layers with two attentions --
 
 LAYER_NAME_PATTERN = re.compile(r"(.*?)\.(\d+)(?:\.|$)")
-"""Pattern that splits a module name such as `encoder.layer.3` into layer list and layer index."""
+"""Pattern that finds the layer list and the layer index in a module name.
+
+For `encoder.layer.3.attention`, they are `encoder.layer` and 3.
+"""
 MAX_LISTED_NUMBERS = 8
-"""Largest number of layer indices that a note in a report lists."""
+"""Largest number of layer indices that a report lists; an ellipsis replaces further indices."""
 
 
 def describe_unusual_layers(

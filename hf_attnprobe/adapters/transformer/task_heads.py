@@ -27,13 +27,18 @@ Run = Callable[[Inputs], Any]
 """Function that runs the unedited model on inputs and returns its output."""
 
 N_CANDIDATE_WORDS = 100
-"""Number of likely words that are separate outcomes, for each predicted word.
+"""Number of words that are separate outcomes when a model predicts a masked word.
 
-These are the most likely words in the whole text's prediction. All other words of the vocabulary
-share two further outcomes; see `MaskedWordHead`.
+They are the most likely words for the unedited text. All other words of the vocabulary share two
+further outcomes, so that predictions stay small; see `MaskedWordHead`.
 """
 LOGIT_MEANINGS = ("auto", "probability", "number")
-"""Choices for the meaning of a single logit; "auto" follows the model's configuration."""
+"""Choices for the meaning of a model's output if the model has only one logit.
+
+- "probability": the logit is the log-odds of the second of two classes.
+- "number": the logit is a predicted number (regression).
+- "auto": `problem_type` in the model's configuration determines the meaning.
+"""
 
 
 class TaskHead:
@@ -61,7 +66,9 @@ class TaskHead:
         return logits is not None and logits.dim() == 2
 
     def build_arguments(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """Build the model's keyword arguments from inputs.
+        """Return the inputs unchanged as the model's keyword arguments.
+
+        Subclasses override this method if the model expects inputs of another shape.
 
         Args:
             inputs: Model inputs.
@@ -69,7 +76,10 @@ class TaskHead:
         return dict(inputs)
 
     def select_inputs(self, inputs: Inputs, run: Run) -> dict[str, Tensor]:
-        """Select the text to explain from examples that consist of several texts.
+        """Return the inputs unchanged, because each example consists of a single text.
+
+        Subclasses override this method if an example consists of several texts, such as the
+        choices of a multiple-choice question. They then select the text to explain.
 
         Args:
             inputs: Inputs for whole examples.
@@ -83,9 +93,11 @@ class TaskHead:
     def add_readout_inputs(
         self, inputs: Inputs, mask: Tensor, content: Tensor, run: Run
     ) -> dict[str, Tensor]:
-        """Add inputs that record which tokens the prediction of the whole text is read from.
+        """Return the inputs unchanged, because the model makes one prediction per text.
 
-        They are needed to compute the same prediction for a shortened text.
+        Subclasses override this method if the model makes one prediction per token. They then add
+        inputs that record the tokens from which the prediction is read, such as `reads`. With
+        these inputs, the same tokens are found again in a shortened text.
 
         Args:
             inputs: Inputs for the whole texts.
@@ -99,7 +111,10 @@ class TaskHead:
         return dict(inputs)
 
     def convert_labels(self, labels: Tensor, inputs: Inputs) -> Tensor:
-        """Convert data set labels to outcome indices of the prediction.
+        """Return the labels unchanged, because they are class indices already.
+
+        Subclasses override this method if labels must be converted to outcome indices of the
+        prediction.
 
         Args:
             labels: Data set labels.
@@ -111,7 +126,9 @@ class TaskHead:
         return labels
 
     def compute_scores(self, result: Any, inputs: Inputs) -> Tensor:
-        """Compute scores `[batch, scores]` from the model's output.
+        """Return the model's logits as scores `[batch, scores]`.
+
+        Subclasses override this method if scores are computed from several logits.
 
         Args:
             result: The model's output object.
@@ -120,11 +137,16 @@ class TaskHead:
         return result.logits
 
     def compute_probs(self, scores: Tensor, inputs: Inputs) -> Tensor:
-        """Compute prediction vectors `[..., batch, entries]` from scores.
+        """Compute class probabilities, the softmax of the scores.
+
+        Subclasses override this method if the prediction is not one of several classes.
 
         Args:
             scores: Scores `[..., batch, scores]`.
             inputs: Inputs that the model was run on.
+
+        Returns:
+            Prediction vectors `[..., batch, entries]`.
         """
         return scores.softmax(-1)
 
@@ -141,7 +163,10 @@ class MultiLabelHead(TaskHead):
     """Head for multi-label classifiers, whose logits are each label's log-odds."""
 
     def compute_probs(self, scores: Tensor, inputs: Inputs) -> Tensor:
-        """Compute each label's probabilities (absent, present), divided by the label count."""
+        """Compute each label's probabilities (absent, present), divided by the number of labels.
+
+        After the division, all entries of a prediction vector sum to 1.
+        """
         probs = torch.stack([-scores, scores], dim=-1).sigmoid()
         return probs.flatten(-2) / scores.shape[-1]
 
@@ -150,7 +175,11 @@ class RegressionHead(TaskHead):
     """Head for models that predict one number or several numbers."""
 
     def compute_probs(self, scores: Tensor, inputs: Inputs) -> Tensor:
-        """Compute each number's distance from the origin, in units of the scale, with both signs."""
+        """Convert each predicted number y to the two entries d and -d, d = (y - origin) / scale.
+
+        The entries are divided by the count of numbers. The total variation distance between two
+        such vectors is the mean absolute difference of the numbers, in units of the scale.
+        """
         distance = (scores - self.prediction.origin) / self.prediction.scale
         return torch.stack([distance, -distance], dim=-1).flatten(-2) / scores.shape[-1]
 
@@ -186,6 +215,7 @@ class TokenTagHead(TaskHead):
     def _gather_slots(self, values: Tensor, inputs: Inputs) -> Tensor:
         """Gather token values `[batch, keys, width]` by slot, `[batch, slots, width]`."""
         position, is_present = _find_slot_positions(inputs, values.shape[1], values.device)
+        # `gather` needs one index per value, so the slots' positions are repeated along the width.
         index = position[..., None].expand(-1, -1, values.shape[-1])
         return values.gather(1, index).where(is_present[..., None], torch.nan)
 
@@ -244,6 +274,7 @@ class MaskedWordHead(TokenTagHead):
         if token_ids.dim() == 1:
             token_ids = token_ids[:, None]
         matches = candidates == token_ids[..., None]
+        # Two outcomes follow the candidates: the next most likely word, and all other words.
         n_outcomes = candidates.shape[-1] + 2
         index = matches.int().argmax(-1)
         index = index.where(matches.any(-1), n_outcomes)
@@ -361,6 +392,7 @@ def _number_slots(is_read: Tensor) -> dict[str, Tensor]:
         `[batch, keys]`. `slots` contains whether each text has each slot, bool
         `[batch, 1, slots]`.
     """
+    # A token's slot is the number of read tokens before it.
     count = is_read.cumsum(1)
     n_slots = count[:, -1:]
     slots = torch.arange(int(n_slots.max()), device=is_read.device)
@@ -420,7 +452,19 @@ ADAPTER_INPUTS = frozenset(
         "whole",
     ]
 )
-"""Batch inputs that only adapters and task heads read; they are not passed to the model."""
+"""Batch inputs that only adapters and task heads use; they are not passed to the model.
+
+- `units`: position that represents the unit (token or word) of each token.
+- `segment_ids`: text within a pair (0 or 1) that each token belongs to.
+- `labelled`: 1 for tokens with a label.
+- `reads`: slot that is read from each token, or -1.
+- `slots`: whether each text has each slot.
+- `kept`: candidate words, which are separate outcomes of a word prediction.
+- `n_padded`: number of padding rows after an answer.
+- `known`: logits of all choices of a multiple-choice question.
+- `chosen`: index of the choice that the model predicts.
+- `whole`: prediction for the whole text, used for tokens that have been erased.
+"""
 
 
 def create_head(
@@ -517,12 +561,15 @@ HEADS_BY_CLASS_SUFFIX: Mapping[str, Callable[[PreTrainedModel, int | None], Task
 }
 """Functions that create a task head, by suffix of the model's class name.
 
-Model classes without such a suffix make one prediction for the whole text or image.
+For example, the head for a `BertForMaskedLM` model is created by `_create_masked_word_head`. Model
+classes without such a suffix make one prediction for the whole text or image.
 """
 
 
 def count_candidate_words(n_words: int) -> int:
-    """Return the number of candidate words, which are separate outcomes of a prediction.
+    """Return the number of candidate words, which are separate outcomes of a word prediction.
+
+    At least two words of the vocabulary must remain for the other two outcomes.
 
     Args:
         n_words: Vocabulary size.
@@ -550,10 +597,11 @@ def compute_candidate_scores(logits: Tensor, candidates: Tensor) -> Tensor:
     other_logits = logits.to(precise).scatter(-1, candidates, -torch.inf)
     next_logit, next_word = other_logits.max(-1, keepdim=True)
     other_probs = other_logits.softmax(-1)
+    next_prob = other_probs.gather(-1, next_word)
     rest_prob = other_probs.scatter(-1, next_word, 0).sum(-1, keepdim=True)
-    odds = rest_prob / other_probs.gather(-1, next_word)
+    rest_logit = next_logit + (rest_prob / next_prob).log()
     candidate_logits = logits.gather(-1, candidates)
-    return torch.cat([candidate_logits, next_logit, next_logit + odds.log()], dim=-1)
+    return torch.cat([candidate_logits, next_logit, rest_logit], dim=-1)
 
 
 def _create_text_head(
