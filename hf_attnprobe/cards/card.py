@@ -143,7 +143,7 @@ def read_card(text: str) -> ModelCard:
 
 
 def insert_part(existing: str, part: str, metadata: CardData) -> str:
-    """Insert the generated part into a README, replacing an older one.
+    """Insert the generated part into a README, or replace the part from an earlier run.
 
     Args:
         existing: the existing README.
@@ -271,7 +271,7 @@ def _split_around_part(text: str) -> tuple[str, str]:
 
 
 def update_readme(existing: str | None, card: CardContent) -> str:
-    """Render a card, and insert it into a README in place of an older one.
+    """Render a model card, and insert it into a README or replace an earlier one in it.
 
     Args:
         existing: the existing README; None if there is none.
@@ -353,7 +353,7 @@ def render_card(card: CardContent) -> str:
 
 
 def _choose_display_advice(card: CardContent) -> str | None:
-    """Return the display advice for the worst answer of all audits; None without an audit."""
+    """Return the advice on displaying attention that belongs to the worst answer of all audits."""
     if not card.audits:
         return None
     answers_from_best_to_worst = list(DISPLAY_ADVICE)

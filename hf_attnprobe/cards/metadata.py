@@ -166,9 +166,9 @@ def escape_prose(sentence: str) -> str:
 def convert_for_yaml(value: Any) -> Any:
     """Convert plain data to values that the front matter can store.
 
-    Control characters are removed from texts. A number that is not finite becomes None, and so does
-    a list that contains one, such as a confidence interval, since readers drop None from lists. None
-    is removed from mappings.
+    Control characters are removed from texts, and mappings lose entries that are None. A number that
+    is not finite becomes None. A list that contains such a number, for example a confidence
+    interval, becomes None as a whole, since software that reads the file would drop only the number.
 
     >>> convert_for_yaml({"n": 3, "ci95": [0.1, float("inf")], "no": None})
     {'n': 3}

@@ -486,7 +486,7 @@ def load_adapter_model(
 
 
 def _check_mergeable(origin: Origin, values: Mapping[str, Any]) -> None:
-    """Raise AttnProbeError if an adapter's type cannot be merged; its weights are not loaded."""
+    """Raise AttnProbeError if adapters of this type cannot be merged into their base model's weights."""
     from peft import PromptLearningConfig
     from peft.mapping import PEFT_TYPE_TO_CONFIG_MAPPING
 
@@ -524,9 +524,11 @@ def _choose_adapter_head(
 def _count_adapter_labels(
     weights: Mapping[str, torch.Tensor], config: PreTrainedConfig, head: Head
 ) -> int | None:
-    """Return how many outputs the head in an adapter's weights has, or None without a head."""
+    """Count the labels of the head that an adapter contains; return None if it contains no head."""
     with torch.device("meta"):
         empty_model = head.auto.from_config(config)
+    # The head is a linear layer with one output per label. The adapter's head may have another number
+    # of labels than the configuration of the base model, so the layer is found by its name.
     head_weight = None
     for name, module in empty_model.named_modules():
         if isinstance(module, torch.nn.Linear) and module.out_features == config.num_labels:

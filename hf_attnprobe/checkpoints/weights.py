@@ -133,7 +133,12 @@ def _change_matrices(model: nn.Module, change: Callable[[Tensor], Tensor]) -> No
 
 
 def _iterate_matrices(model: nn.Module) -> Iterator[tuple[Tensor, bool]]:
-    """Yield each matrix once, with True if its rows are the inputs (as in GPT-2's layers)."""
+    """Yield each weight matrix once, with True if its shape is [inputs, outputs] as in GPT-2.
+
+    All other matrices have the shape [outputs, inputs].
+    """
+    # Embeddings count as visited, so neither they nor output layers that share their weights are
+    # yielded.
     visited_ids = {
         id(parameter)
         for module in model.modules()

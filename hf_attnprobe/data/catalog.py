@@ -139,7 +139,7 @@ def _count_texts(dataset: str) -> dict[str, int]:
 
 
 def _locate_dataset(source: str) -> str:
-    """Return a data set's location on this machine, or "" if it is not here.
+    """Return where a data set is stored on this machine: a folder, "in the Hub's cache", or "" if nowhere.
 
     For a data set on the Hub, one downloaded file is enough. An incomplete download is noticed only
     when the data set is loaded.

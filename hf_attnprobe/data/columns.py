@@ -196,9 +196,9 @@ def _read_strings(
     *,
     may_be_missing: bool = False,
 ) -> list[str]:
-    """Read a column as strings, with "" for missing values if ``may_be_missing``.
+    """Read a column as strings, and join lists of words by spaces.
 
-    Lists of words are joined by spaces.
+    A missing value becomes "" if ``may_be_missing``; otherwise it is an error.
     """
     cells = read_column(source, column)
     texts = [_join_words(cell, column, row) for row, cell in enumerate(cells)]

@@ -411,9 +411,10 @@ def _drop_missing_columns(
     splits: "Mapping[str, datasets.Dataset]",
     user_fields: Mapping[str, Any],
 ) -> Recipe:
-    """Clear a recipe's column names that the data lacks, if it has columns with usual names.
+    """Remove column names from a recipe if the data has columns with usual names instead.
 
-    Local copies of a data set often use the usual names. A column that the user named is kept.
+    A local copy of a data set often has a column `text` or `label` instead of the column that the
+    recipe names for the Hub. Columns that the user named are not removed.
     """
     present = {name for examples in splits.values() for name in examples.column_names}
     usual_names = {"text_column": TEXT_COLUMNS, "label_column": ("label",)}
@@ -755,11 +756,13 @@ def _select_balanced(examples: "datasets.Dataset", limit: int) -> "datasets.Data
     """
     labels = read_column(examples, "label")
     order = order_by_hash(read_column(examples, "example_id"))
-    n_seen: Counter[int] = Counter()
+    # The first row of each class has rank 0, the second has rank 1, and so on. Selecting the rows
+    # with the smallest ranks takes equally many from each class, as long as a class has enough.
+    class_counts: Counter[int] = Counter()
     rank_in_class = {}
     for row in order:
-        rank_in_class[row] = n_seen[labels[row]]
-        n_seen[labels[row]] += 1
+        rank_in_class[row] = class_counts[labels[row]]
+        class_counts[labels[row]] += 1
     selected_rows = sorted(order, key=rank_in_class.__getitem__)[:limit]
     return examples.select(sorted(selected_rows))
 

@@ -149,7 +149,7 @@ def read_labels(
 
 
 def join_label_columns(columns: Sequence[list[Any]], names: Sequence[str]) -> list[Any]:
-    """Join columns with 0 and 1, one per label, into one label list per text.
+    """Combine several columns of 0 and 1, one column per label, into one list of labels per text.
 
     Args:
         columns: each column's cells.

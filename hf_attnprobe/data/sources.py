@@ -51,7 +51,10 @@ texts."""
 
 
 def resolve_recipe(dataset: Any, **recipe_fields: Any) -> Recipe:
-    """Return a data set's recipe, with the user's settings replacing the recipe's.
+    """Find a data set's recipe, and replace its fields with the user's settings.
+
+    A recipe describes how a data set is loaded, filtered and split. Data sets that are not
+    registered have an empty recipe.
 
     Args:
         dataset: a name, a Hub id, a path, ``name=folder`` (a folder to which the rules of a

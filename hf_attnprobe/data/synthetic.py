@@ -316,7 +316,11 @@ def _draw_sentence(
     negation_rate: float,
     decoy_rate: float,
 ) -> tuple[list[str], list[int]]:
-    """Draw a review with exactly `length` tokens, and return its tokens and its rationale."""
+    """Draw a review with exactly `length` tokens.
+
+    Returns:
+        The tokens, and the rationale: the positions of the tokens that determine the label.
+    """
     # One token is reserved for the full stop.
     n_free = length - 1
     verdict, verdict_rationale = _draw_verdict(rng, n_free, label, negation_rate)
@@ -337,7 +341,11 @@ def _draw_sentence(
 def _draw_verdict(
     rng: random.Random, max_length: int, label: int, negation_rate: float
 ) -> tuple[list[str], list[int]]:
-    """Draw the clause that decides the label, and return its words and its rationale positions."""
+    """Draw the clause that determines the label.
+
+    Returns:
+        The words of the clause, and the positions of its sentiment word and of a negator before it.
+    """
     is_negated = max_length > _MIN_VERDICT_LENGTH and rng.random() < negation_rate
     words = _choose_template(rng, _VERDICTS, max_length - is_negated)
     start = words.index("{cue}")
@@ -352,7 +360,8 @@ def _draw_verdict(
 def _draw_other_clauses(rng: random.Random, n_free: int, decoy_rate: float) -> list[list[str]]:
     """Draw clauses that do not affect the label, in random order.
 
-    With one connective per clause, they have `n_free` tokens or up to 3 fewer.
+    Together with one connective per clause, they have at most `n_free` tokens and at least
+    `n_free` - 3.
     """
     clauses = []
     if n_free > _MIN_DECOY_LENGTH and rng.random() < decoy_rate:

@@ -195,7 +195,10 @@ def _check_vocabulary_options(
 
 
 def _count_document_frequencies(texts: Iterable[str], sentences: bool) -> Counter[str]:
-    """Count for each word the texts that contain it; words are split as by the tokenizer."""
+    """Count how many texts contain each word.
+
+    Texts are normalized and split into words like in the tokenizer.
+    """
     if isinstance(texts, str):
         raise AttnProbeError("expected a list of texts, got a single string; put it in a list")
     normalizer = _build_normalizer(sentences)

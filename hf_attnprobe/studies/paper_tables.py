@@ -208,7 +208,7 @@ class Results:
         return prediction["outcomes"] if prediction.get("kind") == "classes" else []
 
     def list_models_at_chance(self) -> list[str]:
-        """Return the folders of audits whose model may not beat the most frequent class."""
+        """Return the folders of audits whose model may not be better than a constant prediction."""
         folders = []
         for job in self.plan.jobs:
             if job.verb == "audit":
@@ -372,6 +372,7 @@ def _compare_with_threshold(threshold: float, means: str, values: Mapping[str, E
         means: Statement that is true above the threshold.
         values: Values by row name.
     """
+    # Since both thresholds of the rule are equal, the answer "partly" cannot occur.
     rule = Rule("", "", "", partly=threshold, yes=threshold, source="")
     answers = {name: grade(value, rule) for name, value in values.items()}
     n_above = list(answers.values()).count(Answer.YES)
@@ -508,7 +509,7 @@ def _divide_by_class(results: Results, all_texts: _TextGroup) -> list[_TextGroup
 
 
 def _make_correlation_rows(groups: Sequence[_TextGroup]) -> Iterator[Row]:
-    """Yield τ with gradients and with leave-one-out, by predicted class."""
+    """Yield rows about τ of attention with gradients and with leave-one-out, by predicted class."""
     for group, measure in itertools.product(groups, ("gradient", "leave_one_out")):
         pair = f"attention_{measure}"
         tau = group.get_tau(pair)
@@ -526,7 +527,7 @@ def _make_correlation_rows(groups: Sequence[_TextGroup]) -> Iterator[Row]:
 
 
 def _make_overall_rows(all_texts: Sequence[_TextGroup]) -> Iterator[Row]:
-    """Yield score and τ over all texts of each audit, next to the authors' released reruns."""
+    """Yield rows with each audit's score and τ over all texts, next to reruns by the authors."""
     for group in all_texts:
         dataset, encoder, attention = group.table_labels
         dataset_reruns = PUBLISHED.reruns.get(dataset, {})
@@ -555,7 +556,7 @@ def _compute_performance(rows: pd.DataFrame) -> tuple[str, TableCell]:
 
 
 def _make_difference_rows(all_texts: Sequence[_TextGroup]) -> Iterator[Row]:
-    """Yield differences in τ within the same texts, as in the paper's Figures 3, 4 and 5."""
+    """Yield rows about differences between two τ for each text, as in the paper's Figures 3 to 5."""
     for group in all_texts:
         for difference, statistic in DIFFERENCE_STATISTICS.items():
             if statistic in group.rows:
@@ -596,7 +597,7 @@ def _make_difference_row(
 
 
 def _make_adversarial_rows(results: Results, groups: Sequence[_TextGroup]) -> Iterator[Row]:
-    """Yield the largest JSD with an output change up to ε: by search, exact and published."""
+    """Yield rows with the largest JSD at an output change up to ε: by search, exact and published."""
     statistic = "epsilon_max_jsd@0.05"
     for group in groups:
         search_rows = results.rows(results.get_job("search", group.job.cell).folder)
@@ -619,7 +620,7 @@ def _compute_exact_median(rows: pd.DataFrame, column: str) -> TableCell:
 
 
 def _make_permutation_rows(groups: Sequence[_TextGroup]) -> Iterator[Row]:
-    """Yield the output change with shuffled weights, in bins by the largest weight."""
+    """Yield rows with the output change under shuffled weights, in bins by the largest weight."""
     bins = list(zip(list_bin_names(), itertools.pairwise(ATTENTION_BINS), strict=True))
     for group, (bin_name, (low, high)) in itertools.product(groups, bins):
         largest_weight = group.rows.max_attention
@@ -666,7 +667,7 @@ def _get_labels(job: Job) -> tuple[str, str, str]:
 
 
 def _make_fraction_rows(audits: Audits) -> Iterator[Row]:
-    """Yield, for each erasure order, the median fraction of weights that flips the decision."""
+    """Yield rows with the median fraction of erased weights that flips the decision, by erasure order."""
     for (dataset, architecture, encoder), rows in audits:
         published_datasets = PUBLISHED.fraction_to_flip if architecture == "FLAN" else {}
         nearest_dataset = PUBLISHED.nearest.get(dataset, dataset)
@@ -677,7 +678,11 @@ def _make_fraction_rows(audits: Audits) -> Iterator[Row]:
 
 
 def _make_single_weight_rows(audits: Audits) -> Iterator[Row]:
-    """Yield ΔJS, the extra output change from erasing the largest weight, in bins by Δα."""
+    """Yield rows about ΔJS, in bins by Δα.
+
+    ΔJS is the output change from erasing the largest weight minus the change from erasing a random
+    weight. Δα is the difference between these two weights.
+    """
     for labels, rows in audits:
         if "delta_js" in rows:
             for gap_bin in bin_js_by_gap(rows.delta_attention, rows.delta_js):
@@ -784,7 +789,7 @@ def compute_f1_changes(texts: pd.DataFrame, *, seed: int = 0) -> list[Estimate]:
 
 
 def _make_adversary_rows(results: Results) -> Iterator[Row]:
-    """Yield JSD, TVD and F1 for every adversary."""
+    """Yield rows with the attention change (JSD), output change (TVD) and F1 of every adversary."""
     for job in results.get_jobs("adversaries"):
         report = results.retraining(job.folder)
         for point in compute_points(report.statistics, report.scores):
@@ -826,7 +831,7 @@ def _make_answered_table(
     retrained: Sequence[tuple[str, RetrainingReport]],
     make_rows: Callable[[str, RetrainingReport], Iterable[Row]],
 ) -> ResultTable:
-    """Return a table about all data sets, and the answers to one question as sentences above it.
+    """Return a table about all data sets, with the answers to one question as its first sentences.
 
     Args:
         name: Key of the table in ``papers.yaml``.
@@ -850,7 +855,7 @@ def _list_f1_cells(
     models: Sequence[str],
     published: Mapping[str, float],
 ) -> Iterator[tuple[str, Estimate, Estimate | None, float | None]]:
-    """Yield each model's name, F1, F1 loss against the reference, and published F1."""
+    """Yield four cells per model: its name, F1, F1 loss compared with the reference, and published F1."""
     for model in models:
         score = find_score(report.scores.get(test, ()), model)
         if score is not None:
@@ -859,7 +864,7 @@ def _list_f1_cells(
 
 
 def _make_uniform_rows(dataset: str, report: RetrainingReport) -> Iterator[Row]:
-    """Yield F1 for the base model and the model with uniform attention."""
+    """Yield rows with F1 of the base model and of the model with uniform attention."""
     published = PUBLISHED.uniform.get(dataset, {})
     for model, *cells in _list_f1_cells(report, "uniform", ("base", "uniform"), published):
         reported = PUBLISHED.reported.get(dataset) if model == "base" else None
@@ -867,7 +872,7 @@ def _make_uniform_rows(dataset: str, report: RetrainingReport) -> Iterator[Row]:
 
 
 def _make_seed_rows(dataset: str, report: RetrainingReport) -> Iterator[Row]:
-    """Yield the attention change with another seed, by largest weight and predicted class."""
+    """Yield rows with the JSD of the attention with another seed, by largest weight and class."""
     for seed_bin in report.bins:
         median = Estimate(seed_bin.median_jsd, None, seed_bin.n)
         published = PUBLISHED.seed_jsd.get(dataset)

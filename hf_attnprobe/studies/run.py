@@ -140,13 +140,13 @@ def _load_study_function(file: Path) -> Study:
 
 
 def _check_plan(steps: Steps) -> None:
-    """Check that a plan has steps, uses the replaced data sets, and trains valid architectures."""
+    """Check that a plan has steps, uses the user's data sets, and trains valid architectures."""
     if not steps.jobs:
         raise AttnProbeError("the study plans no steps; call steps.add at least once")
     if steps.paper is not None:
         check_known_names("paper", [steps.paper], PUBLISHED.papers)
     replaced_datasets = [
-        name for name, keywords in steps.sources.items() if keywords in steps.options.datasets
+        name for name, source in steps.sources.items() if source in steps.options.datasets
     ]
     if len(replaced_datasets) < len(steps.options.datasets):
         raise AttnProbeError(
@@ -241,7 +241,7 @@ def _make_data(job: Job) -> Data:
 
 
 def _make_step_state(job: Job, texts: Mapping[str, str]) -> dict[str, Any]:
-    """Return a step's entry for ``study.json``, in the form that reading the file would return."""
+    """Return a step's entry for ``study.json``, with arguments converted to plain JSON values."""
 
     def convert_value(value: Any) -> Any:
         return vars(value) if isinstance(value, Options) else str(value)

@@ -210,7 +210,7 @@ def _build_record(
     procedure: Procedure,
     options: TrainingOptions,
 ) -> dict[str, Any]:
-    """Return the settings that identify a training; it is continued only if they are unchanged."""
+    """Return the settings that identify a training; a training resumes only if all are unchanged."""
     vectors = options.word_vectors
     architecture = {field.name: getattr(config, field.name) for field in fields(Architecture)}
     record = {
@@ -353,7 +353,7 @@ def _make_guide_column(
     examples: "datasets.Dataset",
     input_ids: list[list[int]],
 ) -> dict[str, list]:
-    """Return a split's guide, which is the attention weights of another model, as a column."""
+    """Return an input column with a split's guide: the attention weights to impose on the model."""
     if split not in guides:
         guided_splits = ", ".join(guides) or "no texts"
         raise AttnProbeError(
@@ -478,7 +478,7 @@ def set_word_vectors(
 
 
 def make_label_fields(names: list[str]) -> dict[str, dict]:
-    """Return the configuration fields ``id2label`` and ``label2id`` for some class names."""
+    """Return the configuration fields ``id2label`` and ``label2id`` for a list of class names."""
     return {
         "id2label": dict(enumerate(names)),
         "label2id": {name: label for label, name in enumerate(names)},

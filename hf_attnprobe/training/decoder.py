@@ -96,29 +96,39 @@ class RecitationDataset(Dataset):
         return self.n_steps
 
     def __getitem__(self, step: int) -> dict[str, Tensor]:
-        """Return ``input_ids`` and ``labels`` for a step, both int64 [passages, tokens]."""
+        """Generate the batch for a training step.
+
+        Returns:
+            ``input_ids`` and ``labels``, both int64 [passages, tokens]. Tokens without loss have the
+            label -100.
+        """
         rng = random.Random(f"{self.seed} {step}")
         n_records = rng.randint(MIN_RECORDS, MAX_RECORDS)
-        n_between = rng.randint(0, MAX_GAP)
+        gap_length = rng.randint(0, MAX_GAP)
         shuffled_share = (step - N_ORDERED_STEPS) / N_MIXING_STEPS
-        id_rows, loss_rows = [], []
+        id_rows, loss_masks = [], []
         for _ in range(PASSAGES_PER_STEP):
             passage = draw_records(rng, n_records)
             repeated_records = passage
             if rng.random() < shuffled_share:
                 repeated_records = rng.sample(passage, n_records)
-            gap = rng.choices(RECORD_WORDS, k=n_between)
+            gap = rng.choices(RECORD_WORDS, k=gap_length)
             prefix = [BOS, *itertools.chain(*passage), *gap]
             words = [*prefix, *itertools.chain(*repeated_records)]
             id_rows.append([self.vocabulary[word] for word in words])
 
             # The first word of a repeated record cannot be predicted, all later words can.
             first_words = set(range(len(prefix), len(words), RECORD_LENGTH))
-            loss_rows.append([k >= len(prefix) and k not in first_words for k in range(len(words))])
+            loss_masks.append(
+                [
+                    position >= len(prefix) and position not in first_words
+                    for position in range(len(words))
+                ]
+            )
         ids = torch.tensor(id_rows)
         return {
             "input_ids": ids,
-            "labels": ids.where(torch.tensor(loss_rows), -100),
+            "labels": ids.where(torch.tensor(loss_masks), -100),
         }
 
 

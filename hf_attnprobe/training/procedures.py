@@ -59,11 +59,11 @@ def _compute_loss(
 ) -> Tensor:
     """Compute the loss of a batch: the weighted sum if there are class weights, else the mean."""
     if class_weights is None:
-        task = cross_entropy(outputs.logits, labels)
-        return add_penalties(task, outputs, torch.mean, penalty)
+        task_loss = cross_entropy(outputs.logits, labels)
+        return add_penalties(task_loss, outputs, torch.mean, penalty)
     weights = class_weights.to(outputs.logits)
-    task = cross_entropy(outputs.logits, labels, weights, reduction="sum")
-    return add_penalties(task, outputs, torch.sum, penalty)
+    task_loss = cross_entropy(outputs.logits, labels, weights, reduction="sum")
+    return add_penalties(task_loss, outputs, torch.sum, penalty)
 
 
 def add_penalties(
@@ -246,7 +246,7 @@ def _get_serrano_smith_fields(
 
 
 def make_paper_optimizer(model: torch.nn.Module, procedure: Procedure) -> torch.optim.Optimizer:
-    """Return an Adam optimizer with weight decay on all parameters except the attention's.
+    """Return an Adam optimizer that applies weight decay to all layers except the attention.
 
     In models that read text pairs, weight decay also applies to the attention. Source: Jain &
     Wallace 2019, released code.

@@ -272,7 +272,7 @@ class ColumnCollator:
         self.text_collator = DataCollatorWithPadding(tokenizer)
 
     def __call__(self, features: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
-        """Combine encoded texts into a batch, [texts, …]."""
+        """Pad encoded texts to one length, and combine them into tensors of shape [texts, …]."""
         tokenized = [
             {name: row[name] for name in TOKENIZER_COLUMNS if name in row} for row in features
         ]
@@ -549,7 +549,10 @@ def _load_finished(
 
 
 def _remove_leftovers(folder: Path, model: PreTrainedModel) -> None:
-    """Write the README and delete temporary files, if an earlier process was killed before that."""
+    """Complete a training that was killed after it saved the model.
+
+    The README is written, and temporary files are deleted.
+    """
     with reserve_folder(folder, RECORD_FILE):
         if (folder / STEPS_FOLDER).exists():
             _write_card(folder, model)
