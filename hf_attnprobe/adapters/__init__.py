@@ -38,7 +38,7 @@ from hf_attnprobe.protocol import AttentionModelBase
 
 
 AdapterFactory = Callable[..., AttentionModelBase]
-"""Function that creates an adapter from a model and the keyword arguments of `wrap`."""
+"""Type of a function that receives a model and the options of `wrap`, and returns an adapter."""
 
 LANGUAGE_MODEL_SUFFIXES = (
     "ForCausalLM",
@@ -46,9 +46,13 @@ LANGUAGE_MODEL_SUFFIXES = (
     "ModelWithLMHead",
     "GenerationDecoder",
 )
-"""Class name suffixes of causal language models in Transformers."""
+"""Suffixes by which the class names of causal language models in Transformers are recognised.
+
+For example, `LlamaForCausalLM` and `GPT2LMHeadModel` are causal language models.
+"""
 
 _factories: dict[str | type, AdapterFactory] = {}
+"""Registered functions that create adapters, by `config.model_type` or by model class."""
 
 
 def register_adapter(model_type: str | type, factory: AdapterFactory) -> None:

@@ -25,10 +25,13 @@ def find_word_units(word_ids: Tensor) -> Tensor:
         >>> find_word_units(torch.tensor([[-1, 0, 0, 1, -1]]))
         tensor([[0, 1, 1, 3, 4]])
     """
+    # A token starts a unit if its word differs from the previous token's word.
     is_first = torch.ones_like(word_ids, dtype=torch.bool)
     is_first[:, 1:] = (word_ids.diff() != 0) | (word_ids[:, 1:] < 0)
     positions = torch.arange(word_ids.shape[1], device=word_ids.device)
-    return positions.where(is_first, 0).cummax(dim=1).values
+    start_positions = positions.where(is_first, 0)
+    # The running maximum is the position of the latest start.
+    return start_positions.cummax(dim=1).values
 
 
 def sum_over_pieces(values: Tensor, units: Tensor) -> Tensor:
@@ -86,6 +89,7 @@ def _split_by_length(lengths: list[int], tokens_per_pass: int) -> Iterator[slice
 
     Texts of length 0 are skipped. A text that exceeds the limit is a slice by itself.
     """
+    # Lengths are ascending, so the last text of a slice determines the padded length.
     start = lengths.count(0)
     for end, length in enumerate(lengths[start + 1 :], start + 1):
         n_rows = end + 1 - start
@@ -101,6 +105,7 @@ def _remove_tokens(
 ) -> dict[str, Tensor]:
     """Remove tokens from every input of shape `[texts, keys]`, and pad to the longest text."""
     max_length = int(remaining.sum(1).max())
+    # A stable sort moves the remaining tokens to one side and keeps their order.
     order = (remaining if pads_left else ~remaining).sort(dim=1, stable=True).indices
     positions = order[:, -max_length:] if pads_left else order[:, :max_length]
     is_token = remaining.gather(1, positions)
@@ -122,10 +127,14 @@ def _remove_tokens(
 # only once per observation, because many heads rank the same tokens first.
 
 ERASURE_OPERATORS = ("deletion", "mask")
-"""Operators that erase tokens: remove them, or replace them with the mask token."""
+"""Operators that erase tokens from a text.
+
+- "deletion": the tokens are removed, and the text becomes shorter.
+- "mask": the tokens are replaced with the mask token.
+"""
 
 RunTexts = Callable[[Mapping[str, Tensor]], Tensor]
-"""Function that takes model inputs and returns probabilities `[texts, classes]`."""
+"""Type of a function that runs a model on inputs and returns probabilities `[texts, classes]`."""
 
 
 @dataclass(frozen=True)

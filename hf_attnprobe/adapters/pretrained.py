@@ -45,9 +45,10 @@ POSITIONS_FROM_PADDING = {
     "xlm-roberta-xl",
     "xmod",
 }
-"""Model types whose first position id is the padding token's id plus 1.
+"""Model types that number positions from the padding token's id plus 1, and not from 0.
 
-Their texts can therefore have at most `max_position_embeddings` - 2 tokens.
+The first two position embeddings are therefore never used, and a text can have at most
+`max_position_embeddings` - 2 tokens.
 """
 
 

@@ -29,7 +29,10 @@ from torch import Tensor, nn
 
 
 DIRECTION_SUFFIXES = ("l0", "l0_reverse")
-"""Suffixes of parameter names in `nn.LSTM`, for the forward and the backward direction."""
+"""Suffixes of parameter names in `nn.LSTM`, for the forward and the backward direction.
+
+For example, the forward input weights are named `weight_ih_l0`.
+"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -274,7 +277,10 @@ def _compute_gate_gradient(trace: LstmTrace, hidden_gradient: Tensor) -> Tensor:
 
 
 COPIES_PER_STEP = 512
-"""Number of shortened texts that advance together; their gates fit into a CPU core's cache."""
+"""Largest number of shortened texts for which one LSTM step is computed at once.
+
+The gates of 512 texts fit into a CPU core's cache.
+"""
 
 
 class ClassifierState(NamedTuple):
@@ -575,9 +581,9 @@ def _arrange_by_deletion(rows: Tensor, text: Tensor, position: Tensor, step: Ten
 DeletionMethod = Callable[
     [nn.Module, Readout, ClassifierState, Tensor, Tensor], tuple[Tensor, Tensor]
 ]
-"""Function that computes the effect of deleting each token.
+"""Type of a function that computes the effect of deleting each token alone.
 
-Its arguments are the encoder, the read-out, the state, the attention mask and the content mask. It
+It receives the encoder, the read-out, the state, the attention mask and the content mask. It
 returns attention scores `[batch, deleted, keys]` and outputs `[batch, deleted, keys, outputs]`.
 """
 
@@ -587,4 +593,4 @@ DELETION_METHODS: dict[str, DeletionMethod] = {
     "mlp": _delete_without_context,
     "none": _delete_without_context,
 }
-"""Functions that compute leave-one-out scores and outputs, by the classifier's encoder type."""
+"""Functions that compute the effect of deleting each token, by the classifier's encoder type."""

@@ -64,17 +64,21 @@ from hf_attnprobe.protocol import (
 
 
 PASSAGE_OPERATORS = ("deletion", "gap")
-"""Operators that erase units.
+"""Operators that erase units of a passage from a prompt.
 
-After a "deletion", later tokens move up. With "gap", they keep their positions.
+- "deletion": the units' tokens are removed, and later tokens move to earlier positions.
+- "gap": the units' tokens are removed, and later tokens keep their positions.
 """
 TYPICAL_LARGE_LOGIT = 32
-"""Size of a typical large logit, from which rounding errors of logits are estimated.
+"""Size of a large logit in language models, used to estimate the rounding error of logits.
 
-The estimate is this number times the data type's machine epsilon.
+The estimated rounding error is 32 times the machine epsilon of the model's data type.
 """
 PROMPTS_PER_BATCH = 8
-"""Number of prompts whose passes run as one batch on a GPU; on a CPU, batches save no time."""
+"""Number of prompts whose forward passes run as one batch on a GPU.
+
+On a CPU, prompts run one after the other, because batches save no time there.
+"""
 
 
 T = TypeVar("T")

@@ -47,23 +47,28 @@ from hf_attnprobe.core.errors import AttnProbeError
 
 
 DELETION_TOKENS_ON_CPU = 512
-"""Largest number of tokens in a CPU pass over shortened prompts; larger passes are not faster."""
+"""Largest number of tokens in a forward pass over shortened prompts on a CPU.
+
+Larger passes do not take less time per token.
+"""
 FREE_TOKENS_ON_GPU = 1024
-"""Token count below which the duration of a GPU pass hardly depends on the number of tokens.
+"""Token count up to which a forward pass on a GPU takes about the same time for any length.
 
 Most time in such a pass is spent starting kernels. With 7 billion weights, 200 tokens took 0.02 to
 0.04 s and 2,000 tokens took 0.06 s (H200).
 """
 MAX_REPEATED_SHARE = 1 / 4
-"""Largest difference in row count between passes in one large batch, as a share of the longest pass.
+"""Largest relative difference in length between forward passes that run as one batch.
 
-Shorter passes run additional rows in the batch, so a larger difference would cost time.
+For example, a pass over 75 rows may run together with a pass over 100 rows. Shorter passes are
+padded to the longest, so a larger difference would waste time. Batches of at most
+`FREE_TOKENS_ON_GPU` tokens may contain passes of any length.
 """
 
 KeysValues = Sequence[tuple[Tensor, Tensor] | None]
-"""Keys and values by cache layer, both `[1, heads, tokens, width]`.
+"""One pair (keys, values) per cache layer, both `[1, heads, tokens, width]`.
 
-The entry for a layer that caches nothing is None.
+The entry is None for a layer that caches nothing.
 """
 
 

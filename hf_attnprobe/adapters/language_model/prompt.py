@@ -29,7 +29,11 @@ ROW_CHOICES = ("behind", "answer", "all")
 - "all": the rows after the passage and the rows within it.
 """
 N_EXTRA_COLUMNS = 2
-"""Number of columns after the units: one for all other tokens, and one for the attention sink."""
+"""Number of attention columns that follow the columns of a passage's units.
+
+The first additional column is for all tokens outside the units, such as the question. The second is
+for the attention sink, which is usually the first token.
+"""
 
 
 class KeyColumns(NamedTuple):
@@ -168,11 +172,10 @@ class Prompt:
 
 
 RowEdit = Callable[[int, Tensor, Tensor, KeyColumns], Tensor]
-"""Function that edits the last rows of an attention map.
+"""Type of a function `edit(layer, weights, scores, columns)` that edits the last attention rows.
 
-Its arguments are the layer number, the rows' weights `[batch, heads, rows, keys]`, their scores
-before the softmax in the same shape, and the assignment of keys to columns. It returns the new
-weights.
+It receives the layer number, the rows' weights `[batch, heads, rows, keys]`, their scores before
+the softmax in the same shape, and the assignment of keys to columns. It returns the new weights.
 """
 
 

@@ -28,7 +28,7 @@ T = TypeVar("T")
 Request = TypeVar("Request")
 Result = TypeVar("Result")
 BatchFunction = Callable[[Sequence[Request]], Sequence[Result]]
-"""Function that takes a list of requests and returns their results in the same order."""
+"""Type of a function that runs a list of requests and returns their results in the same order."""
 
 _submit_function: ContextVar[BatchFunction[Any, Any] | None] = ContextVar(
     "_submit_function", default=None

@@ -78,7 +78,11 @@ from hf_attnprobe.protocol import (
 # --- From tokenizer output to a batch ------------------------------------------------------------
 
 LEVELS = ("token", "word")
-"""Choices for the unit that is explained; with "word", all pieces of a word are one unit."""
+"""Choices for the unit that is explained and erased.
+
+- "token": every token is a unit.
+- "word": all tokens (pieces) of a word are one unit.
+"""
 
 
 def build_masks(
@@ -169,10 +173,10 @@ ERROR_HINTS = {
     "padding token": "set model.config.pad_token_id to the token used in training",
     "<eos> token": "leave out texts that contain the model's end token as a word",
 }
-"""Hints that are added to a model's error messages, by message fragment.
+"""Hints for users, by the fragment of a model's error message to which they are added.
 
-The first error occurs in models without a configured padding token, such as GPT-2. The second
-occurs in BART.
+Models without a configured padding token, such as GPT-2, raise the first error. BART raises the
+second error if a text contains several end tokens.
 """
 
 
@@ -182,7 +186,7 @@ HEAD_CAPABILITIES = {
     HeadOutputs: "no_outputs",
     ExchangeableStates: "no_outputs",
 }
-"""Name of the `HeadSupport` field that contains the reason for a missing capability."""
+"""Capabilities that some models lack, with the `HeadSupport` field that contains the reason."""
 
 
 class TransformerState(NamedTuple):

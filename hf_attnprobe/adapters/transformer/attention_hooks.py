@@ -39,7 +39,7 @@ cuDNN kernels are excluded. They need 50 to 120 ms for each new text length (H20
 which is as long as a forward pass with 2,000 tokens through a model with 7 billion weights.
 """
 HEAD_COUNT_ATTRIBUTES = ("num_heads", "num_attention_heads", "n_heads")
-"""Names under which attention modules store their head count."""
+"""Attributes in which attention modules of different models store their number of heads."""
 
 
 class AttentionForm(NamedTuple):
@@ -150,10 +150,10 @@ def unpack_heads(values: Tensor, n_heads: int) -> Tensor:
 # --- Intercepting attention in a running model ---------------------------------------------------
 
 AttentionEdit = Callable[[int, Tensor, Tensor], Tensor]
-"""Function that edits attention weights.
+"""Type of a function `edit(layer, weights, scores)` that edits a layer's attention weights.
 
-Its arguments are the layer number, the weights `[batch, heads, queries, keys]`, and the scores
-before the softmax in the same shape. It returns the new weights.
+It receives the layer number, the weights `[batch, heads, queries, keys]`, and the scores before the
+softmax in the same shape. It returns the new weights.
 """
 
 
@@ -503,7 +503,8 @@ def _multiply_weights(
 def find_visible_keys(scores: Tensor) -> Tensor:
     """Find the keys that no attention mask hides, from the attention scores.
 
-    Masks subtract 10,000 or more, so a masked key's score is far below the row's maximum.
+    Masks subtract 10,000 or more, so a masked key's score is far below the row's maximum. A key is
+    visible if its score is less than 8,000 below the maximum.
 
     Args:
         scores: Scores before the softmax, `[..., keys]`.
@@ -511,7 +512,8 @@ def find_visible_keys(scores: Tensor) -> Tensor:
     Returns:
         Whether each key is visible, bool `[..., keys]`.
     """
-    return scores > scores.amax(-1, keepdim=True) - 8000
+    largest_score = scores.amax(-1, keepdim=True)
+    return scores > largest_score - 8000
 
 
 # --- Finding head outputs and the output projection in a running model ---------------------------
@@ -520,14 +522,14 @@ def find_visible_keys(scores: Tensor) -> Tensor:
 # mixes them. It is passed through an edit function.
 
 OutputEdit = Callable[[int, Tensor, Tensor], Tensor]
-"""Function that edits head outputs.
+"""Type of a function `edit(layer, outputs, values)` that edits a layer's head outputs.
 
-Its arguments are the layer number, the head outputs `[batch, heads, queries, width]`, and the
-values `[batch, heads or 1, keys, width]`. It returns the new head outputs.
+It receives the layer number, the head outputs `[batch, heads, queries, width]`, and the values
+`[batch, heads or 1, keys, width]`. It returns the new head outputs.
 """
 
 MATRIX_PRODUCTS = ("matmul", "__matmul__", "bmm")
-"""PyTorch functions that multiply two matrices."""
+"""Names of PyTorch functions that multiply two matrices or two batches of matrices."""
 REARRANGING_OPERATIONS = (
     "transpose",
     "permute",
@@ -540,7 +542,7 @@ REARRANGING_OPERATIONS = (
     "swapaxes",
     "clone",
 )
-"""PyTorch functions that may be applied to head outputs before the output projection.
+"""Names of PyTorch functions that models may apply to head outputs before the output projection.
 
 They rearrange or drop the outputs, or change their data type. After any other operation, the head
 outputs are no longer a direct input of the projection.
@@ -732,12 +734,17 @@ class InterchangeHook(OutputHook):
         n_heads = self._n_heads[layer]
         positions = self._positions[layer]
         new_values, reads = self._substitutes[layer]
-        old_values = values.repeat_interleave(n_heads // values.shape[1], dim=1)
+        # Several heads may share their values.
+        n_sharing_heads = n_heads // values.shape[1]
+        old_values = values.repeat_interleave(n_sharing_heads, dim=1)
+        # All weights are 0 except the weights of the exchanged keys in the heads that read them.
         weights = unpack_heads(self._layer_weights, n_heads).to(old_values.dtype)
         weights = weights * positions[:, None, None] * reads
         n_copies = len(positions) // len(new_values)
         repeated_values = new_values.repeat(n_copies, 1, 1)[:, :, None].to(old_values.dtype)
-        change = weights.sum(-1, keepdim=True) * repeated_values - weights @ old_values
+        new_contribution = weights.sum(-1, keepdim=True) * repeated_values
+        old_contribution = weights @ old_values
+        change = new_contribution - old_contribution
         return output + change.reshape(output.shape)
 
 

@@ -253,7 +253,9 @@ def index_rows(is_chosen: Tensor) -> Tensor | None:
     n_rows = max(1, int(is_chosen.sum(1).max()))
     if n_rows == is_chosen.shape[1]:
         return None
-    return is_chosen.int().argsort(dim=1, descending=True, stable=True)[:, :n_rows]
+    # A stable sort moves the chosen rows to the front and keeps their order.
+    order = is_chosen.int().argsort(dim=1, descending=True, stable=True)
+    return order[:, :n_rows]
 
 
 def take_rows(values: Tensor, rows: Tensor | None) -> Tensor:
@@ -296,8 +298,11 @@ def put_rows(values: Tensor, rows: Tensor | None, new: Tensor) -> Tensor:
 # --- Partial replays of one batch ----------------------------------------------------------------
 
 RunHead = Callable[[Tensor], Tensor]
-"""Function that takes the last hidden states `[copies, batch, queries, hidden]` and returns scores
-`[copies, batch, ...]`."""
+"""Type of a function that runs the rest of the model after the last block.
+
+It receives the last hidden states `[copies, batch, queries, hidden]` and returns the task head's
+scores `[copies, batch, ...]`.
+"""
 
 
 def is_stack(calls: Sequence[BlockCall]) -> bool:
@@ -361,8 +366,9 @@ def find_readout_rows(hidden: Tensor, mask: Tensor, head: RunHead) -> Tensor | N
     positions = torch.arange(hidden.shape[1], device=hidden.device)
     if mask.shape[1] != len(positions) or expected.isnan().any():
         return None
-    last = (positions * mask).argmax(1, keepdim=True)
-    for rows in (torch.zeros_like(last), last):
+    last_token = (positions * mask).argmax(1, keepdim=True)
+    first_token = torch.zeros_like(last_token)
+    for rows in (first_token, last_token):
         is_other = positions != rows
         scores = head(hidden.masked_fill(is_other[..., None], torch.nan)[None])
         if torch.allclose(scores, expected):

@@ -58,7 +58,7 @@ from hf_attnprobe.protocol import Batch, Observation, ReferenceOutputs, Site
 
 
 TOKENS_PER_PASS = {"cpu": 4096}
-"""Default token count for a forward pass, by device type; other devices use 65,536.
+"""Largest number of tokens in a forward pass, by device type; other devices use 65,536.
 
 4,096 was the fastest choice on a CPU core. Passes with 8,192 tokens exceed its caches and took 10
 to 30% more time per token; passes with 1,024 tokens took up to 20% more.
@@ -173,7 +173,6 @@ class HookedTransformer:
 
         Args:
             inputs: Inputs for the model and the task head.
-            inputs: Inputs for the model and the task head.
             outputs: Recorded outputs from all blocks.
             hidden: Hidden states that replace the last block's output,
                 `[copies, batch, queries, hidden]`.
@@ -277,11 +276,14 @@ class HookedTransformer:
 Inputs = Mapping[str, Tensor]
 """Inputs for the model and the task head, by name."""
 Edits = Mapping[int, Tensor]
-"""New attention weights (or other edit data) by layer number, each `[copies, batch, ...]`."""
-RunAboveEdits = Callable[[Inputs, tuple[Any, ...], Edits], Tensor]
-"""Function that runs the model with one copy of the edits.
+"""Data for edits by layer number, each `[copies, batch, ...]`.
 
-Its arguments are the inputs, the recorded outputs of the blocks to skip, and the edits
+The data are new attention weights, factors on attention weights, or new head outputs.
+"""
+RunAboveEdits = Callable[[Inputs, tuple[Any, ...], Edits], Tensor]
+"""Type of a function `run(inputs, skipped_outputs, edits)` that runs the model with one copy of edits.
+
+It receives the inputs, the recorded outputs of the blocks to skip, and the data for the edits,
 `[batch, ...]` by layer. It returns a result `[batch, ...]`.
 """
 
@@ -836,7 +838,7 @@ def create_reference(transformer: HookedTransformer, batch: Batch) -> ReferenceO
         batch: The texts.
     """
     mask = batch.mask
-    # Real tokens first, in their original order.
+    # A stable sort moves the real tokens to the front and keeps their order.
     order = (~mask).sort(dim=1, stable=True).indices
     is_real = mask.gather(1, order)[:, None, :, None]
     rows = order[:, None, :, None]
