@@ -43,7 +43,11 @@ ELSEWHERE_RULE = Rule(
     if_no="no trained model both classifies as well and attends to other words",
     if_open="it is open whether a model that classifies as well can attend to other words",
 )
-"""Rule about adversarially trained models, if the base model was also trained with other seeds."""
+"""Rule that decides whether a model trained to attend to other words (an adversary) can do so.
+
+The adversary's attention must be farther from the base model's attention than that of any base model
+trained with another seed.
+"""
 RULES: dict[str, Rule] = {
     "accuracy": Rule(
         "Accuracy",
@@ -190,7 +194,10 @@ RULES: dict[str, Rule] = {
         if_open="attention may or may not show the impermissible tokens",
     ),
 }
-"""Rules by key, in report order: first for audits, then for retraining and for deceptive models."""
+"""All questions that a report answers, with their thresholds, keyed by a short name.
+
+Reports list them in this order: rules for audits first, then rules for retrained and deceptive models.
+"""
 
 
 @dataclass(frozen=True)
@@ -206,8 +213,8 @@ class Finding:
         n: number of texts.
         yardsticks: numbers that are printed for comparison, by name.
         is_upper_bound: whether ``value`` is only an upper bound.
-        has_no_effect: whether the effect of attention is certainly negligible, even for the
-            worst shuffle.
+        has_no_effect: whether the intervals show that even the worst shuffle of the attention
+            weights hardly changes the output.
         open_reason: reason why even more texts would not settle an answer "cannot say".
         partly: user-defined threshold for "partly"; None if the rule's own threshold was used.
         yes: user-defined threshold for "yes"; None if the rule's own threshold was used.
@@ -438,7 +445,10 @@ CLASSIFIER_SET = QuestionSet(
         "there are no predictions that are worth explaining",
     ),
 )
-"""Questions about classifiers. The gate is that the model is better than guessing."""
+"""Questions about classifiers.
+
+They are only answered if the model is better than always predicting the most frequent class.
+"""
 ANSWER_SET = QuestionSet(
     ANSWER_QUESTIONS,
     "passage",
@@ -448,7 +458,10 @@ ANSWER_SET = QuestionSet(
     ),
     MIN_PROMPTS,
 )
-"""Questions about language models. The gate is that the answer depends on the passage."""
+"""Questions about language models that answer from a passage.
+
+They are only answered if the answer depends on the passage.
+"""
 
 
 def index_by_rule(findings: Iterable[Finding]) -> dict[str, Finding]:
@@ -532,14 +545,17 @@ def list_verdict_steps(question_set: QuestionSet) -> tuple[tuple[str, str, str],
 
 
 DISPLAY_QUESTION = "May I show this to users?"
-"""Question for readers who want to display attention in an application."""
+"""Question that a report answers for readers who want to display attention to their users."""
 DISPLAY_ADVICE = {
     Answer.YES: "Yes, but with a note that a single text may differ.",
     Answer.PARTLY: "Only with a warning: the highlighted words are some of those that decide.",
-    Answer.CANNOT_SAY: "Not yet: this audit does not have an answer.",
+    Answer.CANNOT_SAY: "Not yet: the answer is still open.",
     Answer.NO: "No.",
 }
-"""Answers to :data:`DISPLAY_QUESTION`, keyed by the verdict, from the best to the worst."""
+"""Answers to the question "May I show this to users?", keyed by the verdict of the audit.
+
+The verdict answers whether attention explains the model's predictions.
+"""
 
 
 @dataclass(frozen=True)
@@ -623,7 +639,18 @@ def _decide(
     score: Finding | None,
     missing: Sequence[str],
 ) -> tuple[Answer, str]:
-    """Determine the verdict and its reason, which is empty if faithfulness alone decides."""
+    """Determine the verdict and its reason, by the steps in :func:`list_verdict_steps`.
+
+    Args:
+        question_set: questions for this type of model.
+        gate: finding that shows whether there is anything to explain; None if not measured.
+        effects: findings about the effect of attention on the output.
+        score: finding about faithfulness; None if not measured.
+        missing: keys of required questions that were not measured.
+
+    Returns:
+        The verdict, and its reason, which is empty if faithfulness alone decides.
+    """
     text_counts = [finding.n for finding in (*effects, score) if finding is not None]
     if not text_counts and gate is not None:
         text_counts = [gate.n]
