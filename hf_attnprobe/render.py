@@ -25,7 +25,7 @@ from hf_attnprobe.studies.steps import STATE_FILE
 
 
 Folders = str | Path | Sequence[str | Path]
-"""One output folder or several."""
+"""Type for an argument that is one output folder or a list of them."""
 
 RENDERERS: Mapping[str, Callable[[Any], str]] = {
     ".md": lambda result: result.to_markdown(),
@@ -33,13 +33,13 @@ RENDERERS: Mapping[str, Callable[[Any], str]] = {
     ".json": lambda result: result.to_json(),
     ".csv": lambda result: format_csv(result.summary_frame()),
 }
-"""Rendering function for each file ending."""
+"""Function that renders a result as text, by the ending of the output file."""
 
 DOCUMENT_ENDINGS = (".md", ".html", ".json")
-"""File endings that every type of result can be rendered to."""
+"""Endings of output files that are supported for every type of result."""
 
 TABLE_ENDINGS = (".csv",)
-"""File endings for tables, which only some types of results have."""
+"""Endings of output files with a table; only audits and retrainings support them."""
 
 
 @dataclass(frozen=True)
@@ -95,35 +95,46 @@ class ResultType:
 
 
 AUDIT_RESULT = ResultType(
-    "an audit", "summary.json", read_audit, (*DOCUMENT_ENDINGS, *TABLE_ENDINGS)
+    name="an audit",
+    marker="summary.json",
+    read=read_audit,
+    endings=(*DOCUMENT_ENDINGS, *TABLE_ENDINGS),
 )
 """Result type for the output folder of an audit."""
 
 RETRAINING_RESULT = ResultType(
-    "a retraining", f"{FOLDER_KIND}.json", read_retraining, (*DOCUMENT_ENDINGS, *TABLE_ENDINGS)
+    name="a retraining",
+    marker=f"{FOLDER_KIND}.json",
+    read=read_retraining,
+    endings=(*DOCUMENT_ENDINGS, *TABLE_ENDINGS),
 )
 """Result type for the output folder of a retraining."""
 
-STUDY_RESULT = ResultType("a study", STATE_FILE, read_study_report)
+STUDY_RESULT = ResultType(name="a study", marker=STATE_FILE, read=read_study_report)
 """Result type for the output folder of a study."""
 
 TYPES_WITH_FIGURES = (AUDIT_RESULT, RETRAINING_RESULT)
-"""Result types that have figures, which ``--figures`` saves."""
+"""Result types with figures, which the option ``--figures`` saves as files."""
 
-SHARES_RESULT = ResultType("shares of an audit", "", join_shares, AUDIT_RESULT.endings)
-"""Result type for several shares of one audit, which are joined into one report."""
+SHARES_RESULT = ResultType(
+    name="shares of an audit", marker="", read=join_shares, endings=AUDIT_RESULT.endings
+)
+"""Result type for several folders with shares of one audit (each with a part of the texts)."""
 
 AUDIT_COMPARISON_RESULT = ResultType(
-    "several audits", "", compare_audits, (*DOCUMENT_ENDINGS, *TABLE_ENDINGS)
+    name="several audits",
+    marker="",
+    read=compare_audits,
+    endings=(*DOCUMENT_ENDINGS, *TABLE_ENDINGS),
 )
-"""Result type for several audits, which are compared with the first one."""
+"""Result type for several folders of different audits; the first audit is compared with the others."""
 
 RESULT_TYPES = (
     RETRAINING_RESULT,
     STUDY_RESULT,
     ResultType(
-        "a comparison",
-        "comparison.json",
+        name="a comparison",
+        marker="comparison.json",
         files={
             ".md": "report.md",
             ".html": "report.html",
@@ -229,7 +240,7 @@ def save_figures(folder: Folders, output_dir: str | Path) -> None:
     if len(folders) != 1 or result_type not in TYPES_WITH_FIGURES or result_type.read is None:
         names = " or ".join(supported_type.name for supported_type in TYPES_WITH_FIGURES)
         raise AttnProbeError(
-            f"--figures supports only one folder, of {names}; run the command with one such folder"
+            f"--figures needs exactly one folder, which contains {names}; pass one such folder"
         )
     # Matplotlib is slow to import.
     from hf_attnprobe.plots.matplotlib_backend import save_charts

@@ -6,9 +6,13 @@ from collections.abc import Iterable, Sequence
 
 
 MISSING = "–"
-"""Dash that replaces a missing or undefined number."""
+"""Dash that is printed in place of a missing or undefined number."""
 UNSAFE_MARKDOWN = re.compile(r"(?<!\\)(?:\||<(?=[A-Za-z/!?])|\](?=[(\[:]))")
-"""Pattern for unescaped characters that would end a table cell, begin an HTML tag or make a link."""
+"""Pattern for characters that have a meaning in Markdown and are not escaped.
+
+It matches ``|``, which ends a table cell; ``<``, if it begins an HTML tag; and ``]``, if it ends the
+text of a link.
+"""
 
 
 def format_table(header: Sequence[object], rows: Iterable[Sequence[object]]) -> list[str]:
@@ -29,7 +33,8 @@ def format_table(header: Sequence[object], rows: Iterable[Sequence[object]]) -> 
     >>> format_table(["class"], [["a|b"], ["<i>"]])[2:]
     ['| a\\|b |', '| &lt;i> |']
     """
-    lines = [header, ["---"] * len(header), *rows]
+    separator = ["---"] * len(header)
+    lines = [header, separator, *rows]
     return [f"| {' | '.join(map(_format_cell, cells))} |" for cells in lines]
 
 

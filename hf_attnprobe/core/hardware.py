@@ -36,17 +36,18 @@ OUT_OF_MEMORY_MESSAGES = (
     "bad_alloc",
     "create a primitive",
 )
-"""Fragments by which an out-of-memory message is recognised.
+"""Parts of error messages that show that memory ran out.
 
-They come from CUDA and MPS, PyTorch on a CPU, PyTorch on Windows, the C++ library, and oneDNN.
+Their sources, in this order, are CUDA and MPS, PyTorch on a CPU, PyTorch on Windows, the C++ standard
+library, and oneDNN.
 """
 
 MAX_MESSAGE_LENGTH = 120
-"""Maximum length of an allocator's message inside an error message, in characters."""
+"""Maximum length, in characters, of PyTorch's out-of-memory message when our error message quotes it."""
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether an error means that memory ran out, on a CPU or an accelerator.
+    """Check whether an exception was raised because memory ran out, on a CPU or an accelerator.
 
     Args:
         error: Any exception.
@@ -230,7 +231,7 @@ class PeakMemory(TorchDispatchMode):
         return result
 
     def _count_storage(self, storage: torch.UntypedStorage) -> None:
-        """Add a tensor storage to the current total, and subtract it when it is freed."""
+        """Add the size of a new tensor storage to the total until the storage is freed."""
         storage_id = storage._cdata
         if storage_id in self._live_storages:
             return
@@ -240,12 +241,12 @@ class PeakMemory(TorchDispatchMode):
         weakref.finalize(storage, self._discount_storage, storage_id)
 
     def _discount_storage(self, storage_id: int) -> None:
-        """Subtract a freed storage from the current total."""
+        """Subtract the size of a freed tensor storage from the total."""
         self._live_bytes -= self._live_storages.pop(storage_id, 0)
 
 
 def _iterate_tensors(values: Sequence[Any]) -> Iterator[torch.Tensor]:
-    """Yield the dense tensors among the arguments of an operation, also from nested lists."""
+    """Yield every dense tensor in a list of arguments, including those in nested lists."""
     for value in values:
         if isinstance(value, torch.Tensor):
             if value.layout == torch.strided:
@@ -262,15 +263,15 @@ def _get_storage_id(tensor: torch.Tensor) -> int:
 # --- Threads ---
 
 LARGE_MATRIX_ENTRIES = 512 * 512
-"""Size of the smallest weight matrix for which several threads are faster than one, in entries.
+"""Number of entries from which a weight matrix is large enough to be faster with several threads.
 
-Multiplying it with 32 texts, each 20 tokens long, takes about ten milliseconds. On a busy
-machine, a thread waits about as long for a core in every operation.
+The product of such a matrix with 32 texts, each 20 tokens long, takes about ten milliseconds on one
+thread. On a busy machine, a thread can wait this long for a free core before every operation.
 """
 _INITIAL_N_THREADS = torch.get_num_threads()
-"""Default thread count, read right after PyTorch is imported and before the user can change it."""
+"""PyTorch's thread count when this module is imported; a different count later was set by the user."""
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-"""Environment variables with which users set the thread count."""
+"""Environment variables with which users can set the number of CPU threads."""
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from types import ModuleType
 
 
 def call_after_import(package: str, callback: Callable[[], object]) -> None:
-    """Call a function as soon as a package is imported; immediately if it already is.
+    """Call a function as soon as a package is imported, or now if it is imported already.
 
     Python imports a package before its submodules, so the callback runs before the code of any
     submodule that is imported first.
@@ -61,6 +61,7 @@ class _ImportHook(MetaPathFinder):
         if spec is not None and spec.loader is not None:
             execute_module = spec.loader.exec_module
 
+            # Replace the loader's method with one that also calls the function.
             def execute_and_call(module: ModuleType) -> None:
                 execute_module(module)
                 sys.meta_path.remove(self)

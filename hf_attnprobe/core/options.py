@@ -35,15 +35,15 @@ from hf_attnprobe.core.serialization import (
 T = TypeVar("T", bound="Options")
 F = TypeVar("F", bound=Callable[..., Any])
 DEFAULT_TESTS = "default"
-"""Test name that selects all tests that suit the model and the data."""
+"""Name that users can pass in place of test names, to select all tests that suit model and data."""
 MAX_NUMBER = 2**63 - 1
-"""Largest absolute value of any numeric option: the largest 64-bit integer."""
+"""Largest absolute value that a numeric option accepts: the largest signed 64-bit integer."""
 MAX_SEED = 2**32 - 1
 """Largest seed that NumPy's random generators accept."""
 HUB_ID_PATTERN = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
-"""Pattern for a Hub id, ``org/name``."""
+"""Pattern for the id of a model or data set on the Hugging Face Hub, such as ``org/name``."""
 MAX_NAME_BYTES = 255
-"""Maximum length for a file or folder name in common file systems, in bytes."""
+"""Maximum length of a file or folder name in common file systems, in bytes."""
 
 
 def option(
@@ -141,11 +141,15 @@ def public_function(function: F) -> F:
 TestSelection: TypeAlias = (
     str | Options | Sequence[str | Options] | Mapping[str, Mapping[str, Any] | Options | None]
 )
-"""Selection of tests by users: names, option objects, or a mapping from names to options."""
+"""Type for a selection of tests.
+
+Allowed are one test or a list of tests, each as a name (``"erasure"``) or an options object
+(``Permutation(n_permutations=50)``), or a mapping such as ``{"permutation": {"n_permutations": 50}}``.
+"""
 
 
 def collect_fields(option_classes: Sequence[type[Options]]) -> dict[str, dataclasses.Field]:
-    """Return the dataclass fields of several option classes, by field name."""
+    """Collect the dataclass fields of several option classes in a dict, by field name."""
     return {
         field.name: field
         for option_class in option_classes
@@ -154,7 +158,7 @@ def collect_fields(option_classes: Sequence[type[Options]]) -> dict[str, datacla
 
 
 def select_options(values: Mapping[str, Any], option_class: type[T]) -> T:
-    """Create an options object from a larger set of values, and ignore unknown names.
+    """Create an options object from those values that are options of its class; ignore the others.
 
     Args:
         values: Values by name, for example all arguments of a command.
@@ -169,7 +173,7 @@ def select_options(values: Mapping[str, Any], option_class: type[T]) -> T:
 
 
 def build_options(values: Mapping[str, Any], option_class: type[T], suffix: str = "") -> T:
-    """Create an options object from values by name, and refuse unknown names.
+    """Create an options object from values by name; raise an error for an unknown name.
 
     Args:
         values: Values by name.
@@ -264,7 +268,7 @@ def resolve_tests(
 def _list_named_options(
     selection: TestSelection, option_classes: Mapping[str, type[Options]]
 ) -> list[tuple[str, Any]]:
-    """Convert a selection of tests to pairs (name, options); the options are None if not specified."""
+    """Convert a selection of tests to pairs of a test name and its options, or None for no options."""
     if isinstance(selection, Mapping):
         return [(str(name), options) for name, options in selection.items()]
     items = [selection] if isinstance(selection, str | Options) else selection
@@ -354,7 +358,7 @@ def check_minimum(minimum: float | None, **values: Any) -> None:
 
 
 def _iterate_values(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield pairs (name, value); each item of a list makes a separate pair."""
+    """Yield pairs of a name and a value; a list is split into one pair for each of its items."""
     for name, value in values.items():
         for item in value if isinstance(value, list | tuple) else [value]:
             yield name, item
@@ -396,7 +400,7 @@ Task = Literal[
     "image-classification",
     "text-generation",
 ]
-"""Model tasks, as named by Transformers pipelines."""
+"""Names of supported model tasks, the same as those of Transformers pipelines."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -479,9 +483,9 @@ def check_name(purpose: str, name: str) -> None:
 
 
 def check_path(purpose: str, name: str) -> None:
-    """Raise an error if a name can only be a path, and the path does not exist.
+    """Raise an error if a name is clearly a path, not a Hub id, and the path does not exist.
 
-    A Hub id has at most one slash and does not begin with a full stop. Other names must be paths.
+    A name is clearly a path if it begins with ``.``, ``/`` or ``~``, or contains several slashes.
 
     Args:
         purpose: Expected content of the path for the error message, such as "model".
@@ -502,14 +506,14 @@ def check_path(purpose: str, name: str) -> None:
 
 
 def get_item_type(hint: Any) -> tuple[Any, bool]:
-    """Return the type to which option text is converted, and whether the option is a list.
+    """Return the type of an option's values, and whether the option is a list of them.
 
     Args:
         hint: Type hint of the option.
 
     Returns:
-        The item type of a list, otherwise the first type that the hint allows; and whether it is a
-        list.
+        The type, and whether the option is a list. If the hint allows a list, the type is that of the
+        list items; otherwise it is the first type that the hint allows.
 
     >>> get_item_type(Sequence[float] | None), get_item_type(str | int | None)
     ((<class 'float'>, True), (<class 'str'>, False))
@@ -552,7 +556,7 @@ def parse_option(option_class: type[Options], name: str, text: str) -> Any:
 
 
 def _parse_item(item_type: Any, text: str) -> Any:
-    """Convert text to a bool, int or float; for other types return the text."""
+    """Convert text to a bool, int or float; if another type is expected, return the text unchanged."""
     if item_type is bool:
         return {"true": True, "false": False}[text]
     return item_type(text) if item_type in (int, float) else text

@@ -14,11 +14,11 @@ from hf_attnprobe.core.terminal import escape_control_characters, escape_line, p
 
 
 BAR_FORMAT = "{desc}: {percentage:3.0f}%|{bar}| {elapsed}{postfix}"
-"""Bar format for tqdm: name, percentage, bar, elapsed time and a free text."""
+"""Format of tqdm's progress bar: name, percentage, bar, elapsed time, and the current activity."""
 SECONDS_TO_FIRST_LINE = 8.0
-"""Delay before the first progress line if stderr is a log file, in seconds; short runs print none."""
+"""Seconds before the first progress line in a log file (stderr); shorter runs print no such line."""
 SECONDS_BETWEEN_LINES = 30.0
-"""Interval between later progress lines if stderr is a log file, in seconds."""
+"""Seconds between later progress lines in a log file (stderr)."""
 
 
 @dataclass
@@ -155,7 +155,7 @@ class ProgressBar:
 
 
 def _join_nonempty(*texts: str) -> str:
-    """Join the texts that are not empty with commas."""
+    """Join texts with commas, and leave out empty ones."""
     return ", ".join(filter(None, texts))
 
 
@@ -167,7 +167,7 @@ def print_line(line: str) -> None:
 
 
 def can_rewrite_line() -> bool:
-    """Return whether stderr is a terminal or a notebook, in which a line can be rewritten."""
+    """Check whether stderr can replace a printed line, as a terminal and a notebook can."""
     is_notebook = type(sys.stderr).__module__.startswith("ipykernel")
     return is_notebook or sys.stderr.isatty()
 

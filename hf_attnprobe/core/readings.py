@@ -24,9 +24,12 @@ class Reading:
 
 
 TestReadings = Mapping[str, Reading | str]
-"""Readings of one test, by statistic name; a plain string is short for ``Reading(string)``."""
+"""Type for the descriptions of one test's statistics, by statistic name.
+
+A string is short for a `Reading` with this sentence.
+"""
 Readings = Mapping[str, TestReadings]
-"""Readings of all tests: first by test name, then by statistic name."""
+"""Type for the descriptions of all statistics: a mapping from test name to statistic name to reading."""
 
 
 def make_share_reading(sentence: str) -> Reading:
@@ -57,7 +60,7 @@ def get_sentence(test: str, statistic: str, readings: Readings) -> str:
 
 
 def is_declared_share(test: str, statistic: str, readings: Readings) -> bool:
-    """Return whether the reading of a statistic declares its values as shares between 0 and 1.
+    """Check whether a statistic is described as a share, that is, a value between 0 and 1.
 
     Args:
         test: Test name.

@@ -30,11 +30,11 @@ from hf_attnprobe.core.errors import AttnProbeError
 
 
 YAML_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""Safe YAML loader; the C implementation if it is installed."""
+"""YAML loader class that runs no code from the file: the fast C version if it is installed."""
 MAX_DISPLAY_LENGTH = 200
-"""Maximum length of a value that an error message prints, in characters."""
+"""Maximum length, in characters, of a value in an error message; a longer value is truncated."""
 MAX_DISPLAY_DIGITS = 80
-"""Maximum length of an integer that an error message prints, in digits."""
+"""Maximum number of digits of an integer that an error message prints in full."""
 TYPE_DESCRIPTIONS: dict[Any, str] = {
     str: "a text",
     int: "a whole number",
@@ -44,7 +44,7 @@ TYPE_DESCRIPTIONS: dict[Any, str] = {
     list: "a list",
     dict: "names with values",
 }
-"""Descriptions of types for error messages."""
+"""Words that describe a type in error messages, such as "expected a whole number"."""
 
 
 @cache
@@ -139,7 +139,7 @@ def convert_fields(value: Any, *excluded: str) -> dict[str, Any]:
 
 
 def get_plain_name(field: dataclasses.Field) -> str:
-    """Return the key under which plain data stores a dataclass field."""
+    """Return the key for a dataclass field in plain data: its "plain_name", or else its name."""
     return field.metadata.get("plain_name", field.name)
 
 
@@ -192,7 +192,7 @@ def parse_plain(hint: Any, value: Any, location: str = "") -> Any:
 
 
 def _parse_items(target_type: Any, values: list[Any], location: str) -> list[Any]:
-    """Parse the items of a list, each with the item type that a tuple type declares for it."""
+    """Parse the items of a list, the k-th item with the k-th item type of a tuple type."""
     item_types = _get_item_types(target_type, len(values))
     if len(item_types) != len(values):
         raise _make_error(f"{len(item_types)} values", str(len(values)), location)
@@ -264,7 +264,7 @@ def _extend_location(location: str, name: str) -> str:
 
 
 def _make_error(expected: str, received: str, location: str) -> AttnProbeError:
-    """Create the error for a value that differs from the expected one."""
+    """Create an error that states the expected value, the received value, and the location."""
     prefix = f"{location}: " if location else ""
     return AttnProbeError(f"{prefix}expected {expected}, got {received}")
 
@@ -287,7 +287,15 @@ def list_alternatives(hint: Any) -> list[Any]:
 
 
 def _select_type(value: Any, hint: Any) -> Any:
-    """Return the first type in a union that a plain value can represent, else the first type."""
+    """Select the type in a union to which a plain value can be parsed.
+
+    Args:
+        value: Plain data.
+        hint: A union of types, or a single type.
+
+    Returns:
+        The first suitable type; if there is none, the first type of the union.
+    """
     if value is None and NoneType in get_args(hint):
         return NoneType
     alternatives = list_alternatives(hint)
@@ -298,7 +306,7 @@ def _select_type(value: Any, hint: Any) -> Any:
 
 
 def _can_represent(value: Any, target_type: Any) -> bool:
-    """Return whether a plain value can represent a type; nested items are not checked."""
+    """Check whether a plain value can be parsed to a type; nested items are not checked."""
     if get_origin(target_type) is Literal:
         return value in get_args(target_type)
     # A bool is an instance of int, but does not count as a number.
@@ -309,7 +317,7 @@ def _can_represent(value: Any, target_type: Any) -> bool:
 
 @cache
 def _get_plain_types(target_type: Any) -> tuple[type, ...]:
-    """Return the plain types that can represent a type, such as float and int for float."""
+    """Return the types that a type can have in plain data, such as float and int for float."""
     origin = get_origin(target_type) or target_type
     if hasattr(target_type, "parse"):
         return (str,)
@@ -330,7 +338,7 @@ def _get_plain_types(target_type: Any) -> tuple[type, ...]:
 
 
 def _get_item_types(target_type: Any, n_items: int) -> list[Any]:
-    """Return one type per item for a tuple, list or named tuple type."""
+    """Return the type of every item in a tuple, list or named tuple with ``n_items`` items."""
     if hasattr(target_type, "_fields"):
         return list(get_field_types(target_type).values())
     type_arguments = get_args(target_type)
@@ -339,7 +347,7 @@ def _get_item_types(target_type: Any, n_items: int) -> list[Any]:
 
 
 def matches_type(value: Any, hint: Any) -> bool:
-    """Return whether a value, with its nested items, matches a type hint.
+    """Check whether a value and its nested items match a type hint.
 
     Args:
         value: The value.
@@ -357,7 +365,7 @@ def matches_type(value: Any, hint: Any) -> bool:
 
 
 def _matches_single_type(value: Any, target_type: Any) -> bool:
-    """Return whether a value and its items match a type that is not a union."""
+    """Check whether a value and its items match a type that is not a union."""
     if dataclasses.is_dataclass(target_type) and isinstance(target_type, type):
         return isinstance(value, target_type)
     if not _can_represent(value, target_type):

@@ -15,10 +15,10 @@ from typing import TextIO
 CONTROL_CHARACTERS = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]"
 )
-"""Pattern for characters that must not be printed unescaped.
+"""Pattern for characters that are escaped before a text is printed.
 
-These are control characters, characters that change the writing direction, and code points that cannot
-be encoded (surrogates and noncharacters). Line breaks and tabs are allowed.
+It matches control characters except line breaks and tabs, characters that change the writing direction,
+and code points that cannot be encoded (surrogates and noncharacters).
 """
 
 

@@ -13,11 +13,11 @@ from typing import Any
 
 
 PIPELINE_TASK = "attention-explain"
-"""Task name for ``transformers.pipeline``."""
+"""Task name that selects our pipeline, as in ``transformers.pipeline("attention-explain")``."""
 
 
 class AutoModelForAnyTask:
-    """Class with which ``pipeline`` loads a checkpoint for any task."""
+    """Class that ``transformers.pipeline`` uses to load a checkpoint, whatever its task is."""
 
     @classmethod
     def from_pretrained(cls, name: str, **options: Any) -> Any:

@@ -35,15 +35,15 @@ CAUTION = (
     "plausible here may be one of many that give the same output, and measures of "
     "importance disagree on single texts. Audit the model on many texts."
 )
-"""Warning that is displayed with every explanation of a single text."""
+"""Warning that accompanies every explanation of a single text."""
 ANSWER_FIELDS = ("context", "question", "answer", "other", "span", "units")
-"""Allowed keys in a pipeline input for a language model."""
+"""Allowed keys of a dict that is passed to the pipeline for a language model."""
 TEXT_FIELDS = ("text", "text_pair", "choices")
-"""Allowed keys in a pipeline input for a classifier."""
+"""Allowed keys of a dict that is passed to the pipeline for a classifier."""
 LOADING_OPTIONS = ("revision", "token", "subfolder", "trust_remote_code", "allow_pickle")
-"""Options of ``pipeline`` that determine how a model is loaded."""
+"""Names of options that ``transformers.pipeline`` passes on for loading the model."""
 Units = Literal["sentence", "token", "word", "passage", "turn"]
-"""Units into which a passage is split, so that their importance can be compared."""
+"""Names of the units into which a passage can be split; each unit gets a score."""
 
 
 class TextExplainer:
@@ -236,7 +236,7 @@ def parse_answer_arguments(prompt: Any) -> dict[str, Any]:
 
 
 def _check_text(text: object) -> None:
-    """Raise an error if a value is not a string, or a string that UTF-8 cannot encode."""
+    """Raise an error unless a value is a string that UTF-8 can encode."""
     if not isinstance(text, str):
         raise AttnProbeError(f"expected a text, got {text!r:.80}; pass a string")
     try:
@@ -371,7 +371,7 @@ class AttentionExplainPipeline(Pipeline):
     def _sanitize_parameters(self, **parameters: Any) -> tuple[dict, dict, dict]:
         if parameters:
             raise AttnProbeError(
-                f"expected no options of attention-explain, got {', '.join(parameters)}; omit them"
+                f"attention-explain has no options, but got {', '.join(parameters)}; omit them"
             )
         return {}, {}, {}
 

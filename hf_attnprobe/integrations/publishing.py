@@ -58,7 +58,10 @@ from hf_attnprobe.storage.provenance import OBJECT_NAME, TEXTS_FILE, format_repe
 
 
 ROWS_REPOSITORY = "{repository}-attention-audit"
-"""Hub id of the data set with audit rows, as a template; ``repository`` is the model id."""
+"""Template for the Hub id of the data set with a model's audit rows; ``repository`` is the model's id.
+
+The rows for ``org/model`` are published as ``org/model-attention-audit``.
+"""
 TRAINER_FILE_PREFIXES = (
     "optimizer",
     "scheduler",
@@ -66,15 +69,15 @@ TRAINER_FILE_PREFIXES = (
     "trainer_state",
     "training_args",
 )
-"""Prefixes of files that only a Trainer needs; these files are not published."""
+"""Beginnings of the names of files that are not published, because only a Trainer needs them."""
 AUDIT_FILES = ("summary.json", TEXTS_FILE, "report.html", "report.md")
-"""Audit files that are published in addition to the rows."""
+"""Names of the files in an audit's output folder that are published in addition to its rows."""
 ROWS_SPLIT = "model"
-"""Name of the only split in a published data set of rows."""
+"""Split name in a published data set of audit rows; all rows are in this split."""
 RepositoryType = Literal["model", "dataset"]
-"""Repository types on the Hub."""
+"""Types of repositories on the Hub to which this module publishes."""
 RETRY_ADVICE = "run the same command again"
-"""Advice for interrupted publication, at the end of error messages."""
+"""Advice at the end of an error message if publication was interrupted."""
 
 
 @dataclass(frozen=True)
@@ -297,7 +300,7 @@ def load_audits(
 
 
 def summarize_audit(audit: AuditFolder, model_id: str) -> AuditSummary:
-    """Select the audit contents that a model card displays.
+    """Summarise an audit for a model card.
 
     Args:
         audit: The audit.
@@ -453,7 +456,7 @@ def _publish(
 def _collect_model_files(
     folder: Path, card: CardContent, hub: HubClient, repository: str
 ) -> dict[str, Path | bytes]:
-    """Collect the checkpoint files to upload; the card is merged with the card on the Hub."""
+    """Collect the files of a checkpoint for the upload, and merge its README with the one on the Hub."""
     files: dict[str, Path | bytes] = {
         file.name: file
         for file in sorted(folder.iterdir())
@@ -471,7 +474,17 @@ def _collect_model_files(
 
 
 def _merge_readmes(local: str | None, remote: str | None, card: CardContent) -> str:
-    """Merge a local README with the one on the Hub; user text in the local file has priority."""
+    """Merge a local README with the one on the Hub.
+
+    Args:
+        local: Local README; None if there is none.
+        remote: README on the Hub; None if there is none.
+        card: Content of the model card.
+
+    Returns:
+        The local README if the user has added text to it, otherwise the README from the Hub with the
+        new card. Metadata of the other README are added.
+    """
     if remote is None or local is None:
         return update_readme(local or remote, card)
     if extract_user_text(read_card(local)):
@@ -539,7 +552,16 @@ def _name_configurations(audits: Sequence[AuditFolder]) -> list[str]:
 
 
 def _build_audit_files(audit: AuditFolder, model_id: str, *, with_texts: bool) -> dict[str, bytes]:
-    """Build the published files of an audit: its rows as Parquet, and reports without local paths."""
+    """Build the files of an audit that are published: its rows as Parquet, and its reports.
+
+    Args:
+        audit: The audit.
+        model_id: Public model name, which replaces local paths in the reports.
+        with_texts: Whether the reports include their example texts.
+
+    Returns:
+        File contents by file name.
+    """
     rows = audit.report.to_pandas()
     files = {f"{ROWS_SPLIT}.parquet": rows.to_parquet(index=False)} if len(rows) else {}
     public_names = audit.get_public_names(model_id)

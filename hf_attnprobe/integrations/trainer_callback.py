@@ -31,9 +31,12 @@ from hf_attnprobe.statistics.summary import find_model_site
 
 logger = logging.getLogger(__name__)
 LOG_PREFIX = f"eval_{METRIC_PREFIX}"
-"""Prefix of logged names; the Trainer requires "eval_" for evaluation results."""
+"""Prefix of all names under which results are logged.
+
+It begins with ``eval_``, because the Trainer treats only such names as evaluation results.
+"""
 SCORE_NAME = "faithfulness"
-"""Name under which the faithfulness score is logged."""
+"""Name, after the prefix, under which the faithfulness score of the report is logged."""
 DEFAULT_STATISTICS = (
     SCORE_NAME,
     "attention_leave_one_out_tau",
@@ -47,11 +50,17 @@ DEFAULT_STATISTICS = (
     "contextual_gain",
     "source_found@attention",
 )
-"""Names that are logged by default, if their test runs: the score and some statistics."""
+"""Names of the results that are logged by default: the faithfulness score and some statistics.
+
+A statistic is logged only if its test runs.
+"""
 CLASSIFIER_TESTS = ("scale", "permutation")
-"""Default tests for classifiers during training, because they are fast."""
+"""Names of the tests that run by default when a classifier is audited during training.
+
+Both tests are fast, so that they delay the training only a little.
+"""
 N_REHEARSAL_TEXTS = 2
-"""Number of texts to audit before training starts, so that errors occur early."""
+"""Number of texts in the trial audit before training, which shows early whether audits work."""
 
 
 class AttentionFaithfulnessCallback(TrainerCallback):
@@ -179,7 +188,7 @@ class AttentionFaithfulnessCallback(TrainerCallback):
         available = dict.fromkeys([SCORE_NAME, *(s.statistic for s in report.statistics)])
         if available.keys().isdisjoint(self.statistics):
             raise AttnProbeError(
-                f"expected statistics of the tests, got {', '.join(self.statistics)}; choose from "
+                f"unknown statistics {', '.join(self.statistics)}; choose from "
                 f"{', '.join(available)}"
             )
 
@@ -217,7 +226,7 @@ class AttentionFaithfulnessCallback(TrainerCallback):
 
 
 def select_logged_numbers(report: Report, names: Sequence[str]) -> dict[str, float]:
-    """Select the means to log from a report, with their confidence intervals.
+    """Select the numbers in a report that are logged: means with their confidence intervals.
 
     Args:
         report: The report.
@@ -246,7 +255,7 @@ def select_logged_numbers(report: Report, names: Sequence[str]) -> dict[str, flo
 
 
 def _choose_options(model: nn.Module) -> AuditOptions:
-    """Return options for a fast audit, which tests the heads of a model only together."""
+    """Choose options for a fast audit; if the model has several heads, they are tested together."""
     has_one_site = len(wrap(model).sites()) == 1
     return AuditOptions(prune=False, single_heads=has_one_site)
 

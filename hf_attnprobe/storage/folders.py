@@ -34,11 +34,11 @@ logger = logging.getLogger(__name__)
 # --- Disk errors ---
 
 OS_ERROR_PATTERN = re.compile(r"\(os error (\d+)\)")
-"""Pattern for the system's error number in messages from safetensors and tokenizers."""
+"""Pattern for the operating system's error number in messages from safetensors and tokenizers."""
 PROBE_BYTES = 1 << 16
 """Size of the test file that is written to detect a full disk, in bytes."""
 DISK_FULL_ERRORS = (errno.ENOSPC, errno.EDQUOT)
-"""Error numbers for a full disk and an exhausted quota."""
+"""System error numbers for a full disk and for a user who has used up the disk quota."""
 
 
 @contextlib.contextmanager
@@ -65,7 +65,15 @@ def convert_disk_errors(folder: Path) -> Iterator[None]:
 
 
 def _find_error_number(error: Exception, folder: Path) -> int | None:
-    """Return the system's error number if the disk caused an error, otherwise None."""
+    """Find the operating system's number for an error that the disk caused.
+
+    Args:
+        error: Any exception.
+        folder: Folder to which data were written.
+
+    Returns:
+        The error number; None if the disk did not cause the error.
+    """
     match = OS_ERROR_PATTERN.search(str(error))
     if match:
         return int(match[1])
@@ -88,11 +96,11 @@ def _find_error_number(error: Exception, folder: Path) -> int | None:
 LOCK_FILE = ".attnprobe.lock"
 """Name of the lock file in an output folder."""
 TEMPORARY_SUFFIX = ".attnprobe"
-"""Suffix of temporary files, which are named ``.NAME.PROCESS.attnprobe``."""
+"""Suffix of temporary files, which are named ``.NAME.PROCESS.attnprobe`` with the process id."""
 TEMPORARY_FILE_PATTERN = re.compile(rf"\..+\.\d+\{TEMPORARY_SUFFIX}")
-"""Pattern for the names of temporary files."""
+"""Pattern for the names of our temporary files, such as ``.report.html.1234.attnprobe``."""
 NO_LOCK_ERRORS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
-"""Error numbers from network disks that do not support locks."""
+"""System error numbers for a disk that does not support file locks, such as some network disks."""
 
 
 def get_temporary_path(file: Path) -> Path:
@@ -164,7 +172,7 @@ def _acquire_lock(file_lock: BaseFileLock, folder: Path) -> None:
 
 
 def _describe_lock_holder(folder: Path) -> str:
-    """Return " (process NUMBER)" for the process that locks a folder; empty if unknown."""
+    """Describe the process that locks a folder as " (process NUMBER)", or "" if it is unknown."""
     try:
         process_id = (folder / LOCK_FILE).read_text(encoding="utf-8").strip()
     except (OSError, ValueError):
@@ -335,7 +343,7 @@ def find_differences(stored: object, settings: Mapping) -> dict[str, tuple[objec
 
 
 def normalize_settings(settings: Mapping) -> dict:
-    """Convert settings as storage in JSON does, for example tuples to lists."""
+    """Convert settings to the values that reading them back from JSON gives, such as lists."""
     return json.loads(json.dumps(dict(settings)))
 
 
@@ -391,7 +399,14 @@ def reserve_folder(
 
 
 def _store_settings(file: Path, settings: Mapping) -> bool:
-    """Store settings in a new file, or check those in an existing file; return whether it is new."""
+    """Store settings in a file, or compare them with the stored ones if the file exists.
+
+    Returns:
+        Whether the file is new.
+
+    Raises:
+        AttnProbeError: The stored settings differ.
+    """
     if not file.exists():
         write_json(file, settings)
         return True
@@ -425,7 +440,12 @@ def check_same_settings(file: Path, settings: Mapping) -> None:
 
 
 def _describe_difference(value: object, other_value: object) -> object:
-    """Return a setting for display; if it is nested, only the parts that differ."""
+    """Describe the value of a setting; for nested settings, only the parts that differ.
+
+    Args:
+        value: Value to describe.
+        other_value: Value of the same setting in the other run.
+    """
     if not isinstance(value, Mapping) or not isinstance(other_value, Mapping):
         return value
     differences = [

@@ -75,11 +75,11 @@ def flatten_settings(settings: Mapping, prefix: str = "") -> Iterator[tuple[str,
 # --- Summaries of finished runs ---
 
 SUMMARY_FILE = "summary.json"
-"""Name of the file with the summary of a finished run, in its output folder."""
+"""Name of the JSON file in an output folder that contains the summary of a finished run."""
 PARSE_ERRORS = (ValueError, LookupError, TypeError, AttributeError)
-"""Errors that occur if a summary does not have the expected structure."""
+"""Exceptions that parsing can raise if a stored file does not have the expected structure."""
 RECORDED_PACKAGES = ("hf_attnprobe", "torch", "transformers", "scipy", "numpy")
-"""Packages that compute the numbers, so a result records their versions."""
+"""Packages whose installed versions are recorded with every result, because they affect its numbers."""
 
 
 class Provenance(TypedDict, total=False):
@@ -180,9 +180,9 @@ def read_summary(
 # --- Settings of a command, and the command to repeat it ---
 
 OPTIONS_WITHOUT_EFFECT = ("batch_size", "memory_budget")
-"""Audit options that do not change any result."""
+"""Names of audit options that affect only speed and memory, and never the results."""
 OBJECT_NAME = "an object in Python"
-"""Name recorded for a model or data set that was passed as a Python object."""
+"""Text recorded in place of a name if a model or data set was passed as a Python object."""
 
 
 def collect_settings(
@@ -255,7 +255,7 @@ def _collect_changes(
 
 
 def _convert_to_plain(value: Any) -> Any:
-    """Convert paths to text and tuples to lists."""
+    """Convert a path to text and a tuple to a list; return other values unchanged."""
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     return list(value) if isinstance(value, list | tuple) else value
@@ -311,7 +311,7 @@ def is_repeatable(provenance: Mapping[str, Any]) -> bool:
 # --- Example texts of an audit ---
 
 TEXTS_FILE = "texts.json"
-"""Name of the file with the example texts, in the output folder of an audit."""
+"""Name of the JSON file in an audit's output folder that contains the example texts."""
 
 
 def write_texts(folder: Path, texts: Sequence[HighlightedText]) -> None:

@@ -48,12 +48,12 @@ from hf_attnprobe.storage.folders import get_temporary_path
 
 
 NO_SITE = Site(layer=-1, head=-1)
-"""Site for rows that describe the model output, which has no layer and head; stored as null."""
+"""Site of rows that describe the model output instead of a head; files store both numbers as null."""
 
 TestSite = tuple[str, int, int]
-"""Test name, layer and head."""
+"""Test name, layer and head, such as ``("permutation", 0, 3)``."""
 FinishedIds = Mapping[TestSite, Collection[int]]
-"""Ids of finished texts, by test, layer and head."""
+"""Ids of the texts that have results, by test name, layer and head."""
 
 
 # --- Statistics of a batch, before they are rows ---
@@ -199,7 +199,17 @@ def _compute_label_statistics(
 def _compute_number_statistics(
     prediction: Prediction, probs: torch.Tensor, labels: torch.Tensor
 ) -> dict[str, torch.Tensor]:
-    """Compute the prediction statistics for regression, with classes if there is a threshold."""
+    """Compute the prediction statistics of a regression model.
+
+    Args:
+        prediction: Description of the model's predictions. If it has a threshold, a number above the
+            threshold is class 0, and any other number is class 1.
+        probs: Predictions, ``[batch, entries]``.
+        labels: True numbers; NaN for a missing label.
+
+    Returns:
+        Tensors ``[batch]`` by statistic name.
+    """
     labels = labels.to(probs.device, probs.dtype).reshape(len(probs), -1).mean(-1)
     no_class = torch.full(labels.shape, -1, device=probs.device)
     statistics = {
@@ -209,7 +219,6 @@ def _compute_number_statistics(
         "value": prediction.decode_number(probs).mean(-1),
         "labelled_value": labels,
     }
-    # With a threshold, class 0 is above it, and class 1 is at or below it.
     if prediction.decides and prediction.has_one_part:
         is_below_threshold = (labels <= prediction.origin).long()
         statistics["predicted_class"] = probs.argmax(-1)
@@ -220,7 +229,7 @@ def _compute_number_statistics(
 # --- Tables of rows in memory ---
 
 NAME_TYPE = pa.dictionary(pa.int32(), pa.string())
-"""Arrow type for the columns `test` and `statistic`: names that are stored as integer codes."""
+"""Arrow type for columns of names: each distinct name is stored once, and rows store its index."""
 SCHEMA = pa.schema(
     [
         ("test", NAME_TYPE),
@@ -231,7 +240,7 @@ SCHEMA = pa.schema(
         ("value", pa.float64()),
     ]
 )
-"""Arrow schema for a table with one measured value per row; the module docstring explains it."""
+"""Arrow schema for a table with one value per row: the value of a statistic at a site for a text."""
 
 
 def build_rows(
@@ -297,7 +306,7 @@ def _encode_names(names: list[str], codes: np.ndarray) -> pa.DictionaryArray:
 
 
 def concatenate_rows(tables: Iterable[pa.Table]) -> pa.Table:
-    """Concatenate tables of rows; the result is an empty table if there are none."""
+    """Concatenate tables of rows; without tables, return a table without rows."""
     return pa.concat_tables([SCHEMA.empty_table(), *tables])
 
 
@@ -322,7 +331,7 @@ class _Keys(NamedTuple):
 
 
 def _decode_keys(table: pa.Table) -> _Keys:
-    """Convert the columns test, statistic, layer and head to arrays."""
+    """Convert the columns test, statistic, layer and head of a table to arrays of integers."""
     table = table.unify_dictionaries()
     tests, test = _decode_names(table["test"])
     statistics, statistic = _decode_names(table["statistic"])
@@ -331,7 +340,11 @@ def _decode_keys(table: pa.Table) -> _Keys:
 
 
 def _decode_names(column: pa.ChunkedArray) -> tuple[list[str], np.ndarray]:
-    """Return the sorted names in a dictionary-encoded column, and each row's index into them."""
+    """Decode a dictionary-encoded column of names.
+
+    Returns:
+        The sorted distinct names, and for every row the index of its name in them.
+    """
     encoded = column.combine_chunks()
     names, codes = encoded.dictionary.to_pylist(), encoded.indices.to_numpy()
     # The dictionary can also contain names that do not occur in the column.
@@ -345,7 +358,7 @@ def _decode_names(column: pa.ChunkedArray) -> tuple[list[str], np.ndarray]:
 
 
 def _sort_rows(table: pa.Table) -> pa.Table:
-    """Sort rows by test, statistic, layer, head and id, so that equal contents give equal files."""
+    """Sort rows by test, statistic, layer, head and text id, so that equal rows give equal files."""
     keys = _decode_keys(table)
     ids = table["example_id"].to_numpy()
     # The last key of `lexsort` is the primary one.
@@ -371,10 +384,11 @@ class _Series(NamedTuple):
 
 
 def _split_into_series(table: pa.Table) -> Iterator[_Series]:
-    """Split a table wherever the test, the statistic, the layer or the head changes."""
+    """Split a table into series of consecutive rows with the same test, statistic, layer and head."""
     keys = _decode_keys(table)
     ids, values = table["example_id"].to_numpy(), table["value"].to_numpy()
     key_columns = (keys.test, keys.statistic, keys.layer, keys.head)
+    # A series starts at the first row, and at every row whose key differs from the row before.
     differs_from_previous = [column[1:] != column[:-1] for column in key_columns]
     is_start = np.ones(len(table), dtype=bool)
     is_start[1:] = np.any(differs_from_previous, axis=0)
@@ -397,11 +411,11 @@ def _compute_digest(table: pa.Table) -> str:
 # --- Parts: tables on disk ---
 
 FORMAT = 3
-"""Version of the file format for rows, which is stored in every file's metadata."""
+"""Version number of our Parquet format for rows; files with another version cannot be read."""
 METADATA_KEY = "attnprobe"
-"""Parquet metadata key for the format version, the audit hash and the digest of a part, as JSON."""
+"""Key in Parquet metadata under which a file stores its format version, audit hash and digest."""
 REPAIR_ADVICE = "delete it and run the audit again"
-"""Advice at the end of error messages about a part that cannot be used."""
+"""Advice at the end of error messages about a file of rows that cannot be used."""
 
 
 def append_rows(folder: Path, rows: pa.Table, *, name: str | None = None) -> None:
@@ -509,7 +523,7 @@ def list_parts(folder: str | Path) -> list[Path]:
 
 
 def read_finished_ids(folder: Path) -> dict[TestSite, set[int]]:
-    """Read which texts have rows, for every test, layer and head.
+    """Read the ids of all texts that have rows, separately for every test, layer and head.
 
     Args:
         folder: A folder of rows.
@@ -533,7 +547,7 @@ def read_finished_ids(folder: Path) -> dict[TestSite, set[int]]:
 # single columns can be read.
 
 MAX_BYTES_IN_MEMORY = 2**23
-"""Maximum size of the values that are kept in memory instead of in a file, in bytes."""
+"""Size, in bytes, above which collected values are moved from memory to a temporary file."""
 
 
 class _ColumnStore:
@@ -564,7 +578,7 @@ class _ColumnStore:
             self._file.write(values.tobytes())
 
     def finish(self) -> Rows:
-        """Return the rows of all tables; if a value occurs several times, the first one counts."""
+        """Combine all added tables; if they contain a value several times, use the first one."""
         all_ids = np.unique(np.concatenate([np.empty(0, np.int64), *self._ids]))
         positions = [np.searchsorted(all_ids, ids).astype(np.int32) for ids in self._ids]
         self._ids.clear()

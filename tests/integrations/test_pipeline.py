@@ -97,7 +97,7 @@ def test_other_heads_are_explained(kind):
 def test_what_is_no_text_is_one_line(explain):
     for bad in ({"txt": "a"}, 3, "  ", {"text": "a", "labels": 1}):
         refused("expected a text", explain, bad)
-    refused("expected no options", explain.__class__, explain.model, explain.tokenizer, top_k=2)
+    refused("has no options", explain.__class__, explain.model, explain.tokenizer, top_k=2)
 
 
 def test_the_pipeline_is_known_by_name_and_imported_when_it_is_used():

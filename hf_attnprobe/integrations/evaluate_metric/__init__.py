@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 METRIC_NAME = "attention_faithfulness"
-"""Name of the metric for ``evaluate.load``."""
+"""Name under which ``evaluate.load`` finds the metric."""
 LOADER_SOURCE = '''"""Written by hf_attnprobe: evaluate.load("attention_faithfulness") finds it."""
 
 try:
@@ -23,11 +23,11 @@ except ModuleNotFoundError as error:
 
 AttentionFaithfulness = attention_faithfulness.AttentionFaithfulness
 '''
-"""Source of the Python module that imports the metric, for the module cache of evaluate."""
+"""Python source of the module that is written to evaluate's cache, and that imports the metric."""
 
 
 def get_metric_path() -> str:
-    """Return the metric folder, for ``evaluate.load`` without a module cache or network.
+    """Return the path of the metric's folder, which ``evaluate.load`` can load without a network.
 
     Example:
         metric = evaluate.load(hf_attnprobe.get_metric_path())

@@ -15,17 +15,17 @@ from hf_attnprobe.integrations.pipeline import explain_html
 
 
 TITLE = "Does attention explain this prediction?"
-"""Page title."""
+"""Title of the web page."""
 DESCRIPTION = (
     "Type a text and the Hub id of a text classifier. Each token is shaded by its attention, "
     "and separately by the change in the prediction when the token is left out. One text proves nothing: "
     "`attnprobe audit` tests a model on many texts, with baselines and confidence intervals."
 )
-"""Explanation below the page title, as Markdown."""
+"""Markdown text below the title of the web page."""
 DEFAULT_MODEL = "distilbert/distilbert-base-uncased-finetuned-sst-2-english"
-"""Hub id in the model field when the page opens."""
+"""Hub id of the model that is entered in the form when the web page opens."""
 DEFAULT_TEXT = "a wonderful film with a dull end"
-"""Text in the text field when the page opens."""
+"""Example text that is entered in the form when the web page opens."""
 
 
 @functools.lru_cache(maxsize=2)

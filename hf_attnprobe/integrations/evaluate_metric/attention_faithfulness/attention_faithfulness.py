@@ -16,22 +16,22 @@ from hf_attnprobe.statistics.rows import PREDICTION_TEST
 
 
 NUMBER = datasets.Value("float64")
-"""``datasets`` feature for a label that is a class index or a number."""
+"""``datasets`` feature for a label: a class index, or a number for regression."""
 LABEL_LIST = datasets.List(datasets.Value("int64"))
-"""``datasets`` feature for the label indices of a multi-label text."""
+"""``datasets`` feature for the labels of a text with several labels, as a list of label indices."""
 SINGLE_TEXT = datasets.Value("string")
-"""``datasets`` feature for a text."""
+"""``datasets`` feature for an input that is a single text."""
 TEXT_PAIR = {"text": datasets.Value("string"), "text_pair": datasets.Value("string")}
-"""``datasets`` feature for a pair of texts."""
+"""``datasets`` feature for an input that is a pair of texts."""
 PROMPT = {
     "context": datasets.Value("string"),
     "question": datasets.Value("string"),
 }
-"""``datasets`` feature for a passage and a question, to which the model generates an answer."""
+"""``datasets`` feature for a passage with a question; the language model generates the answer."""
 ANSWERED_PROMPT = {**PROMPT, "answer": datasets.Value("string")}
-"""``datasets`` feature for a passage, a question and an answer."""
+"""``datasets`` feature for a passage with a question and its answer."""
 INPUT_FEATURES = (SINGLE_TEXT, TEXT_PAIR, PROMPT, ANSWERED_PROMPT)
-"""``datasets`` features for all supported inputs."""
+"""``datasets`` features of all input formats that the metric supports."""
 
 _DESCRIPTION = """
 Runs faithfulness tests on the attention of a text classifier: rank correlation with
@@ -215,17 +215,20 @@ class AttentionFaithfulness(evaluate.Metric):
 
 
 def _get_text_columns(prediction: str | Mapping[str, str]) -> Mapping[str, str]:
-    """Return the data set columns for an input: a text, a pair or a prompt."""
+    """Convert a metric input to data set columns; a plain text becomes the column "text"."""
     return {"text": prediction} if isinstance(prediction, str) else prediction
 
 
 def _build_features(text_feature: Any, label_feature: Any) -> datasets.Features:
-    """Return the ``datasets`` features for predictions and references."""
+    """Combine the ``datasets`` features of an input and of its label."""
     return datasets.Features({"predictions": text_feature, "references": label_feature})
 
 
 def _get_text_feature(text: Any) -> Any:
-    """Return the ``datasets`` feature for an input; a dict with unknown keys counts as a pair."""
+    """Return the ``datasets`` feature for an input, which depends on the keys of a dict.
+
+    A dict with unknown keys is treated as a pair of texts; other functions report the wrong keys.
+    """
     if not isinstance(text, Mapping):
         return SINGLE_TEXT
     feature_by_keys = {
@@ -257,7 +260,15 @@ def _check_texts(predictions: Any) -> None:
 def _add_missing_references(
     predictions: Sequence[Any] | None, references: Sequence[Any] | None
 ) -> dict[str, Any]:
-    """Return predictions and references by argument name; missing references become −1."""
+    """Check the predictions, and add the label −1 to each of them if no references are passed.
+
+    Args:
+        predictions: Texts to audit.
+        references: Their labels, or None.
+
+    Returns:
+        The arguments ``predictions`` and ``references`` by name.
+    """
     if isinstance(predictions, str):
         raise hf_attnprobe.AttnProbeError(
             "expected a list of texts as predictions, got a single string; put it in a list"
@@ -270,7 +281,16 @@ def _add_missing_references(
 
 
 def _collect_statistics(report: hf_attnprobe.Report, n_texts: int) -> dict[str, Any]:
-    """Return the mean over texts and the values of every statistic, by result name."""
+    """Collect every statistic in a report: its mean over the texts, and its list of values.
+
+    Args:
+        report: The report.
+        n_texts: Number of texts; the lists have this length, with NaN for a missing value.
+
+    Returns:
+        Means under ``mean_TEST_STATISTIC`` and lists under ``TEST_STATISTIC``. If the model has
+        several heads, the names also end in the layer and the head.
+    """
     test_rows = report.rows.select(lambda test, *_: test != PREDICTION_TEST)
     wide_frame = test_rows.build_wide_frame().reindex(range(n_texts)).astype(float)
     has_several_sites = len(report.rows.sites) > 1
