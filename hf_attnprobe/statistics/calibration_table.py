@@ -19,15 +19,21 @@ from hf_attnprobe.statistics.estimates import compute_share_interval
 
 
 CALIBRATION_FILE = "calibration.json"
-"""Name of the JSON file in this package that contains the measured calibration."""
+"""Name of the JSON file that contains the calibration results, next to this module."""
 WRONG_ANSWERS = {"yes": "no or partly", "no": "yes or partly", "partly": "yes or no"}
-"""Wrong answers as a phrase for reports, keyed by the correct answer."""
+"""Answers that count as verdict errors, as a phrase for reports, keyed by the correct answer.
+
+The answer "cannot say" is never an error.
+"""
 TRUTH_LABELS = {
     "yes": "whose correct answer is yes",
     "no": "whose correct answer is no",
     "partly": "for which yes and no are both defensible",
 }
-"""Clauses that describe model kinds in reports, keyed by the correct answer."""
+"""Clauses that follow the noun "kinds", as in "20 kinds whose correct answer is yes".
+
+They are keyed by the correct answer of these kinds of models.
+"""
 
 
 @dataclass(frozen=True)
@@ -116,8 +122,10 @@ class CalibrationTable:
 
         def compute_distance(kind: ModelKind) -> float:
             shared_rules = sorted(scores.keys() & kind.scores.keys())
+            if not shared_rules:
+                return float("inf")
             differences = np.array([scores[rule] - kind.scores[rule] for rule in shared_rules])
-            return float(np.sqrt((differences**2).mean())) if shared_rules else float("inf")
+            return float(np.sqrt((differences**2).mean()))
 
         return sorted(self.kinds, key=compute_distance)[:n]
 

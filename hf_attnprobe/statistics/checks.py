@@ -14,7 +14,10 @@ from hf_attnprobe.statistics.rows import Rows, Texts
 
 
 TOLERANCE = 1e-5
-"""Largest rounding error that is accepted, for numbers of about 1 from a model in float32."""
+"""Largest violation of a rule that is attributed to rounding.
+
+It is sufficient for values of about 1 that a model computes in float32.
+"""
 
 
 class OrderRule(NamedTuple):
@@ -85,9 +88,13 @@ ORDER_RULES = (
         "no attention is farther than the farthest attention of all",
     ),
 )
-"""All rules that compare two statistics of the same text."""
+"""Rules that one statistic of a text never exceeds another statistic of the same text.
+
+For example, the first rule states that ``minimal_fraction`` (the size of the smallest set of weights that
+flips the decision) is at most ``fraction_to_flip@attention`` (the weights erased in the order of attention).
+"""
 SHARE_REASON = "it is a share"
-"""End of the sentence that reports a share outside of [0, 1]: "x is 1.2, but it is a share"."""
+"""Reason why a statistic must be in [0, 1], as printed in "max_tvd is 1.2, but it is a share"."""
 UNDECLARED_SHARES = {
     "erasure": ("fraction_to_lose_lead", "probability_mass_removed"),
     "permutation": (
@@ -99,11 +106,15 @@ UNDECLARED_SHARES = {
         "max_tvd",
     ),
 }
-"""Statistics that are between 0 and 1 although their reading does not declare this, by test."""
+"""Statistics that are shares (between 0 and 1) but are not declared as shares, keyed by test."""
 OUTPUT_CHANGES = ("median_tvd", "max_tvd", "standard_tvd", "largest_standard_tvd")
-"""Statistics that measure an output change. For predicted numbers, they have no upper limit."""
+"""Statistics of the test "permutation" that measure how much shuffling changes the output.
+
+They are total variation distances between 0 and 1, except for models that predict a number. A change
+of a predicted number has no upper limit.
+"""
 INFINITY = float("inf")
-"""Limit for a range that is open on one side."""
+"""Limit for statistics without a smallest or without a largest possible value."""
 RANGE_RULES = (
     *(
         RangeRule(test, name, 0.0, 1.0, SHARE_REASON)
@@ -132,14 +143,21 @@ RANGE_RULES = (
         "no ranking needs fewer tokens than the smallest set",
     ),
 )
-"""All range rules, except for statistics whose reading declares a share."""
+"""Rules that a statistic is always between two numbers.
+
+Rules for statistics that are declared as shares are added in :func:`find_contradictions`.
+"""
 SHARED_TEXT_STATISTICS = (
     "fraction_to_flip",
     "never_flips",
     "probability_mass_removed",
     "regret",
 )
-"""Erasure statistics that, for any text, must be defined for all rankings or for none."""
+"""Erasure statistics that are measured once for each ranking, such as ``regret@attention``.
+
+Rankings are compared on the same texts. If a text has a value for one ranking, it must therefore have a
+value for every ranking.
+"""
 
 
 def find_contradictions(
@@ -181,11 +199,11 @@ def find_contradictions(
 
 
 Violations = Iterator[tuple[int, str]]
-"""Pairs of a text id and a sentence that describes the impossible value."""
+"""Iterator over impossible values: the text id, and a sentence that describes the value."""
 
 
 def _check_orders(test: str, texts: Texts) -> Violations:
-    """Check the rules that compare two statistics of a test."""
+    """Find texts in which one statistic exceeds another one, although :data:`ORDER_RULES` forbids it."""
     for rule in ORDER_RULES:
         if rule.test != test:
             continue
@@ -200,7 +218,10 @@ def _check_orders(test: str, texts: Texts) -> Violations:
 
 
 def _pair_statistics(rule: OrderRule, texts: Texts) -> Iterator[tuple[str, str]]:
-    """List the statistic pairs with matching keys that a rule compares."""
+    """List the pairs of statistic names that a rule compares.
+
+    Both names must have the same key after "@". A name without a key is paired with all keys.
+    """
     for smaller in _list_statistics(rule.smaller_statistic, texts):
         smaller_key = smaller.partition("@")[2]
         for larger in _list_statistics(rule.larger_statistic, texts):
@@ -210,7 +231,7 @@ def _pair_statistics(rule: OrderRule, texts: Texts) -> Iterator[tuple[str, str]]
 
 
 def _check_ranges(test: str, texts: Texts, ranges: Iterable[RangeRule]) -> Violations:
-    """Check the range rules for a test."""
+    """Find texts in which a statistic of the test is outside the range that its rule allows."""
     for rule in ranges:
         if rule.test != test:
             continue
@@ -223,7 +244,7 @@ def _check_ranges(test: str, texts: Texts, ranges: Iterable[RangeRule]) -> Viola
 
 
 def _check_shared_texts(test: str, texts: Texts) -> Violations:
-    """Check that the erasure statistics of all rankings are defined for the same texts."""
+    """Find texts in which an erasure statistic is defined for some rankings but not for all."""
     for family in SHARED_TEXT_STATISTICS if test == "erasure" else ():
         names = _list_statistics(family, texts)
         n_defined = np.zeros(len(texts), dtype=int)
@@ -239,5 +260,5 @@ def _check_shared_texts(test: str, texts: Texts) -> Violations:
 
 
 def _list_statistics(family: str, texts: Texts) -> list[str]:
-    """List the statistics called ``family``, with or without a key."""
+    """List the names that equal ``family``, or that consist of ``family``, "@" and a key."""
     return [name for name in texts.statistic_names if name.partition("@")[0] == family]

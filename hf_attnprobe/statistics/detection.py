@@ -21,15 +21,18 @@ from hf_attnprobe.statistics.estimates import compute_sidak_critical_value, draw
 
 
 DETECTION_POWER = 0.95
-"""Share of text samples in which an effect at the detection limit is detected."""
+"""Probability of detecting an effect whose size equals the detection limit."""
 N_TEXT_DRAWS = 400
-"""Number of text samples from which a detection rate is estimated."""
+"""Number of random text samples from which the detection probability of an effect is estimated."""
 N_RESAMPLES = 200
 """Number of bootstrap resamples for the confidence interval of a detection limit."""
 N_STEPS_PER_DOSE = 24
-"""Number of interpolation steps between two doses."""
+"""Number of steps by which effects between two planted doses are interpolated linearly."""
 LOG_PROB_STATISTIC = "log_prob"
-"""Statistic with the log-probability of the last class, or of a language model's answer."""
+"""Name of the statistic that contains the log-probability of the last class.
+
+For a language model, it is the log-probability of the answer.
+"""
 
 
 @dataclass(frozen=True)
@@ -77,6 +80,7 @@ def compute_detection_rate(
     Returns:
         Detection rates in [0, 1], [...].
     """
+    # Samples are stored as counts, so matrix products give the moments of all samples at once.
     n = draws[0].sum()
     mean = values @ draws.T / n
     mean_square = values**2 @ draws.T / n
@@ -113,6 +117,7 @@ def find_detection_position(values: np.ndarray, draws: np.ndarray, rule: Detecti
     last_undetected = int(undetected[-1])
     if last_undetected == len(positions) - 1:
         return float("inf")
+    # Between the last undetected step and the next one, the rate is interpolated linearly.
     missing_power = DETECTION_POWER - rates[last_undetected]
     gained_power = rates[last_undetected + 1] - rates[last_undetected]
     return float((last_undetected + missing_power / gained_power) / N_STEPS_PER_DOSE)
@@ -177,7 +182,7 @@ def interpolate_effect(effects: np.ndarray, limit: Sequence[float]) -> Detection
 
 
 def pivot_by_dose(rows: pd.DataFrame, statistic: str) -> np.ndarray:
-    """Arrange one statistic as a matrix with a row per dose and a column per text.
+    """Convert the values of a statistic from a long table to a matrix of doses and texts.
 
     Args:
         rows: values for one head, with the columns dose, example_id, statistic and value.
@@ -202,6 +207,7 @@ def compute_dose_effects(rows: pd.DataFrame, sign: int) -> tuple[np.ndarray, np.
         Mean absolute probability change, and mean log-odds change times ``sign``, each [doses].
     """
     log_probs = pivot_by_dose(rows, LOG_PROB_STATISTIC)
+    # The log odds ln p − ln(1 − p) are undefined for p = 1, so 1 − p is at least the machine epsilon.
     complements = np.maximum(-np.expm1(log_probs), np.finfo(float).eps)
     log_odds = log_probs - np.log(complements)
     probability_changes = np.abs(np.exp(log_probs) - np.exp(log_probs[0]))

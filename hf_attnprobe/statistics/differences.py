@@ -135,7 +135,7 @@ def compare_unpaired(
 
 
 def _extract_means(moments: Moments) -> np.ndarray:
-    """Return the mean of each column; NaN for a column without values."""
+    """Return the column means; NaN replaces the 0 that is stored for columns without values."""
     return np.where(moments.n > 0, moments.mean, np.nan)
 
 
@@ -273,7 +273,7 @@ def _compute_text_errors(pair: ModelPair, pair_number: int) -> pd.DataFrame:
 
 
 N_PERMUTATIONS = 9_999
-"""Number of random sign combinations in a permutation test."""
+"""Number of random sign combinations that a sign-flip permutation test draws."""
 COMPARED_STATISTICS = {
     "erasure": ("fraction_to_flip", "regret"),
     "input_erasure": ("comprehensiveness", "sufficiency", "tokens_to_flip"),
@@ -285,7 +285,10 @@ COMPARED_STATISTICS = {
         "drop_of_top_3",
     ),
 }
-"""Statistics whose means are compared between rankings, by test."""
+"""Statistics for which rankings are compared with each other, keyed by faithfulness test.
+
+For example, ``regret@attention`` is compared with ``regret@gradient``, text by text.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -377,7 +380,16 @@ class _RankingPair(NamedTuple):
 
 
 def _iterate_ranking_pairs(test: str, texts: Texts, against: str | None) -> Iterator[_RankingPair]:
-    """Iterate over a test's ranking pairs with their differences."""
+    """Iterate over all ranking pairs of a test, with the difference of their values for each text.
+
+    Args:
+        test: faithfulness test.
+        texts: statistics of the test at one site.
+        against: ranking that occurs in every pair; None for all pairs.
+
+    Yields:
+        For each compared statistic, all ranking pairs that have values.
+    """
 
     def subtract(name: str, subtracted_name: str) -> np.ndarray:
         return texts.get_values(name) - texts.get_values(subtracted_name)
@@ -428,7 +440,11 @@ def _compare_ranking_pairs(
 
 
 def _compare_chunk(test: str, pairs: Sequence[_RankingPair], seed: int) -> list[Comparison]:
-    """Compare those ranking pairs of a test that are in memory together."""
+    """Compare ranking pairs: mean difference, confidence interval and p-value for each pair.
+
+    The p-value comes from a sign-flip permutation test or, for counts of won texts, from an exact
+    sign test. It is not yet corrected for multiple comparisons.
+    """
     differences = np.stack([pair.differences for pair in pairs], axis=1)
     estimates = estimate_means(differences)
     permutation_columns = [k for k, pair in enumerate(pairs) if pair.method == "permutation"]
@@ -440,7 +456,8 @@ def _compare_chunk(test: str, pairs: Sequence[_RankingPair], seed: int) -> list[
     for column, (pair, estimate) in enumerate(zip(pairs, estimates, strict=True)):
         n_first = n_second = None
         if column not in p_values:
-            n_first, n_second = (int((pair.differences == side).sum()) for side in (1, -1))
+            n_first = int((pair.differences == 1).sum())
+            n_second = int((pair.differences == -1).sum())
             p_values[column] = _compute_sign_test_p_value(n_first, n_second)
         comparison = Comparison(
             **vars(estimate),
@@ -459,7 +476,14 @@ def _compare_chunk(test: str, pairs: Sequence[_RankingPair], seed: int) -> list[
 
 
 def _compute_sign_test_p_value(n_first: int, n_second: int) -> float:
-    """Compute the two-sided p-value of the exact sign test from the texts that each side wins."""
+    """Compute the two-sided p-value of the exact sign test.
+
+    Under the null hypothesis, each text is the toss of a fair coin between two rankings.
+
+    Args:
+        n_first: number of texts that the first ranking wins.
+        n_second: number of texts that the second ranking wins.
+    """
     n_tosses = n_first + n_second
     one_sided_p_value = bdtr(min(n_first, n_second), n_tosses, 0.5)
     return min(1.0, 2 * float(one_sided_p_value))
@@ -478,6 +502,8 @@ def correct_by_holm(p_values: Sequence[float]) -> list[float]:
     [0.03, 0.06, 0.06]
     """
     p = np.asarray(p_values, dtype=np.float64)
+    # The smallest of m p-values is multiplied by m, the next one by m − 1, and so on. The running
+    # maximum keeps the corrected values in the same order.
     order = np.argsort(p, kind="stable")
     n_remaining = np.arange(len(p), 0, -1)
     sorted_corrected = np.maximum.accumulate(p[order] * n_remaining)
@@ -534,7 +560,16 @@ def compute_sign_flip_p_values(
 
 
 def _draw_sign_flips(n: int, n_permutations: int, seed: int) -> Iterator[np.ndarray]:
-    """Draw which signs to flip, as chunks [permutations, texts] that contain 1 for a flip, else 0."""
+    """Draw random sign flips for a permutation test, in chunks to limit the memory.
+
+    Args:
+        n: number of texts.
+        n_permutations: number of random sign combinations.
+        seed: random seed.
+
+    Yields:
+        Chunks, [permutations, texts]: 1 if the sign of a text is flipped, otherwise 0.
+    """
     generator = np.random.default_rng(seed)
     max_chunk_size = max(1, 2**20 // n)
     for start in range(0, n_permutations, max_chunk_size):
@@ -544,9 +579,16 @@ def _draw_sign_flips(n: int, n_permutations: int, seed: int) -> Iterator[np.ndar
 
 
 def _map_rankings_to_statistics(texts: Texts, family: str) -> dict[str, str]:
-    """Map each ranking to its statistic ``family@ranking``, sorted as in report tables.
+    """Find the rankings for which a statistic was measured, sorted as in report tables.
 
     Single random orders are left out, because the ranking ``random`` is their mean.
+
+    Args:
+        texts: statistics at one site.
+        family: statistic name without a key, such as ``regret``.
+
+    Returns:
+        Full statistic names such as ``regret@attention``, keyed by ranking.
     """
     statistics = {}
     for name in sorted(texts.statistic_names, key=get_sort_key):
@@ -557,7 +599,11 @@ def _map_rankings_to_statistics(texts: Texts, family: str) -> dict[str, str]:
 
 
 def _pair_rankings(rankings: Sequence[str], against: str | None) -> list[tuple[str, str]]:
-    """List the ranking pairs to compare: all pairs, or only the pairs with ``against``."""
+    """List the pairs of rankings to compare.
+
+    If ``against`` is None, these are all pairs. Otherwise, ``against`` is paired with every other
+    ranking, and there are no pairs if it is not in ``rankings``.
+    """
     if against is None:
         return list(itertools.combinations(rankings, 2))
     if against not in rankings:

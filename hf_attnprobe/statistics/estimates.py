@@ -21,7 +21,7 @@ from hf_attnprobe.core import formatting as markdown
 
 
 MIN_DISPLAYED_TEXTS = 10
-"""Smallest number of texts for which reports display a mean, an interval or a chart."""
+"""Smallest number of texts for which reports display a mean, a confidence interval or a chart."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class Estimate:
 
 
 CONFIDENCE_LEVEL = 0.95
-"""Probability with which a confidence interval covers the true value."""
+"""Probability with which a confidence interval covers the true value, unless stated otherwise."""
 
 
 def compute_sidak_critical_value(n: int) -> float:
@@ -210,7 +210,8 @@ def compute_share_difference_interval(
         shares.append(share)
         variances.append(share * (1 - share) / n)
     center = shares[0] - shares[1]
-    half_width = critical_value * np.sqrt(variances[0] + variances[1])
+    standard_error = np.sqrt(variances[0] + variances[1])
+    half_width = critical_value * standard_error
     return np.stack([center - half_width, center + half_width]).clip(-1, 1)
 
 
@@ -232,11 +233,11 @@ def find_binary_columns(values: np.ndarray) -> np.ndarray:
 
 
 N_RESAMPLES = 1000
-"""Number of bootstrap resamples."""
+"""Number of random resamples of the texts from which a bootstrap confidence interval is computed."""
 MANY_TEXTS = 20_000
-"""Number of texts above which normal approximations replace resampling.
+"""Number of texts above which a normal distribution replaces bootstrap resamples and random signs.
 
-With so many texts, a mean is so close to normally distributed that the reported digits do not change.
+The mean over so many texts is nearly normally distributed, so the printed digits do not change.
 """
 
 
@@ -292,11 +293,11 @@ def compute_moments(values: np.ndarray) -> Moments:
 
 
 TEXTS_PER_CHUNK = 2**14
-"""Number of texts per chunk. Sums over many texts only copy one chunk at a time."""
+"""Number of texts that are copied at a time when moments are summed, which limits the memory."""
 
 
 def _iterate_chunks(values: np.ndarray) -> Iterator[np.ndarray]:
-    """Split an array [texts, ...] into chunks of texts."""
+    """Split an array [texts, ...] into chunks with at most :data:`TEXTS_PER_CHUNK` texts."""
     for start in range(0, len(values), TEXTS_PER_CHUNK):
         yield values[start : start + TEXTS_PER_CHUNK]
 
@@ -395,14 +396,18 @@ def _compute_variance_of_mean(moments: Moments) -> np.ndarray:
 
 
 def _clamp_to_one(n: np.ndarray) -> np.ndarray:
-    """Clamp a divisor to at least 1; results for columns without texts are replaced later."""
+    """Replace text counts below 1 by 1, to avoid a division by 0.
+
+    The callers replace the results for columns without texts by NaN.
+    """
     return np.maximum(n, 1)
 
 
 def _compute_skewness(m2: np.ndarray, m3: np.ndarray) -> np.ndarray:
-    """Compute the skewness of each mean from the sums m2 and m3; 0 if the values do not vary.
+    """Compute the skewness of each column's mean, m3 / m2^1.5; 0 if the values do not vary.
 
-    The skewness of a mean is the skewness of its values divided by √n.
+    The skewness of a mean is the skewness of its values divided by √n. The factors n cancel, so only
+    the sums of squared (m2) and cubed (m3) deviations are needed.
     """
     with np.errstate(over="ignore"):
         scale = m2**1.5
@@ -585,7 +590,14 @@ def compute_pseudo_values(
 
 
 def _iterate_complete_texts(columns: Sequence[np.ndarray]) -> Iterator[np.ndarray]:
-    """Iterate in chunks [texts, columns] over the texts that have a value in every column."""
+    """Iterate over the texts that have a value in every column.
+
+    Args:
+        columns: values of each statistic, [texts].
+
+    Yields:
+        Chunks with the values of these texts, [texts, columns].
+    """
     for chunks in zip(*map(_iterate_chunks, columns), strict=True):
         texts = np.stack(chunks, axis=1)
         yield texts[~np.isnan(texts).any(1)]
@@ -609,9 +621,12 @@ def estimate_mean(values: np.ndarray, *, share: bool = False) -> Estimate:
 
 
 N_DRAWS = 2000
-"""Number of random draws for estimating a critical value."""
+"""Number of random draws in the multiplier bootstrap.
+
+It estimates how wide confidence intervals must be to cover all their means at once.
+"""
 DRAWS_PER_CHUNK = 250
-"""Number of draws that are computed together, to limit the memory."""
+"""Number of multiplier bootstrap draws that are computed at a time, which limits the memory."""
 
 
 def compute_simultaneous_interval(

@@ -175,4 +175,7 @@ def build_evidence(
 
 
 GREEDY_STATISTIC = "answer_is_greedy"
-"""Statistic that is 1 if a language model's greedy decoding gives the explained answer, else 0."""
+"""Name of a statistic of language models: whether greedy decoding generates the explained answer.
+
+It is 1 if the model itself would give this answer, otherwise 0.
+"""

@@ -17,11 +17,14 @@ from hf_attnprobe.statistics.rows import Texts
 
 
 MIN_TEXTS = 30
-"""Smallest number of texts for an answer. With fewer texts, confidence intervals are unreliable."""
-MIN_PROMPTS = 10
-"""Smallest number of prompts for an answer about a language model.
+"""Smallest number of texts from which a question about a model is answered.
 
-It is smaller than :data:`MIN_TEXTS`, because a prompt takes seconds and contains many units. With so few
+With fewer texts, confidence intervals are unreliable, and the answer is "cannot say".
+"""
+MIN_PROMPTS = 10
+"""Smallest number of prompts from which a question about a language model is answered.
+
+It is smaller than the 30 texts that other models need, because a prompt takes seconds and contains many units. With so few
 prompts, confidence intervals are still valid: they use Student's t distribution, or are exact for
 shares.
 """
@@ -55,7 +58,7 @@ class Answer(StrEnum):
 
 
 ORDERED_ANSWERS = (Answer.NO, Answer.PARTLY, Answer.YES)
-"""Answers from the lowest to the highest grade."""
+"""Answers no, partly and yes, sorted by the graded number from low to high."""
 
 
 @dataclass(frozen=True)
@@ -251,8 +254,9 @@ def list_possible_answers(
     if lowest.ci95 is not None and highest.ci95 is not None and n >= min_texts:
         low, _ = lowest.ci95
         _, high = highest.ci95
-        first, last = _get_grade_index(low, rule), _get_grade_index(high, rule)
-        possible_answers = possible_answers[first : last + 1]
+        lowest_grade = _get_grade_index(low, rule)
+        highest_grade = _get_grade_index(high, rule)
+        possible_answers = possible_answers[lowest_grade : highest_grade + 1]
     if rule.partly == rule.yes:
         possible_answers = [answer for answer in possible_answers if answer != Answer.PARTLY]
     return tuple(possible_answers)
@@ -275,9 +279,11 @@ def join_answers(answers: Sequence[Answer]) -> str:
 
 
 def _get_grade_index(value: float, rule: Rule) -> int:
-    """Return a number's grade as an index into ``ORDERED_ANSWERS``.
+    """Compare a number with the thresholds of a rule.
 
-    If the only threshold is 0, the number must exceed it for a yes.
+    Returns:
+        0 for "no", 1 for "partly" and 2 for "yes". A number that equals a threshold reaches it,
+        except that a single threshold of 0 must be exceeded.
     """
     if rule.partly == rule.yes == 0:
         return 2 if value > 0 else 0

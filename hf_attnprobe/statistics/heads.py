@@ -36,20 +36,33 @@ from hf_attnprobe.statistics.summary import select_site_texts
 
 
 LayerHead = tuple[int, int]
-"""Layer and head; see :class:`~hf_attnprobe.protocol.Site`."""
+"""Layer index and head index of an attention head, both from 0; negative indices mark groups."""
 ALL_HEADS_INDEX = -1
-"""Index that stands for all heads of a layer (as a head), or for all layers (as a layer)."""
+"""Layer or head index −1, which means "all".
+
+Layer 3 with head −1 stands for all heads of layer 3. Layer −1 with head −1 stands for all attention.
+"""
 HEAD_SET_INDEX = -2
-"""Layer index for a user-defined set of heads. The head index is then the number of the set."""
+"""Layer index −2, which marks a user-defined set of heads.
+
+The head index is then the number of the set: layer −2 with head 0 stands for the first set.
+"""
 ALL_ATTENTION_SITE: LayerHead = (ALL_HEADS_INDEX, ALL_HEADS_INDEX)
-"""Site that stands for the model's whole attention."""
+"""Site (layer −1, head −1) that stands for all attention of the model."""
 Interval = tuple[float, float]
 """Low and high end of a confidence interval."""
 
 EFFECT_STATISTIC = "standard_tvd"
-"""Statistic with the output change that the median shuffle causes, at the standard temperature."""
+"""Name of the statistic that measures the effect of attention on the output.
+
+It is the median output change over many shuffles of the attention weights, as a total variation
+distance at the standard temperature.
+"""
 WORST_EFFECT_STATISTIC = "largest_standard_tvd"
-"""Statistic with the output change that the worst shuffle causes, at the standard temperature."""
+"""Name of the statistic that measures the largest output change over all shuffles.
+
+Like the median change, it is a total variation distance at the standard temperature.
+"""
 
 
 @dataclass(frozen=True)
@@ -151,7 +164,13 @@ def _measure_site(
 
 
 def _compute_contributions(rows: Rows, site: LayerHead, parts: Sequence[Part]) -> pd.Series | None:
-    """Compute each text's contribution to a head's faithfulness; None if it is undefined."""
+    """Compute how much each text contributes to a head's faithfulness.
+
+    The mean of these contributions is the faithfulness (up to the bias that the jackknife removes).
+
+    Returns:
+        Contributions, indexed by text id; None if faithfulness is undefined.
+    """
     texts = select_site_texts(rows, site)
     contributions = compute_contributions(texts, parts=parts)
     if contributions is None or not np.isfinite(contributions).all():

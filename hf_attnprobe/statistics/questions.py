@@ -92,13 +92,23 @@ class Question(Rule):
 
 
 CLASSIFIER_QUESTIONS: dict[str, Question] = {}
-"""Questions about classifiers by key, in the order in which reports list them."""
+"""Registered questions about the attention of classifiers, keyed by a short name such as "erasure".
+
+Reports list them in this order.
+"""
 ANSWER_QUESTIONS: dict[str, Question] = {}
-"""Questions about language models that answer from a passage, by key, in report order."""
+"""Registered questions about language models that answer from a passage, keyed by a short name.
+
+Reports list them in this order.
+"""
 
 
 MeasureFunction = Callable[[Evidence, Rule], Measurement | None]
-"""Function from evidence and a rule to a measurement; None if the evidence is not sufficient."""
+"""Function that measures the number for a question.
+
+Its arguments are everything that was measured for a model, and the rule with the thresholds. It returns
+None if the required statistics are missing.
+"""
 
 
 def register_question(
@@ -140,7 +150,7 @@ def _add_question(
     groups: Sequence[dict[str, Question]],
     attributes: Mapping[str, Any],
 ) -> None:
-    """Add a question to each of the question dictionaries in ``groups``."""
+    """Create a :class:`Question` and add it to each of the question dictionaries in ``groups``."""
     for questions in groups:
         questions[key] = Question(
             name, question, measure, measure_function=measure_function, **attributes
@@ -151,20 +161,23 @@ CALIBRATION_SOURCE = (
     "thresholds by calibration: they are the scores of models whose attention points to the deciding "
     "words in half and in three quarters of the texts (docs/calibration.md)"
 )
-"""Explanation of the thresholds for faithfulness and its parts."""
+"""Sentence in reports that explains how the thresholds .4 (partly) and .65 (yes) were chosen."""
 ZERO_ESTIMATE = Estimate(0.0, (0.0, 0.0), 10**9)
-"""Trivial lower bound for a share. Its huge n means that it does not depend on the texts."""
+"""Lower bound of a share if nothing else is known about it: exactly 0.
+
+The bound holds for any number of texts, so n is so large that no minimum number of texts excludes it.
+"""
 SCALE_ENDS = {"random order": 0.0, "best order": 1.0}
-"""Ends of the faithfulness scale with their labels."""
+"""Labelled ends of the faithfulness scale: a random order scores 0, and the best order scores 1."""
 PARTLY_THRESHOLD = 0.4
 """Smallest faithfulness for the answer "partly", between a random order, 0, and the best order, 1."""
 YES_THRESHOLD = 0.65
 """Smallest faithfulness for the answer "yes", between a random order, 0, and the best order, 1."""
 EFFECT_THRESHOLD = 0.05
-"""Output change at the standard temperature that shuffling attention must cause, as a TVD.
+"""Smallest output change by shuffled attention from which attention has an effect.
 
-For comparison: if a tenth of the logit depends on attention, shuffles change the output by .02. If half
-of the logit does, they change it by .13.
+It is a total variation distance at the standard temperature. For comparison: if a tenth of the logit
+depends on attention, shuffles change the output by .02. If half of the logit does, they change it by .13.
 """
 
 
@@ -179,7 +192,10 @@ COMPARED_RANKINGS = {
     "last_layer": "attention of the last layer",
     "given": "the user-provided scores",
 }
-"""Rankings whose faithfulness is printed next to attention's, by key, with their labels."""
+"""Rankings whose faithfulness is printed for comparison with that of attention.
+
+The keys are ranking names, and the values are labels for reports.
+"""
 
 
 @register_question(
@@ -209,7 +225,10 @@ COMPARED_RANKINGS = {
     ),
 )
 def measure_faithfulness(evidence: Evidence, rule: Rule) -> Measurement | None:
-    """Measure faithfulness on all texts except texts in default classes."""
+    """Measure the faithfulness of attention, and of other rankings for comparison.
+
+    Texts in default classes are left out, because they contain nothing to explain.
+    """
     explained = evidence.explained_evidence
     faithfulness = compute_faithfulness(explained.texts, parts=explained.parts)
     if not faithfulness.score.n:
@@ -229,7 +248,11 @@ def measure_faithfulness(evidence: Evidence, rule: Rule) -> Measurement | None:
 
 
 def _describe_default_classes(evidence: Evidence) -> str:
-    """Describe the default classes and how many texts they contain; empty if there are none."""
+    """Describe the default classes, which the model predicts unless a text points to another class.
+
+    Returns:
+        A sentence with the class names and their share of the texts; empty if there are none.
+    """
     if not evidence.default_classes:
         return ""
     names = ", ".join(evidence.default_classes)
@@ -242,7 +265,12 @@ def _describe_default_classes(evidence: Evidence) -> str:
 
 
 def _describe_class_differences(evidence: Evidence) -> str:
-    """Describe faithfulness by predicted class; empty if the class intervals all overlap."""
+    """Describe how faithfulness differs between predicted classes.
+
+    Returns:
+        A sentence with the faithfulness for each class. It is empty if all confidence intervals
+        overlap, because the differences may then be random.
+    """
     scores = {}
     for name in evidence.classes:
         class_texts = evidence.select_class(name).texts
@@ -263,13 +291,17 @@ def _describe_class_differences(evidence: Evidence) -> str:
 
 
 def _make_part_measure(part: Part) -> Measure:
-    """Create a measure with each text's contribution to a faithfulness part."""
+    """Create a measure that compares two audits by each text's contribution to a faithfulness part."""
     compute_values = partial(compute_contributions, parts=[part], min_parts=1)
     return Measure(part.key, compute_values, excludes_default_classes=True)
 
 
 def _build_part_attributes(part: Part, **attributes: Any) -> dict[str, Any]:
-    """Build the keyword arguments for a question about a faithfulness part."""
+    """Build the attributes of a question about a faithfulness part.
+
+    All parts have the same thresholds and the same scale. Keyword arguments are added, and replace
+    shared attributes with the same name.
+    """
     shared_attributes = {
         "partly": PARTLY_THRESHOLD,
         "yes": YES_THRESHOLD,
@@ -282,7 +314,11 @@ def _build_part_attributes(part: Part, **attributes: Any) -> dict[str, Any]:
 
 
 SupportingMeans = Mapping[str, tuple[str, str]]
-"""Means that are printed next to a faithfulness part: statistic and description, by name."""
+"""Means that are printed for comparison with a faithfulness part, keyed by a short name.
+
+Each value is a pair of the statistic to average and its description, such as
+``("removal@random", "loss without random tokens")``.
+"""
 
 
 def _register_part_question(
@@ -398,7 +434,10 @@ _register_part_question(
     ),
 )
 def measure_erasure(evidence: Evidence, rule: Rule) -> Measurement | None:
-    """Measure how early erasing weights undermines the decision, compared with random orders."""
+    """Measure how many of the largest weights must be erased to undermine the decision.
+
+    The number is compared with random orders, and with the smallest set of weights.
+    """
     explained = evidence.explained_evidence
     score = estimate_part(explained.texts, ERASURE)
     if not score.n:
@@ -438,7 +477,10 @@ FLIP_STATISTICS = (
     "fraction_to_flip@attention",
     "minimal_fraction",
 )
-"""Statistics with the share of tokens erased until the decision flips: random, attention, best."""
+"""Statistics that measure the share of attention weights erased until the decision flips.
+
+They are measured for a random order, for the order of attention, and for the smallest sufficient set.
+"""
 
 
 _register_part_question(
@@ -608,7 +650,7 @@ def measure_effect(evidence: Evidence, rule: Rule) -> Measurement | None:
     ),
 )
 def measure_uniqueness(evidence: Evidence, rule: Rule) -> Measurement | None:
-    """Measure how far attention can change without changing the output."""
+    """Measure uniqueness: 1 minus the distance to the farthest attention with nearly the same output."""
     share = evidence.estimate_mean("share_of_largest@0.01")
     if not share.n:
         return None
@@ -672,7 +714,7 @@ def subtract_from_one(estimate: Estimate) -> Estimate:
 UNITS_NOTE = (
     "The units are those of the passage, such as its sentences; everything else stays fixed. "
 )
-"""Sentence with which procedure descriptions for language models begin."""
+"""First sentence in the descriptions of all tests of language models, which defines "unit"."""
 
 
 BASELINE_LABELS = {
@@ -682,19 +724,33 @@ BASELINE_LABELS = {
     "last": "the last unit",
     "commonest place": "the unit at the most common position",
 }
-"""Labels for the baselines that choose a unit without using attention."""
+"""Labels for simple baselines that guess the source of an answer without using attention.
+
+For example, the baseline "first" always guesses the first unit of the passage.
+"""
 PATH_STATISTICS = ("lost_by_knockout", "lost_by_deletion")
-"""Statistics with the answer's loss if the important units are blocked, and if they are deleted."""
+"""Statistics that measure how much log-probability the answer loses without its important units.
+
+For the first statistic, attention to these units is blocked. For the second one, they are deleted.
+"""
 
 
 def _divide(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
-    """Divide two arrays; NaN if the denominator is not positive."""
+    """Divide two arrays elementwise; the result is NaN for denominators that are not positive."""
     return numerator / np.where(denominator > 0, denominator, np.nan)
 
 
 def _compute_mediated_share(means: np.ndarray) -> np.ndarray:
-    """Divide the mean loss by knockout by the mean loss by deletion, [..., 2] -> [...]."""
-    return _divide(*np.moveaxis(means, -1, 0))
+    """Compute the mediated share: the answer's loss by knockout divided by its loss by deletion.
+
+    Args:
+        means: mean loss by knockout and mean loss by deletion, [..., 2].
+
+    Returns:
+        Shares, [...].
+    """
+    knockout_loss, deletion_loss = np.moveaxis(means, -1, 0)
+    return _divide(knockout_loss, deletion_loss)
 
 
 _register_part_question(
@@ -792,11 +848,14 @@ _register_part_question(
     ),
 )
 def measure_source(evidence: Evidence, rule: Rule) -> Measurement | None:
-    """Measure how often attention finds the source, from the best baseline, 0, to always, 1."""
+    """Measure how often the most attended unit is the one on which the answer is based.
+
+    The graded number is 0 if attention is as good as the best baseline, and 1 if it is always right.
+    """
     score = estimate_part(evidence.texts, SOURCE)
     if not score.n:
         return None
-    found = estimate_mean(evidence.get_values("source_found@attention"), share=True)
+    hit_share = estimate_mean(evidence.get_values("source_found@attention"), share=True)
     baselines = {
         name: evidence.estimate_mean(statistic).value
         for name, statistic in SOURCE_BASELINES.items()
@@ -804,11 +863,11 @@ def measure_source(evidence: Evidence, rule: Rule) -> Measurement | None:
     best_baseline = max(baselines, key=lambda name: baselines[name])
     sentences = (
         "The unit with most attention is the unit on which the answer is based in "
-        f"{found.interval_text} of {found.n} texts. The best baseline without attention, "
+        f"{hit_share.interval_text} of {hit_share.n} texts. The best baseline without attention, "
         f"{BASELINE_LABELS[best_baseline]}, finds it in {baselines[best_baseline]:.2f} of the texts. "
         f"On the scale from this baseline to always, attention is at {score.interval_text}."
     )
-    return Measurement(score, sentences, {"found": found.value, **baselines})
+    return Measurement(score, sentences, {"found": hit_share.value, **baselines})
 
 
 @register_question(
@@ -841,7 +900,11 @@ def measure_source(evidence: Evidence, rule: Rule) -> Measurement | None:
     ),
 )
 def measure_path(evidence: Evidence, rule: Rule) -> Measurement | None:
-    """Measure the loss by blocked attention as a share of the loss by deletion."""
+    """Measure how much of an important unit's influence reaches the answer through attention to it.
+
+    This is the loss of the answer if attention to the unit is blocked, divided by its loss if the
+    unit is deleted.
+    """
     share = evidence.estimate_function(PATH_STATISTICS, _divide)
     if not share.n:
         return None

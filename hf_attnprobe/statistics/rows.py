@@ -25,23 +25,26 @@ from hf_attnprobe.statistics.sampling import draw_random_order
 
 
 PREDICTION_TEST = "prediction"
-"""Test name under which every audit stores the model's predictions and the labels."""
+"""Name in the field "test" of rows that contain predictions and labels instead of test results."""
 UNIT_STATISTICS = ("unit_loss", "unit_attention", "unit_knockout", "unit_matters")
 """Statistics that are measured for each unit of a passage; the key after "@" is the unit number.
 
 Reports do not average them over texts.
 """
 COLUMN_FIELDS = ["test", "statistic", "layer", "head"]
-"""Fields that together identify a column of values."""
+"""Fields of a column key, for example ("erasure", "regret@attention", 0, 3)."""
 FIELD_DTYPES = {"test": "str", "statistic": "str", "layer": "int32", "head": "int32"}
-"""Data types of these fields in a data frame."""
+"""Data type of each field of a column key, in a data frame."""
 ROW_KEY = ("test", "statistic", "layer", "head", "example_id")
-"""Fields that together identify a row in a long data frame, in sort order."""
+"""Fields that together identify a single value in a data frame with one value per row.
+
+Rows are sorted by these fields, from left to right.
+"""
 VALUES_PER_CHUNK = 2**20
-"""Number of values that are loaded into memory together when many columns are read."""
+"""Number of values that are loaded at a time when many columns are read, to limit the memory."""
 
 Column = tuple[str, str, int, int]
-"""Test, statistic, layer and head."""
+"""Key of a column: test, statistic, layer and head, such as ("erasure", "regret@attention", 0, 3)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -262,7 +265,7 @@ def make_empty_rows() -> Rows:
 
 
 def _load_frame(rows: pd.DataFrame) -> Rows:
-    """Load a data frame in long form into memory, one array per column."""
+    """Convert a data frame with one value per row to :class:`Rows`, with one array per column."""
     if rows.empty:
         return make_empty_rows()
     distinct_rows = rows.drop_duplicates([*ROW_KEY])
@@ -441,12 +444,14 @@ class Texts:
         Returns:
             All statistics for exactly these texts.
         """
-        ids, target_ids = self.ids(), texts.to_numpy()
+        ids = self.ids()
+        target_ids = texts.to_numpy()
         if np.array_equal(ids, target_ids):
             return self
         indices = np.searchsorted(ids, target_ids)
         # Index −1 of a missing text refers to the NaN that is appended to the values.
-        indices[np.append(ids, -1)[indices] != target_ids] = -1
+        is_missing = np.append(ids, -1)[indices] != target_ids
+        indices[is_missing] = -1
 
         def read_statistic(name: str) -> np.ndarray:
             values = np.append(self.read_statistic(name), np.nan)
@@ -464,7 +469,7 @@ class Texts:
 
 
 STOPPING_KEY = "stopping"
-"""Provenance key for information about an audit that ended early."""
+"""Provenance key under which an audit that ended early stores how and when it stopped."""
 
 
 def select_gapless_rows(rows: Rows, order: Sequence[int]) -> Rows:

@@ -44,14 +44,23 @@ from hf_attnprobe.statistics.rows import Texts
 
 
 MIN_PARTS = 2
-"""Smallest number of measured parts from which faithfulness is computed."""
+"""Smallest number of faithfulness parts (such as importance or erasure) that must be measured.
+
+With fewer parts, there is no faithfulness score.
+"""
 NO_ESTIMATE = Estimate(float("nan"), None, 0)
-"""Placeholder for a number that was not measured."""
+"""Estimate without a value, an interval or texts, for a number that was not measured."""
 MIN_SCALE_LENGTH = 1e-9
-"""Smallest difference between both ends of a scale. If it is smaller, positions are undefined."""
+"""Smallest length of a scale, the absolute difference between its two ends.
+
+On a shorter scale, rounding errors would determine the positions, so they are undefined.
+"""
 
 MeanFunction = Callable[[np.ndarray], np.ndarray]
-"""Function that maps means over texts, [..., columns], to numbers, [...]."""
+"""Function from the means of several statistics, [..., columns], to one number, [...].
+
+The last axis lists the statistics.
+"""
 
 
 @dataclass(frozen=True)
@@ -103,24 +112,43 @@ def compute_scale_position(start: np.ndarray, value: np.ndarray, end: np.ndarray
 
 
 def _take_first_mean(means: np.ndarray) -> np.ndarray:
-    """Return the first mean, which is already a position on the scale."""
+    """Return the first of several means, for parts whose statistic is already a score from 0 to 1."""
     return means[..., 0]
 
 
 def _compute_position_to_best(means: np.ndarray) -> np.ndarray:
-    """Compute a ranking's position from three means: random order, ranking and best order."""
+    """Compute (ranking − random) / (best − random) from three means.
+
+    Args:
+        means: means for a random order, for the ranking and for the best order, [..., 3].
+
+    Returns:
+        Positions, [...]: 0 if the ranking is as good as a random order, 1 if it is the best one.
+    """
     random, ranking, best = np.moveaxis(means, -1, 0)
     return compute_scale_position(random, ranking, best)
 
 
 def _compute_position_above_baselines(means: np.ndarray) -> np.ndarray:
-    """Compute the position of the first mean between the best baseline (the other means) and 1."""
-    value, best_baseline = means[..., 0], means[..., 1:].max(-1)
+    """Compute (value − best baseline) / (1 − best baseline).
+
+    Args:
+        means: mean to rescale, followed by the means of all baselines, [..., 1 + baselines].
+
+    Returns:
+        Positions, [...]: 0 if the value equals the largest baseline, 1 if the value is 1.
+    """
+    value = means[..., 0]
+    best_baseline = means[..., 1:].max(-1)
     return compute_scale_position(best_baseline, value, np.ones_like(value))
 
 
 LEAD_LOSS_PREFIX = "fraction_to_lose_lead@"
-"""Prefix of statistics with the share of weights erased until the margin is lost; a ranking follows."""
+"""Prefix of statistic names such as "fraction_to_lose_lead@attention".
+
+These statistics measure the share of attention weights that are erased, in the order of a ranking, until
+the decision has lost nine tenths of its margin.
+"""
 IMPORTANCE = Part("importance", ("importance@{}",), _take_first_mean)
 ERASURE = Part(
     "erasure",
@@ -133,11 +161,14 @@ REMOVAL = Part(
 )
 MASS = Part("mass", ("mass@{}", "mass_by_chance@{}"), _compute_position_above_baselines)
 CLASSIFIER_PARTS = (IMPORTANCE, ERASURE, REMOVAL, MASS)
-"""Faithfulness parts for classifiers, in report order."""
+"""Parts over which the faithfulness of a classifier is averaged, as reports list them."""
 
 
 COMMONEST_POSITION_STATISTIC = "source_found@place"
-"""Statistic for a baseline that always selects the position where sources are most common."""
+"""Name of the statistic of a baseline that guesses the most common position of the source.
+
+The statistic measures how often this guess is right.
+"""
 SOURCE_BASELINES = {
     "chance": "source_found@chance",
     "longest": "source_found@length",
@@ -145,14 +176,20 @@ SOURCE_BASELINES = {
     "last": "source_found@last",
     "commonest place": COMMONEST_POSITION_STATISTIC,
 }
-"""Baselines that select a unit without attention, with statistics of how often they are right."""
+"""Baselines that guess the source of an answer without using attention.
+
+The keys are names of baselines, and the values are statistics that measure how often they are right.
+"""
 ORDER = Part("order", ("source_agreement@{}",), _take_first_mean)
 DROP = Part("drop", ("drop@random", "drop@{}", "drop@best"), _compute_position_to_best)
 SOURCE_STATISTICS = ("source_found@{}", *SOURCE_BASELINES.values())
-"""Statistics that the part "source" requires."""
+"""Statistics from which the faithfulness part "source" is computed.
+
+They are the share of texts in which a ranking finds the source, and the same share for each baseline.
+"""
 SOURCE = Part("source", SOURCE_STATISTICS, _compute_position_above_baselines, is_share=True)
 ANSWER_PARTS = (ORDER, DROP, SOURCE)
-"""Faithfulness parts for language models that answer from a passage, in report order."""
+"""Parts over which the faithfulness of a language model is averaged, as reports list them."""
 
 
 def add_commonest_position(texts: Texts) -> Texts:
@@ -260,6 +297,7 @@ class _PartColumns:
         """
         if not self.part.is_share:
             return np.zeros(2)
+        # The share of hits is replaced by the ends of its interval, and the position is recomputed.
         means = self.stacked.mean(0)
         n = self.has_values.sum()
         hits = self.values[self.has_values, 0].sum()
@@ -271,7 +309,16 @@ class _PartColumns:
 
 
 def _collect_columns(part: Part, texts: Texts, ranking: str) -> _PartColumns | None:
-    """Collect the statistics that a part requires; None if no text has them."""
+    """Collect the statistics that a faithfulness part requires.
+
+    Args:
+        part: faithfulness part.
+        texts: statistics at one site.
+        ranking: ranking name.
+
+    Returns:
+        The statistics for all texts; None if one is missing, or if no text has a value.
+    """
     names = part.format_statistic_names(ranking)
     values = np.stack([texts.get_values(name) for name in names], axis=1)
     has_values = ~np.isnan(values).any(1)
@@ -350,7 +397,10 @@ def compute_contributions(
 
 
 def _list_measured_parts(texts: Texts, ranking: str, parts: Sequence[Part]) -> list[_PartColumns]:
-    """List the parts that were measured and whose position is defined."""
+    """Collect the statistics of all parts that were measured and whose score is defined.
+
+    A score is undefined if a random order is as good as the best order.
+    """
     measured_parts = []
     for part in parts:
         columns = _collect_columns(part, texts, ranking)
@@ -360,9 +410,10 @@ def _list_measured_parts(texts: Texts, ranking: str, parts: Sequence[Part]) -> l
 
 
 def _list_counted_parts(texts: Texts, ranking: str, parts: Sequence[Part]) -> list[_PartColumns]:
-    """List the parts that faithfulness is averaged over.
+    """Collect the statistics of all parts over which faithfulness is averaged.
 
-    Parts with few texts are left out if enough parts with many texts remain.
+    Parts with fewer than :data:`MIN_DISPLAYED_TEXTS` texts are left out if at least
+    :data:`MIN_PARTS` parts remain.
     """
     measured_parts = _list_measured_parts(texts, ranking, parts)
     large_parts = [columns for columns in measured_parts if columns.n >= MIN_DISPLAYED_TEXTS]
@@ -416,13 +467,13 @@ def _build_mean_position(
 # --- Default classes ----------------------------------------------------------------------------
 
 MAX_DEFAULT_LOSS = 0.1
-"""Probability loss below which even the most important token of a text hardly matters.
+"""Largest probability loss at which the most important token of a text still hardly matters.
 
-It is measured at the standard temperature. If the mean loss in a predicted class is certainly smaller,
-these texts contain nothing to highlight.
+The loss is measured by leaving out the token, at the standard temperature. If the confidence interval for
+the mean loss in a predicted class ends below this limit, these texts contain nothing to highlight.
 """
 LARGEST_LOSS_STATISTIC = "largest_loss"
-"""Statistic with the probability loss when the most important token is left out."""
+"""Name of the statistic that measures the largest loss of probability by leaving out one token."""
 
 
 def find_default_classes(
@@ -462,4 +513,4 @@ def find_default_classes(
 
 
 MIN_CLASS_TEXTS = 10
-"""Smallest number of texts that a class needs to be evaluated separately."""
+"""Smallest number of texts from which a predicted class is evaluated separately."""

@@ -328,6 +328,8 @@ def _compute_roc_auc(labels: np.ndarray, scores: np.ndarray, counts: np.ndarray)
     Returns:
         Areas, [resamples]; NaN for a resample that lacks one of the classes.
     """
+    # For each distinct score, the positive texts with this score are counted, and multiplied by the
+    # number of negative texts with a lower score.
     order = np.argsort(scores, kind="stable")
     steps = np.diff(scores[order], prepend=-np.inf)
     first_of_ties = np.flatnonzero(steps)
@@ -349,7 +351,7 @@ def _compute_roc_auc(labels: np.ndarray, scores: np.ndarray, counts: np.ndarray)
 
 
 N_PROBABILITY_BINS = 10
-"""Number of equally wide probability bins for the expected calibration error."""
+"""Number of equally wide bins of predicted probabilities for the expected calibration error."""
 
 
 @dataclass(frozen=True)
@@ -446,7 +448,16 @@ def measure_quality(predictions: Texts) -> Quality:
 
 
 def _measure_multilabel_quality(predictions: pd.DataFrame, top_probability: Estimate) -> Quality:
-    """Measure accuracy for texts with several labels."""
+    """Measure the quality of predictions if each text has several labels.
+
+    Args:
+        predictions: one row per text; the column ``correct`` is the share of its labels that are
+            predicted correctly.
+        top_probability: mean probability of the predicted outcomes.
+
+    Returns:
+        Accuracy, and the accuracy of always predicting the most frequent labels.
+    """
     labelled = predictions[predictions.correct.notna()]
     n, n_labelled = len(predictions), len(labelled)
     if not n_labelled:
@@ -484,9 +495,10 @@ def compute_majority_accuracy(labelled: pd.DataFrame) -> np.ndarray | None:
     """
     label_values = labelled[[name for name in labelled if name.startswith("label@")]]
     if label_values.shape[1]:
-        holds = label_values.where(label_values >= 0)
-        majority_value = (holds.mean() >= 0.5).astype(np.float64)
-        is_correct = (holds == majority_value).where(holds.notna())
+        # A negative value marks an unknown label.
+        known_labels = label_values.where(label_values >= 0)
+        majority_value = (known_labels.mean() >= 0.5).astype(np.float64)
+        is_correct = (known_labels == majority_value).where(known_labels.notna())
         return is_correct.mean(axis=1).to_numpy()
     tags = [name for name in labelled if name.startswith("label_share@")]
     if not tags:
@@ -535,8 +547,8 @@ def _estimate_r_squared(predicted: np.ndarray, labels: np.ndarray) -> Estimate:
     columns = squared_errors, centred_labels**2, centred_labels
 
     def compute_r_squared(means: np.ndarray) -> np.ndarray:
-        unexplained = means[..., 0]
-        variance = means[..., 1] - means[..., 2] ** 2
+        unexplained, mean_square, mean_label = np.moveaxis(means, -1, 0)
+        variance = mean_square - mean_label**2
         variance = np.where(variance > 0, variance, np.nan)
         return 1 - unexplained / variance
 
@@ -570,13 +582,22 @@ def _compute_resampled_r_squared(
 
 
 def _compute_calibration_error(probability: np.ndarray, is_correct: np.ndarray) -> float | None:
-    """Compute the expected calibration error; None if a text has no probability.
+    """Compute the expected calibration error (Guo et al. 2017).
 
-    It is Σ (bin's share of texts) · |bin's accuracy − bin's mean probability|.
+    Texts are grouped into bins by probability. The error is the sum over all bins of
+    (share of texts) · |accuracy − mean probability|.
+
+    Args:
+        probability: probability of the predicted outcome, [texts].
+        is_correct: whether the prediction is correct, bool [texts].
+
+    Returns:
+        The error in [0, 1]; None if a text has no probability.
     """
     if np.isnan(probability).any():
         return None
     bins = np.minimum((probability * N_PROBABILITY_BINS).astype(int), N_PROBABILITY_BINS - 1)
+    # For each bin, this is its accuracy minus its mean probability, times its number of texts.
     bin_gaps = np.zeros(N_PROBABILITY_BINS)
     np.add.at(bin_gaps, bins, is_correct - probability)
     return float(np.abs(bin_gaps).sum() / len(probability))

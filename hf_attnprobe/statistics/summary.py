@@ -28,7 +28,10 @@ from hf_attnprobe.statistics.wording import CLASS_WORDING, Wording
 
 
 ALL_TEXTS_GROUP = "all"
-"""Name of the group that contains all texts. The other groups are the predicted classes."""
+"""Name of the group of all texts, for which means are reported.
+
+Means are also reported for each predicted class, whose group has the name of the class.
+"""
 RANKING_ORDER = (
     "random",
     "attention",
@@ -40,9 +43,10 @@ RANKING_ORDER = (
     "effective_attention",
     "norm_based",
 )
-"""Rankings in the order in which tables list them.
+"""Rankings in the order in which report tables list their statistics.
 
-A ranking is the key in a statistic name ``statistic@key``. Other rankings follow alphabetically.
+For example, ``regret@attention`` comes before ``regret@gradient``. Rankings that are not in this list
+follow in alphabetical order.
 """
 
 
@@ -386,11 +390,14 @@ def select_site_texts(rows: Rows | pd.DataFrame, site: tuple[int, int]) -> Texts
 
 
 ATTENTION_BINS = (0.0, 0.25, 0.5, 0.75, 1.0)
-"""Bin edges for a text's largest attention weight, as in Jain & Wallace 2019, Figure 6."""
+"""Edges of the bins by which texts are grouped in reports: by their largest attention weight.
+
+Jain & Wallace 2019 use the same bins in Figure 6.
+"""
 N_GAP_BINS = 10
-"""Number of equally wide bins for the difference between two attention weights."""
+"""Number of equally wide bins for the difference Δα between two erased attention weights."""
 ROUNDING_TOLERANCE = 1e-9
-"""Largest difference between two outputs that is attributed to rounding."""
+"""Largest difference between two computed numbers that is attributed to rounding."""
 
 
 def list_bin_names() -> list[str]:
@@ -421,7 +428,7 @@ def assign_attention_bins(max_attention: np.ndarray | pd.Series) -> pd.Categoric
 
 
 QUARTILES = (0.25, 0.5, 0.75)
-"""Quantile levels of the lower quartile, the median and the upper quartile."""
+"""Levels of the lower quartile, the median and the upper quartile, as fractions."""
 
 
 def compute_quantiles(

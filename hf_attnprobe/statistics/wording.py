@@ -11,7 +11,7 @@ from typing import Any
 
 
 PROBABILITY_AMOUNT = "of probability"
-"""Phrase that follows a probability change, as in ".20 of probability"."""
+"""Unit that reports print after a change of probability, as in ".20 of probability"."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class Wording:
 
 
 CLASS_WORDING = Wording()
-"""Wording for models that predict one of several classes."""
+"""Words that reports use for models that predict one of several classes."""
 PART_WORDINGS = {
     "labels": (
         "labels",
@@ -127,11 +127,18 @@ PART_WORDINGS = {
         "any token of the answer",
     ),
 }
-"""Phrases for prediction types with several parts: parts, prediction, and decision that can flip."""
+"""Phrases for predictions that consist of several parts, keyed by prediction type.
+
+Each entry names the parts over which changes are averaged, the explained prediction, and the decision
+that can flip. For example, an extracted answer ("span") consists of its start and its end.
+"""
 
 
 LOWER_BOUND_NOTE = "; a lower bound, because unlikely tokens are combined into one"
-"""Note after the distance name for a language model, whose vocabulary is too large to compare."""
+"""Note that reports print after the name of the output distance of a language model.
+
+Its vocabulary is so large that unlikely tokens are combined, so the true distance may be larger.
+"""
 
 
 def build_wording(prediction: Mapping[str, Any] | None, *, unit: str = "") -> Wording:
