@@ -76,18 +76,33 @@ def _expect(condition: bool | Tensor, message: str) -> None:
         raise AttnProbeError(f"check_adapter: {message}")
 
 
-def _expect_close(actual: Tensor, expected: Tensor, message: str) -> None:
-    """Raise AttnProbeError if two tensors differ by more than rounding errors."""
-    _expect_shape(actual, expected.shape, message)
+def _expect_close(actual: Tensor, expected: Tensor, expectation: str) -> None:
+    """Raise AttnProbeError if two tensors differ by more than rounding errors.
+
+    Args:
+        actual: The tensor to check.
+        expected: The tensor that it should equal.
+        expectation: End of a sentence that begins with "expected", for the error message.
+    """
+    actual_shape, shape = list(actual.shape), list(expected.shape)
+    message = f"expected {expectation}, but the shapes {actual_shape} and {shape} differ"
+    _expect(actual_shape == shape, message)
     tolerance = 1000 * torch.finfo(expected.dtype).eps
     is_close = torch.allclose(actual.to(expected.dtype), expected, rtol=tolerance, atol=tolerance)
-    _expect(is_close, f"expected {message}; they differ")
+    _expect(is_close, f"expected {expectation}, but the values differ")
 
 
-def _expect_shape(actual: Tensor, shape: tuple[int, ...], message: str) -> None:
-    """Raise AttnProbeError if a tensor does not have the expected shape."""
+def _expect_shape(actual: Tensor, shape: tuple[int, ...], name: str) -> None:
+    """Raise AttnProbeError if a tensor does not have the expected shape.
+
+    Args:
+        actual: The tensor to check.
+        shape: The expected shape.
+        name: Name of the tensor for the error message.
+    """
     actual_shape = list(actual.shape)
-    _expect(actual_shape == list(shape), f"expected {message} {list(shape)}, got {actual_shape}")
+    message = f"{name}: expected the shape {list(shape)}, got {actual_shape}"
+    _expect(actual_shape == list(shape), message)
 
 
 def _list_layers(model: AttentionModelBase) -> list[int]:
@@ -111,7 +126,7 @@ def _create_edited_attention(observation: Observation, layer: int) -> Tensor:
     return put_weight_on_least_attended(attention, visible).where(is_real, attention)
 
 
-# The core
+# Checks for every adapter
 
 
 def _check_shapes(observation: Observation) -> None:
@@ -127,7 +142,7 @@ def _check_shapes(observation: Observation) -> None:
     is_outside = batch.content_mask & ~batch.mask
     _expect(not is_outside.any(), "expected content_mask to be False wherever mask is False")
     expected_shape = (n_texts, len(model.label_names))
-    _expect_shape(observation.probs, expected_shape, "probabilities of every label name")
+    _expect_shape(observation.probs, expected_shape, "probabilities")
     ones = torch.ones_like(observation.probs[:, 0])
     _expect_close(observation.probs.sum(-1), ones, "probabilities to sum to 1")
     for site in model.sites():
@@ -196,6 +211,7 @@ def _check_replay(observation: Observation) -> None:
         edited = _create_edited_attention(observation, layer)
         only_first = edited.clone()
         only_first[1:] = unchanged[1:]
+        # Three copies: no edit, an edit of all texts, and an edit of the first text only.
         edits = torch.stack([unchanged, edited, only_first])
         after = model.replay(observation, {layer: edits})
         _expect_shape(after, (3, *probs.shape), f"replayed probabilities of layer {layer}")
@@ -282,7 +298,7 @@ def _check_gradients(observation: Observation) -> None:
     model = observation.model.require(Differentiable)
     target = observation.get_target_classes(None)
     values = model.compute_gradient_times_input(observation, target)
-    _expect_shape(values, observation.batch.mask.shape, "gradient × input of shape")
+    _expect_shape(values, observation.batch.mask.shape, "gradient × input")
     _expect(values.isfinite().all(), "expected a finite gradient × input")
     content = observation.batch.content_mask
     _expect(values[content].any(), "gradient × input is 0 at every token")
@@ -302,7 +318,7 @@ def _check_integrated_gradients(observation: Observation) -> None:
     model = observation.model.require(IntegratedGradients)
     target = observation.get_target_classes(None)
     values = model.compute_integrated_gradients(observation, target, 3)
-    _expect_shape(values, observation.batch.mask.shape, "integrated gradients of shape")
+    _expect_shape(values, observation.batch.mask.shape, "integrated gradients")
     _expect(values.isfinite().all(), "expected finite integrated gradients")
     zero_probs = model.compute_zero_embedding_probs(observation)
     _expect_shape(zero_probs, observation.probs.shape, "compute_zero_embedding_probs")
@@ -322,7 +338,14 @@ def _check_attention_gradient(
 ) -> None:
     """Compare an attention gradient with finite differences along a random direction.
 
-    The finite differences are computed from replayed probabilities.
+    If the attention changes by step · direction, the explained probability changes by about
+    step · Σ gradient · direction. The actual change is computed with two replays.
+
+    Args:
+        observation: The observed batch.
+        layer: Layer index.
+        gradient: The gradient to check, `[batch, heads, queries, keys]`.
+        target: Class whose probability is differentiated, int `[batch]`.
     """
     attention = observation.attention[layer]
     generator = torch.Generator().manual_seed(layer)
@@ -334,11 +357,11 @@ def _check_attention_gradient(
         after = observation.model.replay(observation, {layer: edits})
     explained = target[None, :, None].expand(2, -1, 1)
     probs_up, probs_down = after.gather(-1, explained)[..., 0]
-    expected = (probs_up - probs_down) / (2 * step)
-    slope = (gradient * direction).sum((1, 2, 3))
+    measured_slope = (probs_up - probs_down) / (2 * step)
+    predicted_slope = (gradient * direction).sum((1, 2, 3))
     # Many models compute norms in float32, even if their weights are float64.
-    tolerance = 2e-4 + 0.05 * expected.abs().max()
-    error = (slope - expected).abs()
+    tolerance = 2e-4 + 0.05 * measured_slope.abs().max()
+    error = (predicted_slope - measured_slope).abs()
     is_close = (error <= tolerance).all()
     _expect(
         is_close,
@@ -400,7 +423,10 @@ def _remove_first_token(single: Batch) -> tuple[int, Batch] | None:
 
 
 def _check_linear_readout(observation: Observation) -> None:
-    """Check that the probabilities are the softmax of a weighted sum of token logits."""
+    """Check that the probabilities are the softmax of the attention-weighted token logits.
+
+    This is checked for the observed attention weights and for edited weights.
+    """
     model = observation.model.require(LinearReadout)
     (site,) = observation.model.sites()
     logits, bias = model.compute_token_logits(observation), model.get_readout_bias()
@@ -433,7 +459,7 @@ def _check_head_values(observation: Observation) -> None:
 
 
 def _check_projections(observation: Observation) -> None:
-    """Check that each layer has one output projection matrix per head."""
+    """Check that each layer's output projections are one matrix per head."""
     projections = observation.model.require(OutputProjections).get_output_projections()
     for layer in _list_layers(observation.model):
         n_heads = observation.attention[layer].shape[1]
@@ -447,12 +473,12 @@ def _check_head_outputs(observation: Observation) -> None:
     if observation.model.lacks(HeadValues):
         return
     for site in observation.model.sites():
-        edit = observation.attention[site.layer].clone()
-        edit[:, site.head] = _create_edited_attention(observation, site.layer)[:, site.head]
+        edited = observation.attention[site.layer].clone()
+        edited[:, site.head] = _create_edited_attention(observation, site.layer)[:, site.head]
         values = observation.head_values[site.layer][:, site.head]
-        output = edit[:, site.head].to(values.dtype) @ values
-        probs = model.replay_outputs(observation, site, output[None])[0]
-        expected = observation.model.replay(observation, {site.layer: edit[None]})[0]
+        head_output = edited[:, site.head].to(values.dtype) @ values
+        probs = model.replay_outputs(observation, site, head_output[None])[0]
+        expected = observation.model.replay(observation, {site.layer: edited[None]})[0]
         message = f"outputs of {site} to be attention · values"
         _expect_close(probs, expected, message)
 
@@ -462,6 +488,7 @@ def _check_masked_replay(observation: Observation) -> None:
     model = observation.model.require(MaskedReplay)
     for layer in _list_layers(observation.model):
         attention = observation.attention[layer]
+        # The first copy keeps the attention; the second copy removes the first head.
         factors = attention.new_ones(2, *attention.shape[:2], 1, 1)
         factors[1, :, 0] = 0
         probs = model.replay_masked(observation, {layer: factors})
@@ -503,4 +530,7 @@ CHECKS = {
     Stack: _check_stack,
     BlockOutputs: _check_block_outputs,
 }
-"""Check functions by capability; a check runs if the adapter has the capability."""
+"""Function that checks each optional capability of an adapter.
+
+`check_adapter` calls it with an observed batch if the adapter has the capability.
+"""
