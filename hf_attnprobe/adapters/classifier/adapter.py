@@ -82,7 +82,7 @@ class SingleHeadAdapter(PretrainedModelInfo, ScaledGradients, AttentionModelBase
 
     @property
     def _is_resumable(self) -> bool:
-        """Whether leave-one-out can reuse the whole text's encoder states."""
+        """Whether leave-one-out can reuse encoder states that a deletion does not change."""
         config = self.model.config
         connection = getattr(config, "residual_connection", "none")
         return config.encoder in DELETION_METHODS and connection == "none"
@@ -135,7 +135,9 @@ class SingleHeadAdapter(PretrainedModelInfo, ScaledGradients, AttentionModelBase
         """
         weights = observation.attention[self.layer].expand(len(units), -1, -1, -1, -1)
         index = units[:, :, None, None, None]
-        extended = torch.cat([weights.scatter(-1, index, 0), weights.gather(-1, index)], -1)
+        unit_weight = weights.gather(-1, index)
+        weights_without_unit = weights.scatter(-1, index, 0)
+        extended = torch.cat([weights_without_unit, unit_weight], -1)
         return self._compute_probs_with_state(observation, extended, states[self.layer])
 
     @abstractmethod
@@ -371,5 +373,5 @@ class ClassifierAdapter(SingleHeadAdapter):
         )
 
     def _run(self, texts: Mapping[str, Tensor]) -> Tensor:
-        """Compute the probabilities for texts, `[texts, classes]`."""
+        """Run the model on texts and return the class probabilities, `[texts, classes]`."""
         return self.model(**texts).logits.softmax(-1)

@@ -29,7 +29,7 @@ from hf_attnprobe.protocol import Batch, Observation
 
 
 SENTENCES_PER_PASS = 1 << 15
-"""Largest number of sentences, including padding, that are encoded at once."""
+"""Largest number of sentences, including padding, in one pass of the sentence encoder."""
 
 
 class HierarchicalState(NamedTuple):
@@ -65,14 +65,15 @@ class HierarchicalAdapter(ClassifierAdapter):
     ) -> Batch:
         """Create a batch whose masks are over sentences; see `AttentionModel.prepare`."""
         batch = super().prepare(inputs, example_ids, labels)
-        follows_word = F.pad(batch.mask, (1, 0))[:, :-1]
-        is_first = batch.mask & ~follows_word
+        is_word = batch.mask
+        # A word begins a sentence if a separator (or nothing) precedes it.
+        follows_word = F.pad(is_word, (1, 0))[:, :-1]
+        is_first = is_word & ~follows_word
         sentence = is_first.cumsum(-1) - 1
-        units = sentence.where(batch.mask, -1)
-        sentences = find_sentence_positions(batch.mask)
-        mask = sentences.build_mask()
+        units = sentence.where(is_word, -1)
+        sentence_mask = find_sentence_positions(is_word).build_mask()
         inputs = {**batch.inputs, "units": units}
-        return replace(batch, inputs=inputs, mask=mask, content_mask=mask)
+        return replace(batch, inputs=inputs, mask=sentence_mask, content_mask=sentence_mask)
 
     @torch.no_grad()
     def observe(self, batch: Batch) -> Observation:
@@ -152,11 +153,13 @@ class HierarchicalAdapter(ClassifierAdapter):
         check_erasure_operator(operator, self.mask_id)
         batch = observation.batch
         if operator == "deletion":
+            # The vectors of the remaining sentences are reused.
             n_copies, n_texts, _ = erased.shape
             text = torch.arange(n_texts, device=erased.device).repeat(n_copies)
             remaining = (batch.content_mask & ~erased).flatten(0, 1)
             probs = self._compute_probs_of_sentences(observation, text, remaining)
             return probs.unflatten(0, (n_copies, n_texts))
+        # To mask sentences, all their words are replaced, and the whole model runs again.
         units = batch.inputs["units"]
         is_word = units >= 0
         sentence = units.clamp_min(0).expand(len(erased), -1, -1)
@@ -179,6 +182,7 @@ class HierarchicalAdapter(ClassifierAdapter):
         """
         if len(text) == 0:
             return observation.probs[text]
+        # A stable sort moves the remaining sentences to the front and keeps their order.
         order = remaining.to(torch.int8).argsort(dim=-1, descending=True, stable=True)
         mask = remaining.gather(-1, order)
         reader = self.base.sentences

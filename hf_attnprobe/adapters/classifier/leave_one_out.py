@@ -73,7 +73,7 @@ class LstmTrace:
 
 
 def gather_positions(values: Tensor, index: Tensor) -> Tensor:
-    """Select each text's values at some positions.
+    """Select each text's values at the positions that an index tensor contains.
 
     Args:
         values: Values `[batch, keys, ...]`.
@@ -100,6 +100,7 @@ def compute_step_positions(attention_mask: Tensor) -> list[tuple[Tensor, Tensor]
     """
     n_keys = attention_mask.shape[1]
     keys = torch.arange(n_keys, device=attention_mask.device)
+    # The forward direction reads the padding at the end first, so its positions are rotated.
     n_padding = n_keys - attention_mask.sum(-1, keepdim=True)
     position = (keys - n_padding) % n_keys
     step = (keys + n_padding) % n_keys
@@ -389,6 +390,7 @@ def compute_leave_one_out_outputs(
     """
     compute_scores = DELETION_METHODS[encoder_type]
     scores, outputs = compute_scores(encoder, readout, state, attention_mask, content)
+    # The softmax is computed over the tokens that remain after each deletion.
     n_keys = content.shape[1]
     is_deleted = torch.eye(n_keys, dtype=torch.bool, device=content.device)
     remaining = content[:, None, :] & ~is_deleted
@@ -573,6 +575,7 @@ def _arrange_by_deletion(rows: Tensor, text: Tensor, position: Tensor, step: Ten
     Returns:
         Values `[batch, deleted, keys, ...]`.
     """
+    # `[batch, deleted, keys, ...]`; `gather_positions` converts steps to text positions.
     arranged = rows.new_zeros(*step.shape, *rows.shape[1:])
     arranged[text, position] = gather_positions(rows, step[text])
     return arranged

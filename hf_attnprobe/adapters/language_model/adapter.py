@@ -160,7 +160,7 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
         return groups
 
     def lacks(self, capability: type, site: Site | None = None) -> str | None:
-        """Return the reason why the model lacks a capability, or None; see the base class."""
+        """Return the reason why the model lacks a capability, or None; see `AttentionModelBase`."""
         if capability is HeadValues:
             return (
                 "the test needs one value vector per unit, but a unit of a passage has one per "

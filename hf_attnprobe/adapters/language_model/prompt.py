@@ -145,8 +145,10 @@ class Prompt:
             remaining: Original positions of the remaining tokens, int `[remaining tokens]`.
         """
         # All tokens after the first deletion have a new position.
-        is_unchanged = remaining == torch.arange(len(remaining), device=remaining.device)
-        return min(int(is_unchanged.sum()), len(remaining) - self.n_answer)
+        new_positions = torch.arange(len(remaining), device=remaining.device)
+        n_unchanged = int((remaining == new_positions).sum())
+        first_answer_row = len(remaining) - self.n_answer
+        return min(n_unchanged, first_answer_row)
 
     def get_columns(self, n_keys: int) -> KeyColumns:
         """Return the assignment of keys to columns, and cache it.
@@ -195,10 +197,12 @@ def rescale_columns(
     Returns:
         Edited weights `[batch, heads, rows, keys]`.
     """
+    # Multiply each column's weights by new sum / old sum.
     sums = columns.sum_by_column(weights)
     is_empty = sums <= torch.finfo(sums.dtype).tiny
     factors = (new_sums / sums.masked_fill(is_empty, 1)).masked_fill(is_empty, 0)
     edited = weights * columns.spread_to_keys(factors)
+    # A column without weight cannot be rescaled, so its new sum is spread evenly.
     is_filled = is_empty & ((new_sums != 0) | new_sums.requires_grad)
     if not is_filled.any():
         return edited

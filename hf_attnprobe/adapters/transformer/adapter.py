@@ -279,7 +279,7 @@ class TransformerAdapter(
         return self.head.prediction
 
     def lacks(self, capability: type, site: Site | None = None) -> str | None:
-        """Return the reason why the model lacks a capability, or None; see the base class."""
+        """Return the reason why the model lacks a capability, or None; see `AttentionModelBase`."""
         if capability is EditableInputs and self.layout.n_keys is not None:
             return "the model reads images, from which no token can be removed"
         if capability in HEAD_CAPABILITIES:

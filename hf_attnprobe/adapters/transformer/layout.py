@@ -132,9 +132,9 @@ def choose_readout(config: PreTrainedConfig, readout: str | None) -> str | None:
         raise AttnProbeError(
             f"expected readout to be one of {', '.join(READOUTS)}, got {readout!r}"
         )
-    pooling = READOUT_BY_POOLING.get(getattr(config, "classifier_pooling", ""))
-    last = "last" if needs_left_padding(config) else None
-    return readout or pooling or last
+    configured = READOUT_BY_POOLING.get(getattr(config, "classifier_pooling", ""))
+    default = "last" if needs_left_padding(config) else None
+    return readout or configured or default
 
 
 def needs_left_padding(config: PreTrainedConfig) -> bool:
@@ -166,6 +166,7 @@ def compute_row_weights(readout: str | None, kind: str, visible: Tensor, mask: T
         Weights `[batch, queries]`.
     """
     if readout is None:
+        # In a causal model, no query sees a later key.
         is_causal = kind == "layer" and not visible.triu(diagonal=1).any()
         default = {"encoder": "mean", "layer": "last" if is_causal else "first"}
         readout = default.get(kind, "last")

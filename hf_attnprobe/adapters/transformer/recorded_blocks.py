@@ -222,6 +222,7 @@ class _SkippingForward:
         self.remaining_outputs, self.forward = remaining_outputs, forward
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        # The loop body runs at most once; it is skipped if no recorded output remains.
         for output in self.remaining_outputs:
             return output
         return self.forward(*args, **kwargs)
@@ -239,7 +240,8 @@ def repeat_batch(output: Any, n_copies: int, n_batch: int) -> Any:
     """
 
     def repeat(tensor: Tensor) -> Tensor:
-        if tensor.dim() == 0 or len(tensor) != n_batch:
+        has_batch_axis = tensor.dim() > 0 and len(tensor) == n_batch
+        if not has_batch_axis:
             return tensor
         return tensor.repeat(n_copies, *[1] * (tensor.dim() - 1))
 
