@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 
 
 MARKER_FILE = "demo.json"
-"""File that marks a folder as a demonstration's output, so that a new one may replace it."""
+"""File that marks a folder as the output of ``attnprobe demo``; a new run may replace such a folder."""
 
 N_QUESTIONS = 60
-"""Number of generated questions for the language model."""
+"""Number of questions that are generated to audit the demonstration's language model."""
 
 PROMPT_TEMPLATE = "{context}\n\n{question}"
-"""Template of the language model's prompts."""
+"""Template of the prompts for the demonstration's language model: a passage and a question."""
 
 LAYER_WIDTH = 64
-"""Size of the classifier's embedding vectors and encoder states."""
+"""Number of dimensions of the demonstration classifier's embeddings and encoder states."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,11 @@ RATIONALE_STATISTICS = {
     "leave-one-out": "token_f1@leave_one_out",
     "chance": "rationale_size",
 }
-"""Statistic that compares each ranking's top words with the deciding words, by printed name."""
+"""Name of the statistic that the demonstration prints for each ranking of words.
+
+``token_f1@…`` is the F1 score of a ranking's top words against the words that decide the label.
+``rationale_size`` is the proportion of deciding words in the text: the score of a random ranking.
+"""
 
 
 @public_function
@@ -184,7 +188,7 @@ def _train_model(
 
 
 def format_rationale_line(report: "Report") -> str:
-    """Return a line that compares how well the rankings find the deciding words.
+    """Format a line that compares how well the rankings find the words that decide the label.
 
     Args:
         report: the demonstration's report.

@@ -93,7 +93,7 @@ class Link:
 
 
 InlineText = str | Link | tuple[str | Link, ...]
-"""A sentence; a tuple if parts of it are code, bold, user text or links."""
+"""Type for a sentence: a string, or a tuple of parts such as ``("run ", Code("x"))``."""
 
 
 class NumberWithInterval(Protocol):
@@ -132,7 +132,7 @@ class FormattedNumber:
 
 
 Cell = InlineText | int | float | NumberWithInterval | FormattedNumber | None
-"""Value of a table cell, before it is formatted."""
+"""Type for the content of a table cell: a text or a number, which :func:`format_cell` formats."""
 
 
 @dataclass(frozen=True)
@@ -366,7 +366,7 @@ MACRO_NAMES = {
     Collapsible: "collapsible",
     Section: "subsection",
 }
-"""Name of the template macro that prints each block type; all other types are paragraphs."""
+"""Name of the Jinja macro that prints a block, by the block's type; other types are paragraphs."""
 
 
 def get_macro_name(block: object) -> str:
@@ -445,7 +445,7 @@ def format_cell(cell: Cell) -> str:
 
 
 def _format_number(cell: FormattedNumber) -> str:
-    """Format a number with its interval, prefix and suffix."""
+    """Format a number with the words before it, its confidence interval and the words after it."""
     text = format_interval(cell.value, cell.ci95, digits=cell.digits, sign=cell.sign)
     return " ".join(filter(None, [cell.prefix, text, cell.suffix]))
 
@@ -471,13 +471,14 @@ def describe_number_line(line: NumberLine) -> str:
     Args:
         line: the number with its thresholds and reference values.
     """
-    value = FormattedNumber(line.number.value, line.number.ci95, prefix=line.prefix)
+    number = FormattedNumber(line.number.value, line.number.ci95, prefix=line.prefix)
     marks = {**line.thresholds, **line.references}
-    return "; ".join([format_cell(value), *(f"{name} {x:.3g}" for name, x in marks.items())])
+    mark_descriptions = [f"{name} {position:.3g}" for name, position in marks.items()]
+    return "; ".join([format_cell(number), *mark_descriptions])
 
 
 NON_TEXT_FIELDS = {"key", "id", "kind", "data", "answer"}
-"""Fields of blocks whose strings are identifiers or data, not readable text."""
+"""Names of block fields that are skipped in a search for text, because readers do not read them."""
 
 
 def iterate_texts(part: object) -> Iterator[str]:

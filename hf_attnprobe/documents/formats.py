@@ -25,7 +25,7 @@ def format_json(data: Mapping[str, Any]) -> str:
 
 
 FORMULA_PREFIXES = ("=", "+", "-", "@", "\t", "\r")
-"""First characters of cells that spreadsheets evaluate as formulas."""
+"""First characters of a table cell that make a spreadsheet evaluate the cell as a formula."""
 
 
 def format_csv(frame: pd.DataFrame) -> str:
@@ -37,8 +37,9 @@ def format_csv(frame: pd.DataFrame) -> str:
     Args:
         frame: the table.
     """
-    is_text = {name: frame[name].dtype.kind in "OU" for name in frame}
-    escaped_columns = {name: frame[name].map(_escape_formula) for name in frame if is_text[name]}
+    # NumPy uses the type codes O for Python objects and U for strings.
+    text_columns = [name for name in frame if frame[name].dtype.kind in "OU"]
+    escaped_columns = {name: frame[name].map(_escape_formula) for name in text_columns}
     return frame.assign(**escaped_columns).to_csv(index=False)
 
 

@@ -37,13 +37,13 @@ from hf_attnprobe.plots.chart import Chart, HeatMap
 
 
 UNSAFE_IN_SCRIPT = re.compile("[<>&\u2028\u2029\ud800-\udfff]")
-"""Characters that could end a script element or a line in it, or that UTF-8 cannot encode."""
+"""Pattern for characters that are escaped in JSON before it is embedded in an HTML script element."""
 
 MIN_LISTED_SECTIONS = 5
-"""Minimum number of visible sections for which a page gets a table of contents."""
+"""Number of visible sections from which a page gets a table of contents."""
 
 MAX_SIDE_CAPTION = 420
-"""Maximum length, in characters, of a caption next to its drawing; longer ones are below it."""
+"""Maximum length, in characters, of a caption next to its chart; longer captions are below the chart."""
 
 ANSWER_SYMBOLS = {
     "yes": "M4.5 8.5l2.5 2.5 4.5-5.5",
@@ -51,7 +51,7 @@ ANSWER_SYMBOLS = {
     "no": "M5 5l6 6M11 5l-6 6",
     "cannot say": "M6 6.2c.2-2.6 4-2.4 4 0 0 1.6-2 1.5-2 3.1M8 11.3v.6",
 }
-"""SVG path for each answer's symbol: a tick, a dash, a cross and a question mark."""
+"""SVG path of the symbol for each answer: a tick, a dash, a cross and a question mark."""
 
 
 def render_html(document: Document) -> str:
@@ -116,7 +116,7 @@ def build_security_policy(script: str) -> str:
 
 @cache
 def _load_templates() -> Environment:
-    """Load the HTML templates with their filters."""
+    """Load the HTML templates, with the functions and constants that they use; results are cached."""
     filters = {
         "macro_name": get_macro_name,
         "spans": lambda text: text if isinstance(text, tuple) else (text,),
@@ -143,14 +143,15 @@ def _load_templates() -> Environment:
 
 
 def _get_span_type(span: InlineText) -> str:
-    """Return the type of a sentence part, for the template that prints it."""
+    """Return the name under which the template handles a part of a sentence, such as "code"."""
     types = {Code: "code", Strong: "strong", UserText: "user_text", Link: "link"}
     return types.get(type(span), "plain")
 
 
 def _find_numeric_columns(table: Table) -> list[bool]:
-    """Check which columns contain numbers and are therefore aligned to the right."""
-    return [any(is_numeric_cell(row[k]) for row in table.rows) for k in range(len(table.head))]
+    """Check for each column of a table whether it contains a number; such columns are right-aligned."""
+    n_columns = len(table.head)
+    return [any(is_numeric_cell(row[k]) for row in table.rows) for k in range(n_columns)]
 
 
 def _render_chart(chart: Chart | HeatMap) -> Markup:
@@ -163,7 +164,7 @@ def _render_chart(chart: Chart | HeatMap) -> Markup:
 
 
 def _embed_json(data: object) -> Markup:
-    """Convert data to JSON that can be embedded in a script element."""
+    """Convert data to JSON whose characters cannot end the script element that contains it."""
     text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     safe_text = UNSAFE_IN_SCRIPT.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
     return Markup(safe_text)  # nosec B704

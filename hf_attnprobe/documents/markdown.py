@@ -31,10 +31,13 @@ from hf_attnprobe.documents.token_shading import describe_highlighted_text
 MARKUP = re.compile(
     r"\\(?=[^\w\s]|$)|`|~(?=~)|<(?=[A-Za-z/!?])|\](?=[(\[])|!$|(?:^|(?<=^ ))\[(?=[^\]]*\]:)"
 )
-"""Pattern for characters in trusted sentences that would start code, HTML, an escape or a link."""
+"""Pattern for characters in this package's sentences that Markdown would treat as markup.
+
+In a sentence of the package, only characters that would begin code, HTML, an escape or a link match.
+"""
 
 MARKUP_IN_USER_TEXT = re.compile(r"[\\`*_\[\]<>|#]|!$")
-"""Pattern for characters in user texts that may have a meaning in Markdown."""
+"""Pattern for all characters that Markdown could treat as markup; they are escaped in users' texts."""
 
 
 def render_markdown(document: Document) -> str:
@@ -66,7 +69,7 @@ def render_markdown_blocks(blocks: Iterable[Block], level: int = 2) -> list[str]
 
 @cache
 def _load_templates() -> Environment:
-    """Load the Markdown templates with their filters."""
+    """Load the Markdown templates, with the functions that they call; results are cached."""
     filters = {
         "inline": format_inline,
         "format_cell": format_cell,
@@ -113,7 +116,7 @@ def _format_span(span: str | Link) -> str:
 
 
 def _escape_user_text(text: str) -> str:
-    """Escape a user's text so that Markdown finds no markup in it."""
+    """Escape a user's text so that Markdown treats no character in it as markup."""
     return MARKUP_IN_USER_TEXT.sub(
         escape_markdown_match, escape_control_characters(" ".join(text.split()) or text)
     )
@@ -134,7 +137,7 @@ def _format_code_block(text: str) -> str:
 
 
 def _choose_fence(text: str, min_length: int = 1) -> str:
-    """Return a fence with more backquotes than any run of backquotes in the text."""
+    """Choose a delimiter for code: more backquotes than the text has in a row."""
     longest_run = max(map(len, re.findall("`+", text)), default=0)
     return "`" * max(min_length, 1 + longest_run)
 

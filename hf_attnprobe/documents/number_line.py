@@ -11,13 +11,13 @@ from hf_attnprobe.plots.chart import format_label, is_drawable
 
 
 TICK_LOCATOR = MaxNLocator(5, steps=[1, 2, 5, 10])
-"""Matplotlib tick locator that finds about five round numbers covering a range."""
+"""Matplotlib object that finds about five round numbers, such as 0, 0.2, …, 1, that cover a range."""
 
 NARROW_CHARACTER_WIDTH = 2.1
-"""Character width on phones, in percent of the number line's length."""
+"""Estimated width of a character in labels on phones, in percent of the number line's length."""
 
 WIDE_CHARACTER_WIDTH = 1.2
-"""Character width on larger screens, in percent of the number line's length."""
+"""Estimated width of a character in labels on larger screens, in percent of the line's length."""
 
 
 @dataclass(frozen=True)

@@ -31,16 +31,19 @@ CSS_COLOURS = {
     "#dddddd": "rule",
     "#ffffff": "ground",
 }
-"""Name of the CSS variable that replaces each colour in matplotlib's drawings."""
+"""Name of the CSS variable that replaces a colour in matplotlib's SVG, by the colour's hex code."""
 
 FONT_STYLE = re.compile(r"font(?:-size|-family)?: [^;\"]*;? ?")
-"""Pattern for font styles, which are removed so that the page's style applies."""
+"""Pattern for font settings in SVG tags; they are removed, so that the page's font applies."""
 
 CELL_FONT_STYLE = f"{matplotlib_backend.CELL_FONT_SIZE:g}px"
-"""Font size of numbers in map cells; text of this size keeps its font style."""
+"""CSS size of the numbers in a heat map's cells; text of this size keeps its font settings."""
 
 REDUNDANT_TEXT = re.compile(r"^.*?(?=<svg)|<metadata>.*?</metadata>|(?<=>)\s+(?=<)", re.DOTALL)
-"""Pattern for XML prologue, metadata and line breaks between tags, which a page does not need."""
+"""Pattern for parts of an SVG file that are removed from a page because they have no visible effect.
+
+These are the lines before the ``svg`` element, the metadata, and white space between tags.
+"""
 
 REDUNDANT_ATTRIBUTES = re.compile(
     r"""(?<=<g)\ id="[^"]*"
@@ -49,22 +52,22 @@ REDUNDANT_ATTRIBUTES = re.compile(
     | \ transform="rotate\(-0\ [^"]*\)" """,
     re.VERBOSE,
 )
-"""Pattern for attributes that a page does not need.
+"""Pattern for SVG attributes that are removed from a page because they have no visible effect.
 
 These are ids of groups, the xlink namespace, font families, and rotations by 0 degrees.
 """
 
 EXCESS_DIGITS = re.compile(r"(?<=\d\.\d)\d{3,}")
-"""Pattern for needless digits in coordinates, which are precise to a tenth of a point."""
+"""Pattern for the digits of an SVG coordinate after the first decimal, which are cut off."""
 
 MAX_VECTOR_MARKS = 1_000
-"""Maximum number of marks in a series that is drawn as vectors; larger ones become a bitmap."""
+"""Maximum number of points in a series that is drawn as vectors; a larger series becomes a bitmap."""
 
 COLOUR = re.compile("|".join(CSS_COLOURS))
-"""Pattern for colours that have a CSS variable."""
+"""Pattern for the hex codes of colours that are replaced by CSS variables."""
 
 TAG = re.compile("<[^>]*>")
-"""Pattern for SVG tags."""
+"""Pattern for an SVG tag, such as ``<path d="…"/>``."""
 
 CHART_KIND_NAMES = {
     "histogram": "Histogram",
@@ -72,10 +75,10 @@ CHART_KIND_NAMES = {
     "curve": "Lines",
     "points": "Points",
 }
-"""Chart type names in descriptions for screen readers."""
+"""First words of a chart's description for screen readers, by the chart's type."""
 
 SVG_TAG = re.compile(r'(?<=<svg)[^>]*?(viewBox="[^"]*")[^>]*>')
-"""Pattern for the attributes of the ``svg`` element; only the view box is retained."""
+"""Pattern for the attributes of the ``svg`` element; all except the view box are replaced."""
 
 
 def render_svg(chart: Chart | HeatMap) -> str:
@@ -112,7 +115,7 @@ def render_svg(chart: Chart | HeatMap) -> str:
 
 
 def _adapt_tag(match: re.Match[str]) -> str:
-    """Adapt an SVG tag to the page's fonts and colours."""
+    """Replace the fonts and colours in an SVG tag by those of the page, and shorten the tag."""
     tag = EXCESS_DIGITS.sub("", match[0])
     if CELL_FONT_STYLE not in tag:
         tag = FONT_STYLE.sub("", tag)
@@ -121,7 +124,7 @@ def _adapt_tag(match: re.Match[str]) -> str:
 
 
 def _count_marks(artist: Line2D | Collection) -> int:
-    """Count the points in a drawn series."""
+    """Count the points of a series that matplotlib has drawn."""
     if isinstance(artist, Line2D):
         return int(np.size(artist.get_xdata()))
     return int(np.shape(artist.get_offsets())[0])

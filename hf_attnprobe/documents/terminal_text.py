@@ -33,13 +33,13 @@ from hf_attnprobe.documents.token_shading import describe_highlighted_text
 
 
 MAX_LINE_WIDTH = 100
-"""Maximum line length for prose, in characters; tables with many numbers may be wider."""
+"""Maximum length of a line in a terminal report, in characters; only tables can be wider."""
 
 MIN_COLUMN_GROWTH = 8
-"""Extra width reserved for each remaining column of a too wide table, in characters."""
+"""Number of characters that stay reserved for each later column when a table column is widened."""
 
 MAX_UNBROKEN_WORD = 30
-"""Length, in characters, above which a word in a table may be broken."""
+"""Maximum length, in characters, of a word in a table that is never split over two lines."""
 
 
 def render_text(document: Document, *, verbose: bool = False, width: int = MAX_LINE_WIDTH) -> str:
@@ -59,7 +59,7 @@ def render_text(document: Document, *, verbose: bool = False, width: int = MAX_L
 
 
 def _render_blocks(blocks: Iterable[Block], width: int) -> list[str]:
-    """Render each block as text."""
+    """Render each block of a document as plain text with lines of at most ``width`` characters."""
     return render_blocks(_load_templates(), "blocks.txt", blocks, width)
 
 
@@ -70,7 +70,7 @@ def _render_indented_blocks(blocks: Iterable[Block], width: int, separator: str)
 
 @cache
 def _load_templates() -> Environment:
-    """Load the text templates with their filters."""
+    """Load the plain-text templates, with the functions that they call; results are cached."""
     filters = {
         "wrap": _wrap,
         "definition_list": _format_definition_list,
@@ -86,7 +86,14 @@ def _load_templates() -> Environment:
 
 
 def _wrap(text: InlineText, width: int, prefix: str = "", hanging_indent: str = "") -> str:
-    """Wrap a sentence into lines; all lines after the first get the hanging indent."""
+    """Wrap a sentence into lines of at most ``width`` characters.
+
+    Args:
+        text: the sentence.
+        width: characters per line.
+        prefix: text in front of the sentence.
+        hanging_indent: spaces in front of every line except the first.
+    """
     words = " ".join(escape_control_characters(prefix + format_cell(text)).split())
     return fill(
         words,
@@ -98,7 +105,7 @@ def _wrap(text: InlineText, width: int, prefix: str = "", hanging_indent: str = 
 
 
 def _wrap_next_to(label: str, text: InlineText, width: int) -> str:
-    """Wrap a sentence to the right of a label."""
+    """Wrap a sentence into lines that all begin to the right of a label."""
     lines = _wrap(text, max(width - len(label), MAX_UNBROKEN_WORD))
     return label + indent(lines, " " * len(label)).lstrip()
 
@@ -158,7 +165,8 @@ def _compute_column_widths(table: Table, width: int) -> list[int]:
     available = max(0, width - sum(min_widths) - 2 * (len(min_widths) - 1))
     widths = list(min_widths)
     growth = [high - low for low, high in zip(min_widths, max_widths, strict=True)]
-    # Columns that need little room come first and leave the remainder to the wider ones.
+    # Widen the columns in order of the space that they need. What a column does not need of its
+    # share is available for the columns after it.
     for n_before, k in enumerate(sorted(range(len(widths)), key=growth.__getitem__)):
         n_remaining = len(widths) - n_before
         share = max(available // n_remaining, available - MIN_COLUMN_GROWTH * (n_remaining - 1))

@@ -22,7 +22,7 @@ RANKING_TITLES = {
     "contrast": "margin over the other answer",
     "gradient": "gradient × input",
 }
-"""Displayed title for each ranking, in display order."""
+"""Title that reports display for a ranking, by the ranking's name and in the order of display."""
 
 RANKING_MEANINGS = {
     "attention": "the weight that the model gives each {unit}",
@@ -31,33 +31,41 @@ RANKING_MEANINGS = {
     "contrast": "the drop of the answer's margin over the other answer without the {unit}",
     "gradient": "how strongly the output reacts to the {unit}, with attention held fixed",
 }
-"""Explanation of each ranking's scores, displayed after its title."""
+"""Explanation of a ranking's scores that reports display, by the ranking's name.
+
+``{unit}`` is replaced by "word", or by a prompt's unit such as "sentence". ``{output}`` is replaced by
+"prediction" or "answer".
+"""
 
 N_VISIBLE_RANKINGS = 2
-"""Number of rankings per text that a page displays at once; it collapses the others."""
+"""Number of rankings per text that a page displays; the reader can open the others with a click."""
 
 MIN_PRINTED_WEIGHT = 0.05
-"""Smallest attention weight that text formats print next to its token."""
+"""Attention weight from which Markdown and terminal reports print the weight after its token."""
 
 N_PRINTED_TOKENS = 5
-"""Number of top tokens that text formats print for each ranking."""
+"""Number of tokens with the largest scores that Markdown and terminal reports list per ranking."""
 
 N_SHADES = 9
-"""Number of shades for scores, not counting unshaded tokens."""
+"""Number of background shades for tokens: shade 9 marks the largest score of a text."""
 
 N_VISIBLE_TOKENS = 400
-"""Number of tokens per text that a page displays at once; it collapses the others."""
+"""Number of tokens per text that a page displays; the reader can open the others with a click."""
 
 MAX_PAGE_TOKENS = 600
-"""Maximum number of tokens on a page, which keeps it small; the first text is always displayed."""
+"""Maximum number of tokens in all example texts on a page; only the first text may be longer."""
 
 MAX_MENTIONED_SHARE = 0.99
-"""Proportion of attention on displayed tokens above which a report does not mention it."""
+"""Proportion of attention on the displayed tokens below which a report prints the proportion."""
 
 INVISIBLE_CHARACTERS = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff\u200e\u200f\u061c\u202a-\u202e\u2066-\u2069]"
 )
-"""Pattern for control characters, marks of writing direction, and code points invalid in UTF-8."""
+"""Pattern for invisible characters that pages replace by their code points, such as ``[U+202E]``.
+
+It matches control characters, marks that change the writing direction, and code points that UTF-8
+cannot encode.
+"""
 
 
 def escape_invisible(text: str) -> str:
@@ -114,7 +122,7 @@ def describe_highlighted_text(text: HighlightedText) -> list[Block]:
 
 
 def describe_attention_share(text: HighlightedText) -> list[str]:
-    """Return notes about the displayed attention and its proportion on the displayed tokens.
+    """Describe in notes which attention is displayed, and how much of it is on the displayed tokens.
 
     Args:
         text: the text with its scores.
@@ -137,7 +145,10 @@ def _list_largest(text: HighlightedText, name: str) -> list[str]:
 
 
 def _mark_weights(text: HighlightedText) -> list[str]:
-    """Print the tokens with large attention weights in bold; label both texts of a pair."""
+    """Format the tokens as parts of a sentence, with large attention weights in bold.
+
+    In a pair of texts, a label in brackets precedes each text.
+    """
     parts: list[list[str]] = []
     segment_names, previous_segment = ("(text)", "(second text)"), None
     for k, (token, weight) in enumerate(zip(text.tokens, text.scores["attention"], strict=True)):
@@ -152,7 +163,7 @@ def _mark_weights(text: HighlightedText) -> list[str]:
 
 
 def _join_parts(parts: Sequence[Sequence[str]], separator: str) -> list[str]:
-    """Concatenate lists of strings, with a separator between them."""
+    """Concatenate lists of strings to one list, and insert a separator between two lists."""
     spans: list[str] = []
     for k, part in enumerate(parts):
         spans += [separator, *part] if k else part
@@ -265,7 +276,12 @@ def _shade_tokens(
 
 
 def _compute_shade(score: float, largest: float) -> int:
-    """Compute a token's shade, from 0 (none or NaN) to 9 (largest absolute score)."""
+    """Compute the shade of a token, from 0 (no shade) to 9, in proportion to its absolute score.
+
+    Args:
+        score: the token's score; NaN gets no shade.
+        largest: largest absolute score in the text; with 0, no token is shaded.
+    """
     if math.isnan(score) or not largest:
         return 0
     return min(N_SHADES, int(abs(score) / largest * N_SHADES + 0.5))

@@ -10,16 +10,16 @@ from typing import Literal
 
 
 LARGEST_DRAWABLE = 1e100
-"""Largest absolute value that is drawn; larger values are treated as infinite."""
+"""Largest absolute value that charts draw; larger values are omitted like infinite ones."""
 
 MIN_COLOUR_RANGE = 0.1
-"""Smallest upper end of a map's colour scale, so that tiny values do not look large."""
+"""Minimum for the upper end of a heat map's colour scale, so that tiny values do not look large."""
 
 Grid = tuple[tuple[float, ...], ...]
-"""One number per head, [layers][heads]."""
+"""Type for one number per attention head, as nested tuples ``[layers][heads]``."""
 
 ChartKind = Literal["histogram", "dots", "curve", "points"]
-"""Type of drawing: bars over bins, values with error bars, lines, or single points."""
+"""Types of charts: bars over bins, values with error bars, lines, and single points."""
 
 
 @dataclass(frozen=True)

@@ -7,31 +7,37 @@ from dataclasses import dataclass, field
 
 
 SIGNED_RANKINGS = ("gradient", "leave_one_out", "knockout", "contrast")
-"""Rankings with signed scores: + supports the prediction, − opposes it."""
+"""Names of rankings whose scores have a sign: + supports the prediction, − opposes it."""
 
 SINK_SHARE_LABEL = "share of the attention on the sink"
-"""Key in ``HighlightedText.numbers``: proportion of attention on the sink token, in [0, 1]."""
+"""Key in ``HighlightedText.numbers`` for the proportion of attention on the attention sink, in [0, 1].
+
+The sink is the token, usually the first, that gets much attention whatever the text says.
+"""
 
 PASSAGE_SHARE_LABEL = "share of the attention on the passage"
-"""Key in ``HighlightedText.numbers``: proportion of attention on the passage, in [0, 1]."""
+"""Key in ``HighlightedText.numbers`` for the proportion of attention on the passage, in [0, 1]."""
 
 PASSAGE_GAIN_LABEL = "nats that the answer gains by the passage"
-"""Key in ``HighlightedText.numbers``: gain in the answer's log-probability due to the passage."""
+"""Key in ``HighlightedText.numbers`` for the increase, in nats, of an answer's log-probability.
+
+It compares the answer's log-probability with the passage and without it.
+"""
 
 AGREEMENT_REASON = "attention and leave-one-out agree most"
-"""Reason for displaying the text with the most similar rankings by attention and leave-one-out."""
+"""Reason printed with the example text on which attention and leave-one-out agree most."""
 
 DISAGREEMENT_REASON = "attention and leave-one-out disagree most"
-"""Reason for displaying the text with the least similar rankings by attention and leave-one-out."""
+"""Reason printed with the example text on which attention and leave-one-out agree least."""
 
 WRONG_PREDICTION_REASON = "a wrong prediction"
-"""Reason for displaying a text whose prediction is wrong."""
+"""Reason printed with an example text that the model predicts wrongly."""
 
 REASON_ORDER = (AGREEMENT_REASON, DISAGREEMENT_REASON, WRONG_PREDICTION_REASON)
-"""Order of the example texts on a page, by the reason for displaying them."""
+"""Reasons for displaying an example text, in the order in which a page displays the texts."""
 
 NEGLIGIBLE_SCORE = 1e-6
-"""Absolute value below which scores are treated as 0, because their order is meaningless."""
+"""Absolute value below which a score counts as 0, because it may be only a rounding error."""
 
 
 @dataclass(frozen=True)
@@ -144,7 +150,10 @@ class HighlightedText:
 
     @property
     def _margin_summary(self) -> str:
-        """Sentence about the most important unit for the margin over a rival answer; may be empty."""
+        """Sentence about the unit on which the margin over another answer depends most.
+
+        Empty if there is no other answer.
+        """
         margins = self.scores.get("contrast")
         if margins is None:
             return ""
@@ -157,7 +166,7 @@ class HighlightedText:
 
     @property
     def _question(self) -> str:
-        """First line after the passage, without chat markers."""
+        """Question of a prompt: the first line after the passage, without chat template tokens."""
         return strip_chat_markers("".join(self.around[-1:])).partition("\n")[0]
 
     def __str__(self) -> str:
@@ -189,11 +198,18 @@ PRINTED_COLUMNS = {
     "contrast": ("margin", -1, "+"),
     "attention": ("attention", 1, ""),
 }
-"""Columns of a printed prompt, by ranking: title, factor for the scores, and number format."""
+"""Format of a score column in the table that is printed for a prompt, by the ranking's name.
+
+Each value has three items:
+
+- the column title;
+- the factor for the scores, which is −1 if the table prints changes and the scores are decreases;
+- the sign option of the number format: ``+`` prints the sign of positive numbers too.
+"""
 
 
 CHAT_TEMPLATE_MARKERS = re.compile(r"^<\S+>\w*$|<\S+>$", re.MULTILINE)
-"""Pattern for chat template tokens: lines that name the speaker, and line-end markers."""
+"""Pattern for the special tokens of a chat template, such as ``<|im_start|>user`` and ``<|im_end|>``."""
 
 
 def strip_chat_markers(text: str) -> str:
@@ -209,14 +225,14 @@ def strip_chat_markers(text: str) -> str:
 
 
 HALVING_LOSS = math.log(2)
-"""Loss of log-probability, in nats, that makes an answer half as likely."""
+"""Decrease of an answer's log-probability, in nats, that makes the answer half as likely."""
 
 MAX_PRINTED_FACTOR = 1000
-"""Largest factor that is printed exactly in "66.7 times less likely"."""
+"""Largest factor in phrases such as "66.7 times less likely"; larger factors are "over 1,000"."""
 
 
 def _describe_loss(loss: float) -> str:
-    """Convert a loss of log-probability, in nats, to a factor in words.
+    """Describe how much less likely an answer is after a decrease of its log-probability, in nats.
 
     >>> _describe_loss(4.2), _describe_loss(0.4), _describe_loss(9.0)
     ('66.7 times less likely', '1.5 times less likely', 'over 1,000 times less likely')
@@ -227,7 +243,7 @@ def _describe_loss(loss: float) -> str:
 
 
 MISSING_SCORE_TEXT = "–"
-"""Text printed in place of a score that was not measured."""
+"""Dash that is printed in place of a score that was not measured."""
 
 
 def _index_of_largest(values: Sequence[float]) -> int:

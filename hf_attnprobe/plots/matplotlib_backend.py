@@ -49,10 +49,10 @@ logger = logging.getLogger(__name__)
 # --- style of figures -------------------------------------------------------------------
 
 COLUMN_WIDTH = 3.25
-"""Column width in most conference proceedings, in inches."""
+"""Width of a figure that fits one column of most conference proceedings, in inches."""
 
 PAGE_WIDTH = 6.75
-"""Width of two columns in most conference proceedings, in inches."""
+"""Width of a figure that spans two columns of most conference proceedings, in inches."""
 
 COLOURS = (
     "#0072B2",
@@ -63,25 +63,28 @@ COLOURS = (
     "#56B4E9",
     "#000000",
 )
-"""Series colours that are distinguishable with colour blindness (Okabe & Ito 2008)."""
+"""Colours of the first, second, … series; colour-blind readers can distinguish them.
+
+Source: Okabe & Ito 2008.
+"""
 
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-"""Matplotlib markers for the first, second, … series."""
+"""Matplotlib marker shapes of the first, second, … series in a chart."""
 
 LINE_STYLES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)))
-"""Matplotlib line styles for the first, second, … series."""
+"""Matplotlib line styles of the first, second, … series in a chart."""
 
 HATCHES = ("////", "\\\\\\\\", "xxxx", "||||", "----", "++++", "//")
-"""Matplotlib hatches for the first, second, … histogram.
+"""Matplotlib fill patterns of the first, second, … histogram in a chart.
 
-Hatches with dots and stars are avoided, because they enlarge an SVG from 5 kB to 150 kB.
+Patterns with dots and stars are avoided, because they enlarge an SVG from 5 kB to 150 kB.
 """
 
 REFERENCE_LINE_STYLES = ("--", ":", "-.", (0, (5, 1)), (0, (1, 1)))
-"""Line styles for reference values."""
+"""Matplotlib styles of the first, second, … line for a reference value, such as "chance"."""
 
 REFERENCE_COLOURS = ("#555555", "#222222", "#777777")
-"""Colours for reference values."""
+"""Colours of the first, second, … line for a reference value, such as "chance"."""
 
 GRID_COLOUR = "#DDDDDD"
 """Colour of grid lines."""
@@ -111,52 +114,52 @@ STYLE: dict[Any, Any] = {
 """Matplotlib settings for all figures."""
 
 PLAIN_TEXT_STYLE: dict[Any, Any] = {"text.parse_math": False}
-"""Matplotlib settings that print dollar signs literally, because class names may contain them."""
+"""Matplotlib setting that prints ``$`` as a character; class names with ``$`` are not formulas."""
 
 FILE_STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "pdf.fonttype": 42,
 }
-"""Matplotlib settings that store text in files as text instead of outlines."""
+"""Matplotlib settings that store the text in SVG and PDF files as text, not as drawn outlines."""
 
 X_LABEL_WIDTH = 44
-"""Maximum characters per line in titles and x-axis labels."""
+"""Maximum length of a line in chart titles and x-axis labels, in characters."""
 
 Y_LABEL_WIDTH = 30
-"""Maximum characters per line in y-axis labels."""
+"""Maximum length of a line in y-axis labels, in characters."""
 
 LEGEND_WIDTH = 40
-"""Maximum characters per line in legends."""
+"""Maximum length of a line in chart legends, in characters."""
 
 CELL_FONT_SIZE = 5.5
-"""Font size of numbers in map cells, in points."""
+"""Font size of the numbers in a heat map's cells, in points."""
 
 DARK_TEXT_COLOUR = "#010101"
-"""Colour for numbers in light map cells, on light and dark pages alike."""
+"""Colour of numbers in a heat map's light cells, whether the page is light or dark."""
 
 LIGHT_TEXT_COLOUR = "#fefefe"
-"""Colour for numbers in dark map cells, on light and dark pages alike."""
+"""Colour of numbers in a heat map's dark cells, whether the page is light or dark."""
 
 MAX_HEADS_IN_COLUMN = 12
-"""Maximum number of heads per layer in a map of one column's width; larger maps use two columns."""
+"""Maximum number of heads per layer for which a heat map fits one text column of a paper."""
 
 MAX_NUMBERED_HEADS = 24
-"""Maximum number of heads per layer for which a map prints numbers in its cells."""
+"""Maximum number of heads per layer for which a heat map prints numbers in its cells."""
 
 CATEGORY_FILL = 0.8
-"""Proportion of a category's height over which its series are spread."""
+"""Height over which the values of one category are spread, as a proportion of the row height."""
 
 LEGEND_LINE_HEIGHT = 0.135
-"""Height of one line in the legend, in inches."""
+"""Height of one line of text in a chart's legend, in inches."""
 
 MARKER_SIZE = 4
-"""Default marker diameter, in points."""
+"""Diameter of the markers for data points, in points (1/72 inch)."""
 
 SMALL_MARKER_SIZE = 2.5
-"""Marker diameter in series with many points, in points."""
+"""Diameter of the markers in a series with many data points, in points (1/72 inch)."""
 
 MAX_LARGE_MARKERS = 50
-"""Maximum number of points drawn with large markers; larger series get small, pale markers."""
+"""Maximum number of data points for large markers; longer series get small, pale markers."""
 
 
 # --- figures and files ------------------------------------------------------------------
@@ -166,7 +169,7 @@ UNDATED_METADATA: dict[str, dict[str, Any]] = {
     "pdf": {"CreationDate": None},
     "png": {},
 }
-"""Metadata without a date for each file format, so that equal charts give equal files."""
+"""Metadata for image files, by file format: without a date, equal charts give equal files."""
 
 
 class PaperFigure(Figure):
@@ -207,7 +210,7 @@ def render_figure(figure: Figure, kind: str, *, salt: str = "attnprobe") -> byte
 # --- one chart --------------------------------------------------------------------------
 
 Handle = Artist | ErrorbarContainer
-"""Matplotlib object that represents a series in the legend."""
+"""Type for a matplotlib object that represents a series in a legend."""
 
 
 def draw(chart: Chart | HeatMap, ax: Axes | None = None, *, title: bool = False) -> Axes:
@@ -396,7 +399,10 @@ def select_marker_positions(chart: Chart, k: int) -> slice:
 
 
 def _draw_points(chart: Chart, ax: Axes) -> Iterator[Handle]:
-    """Draw single points; many points are small and pale, and connected points are in front."""
+    """Draw each series as single points, or as points connected by a line in front of the others.
+
+    In a series with many points, the markers are small and pale.
+    """
     for k, series in enumerate(chart.series):
         has_many_points = len(series.x) > MAX_LARGE_MARKERS
         yield ax.errorbar(
@@ -467,7 +473,7 @@ def _is_range(
 
 
 def _add_margin(span: tuple[float, float]) -> tuple[float, float]:
-    """Extend a range by 2% on both sides."""
+    """Extend the range of an axis by 2% on both sides."""
     margin = 0.02 * (span[1] - span[0])
     return span[0] - margin, span[1] + margin
 
@@ -531,7 +537,15 @@ def _draw_map(chart: HeatMap, ax: Axes) -> None:
 
 
 def _choose_colours(chart: HeatMap, values: np.ndarray) -> tuple[Normalize, str]:
-    """Choose the colour scale: two colours around the centre, or one colour from 0."""
+    """Choose the colour scale of a heat map: two colours around its centre, or one colour from 0.
+
+    Args:
+        chart: the heat map.
+        values: its numbers, ``[layers, heads]``; NaN is ignored.
+
+    Returns:
+        The scale from values to positions in the colour map, and the name of the colour map.
+    """
     measured_values = values[~np.isnan(values)]
     if chart.centre is None:
         high = float(measured_values.max(initial=MIN_COLOUR_RANGE))
@@ -552,6 +566,7 @@ def _print_cell_numbers(chart: HeatMap, image: mpl.image.AxesImage, ax: Axes) ->
         text, colour, weight = "–", DARK_TEXT_COLOUR, "normal"
         if not np.isnan(value):
             cell_colour = image.cmap(image.norm(np.asarray(value)))[:3]
+            # Perceived brightness is a weighted sum of red, green and blue (ITU-R BT.601).
             is_light = float(np.dot(cell_colour, (0.299, 0.587, 0.114))) > 0.5
             text = _format_cell_number(float(value), n_digits)
             colour = DARK_TEXT_COLOUR if is_light else LIGHT_TEXT_COLOUR
@@ -596,7 +611,7 @@ def _wrap(text: str, width: int = LEGEND_WIDTH) -> str:
 # --- saved figures ----------------------------------------------------------------------
 
 CAPTIONS_FILE = "captions.md"
-"""Name of the Markdown file with the captions of saved figures."""
+"""Name of the Markdown file, in the folder with saved figures, that contains their captions."""
 
 
 def save_charts(
@@ -651,7 +666,7 @@ def save_charts(
 
 
 def _report_warnings(caught_warnings: Sequence[warnings.WarningMessage]) -> None:
-    """Combine warnings about missing characters into one; issue all other warnings again."""
+    """Report recorded warnings: those about missing characters as one, all others unchanged."""
     font_warnings = [w for w in caught_warnings if "missing from font" in str(w.message)]
     if font_warnings:
         logger.warning(
