@@ -75,29 +75,32 @@ from hf_attnprobe.protocol import (
 
 
 EPSILONS = (0.01, 0.05)
-"""Default output changes ε (total variation distances): the values for classification and question
-answering in Jain & Wallace 2019. Their code evaluates at .05."""
+"""Default limits ε on the output change, as total variation distances. Jain & Wallace 2019 name
+these values for classification (0.01) and question answering (0.05); their code evaluates at
+0.05."""
 FRONTIER_EPSILONS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
-"""Default output changes ε for the exact method, at which a curve of divergence against ε is
-computed."""
+"""Default limits ε on the output change at which the exact method computes the largest divergence.
+Together, the results form a curve of divergence against ε."""
 PAPER_EPSILON = 0.01
-"""Output change that the search in Jain & Wallace 2019 aims at. Its results are evaluated at every
-ε."""
+"""Output change at which the search for different attention in Jain & Wallace 2019 aims. The
+attention that it finds is then tested against every limit ε."""
 PAPER_STEPS = 500
-"""Number of Adam steps in the search in Jain & Wallace 2019."""
+"""Number of steps of the Adam optimizer in the search for different attention in Jain & Wallace
+2019."""
 NOISE_STREAM = 1
-"""Index of the random number stream for the search's starting points."""
+"""Index of the random number stream from which the search for different attention draws its
+starting points."""
 SMALLEST_START_WEIGHT = 1e-4
-"""Smallest attention weight at the start of a search, which works with logarithms of weights and
-cannot represent 0."""
+"""Smallest attention weight at the start of the search for different attention. The search uses the
+logarithms of the weights and cannot represent a weight of 0."""
 SMALLEST_MASS = 1e-30
-"""Smallest divisor when a row's movable weights are divided by their sum, to avoid a division by
-0."""
+"""Lower limit for the sum by which a row of attention weights is normalised, which avoids a
+division by 0."""
 SEARCH_TARGET = 0.995
-"""Share of ε that a search aims at. It is below 1, because the last step can exceed the target
-slightly."""
+"""Share of the allowed output change ε at which the search for different attention aims. It is
+below 1 because the last step can exceed the target slightly."""
 JSD_ROUNDING = 1e-6
-"""Rounding error of a Jensen-Shannon divergence in float32, in nats."""
+"""Largest rounding error, in nats, of a Jensen-Shannon divergence that is computed in float32."""
 
 READINGS: TestReadings = {
     "epsilon_max_jsd": (
@@ -250,7 +253,7 @@ def _build_search(options: Adversarial, seed: int, default_steps: int) -> Search
 
 
 def _reduce_to_head(observation: Observation, site: Site) -> Site:
-    """Return a one-head group as a single head, and any other site unchanged."""
+    """Return the head in a group that contains only one head; return any other site unchanged."""
     if site.is_group:
         heads_by_layer = observation.model.get_heads_by_layer(site)
         heads = [Site(layer, head) for layer in heads_by_layer for head in heads_by_layer[layer]]
@@ -260,7 +263,7 @@ def _reduce_to_head(observation: Observation, site: Site) -> Site:
 
 
 def has_one_row(observation: Observation, site: Site) -> bool:
-    """Return whether the model has a single head with a single query.
+    """Return whether the model has only one head, which has only one attention row (query).
 
     Args:
         observation: Model outputs and attention for a batch.
@@ -406,10 +409,10 @@ class FarthestSearch:
 
     @torch.no_grad()
     def add_candidates(self, candidates: Tensor, epsilons: Iterable[float] = ()) -> None:
-        """Run the model with candidates, and store the most distant allowed ones.
+        """Run the model with candidate attention, and store the best candidate for each ε.
 
-        A candidate is stored if it changes the output by at most ε and is more distant than all
-        earlier candidates.
+        A candidate is stored if it changes the output by at most ε and differs more from the
+        original attention (Jensen-Shannon divergence) than all earlier candidates.
 
         Args:
             candidates: Attention ``[copies, batch, rows, keys]``.
@@ -419,6 +422,7 @@ class FarthestSearch:
         divergence = self._average_rows(jsd(candidates, self.original))
         text = torch.arange(len(self.original), device=output_change.device)
         for epsilon in epsilons or self.jsd:
+            # A candidate that changes the output too much gets −1, so that it is never the best.
             allowed_divergence = divergence.masked_fill(output_change > epsilon, -1)
             best_divergence, best_copy = allowed_divergence.max(0)
             is_farther = best_divergence > self.jsd[epsilon]
@@ -429,7 +433,7 @@ class FarthestSearch:
                 self.attention[epsilon] = torch.where(is_farther[:, None, None], best, current)
 
     def is_unconstrained(self, epsilon: float) -> bool:
-        """Return whether even the most distant attention keeps the output within ε in every text.
+        """Return whether, in every text, the most different attention changes the output by ≤ ε.
 
         Args:
             epsilon: Allowed output change.
@@ -438,13 +442,13 @@ class FarthestSearch:
         return bool((distance_to_largest <= JSD_ROUNDING).all())
 
     def generate_candidates(self) -> Iterator[Tensor]:
-        """Yield candidate attention that is computed from the linearised model.
+        """Yield candidate attention that is computed from the gradient of the output.
 
         Each candidate is ``[batch, rows, keys]``. Rows that are not counted keep their attention.
         """
-        slope = self._stack_rows(self.observation.attention_gradient)
+        gradient = self._stack_rows(self.observation.attention_gradient)
         movable = self.visible & self.counted[..., None]
-        return generate_steered_candidates(self.original, slope, movable)
+        return generate_steered_candidates(self.original, gradient, movable)
 
     def search(self, start: Tensor, distance: Distance, epsilon: float, n_steps: int) -> Tensor:
         """Run the gradient search in Jain & Wallace 2019 (Algorithm 3) for a single head.
@@ -522,10 +526,11 @@ def find_exact(
     token_logits: Tensor,
     epsilons: Sequence[float],
 ) -> AdversarialResult:
-    """Find the most distant attention within each ε exactly, for a two-class linear read-out.
+    """Find the attention that differs most from the original, for a two-class linear read-out.
 
-    The allowed attention distributions form a polytope. The maximum is at a vertex, so all vertices
-    are enumerated.
+    For each limit ε, the attention may change the output by at most ε. The allowed distributions
+    form a polytope, and the divergence is largest at one of its vertices. All vertices are
+    therefore compared, so that the result is exact.
 
     Args:
         observation: Model outputs and attention for a batch.
@@ -590,9 +595,10 @@ def search_linear(
     epsilons: Sequence[float],
     settings: SearchSettings,
 ) -> AdversarialResult:
-    """Search for the most distant attention with a linear read-out, from random starts.
+    """Search for attention that differs most from the original, with a linear read-out.
 
-    This is the gradient search in Jain & Wallace 2019. The divergences are lower bounds.
+    This is the gradient search in Jain & Wallace 2019, which starts from random attention. It can
+    miss the largest divergence, so its results are lower bounds.
 
     Args:
         observation: Model outputs and attention for a batch.

@@ -53,7 +53,8 @@ COMPARED_PAIRS = (
     ("attention", "integrated"),
     ("gradient", "integrated"),
 )
-"""Pairs of quantities that are compared. The statistics are named after the pairs."""
+"""Pairs of token scores that are compared: attention weights, gradient × input, and integrated
+gradients. Statistics are named after a pair, such as ``attention_gradient_pearson``."""
 READINGS = {
     "attention_gradient_pearson": (
         "the shares of attention and of |gradient × input| have a Pearson correlation of "
@@ -181,9 +182,11 @@ def compute_integrated_gradients(
 
 
 def _compute_completeness_gap(observation: Observation, integrated: Tensor) -> Tensor:
-    """Return the error in the sum of integrated gradients, ``[batch]``.
+    """Return the numerical error of integrated gradients, ``[batch]``.
 
-    With infinitely many points, the sum equals the output change from zero embeddings.
+    The attributions of all tokens should sum to the difference between the output for the text and
+    the output for zero embeddings. The error is the absolute difference between the two. It would
+    be 0 with infinitely many integration points.
     """
     model = observation.model.require(IntegratedGradients)
     probs_at_zero = observation.remember(

@@ -74,21 +74,24 @@ from hf_attnprobe.protocol import (
 
 
 TAU_SIGNIFICANCE_LEVEL = 0.05
-"""Largest p-value at which a rank correlation counts as significant, as in Jain & Wallace 2019."""
+"""Largest p-value at which a rank correlation (Kendall's τ) counts as significant, as in Jain &
+Wallace 2019."""
 ROUNDING_STEPS = 256
-"""Largest relative difference between tied values, in multiples of the data type's machine
-precision."""
+"""Largest relative difference between two values that count as tied, in multiples of the data
+type's machine precision (``torch.finfo(dtype).eps``)."""
 LARGEST_TOLERANCE = 0.01
-"""Upper limit for the relative difference between tied values. It only takes effect for 16-bit data
-types, whose precision is low."""
+"""Upper limit for the relative difference between two values that count as tied. It only takes
+effect for 16-bit data types, whose precision is low."""
 RANKING_PAIR_INDICES = ((0, 1), (0, 2), (1, 2))
-"""Index pairs of the compared rankings: 0 is attention, 1 is gradients, and 2 is leave-one-out."""
+"""Index pairs of the rankings that are compared with each other. Index 0 is the ranking by
+attention, 1 by gradients, and 2 by leave-one-out."""
 PAIR_NAMES = (
     "attention_gradient",
     "attention_leave_one_out",
     "gradient_leave_one_out",
 )
-"""Prefix of the statistics' names for each pair in :data:`RANKING_PAIR_INDICES`."""
+"""Names of the pairs in :data:`RANKING_PAIR_INDICES`. Statistic names start with them, for example
+``attention_gradient_tau``."""
 
 READINGS: TestReadings = {
     "attention_gradient_tau": (
@@ -364,10 +367,10 @@ def rank_by_leave_one_out(observation: Observation) -> Tensor:
 
 
 def _get_leave_one_out_scale(observation: Observation) -> Tensor:
-    """Return the size of the numbers whose differences leave-one-out measures, ``[batch, 1]``.
+    """Return the size of the probabilities that leave-one-out subtracts, ``[batch, 1]``.
 
-    Leave-one-out values are differences between probabilities, so that the size of these
-    probabilities determines the rounding error.
+    A leave-one-out value is the difference between two probabilities. Its rounding error is
+    proportional to the size of these probabilities, not to the size of the difference.
     """
     target_classes = observation.get_target_classes(None)
     return compute_shifted_probability(observation.probs, target_classes).abs()[:, None]

@@ -106,22 +106,23 @@ ERASURE_RANKINGS = (
     "leave_one_out",
     "input_gradient",
 )
-"""Rankings that determine the order in which weights are erased, for all models."""
+"""Names of the rankings in whose order attention weights are erased, most important first. All
+models have them."""
 REVERSIBLE_RANKINGS = ("attention", "gradient", "product")
-"""Rankings in Serrano & Smith 2019, which can also be applied in reverse, for example as
-``least_attention``."""
+"""Names of the rankings that are also applied in reverse, least important weight first, for example
+as ``least_attention``. They come from Serrano & Smith 2019."""
 SINGLE_HEAD_RANKINGS = ("effective_attention", "norm_based")
-"""Additional rankings for single Transformer heads, which correct attention for the value
-vectors."""
+"""Names of additional rankings for single Transformer heads. They take into account the value
+vectors that the attention weights multiply."""
 ERASURE_SEED_OFFSET = 1 << 40
-"""Number that is added to the seed, so that the random orders differ from the shuffles in the test
-``permutation``."""
+"""Number that is added to the seed when random erasure orders are drawn, so that they differ from
+the shuffles in the test ``permutation``."""
 COPIES_PER_REPLAY = 32
-"""Largest number of edited attention maps, counted over all layers, in one forward pass. It limits
-the memory."""
+"""Largest number of edited attention maps in one forward pass, counted over all copies of a batch
+and all layers. It limits the memory."""
 REMAINING_MARGIN = 0.1
-"""Share of a margin that remains when the evidence for a decision counts as erased. A margin is the
-log-odds between the predicted class and another class."""
+"""Share of the original margin that is left when the evidence for a decision counts as erased. The
+margin is the log-odds between the predicted class and another class."""
 
 READINGS: TestReadings = {
     "delta_js": (
@@ -536,6 +537,7 @@ def _sum_erased_attention(attention: Tensor, order: Tensor, n_removed: Tensor) -
     """Sum the attention on each order's first ``n_removed`` tokens, ``[orders, batch]``."""
     ordered_attention = attention.double().expand(order.shape).gather(-1, order)
     turns = torch.arange(order.shape[-1], device=order.device)
+    # The sum includes the tokens whose turn to be erased comes before turn `n_removed`.
     is_erased = turns < n_removed[..., None]
     return (ordered_attention * is_erased).sum(-1).masked_fill(n_removed.isnan(), torch.nan)
 
@@ -602,10 +604,11 @@ def _measure_margin_loss(
 
 
 def _compute_tie_offsets(logits: Tensor) -> Tensor:
-    """Return logit offsets that cause a tie when a tenth of the margin is left.
+    """Return logit offsets with which a decision flips when only a tenth of its margin is left.
 
-    Each other class gets a tenth of its distance to the predicted class as a head start. A decision
-    with these offsets therefore flips when nine tenths of the original margin are lost.
+    The margin of a class c is max_k logit_k − logit_c. The offset for this class is a tenth of its
+    margin. If the offsets are added to the logits, class c overtakes the predicted class as soon as
+    nine tenths of the margin are lost.
 
     Args:
         logits: Logits or log-probabilities ``[..., classes]``.
@@ -617,10 +620,10 @@ def _compute_tie_offsets(logits: Tensor) -> Tensor:
 
 
 def _compute_tie_factors(observation: Observation) -> Tensor:
-    """Return probability factors that cause a tie when a tenth of the margin is left.
+    """Return probability factors with which a decision flips at a tenth of its margin.
 
-    This is :func:`_compute_tie_offsets` for probabilities: a decision after multiplication by these
-    factors flips when nine tenths of the original margin are lost.
+    This is :func:`_compute_tie_offsets` for probabilities. If the probabilities are multiplied by
+    these factors, the decision flips when nine tenths of the original margin are lost.
 
     Returns:
         Factors ``[batch, entries]``; 1 for the predicted outcome.
@@ -694,8 +697,8 @@ def _replay_without_weights(
 # --- Erasure of a single weight (Serrano & Smith 2019, Section 4.2) --------------------------
 
 COMPARISON_STREAM = 3
-"""Index of the random number stream that draws the weight to be compared with the largest
-weight."""
+"""Index of the random number stream that draws, for each text, another attention weight with which
+the largest weight is compared."""
 
 
 def draw_other_positions(
@@ -829,7 +832,7 @@ def _detect_flips(observation: Observation, probs: Tensor) -> dict[str, Tensor]:
 
 
 def _mask_lone_weights(logits: Tensor, attention: Tensor) -> Tensor:
-    """Set the logits without a weight to NaN if no other positive weight remains.
+    """Set the logits to NaN for each weight whose erasure leaves no positive weight in the text.
 
     Args:
         logits: Logits without each weight, ``[batch, keys, classes]``.

@@ -50,7 +50,8 @@ from hf_attnprobe.protocol import (
 
 
 ABLATION_DONOR_STREAM = 2
-"""Index of the random number stream that draws donors, the texts whose head outputs are used."""
+"""Index of the random number stream that draws a donor for each text: another text, whose head
+outputs replace the text's own head outputs."""
 READINGS: TestReadings = {
     "zero_tvd": "zeroing the head's output moves the model's output by {mean:.2f} {unit}",
     "zero_flip": make_share_reading(

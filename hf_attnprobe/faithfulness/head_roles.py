@@ -47,7 +47,8 @@ READINGS: TestReadings = {
     ),
 }
 ROLES = tuple(READINGS)
-"""Names of the scored attention patterns, which are also the names of the statistics."""
+"""Names of the attention patterns that are scored for each head, such as attention to the previous
+token. The statistics have the same names."""
 
 
 @dataclass(frozen=True)

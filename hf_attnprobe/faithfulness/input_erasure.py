@@ -77,10 +77,11 @@ from hf_attnprobe.protocol import (
 
 
 HEAD_RANKINGS = ("attention", "product")
-"""Rankings that are computed for a single head: by attention, and by attention × gradient."""
+"""Names of the rankings that are computed for a single head: by its attention weights, and by
+attention × gradient."""
 MAX_FLAGS_PER_PASS = 1 << 22
-"""Largest number of mask entries (copies × texts × positions) per forward pass, which limits the
-memory."""
+"""Largest number of mask entries (copies × texts × positions) in one forward pass when tokens are
+deleted or masked. It limits the memory."""
 
 ERASURE_CAUTION = (
     "Texts with deleted or masked tokens differ from the texts that the model was trained on. A "
@@ -89,9 +90,10 @@ ERASURE_CAUTION = (
     "one of its tokens. Compare both with the random ranking, which removes equally many tokens. "
     "Other removal operators give other numbers."
 )
-"""Warning that reports print below this test's statistics."""
+"""Warning that reports print below the statistics of the test ``input_erasure``."""
 OPERATOR_NOTE = "deleted, or masked with by=mask"
-"""Phrase that describes the removal operators in report sentences."""
+"""Phrase in report sentences that describes how tokens are removed from a text, which depends on
+the option ``by``."""
 
 READINGS: TestReadings = {
     "comprehensiveness": (
@@ -130,7 +132,7 @@ READINGS: TestReadings = {
 
 
 def _check_erasable(preview: AuditPreview, options: InputErasure) -> None:
-    """Check that the model can read a text that consists only of special tokens."""
+    """Check that the model can process a text from which all content tokens are removed."""
     shortest_text = preview.shortest_text
     all_units = shortest_text.batch.content_mask[None]
     model = shortest_text.model.require(EditableInputs)
@@ -422,10 +424,10 @@ def _measure_losses(observation: Observation, operator: str, removed: Tensor) ->
 
 
 def compute_losses(observation: Observation, probs: Tensor) -> Tensor:
-    """Return how much the predicted side's probability falls for changed texts.
+    """Return how much the probability of the model's decision falls if the texts are changed.
 
-    A chosen explained class divides all classes into two sides: this class, and all other classes
-    together. By default, the side is the predicted class.
+    By default, the decision is the predicted class. If the user chose a class to be explained, the
+    decision is either this class or the union of all other classes, depending on the prediction.
 
     Args:
         observation: Model outputs for the original texts.

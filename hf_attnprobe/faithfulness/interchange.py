@@ -56,7 +56,8 @@ from hf_attnprobe.protocol import (
 
 
 INTERCHANGE_DONOR_STREAM = 6
-"""Index of the random number stream that draws donors, the texts whose states are inserted."""
+"""Index of the random number stream that draws a donor for each text: another text, whose states
+replace the text's own states."""
 READINGS: TestReadings = {
     "follows": make_share_reading(
         "exchanging a state for the most attended one of a text with another predicted class turns "
@@ -189,6 +190,7 @@ def _read_most_attended_states(
     is_top_unit = one_hot(top_unit, content.shape[-1]).bool()
     states = {}
     for layer, heads in model.get_heads_by_layer(site).items():
+        # In subword models, a unit (word) can have several positions.
         positions = model.get_unit_positions(observation, layer, is_top_unit)
         is_elsewhere = ~positions[:, None, :, None]
         values = observation.head_values[layer][:, heads]

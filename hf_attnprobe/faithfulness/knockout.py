@@ -76,7 +76,8 @@ OPERATOR_STATISTICS = (
     "knockout_agreement",
     "knockout_tau",
 )
-"""Statistics that are measured separately for each redistribution rule (operator)."""
+"""Names of the statistics that are computed once per knockout operator, that is, per rule for the
+redistribution of the blocked attention."""
 READINGS: TestReadings = {
     "largest_knockout": (
         "blocking attention to the most important unit costs the answer {mean:.2f} nats ({key} "

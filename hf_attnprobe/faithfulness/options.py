@@ -12,7 +12,8 @@ from hf_attnprobe.core.options import Options, option
 
 
 ENTRY_POINT_GROUP = "hf_attnprobe.tests"
-"""Entry point group in which installed packages announce their test modules."""
+"""Name of the Python entry point group in which installed packages list modules with additional
+faithfulness tests."""
 
 
 @dataclass(frozen=True)
@@ -340,4 +341,5 @@ FAITHFULNESS_OPTIONS: dict[str, type[Options]] = {
 }
 """Option class for each built-in test, in the order in which reports list the tests."""
 TEST_NAMES = tuple(FAITHFULNESS_OPTIONS)
-"""Names of the built-in tests, in report order. Each test has a module with the same name."""
+"""Names of the built-in faithfulness tests, in report order. Each test has a module with the same
+name."""

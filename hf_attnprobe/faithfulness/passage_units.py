@@ -25,18 +25,19 @@ from hf_attnprobe.protocol import (
 
 
 WHOLE_MODEL = Site(ALL, ALL)
-"""Site (set of heads) that contains all heads in the model."""
+"""Site that selects all heads in all layers."""
 RENORMALISED = "renormalised"
-"""Knockout operator that gives the blocked attention to all remaining tokens. It is compared with
-deletion, which redistributes attention in the same way."""
+"""Name of the knockout operator that distributes the blocked attention over all remaining tokens.
+Deletion of a unit has the same effect on attention, so that the two can be compared."""
 MAX_DELETED_UNITS = 16
-"""Largest number of units per passage that are deleted one by one, which limits the run time."""
+"""Largest number of units (such as sentences) per passage that are deleted one by one. It limits
+the run time."""
 SMALLEST_SHARE = 0.1
-"""Smallest loss at which a unit counts as important, as a share of the largest loss in the
-passage."""
+"""Smallest share of the largest loss in a passage at which another unit's loss makes this unit
+important."""
 N_UNITS_BY_ATTENTION = 5
-"""Number of units in a long passage that are deleted because of their attention. The remaining
-deleted units are chosen by their loss in a knockout."""
+"""Number of units in a long passage that are deleted because they receive the most attention.
+Further units are deleted because the answer loses most in their knockout."""
 
 
 def covers_all_heads(observation: Observation, site: Site) -> bool:

@@ -46,8 +46,8 @@ from hf_attnprobe.protocol import Observation, Site
 
 
 MAX_WEIGHTS_PER_REPLAY = 2**22
-"""Number of attention weights, counted over all shuffled copies, up to which one forward pass needs
-little memory."""
+"""Largest number of attention weights, over all shuffled copies of a batch, that one forward pass
+can process with little memory."""
 READINGS: TestReadings = {
     "max_attention": "the most attended token receives {mean:.2f} of the attention",
     "special_attention": (
@@ -282,7 +282,7 @@ def _compute_log_odds(probs: Tensor, predicted: Tensor) -> Tensor:
 
 
 def _compute_largest_change(log_odds: Tensor, extremes: Tensor) -> Tensor:
-    """Return the largest change in probability when log-odds move to either extreme.
+    """Return the larger probability change when the log-odds become the smallest or the largest.
 
     Args:
         log_odds: Original log-odds ``[batch]``.

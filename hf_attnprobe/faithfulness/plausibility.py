@@ -60,7 +60,8 @@ from hf_attnprobe.protocol import (
 
 
 N_INTEGRATION_POINTS = 50
-"""Number of points at which the gradient is evaluated to compute integrated gradients."""
+"""Number of points between zero embeddings and the text's embeddings at which integrated gradients
+evaluate the gradient."""
 
 READINGS: TestReadings = {
     "auprc": (

@@ -49,11 +49,11 @@ from hf_attnprobe.protocol import (
 # --- Attention flow --------------------------------------------------------------------------
 
 CAPACITY_UNITS = 2**30
-"""Integer flow capacity that stands for an attention weight of 1. A position's capacities sum to
-this number, and the solver uses 32-bit integers."""
+"""Capacity in the maximum-flow problem for an attention weight of 1. The solver needs 32-bit
+integers, and the capacities at a position sum to this number."""
 FLOW_DECIMALS = 7
-"""Decimal places to which flows are rounded, so that equal flows stay tied despite rounding
-errors."""
+"""Number of decimals to which attention flow is rounded, so that equal flows stay equal despite
+rounding errors."""
 
 
 def compute_attention_flow(maps: Sequence[np.ndarray], source: int) -> np.ndarray:
@@ -124,8 +124,9 @@ def compute_flow_to_tokens(observation: Observation, site: Site, longest: int) -
 
 
 def _find_read_rows(observation: Observation, site: Site, values: Tensor) -> Tensor:
-    """Find the query rows that the model's ``select_row`` reads, bool ``[batch, queries]``."""
+    """Find the query rows from which the prediction is computed, bool ``[batch, queries]``."""
     is_read = []
+    # A row is used if a probe that is 1 in this row only appears in the result of `select_row`.
     for query in range(values.shape[1]):
         probe = torch.zeros_like(values)
         probe[:, query] = 1
@@ -137,8 +138,8 @@ def _find_read_rows(observation: Observation, site: Site, values: Tensor) -> Ten
 # Each function maps an observation and a site (a head or a layer) to [batch, queries, keys].
 
 ZEROED_COLUMNS_PER_PASS = 8
-"""Number of keys whose values are zeroed in one forward pass of value zeroing. One block output
-``[batch, queries, hidden]`` per key is in memory at the same time."""
+"""Number of keys whose value vectors are zeroed, one at a time, in one forward pass of value
+zeroing. Each key needs memory for one block output ``[batch, queries, hidden]``."""
 
 
 @dataclass(frozen=True)
@@ -308,7 +309,7 @@ def compute_value_zeroing(observation: Observation, site: Site) -> Tensor:
 
 
 def _compute_value_zeroing(observation: Observation, layer: int) -> Tensor:
-    """Run a layer's block once per zeroed key and compare the outputs."""
+    """Compare a layer's output with its output if each key's value vector is zeroed in turn."""
     model = observation.model.require(BlockOutputs)
     n_texts = len(observation.probs)
     n_keys = observation.batch.mask.shape[1]
@@ -348,7 +349,8 @@ HEAD_MAPS = {
     ),
     "norm_based": AttentionMap(compute_norm_based_attention, (HeadValues, OutputProjections)),
 }
-"""Maps that exist for a single head, by name."""
+"""Attention maps that can be computed for a single head, by name: the function that computes each
+map, and the capabilities that the model needs for it."""
 LAYER_MAPS = {
     "mean_attention": AttentionMap(compute_mean_attention),
     "rollout": AttentionMap(compute_rollout, (Stack,)),
@@ -405,8 +407,8 @@ RELATIVE_ROUNDING_RANKINGS = (
     "rollout",
     "last_layer",
 )
-"""Rankings whose rounding error is proportional to each value. The rounding error determines which
-values tie."""
+"""Names of the rankings by values whose rounding error is proportional to the value itself. Values
+that differ by no more than their rounding error share a rank."""
 SITE_RANKINGS = (
     "attention",
     "gradient",
@@ -414,27 +416,29 @@ SITE_RANKINGS = (
     "effective_attention",
     "norm_based",
 )
-"""Rankings that depend on the site, that is, on the head or head group."""
+"""Names of the rankings that depend on the site, that is, on the head or head group."""
 SIGNED_SITE_RANKINGS = ("gradient", "product")
-"""Rankings in which units that oppose the decision come last."""
+"""Names of the rankings by signed values, in which units that oppose the decision come last."""
 TEXT_RANKINGS = ("input_gradient", "leave_one_out", "random")
-"""Rankings that are the same for all heads, because they do not use attention."""
+"""Names of the rankings that are the same for all heads, because they do not use attention."""
 USER_SCORE_RANKINGS = ("given", "given_moved")
-"""Ranking by user-provided scores, and the same scores at random units as its baseline."""
+"""Names of the ranking by user-provided scores, and of its baseline, in which the same scores are
+shuffled among the units."""
 GROUP_RANKINGS = {"rollout": "rollout", "last_layer": "mean_attention"}
-"""Rankings that exist only for head groups, each with the map in :data:`LAYER_MAPS` from which it
-is computed."""
+"""Rankings that exist only for head groups. Each value is the name of the map in :data:`LAYER_MAPS`
+from which the ranking is computed."""
 REQUIRED_CAPABILITIES = {
     "gradient": Differentiable,
     "product": Differentiable,
     "input_gradient": Differentiable,
     "leave_one_out": EditableInputs,
 }
-"""Capability that the model needs for a ranking."""
+"""Capability that a model needs for a ranking, by ranking name."""
 RANDOM_STREAM = 4
-"""Index of the random number stream for the random ranking."""
+"""Index of the random number stream that draws the random ranking."""
 SHUFFLED_SCORES_STREAM = 5
-"""Index of the random number stream that assigns user-provided scores to random units."""
+"""Index of the random number stream that shuffles user-provided scores among the units of a
+text."""
 
 QueryRows = Literal["read", "reaching"]
 """Query rows from which a ranking is computed. "read": the row from which the model reads its
@@ -598,8 +602,9 @@ def _reduce_to_row(
 ) -> Tensor:
     """Reduce a map ``[batch, queries, keys]`` to one row ``[batch, keys]``.
 
-    With "read" it is the prediction's row, with "reaching" the mean of all rows that can influence
-    the output, or their sum if ``is_summed`` is set.
+    If ``rows`` is "read", the result is the row from which the prediction is computed. If ``rows``
+    is "reaching", the result is the mean of all rows that can influence the output, or their sum if
+    ``is_summed`` is set.
     """
     if rows == "read" or site.query is not None:
         return observation.model.select_row(observation, values, site)
@@ -631,8 +636,8 @@ PER_LAYER_MAPS: dict[str, Callable[[Observation, int], Tensor]] = {
     "gradient": _get_attention_gradient,
     "product": _multiply_by_gradient,
 }
-"""Function for each ranking that returns its map for all heads in a layer,
-``[batch, heads, queries, keys]``."""
+"""Functions that return a map for all heads in a layer, ``[batch, heads, queries, keys]``, by the
+name of the ranking that is computed from the map."""
 
 
 def _compute_text_importance(observation: Observation, name: str, seed: int) -> Tensor:
@@ -647,12 +652,12 @@ def _compute_text_importance(observation: Observation, name: str, seed: int) -> 
 
 
 def read_user_scores(observation: Observation, name: str, seed: int) -> Tensor:
-    """Return a batch's user-provided scores, in place or assigned to random units.
+    """Return a batch's user-provided scores, unchanged or shuffled among the units of each text.
 
     Args:
         observation: Model outputs and attention for a batch with user-provided scores.
-        name: "given" for the scores in place, "given_moved" for the scores at random units.
-        seed: Seed for the random assignment.
+        name: "given" for the unchanged scores, "given_moved" for the shuffled scores.
+        seed: Seed for the shuffle.
 
     Returns:
         Scores ``[batch, keys]``.
@@ -717,8 +722,8 @@ def rank_scores(name: str, values: Tensor, content: Tensor) -> Tensor:
 
 
 STEPS_PER_REPLAY = 8
-"""Number of removal steps per forward pass. After each pass, orders in which all events have
-happened are skipped."""
+"""Number of removal steps in one forward pass. Between passes, removal orders are skipped if the
+decision has flipped already, or if all other awaited events have happened."""
 
 
 def count_removals_until(
@@ -747,6 +752,7 @@ def count_removals_until(
     n_removed = torch.full(shape, torch.nan, dtype=torch.float64)
     n_removed = n_removed.to(turns.device)
     for step_counts in counts.split(STEPS_PER_REPLAY):
+        # An order needs further steps if an event has not yet happened in some text.
         is_pending = n_removed.isnan()
         if not is_pending.any():
             break
@@ -754,6 +760,7 @@ def count_removals_until(
         is_removed = (turns < step_counts[:, None, :, None]) & content & has_pending_event
         happens = detect_events(is_removed.flatten(0, 1)).unflatten(1, is_removed.shape[:2])
         happens &= is_removed.any(-1)
+        # `argmax` returns the first step at which the event happens.
         first_step = happens.to(torch.int8).argmax(1)
         count = step_counts.double().gather(0, first_step.flatten(0, 1)).view(shape)
         is_new = is_pending & happens.any(1)

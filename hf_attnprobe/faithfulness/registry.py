@@ -31,7 +31,8 @@ from hf_attnprobe.protocol import AttentionModelBase, Observation, Site
 
 
 PACKAGE = __name__.rpartition(".")[0]
-"""Import path of the package that contains the built-in tests."""
+"""Import path of the package that contains the built-in faithfulness tests:
+``hf_attnprobe.faithfulness``."""
 F = TypeVar("F", bound=Callable[..., Any])
 RunCondition = Literal["always", "many heads", "rationales", "on request"]
 """Condition under which a classifier's default audit runs a test: always, only for models with
@@ -105,7 +106,7 @@ class FaithfulnessTest:
         return self.options()
 
     def lacks(self, model: AttentionModelBase, site: Site) -> str | None:
-        """Return why a model cannot run the test at a site, or None if it can.
+        """Return the reason why a model cannot run the test at a site, or None if it can.
 
         Args:
             model: Model to be tested.

@@ -95,16 +95,17 @@ from hf_attnprobe.protocol import EditableInputs, Observation, Site
 
 
 SCALED_HEAD_RANKINGS = ("attention",)
-"""Rankings that are placed on the faithfulness scale for a single head in a model with several
+"""Names of the rankings whose faithfulness is measured for a single head in a model with several
 heads."""
 SCALED_GROUP_RANKINGS = ("attention", "gradient", "product", *GROUP_RANKINGS)
-"""Rankings that are placed on the faithfulness scale for head groups, and for models with a single
-head."""
+"""Names of the rankings whose faithfulness is measured for head groups, and for the head of a
+single-head model."""
 RANKINGS_WITHOUT_MASS = ("random", "leave_one_out")
-"""Rankings for which mass is not measured. A random order has no scores, and leave-one-out is the
-reference with which the scores are compared."""
+"""Names of the rankings for which mass, the overlap of normalised scores and normalised effects, is
+not measured. A random order has no scores, and leave-one-out defines the effects."""
 LOSS_TOLERANCE = 1e-6
-"""Largest probability change, at the standard temperature, that counts as rounding error."""
+"""Largest difference between two probabilities that counts as rounding error. The probabilities are
+computed at the standard temperature."""
 
 READINGS: TestReadings = {
     "importance": (
@@ -221,7 +222,10 @@ def list_rankings(observation: Observation, site: Site) -> tuple[str, ...]:
 
 
 def compute_leave_one_out_losses(observation: Observation) -> Tensor:
-    """Compute the loss d_i by leaving out each token i, at the standard temperature.
+    """Compute how much the explained class's probability falls if each token is left out.
+
+    The loss for token i is d_i = p(text) − p(text without token i). Both probabilities are computed
+    at the standard temperature, so that losses can be compared between models.
 
     Args:
         observation: Model outputs and attention for a batch.

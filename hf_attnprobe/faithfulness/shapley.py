@@ -74,10 +74,11 @@ from hf_attnprobe.protocol import EditableInputs, Observation, Site
 
 
 SHAPLEY_SEED_OFFSET = 1 << 42
-"""Number that is added to the seed, so that the random orders differ from the random orders in
-other tests."""
+"""Number that is added to the seed when random removal orders for Shapley values are drawn, so that
+they differ from the random orders in other tests."""
 SMALLEST_SET_KEY = "smallest"
-"""Key for the smallest set's size in statistics whose other keys are ranking names."""
+"""Key for the size of the smallest set of units that flips the decision. The other keys of the same
+statistics are ranking names."""
 
 READINGS: TestReadings = {
     "shapley_tau": (
@@ -395,6 +396,7 @@ class _RemovalGame:
         steps = torch.arange(n_steps, device=is_sampled.device)[:, None, None, None]
         removed = (turns < steps) & is_sampled
         losses, _ = self.measure_removals(removed.flatten(0, 1))
+        # A unit's gain is the difference between the losses after and before its turn.
         # [steps, orders, batch]
         step_gains = losses.unflatten(0, removed.shape[:2]).diff(dim=0)
         return step_gains.gather(0, turns.movedim(-1, 0)).movedim(0, -1)

@@ -98,24 +98,29 @@ from hf_attnprobe.protocol import (
 
 
 TOP_COUNTS = (1, 3, 5)
-"""Numbers k of top units that are deleted together. The top-k drop is averaged over them."""
+"""Numbers k of top-ranked passage units that are deleted together. The top-k drop, the answer's
+loss without these units, is averaged over them."""
 ORDER_ONLY_RANKINGS = ("length", "first", "last")
-"""Rankings that only define an order, without scores, so that the overlap of scores and effects
-(mass) is not measured."""
+"""Names of the rankings that only define an order of the passage units, such as their position.
+They have no scores that could be compared with the units' effects."""
 SOURCE_ONLY_RANKINGS = ("first", "last", "deletion")
-"""Rankings that are only tested for whether they rank the source first."""
+"""Names of the rankings that are only tested for whether they put the source (the unit whose
+deletion costs the answer most) first."""
 RANKINGS_WITHOUT_DROP = ("length", "first", "last", "last layer")
-"""Rankings for which the top-k drop (the answer's loss without the first k units) is not
-measured."""
+"""Names of the rankings for which the top-k drop (the answer's loss without the first k units) is
+not measured."""
 MAX_UNITS_WITHOUT_ORDER = 4
-"""Passage length, in units, up to which no rank correlation is computed, because two orders of so
-few units often agree by chance."""
+"""Number of units up to which a passage is too short for a rank correlation, because two orders of
+so few units often agree by chance."""
 MASK_STREAM = 5
-"""Index of the random number stream for the random halves on which ContextCite is fitted."""
+"""Index of the random number stream that draws the random halves of a passage on which ContextCite
+is fitted."""
 HELD_OUT_STREAM = 6
-"""Index of the random number stream for the random halves that score the rankings (LDS)."""
+"""Index of the random number stream that draws the random halves of a passage on which the linear
+datamodeling score (LDS) of each ranking is computed."""
 RANDOM_ORDER_STREAM = 7
-"""Index of the random number stream for the random order whose top-k drop is the baseline."""
+"""Index of the random number stream that draws a random order of the passage units, the baseline
+for the top-k drop."""
 READINGS: TestReadings = {
     "contextual_gain": "with the passage the answer gains {mean:.2f} nats of log-probability",
     "answer_is_greedy": make_share_reading(
