@@ -19,11 +19,15 @@ from torch import Tensor
 
 
 REMOVAL_PERCENTAGES = (1, 5, 10, 20, 50)
-"""Percentages of a text's units that ERASER removes (DeYoung et al. 2020, Section 4)."""
-MAX_UNITS_OF_EXACT_BOUNDS = 8
-"""Largest number of units for which bounds are computed exactly; longer texts use a beam search.
+"""Percentages of a text's units (such as its words) that are removed to evaluate a ranking.
 
-The exact bounds require a model run for each of the 2^n sets: 256 runs for 8 units.
+These are the percentages in ERASER (DeYoung et al. 2020, Section 4).
+"""
+MAX_UNITS_OF_EXACT_BOUNDS = 8
+"""Largest number of units for which the bounds of the AOPC are computed exactly.
+
+For n units, the model is run without each of the 2^n sets of units: 256 runs for 8 units. Longer texts use
+a beam search.
 """
 
 
@@ -84,6 +88,7 @@ def list_unit_positions(content: Tensor) -> Tensor:
     >>> list_unit_positions(torch.arange(40)[None] % 13 == 0).tolist()
     [[0, 13, 26, 39]]
     """
+    # False sorts before True, so the positions of the units come first and stay in order.
     positions = (~content).sort(dim=1, stable=True).indices
     return positions[:, : int(content.sum(1).max())]
 
@@ -199,7 +204,7 @@ def compute_aopc(drops: Tensor, ranks: Tensor, n_units: Tensor) -> Tensor:
     text = torch.arange(ranks.shape[-2], device=ranks.device)
     set_numbers = list_removed_sets(ranks)[1:]
     step_drops = drops[set_numbers, text]
-    # A shorter text has fewer steps than the longest one; later steps do not count.
+    # A short text has fewer steps than the longest text in the batch, so only its first steps count.
     step = torch.arange(1, len(step_drops) + 1, device=ranks.device)
     n_trailing_axes = ranks.dim() - 1
     step = step.view(-1, *[1] * n_trailing_axes)
@@ -244,11 +249,26 @@ def search_aopc_bounds(
         Smallest and largest AOPC that the search found, each float64 [batch].
     """
     largest = _search_largest_aopc(drop, content, width)
-    return -_search_largest_aopc(lambda sets: -drop(sets), content, width), largest
+    # The smallest AOPC is minus the largest AOPC of the negated drops.
+    smallest = -_search_largest_aopc(lambda sets: -drop(sets), content, width)
+    return smallest, largest
 
 
 def _search_largest_aopc(drop: Callable[[Tensor], Tensor], content: Tensor, width: int) -> Tensor:
-    """Search for the largest AOPC with a beam search, [batch]."""
+    """Search for the largest AOPC with a beam search.
+
+    Each step adds every unit to every set in the beam. The sets with the largest sum of drops over
+    all steps so far form the next beam.
+
+    Args:
+        drop: function from masks of removed positions, bool [copies, batch, keys], to drops of
+            the prediction, [copies, batch].
+        content: bool [batch, keys], True at the units.
+        width: beam width.
+
+    Returns:
+        Largest AOPC that was found, float64 [batch].
+    """
     n_keys = content.shape[1]
     n_units = content.sum(1)
     positions = list_unit_positions(content)
@@ -274,14 +294,26 @@ def _search_largest_aopc(drop: Callable[[Tensor], Tensor], content: Tensor, widt
 
 
 def _add_each_unit(sets: Tensor, allowed: Tensor) -> Tensor:
-    """Add every allowed unit to every set, [copies · units, batch, units]."""
+    """Add each unit to each set, which gives one new set for each pair of a set and a unit.
+
+    Args:
+        sets: bool [copies, batch, units].
+        allowed: units that may be added, bool [copies, batch, units]. Other units leave the set
+            unchanged.
+
+    Returns:
+        New sets, bool [copies · units, batch, units].
+    """
     n_units = sets.shape[-1]
     unit = torch.eye(n_units, dtype=torch.bool, device=sets.device)[None, :, None]
     return (sets[:, None] | (unit & allowed[:, None])).flatten(0, 1)
 
 
 def _mask_duplicate_sets(sets: Tensor, values: Tensor) -> Tensor:
-    """Keep only the largest value of each set, and replace the values of its duplicates by −∞.
+    """Mask the values of duplicate sets by −∞, so that a beam contains each set only once.
+
+    Several removal orders lead to the same set of removed units. Only the copy with the largest
+    value keeps its value.
 
     Args:
         sets: bool [copies, batch, units].
@@ -312,6 +344,7 @@ def number_distinct_sets(sets: Tensor) -> Tensor:
         Set numbers, int64 [copies, batch]. Different sets and different texts never share one.
     """
     n_texts = sets.shape[1]
+    # Eight units are packed into each byte, so that comparing sets is fast.
     flat_sets = sets.flatten(0, 1).cpu().numpy()
     packed_sets = np.packbits(flat_sets, axis=-1)
     _, distinct_indices = np.unique(packed_sets, axis=0, return_inverse=True)

@@ -177,6 +177,7 @@ def fit_lasso(
     weights = torch.zeros_like(correlations)
     for _ in range(n_rounds):
         previous_weights = weights.clone()
+        # One weight is optimised at a time; the L1 penalty moves its optimum towards 0.
         for unit in varies.nonzero().flatten().tolist():
             residual = correlations[unit] - gram_matrix[unit] @ weights + weights[unit]
             weights[unit] = residual.sign() * (residual.abs() - penalty).clamp_min(0)
@@ -204,5 +205,7 @@ def spearman(a: Tensor, b: Tensor, mask: Tensor) -> Tensor:
     >>> round(spearman(a, a.log(), mask).item(), 6)
     1.0
     """
-    ranks_a, ranks_b = (compute_net_wins(values.double(), mask).double() for values in (a, b))
+    # Smaller minus larger values is a linear function of the rank, so it gives the same correlation.
+    ranks_a = compute_net_wins(a.double(), mask).double()
+    ranks_b = compute_net_wins(b.double(), mask).double()
     return pearson(ranks_a, ranks_b, mask)

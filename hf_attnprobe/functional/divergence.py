@@ -13,7 +13,7 @@ from hf_attnprobe.functional.intervention import split_fixed_weights
 
 
 def _safe_log(p: Tensor) -> Tensor:
-    """Compute ln p, with p clamped to the smallest positive float."""
+    """Compute ln p; a probability of 0 is replaced by the smallest positive float."""
     # torch.xlogy is right at 0, but its gradient there is NaN.
     return p.clamp_min(torch.finfo(p.dtype).tiny).log()
 
@@ -98,7 +98,9 @@ def jsd(p: Tensor, q: Tensor) -> Tensor:
     True
     """
     mean = (p + q) / 2
-    return (kl_divergence(p, mean) + kl_divergence(q, mean)).clamp_min(0) / 2
+    divergence_sum = kl_divergence(p, mean) + kl_divergence(q, mean)
+    # Rounding can make the sum slightly negative.
+    return divergence_sum.clamp_min(0) / 2
 
 
 def largest_jsd(attention: Tensor, mask: Tensor) -> Tensor:
@@ -152,7 +154,8 @@ def normalise_positive_part(values: Tensor, mask: Tensor) -> Tensor:
     >>> normalise_positive_part(torch.tensor([3.0, -2.0, 1.0]), torch.ones(3).bool()).tolist()
     [0.75, 0.0, 0.25]
     """
-    positive = values.double().masked_fill(~mask, 0).clamp_min(0)
+    masked_values = values.double().masked_fill(~mask, 0)
+    positive = masked_values.clamp_min(0)
     total = positive.sum(-1, keepdim=True)
     return positive / total.masked_fill(total == 0, torch.nan)
 
@@ -194,6 +197,7 @@ def expected_overlap(p: Tensor, q: Tensor, mask: Tensor) -> Tensor:
     sorted_p = p.double().sort(-1).values
     sorted_p = sorted_p.contiguous()
     q = q.double().contiguous()
+    # For each q, Σⱼ min(pⱼ, q) is the sum of all smaller p, plus q for each of the other p.
     n_smaller = torch.searchsorted(sorted_p, q)
     zero = torch.zeros_like(sorted_p[..., :1])
     cumulative_sums = sorted_p.cumsum(-1)

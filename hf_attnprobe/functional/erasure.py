@@ -67,7 +67,14 @@ class _ClassComparison(NamedTuple):
     starts_lost: Tensor
 
     def is_lost(self, margins: Tensor) -> Tensor:
-        """Check whether the rival wins at each margin, [..., batch, rivals, n]."""
+        """Check whether the compared class loses to a rival class.
+
+        Args:
+            margins: margins over each rival, [..., batch, rivals, n].
+
+        Returns:
+            bool with the same shape. At a margin of 0, the class with the lower index wins.
+        """
         return torch.where(self.rival_wins_ties.unsqueeze(-1), margins <= 0, margins < 0)
 
 
@@ -79,7 +86,19 @@ def _compare_classes(
     renormalise: bool,
     target: int | None = None,
 ) -> _ClassComparison:
-    """Compare the predicted class, or ``target``, with every other class."""
+    """Compute how much each token adds to the margin of a class over every other class.
+
+    Args:
+        attention: attention weights, [batch, keys].
+        token_logits: token logits, [batch, keys, classes].
+        mask: weights that may be erased, bool [batch, keys].
+        bias: logits without any attention.
+        renormalise: whether the remaining weights are divided by their sum after an erasure.
+        target: class that is compared with all others; by default the predicted class.
+
+    Returns:
+        The token margins, and constants from which the margins after an erasure follow.
+    """
     # Renormalisation divides all logits by the same number, which does not change the decision.
     # The unnormalised sums are therefore sufficient.
     weights = attention.double() * mask
@@ -262,7 +281,14 @@ def erase_each_weight(
 
 
 def _sum_over_other_keys(values: Tensor) -> Tensor:
-    """Compute for each key the sum over all other keys, [batch, keys, ...]."""
+    """Compute for each key the sum of the values of all other keys.
+
+    Args:
+        values: [batch, keys, ...].
+
+    Returns:
+        Sums with the same shape.
+    """
     # The keys to the left and to the right are summed separately. Subtracting a key from the
     # total would lose precision.
     sums = torch.zeros_like(values)

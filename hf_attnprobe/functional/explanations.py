@@ -28,8 +28,11 @@ def gauss_legendre(n_points: int) -> list[tuple[float, float]]:
     >>> [(round(s, 4), round(w, 4)) for s, w in gauss_legendre(2)]
     [(0.2113, 0.5), (0.7887, 0.5)]
     """
+    # NumPy integrates from −1 to 1.
     points, weights = np.polynomial.legendre.leggauss(n_points)
-    return list(zip(((points + 1) / 2).tolist(), (weights / 2).tolist(), strict=True))
+    unit_points = (points + 1) / 2
+    unit_weights = weights / 2
+    return list(zip(unit_points.tolist(), unit_weights.tolist(), strict=True))
 
 
 def attention_times_gradient(attention: Tensor, gradient: Tensor) -> Tensor:
@@ -68,7 +71,9 @@ def rollout(maps: Sequence[Tensor], *, residual: bool = True) -> Tensor:
     identity = torch.eye(maps[0].shape[-1]).to(maps[0])
     total = identity
     for layer_map in maps:
-        total = ((layer_map + identity) / 2 if residual else layer_map) @ total
+        if residual:
+            layer_map = (layer_map + identity) / 2
+        total = layer_map @ total
     return total
 
 
@@ -160,6 +165,7 @@ def cosine_distance(original: Tensor, changed: Tensor) -> Tensor:
     Returns:
         Distance in [0, 2], float64 [...].
     """
+    # For unit vectors a and b, 1 − cos(a, b) equals half the squared distance between them.
     a = torch.nn.functional.normalize(original.double(), dim=-1)
     b = torch.nn.functional.normalize(changed.double(), dim=-1)
     return (a - b).square().sum(-1) / 2

@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 _GAMMA = np.uint64(0x9E3779B97F4A7C15)
-"""Increment in the SplitMix64 random generator: 2^64 divided by the golden ratio."""
+"""Constant in the SplitMix64 random generator by which its state grows: 2^64 / golden ratio."""
 
 
 def make_uniform(attention: Tensor, mask: Tensor) -> Tensor:
@@ -179,6 +179,7 @@ def _mix(bits: np.ndarray) -> np.ndarray:
     The function is a bijection. If one input bit changes, each output bit changes with a
     probability of about one half.
     """
+    # The shifts and factors are those of SplitMix64. The last factor is 1, so nothing is multiplied.
     for shift, factor in (
         (30, 0xBF58476D1CE4E5B9),
         (27, 0x94D049BB133111EB),
@@ -244,7 +245,16 @@ def draw_permutations(
 def _compute_row_streams(
     is_visible: np.ndarray, seed: int, example_ids: Sequence[int]
 ) -> np.ndarray:
-    """Compute a random number for every query and key, uint64 [batch, queries, keys]."""
+    """Compute a reproducible random number for every query and key of each text.
+
+    Args:
+        is_visible: whether the query may attend to the key, bool [batch, queries, keys].
+        seed: audit seed.
+        example_ids: text ids.
+
+    Returns:
+        Random numbers, uint64 [batch, queries, keys].
+    """
     # Queries and keys are counted within the text, so that padding has no influence.
     is_query = is_visible.any(2, keepdims=True)
     is_key = is_visible.any(1, keepdims=True)

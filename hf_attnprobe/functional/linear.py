@@ -28,14 +28,17 @@ from hf_attnprobe.functional.search import bisect_boundary
 
 
 CANDIDATES_PER_CHUNK = 1 << 16
-"""Number of candidate distributions that are computed together, to fit into a CPU core's cache."""
-LOGIT_ROUNDING = 2.0**-44
-"""Bound on the rounding error in a logit, relative to the largest score.
+"""Number of candidate attention distributions that are evaluated at a time.
 
-It is large enough for sums over a thousand tokens.
+This many candidates fit into the cache of a CPU core.
+"""
+LOGIT_ROUNDING = 2.0**-44
+"""Largest rounding error in a logit, relative to the largest absolute token score.
+
+The bound holds for sums over up to about a thousand tokens.
 """
 PROBABILITY_ROUNDING = 2.0**-50
-"""Bound on the rounding error in a total variation distance, which is a number in [0, 1]."""
+"""Largest rounding error in the total variation distance between two outputs."""
 
 
 class FarthestAttention(NamedTuple):
@@ -66,7 +69,8 @@ def permutation_extremes(attention: Tensor, scores: Tensor, mask: Tensor) -> tup
     """
     weights = _sort_masked(attention, mask)
     smallest = -(weights * _sort_masked(-scores, mask)).sum(-1)
-    return smallest, (weights * _sort_masked(scores, mask)).sum(-1)
+    largest = (weights * _sort_masked(scores, mask)).sum(-1)
+    return smallest, largest
 
 
 def permutation_moments(attention: Tensor, scores: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
@@ -87,7 +91,9 @@ def permutation_moments(attention: Tensor, scores: Tensor, mask: Tensor) -> tupl
     n = mask.sum(-1).clamp_min(1).to(torch.float64)
     a_mean, a_squares = _compute_mean_and_squares(attention, mask, n)
     u_mean, u_squares = _compute_mean_and_squares(scores, mask, n)
-    return n * a_mean * u_mean, a_squares * u_squares / (n - 1).clamp_min(1)
+    mean = n * a_mean * u_mean
+    variance = a_squares * u_squares / (n - 1).clamp_min(1)
+    return mean, variance
 
 
 def epsilon_max_jsd(
@@ -116,7 +122,11 @@ def epsilon_max_jsd(
 
 
 ChunkFunction = Callable[[Tensor, Tensor, Tensor, Sequence[float]], Iterable[Tensor]]
-"""Function from attention, scores or logits, mask and epsilons to tensors [epsilons, batch, ...]."""
+"""Function that computes results for a part of the batch.
+
+Its arguments are attention, token scores or token logits, mask, and the values of ε. It returns tensors
+[epsilons, batch, ...].
+"""
 
 
 def _run_in_chunks(
@@ -205,7 +215,7 @@ def build_edges(attention: Tensor, scores: Tensor, mask: Tensor) -> Edges:
 def _find_farthest(
     attention: Tensor, scores: Tensor, mask: Tensor, epsilons: Sequence[float]
 ) -> FarthestAttention:
-    """Compute :func:`epsilon_max_jsd` for a chunk of the batch."""
+    """Find the farthest attention for each ε, as in :func:`epsilon_max_jsd`, for a part of the batch."""
     if mask.shape[-1] < 2:
         zero_jsd = attention.new_zeros(len(epsilons), len(attention))
         return FarthestAttention(zero_jsd, attention.repeat(len(epsilons), 1, 1))
@@ -315,6 +325,7 @@ def compute_two_point_jsd(edges: Edges, weight: Tensor) -> Tensor:
         JSD in nats, [2, batch, pairs].
     """
     weight_i = 1 - weight
+    # JSD = ln 2 + ½ Σ [b ln b + a ln a − (a + b) ln(a + b)], with original weight a and new weight b.
     total = _x_log_x(weight)
     total += _x_log_x(weight_i)
     total += edges.entropy
@@ -363,22 +374,32 @@ def _compute_mean_and_squares(values: Tensor, mask: Tensor, n: Tensor) -> tuple[
 
 
 NUMBERS_PER_CHUNK = 1 << 19
-"""Number of entries (token pairs times classes) that are computed together."""
+"""Number of array entries (token pairs times classes) that are computed at a time."""
 MAX_CLASS_PAIRS = 28
-"""Largest number of class pairs that are used for the upper bound, such as all pairs of 8 classes.
+"""Largest number of class pairs from which the upper bound for the JSD is computed.
 
-The most probable classes are used first. Any subset of the pairs gives a valid upper bound.
+With up to 8 classes, these are all pairs. With more classes, the pairs of the most probable classes are
+used. The bound is valid for any subset of the pairs.
 """
 N_GRID_POINTS = 9
-"""Number of ways to split the attention between two tokens that are tried for each token pair."""
+"""Number of ways to split the attention between two tokens that are tried for each pair of tokens.
+
+With 9 ways, the second token gets 0, 1/8, 2/8, … or all of the feasible range of weights.
+"""
 N_REFINED_ENDS = 32
-"""Number of candidate distributions per text that are refined by bisection."""
+"""Number of the most distant candidate distributions per text that are refined by bisection."""
 N_BISECTIONS = 40
-"""Number of bisection steps for refining each candidate distribution."""
+"""Number of bisection steps by which a candidate distribution is refined."""
 EPSILON_MARGIN = 1 - 1e-9
-"""Factor on ε, the largest allowed output change, so that results are within ε despite rounding."""
+"""Factor on the largest allowed output change ε.
+
+It is slightly below 1, so that rounding cannot make the output change exceed ε.
+"""
 SOLVER_TOLERANCE = 1e-6
-"""Safety margin in log odds, larger than the tolerance of the linear programming solver."""
+"""Amount by which the constraints of the linear program are tightened, in log odds.
+
+It is larger than the solver's tolerance, so that solutions satisfy the original constraints.
+"""
 
 
 class JsdBounds(NamedTuple):
@@ -423,7 +444,7 @@ def epsilon_max_jsd_bounds(
 def _compute_bounds(
     attention: Tensor, logits: Tensor, mask: Tensor, epsilons: Sequence[float]
 ) -> JsdBounds:
-    """Compute :func:`epsilon_max_jsd_bounds` for a chunk of the batch."""
+    """Compute the bounds for each ε, as in :func:`epsilon_max_jsd_bounds`, for a part of the batch."""
     if mask.shape[-1] < 2:
         zero = attention.new_zeros(len(epsilons), len(attention))
         return JsdBounds(zero, zero, attention.repeat(len(epsilons), 1, 1))
@@ -444,7 +465,15 @@ def _compute_bounds(
 
 
 def _compute_probs(attention: Tensor, logits: Tensor) -> Tensor:
-    """Compute class probabilities from attention, [..., batch, keys] -> [..., batch, classes]."""
+    """Compute the class probabilities softmax(Σ_t a_t u_t).
+
+    Args:
+        attention: attention weights a_t, [..., batch, keys].
+        logits: token logits u_t, [batch, keys, classes].
+
+    Returns:
+        Probabilities, [..., batch, classes].
+    """
     return torch.einsum("...bk,bkn->...bn", attention, logits).softmax(-1)
 
 
@@ -585,8 +614,11 @@ def _search_edges(
 
 
 EdgeChange = Callable[[Tensor], Callable[[Tensor], Tensor]]
-"""Function that prepares some edges, given by their numbers [batch, n], and returns another function.
-That function maps weights on the second token of each edge to output changes, both [batch, n]."""
+"""Function that returns a function for computing output changes on given edges.
+
+The outer function receives the edge numbers, [batch, n]. The inner function receives the weight on the
+second token of each edge, [batch, n], and returns the output change (TVD) for each weight, [batch, n].
+"""
 
 
 class EdgeEnds(NamedTuple):
@@ -696,7 +728,7 @@ def search_edge_ends(
 
 
 def _flatten_by_text(values: Tensor) -> Tensor:
-    """Flatten [ends, batch, pairs] to [batch, ends · pairs]."""
+    """Arrange values [ends, batch, pairs] in one row per text, [batch, ends · pairs]."""
     return values.transpose(0, 1).flatten(1)
 
 
@@ -749,12 +781,21 @@ def solve_linear_program(attention: Tensor, logits: Tensor, mask: Tensor, epsilo
 
 
 Replay = Callable[[Tensor], Tensor]
-"""Function from attention [copies, batch, keys] to probabilities [copies, batch, classes]."""
+"""Function that runs the model with other attention.
+
+It receives attention, [copies, batch, keys], and returns probabilities, [copies, batch, classes].
+"""
 
 MAX_EDGE_TOKENS = 32
-"""Number of least attended tokens whose pairs are searched, so at most 496 pairs."""
+"""Largest number of tokens whose pairs are searched: the 32 least attended tokens of a text.
+
+They form up to 496 pairs. The farthest attention puts its weight on tokens that have little weight.
+"""
 N_FINE_GRID_POINTS = 33
-"""Number of ways to split the attention between two tokens, if the model is not linear in it."""
+"""Number of ways to split the attention between two tokens that are tried for each pair of tokens.
+
+This number is used for models whose logits are not linear in the attention.
+"""
 
 
 @torch.no_grad()

@@ -23,7 +23,10 @@ from hf_attnprobe.functional.aopc import list_unit_positions
 
 
 MIN_IOU_OF_HIT = 0.5
-"""Smallest intersection over union (IOU) at which a chosen span matches a marked span."""
+"""Smallest intersection over union (IOU) from which a span of an explanation matches a human span.
+
+IOU is the number of units in both spans, divided by the number of units in at least one of them.
+"""
 
 
 def auprc(scores: Tensor, marked: Tensor, content: Tensor) -> Tensor:
@@ -94,7 +97,11 @@ def _compute_precisions(scores: Tensor, marked: Tensor, content: Tensor) -> tupl
 
 
 def _average_over_marked(values: Tensor, marked: Tensor, content: Tensor) -> Tensor:
-    """Average values over the marked units, [batch, keys] -> [batch]."""
+    """Average values over the marked units of each text.
+
+    Returns:
+        Means, [batch]; NaN if no unit or every unit is marked.
+    """
     marked = marked & content
     mean = (values * marked).sum(-1) / marked.sum(-1)
     return mean.masked_fill(~_has_mixed_marks(marked, content), torch.nan)
@@ -178,6 +185,7 @@ def compute_iou_scores(chosen: Tensor, marked: Tensor, content: Tensor) -> SpanS
     marked_spans = number_spans((marked & content).gather(1, positions))
     n_numbers = int(max(chosen_spans.max(), marked_spans.max())) + 1
 
+    # The number of units in both spans is counted for each pair of a chosen and a marked span.
     pair_number = chosen_spans * n_numbers + marked_spans
     intersections = torch.zeros(
         len(pair_number), n_numbers**2, dtype=torch.float64, device=pair_number.device

@@ -24,14 +24,15 @@ from hf_attnprobe.functional.divergence import compute_shifted_probability, tvd
 
 
 STANDARD_MARGIN = 3.0
-"""Median margin between the two most probable outcomes at the standard temperature, in nats.
+"""Median margin of a model's predictions at the standard temperature, in nats.
 
-The margin is a difference of log-probabilities. For two classes, 3 nats correspond to p = .95.
+The margin of a prediction is the log-probability of the most probable outcome, minus that of the second
+most probable one. For two classes, a margin of 3 corresponds to a probability of .95.
 """
 
 
 def _safe_log(probs: Tensor) -> Tensor:
-    """Compute the logarithms of probabilities, clamped to the smallest positive float."""
+    """Compute ln p; a probability of 0 is replaced by the smallest positive float."""
     return probs.clamp_min(torch.finfo(probs.dtype).tiny).log()
 
 
@@ -184,7 +185,9 @@ class Prediction:
             Outcome indices, int64 [..., parts].
         """
         grouped = self.group_by_part(probs)
-        return (grouped[..., :-1] if self.has_rest else grouped).argmax(-1)
+        if self.has_rest:
+            grouped = grouped[..., :-1]
+        return grouped.argmax(-1)
 
     def count_targets(self, probs: Tensor) -> int:
         """Count the classes or labels that a test can explain.
@@ -313,8 +316,9 @@ class Prediction:
         decisions = self.decide(probs)
         labels = labels.to(probs.device)
         if self.is_number:
-            side = (labels <= self.origin).long()
-            labels = side.where(~labels.isnan(), -1)
+            # Outcome 0 is a number above the origin, and outcome 1 is any other number.
+            true_outcome = (labels <= self.origin).long()
+            labels = true_outcome.where(~labels.isnan(), -1)
         labels = labels[:, None] if labels.dim() == 1 else labels
         is_labelled = labels >= 0
         is_correct = (decisions == labels) & is_labelled

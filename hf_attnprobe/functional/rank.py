@@ -19,9 +19,15 @@ from torch import Tensor
 
 
 MAX_EXACT_LENGTH = 33
-"""Largest number of values for which p-values without ties are always exact, as in SciPy."""
+"""Largest number of values for which the p-value of Kendall's τ is exact if there are no ties.
+
+SciPy uses the same limit.
+"""
 SIGNS_PER_CHUNK = 1 << 16
-"""Number of signs that are computed together, so that they fit into a CPU core's cache."""
+"""Number of pair signs, sign(x_i − x_j), that are computed at a time for Kendall's τ.
+
+This many signs fit into the cache of a CPU core.
+"""
 
 
 class RankCorrelation(NamedTuple):
@@ -156,12 +162,12 @@ def _compute_asymptotic_p_value(
 
 
 def _expand_rows(x: Tensor) -> Tensor:
-    """Append an axis, so that x varies along the rows of a matrix."""
+    """Append an axis of size 1: [..., n] becomes [..., n, 1], to broadcast along the columns."""
     return x.unsqueeze(-1)
 
 
 def _expand_columns(x: Tensor) -> Tensor:
-    """Insert an axis before the last one, so that x varies along the columns of a matrix."""
+    """Insert an axis of size 1: [..., n] becomes [..., 1, n], to broadcast along the rows."""
     return x.unsqueeze(-2)
 
 
@@ -252,7 +258,14 @@ def compute_chance_of_agreement(n: Tensor, *, level: float = 0.05) -> Tensor:
 
 @functools.cache
 def _find_largest_p_values(level: float) -> Tensor:
-    """Find the largest exact p-value that does not exceed ``level``, for 0 to 33 values, [34]."""
+    """Find the largest exact p-value of Kendall's τ that does not exceed a significance level.
+
+    Args:
+        level: significance level.
+
+    Returns:
+        float64 [34]; entry n is the p-value for n values, 0 if none is small enough.
+    """
     p_values = _build_p_value_table()
     return p_values.masked_fill(p_values > level, 0).amax(-1)
 
@@ -336,7 +349,9 @@ def top_overlap(x: Tensor, y: Tensor, mask: Tensor, k: int) -> Tensor:
     >>> top_overlap(x, y, torch.ones(1, 3).bool(), 2).tolist()
     [0.75]
     """
-    joint_probability = _compute_top_probability(x, mask, k) * _compute_top_probability(y, mask, k)
+    x_probability = _compute_top_probability(x, mask, k)
+    y_probability = _compute_top_probability(y, mask, k)
+    joint_probability = x_probability * y_probability
     return joint_probability.sum(-1) / k
 
 
@@ -353,6 +368,7 @@ def _compute_top_probability(values: Tensor, mask: Tensor, k: int | Tensor) -> T
     """
     n_smaller, n_larger = _count_smaller_and_larger(values, mask)
     n_equal = mask.sum(-1, keepdim=True) - n_smaller - n_larger
+    # The remaining k − n_larger ranks are distributed at random among the tied values.
     probability = (k - n_larger).double() / n_equal.clamp_min(1)
     return probability.clamp(0, 1) * mask
 
@@ -441,7 +457,7 @@ def compute_net_wins(values: Tensor, mask: Tensor) -> Tensor:
 
 
 def _count_smaller_and_larger(values: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Count how many values are smaller, and how many are larger, than each value.
+    """Count, for each value, how many other values are smaller and how many are larger.
 
     Returns:
         Both counts, each [..., keys]. Entries outside the mask have no meaning.
@@ -472,6 +488,7 @@ def select_heaviest(values: Tensor, mask: Tensor, share: float = 0.5) -> Tensor:
     """
     values = values.double()
     values = values.masked_fill(~mask, 0)
+    # A token is needed if all tokens with larger values together do not reach the share yet.
     sorted_values, positions = values.sort(dim=-1, descending=True, stable=True)
     previous_sum = sorted_values.cumsum(-1) - sorted_values
     total = values.sum(-1, keepdim=True)

@@ -25,18 +25,18 @@ from hf_attnprobe.functional.intervention import split_fixed_weights
 
 
 LOG_OFFSET = 1e-10
-"""Offset δ in the objective's logarithms ln(x + δ)."""
+"""Offset δ in all logarithms ln(x + δ) of the search objective, which avoids ln 0."""
 FACTORS_PER_PRODUCT = 5
-"""Number of ratios that are multiplied before one logarithm is taken, to save logarithms.
+"""Number of ratios that are multiplied, so that one logarithm of the product replaces five logarithms.
 
 One of the five ratios is ½, and the others are at least 1e-10, so float32 can represent their product.
 """
 
 Distance = Callable[[Tensor], tuple[Tensor, Tensor]]
-"""Function from candidate attention, [copies, batch, keys], to output distances, [copies, batch].
+"""Function that computes how far the output is from the original output if attention is replaced.
 
-It returns the distance between the candidate's output and the original output, and the gradient of
-this distance with respect to the attention, [copies, batch, keys].
+It receives candidate attention, [copies, batch, keys]. It returns the distances, [copies, batch], and their
+gradients with respect to the attention, [copies, batch, keys].
 """
 
 
@@ -83,13 +83,22 @@ def make_linear_distance(logits: Tensor, probs: Tensor) -> Distance:
 
 
 def _make_binary_distance(scores: Tensor, prob: Tensor) -> Distance:
-    """Create the distance function for two classes, from each token's logit difference."""
+    """Create the distance function for two classes.
+
+    Args:
+        scores: logit of class 1 minus logit of class 0 for each token, [batch, keys].
+        prob: original probability of class 1, [batch].
+
+    Returns:
+        The distance function. With two classes, the distance is the change of the probability.
+    """
     # Transposed twice, the tensor is contiguous along the batch.
     scores = scores.t().contiguous().t()
 
     def compute_distance(attention: Tensor) -> tuple[Tensor, Tensor]:
         output = (attention * scores).sum(-1).sigmoid_()
         change = output - prob
+        # The derivative of the sigmoid p is p − p².
         slope = torch.addcmul(output, output, output, value=-1).mul_(change.sign())
         return change.abs_(), slope.unsqueeze(-1) * scores
 
@@ -97,7 +106,15 @@ def _make_binary_distance(scores: Tensor, prob: Tensor) -> Distance:
 
 
 def _make_multiclass_distance(logits: Tensor, probs: Tensor) -> Distance:
-    """Create the distance function for any number of classes, from each token's logits."""
+    """Create the distance function for any number of classes.
+
+    Args:
+        logits: token logits, [batch, keys, classes].
+        probs: original output, [batch, classes].
+
+    Returns:
+        The distance function.
+    """
 
     def compute_distance(attention: Tensor) -> tuple[Tensor, Tensor]:
         output = torch.einsum("cbk,bkn->cbn", attention, logits).softmax(-1)
@@ -208,20 +225,26 @@ def search_adversarial_attention(
 
 
 STEP_SHARES = (0.75, 0.25)
-"""Step sizes of intermediate candidates: 0 is the original attention, 1 is a distant candidate."""
+"""Step sizes for candidates between the original attention and a distant candidate.
+
+With step size .75, the candidate is .25 · original + .75 · distant attention.
+"""
 ROW_SHARES = (1 / 16, 1 / 4, 1 / 2, 3 / 4)
-"""Shares of query rows that a candidate leaves unchanged, namely those with the largest effect."""
+"""Shares of the query rows whose attention a candidate leaves unchanged.
+
+These are the rows with the largest effect on the output. Leaving them unchanged keeps the output similar.
+"""
 N_CANDIDATES = 3 + 2 * len(ROW_SHARES) + 2 * len(STEP_SHARES)
-"""Number of candidate attention distributions per text, 15.
+"""Number of candidate attention distributions that are generated for each text, 15.
 
 The shares were chosen on heads and head groups of MiniLM. On average, these 15 candidates reach .76
 of the largest possible distance. With more shares, 39 candidates reach .79; without ``ROW_SHARES``,
 9 candidates reach .63.
 """
 N_BISECTIONS = 40
-"""Number of bisection steps for the multiplier μ, which trades distance against output change."""
+"""Number of bisection steps for the multiplier μ in the score of a key, distance − μ · output change."""
 LARGEST_MULTIPLIER = 1e4
-"""Upper limit for the multiplier μ times the largest gradient entry.
+"""Upper limit for μ · largest gradient entry, with the multiplier μ in distance − μ · output change.
 
 With a larger μ, candidates would only depend on the output change and not on the distance.
 """

@@ -70,7 +70,11 @@ def pearson(a: Tensor, b: Tensor, mask: Tensor) -> Tensor:
 
 
 def _standardise(values: Tensor, mask: Tensor) -> Tensor:
-    """Subtract the mean and scale the vector to length 1; NaN if all values are equal."""
+    """Subtract the mean of the values inside the mask, and divide them by their Euclidean norm.
+
+    Returns:
+        Vectors with mean 0 and length 1, [..., keys]; NaN if all values are equal.
+    """
     n = mask.sum(-1, keepdim=True)
     values = torch.where(mask, values, 0)
     mean = values.sum(-1, keepdim=True) / n
