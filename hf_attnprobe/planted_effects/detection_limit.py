@@ -112,13 +112,15 @@ threshold.
 """
 
 N_FITTING_TEXTS = 48
-"""Number of texts to which a planted effect is fitted."""
+"""Number of texts on which the embedding of the planted token and the modified weights are
+fitted."""
 BATCH_SIZE = 16
 """Number of texts per batch, unless the model requires smaller batches."""
 TEST_OPTIONS = {"permutation": Permutation(n_permutations=20)}
-"""Test options that differ from their defaults, by test."""
+"""Options of faithfulness tests that differ from the defaults when a detection limit is measured,
+by test name."""
 TABLE_NAMES = ("limits", "planted", "effects", "responses")
-"""Fields of :class:`DetectionLimitReport` that are tables."""
+"""Names of the fields in :class:`DetectionLimitReport` that contain tables."""
 Record = dict[str, Entry]
 """A table row: cells by column name."""
 
@@ -198,7 +200,8 @@ METHOD_NOTE = (
     "smallest change of the probability for which an audit would answer that the head has an "
     "effect in 95% of random draws of the texts. Its 95% confidence interval is over texts."
 )
-"""Explanation of the method, at the top of a report after the command name."""
+"""Explanation of the method in a report on detection limits. It follows the command name and a
+colon."""
 
 
 def _make_table(records: Sequence[Record], caption: str) -> Table:

@@ -46,20 +46,21 @@ from hf_attnprobe.protocol import Batch, Site
 
 
 LOG_ATTENTION_GOAL = math.log(0.6)
-"""Logarithm of a sufficient attention to the token; the fit does not increase it further."""
+"""Logarithm of the attention weight on the planted token, 0.6, at which the fit stops increasing
+this weight."""
 N_FITTING_STEPS = 150
-"""Number of optimizer steps when the token's embedding is fitted."""
+"""Number of optimizer steps in the fit of the planted token's embedding."""
 MIN_ATTENTION = 0.05
-"""Smallest mean attention to the token, after the fit, with which an effect can be planted."""
+"""Smallest mean attention weight on the planted token, after the fit, with which an effect can be
+planted in a head."""
 MIN_AGREEMENT = 0.02
-"""Smallest gradient agreement with which an effect can be planted.
-
-See :attr:`PlantedEffect.agreement`.
-"""
+"""Smallest agreement between the gradients of different texts with which an effect can be planted
+in a head. The agreement is |mean gradient| / mean |gradient|, in [0, 1]."""
 RIDGE = 1e-4
-"""Ridge penalty when ``read`` is fitted by least squares, relative to the mean squared state."""
+"""Ridge penalty in the least-squares fit of the direction that detects the planted token's state,
+relative to the mean squared state."""
 OUTPUT_LAYER = "classifier"
-"""Name of the output layer in attention classifiers."""
+"""Name of the submodule in attention classifiers that computes the logits."""
 
 
 class CannotPlantEffectError(AttnProbeError):
@@ -455,24 +456,25 @@ def _fit_attended_row(
 def _compute_value_effect(
     probe: Any, recorded: RecordedPass, text: BatchWithToken, module: str, columns: slice
 ) -> Tensor:
-    """Return the first-order effect of the planted token's value on the log-odds, [batch].
+    """Return how much the planted token's value vector changes the log-odds, [batch].
 
-    The token's value is compared with the mean value of all other tokens in the text.
+    The first-order effect is the gradient of the log-odds times the difference between the token's
+    value and the mean value of all other tokens in the text.
     """
-    (slope,) = torch.autograd.grad(recorded.log_odds.sum(), recorded.outputs, retain_graph=True)
+    (gradient,) = torch.autograd.grad(recorded.log_odds.sum(), recorded.outputs, retain_graph=True)
     values = recorded.outputs
-    share = torch.ones(())
+    token_weight = torch.ones(())
     if module == OUTPUT_LAYER:
         # The output layer reads the weighted mean of the states, so a token's value is its output
         # for the token's state, weighted by the attention.
         values = probe.get_submodule(module)(recorded.states)
-        slope = slope[:, None]
-        share = recorded.attention[:, 0, 0].detach()
+        gradient = gradient[:, None]
+        token_weight = recorded.attention[:, 0, 0].detach()
     is_other = _mask_other_tokens(text)[..., None]
     total = (values * is_other).sum(1, keepdim=True)
     mean = total / is_other.sum(1, keepdim=True)
-    change = slope.detach() * (values - mean)
-    effects = change[..., columns].sum(-1) * share
+    change = gradient.detach() * (values - mean)
+    effects = change[..., columns].sum(-1) * token_weight
     return (effects * text.is_token).sum(-1)
 
 
@@ -480,8 +482,10 @@ def _weight_rows(recorded: RecordedPass, head: int) -> Tensor:
     """Return how sensitive the log-odds are to each row of a head's attention, [batch, queries]."""
     if recorded.attention.shape[2] == 1:
         return torch.ones_like(recorded.attention[:, head, :, 0])
-    (slope,) = torch.autograd.grad(recorded.log_odds.sum(), recorded.attention, retain_graph=True)
-    return (slope.abs() * recorded.attention)[:, head].sum(-1).detach()
+    (gradient,) = torch.autograd.grad(
+        recorded.log_odds.sum(), recorded.attention, retain_graph=True
+    )
+    return (gradient.abs() * recorded.attention)[:, head].sum(-1).detach()
 
 
 @torch.no_grad()

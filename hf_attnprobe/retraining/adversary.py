@@ -93,13 +93,14 @@ if TYPE_CHECKING:
 
 
 JSD_TOLERANCE = 1e-6
-"""Amount, in nats, by which a JSD may exceed its bound because of rounding errors."""
+"""Amount, in nats, by which a Jensen-Shannon divergence (JSD) may exceed its largest possible value
+because of rounding errors."""
 
 
 def compare_with_base_and_bound(
     base: BaseModel, model: PreTrainedModel, examples: "datasets.Dataset"
 ) -> dict[str, Tensor]:
-    """Compare a model with the base model, and relate the attention distance to its largest value.
+    """Measure an adversary's distance from the base model, also relative to its largest value.
 
     Args:
         base: The base model.
@@ -241,10 +242,11 @@ def divide_by_bound(divergence: Tensor, bound: Tensor, outputs: Outputs) -> Tens
 
 
 def measure_untrained_baselines(setup: RetrainingSetup) -> dict[str, Tensor]:
-    """Measure how far the attention of the base model can move without any training.
+    """Measure how different the base model's attention could be, without any training.
 
-    For each limit ε on the output change, the search by Jain & Wallace approximates the largest
-    JSD. The exact frontier is the largest JSD itself, which is known for two classes only.
+    For each limit ε on the output change, the largest possible JSD between other attention weights
+    and the base model's is measured. The search by Jain & Wallace approximates it. The exact
+    frontier is the largest JSD itself, which can only be computed for two classes.
 
     Args:
         setup: Inputs that all tests share.
@@ -280,13 +282,15 @@ def _measure_batch(observation: Observation, seed: int) -> dict[str, Tensor]:
 # --- Training of an adversary (Wiegreffe & Pinter 2019, Section 4) --------------------------------
 
 TARGET_COLUMNS = ("base_probs", "base_attention")
-"""Training columns with the base model's output probabilities and attention weights."""
+"""Names of the columns that are added to an adversary's training texts. They contain the base
+model's output probabilities and attention weights."""
 LOWEST_OBJECTIVE_ARGUMENTS = {
     "metric_for_best_model": "loss",
     "greater_is_better": False,
     "remove_unused_columns": False,
 }
-"""Trainer arguments that keep the epoch with the lowest objective, and all data columns."""
+"""Arguments for the Trainer of Transformers. The epoch with the lowest objective is kept, and no
+data columns are removed."""
 
 
 class AdversaryTrainer(PlainTrainer):
@@ -341,6 +345,8 @@ class AdversaryTrainer(PlainTrainer):
 
     def evaluate(self, *args: Any, **options: Any) -> dict[str, float]:
         """Return the mean objective over the training batches since the last call.
+
+        The Trainer calls this method instead of an evaluation on validation texts.
 
         Args:
             *args: Not used.

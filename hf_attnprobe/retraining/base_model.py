@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 Splits = Mapping[str, "datasets.Dataset"]
 """Train, validation and test texts with labels, by the names in :data:`SPLIT_NAMES`."""
 SPLIT_NAMES = ("train", "validation", "test")
-"""Data set splits that every retraining needs."""
+"""Names of the data set splits that every retraining needs."""
 SHARED_SETTINGS = (
     "seed",
     "procedure",

@@ -173,9 +173,11 @@ NO_REGULARISATION = {
     "mlm_weight": 0.0,
     "conicity_weight": 0.0,
 }
-"""Configuration fields that disable every regularisation of an attention classifier."""
+"""Values of the configuration fields that disable every regularisation of an attention
+classifier."""
 CONTEXT_FREE_SETTINGS = {"encoder": "mlp", "attention_size": None, **NO_REGULARISATION}
-"""Configuration fields of a context-free model, which reads each token by itself."""
+"""Values of the configuration fields for a context-free model, an MLP that reads each token by
+itself."""
 
 
 @register_retraining(

@@ -80,19 +80,22 @@ if TYPE_CHECKING:
     import datasets
 
 LAST_EPOCH_ARGUMENTS = {"save_strategy": "no", "load_best_model_at_end": False}
-"""Trainer arguments that keep the last epoch.
+"""Arguments for the Trainer of Transformers. The weights after the last epoch are kept.
 
-Validation scores cannot choose the epoch because they do not include the penalty.
+Validation scores cannot choose the best epoch because they do not include the penalty on attention.
 """
 N_CONTROL_DRAWS = 5
-"""Number of random deletions per text; the control is the mean output change over them."""
+"""Number of times that random other words are deleted from each text. The mean output change over
+these deletions is the control for the deletion of the impermissible words."""
 
 
 def add_differences(results: VariantResults, options: Deception) -> None:
     """Add the hidden attention mass, and the use of the words before and after the training.
 
-    The use of the words is the output change when they are deleted, minus the change in the
-    control.
+    The hidden mass is half of the attention to the words before the training, minus the attention
+    after the training. It is positive if more than half of the attention is gone. The use of the
+    words is the output change if they are deleted, minus the change if as many other words are
+    deleted (the control).
 
     Args:
         results: Measurements of both models, to which the statistics are added.
@@ -537,7 +540,7 @@ def _measure_masses(observation: Observation, word_ids: Tensor, layers: str) -> 
 
 
 def delete_words(text: Text, words: Collection[int]) -> list[int]:
-    """Delete some words from a text and return the remaining token ids.
+    """Delete all occurrences of some words from a text, and return the remaining token ids.
 
     Args:
         text: The text, which is not modified.

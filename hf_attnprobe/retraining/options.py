@@ -18,7 +18,8 @@ They are chosen around the published value. The paper's code halves the TVD, so 
 large as ours: its best value for SST, 5.25e-4, corresponds to 0.00105 here.
 """
 GUIDE_LAMBDA = 0.002
-"""Weight λ of the adversary that guides the paper's diagnostic MLP.
+"""Weight λ of the attention divergence in the loss of the adversary that guides the diagnostic MLP
+in Wiegreffe & Pinter 2019.
 
 The paper's code halves the TVD, so its value is 0.001.
 """
@@ -134,7 +135,8 @@ OPTIONS_BY_TEST: dict[str, type[Options]] = {
 ``diagnostic_mlp`` comes after ``adversary`` because it uses a trained adversary.
 """
 DEFAULT_RETRAINING_TESTS = ("uniform", "seeds", "adversary", "diagnostic_mlp")
-"""Tests that run by default. ``deception`` is not among them because it needs a list of words."""
+"""Names of the retraining tests that run by default. ``deception`` is not included because it needs
+a list of words."""
 
 
 @dataclass(frozen=True)

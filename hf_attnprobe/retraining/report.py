@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 FOLDER_KIND = "retraining"
-"""Name, without suffix, of the file that marks a folder as the output of a retraining."""
+"""Stem of the file name that marks a folder as the output of a retraining."""
 
 
 class RetrainingReport(DocumentedResult, RetrainingResult):
@@ -234,7 +234,7 @@ def _make_overview_table(report: RetrainingResult) -> Table:
 
 
 def _describe_base_quality(report: RetrainingResult) -> str:
-    """Compare the base model's F1 with predicting the same class for every text."""
+    """Describe the base model's F1, and the F1 if the same class is predicted for every text."""
     base_scores = [find_score(scores, "base") for scores in report.scores.values()]
     base = next(filter(None, base_scores), None)
     if base is None:
@@ -261,23 +261,23 @@ INTRODUCTION = (
     "different attention. They show whether the attention was needed, and whether different "
     "attention would have been possible."
 )
-"""Introduction to a report with tests that train models from scratch."""
+"""Introduction to a retraining report, if it contains tests that train models from scratch."""
 DECEPTION_INTRODUCTION = (
     "The base model was trained further with a penalty on its attention to some words, which are "
     "called impermissible. If the trained model still uses these words and classifies as well, but "
     "does not attend to them, then its attention hides this use. A model uses a word if deleting "
     "it changes the output more than deleting other words does (total variation distance, 0 to 1)."
 )
-"""Introduction to a report with the test ``deception``."""
+"""Introduction to a retraining report, if it contains the test ``deception``."""
 MEASURES_NOTE = (
     "The distance between two attentions is their Jensen-Shannon divergence (JSD). It is 0 for "
     "equal weights and at most .69 = ln 2. The distance between two outputs is their total "
     "variation distance (TVD), from 0 to 1. F1 is the score of a model on the test texts, from 0 "
     "to 1."
 )
-"""Definitions of the measures that the answers mention."""
+"""Definitions of the measures in a retraining report's answers: JSD, TVD and F1."""
 HIDING_QUESTION = "Can the model's attention hide the words that the model uses?"
-"""Question for the finding ``hiding``, which combines several answers."""
+"""Question in a retraining report that the test ``deception`` answers."""
 
 
 def _list_introductions(report: RetrainingResult) -> list[Block]:
@@ -325,27 +325,28 @@ ONE_TRAINING_LIMIT = (
     "change a score by more than the interval. The interval of an answer covers another seed only "
     "if the answer states this."
 )
-"""Limitation of all tables: their intervals do not cover other seeds."""
+"""Limitation in every retraining report: the intervals in its tables do not cover other seeds."""
 ADVERSARY_LIMIT = (
     "If no adversary was found, one may still exist: another λ or a longer training might find it."
 )
-"""Limitation of the test ``adversary``."""
+"""Limitation in a retraining report that contains the test ``adversary``."""
 DECEPTION_LIMIT = (
     'A "yes" for hiding shows that attention can be trained to hide the use of words, not that '
     'other models do so. A "no" does not show that it is impossible: another weight of the penalty '
     "might succeed."
 )
-"""Limitation of the test ``deception``."""
+"""Limitation in a retraining report that contains the test ``deception``."""
 REASON_NOTE = (
     "A retraining alone does not answer this question. It shows whether attention is needed, "
     "whether other attention can be trained, and whether the weights are useful to a simpler model."
 )
-"""Answer to the question whether attention may be shown to users as the reason."""
+"""Answer in a retraining report to the question whether attention may be shown to users as the
+reason for a prediction."""
 AUDIT_NOTE = (
     "An audit tests whether the output of this particular model depends on its attention, on these "
     "texts:"
 )
-"""Text before the command that audits the base model."""
+"""Text in a retraining report that introduces the command for an audit of the base model."""
 
 
 def _list_limits(report: RetrainingResult) -> list[InlineText]:
@@ -386,24 +387,25 @@ TABLE_CAPTIONS = {
     "diagnostic_mlp": "Are the weights useful to a model without context?",
     "deception": "Is accuracy kept when attention to words is penalised?",
 }
-"""Captions of the score tables, by test."""
+"""Captions of the score tables in a retraining report, by test name."""
 METRIC_NAMES = {"f1": "F1", "roc_auc": "area under the ROC curve"}
-"""Display names of metrics in tables; other metrics keep their names."""
+"""Display names of metrics in score tables. A metric without an entry is displayed under its own
+name."""
 LOSS_NOTE = (
     "The loss is the score of the reference model, named in the column head, minus the score of "
     "the model in the row, on the same texts. Above 0 the model is worse, below 0 it is better. If "
     "the interval contains 0, the two cannot be distinguished."
 )
-"""Explanation of the loss columns in score tables."""
+"""Explanation of the loss columns in a retraining report's score tables."""
 JOINED_SERIES = (ADVERSARY_SERIES, FRONTIER_SERIES)
-"""Chart series whose points are connected by a line."""
+"""Names of the chart series whose points are connected by a line."""
 BINS_NOTE = (
     "The JSD is at most .69; the medians have no intervals (Wiegreffe & Pinter 2019, Figure 4). An "
     "adversary with a smaller JSD changes attention no more than another seed does."
 )
-"""Explanation of the table of attention changes with another seed."""
+"""Explanation below the table that displays how much attention changes with another seed."""
 CLAMP_NOTE = "In the loss, the logarithm of the base model's weights is clamped at ln 1e-10."
-"""Note on the adversary's loss, next to the curve."""
+"""Note below the chart of adversaries: how their loss avoids the logarithm of 0."""
 
 
 def _make_score_blocks(report: RetrainingResult) -> Iterator[Block]:
@@ -577,14 +579,16 @@ DECEPTION_ROWS = (
     ("output change when as many other words are deleted", "control_tvd"),
     ("difference of the two, paired by text", "use"),
 )
-"""Rows in the before-and-after table: displayed name, and statistic name without its prefix."""
+"""Rows in the table of measurements before and after a training with a penalty on attention: the
+displayed name, and the statistic's name without its prefix ``before_`` or ``after_``."""
 DECEPTION_QUESTIONS = (
     "Did the model use the words before?",
     "Does it use them after the training?",
     "Has attention to them gone?",
     "Is accuracy lost?",
 )
-"""Questions answered by :func:`~hf_attnprobe.retraining.verdict.grade_hiding_parts`, in order."""
+"""Questions about the test ``deception``, in the order in which
+:func:`~hf_attnprobe.retraining.verdict.grade_hiding_parts` returns the answers."""
 
 
 def _make_deception_blocks(report: RetrainingResult) -> list[Block]:
@@ -656,7 +660,7 @@ RAW_DATA_NOTE = (
     "and summary.json holds their summary. The following command writes the means with their "
     "intervals as a table, for this folder:"
 )
-"""Text before the command that exports the numbers."""
+"""Text in a retraining report that introduces the command for an export of the numbers."""
 
 
 def _make_provenance_blocks(report: RetrainingResult) -> list[Block]:

@@ -78,11 +78,13 @@ BASE_SETTING_OPTIONS = (
     "weight_decay",
     "word_vectors",
 )
-"""Options of ``retrain`` that replace the base model's training settings."""
+"""Options of the command ``retrain`` that replace the training settings in the base model's
+record."""
 SHARED_ADVERSARY_OPTIONS = ("tvd_scale", "epochs", "patience")
-"""Options of the test ``adversary`` that must be equal for all models in an output folder."""
+"""Names of the options of the test ``adversary`` that must be equal for all adversaries in an
+output folder."""
 PENALTY_OPTIONS = ("words", "weight", "over_heads", "layers")
-"""Options of the test ``deception`` that the report displays."""
+"""Names of the options of the test ``deception`` that a report displays."""
 
 
 @public_function

@@ -38,19 +38,23 @@ ScoresByTest = Mapping[str, Sequence[Score]]
 """Scores of all models, by test name."""
 
 CHOSEN_ADVERSARY = "chosen adversary"
-"""Model name in score tables: the adversary that was chosen by cross-fitting, for each text."""
+"""Name of the chosen adversary in score tables. Its weight λ is chosen on one half of the texts,
+and its predictions on the other half are scored (cross-fitting)."""
 DECEIVED = "deceived"
-"""Model name in score tables: the base model after the training that penalises some words."""
+"""Name, in score tables, of the base model after further training with a penalty on its attention
+to some words."""
 CHOICE_NOTE = (
     "λ, the weight of different attention in the adversary's loss, was chosen on one half of the "
     "texts and is reported on the other half, in both directions"
 )
-"""Sentence about the choice of the reported adversary, without its full stop."""
+"""Sentence in a retraining report, without its full stop, about the choice of the reported
+adversary."""
 ONE_TRAINING_NOTE = (
     "another seed would also change F1, but this effect was not measured (test seeds), so this "
     "result only holds for these two models"
 )
-"""Clause about the missing uncertainty over seeds, after a number from one training each."""
+"""Clause after an F1 difference between two models that were each trained once: the effect of the
+seed is unknown."""
 
 
 @dataclass(frozen=True)
@@ -207,7 +211,7 @@ def grade_by_rule(rule: str, number: Estimate) -> Finding:
 
 
 def _format_opening(rule: str, answer: Answer, number: Estimate) -> str:
-    """Return the start of a sentence: the answer, or the reason why there is none."""
+    """Return a clause that states the answer, or the reason why no answer is possible."""
     if answer != Answer.CANNOT_SAY:
         return RULES[rule].get_clause(answer).capitalize()
     if (number.n or 0) < MIN_TEXTS:
@@ -591,7 +595,7 @@ FRONTIER_NOTE = (
     "baseline and not a bound. The bound on the JSD of any attention weights, in the last row, is "
     "checked for every text."
 )
-"""Explanation of the exact frontier next to the curve."""
+"""Explanation of the exact frontier, below the chart of adversaries in a retraining report."""
 
 
 @dataclass(frozen=True)

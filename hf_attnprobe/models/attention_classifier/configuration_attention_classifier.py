@@ -7,27 +7,31 @@ from transformers import PreTrainedConfig
 
 
 ENCODERS = ("bilstm", "bigru", "orthogonal_lstm", "cnn", "mlp", "none")
-"""Allowed values for the configuration field ``encoder``, which selects the encoder class."""
+"""Allowed values for the configuration field ``encoder``, which determines how states are computed
+from word vectors."""
 ATTENTIONS = ("additive", "dot_product", "uniform", "guided")
-"""Allowed values for the configuration field ``attention``, which selects the attention class."""
+"""Allowed values for the configuration field ``attention``, which determines how attention weights
+are computed."""
 CONNECTIONS = ("none", "concat", "residual")
-"""Allowed values for the configuration field ``residual_connection``: how a state is combined with
-its word vector."""
+"""Allowed values for the configuration field ``residual_connection``, which determines how each
+encoder state is combined with its word vector."""
 CHOICES = {
     "encoder": ENCODERS,
     "attention": ATTENTIONS,
     "residual_connection": CONNECTIONS,
 }
-"""Allowed values for each configuration field that is a choice between names."""
+"""Allowed values by configuration field, for all fields whose value is chosen from a list of
+names."""
 SIZE_RANGE = 1, math.inf, "at least 1"
-"""Range of a size, such as the vocabulary size: smallest value, excluded upper bound, and
-description for error messages."""
+"""Allowed range for sizes, such as the vocabulary size. The entries are the smallest value, the
+upper bound (not included), and the description for error messages such as ``vocab_size must be at
+least 1, got 0``."""
 RATE_RANGE = 0, 1, "at least 0 and below 1"
-"""Range of a probability, such as a dropout: smallest value, excluded upper bound, and description
-for error messages."""
+"""Allowed range for probabilities, such as the dropout rate. The entries are the smallest value,
+the upper bound (not included), and the description for error messages."""
 WEIGHT_RANGE = 0, math.inf, "at least 0 and finite"
-"""Range of a penalty weight: smallest value, excluded upper bound, and description for error
-messages."""
+"""Allowed range for penalty weights, such as the conicity weight. The entries are the smallest
+value, the upper bound (not included), and the description for error messages."""
 RANGES = {
     "vocab_size": SIZE_RANGE,
     "embedding_size": SIZE_RANGE,
@@ -49,7 +53,7 @@ SPECIAL_TOKEN_FIELDS = (
     "sep_token_id",
     "unk_token_id",
 )
-"""Configuration fields that contain a special token's id, or None."""
+"""Names of the configuration fields that contain the id of a special token, or None."""
 
 
 class AttentionClassifierConfig(PreTrainedConfig):

@@ -39,7 +39,7 @@ def run_recurrent(rnn: nn.LSTM | nn.GRU, vectors: Tensor, attention_mask: Tensor
 
 
 def count_tokens(attention_mask: Tensor) -> Tensor:
-    """Count each text's tokens; an empty text counts as 1.
+    """Count the tokens in each text; the count for an empty text is 1.
 
     Args:
         attention_mask: Positions without padding, ``[batch, keys]``.
@@ -128,7 +128,7 @@ class OrthogonalLSTMEncoder(nn.Module):
 
     def forward(self, vectors: Tensor, attention_mask: Tensor) -> Tensor:
         """Compute states ``[batch, keys, hidden]`` from vectors ``[batch, keys, input]``."""
-        # Padding on the left would be read as part of the text, so it is refused.
+        # Padding on the left would be read as part of the text, so this raises an error.
         count_tokens(attention_mask)
         hidden = cell = total = vectors.new_zeros(len(vectors), self.cell.hidden_size)
         states = []
@@ -258,7 +258,7 @@ class GuidedAttention(nn.Module):
         super().__init__()
 
     def forward(self, states: Tensor, query: Tensor | None = None) -> Tensor:
-        """Raise ValueError, because the caller must provide the weights."""
+        """Raise ValueError, because the caller must pass the attention weights as ``guide``."""
         raise ValueError(
             "this model has attention='guided' and does not compute attention weights; pass "
             "guide=[batch, keys]"

@@ -132,7 +132,7 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):
         """Replace the embedding table.
 
         Args:
-            value: New table.
+            value: New embedding table.
         """
         assert isinstance(value, nn.Embedding)
         self.embeddings = value
@@ -214,7 +214,7 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):
         return attend(self.attention, states, content_mask, query)
 
     def embed(self, input_ids: Tensor, pair: Pair | None = None) -> Tensor:
-        """Look up word vectors; the two texts in a pair have different tables.
+        """Look up the word vectors; the second text in a pair has its own embedding table.
 
         Args:
             input_ids: Token ids ``[batch, keys]``.
@@ -293,6 +293,7 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):
             inputs = words.index_select(0, positions.flatten())
             states = self.encode(inputs.unflatten(0, positions.shape), mask.long())
             weights = self.attend(states.detach() if hold_attention else states, mask)
+            # A sentence vector is the sum of the word states, weighted by attention.
             contexts = torch.einsum("rc,rch->rh", weights, states)
             vectors = vectors.index_copy(0, rows, contexts)
             attention = attention.index_copy(0, positions[mask], weights[mask])

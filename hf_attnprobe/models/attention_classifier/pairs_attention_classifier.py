@@ -161,7 +161,8 @@ QUERIED_ATTENTION_CLASSES = ATTENTION_CLASSES | {
     "additive": QueriedAdditiveAttention,
     "dot_product": QueriedDotProductAttention,
 }
-"""Attention class in pair models, for each value of the configuration field ``attention``."""
+"""Attention class for each value of the configuration field ``attention``, in models for text
+pairs, whose attention depends on the second text (the query)."""
 
 
 class PairDecoder(nn.Module):

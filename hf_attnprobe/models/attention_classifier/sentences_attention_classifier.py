@@ -38,7 +38,7 @@ class Sentences(NamedTuple):
 
         Lengths in a group differ by less than a factor of √2.
         """
-        # Each class covers lengths from one power of √2 to the next.
+        # A length class contains the lengths from one power of √2 to the next.
         length_class = (2 * self.lengths.double().log2()).floor()
         for value in length_class.unique().tolist():
             yield (length_class == value).nonzero()[:, 0]
@@ -67,7 +67,7 @@ class Sentences(NamedTuple):
         return torch.arange(n_sentences, device=self.counts.device) < self.counts[:, None]
 
     def arrange_by_text(self, rows: Tensor) -> Tensor:
-        """Arrange sentence values by text.
+        """Arrange the values of all sentences so that each text has one row of sentences.
 
         Args:
             rows: Values for all sentences, ``[rows, ...]``.
@@ -79,7 +79,7 @@ class Sentences(NamedTuple):
         return stacked.index_put((self.text_index, self.index_in_text), rows)
 
     def arrange_by_sentence(self, words: Tensor) -> Tensor:
-        """Arrange word values by sentence.
+        """Copy word values to the row of the sentence that contains the word.
 
         Args:
             words: Values for all words, ``[batch, keys]``.
