@@ -637,7 +637,7 @@ class AnswersFromPassage(Protocol):
     """
 
     def compute_log_prob(self, observation: "Observation", probs: Tensor) -> Tensor:
-        """Compute the log-probability of the whole answer.
+        """Compute the log-probability of the whole answer, summed over its tokens.
 
         Args:
             observation: The observed prompt.
@@ -678,11 +678,11 @@ class AnswersFromPassage(Protocol):
             observation: The observed prompt.
 
         Returns:
-            Whether it does, bool `[batch]`.
+            Whether greedy decoding generates exactly the answer, bool `[batch]`.
         """
 
     def count_unit_tokens(self, observation: "Observation") -> Tensor:
-        """Count the tokens per unit.
+        """Count the tokens in each unit of the passage.
 
         Args:
             observation: The observed prompt.
@@ -1196,7 +1196,10 @@ class Observation:
         return self.model.prediction.select_explained_entries(self.probs, target)
 
     def compute_explained_probs(self, probs: Tensor) -> Tensor:
-        """Compute the probability of the explained class, or of the original prediction.
+        """Compute the explained class's probability from prediction vectors.
+
+        If `explained_class` is None, it is the probability of the class that the model predicts
+        for the whole text.
 
         Args:
             probs: Prediction vectors `[..., batch, entries]`.

@@ -128,7 +128,7 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
         self.shared_heads = self._group_sharing_heads()
 
     def _check_causal(self) -> None:
-        """Raise AttnProbeError if a token can see a later one."""
+        """Raise AttnProbeError if a token can attend to a later token."""
 
         def check_mask(layer: int, weights: Tensor, scores: Tensor) -> Tensor:
             if find_visible_keys(scores).triu(1).any():
@@ -297,7 +297,15 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
 
     @torch.no_grad()
     def _observe_rows(self, batch: Batch, state: PassageState) -> tuple[Observation, Tensor]:
-        """Run the rows after the prefix, and return an observation and its scores `[1, scores]`."""
+        """Run the rows that are not in the cache, and record the attention to each unit.
+
+        Args:
+            batch: The prompt.
+            state: The prompt with its cached keys and values.
+
+        Returns:
+            An observation, and the answer scores `[1, scores]`.
+        """
         attention: list[Tensor] = []
         visible: list[Tensor] = []
 
@@ -433,9 +441,9 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
         for layer, edited in attention.items():
             self.check_site(Site(layer))
             if edited.shape[1:] != observation.attention[layer].shape:
-                expected_shape = ["copies", *observation.attention[layer].shape]
+                axes = ["copies", *map(str, observation.attention[layer].shape)]
                 raise AttnProbeError(
-                    f"expected attention {expected_shape} for layer {layer}, "
+                    f"expected attention of shape [{', '.join(axes)}] for layer {layer}, "
                     f"got {list(edited.shape)}"
                 )
         return self._replay_edits(observation, attention, rescale_columns)
@@ -720,6 +728,7 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
         differs = other_ids[0, -n_answer:] >= 0
         if not differs.any():
             return torch.full_like(probs[..., 0], torch.nan)
+        # The index of the first answer token at which both answers differ.
         position = int(differs.int().argmax())
         token_probs = self._group_probs_by_token(observation, probs)
         log_probs = token_probs[..., position, :].log()
@@ -772,7 +781,10 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
 
     @property
     def _native_tolerance(self) -> float:
-        """Largest allowed difference from the user's model, for the less precise data type."""
+        """Largest allowed probability difference between the adapter and the user's model.
+
+        It depends on the less precise of their two data types.
+        """
         dtypes = (self.model.dtype, self.user_model.dtype)
         return max(get_relative_tolerance(dtype) for dtype in dtypes)
 

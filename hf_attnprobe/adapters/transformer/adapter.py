@@ -106,7 +106,8 @@ def build_masks(
         # Special tokens such as [CLS] come before the patches of an image.
         positions = torch.arange(layout.n_keys, device=model.device)
         is_special = positions < layout.n_keys - count_patches(model.config)
-        is_special = is_special.expand(len(inputs["pixel_values"]), -1)
+        n_images = len(inputs["pixel_values"])
+        is_special = is_special.expand(n_images, -1)
         return torch.ones_like(is_special), is_special
     required = {"input_ids", "attention_mask", "special_tokens_mask"}
     missing = required - inputs.keys()
@@ -117,7 +118,7 @@ def build_masks(
         )
     largest_id = int(inputs["input_ids"].max())
     table = model.get_input_embeddings().weight
-    # The type checker assumes that an attribute of a module may also be a module.
+    # Without this line, the type checker assumes that the attribute may also be a module.
     assert isinstance(table, Tensor)
     if largest_id >= len(table):
         raise AttnProbeError(
@@ -420,9 +421,9 @@ class TransformerAdapter(
         for layer, edited in attention.items():
             self.check_site(Site(layer))
             if edited.shape[1:] != observation.attention[layer].shape:
-                expected_shape = ["copies", *observation.attention[layer].shape]
+                axes = ["copies", *map(str, observation.attention[layer].shape)]
                 raise AttnProbeError(
-                    f"expected attention {expected_shape} for layer {layer}, "
+                    f"expected attention of shape [{', '.join(axes)}] for layer {layer}, "
                     f"got {list(edited.shape)}"
                 )
         return replay_logits(self, observation, attention, create_replacing_edit)

@@ -651,7 +651,7 @@ class OutputHook:
         return output
 
     def _store_projection(self, weight: Tensor | None) -> None:
-        """Store a projection matrix `[heads · width, hidden]` as one slice per head.
+        """Store an output projection `[heads · width, hidden]` as one slice per head.
 
         A matrix with another shape is ignored.
         """
@@ -728,7 +728,11 @@ class InterchangeHook(OutputHook):
         self._layer_weights = weights
 
     def _exchange_values(self, layer: int, output: Tensor, values: Tensor) -> Tensor:
-        """Replace the chosen keys' contribution to the head outputs."""
+        """Replace the chosen keys' contribution to the head outputs; an `OutputEdit`.
+
+        A key with the attention weight a and the value v contributes a · v. For chosen keys, this
+        becomes a · v', where v' is the substitute value.
+        """
         if layer not in self._positions:
             return output
         n_heads = self._n_heads[layer]

@@ -241,8 +241,8 @@ def compute_head_outputs(call: BlockCall, sublayer: Sublayer, hidden: Tensor) ->
 def index_rows(is_chosen: Tensor) -> Tensor | None:
     """Convert a mask of chosen rows to row positions, with equally many rows per text.
 
-    Every text gets at least one row. A text with fewer chosen rows than another text gets some
-    unchosen rows in addition.
+    The positions can then be stored in one tensor. A text with fewer chosen rows than another text
+    gets some unchosen rows in addition. Every text gets at least one row.
 
     Args:
         is_chosen: Chosen rows, bool `[batch, queries]`.
@@ -377,9 +377,9 @@ def find_readout_rows(hidden: Tensor, mask: Tensor, head: RunHead) -> Tensor | N
 
 
 def _identify_arguments(call: BlockCall) -> tuple[object, ...]:
-    """Return a key that is equal for calls with the same block class and the same arguments.
+    """Create a key that is equal for calls with the same block class and the same arguments.
 
-    Hidden states, the first argument, are ignored.
+    Arguments are compared by identity. The first argument, the hidden states, is ignored.
     """
     arguments = tree_leaves((call.args[1:], call.kwargs))
     return type(call.block), *map(id, arguments)
@@ -444,7 +444,10 @@ class PartialReplay:
             return False
 
     def _is_block_exact(self, layer: int, tolerance: float) -> bool:
-        """Check one block's outputs on two copies of the batch, and on the first two rows alone."""
+        """Check that a block computes the same outputs for a larger batch and for fewer rows.
+
+        Its outputs are compared on two copies of the batch, and on the first two rows alone.
+        """
         call = self.calls[layer]
         sublayer = self.sublayers[layer]
         hidden_in = call.hidden_in
@@ -489,6 +492,7 @@ class PartialReplay:
         rows = self.readout_rows if layer == self.top_layer else None
         edited = take_rows(edited, rows)
         attention = take_rows(self.attention[layer][None], rows)
+        # Only the heads and rows whose weights change are computed.
         differs = (edited != attention).any(-1)
         if edited.requires_grad:
             # Unchanged weights have gradients too, so no row may be skipped.

@@ -539,7 +539,7 @@ def _create_masked_word_head(model: PreTrainedModel, mask_id: int | None) -> Mas
     if mask_id is None:
         raise AttnProbeError(
             "expected a mask token for a masked language model, got none; load the model's "
-            "tokenizer, or pass mask_id="
+            "tokenizer, or pass the option mask_id"
         )
     n_candidates = count_candidate_words(model.config.get_text_config().vocab_size)
     words = Prediction(

@@ -399,7 +399,7 @@ def test_bad_options(adapter, observation):
     bloom = observed(wrap(decoder("BloomForCausalLM")))
     with pytest.raises(AttnProbeError, match="accepts position_ids"):
         bloom.model.erase_inputs(bloom, bloom.batch.content_mask[None], operator="gap")
-    with pytest.raises(AttnProbeError, match=r"expected attention \['copies', 1, 4, "):
+    with pytest.raises(AttnProbeError, match=r"expected attention of shape \[copies, 1, 4, "):
         adapter.replay(observation, {0: observation.attention[0]})
     broken = decoder()
     broken.lm_head.weight.data.fill_(torch.nan)

@@ -438,7 +438,7 @@ def test_sites_that_do_not_exist():
         observation.read(Site(1, 4))
     with pytest.raises(AttnProbeError, match="expected a layer from 0 to 2, got 7"):
         adapter.replay(observation, {7: observation.attention[0][None]})
-    with pytest.raises(AttnProbeError, match=r"\['copies', 3, 4, 9, 9\] for layer 0, got"):
+    with pytest.raises(AttnProbeError, match=r"\[copies, 3, 4, 9, 9\] for layer 0, got"):
         adapter.replay(observation, {0: observation.attention[0]})
 
 
