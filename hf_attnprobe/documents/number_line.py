@@ -133,6 +133,7 @@ def assign_label_rows(positions: Mapping[str, float], character_width: float) ->
     row_ends: list[float] = []
     for text, x in sorted(positions.items(), key=lambda item: item[1]):
         width = character_width * (len(text) + 1)
+        # A label at 0% lies to the right of its position, at 50% around it, at 100% to the left.
         label_start = x - width * x / 100
         row = next((k for k, row_end in enumerate(row_ends) if row_end <= label_start), None)
         if row is None:

@@ -150,7 +150,8 @@ def _mark_weights(text: HighlightedText) -> list[str]:
     In a pair of texts, a label in brackets precedes each text.
     """
     parts: list[list[str]] = []
-    segment_names, previous_segment = ("(text)", "(second text)"), None
+    segment_names = ("(text)", "(second text)")
+    previous_segment = None
     for k, (token, weight) in enumerate(zip(text.tokens, text.scores["attention"], strict=True)):
         if text.segments and text.segments[k] != previous_segment:
             previous_segment = text.segments[k]
@@ -197,11 +198,12 @@ def select_fitting_texts(texts: Sequence[HighlightedText]) -> list[HighlightedTe
     Args:
         texts: the texts in display order.
     """
-    sizes = accumulate(len(text.tokens) for text in texts)
+    # Number of tokens in all texts up to and including each text.
+    total_sizes = accumulate(len(text.tokens) for text in texts)
     return [
         text
-        for k, (text, size) in enumerate(zip(texts, sizes, strict=True))
-        if k == 0 or size <= MAX_PAGE_TOKENS
+        for k, (text, total_size) in enumerate(zip(texts, total_sizes, strict=True))
+        if k == 0 or total_size <= MAX_PAGE_TOKENS
     ]
 
 
@@ -257,7 +259,7 @@ def _shade_tokens(
         heading = ""
         if text.segments and text.segments[k] != segment:
             segment = text.segments[k]
-            heading = ("first text", "second text")[segment == 1]
+            heading = "second text" if segment == 1 else "first text"
         if name == "attention" and text.around:
             heading = strip_chat_markers(text.around[k]) or heading
         shade = _compute_shade(score, largest)

@@ -72,7 +72,10 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 """Matplotlib marker shapes of the first, second, … series in a chart."""
 
 LINE_STYLES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)))
-"""Matplotlib line styles of the first, second, … series in a chart."""
+"""Matplotlib line styles of the first, second, … series in a chart.
+
+A tuple is a dash pattern: the offset of its start, and the lengths of its lines and gaps.
+"""
 
 HATCHES = ("////", "\\\\\\\\", "xxxx", "||||", "----", "++++", "//")
 """Matplotlib fill patterns of the first, second, … histogram in a chart.
@@ -81,7 +84,10 @@ Patterns with dots and stars are avoided, because they enlarge an SVG from 5 kB 
 """
 
 REFERENCE_LINE_STYLES = ("--", ":", "-.", (0, (5, 1)), (0, (1, 1)))
-"""Matplotlib styles of the first, second, … line for a reference value, such as "chance"."""
+"""Matplotlib styles of the first, second, … line for a reference value, such as "chance".
+
+A tuple is a dash pattern: the offset of its start, and the lengths of its lines and gaps.
+"""
 
 REFERENCE_COLOURS = ("#555555", "#222222", "#777777")
 """Colours of the first, second, … line for a reference value, such as "chance"."""
@@ -282,7 +288,10 @@ def _disable_math(ax: Axes) -> None:
 
 
 def _compute_size(chart: Chart | HeatMap, title: bool) -> tuple[float, float]:
-    """Compute the width and height for a new figure, in inches."""
+    """Compute the width and height of a new figure for a chart, in inches.
+
+    The height grows with the number of rows in the chart, and of lines in its title and legend.
+    """
     n_lines = len(textwrap.wrap(chart.title, X_LABEL_WIDTH)) if title else 0
     if isinstance(chart, HeatMap):
         width = COLUMN_WIDTH if len(chart.heads) <= MAX_HEADS_IN_COLUMN else PAGE_WIDTH
@@ -316,8 +325,10 @@ def _draw_chart(chart: Chart, ax: Axes, title: str) -> None:
 
 
 def _draw_histogram(chart: Chart, ax: Axes) -> Iterator[Handle]:
-    """Draw overlaid histograms as outlines with different hatches."""
+    """Draw a histogram per series; outlines with different fill patterns can overlap."""
     for k, series in enumerate(chart.series):
+        # `x` are the lower edges of the bins, so the upper edge of the last bin is missing. A
+        # series without bins begins at 0.
         last_edge = float((0.0, *series.x)[-1])
         yield ax.stairs(
             np.nan_to_num(_make_array(series.y)),
@@ -335,6 +346,7 @@ def _draw_dots(chart: Chart, ax: Axes) -> Iterator[Handle]:
     """Draw values with horizontal error bars, one row per category."""
     names = list_categories(chart)
     for k, series in enumerate(chart.series):
+        # The series are spread over the row of their category, so that they do not overlap.
         offset = ((k + 0.5) / len(chart.series) - 0.5) * CATEGORY_FILL
         positions = [names.index(str(x)) + offset for x in series.x]
         yield ax.errorbar(
@@ -385,7 +397,9 @@ def _draw_curves(chart: Chart, ax: Axes) -> Iterator[Handle]:
 
 
 def select_marker_positions(chart: Chart, k: int) -> slice:
-    """Select about six points of a line that get a marker; lines start at different points.
+    """Select about six points of a line that get a marker.
+
+    Each line starts at another point, so that the markers of overlapping lines remain visible.
 
     Args:
         chart: a chart with lines.

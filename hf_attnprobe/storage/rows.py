@@ -130,8 +130,8 @@ def compute_prediction_statistics(
     Further statistics depend on the task:
 
     - Several predictions per text (multi-label, tagging, spans): ``correct`` is the share of correctly
-      predicted labels (NaN without labels). Multi-label models also have ``label@NAME``, and taggers
-      ``label_share@NAME``.
+      predicted labels (NaN without labels), and ``probability`` is a mean over the predictions.
+      Multi-label models also have ``label@NAME``, and taggers ``label_share@NAME``.
     - Regression: ``value`` is the predicted and ``labelled_value`` the labelled number in the unit of
       the data. If there are several numbers per text, both are means.
 
@@ -157,10 +157,12 @@ def compute_prediction_statistics(
         }
     no_class = torch.full_like(n_tokens, -1)
     parts = prediction.group_by_part(probs)
+    # Texts can have fewer parts than the tensor; the probabilities of missing parts are 0.
     n_parts = (parts.sum(-1) > 0).sum(-1)
+    mean_top_probability = parts.amax(-1).sum(-1) / n_parts
     return {
         "predicted_class": no_class,
-        "probability": parts.amax(-1).sum(-1) / n_parts,
+        "probability": mean_top_probability,
         "label": no_class,
         "correct": prediction.compute_accuracy(probs, labels),
         "n_tokens": n_tokens,
