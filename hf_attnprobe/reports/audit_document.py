@@ -95,13 +95,16 @@ GLOSSARY: Mapping[str, str] = read_package_yaml(
 """Explanations of the technical terms in reports, for readers who do not know the papers."""
 
 MAX_EMBEDDED_STATISTICS = 60
-"""Largest number of statistics that a page embeds as JSON, which keeps its file small."""
+"""Largest number of statistics that an HTML report embeds as JSON.
+
+A report with more statistics embeds none of them, so that its file stays small.
+"""
 
 N_VISIBLE_TEXTS = 3
-"""Number of example texts that a page displays at once; it collapses the others."""
+"""Number of example texts that an HTML report displays at first; readers click to see the others."""
 
 MAX_LISTED_CLASSES = 6
-"""Largest number of classes that a report lists by name."""
+"""Largest number of classes that a report lists by name; if there are more, it only counts them."""
 
 
 def build_audit_document(report: AuditResult) -> Document:
@@ -169,7 +172,8 @@ def _format_texts_title(displayed_texts: Sequence[HighlightedText], words: Wordi
     texts = words.texts
     singular = texts.removesuffix("s")
     titles = (texts, f"one {singular}", f"two {texts}", f"three {texts}")
-    return titles[len(displayed_texts[:N_VISIBLE_TEXTS])].capitalize()
+    n_visible = min(len(displayed_texts), N_VISIBLE_TEXTS)
+    return titles[n_visible].capitalize()
 
 
 def select_page_data(report: AuditResult) -> dict[str, Any]:
@@ -189,10 +193,13 @@ def select_page_data(report: AuditResult) -> dict[str, Any]:
 
 
 def describe_prediction_type(report: AuditResult) -> list[str]:
-    """Return a note that explains the predictions and the terms change, flip and loss.
+    """Describe what the model predicts, and explain the terms "change", "flip" and "loss".
 
     Args:
         report: the audit's result.
+
+    Returns:
+        A list with one note; empty if the type of prediction is unknown.
     """
     words = report.words
     if not words.predicts:
@@ -201,10 +208,13 @@ def describe_prediction_type(report: AuditResult) -> list[str]:
 
 
 def describe_units(report: AuditResult) -> list[str]:
-    """Return notes about the explained texts and units, unless they are single texts of tokens.
+    """Describe unusual texts and units, such as text pairs, or sentences in the role of tokens.
 
     Args:
         report: the audit's result.
+
+    Returns:
+        A list of notes; empty for the usual case, single texts that consist of tokens.
     """
     notes = []
     columns = report.provenance.get("text_columns", "")
@@ -231,10 +241,13 @@ def describe_units(report: AuditResult) -> list[str]:
 
 
 def describe_targets(report: AuditResult) -> list[str]:
-    """Return notes about tests that explain a class other than the predicted one.
+    """Name the tests that explain a class which the user chose instead of the predicted class.
 
     Args:
         report: the audit's result.
+
+    Returns:
+        A note for each chosen class.
     """
     tests_by_target: dict[str, list[str]] = {}
     for test, options in report.provenance.get("options", {}).items():
@@ -255,7 +268,8 @@ def describe_attention_site(report: AuditResult) -> str:
         report: the audit's result.
 
     Returns:
-        A clause; empty if unknown.
+        A description such as "mean over heads; 12% of it is on special tokens, which are not
+        displayed". It is empty if the attention is unknown.
     """
     description = report.provenance.get("attention")
     if not description:
@@ -404,7 +418,7 @@ def build_question_block(finding: Finding, words: Wording, *notes: str | None) -
 
 
 def _list_yardsticks(finding: Finding) -> list[InlineText]:
-    """List the reference numbers for a finding, each with a description."""
+    """Format each reference number of a finding with its description, such as "accuracy: 0.91"."""
     descriptions = RULES[finding.rule].yardsticks
     return [
         f"{descriptions.get(name, name.replace('_', ' '))}: {markdown.format_number(value, digits=2)}"
@@ -502,6 +516,7 @@ def build_heads_section(report: AuditResult) -> Section | None:
 def _select_displayed_texts(examples: Sequence[HighlightedText]) -> list[HighlightedText]:
     """Select the texts that have a reason to be displayed, sorted by reason."""
     chosen_texts = [text for text in examples if text.why]
+    # A reason that REASON_ORDER does not contain gets the last position.
     return sorted(chosen_texts, key=lambda text: (*REASON_ORDER, text.why).index(text.why))
 
 
@@ -569,25 +584,25 @@ NOT_REPEATABLE_NOTE = (
     "The model or the data were Python objects, so no command repeats this audit. If you saved them "
     "and put their paths in place of the words in quotes, the command would be:"
 )
-"""Note above a command that cannot be run unchanged."""
+"""Note above the command of an audit that was started with Python objects instead of paths."""
 
 INSTALLATION_NOTE = "To install hf_attnprobe from a clone of its repository, run "
-"""Beginning of the installation note; the installation command follows it."""
+"""Beginning of the installation note; the command ``pip install .`` follows it."""
 
 ROW_FILES_NOTE = (
     " there. The numbers are stored next to report.html in the audit's folder: rows/ contains one "
     "row for each text and statistic, summary.json contains the means."
 )
-"""End of the installation note, with the files that contain the numbers."""
+"""End of the installation note: it follows the command ``pip install .`` and names stored files."""
 
 REPEATABLE_NOTE = "The same command gives the same numbers"
-"""Beginning of the sentence about reproducibility."""
+"""Beginning of the sentence on reproducibility; a list of versions and fingerprints follows it."""
 
 REPEATABLE_WITHIN_TIME_NOTE = (
     "With --time, the same command may reach more or fewer texts. Each text that it reaches gets "
     "the same numbers"
 )
-"""Beginning of the sentence about reproducibility for audits with a time limit."""
+"""Beginning of the sentence on reproducibility if the audit had a time limit (``--time``)."""
 
 
 def build_provenance_section(report: AuditResult) -> Section:

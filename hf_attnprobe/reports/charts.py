@@ -39,7 +39,7 @@ EXACT_DISTANCE = "exact"
 """Legend text for distances that are exact for all texts."""
 
 NO_INTERVAL = (float("nan"), float("nan"))
-"""Error bar for a value without an interval."""
+"""Ends of the error bar for a value without a confidence interval; NaN draws no bar."""
 
 
 class TextGroup(NamedTuple):
@@ -134,7 +134,7 @@ def _split_by_prediction(
 
 
 def describe_distance_type(evidence: SiteEvidence) -> str:
-    """Describe how exact the adversarial distances are, for a legend.
+    """Return a legend text that states whether the adversarial distances are exact maxima.
 
     Args:
         evidence: the site's statistics.
@@ -206,7 +206,7 @@ RANKING_LABELS = {
     "last_layer": "last layer's attention",
     "rollout": "attention rollout",
 }
-"""Chart labels for the known rankings."""
+"""Labels of rankings in charts, by the ranking's key in names such as "regret@leave_one_out"."""
 
 
 def get_ranking_label(key: str) -> str:
@@ -310,7 +310,10 @@ TAU_CHARTS = {
         bin_width=BIN_WIDTH,
     ),
 }
-"""Kendall τ histogram for each importance measure, without sentences and values."""
+"""Template for the histogram of Kendall's τ, by importance measure.
+
+Each audit adds its sentences and values.
+"""
 
 
 def build_tau_histogram(evidence: SiteEvidence, measure: str) -> Chart | None:
@@ -371,7 +374,7 @@ def _describe_taus(
 
 
 ERROR_BARS = "middle half of the texts"
-"""Caption for error bars around medians."""
+"""Legend entry for error bars around medians, from the first to the third quartile."""
 
 MAX_WEIGHT_LABEL = "largest attention weight of the text"
 """Axis label in charts that bin texts by their largest attention weight."""
@@ -388,7 +391,7 @@ PERMUTATION_CHART = Chart(
     bars=ERROR_BARS,
     y_range=(0.0, 1.0),
 )
-"""Chart of shuffling effects, without sentences and values."""
+"""Template for the chart of shuffling effects; each audit adds its sentences and values."""
 
 DISTANCE_BY_WEIGHT_CHART = Chart(
     key="adversarial_by_max_attention",
@@ -402,7 +405,10 @@ DISTANCE_BY_WEIGHT_CHART = Chart(
     bars=ERROR_BARS,
     y_range=(0.0, 0.7),
 )
-"""Chart of adversarial distances by largest attention weight, without sentences and values."""
+"""Template for the chart of adversarial distances by largest attention weight.
+
+Each audit adds its sentences and values.
+"""
 
 
 def build_permutation_chart(evidence: SiteEvidence) -> Chart | None:
@@ -473,7 +479,7 @@ def build_distance_by_weight_chart(evidence: SiteEvidence, epsilon: str) -> Char
 
 
 def _group_by_max_weight(texts: Texts, column: str) -> dict[str, np.ndarray]:
-    """Group a statistic's values by the texts' largest attention weight."""
+    """Group a statistic's values into bins of the texts' largest attention weight."""
     bins = assign_attention_bins(texts.get_values("max_attention"))
     values = texts.get_values(column)
     is_known = ~np.isnan(values)
@@ -529,10 +535,10 @@ DISTANCE_TOLERANCE = 1e-9
 """Tolerance for rounding errors in comparisons of distances, in nats."""
 
 PAPER_EPSILONS = (0.01, 0.05)
-"""Values of ε (allowed output change) in the papers that introduced this test."""
+"""Allowed output changes ε in the papers that introduced adversarial attention."""
 
 MAX_EPSILONS = 3
-"""Maximum number of lines for different ε in a chart."""
+"""Maximum number of allowed output changes ε in a chart, if no paper used any of the measured ones."""
 
 DISTANCE_CHART = Chart(
     key="adversarial_distance",
@@ -546,11 +552,11 @@ DISTANCE_CHART = Chart(
     x_range=(0.0, LN_2),
     y_range=(0.0, 1.0),
 )
-"""Chart of adversarial attention distances, without sentences and values."""
+"""Template for the chart of adversarial distances; each audit adds its sentences and values."""
 
 
 def select_epsilons(evidence: SiteEvidence) -> list[str]:
-    """Select the values of ε for the charts.
+    """Select the allowed output changes ε for which charts are drawn.
 
     Values that the papers use are preferred; without them, the three smallest ones are selected.
 
@@ -603,6 +609,7 @@ def build_distance_chart(evidence: SiteEvidence) -> Chart | None:
 def _build_survival_curve(evidence: SiteEvidence, column: str, name: str) -> Series:
     """Build a series with the proportion of texts that reach each distance."""
     values = np.sort(evidence.values.get_defined_values(column))
+    # For each distance on the grid, searchsorted counts the texts with a smaller value.
     n_reaching = len(values) - np.searchsorted(values, DISTANCE_GRID - DISTANCE_TOLERANCE)
     shares = n_reaching / len(values)
     return Series(name, tuple(DISTANCE_GRID.tolist()), tuple(shares.tolist()))
@@ -637,7 +644,7 @@ def _describe_distances(
 
 
 def _compute_median(evidence: SiteEvidence, column: str) -> float:
-    """Return a statistic's median over texts."""
+    """Compute the median of a statistic over all texts."""
     return compute_quantiles(evidence.values.get_values(column), [0.5])[0]
 
 
@@ -645,10 +652,14 @@ def _compute_median(evidence: SiteEvidence, column: str) -> float:
 
 
 MAX_POINTS = 300
-"""Maximum number of single texts drawn as points; larger audits are sampled."""
+"""Maximum number of texts drawn as points in a chart; if there are more, a random sample is drawn."""
 
 ERASURE_STATISTICS = ("delta_attention", "delta_js")
-"""Statistics on the axes of the chart of erased weights."""
+"""Statistics in the chart that compares erasing the largest attention weight with another one.
+
+On the x axis: difference between the two weights. On the y axis: difference between the two output
+changes (Jensen-Shannon divergence, in nats).
+"""
 
 ERASURE_CHART = Chart(
     key="js_against_attention",
@@ -663,7 +674,7 @@ ERASURE_CHART = Chart(
     bars="middle half of the texts",
     x_range=(0.0, 1.0),
 )
-"""Chart of erased weights, without sentences and values."""
+"""Template for the chart of erased weights; each audit adds its sentences and values."""
 
 
 def build_erasure_chart(evidence: SiteEvidence) -> Chart | None:
@@ -718,7 +729,7 @@ def _build_binned_medians(gap: np.ndarray, js: np.ndarray) -> Series:
 
 
 def _describe_erasure(gap: np.ndarray, js: np.ndarray) -> tuple[str, ...]:
-    """Return sentences about the median ΔJS, also for texts with a large Δα."""
+    """Describe the median difference in output change (ΔJS), also for texts with a large Δα."""
     negative_share = (js < -ROUNDING_TOLERANCE).mean()
     sentences = [
         "Without the largest weight, the output changes by a median of "
@@ -739,28 +750,31 @@ def _describe_erasure(gap: np.ndarray, js: np.ndarray) -> tuple[str, ...]:
 
 
 SMALLEST_SET_STATISTIC = "minimal_fraction"
-"""Statistic: size of the smallest token set whose erasure flips the decision, as a proportion."""
+"""Statistic for the proportion of tokens in the smallest set whose erasure flips the decision."""
 
 RANKING_SERIES_NAME = "in the order of a ranking"
-"""Legend entry for the series of rankings."""
+"""Legend entry for the number of tokens that must be erased in the order of each ranking."""
 
 SMALLEST_SET = "smallest set"
-"""Category name for the exact minimum number of erased tokens."""
+"""Axis label for the smallest token set whose erasure flips the decision (exact minimum)."""
 
 BEST_TRIED_RANKING = "best ranking of each text"
-"""Category name for the smallest number of erased tokens among the tested rankings."""
+"""Axis label for the fewest tokens that any tested ranking erases before the decision flips."""
 
 MINIMUM_SERIES_NAMES = {
     SMALLEST_SET: "exact minimum",
     BEST_TRIED_RANKING: "minimum of the tested rankings",
 }
-"""Legend entry for each minimum."""
+"""Legend entry for the minimum number of erased tokens, by its axis label."""
 
 DESCRIBED_ORDERS = {"attention": "attention's order", "random": "a random order"}
-"""Rankings in the sentence below the chart, with the words for their order."""
+"""Words for the orders that are compared in the sentence about tokens erased before a flip."""
 
 OPTIMAL_RANKING = "margin"
-"""Ranking that finds the smallest set; its values are drawn as "smallest set"."""
+"""Ranking by margin, which always finds the smallest token set that flips the decision.
+
+The chart does not draw it as a ranking but as "smallest set".
+"""
 
 FLIP_CHART = Chart(
     key="fraction_to_flip",
@@ -774,7 +788,7 @@ FLIP_CHART = Chart(
     bars="middle half of the texts",
     y_range=(0.0, 1.0),
 )
-"""Chart of tokens erased before a flip, without sentences and values."""
+"""Template for the chart of tokens erased before a flip; each audit adds its sentences and values."""
 
 
 def build_flip_chart(evidence: SiteEvidence) -> Chart | None:
@@ -813,9 +827,13 @@ def build_flip_chart(evidence: SiteEvidence) -> Chart | None:
 def _compute_minimum(
     evidence: SiteEvidence, statistics_by_ranking: dict[str, str]
 ) -> tuple[str, np.ndarray]:
-    """Return how few erased tokens suffice in each text, with a name for this minimum.
+    """Find the minimum proportion of tokens whose erasure flips the decision, for each text.
 
     If the exact minimum is unknown, the minimum over the tested rankings is used.
+
+    Returns:
+        name: axis label of the minimum, ``SMALLEST_SET`` or ``BEST_TRIED_RANKING``.
+        minimum: proportion of tokens for each text, [texts].
     """
     if SMALLEST_SET_STATISTIC in evidence:
         return SMALLEST_SET, evidence.values.get_values(SMALLEST_SET_STATISTIC)
@@ -859,8 +877,9 @@ class RankingChartSpec(NamedTuple):
 
     Attributes:
         family: the statistic's name without ranking, such as "comprehensiveness".
-        chart: the chart without sentences and values.
-        sentence: template for the sentence about one ranking; ``words`` is a ``Wording``.
+        chart: the template for the chart, without sentences and values.
+        sentence: template for the sentence about one ranking. Its placeholders are the ranking's
+            ``name``, its mean ``value``, and ``words`` (a ``Wording``).
         explanation: sentences on how to interpret the numbers.
     """
 
@@ -922,7 +941,7 @@ RANKING_CHARTS = (
         explanation="Agreement with people does not make a ranking faithful.",
     ),
 )
-"""Charts that compare the mean of one statistic between rankings."""
+"""Descriptions of the charts that compare rankings by the mean of one statistic."""
 
 
 def build_ranking_chart(evidence: SiteEvidence, spec: RankingChartSpec) -> Chart | None:

@@ -19,7 +19,7 @@ COMPARISONS: dict[str, Callable[[float, float], bool]] = {
     "<": operator.lt,
     ">": operator.gt,
 }
-"""Comparison function for each sign in a condition."""
+"""Function for each comparison sign in a condition such as "faithfulness<.5"."""
 
 SCORE_CONDITION = re.compile(r"([a-z]+)\s*([<>])\s*(-?\d*\.?\d+)")
 """Pattern of a condition on a score, such as "faithfulness<.5"."""
@@ -45,7 +45,7 @@ class FailureCondition:
     limit: float = 0.0
 
     def explain_failure(self, report: AuditResult) -> str:
-        """Return the reason if a report meets this condition; otherwise an empty string.
+        """Return why a report fails because of this condition; the text is empty if it passes.
 
         Args:
             report: the audit's result.
@@ -64,7 +64,7 @@ class FailureCondition:
 
 
 QUESTION_KEYS = ("accuracy", *ALL_QUESTIONS)
-"""Questions whose numbers a condition may refer to."""
+"""Names of the scores that ``--fail-on`` can compare with a limit, such as "faithfulness"."""
 
 
 def parse_conditions(texts: Sequence[str]) -> list[FailureCondition]:

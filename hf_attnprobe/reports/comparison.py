@@ -53,7 +53,7 @@ from hf_attnprobe.statistics.verdicts import RULES, index_by_rule
 
 
 COMPARISON_SCHEMA_VERSION = 2
-"""Schema version of a comparison's JSON."""
+"""Version of the JSON format for comparisons; it changes if a key is removed or gets a new meaning."""
 
 
 @dataclass(frozen=True)
@@ -250,7 +250,7 @@ COMPARISON_INTRODUCTION = (
     "Does attention explain the predictions, and does the answer differ between these audits? Each "
     "audit ran its own tests; differences are reported for numbers that both audits measured."
 )
-"""First paragraph of the comparison's report."""
+"""First paragraph of a report that compares several audits."""
 
 
 def build_comparison_data(comparison: AuditComparison) -> dict[str, Any]:
@@ -333,11 +333,11 @@ SCORED_QUESTIONS = (
     "drop",
     "source",
 )
-"""Questions with a column in the table of audits, in this order."""
+"""Keys of the questions whose scores have a column in the table of audits, in this order."""
 
 
 def _build_audits_table(comparison: AuditComparison) -> Table:
-    """Build the table of audits with their scores, the most faithful first."""
+    """Build a table with one row per audit and its scores, the most faithful audit first."""
     measured_columns = [
         key
         for key in SCORED_QUESTIONS
@@ -386,7 +386,7 @@ def _build_overview_table(comparison: AuditComparison) -> Table:
 
 
 def _format_difference(difference: Difference | None) -> Cell:
-    """Format a certain difference as "higher" or "lower", and any other in words."""
+    """Format a difference as "higher" or "lower" with its number, or state that it is not clear."""
     if difference is None or not difference.n:
         return "not compared"
     if not difference.has_clear_sign:
@@ -417,7 +417,7 @@ def _build_question_section(comparison: AuditComparison, question: ComparedQuest
 
 
 NOT_COMPARED_NOTE = "The numbers for this question are not compared"
-"""Note for a question that has no number in common between the audits."""
+"""Note for a question without a number that at least two audits measured."""
 
 
 # --- maps of heads ----------------------------------------------------------------------
@@ -490,4 +490,4 @@ REPETITION_NOTE = (
     "report with the audits' folders. For every statistic of every head with its difference, run "
     "attnprobe report FOLDER FOLDER --output numbers.csv."
 )
-"""Note on repeating the audits and the comparison."""
+"""Last paragraph of a comparison's report: how to repeat the audits and the comparison."""

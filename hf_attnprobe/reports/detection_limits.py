@@ -34,7 +34,7 @@ ROWS_FILE = "rows.csv"
 """File with the measurements: columns head, dose (size of the planted effect), text, statistic, value."""
 
 REPEAT_ADVICE = "run attnprobe detection-limit again with another folder"
-"""Advice in error messages about damaged files."""
+"""End of error messages about missing or damaged files: how to repeat the measurement."""
 
 
 class DetectionLimitRecord(TypedDict):
@@ -112,9 +112,13 @@ def read_planted_rows(folder: str | Path, identity: Mapping[str, Any]) -> pd.Dat
 
 
 def _format_limit(rows: pd.DataFrame, n: int, seed: int, rule: DetectionRule) -> str:
-    """Format a head's smallest detectable effect; return an empty string without rows."""
+    """Format a head's smallest detectable effect with its interval.
+
+    The result is empty if fewer than two texts were measured with every size of planted effect.
+    """
     values = pivot_by_dose(rows, EFFECT_STATISTIC)
-    if values.shape[1] < 2:
+    n_texts = values.shape[1]
+    if n_texts < 2:
         return ""
     effects, _ = compute_dose_effects(rows, 1)
     limit = interpolate_effect(effects, estimate_detection_limit(values, n, seed, rule))

@@ -15,13 +15,13 @@ from hf_attnprobe.statistics.verdicts import Finding
 
 
 METRIC_PREFIX = "attention_faithfulness/"
-"""Prefix of all metric names."""
+"""Prefix of the metric names in experiment trackers, as in "attention_faithfulness/effect"."""
 
 MLFLOW_PAGE_FILE = "attention_faithfulness.html"
-"""File name for the report's page in MLflow."""
+"""Name of the file in which MLflow stores the HTML report."""
 
 Metrics = Mapping[str, float]
-"""Metric values by name."""
+"""Values of logged metrics by name, such as ``{"attention_faithfulness/effect": 0.21}``."""
 
 Tracker = str | Callable[[dict[str, float]], Any]
 """Name of a supported package, or a function that logs a dictionary, such as ``trainer.log``."""
@@ -120,4 +120,4 @@ TRACKERS = {
     "wandb": _log_to_wandb,
     "mlflow": _log_to_mlflow,
 }
-"""Logging function for each supported package."""
+"""Function that logs metrics and the report, for each supported experiment tracker."""

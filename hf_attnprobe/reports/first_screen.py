@@ -45,7 +45,7 @@ from hf_attnprobe.storage.provenance import format_repeat_command, is_repeatable
 
 
 SCALE_DESCRIPTION = "0 = {units} in random order, 1 = the best possible order"
-"""Explanation of the faithfulness scale."""
+"""Explanation of the faithfulness scale; ``{units}`` becomes the audited units, such as "words"."""
 
 NO_QUESTION_REASON = (
     "No question about the attention as a whole was tested: heads were tested one by one, or too "
@@ -61,7 +61,10 @@ NO_OWN_ANSWER_REASON = (
 
 
 PRIMARY_ROWS = ("users", "time", "model")
-"""Rows in words that a page displays above the example texts; it hides the others at first."""
+"""Keys of the sentences that an HTML report displays at first.
+
+They contain the advice for users, the time limit and the model. Readers click to see the others.
+"""
 
 
 def build_first_screen(report: AuditResult) -> list[Block]:
@@ -124,14 +127,17 @@ UNIT_BASELINES = {
     "last": "the last one",
     "commonest place": "the one at the most common position",
 }
-"""Words for each simple rule that picks a unit without attention; a count follows in the report."""
+"""Words for each baseline that picks a unit without looking at attention.
+
+A report adds the number of prompts for which the baseline is right, as in "the longest sentence 12".
+"""
 
 
 def describe_source_hits(report: AuditResult) -> str | None:
     """Describe how often attention is highest on the unit that the answer depends on.
 
-    The count is compared with three simple rules: guessing, the longest unit, and the most
-    successful rule in ``UNIT_BASELINES``.
+    The count is compared with three baselines: guessing, the longest unit, and the most successful
+    baseline in ``UNIT_BASELINES``.
 
     Args:
         report: the audit's result.
@@ -162,7 +168,7 @@ def describe_source_hits(report: AuditResult) -> str | None:
 BETTER_MODEL_ADVICE = (
     "More texts will hardly change this: train the model further, or audit a better one."
 )
-"""Advice for a model that is not better than guessing."""
+"""Advice if the model predicts no better than guessing, so that there is nothing to explain."""
 
 
 def recommend_next_step(report: AuditResult) -> CodeBlock | str | None:
@@ -274,7 +280,7 @@ def build_number_line(finding: Finding) -> NumberLine | None:
 
 
 def _describe_effects(report: AuditResult) -> dict[str, str]:
-    """Return a sentence for each edit of attention; it is empty if the edit was not tested."""
+    """Return a sentence for each edit of attention, by question; empty if the edit was not tested."""
     findings = index_by_rule(report.findings)
     return {
         "effect": _describe_effect(findings.get("effect"), report),
@@ -294,9 +300,10 @@ def _describe_with_number(finding: Finding | None, report: AuditResult) -> str:
 
 
 LARGE_EFFECT_RATIO = 2.0
-"""Ratio above which a report states two effects: the original and the standardised one.
+"""Ratio of two effects of shuffled attention above which a report states both.
 
-The ratio divides the effect at the standard temperature by the effect at the model's own temperature.
+The first effect is measured at the standard temperature, at which the model would be 95% sure. The
+second one is measured at the model's own temperature.
 """
 
 
@@ -374,7 +381,7 @@ def find_model_statistic(report: AuditResult, name: str) -> Statistic | None:
 
 
 RESUME_NOTE = "With --output-dir, running the same command again resumes the audit"
-"""Advice if a time limit ended the audit early."""
+"""Advice on continuing an audit that its time limit (``--time``) ended early."""
 
 
 def has_stopped_early(
@@ -389,7 +396,7 @@ def has_stopped_early(
 
 
 SKIPPED_PARTS = "accuracy after removing heads together, all but three example texts"
-"""Parts that a report omits after a time limit, because they would run the model again."""
+"""Parts of a report that an audit omits after its time limit, because they run the model again."""
 
 
 def describe_stopping(stopping: Mapping[str, Any] | None) -> list[str]:
@@ -489,7 +496,10 @@ def _describe_shares(shares: Sequence[Any] | None) -> str:
         shares: index and total of one share, or a list of such pairs; None if the audit was not
             split.
     """
-    share_list = [] if shares is None else [shares] if isinstance(shares[0], int) else shares
+    share_list: Sequence[Any] = []
+    if shares is not None:
+        is_single_share = isinstance(shares[0], int)
+        share_list = [shares] if is_single_share else shares
     n_shares = max((total for _, total in share_list), default=0)
     if len(share_list) == n_shares:
         return ""
@@ -497,7 +507,7 @@ def _describe_shares(shares: Sequence[Any] | None) -> str:
 
 
 MAX_MODEL_NAME_LENGTH = 40
-"""Length, in characters, to which a report's first screen shortens model names."""
+"""Maximum length of model names in a report's summary, in characters; longer ones are shortened."""
 
 
 # --- rankings on the same scale ------------------------------------------------------------------

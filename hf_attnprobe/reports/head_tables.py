@@ -43,7 +43,7 @@ EDIT_NAMES = {
     "mean_tvd": "replaced by its mean",
     "resample_tvd": "taken from another text",
 }
-"""Edit of a head whose effect each statistic measures, as the end of "the head's attention is ..."."""
+"""How a head was edited (column title), for each statistic that measures the effect of an edit."""
 
 
 def format_head(site: LayerHead) -> str:
@@ -127,7 +127,7 @@ def has_several_heads(statistics: Sequence[Statistic]) -> bool:
 # --- a summary in words -----------------------------------------------------------------------------
 
 MAX_NAMED_HEADS = 5
-"""Maximum number of faithful heads that a sentence names."""
+"""Maximum number of faithful heads that a report's sentence names; it counts the others."""
 
 
 def describe_important_heads(report: "AuditResult") -> str:
@@ -193,7 +193,7 @@ def _describe_faithful_heads(heads: Sequence[HeadEvaluation], rule: Rule) -> str
 
 
 def surely_reaches_threshold(estimate: Estimate, rule: Rule) -> bool:
-    """Check whether a confidence interval lies entirely at or above a rule's lowest threshold.
+    """Check whether all of a confidence interval is at or above a rule's lowest threshold.
 
     Args:
         estimate: a number with its interval; without interval, the result is False.
@@ -214,13 +214,13 @@ def _describe_untested_heads(report: "AuditResult", n_tested: int) -> str:
 
 
 FAITHFULNESS_MAP = "heads_faithfulness"
-"""Key of the heat map with the heads' faithfulness, for ``report.plot``."""
+"""Key of the heat map of the heads' faithfulness, as in ``report.plot("heads_faithfulness")``."""
 
 EFFECT_MAP = f"heads_{EFFECT_STATISTIC}"
-"""Key of the heat map with the heads' effects, for ``report.plot``."""
+"""Key of the heat map of the heads' effects on the output, to draw it with ``report.plot``."""
 
 EFFECT_TITLE = "Effect of shuffling one head's attention"
-"""Title of the heat map with the heads' effects."""
+"""Title of the heat map of the heads' effects on the output."""
 
 
 class HeadMapSpec(NamedTuple):
@@ -256,7 +256,7 @@ HEAD_MAP_SPECS = (
         aside="Single heads may have little effect because other heads compensate for them.",
     ),
 )
-"""Heat maps of a report, in this order."""
+"""Descriptions of the heat maps of heads in a report, in this order."""
 
 
 def build_head_maps(
@@ -313,6 +313,7 @@ def build_head_map(
     layers, heads = (range(1 + max(indices)) for indices in zip(*numbers, strict=True))
     no_interval = math.nan, math.nan
     missing = Estimate(math.nan, no_interval)
+    # One row per layer, one column per head.
     cells = [[numbers.get((layer, head), missing) for head in heads] for layer in layers]
 
     def build_grid(get_value: Callable[[Estimate], float]) -> Grid:
@@ -362,7 +363,7 @@ MAX_LISTED_PARTS = 20
 
 
 def build_parts_section(statistics: Sequence[Statistic]) -> Section:
-    """Build a table of output changes by prediction part (such as a label) if attention is edited.
+    """Build a table of how much editing attention changes each part of a prediction, such as a label.
 
     Args:
         statistics: the audit's statistics.
@@ -442,10 +443,10 @@ HEAD_TABLE_NOTE = (
     "induction, …) are shares of attention, from 0 to 1. They show which tokens a head attends to, "
     "not its influence on the prediction."
 )
-"""Explanation below the table of heads."""
+"""Explanation for the table of heads in a report."""
 
 MAX_LISTED_HEADS = 40
-"""Maximum number of single heads in the table; maps show all heads."""
+"""Maximum number of single heads in a report's table; its heat maps display all heads."""
 
 
 def build_head_table(report: "AuditResult") -> Table:
@@ -536,7 +537,7 @@ def _format_estimate(estimate: Estimate) -> FormattedNumber | None:
 
 
 def _get_head_order(head: HeadEvaluation | None, zeroed: Statistic | None) -> tuple[bool, float]:
-    """Return a sort key: certainly faithful heads first, then the other heads by effect."""
+    """Return a sort key that puts certainly faithful heads first, and large effects before small ones."""
     if head is not None and head.effect.n:
         return not head.is_surely_faithful, -head.effect.value
     return True, 0.0 if zeroed is None else -zeroed.mean

@@ -36,7 +36,7 @@ from hf_attnprobe.statistics.summary import (
 # --- comparisons of rankings ----------------------------------------------------------------------
 
 SIGNIFICANCE_LEVEL = 0.05
-"""Largest corrected p-value that counts as a clear difference."""
+"""Largest Holm-corrected p-value for which a report calls a difference between rankings clear."""
 
 COMPARISON_NOTE = (
     "Each line compares two rankings on the same texts. All p-values are two-sided: a sign-flip "
@@ -45,14 +45,14 @@ COMPARISON_NOTE = (
     "one of the rankings are dropped; the column “dropped” counts them. The last column is "
     "Holm-corrected for the {n} comparisons of this test."
 )
-"""Explanation below every table of comparisons."""
+"""Explanation below every table that compares rankings; ``{n}`` is the number of comparisons."""
 
 ERASURE_COMPARISON_NOTE = (
     "Rankings are compared on texts whose decision can be flipped by erasing some token set or, if "
     "this is unknown, by some tested order. If a ranking never flips such a text, it counts as erasing "
     "all tokens, and in the sign test as needing more removals."
 )
-"""Further explanation below the table for the test "erasure"."""
+"""Further explanation below the table that compares rankings in the test "erasure"."""
 
 TEST_LIMITATIONS = {
     "erasure": (
@@ -71,7 +71,7 @@ TEST_LIMITATIONS = {
         "one may agree with it."
     ),
 }
-"""Caution about interpreting a test's results, by test name."""
+"""Caution for readers of a test's results, by test name."""
 
 
 def build_comparison_blocks(comparisons: Sequence[Comparison]) -> list[Block]:
@@ -105,13 +105,13 @@ def build_comparison_blocks(comparisons: Sequence[Comparison]) -> list[Block]:
 # --- user-provided scores -------------------------------------------------------------------------
 
 USER_SCORES_KEY = "scores_fingerprint"
-"""Provenance key that exists only if the audit evaluates user-provided scores."""
+"""Key of the scores' fingerprint in the provenance, if the audit evaluates user-provided scores."""
 
 LOWER_IS_BETTER = ("sufficiency", "fraction_to_flip", "regret", "tokens_to_flip")
 """Statistics for which a lower value means a better ranking."""
 
 CHANCE_RANKING = "given_moved"
-"""Key of the chance ranking, which moves the user-provided scores to other tokens."""
+"""Key of the chance baseline: the user-provided scores, moved to other tokens of each text."""
 
 USER_SCORES_NOTE = (
     "Each measure of the user-provided scores is compared with the same scores at other tokens of "
@@ -189,11 +189,11 @@ COMPARISON_COLUMNS = (
     "p",
     "p corrected",
 )
-"""Column titles in tables of comparisons."""
+"""Column titles in tables that compare two rankings by a statistic."""
 
 
 def _build_comparison_row(comparison: Comparison) -> list[Cell]:
-    """Return the table row for a comparison."""
+    """Build the table row for a comparison, with the columns ``COMPARISON_COLUMNS``."""
     counts = None
     if comparison.n_first is not None:
         counts = NumericText(f"{comparison.n_first} : {comparison.n_second}")
@@ -217,7 +217,7 @@ def _build_comparison_row(comparison: Comparison) -> list[Cell]:
 
 
 MAX_LISTED_STATISTICS = 150
-"""Maximum number of statistics that a report lists; exported files contain all of them."""
+"""Maximum number of statistics in a report's table; exported files contain all of them."""
 
 
 def build_numbers_section(report: AuditResult) -> Section:
@@ -296,6 +296,7 @@ def select_listed_statistics(report: AuditResult) -> tuple[list[Statistic], str]
         and s.statistic.partition("@")[0] not in PART_COLUMNS
     ]
     has_many_heads = has_several_heads(report.statistics)
+    # Each filter is applied only if the list is still too long.
     for is_selected in (
         lambda s: s.site == ALL_ATTENTION_SITE or not has_many_heads,
         lambda s: s.group == ALL_TEXTS_GROUP or is_described(s.statistic),

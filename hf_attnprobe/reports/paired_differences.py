@@ -41,10 +41,10 @@ SiteKey = tuple[str, str, int, int]
 """Key of a statistic at one site: test, statistic, layer and head."""
 
 SKIPPED_STATISTICS = r"_p_value|@random_\d|^unit_"
-"""Pattern for statistics that are not compared: p-values, single random orders, single units."""
+"""Pattern for statistics that a comparison skips: p-values, single random orders, single units."""
 
 UNDECIDED = "cannot be told apart"
-"""Words printed instead of a difference whose interval contains 0."""
+"""Words printed instead of a difference between audits if its confidence interval contains 0."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ class Setting:
 
 
 OPTION_PREFIX = "options: "
-"""Prefix of setting names that are test options."""
+"""Beginning of the names of settings that are options of a test."""
 
 MEANING_SETTINGS = {
     "level": "level",
@@ -144,13 +144,13 @@ MEANING_SETTINGS = {
     "unit of number": "unit of number",
     "rows": "answers: rows",
 }
-"""Settings that define the explained quantity, by readable name; the values are setting names.
+"""Settings that define which quantity an audit explains: words for reports, and setting names.
 
-If one of them differs between two audits, only accuracy is compared.
+If one of these settings differs between two audits, only their accuracy is compared.
 """
 
 UNSET_VALUES = (None, "", "none", "default")
-"""Values that mean that a setting was not specified."""
+"""Values of a setting that count as "not specified" if the settings of two audits are compared."""
 
 
 def choose_short_names(reports: Sequence[AuditResult]) -> tuple[str, ...]:
@@ -386,7 +386,10 @@ def collect_evidence(report: AuditResult) -> Evidence:
 
 
 def _compute_correctness(predictions: pd.DataFrame) -> pd.DataFrame:
-    """Return a column "right" (0 or 1), or "error" for predicted numbers; NaN without label."""
+    """Compute whether each prediction is right (0 or 1), or its absolute error for numbers.
+
+    The column is named "right" or "error"; texts without label get NaN.
+    """
     if "labelled_value" in predictions:
         error = (predictions.value - predictions.labelled_value).abs()
         return pd.DataFrame({"error": error})
@@ -395,10 +398,10 @@ def _compute_correctness(predictions: pd.DataFrame) -> pd.DataFrame:
 
 @dataclass(frozen=True, eq=False)
 class MeasuredValues:
-    """One measure's values in every audit.
+    """Values of one measure in every audit.
 
     Attributes:
-        description: description of the measure.
+        description: description of the measure in words.
         values_by_audit: each audit's values by text; None if the audit lacks the measure.
     """
 
@@ -460,7 +463,10 @@ def compare_questions(
 
 
 def _get_graded_number(finding: Finding | None, values: pd.Series | None) -> Estimate | None:
-    """Return the graded number for faithfulness and its parts; the mean for other questions."""
+    """Return an audit's number for a question.
+
+    This is the graded number for faithfulness and its parts, and the mean over texts otherwise.
+    """
     if values is None:
         return None
     if finding is not None and finding.role in ("score", "part"):
@@ -469,17 +475,18 @@ def _get_graded_number(finding: Finding | None, values: pd.Series | None) -> Est
 
 
 def _choose_measures(reports: Sequence[AuditResult]) -> dict[str, MeasuredValues]:
-    """Choose a measure for each rule: the one that most audits have, but at least two.
+    """Choose the measure by which the audits are compared, for each rule.
 
-    Among equally frequent measures, the first is chosen. An audit counts only if it explains the
-    same quantity as the first audit.
+    This is the measure that most audits have, or the first of several equally frequent ones. Rules
+    without a measure that at least two audits have are omitted. An audit counts only if it explains
+    the same quantity as the first audit.
     """
     audits = [collect_evidence(report) for report in reports]
     comparable_tests = [_list_comparable_tests(reports[0], report) for report in reports[1:]]
     chosen_measures: dict[str, MeasuredValues] = {}
     for key, rule in RULES.items():
         question = ALL_QUESTIONS.get(key)
-        # Accuracy is no question about attention and can be compared without any test.
+        # Accuracy needs no test of attention, so all audits can be compared by it.
         is_comparable = [
             True,
             *(question is None or question.test in tests for tests in comparable_tests),

@@ -66,7 +66,11 @@ SUMMARY_COLUMNS = (
     "n",
     "undefined",
 )
-"""Columns of ``Report.summary_frame`` after test, statistic, layer and head."""
+"""Columns of ``Report.summary_frame`` after test, statistic, layer and head.
+
+They are the group of texts; mean, 95% interval, median and standard deviation over these texts; and
+the numbers of texts with a value and with an undefined value.
+"""
 
 
 class Report(AuditResult, DocumentedResult):
@@ -229,7 +233,7 @@ MANY_TEXTS_NOTE = (
     f"Normal approximations: with more than {MANY_TEXTS:,} texts, nothing is resampled. P-values of "
     "paired tests, the interval of R², and simultaneous intervals of many heads assume normal means."
 )
-"""Note in reports on audits with very many texts."""
+"""Note in reports of audits with so many texts that intervals use a normal approximation."""
 
 
 def assemble_report(rows: Rows, *, notes: Sequence[str] = (), **facts: Any) -> Report:
@@ -318,7 +322,7 @@ def read_audit(folder: str | Path) -> Report:
         folder, _parse_summary, run_name="an audit", verb="the audit", check=check_schema
     )
     examples, ids = read_texts(Path(folder)), report.example_ids
-    # The folder may contain texts and tests of an unfinished run, which have no summary yet.
+    # The folder may also contain texts and tests of an unfinished run. The summary does not cover them.
     return dataclasses.replace(
         report,
         rows=select_reported_rows(load_rows(Path(folder) / "rows"), report.provenance, ids),
@@ -379,11 +383,11 @@ def format_page_line(folder: str | Path | None) -> str:
 
 
 SUMMED_COUNTS = ("truncated", "skipped_empty")
-"""Provenance entries that are counts per share and are added when shares are joined."""
+"""Numbers of truncated and skipped texts in the provenance, which are added when shares are joined."""
 
 
 def is_share(folder: Path) -> bool:
-    """Check whether a folder holds a share of an audit.
+    """Check whether a folder contains a share of an audit that was split over several processes.
 
     Args:
         folder: the folder.
@@ -453,7 +457,7 @@ def _check_same_audit(folders: Sequence[Path]) -> None:
 
 
 def _join_provenance(shares: Sequence[Report]) -> dict[str, Any]:
-    """Return one provenance for all shares, with counts added up."""
+    """Join the provenance of all shares into one, and add up their counts of texts."""
     provenances = [share.provenance for share in shares]
     counts = {name: sum(provenance[name] for provenance in provenances) for name in SUMMED_COUNTS}
     n_texts = sum(share.n for share in shares)

@@ -170,7 +170,7 @@ def format_conclusion(findings: Sequence[Finding], words: Wording = CLASS_WORDIN
 
 
 def describe_zero_ablation_limit(statistics: Sequence[Statistic]) -> str | None:
-    """Return a caution about results that rest on zero ablation only.
+    """Return a caution if the effects of heads were measured by zero ablation only.
 
     Args:
         statistics: the audit's statistics.
@@ -195,7 +195,10 @@ MAJORITY_DESCRIPTIONS = {
     "tags": "always predicting the most frequent tag",
     "choice": "always choosing the most frequent position",
 }
-"""Description of the majority baseline, by prediction type; single classes have a default text."""
+"""Words for the baseline that always gives the most frequent answer, by prediction type.
+
+For all other types, the words are "always predicting the most frequent class".
+"""
 
 ACCURACY_TEMPLATES = {
     "labels": "The model predicts {share} of the labels of a text correctly",
@@ -203,14 +206,20 @@ ACCURACY_TEMPLATES = {
     "span": "The model finds {share} of the starts and ends of the answers",
     "words": "The model's most likely word is the masked one for {share} of the masks",
 }
-"""Sentence about accuracy, by type of prediction; for texts with several predictions each."""
+"""Sentence about the accuracy of models with several predictions per text, by prediction type.
+
+``{share}`` is the proportion of correct predictions, with its confidence interval.
+"""
 
 ALL_CORRECT_TEMPLATES = {
     "labels": "all of them in {share} of the texts",
     "tags": "all of them in {share} of the texts",
     "span": "both in {share} of the texts (exact match)",
 }
-"""Addition to the sentence about accuracy: how many texts have no wrong part."""
+"""Continuation of the sentence about accuracy, by prediction type.
+
+``{share}`` is the proportion of texts in which all predictions are correct.
+"""
 
 
 def compute_accuracy_finding(predictions: Texts, words: Wording, seed: int = 0) -> Finding:
@@ -321,8 +330,10 @@ def compute_passage_finding(evidence: Evidence | None) -> Finding:
 def _grade_number_quality(numbers: NumberQuality, sides: Quality) -> Finding:
     """Grade the accuracy of predicted numbers by R².
 
-    If the predictions have a threshold, the sentence also states how often the number is on the
-    right side of it.
+    Args:
+        numbers: R² and mean absolute errors.
+        sides: how often the predicted number is on the right side of the model's threshold; its
+            accuracy is None if there is no threshold.
     """
     r_squared = numbers.r_squared
     if math.isnan(r_squared.value):
@@ -396,7 +407,7 @@ def grade_class_quality(quality: Quality, words: Wording) -> Finding:
 def _format_consequence(
     answer: Answer, number: Estimate, if_positive: str, if_not: str, min_texts: int = MIN_TEXTS
 ) -> str:
-    """Return a clause on whether a number is above 0, or why this is open."""
+    """Return a clause with the conclusion from a number, or the reason why it is not clearly above 0."""
     if answer == Answer.CANNOT_SAY:
         if (number.n or 0) < min_texts:
             return f"but there are too few texts to decide ({min_texts} are needed)"
@@ -423,7 +434,7 @@ def _format_accuracy(quality: Quality, words: Wording) -> str:
 
 
 WORSE_THAN_RANDOM = "worse than a random order of the {units}"
-"""Explanation of faithfulness that is certainly below 0."""
+"""Explanation of a faithfulness score whose confidence interval is below 0."""
 
 OPEN_QUESTIONS = {
     "importance": "{units} with more attention matter more when left out",
@@ -488,7 +499,10 @@ def _grade_with_default_thresholds(finding: Finding, min_texts: int) -> Finding:
 
 
 TOO_CLOSE_TO_GUESSING = "the model's accuracy is too close to guessing; more {texts} are needed"
-"""Reason for an open answer if accuracy is above guessing, but its interval includes guessing."""
+"""Reason for an open answer if accuracy is above guessing, but its interval includes guessing.
+
+``{texts}`` becomes the word for the audited inputs, such as "prompts".
+"""
 
 
 def _is_close_to_guessing(gate: Finding | None) -> bool:
@@ -544,7 +558,7 @@ DISPLAY_CAUTIONS = {
     Answer.NO: "A heat map of it would mislead users about the predictions.",
     Answer.CANNOT_SAY: "An open answer does not mean that attention is wrong.",
 }
-"""Caution about displaying attention to users, for each answer."""
+"""Caution about displaying attention to users, by the audit's main answer."""
 
 
 def advise_on_display(findings: Sequence[Finding], words: Wording = CLASS_WORDING) -> list[str]:
@@ -603,9 +617,9 @@ def _describe_precision(importance: Finding) -> list[str]:
 
 
 MAX_SUGGESTED_TEXTS = 10_000
-"""Largest number of additional texts that a report suggests.
+"""Largest number of additional texts that a report suggests in order to settle an open answer.
 
-If more would be needed, the mean is too close to a threshold.
+If more would be needed, the report states that the mean is too close to a threshold.
 """
 
 
@@ -719,15 +733,15 @@ def compute_additional_texts(finding: Finding) -> float | None:
 
 
 def warn_about_precision(n_texts: int, are_prompts: bool) -> str:
-    """Return a warning if a planned audit has too few texts for precise answers.
+    """Describe how precise the answers can be with a planned number of texts.
 
     Args:
         n_texts: number of texts to be audited.
-        are_prompts: whether they are prompts for a language model, which always get a note on
-            precision.
+        are_prompts: whether the texts are prompts for a language model.
 
     Returns:
-        The warning; empty for enough texts.
+        A warning if there are too few texts, otherwise an empty string. Prompts always get a note
+        on precision.
     """
     if not are_prompts:
         warning = explain_too_few_texts(n_texts, MIN_TEXTS) if n_texts < MIN_TEXTS else ""
@@ -745,6 +759,6 @@ def warn_about_precision(n_texts: int, are_prompts: bool) -> str:
 
 
 def _round_up(count: float) -> int:
-    """Round a count up to two significant digits."""
+    """Round a count up to two significant digits, such as 1234 to 1300."""
     step = 10 ** max(len(str(math.ceil(count))) - 2, 0)
     return math.ceil(count / step) * step
