@@ -90,8 +90,10 @@ def shapley_interactions(drops: Tensor) -> Tensor:
 def average_over_orders(gains: Tensor) -> tuple[Tensor, Tensor]:
     """Estimate Shapley values from random removal orders (Castro et al. 2009).
 
+    A unit's Shapley value is the output drop that its removal adds, averaged over removal orders.
+
     Args:
-        gains: drop of the output that removing a unit adds in each order, [orders, ...], for at
+        gains: drop that the removal of a unit adds in each random order, [orders, ...], for at
             least two orders.
 
     Returns:

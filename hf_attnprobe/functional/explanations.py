@@ -146,8 +146,8 @@ def norm_based_layer_attention(attention: Tensor, values: Tensor, projection: Te
     slices = projection.double()
     squared_norms = torch.zeros_like(weights[:, 0])
     for head, head_slice in enumerate(slices):
-        # Inner products are sufficient for the squared norm of a sum. Storing the vectors f
-        # would need much more memory, [batch, heads, keys, hidden].
+        # The squared norm is Σ_h Σ_g α^h α^g ⟨f^h, f^g⟩ over pairs of heads h and g. Computing only
+        # the inner products avoids storing all vectors f, [batch, heads, keys, hidden].
         slice_products = torch.einsum("wo,gxo->gwx", head_slice, slices)
         projected = torch.einsum("bkw,gwx->bgkx", values[:, head], slice_products)
         inner_products = (projected * values).sum(-1)

@@ -204,7 +204,7 @@ def build_edges(attention: Tensor, scores: Tensor, mask: Tensor) -> Edges:
         j=j,
         is_real=mask[:, i] & mask[:, j],
         score_i=score_i,
-        # The gap is a divisor, so it must not be 0.
+        # Other functions divide by the gap, so a gap of 0 is replaced by a tiny number.
         gap=gap.masked_fill(gap == 0, torch.finfo(gap.dtype).tiny),
         a_i=a_i,
         a_j=a_j,
@@ -346,7 +346,16 @@ def _sort_masked(values: Tensor, mask: Tensor) -> Tensor:
 
 
 def _compute_mean_and_squares(values: Tensor, mask: Tensor, n: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute the mean and the sum of squared deviations inside the mask, each [batch]."""
+    """Compute the mean x̄ and the sum of squared deviations Σ(x − x̄)² of the values inside the mask.
+
+    Args:
+        values: values x, [batch, keys].
+        mask: values to include, bool [batch, keys].
+        n: number of included values, [batch].
+
+    Returns:
+        Means and sums, each float64 [batch].
+    """
     values = values.double() * mask
     mean = values.sum(-1) / n
     deviations = (values - mean[:, None]) * mask
@@ -591,6 +600,13 @@ def _search_edges(
 ) -> Tensor:
     """Search all token pairs for distant attention that changes the output by at most ε.
 
+    Args:
+        attention: original attention, [batch, keys].
+        logits: token logits, [batch, keys, classes].
+        feasible_edges: token pairs, with the range of weights to search.
+        probs: original output, [batch, classes].
+        epsilon: largest allowed total variation distance between outputs.
+
     Returns:
         Candidates with weight on only two tokens, [ends, batch, keys].
     """
@@ -600,6 +616,7 @@ def _search_edges(
     limit = EPSILON_MARGIN * epsilon if epsilon < 1 else math.inf
 
     def make_change_function(pair: Tensor) -> Callable[[Tensor], Tensor]:
+        # With weight w on token j and 1 − w on token i, the logits are (1 − w) u_i + w u_j.
         logits_i = logits[text, edges.i[pair]]
         logits_j = logits[text, edges.j[pair]]
 

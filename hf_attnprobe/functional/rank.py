@@ -61,6 +61,8 @@ def _build_p_value_table() -> Tensor:
     shares = torch.zeros_like(table[0])
     shares[0] = 1
     for n in range(2, MAX_EXACT_LENGTH + 1):
+        # Inserting the n-th value adds 0 to n − 1 inversions, each with probability 1/n. The
+        # shares are therefore means over n neighbouring shares for n − 1 values.
         padded_sums = torch.cat([shares.new_zeros(n), shares])
         padded_sums = padded_sums.cumsum(0)
         shares = (padded_sums[n:] - padded_sums[:-n]) / n
@@ -70,9 +72,9 @@ def _build_p_value_table() -> Tensor:
 
 
 def _count_pairs(values: Tensor, mask: Tensor) -> Tensor:
-    """Count concordant minus discordant pairs for any two vectors.
+    """Compute the number of concordant minus discordant pairs for any two vectors.
 
-    A matrix product multiplies the signs of x_i − x_j for all pairs of positions. The batch is
+    Two positions i and j are concordant if x_i − x_j has the same sign in both vectors. A matrix product multiplies the signs of x_i − x_j for all pairs of positions. The batch is
     split into chunks whose signs fit into a CPU core's cache.
 
     Args:
@@ -102,7 +104,9 @@ def _count_pairs(values: Tensor, mask: Tensor) -> Tensor:
 
 
 def _sum_over_ties(x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute the tie corrections Σ t(t−1)(t−2) and Σ t(t−1)(2t+5), over groups of t equal values.
+    """Compute two sums by which the variance of Kendall's statistic is corrected for ties.
+
+    The sums are Σ t(t − 1)(t − 2) and Σ t(t − 1)(2t + 5), over all groups of t equal values.
 
     Args:
         x: [batch, vectors, keys].
@@ -114,8 +118,8 @@ def _sum_over_ties(x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
     mask = mask.unsqueeze(1)
     is_equal = _expand_rows(x) == _expand_columns(x)
     is_equal &= _expand_columns(mask)
-    # The sums run over positions instead of groups. A group has t positions, which replaces the
-    # factor t in both sums.
+    # The code sums over positions instead of groups. Each group has t positions, so the factor t is
+    # left out in both sums.
     t = is_equal.sum(-1) * mask
     t = t.to(torch.float64)
     n_other_members = (t - 1).clamp_min(0)

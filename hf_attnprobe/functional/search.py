@@ -119,7 +119,8 @@ def _make_multiclass_distance(logits: Tensor, probs: Tensor) -> Distance:
     def compute_distance(attention: Tensor) -> tuple[Tensor, Tensor]:
         output = torch.einsum("cbk,bkn->cbn", attention, logits).softmax(-1)
         change = output - probs
-        # The slope with respect to the logits is ½ Σ_c sign_c ∂p_c/∂logit.
+        # The distance is ½ Σ_c |change of p_c|. Its derivative with respect to the logits is
+        # ½ Σ_c sign_c ∂p_c/∂logit, with the derivative of the softmax.
         half_sign = change.sign() / 2
         mean_sign = (half_sign * output).sum(-1, keepdim=True)
         slope = output * (half_sign - mean_sign)

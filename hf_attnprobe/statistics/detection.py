@@ -54,7 +54,9 @@ class DetectionRule:
 
 
 def draw_text_counts(n_texts: int, n: int, seed: int) -> np.ndarray:
-    """Draw :data:`N_TEXT_DRAWS` random samples of n texts with replacement.
+    """Draw random samples of n texts with replacement, 400 samples in total.
+
+    Each sample simulates an audit with n texts.
 
     Args:
         n_texts: number of texts to draw from.
@@ -70,7 +72,10 @@ def draw_text_counts(n_texts: int, n: int, seed: int) -> np.ndarray:
 def compute_detection_rate(
     values: np.ndarray, draws: np.ndarray, rule: DetectionRule
 ) -> np.ndarray:
-    """Compute the share of text samples in which a rule answers yes.
+    """Compute the share of simulated audits in which a rule answers yes.
+
+    The answer is yes if the lower end of the confidence interval for the mean statistic reaches the
+    threshold of the rule.
 
     Args:
         values: one statistic for each text, [..., texts].

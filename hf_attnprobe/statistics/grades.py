@@ -78,7 +78,7 @@ class Measure:
     excludes_default_classes: bool = False
 
     def compute(self, texts: Texts) -> pd.Series | None:
-        """Compute the number for each text.
+        """Compute the number by which two audits are compared, for each text.
 
         Args:
             texts: statistics at one site.

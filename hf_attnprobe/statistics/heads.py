@@ -99,7 +99,7 @@ class HeadEvaluation:
 
     @property
     def is_surely_faithful(self) -> bool:
-        """Whether the intervals exclude the answer "no" for both effect and faithfulness."""
+        """Whether the verdict "no" is excluded: neither effect nor faithfulness can be "no"."""
         return Answer.NO not in self.possible_answers
 
     @property
@@ -211,8 +211,9 @@ def list_possible_verdicts(
 ) -> tuple[Answer, ...]:
     """List the possible verdicts about a head, from its effect and its faithfulness.
 
-    The verdict about a head is the lower of the two answers. If a number was measured for fewer
-    than ``MIN_TEXTS`` texts, it does not exclude any answer.
+    Both numbers are graded by no, partly or yes. The verdict is the lower one of these two answers:
+    a head with the effect "yes" and the faithfulness "no" gets the verdict "no". A number that was
+    measured for fewer than 30 texts does not exclude any answer.
 
     Args:
         effect: output change that the median shuffle causes.
@@ -224,10 +225,12 @@ def list_possible_verdicts(
     """
     effect_answers = list_possible_answers(effect, effect, rules["effect"])
     score_answers = list_possible_answers(score, score, rules["faithfulness"])
-    lower_answers = {
-        min(map(ORDERED_ANSWERS.index, pair)) for pair in product(effect_answers, score_answers)
-    }
-    return tuple(ORDERED_ANSWERS[index] for index in sorted(lower_answers))
+    possible_indices = set()
+    for effect_answer, score_answer in product(effect_answers, score_answers):
+        effect_index = ORDERED_ANSWERS.index(effect_answer)
+        score_index = ORDERED_ANSWERS.index(score_answer)
+        possible_indices.add(min(effect_index, score_index))
+    return tuple(ORDERED_ANSWERS[index] for index in sorted(possible_indices))
 
 
 def compute_head_intervals(values: pd.DataFrame) -> dict[LayerHead, Interval]:

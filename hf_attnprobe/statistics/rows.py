@@ -205,7 +205,7 @@ class Rows:
             yield chunk, self.read_matrix(chunk)
 
     def build_wide_frame(self) -> pd.DataFrame:
-        """Convert to a wide data frame.
+        """Convert to a data frame with one row per text and one column per statistic and site.
 
         Returns:
             One row per text, and one column for each test, statistic, layer and head.
@@ -241,10 +241,10 @@ class Rows:
         """
         masks = [self.read_mask(column) for column in self.columns]
         is_measured = np.array(masks, dtype=bool).reshape(len(self.columns), len(self))
-        column, text = is_measured.nonzero()
+        column_indices, text_indices = is_measured.nonzero()
         rows = pd.DataFrame(self.columns, columns=COLUMN_FIELDS)
-        rows = rows.iloc[column].reset_index(drop=True)
-        rows["example_id"] = self.ids[text]
+        rows = rows.iloc[column_indices].reset_index(drop=True)
+        rows["example_id"] = self.ids[text_indices]
         rows["value"] = self.read_matrix(self.columns).T[is_measured]
         rows.attrs = dict(self.attrs)
         return rows.astype(FIELD_DTYPES)
@@ -269,6 +269,8 @@ def _load_frame(rows: pd.DataFrame) -> Rows:
     if rows.empty:
         return make_empty_rows()
     distinct_rows = rows.drop_duplicates([*ROW_KEY])
+    # The first table contains the values. The second one marks the stored values, because a stored
+    # value can be NaN.
     axes = {"index": "example_id", "columns": COLUMN_FIELDS, "values": "value"}
     values = distinct_rows.pivot(**axes)
     is_measured = distinct_rows.assign(value=True).pivot(**axes).notna()
@@ -435,7 +437,7 @@ class Texts:
         )
 
     def align_to(self, texts: pd.Index) -> "Texts":
-        """Reorder the statistics to match a list of texts.
+        """Select and reorder texts, so that the statistics belong to a given list of text ids.
 
         Args:
             texts: text ids in the new order. For ids that do not occur here, all statistics are

@@ -338,7 +338,9 @@ def _collect_columns(part: Part, texts: Texts, ranking: str) -> _PartColumns | N
 def compute_faithfulness(
     texts: Texts, ranking: str = "attention", parts: Sequence[Part] = CLASSIFIER_PARTS
 ) -> Faithfulness:
-    """Compute the faithfulness of a ranking.
+    """Compute the faithfulness of a ranking, the mean of its parts.
+
+    A random order has faithfulness 0, and the best order has faithfulness 1.
 
     Args:
         texts: statistics at one site.
@@ -348,11 +350,13 @@ def compute_faithfulness(
     Returns:
         Faithfulness and its parts, with 95% confidence intervals.
     """
-    columns = _list_counted_parts(texts, ranking, parts)
-    part_estimates = {
-        part_columns.part.key: _estimate_parts([part_columns]) for part_columns in columns
-    }
-    score = _estimate_parts(columns) if len(columns) >= MIN_PARTS else NO_ESTIMATE
+    counted_parts = _list_counted_parts(texts, ranking, parts)
+    part_estimates = {}
+    for part_columns in counted_parts:
+        part_estimates[part_columns.part.key] = _estimate_parts([part_columns])
+    score = NO_ESTIMATE
+    if len(counted_parts) >= MIN_PARTS:
+        score = _estimate_parts(counted_parts)
     return Faithfulness(score, part_estimates)
 
 
@@ -379,7 +383,9 @@ def compute_contributions(
     *,
     min_parts: int = MIN_PARTS,
 ) -> np.ndarray | None:
-    """Compute each text's contribution to faithfulness, to compare models text by text.
+    """Compute how much each text contributes to faithfulness, to compare models text by text.
+
+    The mean of the contributions equals faithfulness without its first-order bias.
 
     Args:
         texts: statistics at one site.

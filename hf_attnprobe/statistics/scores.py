@@ -57,7 +57,7 @@ class Score(Estimate):
 
 
 def find_score(scores: Sequence[Score], model: str, metric: str = "f1") -> Score | None:
-    """Find the score of a model for a metric.
+    """Find the score of a model in a list of scores, such as its F1.
 
     Args:
         scores: scores to search.

@@ -354,7 +354,8 @@ def select_predictions(rows: Rows | pd.DataFrame) -> Texts:
     Returns:
         Statistics such as ``predicted_class``, ``probability`` and ``label``.
     """
-    return Texts.from_rows(Rows.coerce(rows).select(lambda test, *_: test == PREDICTION_TEST))
+    prediction_rows = Rows.coerce(rows).select(lambda test, *_: test == PREDICTION_TEST)
+    return Texts.from_rows(prediction_rows)
 
 
 def compute_accuracy(predictions: pd.DataFrame) -> pd.Series:
@@ -382,8 +383,8 @@ def select_site_texts(rows: Rows | pd.DataFrame, site: tuple[int, int]) -> Texts
     Returns:
         Statistics for the texts that were measured at this site.
     """
-    rows = Rows.coerce(rows)
-    return Texts.from_site(rows.select(lambda test, *_: test != PREDICTION_TEST), site)
+    test_rows = Rows.coerce(rows).select(lambda test, *_: test != PREDICTION_TEST)
+    return Texts.from_site(test_rows, site)
 
 
 # --- Attention weight bins --------------------------------------------------------------------

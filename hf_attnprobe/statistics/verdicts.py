@@ -316,8 +316,8 @@ def apply_thresholds(texts: Sequence[str]) -> dict[str, Rule]:
         if question is None or not is_valid:
             raise AttnProbeError(
                 f"--thresholds {text!r} is not valid; use one of {', '.join(ALL_QUESTIONS)} with "
-                "ascending numbers, such as faithfulness=.4,.65 (partly from, yes from) or "
-                "effect=.1 (yes from)"
+                "one or two numbers in ascending order, such as faithfulness=.4,.65 (partly from "
+                ".4, yes from .65) or effect=.1 (yes from .1)"
             )
         keys = [key]
         if question.role == "score":
