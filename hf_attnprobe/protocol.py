@@ -276,7 +276,10 @@ class AttentionModel(Protocol):
         """
 
     def describe_readout(self, observation: "Observation") -> str:
-        """Describe the query row from which the prediction is computed.
+        """Return an empty string, the description for models with a single query row.
+
+        Adapters for other models override this method to describe the query row from which the
+        prediction is computed.
 
         Args:
             observation: The observed batch.
@@ -904,21 +907,22 @@ class AttentionModelBase(AttentionModel):
         self.get_heads_by_layer(site)
 
     def self_check(self, batch: Batch) -> None:
-        """Raise AttnProbeError if edited attention does not affect the output.
+        """Do nothing; adapters override this method to check that edits affect the output.
 
-        An audit calls this method before its tests. By default, nothing is checked. To check an
-        adapter in a test suite, use `hf_attnprobe.testing.check_adapter`.
+        An audit calls this method before its tests. It should raise AttnProbeError if edited
+        attention does not affect the output. To check an adapter in a test suite, use
+        `hf_attnprobe.testing.check_adapter`.
 
         Args:
             batch: Texts to run the check on.
         """
 
     def compute_native_probs(self, batch: Batch) -> Tensor | None:
-        """Compute the probabilities by calling the user's model without the adapter.
+        """Return None; adapters override this method to call the user's model without hooks.
 
-        They are compared with the adapter's probabilities. The model is called with
-        `batch.tokenizer_output`, as users call it, or with `batch.inputs` if there is no tokenizer
-        output.
+        An audit compares the resulting probabilities with the adapter's probabilities. The model
+        should be called with `batch.tokenizer_output`, as users call it, or with `batch.inputs` if
+        there is no tokenizer output.
 
         Args:
             batch: Texts from `prepare`.
@@ -945,7 +949,10 @@ class AttentionModelBase(AttentionModel):
         return model.erase_inputs(observation, erased).transpose(0, 1)
 
     def get_unit_positions(self, observation: "Observation", layer: int, units: Tensor) -> Tensor:
-        """Return all positions in a layer that belong to the selected units.
+        """Return the selected units unchanged, because each unit has a single position.
+
+        Adapters override this method if a unit has several positions (such as the pieces of a
+        word), or if positions are shifted in some layers.
 
         Args:
             observation: The observed batch.

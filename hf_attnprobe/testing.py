@@ -302,6 +302,7 @@ def _check_gradients(observation: Observation) -> None:
     _expect(values.isfinite().all(), "expected a finite gradient × input")
     content = observation.batch.content_mask
     _expect(values[content].any(), "gradient × input is 0 at every token")
+    # The attention mask has another shape if units are sentences; then only content is compared.
     is_token = observation.batch.inputs.get("attention_mask", content).bool()
     is_real = is_token if is_token.shape == content.shape else content
     _expect(not values[~is_real].any(), "gradient × input of padding is not 0")
@@ -370,7 +371,10 @@ def _check_attention_gradient(
 
 
 def _check_inputs(observation: Observation) -> None:
-    """Check the erasure of no units and of single units, and compare it with shorter texts."""
+    """Check the probabilities after erasing no unit and after erasing single units.
+
+    Erasing a token must give the same probabilities as a text that never contained it.
+    """
     model = observation.model.require(EditableInputs)
     batch, probs = observation.batch, observation.probs
     content = batch.content_mask

@@ -43,6 +43,10 @@ def sum_over_pieces(values: Tensor, units: Tensor) -> Tensor:
 
     Returns:
         Sums `[batch, keys]`, with 0 at all pieces except the first.
+
+    Example:
+        >>> sum_over_pieces(torch.tensor([[1, 2, 3]]), torch.tensor([[0, 1, 1]]))
+        tensor([[1, 5, 0]])
     """
     return torch.zeros_like(values).scatter_add(1, units, values)
 

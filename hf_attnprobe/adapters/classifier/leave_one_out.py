@@ -188,6 +188,7 @@ def _run_direction(
         step_gates = gates[t].addmm_(hidden[t], recurrent)
         advance_step(step_gates, new_cell, new_hidden)
         if not all_alive:
+            # Texts whose padding is being read keep the initial state 0.
             is_alive = alive[t, :, None]
             new_cell *= is_alive
             new_hidden *= is_alive
@@ -234,6 +235,7 @@ def _compute_direction_product(trace: LstmTrace, gradient: Tensor) -> Tensor:
         trace: The direction's trace.
         gradient: Gradient with respect to this direction's states, `[batch, keys, size]`.
     """
+    # The trace stores halved hidden states, so the gradient with respect to them is doubled.
     hidden_gradient = 2 * gather_positions(gradient, trace.position).transpose(0, 1)
     word_inputs = trace.inputs - trace.bias
     products = word_inputs * _compute_gate_gradient(trace, hidden_gradient)

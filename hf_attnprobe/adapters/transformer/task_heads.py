@@ -128,7 +128,8 @@ class TaskHead:
     def compute_scores(self, result: Any, inputs: Inputs) -> Tensor:
         """Return the model's logits as scores `[batch, scores]`.
 
-        Subclasses override this method if scores are computed from several logits.
+        Subclasses override this method if the model has other outputs, or if the prediction is
+        read from some of the logits only.
 
         Args:
             result: The model's output object.
@@ -197,7 +198,11 @@ class TokenTagHead(TaskHead):
     def add_readout_inputs(
         self, inputs: Inputs, mask: Tensor, content: Tensor, run: Run
     ) -> dict[str, Tensor]:
-        """Assign a slot to every labelled word's first token, or to every word without labels."""
+        """Add the inputs that record from which tokens the tags are read.
+
+        Tags are read from the first token of each labelled word. If there are no labels, they are
+        read from all explained tokens. See `_number_slots` for the added inputs.
+        """
         is_read = content
         if "labelled" in inputs:
             is_read = inputs["labelled"].bool() & mask
@@ -220,7 +225,10 @@ class TokenTagHead(TaskHead):
         return values.gather(1, index).where(is_present[..., None], torch.nan)
 
     def compute_probs(self, scores: Tensor, inputs: Inputs) -> Tensor:
-        """Compute one distribution per slot, divided by the slot count so that the sum is 1."""
+        """Compute one distribution per slot (token with a prediction), divided by the slot count.
+
+        After the division, all entries of a prediction vector sum to 1.
+        """
         slots = inputs["slots"][:, 0]
         probs = scores.unflatten(-1, (slots.shape[-1], -1)).softmax(-1)
         probs = probs.where(slots[..., None], 0) / slots.sum(-1)[:, None, None]
@@ -247,10 +255,10 @@ class MaskedWordHead(TokenTagHead):
     def add_readout_inputs(
         self, inputs: Inputs, mask: Tensor, content: Tensor, run: Run
     ) -> dict[str, Tensor]:
-        """Assign a slot to every mask token, and add its candidate words.
+        """Add the inputs that record the mask tokens and their candidate words.
 
         The candidates are the most likely words. They are stored as the input `kept`, int
-        `[batch, slots, words]`.
+        `[batch, slots, words]`. See `_number_slots` for the other added inputs.
         """
         is_read = (inputs["input_ids"] == self.mask_id) & mask
         if not is_read.any(1).all():
@@ -304,9 +312,10 @@ class SpanHead(TaskHead):
     def add_readout_inputs(
         self, inputs: Inputs, mask: Tensor, content: Tensor, run: Run
     ) -> dict[str, Tensor]:
-        """Assign a slot to every context token, which is a possible start or end of the answer.
+        """Add the inputs that record which tokens may be the start or the end of the answer.
 
-        As in Transformers' pipeline, the context is the second segment.
+        These are all tokens of the context. As in Transformers' pipeline, the context is the second
+        segment.
         """
         is_read = mask & ~inputs["special_tokens_mask"].bool()
         segments = inputs.get("segment_ids")
