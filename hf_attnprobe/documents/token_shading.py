@@ -263,16 +263,18 @@ def _shade_tokens(
         if name == "attention" and text.around:
             heading = strip_chat_markers(text.around[k]) or heading
         shade = _compute_shade(score, largest)
-        has_class = {
-            f"s{shade}": shade > 0,
-            "m": shade > 0 and name in SIGNED_RANKINGS and score < 0,
-            "unknown": k in unknown_positions,
-        }
-        classes = " ".join(css_class for css_class, applies in has_class.items() if applies)
+        # In the page's CSS, s1 to s9 are shades, and m changes the colour of a negative score.
+        css_classes = []
+        if shade > 0:
+            css_classes.append(f"s{shade}")
+            if name in SIGNED_RANKINGS and score < 0:
+                css_classes.append("m")
+        if k in unknown_positions:
+            css_classes.append("unknown")
         sign = "+" if name in SIGNED_RANKINGS else ""
         printed_score = f"{score:{sign}.2g}" if shade else ""
         space = "" if k in glued_positions else " "
-        yield heading, space, classes, token, printed_score
+        yield heading, space, " ".join(css_classes), token, printed_score
     if name == "attention" and text.around:
         yield strip_chat_markers(text.around[-1]), "", "", "", ""
 

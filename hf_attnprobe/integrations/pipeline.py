@@ -90,18 +90,19 @@ class TextExplainer:
         """Measure how much an answer of a language model depends on each unit of a passage.
 
         Args:
-            context: See :func:`explain`.
-            question: See :func:`explain`.
-            answer: See :func:`explain`.
-            other: See :func:`explain`.
-            span: See :func:`explain`.
-            units: See :func:`explain`.
+            context: The passage, or several passages.
+            question: The question about the passage.
+            answer: The answer to explain; None for the answer that the model generates.
+            other: Another answer to compare.
+            span: Part of the answer to explain, as text or as start and end character.
+            units: Units into which the passage is split.
 
         Returns:
             The passage with a score for each unit.
 
         Raises:
-            AttnProbeError: See :func:`explain`.
+            AttnProbeError: The model is not a language model, the passage has only one unit, or the
+                answer does not contain the span.
         """
         if not self._is_language_model:
             raise AttnProbeError(
@@ -183,9 +184,9 @@ class TextExplainer:
         """Explain a text and render the result as an HTML fragment with CSS, without scripts.
 
         Args:
-            text: See :meth:`explain`.
-            text_pair: See :meth:`explain`.
-            arguments: Further arguments of :meth:`explain`.
+            text: A text, or the first text of a pair; a dict for a language model.
+            text_pair: The second text of a pair; None for a single text.
+            arguments: ``choices`` for a multiple-choice model, see :meth:`explain`.
         """
         explained_text = self.explain(text, text_pair, **arguments)
         return render_cell_html([ExampleTexts([explained_text]), CAUTION])
@@ -303,11 +304,12 @@ def explain_text(
     """Predict one text with a model, and score how important each token is.
 
     Args:
-        model: The model.
-        tokenizer: Its tokenizer.
-        text: See :meth:`TextExplainer.explain`.
-        text_pair: See :meth:`TextExplainer.explain`.
-        arguments: Further arguments of :meth:`TextExplainer.explain`.
+        model: A classifier or a language model, which is not changed.
+        tokenizer: The tokenizer of the model.
+        text: A text, or the first text of a pair. A language model needs a dict with the keys
+            ``context`` and ``question``.
+        text_pair: The second text of a pair; None for a single text.
+        arguments: ``choices`` for a multiple-choice model, see :meth:`TextExplainer.explain`.
 
     Returns:
         The text with a score for each token and ranking.
@@ -329,11 +331,12 @@ def explain_html(
     """Explain a prediction like :func:`explain_text`, and render it as an HTML fragment.
 
     Args:
-        model: The model.
-        tokenizer: Its tokenizer.
-        text: See :meth:`TextExplainer.explain`.
-        text_pair: See :meth:`TextExplainer.explain`.
-        arguments: Further arguments of :meth:`TextExplainer.explain`.
+        model: A classifier or a language model, which is not changed.
+        tokenizer: The tokenizer of the model.
+        text: A text, or the first text of a pair. A language model needs a dict with the keys
+            ``context`` and ``question``.
+        text_pair: The second text of a pair; None for a single text.
+        arguments: ``choices`` for a multiple-choice model, see :meth:`TextExplainer.explain`.
 
     Returns:
         HTML with CSS, without scripts.

@@ -433,7 +433,8 @@ def _publish(
     options: CardOptions,
 ) -> WrittenCard:
     """Publish the rows and then the model, so that its card never links to a missing page."""
-    hub, rows_url = HubClient(options.token, options.private), None
+    hub = HubClient(options.token, options.private)
+    rows_url = None
     if audits:
         rows_repository = ROWS_REPOSITORY.format(repository=repository)
         rows_url = hub.create_repository(rows_repository, "dataset")
@@ -544,9 +545,11 @@ def _name_configurations(audits: Sequence[AuditFolder]) -> list[str]:
         data_name = strip_local_folders(audit.data.name).replace("/", "-")
         label = f"{data_name}-{audit.report.dataset.split}"
         base_name = re.sub(r"[^A-Za-z0-9_.-]+", "-", label).strip("-.") or "audit"
-        name, number = base_name, 2
+        name = base_name
+        number = 2
         while name in names:
-            name, number = f"{base_name}-{number}", number + 1
+            name = f"{base_name}-{number}"
+            number += 1
         names.append(name)
     return names
 

@@ -185,11 +185,12 @@ class AttentionFaithfulnessCallback(TrainerCallback):
 
     def _check_statistics(self, report: Report) -> None:
         """Raise an error if the tests compute none of the requested statistics."""
-        available = dict.fromkeys([SCORE_NAME, *(s.statistic for s in report.statistics)])
-        if available.keys().isdisjoint(self.statistics):
+        computed_names = [statistic.statistic for statistic in report.statistics]
+        available_names = dict.fromkeys([SCORE_NAME, *computed_names])
+        if available_names.keys().isdisjoint(self.statistics):
             raise AttnProbeError(
                 f"unknown statistics {', '.join(self.statistics)}; choose from "
-                f"{', '.join(available)}"
+                f"{', '.join(available_names)}"
             )
 
     def on_evaluate(
@@ -204,6 +205,7 @@ class AttentionFaithfulnessCallback(TrainerCallback):
         if state.global_step == self._last_step:
             return
         self._last_step = state.global_step
+        # Only every k-th evaluation has an audit; k is the argument `every`.
         evaluation_number = self._n_evaluations
         self._n_evaluations += 1
         if evaluation_number % self.every:
@@ -290,7 +292,7 @@ def get_random_states() -> Mapping[str, Any]:
 
 
 def set_random_states(states: Mapping[str, Any]) -> None:
-    """Set the states of all random generators.
+    """Set the states of all random generators to earlier ones.
 
     Args:
         states: Result of :func:`get_random_states`.
@@ -322,6 +324,7 @@ def _create_shared_folder(output_dir: Path) -> Iterator[Path | None]:
 def _delete_folder(folder: Path) -> None:
     """Delete a folder in the main process, and wait in every process until it is deleted."""
     state = get_process_state()
+    # Before the deletion, wait until no process uses the folder any more.
     state.wait_for_everyone()
     if state.is_main_process:
         shutil.rmtree(folder, ignore_errors=True)

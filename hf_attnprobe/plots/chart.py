@@ -148,7 +148,7 @@ class HeatMap:
 
     @property
     def mark_description(self) -> str:
-        """Explanation of marked heads, for the axis label."""
+        """Reason for marking a head in the map, such as "the interval excludes 0"."""
         if self.threshold is not None:
             return f"the interval lies at {self.threshold:.2f} or more"
         return f"the interval excludes {self.centre or 0:g}"

@@ -292,20 +292,20 @@ def _compute_size(chart: Chart | HeatMap, title: bool) -> tuple[float, float]:
 
     The height grows with the number of rows in the chart, and of lines in its title and legend.
     """
-    n_lines = len(textwrap.wrap(chart.title, X_LABEL_WIDTH)) if title else 0
+    n_text_lines = len(textwrap.wrap(chart.title, X_LABEL_WIDTH)) if title else 0
     if isinstance(chart, HeatMap):
         width = COLUMN_WIDTH if len(chart.heads) <= MAX_HEADS_IN_COLUMN else PAGE_WIDTH
-        return width, 0.9 + 0.22 * len(chart.layers) + LEGEND_LINE_HEIGHT * n_lines
-    names = [
-        *(s.name for s in chart.series),
-        *(r.name for r in chart.references),
+        return width, 0.9 + 0.22 * len(chart.layers) + LEGEND_LINE_HEIGHT * n_text_lines
+    legend_entries = [
+        *(series.name for series in chart.series),
+        *(reference.name for reference in chart.references),
     ]
-    n_lines += sum(len(textwrap.wrap(name, LEGEND_WIDTH)) for name in names)
+    n_text_lines += sum(len(textwrap.wrap(entry, LEGEND_WIDTH)) for entry in legend_entries)
     height = 2.0
     if chart.kind == "dots":
         row_height = 0.15 + 0.1 * len(chart.series)
         height = 0.6 + row_height * len(list_categories(chart))
-    return COLUMN_WIDTH, height + LEGEND_LINE_HEIGHT * n_lines
+    return COLUMN_WIDTH, height + LEGEND_LINE_HEIGHT * n_text_lines
 
 
 def _draw_chart(chart: Chart, ax: Axes, title: str) -> None:

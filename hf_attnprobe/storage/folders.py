@@ -448,9 +448,9 @@ def _describe_difference(value: object, other_value: object) -> object:
     """
     if not isinstance(value, Mapping) or not isinstance(other_value, Mapping):
         return value
-    differences = [
+    different_parts = [
         f"{name} {_describe_difference(inner_value, other_value.get(name))}"
         for name, inner_value in value.items()
         if name not in other_value or other_value[name] != inner_value
     ]
-    return ", ".join(differences) or "none"
+    return ", ".join(different_parts) or "none"

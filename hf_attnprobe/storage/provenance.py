@@ -274,6 +274,7 @@ def format_repeat_command(verb: str, provenance: Mapping[str, Any], **changes: A
     """
     settings = {**provenance["asked_for"], **changes}
     options_by_test = settings.pop("tests", {})
+    # Values for the flag --set, such as "permutation.n_permutations=50".
     assignments = [
         f"{test}.{name}={format_option_value(value)}"
         for test, test_options in options_by_test.items()

@@ -403,6 +403,7 @@ def _split_into_series(table: pa.Table) -> Iterator[_Series]:
 
 def _compute_digest(table: pa.Table) -> str:
     """Compute a SHA-256 digest over all cells of a sorted table."""
+    # Test, statistic, layer and head are hashed once per series, with its number of rows.
     columns = [(series.column, len(series.ids)) for series in _split_into_series(table)]
     digest = hashlib.sha256(json.dumps(columns).encode())
     digest.update(table["example_id"].to_numpy())
