@@ -1048,7 +1048,7 @@ class Observation:
         if not n_targets:
             raise AttnProbeError(
                 f"no target class can be chosen, because this model predicts {prediction.name}; "
-                "leave the option out"
+                "leave the target out"
             )
         if isinstance(target, str) and names.count(target) == 1:
             return names.index(target)
@@ -1359,7 +1359,7 @@ def _find_rows_with_gradient(observation: Observation) -> list[Tensor]:
     """
     attention = observation.attention
     if observation.model.lacks(Differentiable):
-        return [torch.ones_like(layer[:, 0, :, 0], dtype=torch.bool) for layer in attention]
+        return [torch.ones_like(weights[:, 0, :, 0], dtype=torch.bool) for weights in attention]
     rows = [_has_gradient(gradient) for gradient in observation.attention_gradient]
     has_no_row = _has_no_row_in_any_layer(rows)
     if not has_no_row.any():

@@ -124,7 +124,12 @@ BAD = [
     ("classes", changed("number"), {"segment": "text_pair"}, "single texts"),
     ("classes", DATA["choice"], {}, "reads no choices"),
     # options that mean nothing for the head
-    ("classes", DATA["classes"], {"threshold": 0.5}, "predicts classes (3)"),
+    (
+        "classes",
+        DATA["classes"],
+        {"threshold": 0.5},
+        "this model has 3 classes; leave the threshold out",
+    ),
     (
         "classes",
         DATA["classes"],

@@ -229,7 +229,7 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
         if missing:
             raise AttnProbeError(
                 f"expected prompts with answers, but the inputs lack {', '.join(sorted(missing))}; "
-                f"{type(self.model).__name__} is a language model, so audit it on Answers"
+                f"{type(self.model).__name__} is a language model, so its data must be Answers"
             )
         inputs = {name: value.to(self.model.device) for name, value in inputs.items()}
         inputs.setdefault("other_ids", torch.full_like(inputs["input_ids"], -1))
@@ -249,7 +249,9 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
         """Raise AttnProbeError unless the inputs are one prompt with a passage and an answer."""
         ids = inputs["input_ids"]
         if len(ids) != 1:
-            raise AttnProbeError(f"expected one prompt in a batch, got {len(ids)}")
+            raise AttnProbeError(
+                f"expected one prompt in a batch, got {len(ids)} prompts; prepare them one by one"
+            )
         largest_id = int(ids.max())
         if self.n_embeddings is not None and largest_id >= self.n_embeddings:
             raise AttnProbeError(
@@ -261,7 +263,8 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
         n_answer = int(is_answer.sum())
         if not 0 < n_answer < len(is_answer) or not is_answer[-n_answer:].all():
             raise AttnProbeError(
-                "expected a prompt that ends with an answer, but its last tokens are not labelled"
+                "expected a prompt that ends with an answer, but the input labelled does not mark "
+                "its last tokens as the answer"
             )
 
         is_in_unit = inputs["unit_ids"][0] >= 0

@@ -634,10 +634,12 @@ def _create_text_head(
         )
         return RegressionHead(number)
     if threshold is not None:
-        hint = ", or set --predicts number" if len(names) == 1 else ""
+        has_one_logit = len(names) == 1
+        n_classes = "a single class" if has_one_logit else f"{len(names)} classes"
+        hint = ", or set --predicts number" if has_one_logit else ""
         raise AttnProbeError(
-            f"a threshold applies only to models that predict a number, but this model predicts "
-            f"classes ({len(names)}); leave the threshold out{hint}"
+            "a threshold applies only to models that predict a number, but this model has "
+            f"{n_classes}; leave the threshold out{hint}"
         )
     if getattr(model.config, "problem_type", None) == "multi_label_classification":
         return MultiLabelHead(predictions.make_label_prediction(names))
