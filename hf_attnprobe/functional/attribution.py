@@ -207,7 +207,8 @@ def spearman(a: Tensor, b: Tensor, mask: Tensor) -> Tensor:
     >>> round(spearman(a, a.log(), mask).item(), 6)
     1.0
     """
-    # Smaller minus larger values is a linear function of the rank, so it gives the same correlation.
+    # The number of smaller values minus the number of larger values is a linear function of the mean
+    # rank, so it has the same correlation.
     ranks_a = compute_net_wins(a.double(), mask).double()
     ranks_b = compute_net_wins(b.double(), mask).double()
     return pearson(ranks_a, ranks_b, mask)

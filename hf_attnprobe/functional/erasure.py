@@ -234,7 +234,7 @@ def count_removals_to_flip(
 
 
 def _sum_in_order(values: Tensor, order: Tensor) -> Tensor:
-    """Reorder values and compute their cumulative sums.
+    """Compute cumulative sums of values over the keys, after sorting the keys in a given order.
 
     Args:
         values: [batch, rows, keys].

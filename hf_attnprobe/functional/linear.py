@@ -215,7 +215,10 @@ def build_edges(attention: Tensor, scores: Tensor, mask: Tensor) -> Edges:
 def _find_farthest(
     attention: Tensor, scores: Tensor, mask: Tensor, epsilons: Sequence[float]
 ) -> FarthestAttention:
-    """Find the farthest attention for each ε, as in :func:`epsilon_max_jsd`, for a part of the batch."""
+    """Find the farthest attention that changes the probability by at most ε, for each ε.
+
+    This implements :func:`epsilon_max_jsd` for a part of the batch, in float64.
+    """
     if mask.shape[-1] < 2:
         zero_jsd = attention.new_zeros(len(epsilons), len(attention))
         return FarthestAttention(zero_jsd, attention.repeat(len(epsilons), 1, 1))
@@ -453,7 +456,10 @@ def epsilon_max_jsd_bounds(
 def _compute_bounds(
     attention: Tensor, logits: Tensor, mask: Tensor, epsilons: Sequence[float]
 ) -> JsdBounds:
-    """Compute the bounds for each ε, as in :func:`epsilon_max_jsd_bounds`, for a part of the batch."""
+    """Compute lower and upper bounds for the largest JSD within ε, for each ε.
+
+    This implements :func:`epsilon_max_jsd_bounds` for a part of the batch, in float64.
+    """
     if mask.shape[-1] < 2:
         zero = attention.new_zeros(len(epsilons), len(attention))
         return JsdBounds(zero, zero, attention.repeat(len(epsilons), 1, 1))

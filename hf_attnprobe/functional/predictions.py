@@ -83,10 +83,12 @@ class Prediction:
 
     @property
     def target_names(self) -> tuple[str, ...]:
-        """Names of the classes or labels that a test can explain."""
+        """Names of the classes or labels that a test can explain; empty if there are none."""
         if self.kind == "labels":
             return self.parts
-        return self.outcomes if self.has_one_part and not self.is_number else ()
+        if self.has_one_part and not self.is_number:
+            return self.outcomes
+        return ()
 
     def group_by_part(self, probs: Tensor) -> Tensor:
         """Convert prediction vectors to one distribution per part.
@@ -236,7 +238,10 @@ class Prediction:
         return decisions[..., 0] == target
 
     def select_explained_entries(self, probs: Tensor, target: int | None = None) -> Tensor:
-        """Select which probabilities to explain: the decisions, or a given class or label.
+        """Find the entries of a prediction vector that a test explains.
+
+        By default, these are the probabilities of the decisions. With a target, it is the
+        probability of this class or label.
 
         Args:
             probs: prediction vectors, [batch, parts · outcomes].

@@ -276,7 +276,10 @@ def generate_steered_candidates(
     distance_values = (vertex_jsd(shares) - math.log(2)).masked_fill(~movable, -torch.inf)
 
     def choose_vertices(multiplier: Tensor) -> Tensor:
-        """Put the movable mass of each row on the key with the best score."""
+        """Put the movable weight of each row on the key with the best score.
+
+        The score is distance − multiplier · output change.
+        """
         scores = distance_values - multiplier[:, None, None] * slope
         best_key = scores.argmax(-1, keepdim=True)
         vertices = fixed_weights.scatter_add(-1, best_key, movable_mass)

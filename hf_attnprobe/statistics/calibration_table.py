@@ -75,7 +75,7 @@ class ErrorCount:
 
     @property
     def sentence(self) -> str:
-        """Error count in words, such as "0 of 20 kinds ... received no or partly"."""
+        """Error count in words: "0 of 20 kinds whose correct answer is yes received no or partly"."""
         names = f" ({'; '.join(self.wrong)})" if self.wrong else ""
         return (
             f"{len(self.wrong)} of {self.kinds} kinds {TRUTH_LABELS[self.truth]} received "

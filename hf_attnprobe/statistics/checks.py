@@ -203,7 +203,15 @@ Violations = Iterator[tuple[int, str]]
 
 
 def _check_orders(test: str, texts: Texts) -> Violations:
-    """Find texts in which one statistic exceeds another one, although :data:`ORDER_RULES` forbids it."""
+    """Find texts in which a statistic exceeds another one that must be at least as large.
+
+    Args:
+        test: faithfulness test. Only the rules about its statistics are checked.
+        texts: statistics of the test at one site.
+
+    Yields:
+        Text id, and a sentence that describes the impossible value.
+    """
     for rule in ORDER_RULES:
         if rule.test != test:
             continue
@@ -231,7 +239,16 @@ def _pair_statistics(rule: OrderRule, texts: Texts) -> Iterator[tuple[str, str]]
 
 
 def _check_ranges(test: str, texts: Texts, ranges: Iterable[RangeRule]) -> Violations:
-    """Find texts in which a statistic of the test is outside the range that its rule allows."""
+    """Find texts in which a statistic is outside of its possible range.
+
+    Args:
+        test: faithfulness test. Only the rules about its statistics are checked.
+        texts: statistics of the test at one site.
+        ranges: possible ranges of statistics.
+
+    Yields:
+        Text id, and a sentence that describes the impossible value.
+    """
     for rule in ranges:
         if rule.test != test:
             continue
@@ -244,8 +261,18 @@ def _check_ranges(test: str, texts: Texts, ranges: Iterable[RangeRule]) -> Viola
 
 
 def _check_shared_texts(test: str, texts: Texts) -> Violations:
-    """Find texts in which an erasure statistic is defined for some rankings but not for all."""
-    for family in SHARED_TEXT_STATISTICS if test == "erasure" else ():
+    """Find texts in which an erasure statistic is defined for some rankings but not for all.
+
+    Args:
+        test: faithfulness test; other tests than "erasure" are not checked.
+        texts: statistics of the test at one site.
+
+    Yields:
+        Text id, and a sentence that names the undefined statistics.
+    """
+    if test != "erasure":
+        return
+    for family in SHARED_TEXT_STATISTICS:
         names = _list_statistics(family, texts)
         n_defined = np.zeros(len(texts), dtype=int)
         for name in names:

@@ -195,7 +195,7 @@ class ModelPair:
 
     @property
     def aligned_frames(self) -> tuple[pd.DataFrame, pd.DataFrame]:
-        """Both data frames sorted by text id, restricted to common texts if they are paired."""
+        """Both data frames, sorted by text id. If the models are paired, only common texts remain."""
         first, other = self.first.sort_index(), self.other.sort_index()
         if not self.paired:
             return first, other
@@ -230,10 +230,17 @@ def compare_model_pairs(pairs: Sequence[ModelPair], *, seed: int = 0) -> list[li
 
 
 def _compute_text_errors(pair: ModelPair, pair_number: int) -> pd.DataFrame:
-    """Compute how much each text contributes to the error of each difference.
+    """Compute how much each text contributes to the sampling error of each difference.
 
-    The error of a mean is the average error of its texts. The index contains the data set number
-    next to the text id, because equal ids in different data sets are different texts.
+    If the models are paired, the contribution is the text's difference. Otherwise, it is the text's
+    deviation from the mean of its model, divided by the number of texts.
+
+    The index contains a data set number next to the text id, because equal ids in different data
+    sets are different texts. Number 0 is the data set of the first model.
+
+    Args:
+        pair: two models.
+        pair_number: data set number for the texts of the other model, from 1.
 
     Returns:
         One row per text and one column per difference.
@@ -395,7 +402,11 @@ def _iterate_ranking_pairs(test: str, texts: Texts, against: str | None) -> Iter
         return texts.get_values(name) - texts.get_values(subtracted_name)
 
     def compare_removals(first: str, second: str) -> np.ndarray:
-        """Return 1 if the first ranking flips a decision with fewer removals, −1 if the second."""
+        """Compare which ranking flips the decision of each text with fewer removals.
+
+        Returns:
+            [texts]: 1 for the first ranking, −1 for the second one, 0 for a tie.
+        """
         fewer_removals = np.sign(
             subtract(f"fraction_to_flip@{second}", f"fraction_to_flip@{first}")
         )
@@ -423,7 +434,19 @@ def _iterate_ranking_pairs(test: str, texts: Texts, against: str | None) -> Iter
 def _compare_ranking_pairs(
     test: str, pairs: Iterator[_RankingPair], n_texts: int, seed: int
 ) -> list[Comparison]:
-    """Compare all ranking pairs of a test, using the same random signs for all pairs."""
+    """Compare all ranking pairs of a test, and correct their p-values by Holm's method.
+
+    Pairs are processed in chunks, to limit the memory. All chunks use the same random signs.
+
+    Args:
+        test: faithfulness test.
+        pairs: ranking pairs with their difference for each text.
+        n_texts: number of texts.
+        seed: seed for the permutation test.
+
+    Returns:
+        One comparison for each pair that has a value.
+    """
     comparisons: list[Comparison] = []
     chunk_size = max(1, VALUES_PER_CHUNK // max(1, n_texts))
     while chunk := [*itertools.islice(pairs, chunk_size)]:

@@ -155,7 +155,17 @@ def evaluate_heads(
 def _measure_site(
     rows: Rows, explained_rows: Rows, site: LayerHead, parts: Sequence[Part]
 ) -> HeadEvaluation:
-    """Estimate effect and faithfulness at one site, with separate intervals."""
+    """Estimate effect and faithfulness at one site, each with its own confidence interval.
+
+    Args:
+        rows: audit rows, from which the effect is estimated.
+        explained_rows: rows without texts in default classes, from which faithfulness is computed.
+        site: layer and head.
+        parts: faithfulness parts for this type of model.
+
+    Returns:
+        An evaluation that is not graded yet.
+    """
     texts = select_site_texts(rows, site)
     effect = estimate_mean(texts.get_values(EFFECT_STATISTIC))
     worst_effect = estimate_mean(texts.get_values(WORST_EFFECT_STATISTIC))
@@ -184,7 +194,19 @@ def _grade_site(
     faithfulness_intervals: Mapping[LayerHead, Interval],
     rules: Mapping[str, Rule],
 ) -> HeadEvaluation:
-    """Add possible answers to an evaluation and, for a single head, simultaneous intervals."""
+    """Grade a head or a head group: add the answers that its confidence intervals do not exclude.
+
+    For a single head, the intervals are first replaced by simultaneous intervals over all heads.
+
+    Args:
+        evaluation: effect and faithfulness, with separate intervals.
+        effect_intervals: simultaneous intervals for the effect, by head.
+        faithfulness_intervals: simultaneous intervals for faithfulness, by head.
+        rules: rules with the keys "effect" and "faithfulness".
+
+    Returns:
+        The graded evaluation.
+    """
     effect, score = evaluation.effect, evaluation.faithfulness
     if evaluation.is_head:
         effect = replace(effect, ci95=effect_intervals.get(evaluation.site))
@@ -199,7 +221,10 @@ def _grade_site(
 
 
 def _extend_interval(value: float, interval: Interval | None) -> Interval | None:
-    """Extend a jackknife interval to include the value, and limit its upper end to 1."""
+    """Extend a confidence interval so that it contains the estimate, and limit it to at most 1.
+
+    A jackknife interval is centred on the bias-corrected value, so it may not contain the estimate.
+    """
     if interval is None:
         return None
     low, high = interval

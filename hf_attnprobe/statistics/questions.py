@@ -586,7 +586,10 @@ _register_part_question(
     ),
 )
 def measure_effect(evidence: Evidence, rule: Rule) -> Measurement | None:
-    """Measure how much shuffling the attention weights changes the output."""
+    """Measure the effect of attention: the output change if its weights are shuffled.
+
+    The graded number is the median change over many shuffles, averaged over texts.
+    """
     explained = evidence.explained_evidence
     change = explained.estimate_mean("standard_tvd")
     worst_change = explained.estimate_mean("largest_standard_tvd")

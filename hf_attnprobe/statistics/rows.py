@@ -492,7 +492,11 @@ def select_gapless_rows(rows: Rows, order: Sequence[int]) -> Rows:
 
     @functools.cache
     def find_counted_texts(test: str, layer: int, head: int) -> np.ndarray:
-        """Find the texts before the first gap for a test at a site, bool [texts]."""
+        """Find the texts that come before the first unmeasured text of a test at a site.
+
+        Returns:
+            bool [texts].
+        """
         is_measured = np.zeros(len(rows), dtype=bool)
         for column in rows.columns:
             is_same_site = (column[0], *column[2:]) == (test, layer, head)

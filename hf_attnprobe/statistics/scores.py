@@ -276,7 +276,9 @@ def encode_one_hot(outputs: np.ndarray) -> np.ndarray:
     Returns:
         One-hot predictions, [texts, classes].
     """
-    return np.eye(outputs.shape[-1])[outputs.argmax(-1)]
+    n_classes = outputs.shape[-1]
+    predicted_classes = outputs.argmax(-1)
+    return np.eye(n_classes)[predicted_classes]
 
 
 def compute_weighted_metrics(
@@ -482,10 +484,10 @@ def _measure_multilabel_quality(predictions: pd.DataFrame, top_probability: Esti
 
 
 def compute_majority_accuracy(labelled: pd.DataFrame) -> np.ndarray | None:
-    """Compute each text's accuracy when always predicting the most frequent labels.
+    """Compute each text's accuracy for a model that always predicts the most frequent labels.
 
-    For independent labels, each label's more frequent value is predicted. For tags, the tag with
-    the largest mean share is predicted.
+    If each label may hold or not, such a model predicts the more frequent value of each label. If
+    each word has a tag, it predicts the same tag for all words: the tag with the largest mean share.
 
     Args:
         labelled: statistics for labelled texts, one row per text.
@@ -541,7 +543,17 @@ def measure_number_quality(predictions: Texts, *, seed: int = 0) -> NumberQualit
 
 
 def _estimate_r_squared(predicted: np.ndarray, labels: np.ndarray) -> Estimate:
-    """Estimate R² with a jackknife confidence interval, which needs no resampling."""
+    """Estimate R² = 1 − mean squared error / variance of the labels, with a confidence interval.
+
+    R² is a function of three means, so its interval follows from the jackknife without resampling.
+
+    Args:
+        predicted: predicted numbers, [texts].
+        labels: true numbers, [texts].
+
+    Returns:
+        R² with its 95% confidence interval.
+    """
     centred_labels = labels - labels.mean()
     squared_errors = (labels - predicted) ** 2
     columns = squared_errors, centred_labels**2, centred_labels
@@ -572,6 +584,7 @@ def _compute_resampled_r_squared(
     # Without centring, digits would cancel in the variance.
     centred_labels = labels - labels.mean()
     total = counts @ centred_labels
+    # Σ(y − ȳ)² and Σ(y − ŷ)² on each resample, with its own mean ȳ.
     variation = counts @ centred_labels**2 - total**2 / sizes
     unexplained = counts @ (labels - predicted) ** 2
     unexplained_share = np.full(len(counts), np.nan)

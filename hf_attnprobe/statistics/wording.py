@@ -190,7 +190,16 @@ def build_wording(prediction: Mapping[str, Any] | None, *, unit: str = "") -> Wo
 
 
 def _build_number_wording(prediction: Mapping[str, Any], unit: str) -> Wording:
-    """Build the wording for a predicted number, or for several numbers."""
+    """Build the wording for a model that predicts one or several numbers.
+
+    Args:
+        prediction: fields of a :class:`~hf_attnprobe.functional.predictions.Prediction`.
+        unit: unit for changes of the number, such as "standard deviations"; if empty, the size of
+            the unit is printed, such as "units of 0.25".
+
+    Returns:
+        The wording.
+    """
     scale, origin = prediction["scale"], prediction["origin"]
     unit_size = f" (one is {scale:.3g})" if unit else ""
     unit = unit or f"units of {scale:.3g}"
