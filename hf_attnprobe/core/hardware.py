@@ -302,7 +302,7 @@ def limit_threads(model: nn.Module | None) -> Iterator[int]:
 
 
 def has_native_bfloat16() -> bool:
-    """Return whether the CPU has instructions for bfloat16 products.
+    """Check whether the CPU has instructions for bfloat16 products.
 
     With these instructions, bfloat16 products take about half as long as float32 products. Other CPUs
     convert the numbers to float32 first.
@@ -315,7 +315,7 @@ def has_native_bfloat16() -> bool:
 
 
 def is_small_model(model: nn.Module) -> bool:
-    """Return whether a model is too small to be faster with several threads.
+    """Check whether a model is so small that several threads would not make it faster.
 
     Args:
         model: The model.

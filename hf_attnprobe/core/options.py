@@ -351,6 +351,7 @@ def check_minimum(minimum: float | None, **values: Any) -> None:
     if minimum is None:
         return
     for name, value in _iterate_values(values):
+        # In contrast to `value < minimum`, `not value >= minimum` is also true for NaN.
         if value is not None and not value >= minimum:
             raise AttnProbeError(
                 f"{name} must be at least {minimum:g}, got {format_short(value)}; increase it"

@@ -69,13 +69,15 @@ def render_html(document: Document) -> str:
         ValueError: If the document's data contain NaN or infinity, which JSON cannot represent.
     """
     script = _read_file("page.js")
-    sections = [s for s in document.sections if s is not None and not s.is_collapsed]
+    visible_sections = [
+        section for section in document.sections if section is not None and not section.is_collapsed
+    ]
     return (
         _load_templates()
         .get_template("page.html")
         .render(
             document=document,
-            listed_sections=sections,
+            listed_sections=visible_sections,
             min_listed_sections=MIN_LISTED_SECTIONS,
             security_policy=build_security_policy(script),
             style=_build_style(),

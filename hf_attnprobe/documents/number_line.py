@@ -147,7 +147,11 @@ def assign_label_rows(positions: Mapping[str, float], character_width: float) ->
 def _choose_ends(
     values: Iterable[float], fixed_ends: tuple[float, float] | None
 ) -> tuple[float, float]:
-    """Choose the ends of a line: the fixed ends if valid, else round numbers around the values.
+    """Choose both ends of a number line.
+
+    Args:
+        values: numbers that the line must contain; NaN and infinite ones are ignored.
+        fixed_ends: ends to use if they are finite and in ascending order; None chooses round numbers.
 
     >>> _choose_ends([0.12, 0.87], None), _choose_ends([3.0], None), _choose_ends([], None)
     ((0.0, 1.0), (2.5, 3.5), (0.0, 1.0))

@@ -131,16 +131,18 @@ def _count_marks(artist: Line2D | Collection) -> int:
 
 
 def _describe_chart(chart: Chart | HeatMap) -> str:
-    """Describe a drawing for screen readers."""
+    """Describe a chart for screen readers: its type, axes, series and reference lines."""
     if isinstance(chart, HeatMap):
         return f"Map: {chart.value_label}, with layers as rows and heads as columns."
-    names = ", ".join(s.name for s in chart.series if s.name)
+    names = ", ".join(series.name for series in chart.series if series.name)
     description = f"{CHART_KIND_NAMES[chart.kind]}: {chart.y_label} by {chart.x_label}"
     description += f", for {names}." if names else "."
     if chart.references:
-        lines = [f"{r.name} {format_label(r.value)}" for r in chart.references]
+        lines = [
+            f"{reference.name} {format_label(reference.value)}" for reference in chart.references
+        ]
         description += f" Reference lines: {', '.join(lines)}."
-    n_missing = sum(not is_drawable(y) for s in chart.series for y in s.y)
+    n_missing = sum(not is_drawable(y) for series in chart.series for y in series.y)
     if n_missing:
         description += f" {n_missing} values are missing or infinite and not drawn."
     return description

@@ -155,6 +155,7 @@ def _compute_column_widths(table: Table, width: int) -> list[int]:
 
     Numbers are never wrapped. Texts are wrapped at spaces, and the widest column is wrapped first.
     """
+    # At its minimum width, a column fits its numbers and single words; at its maximum, all its cells.
     min_widths, max_widths = [], []
     for k, name in enumerate(table.head):
         cells = [_build_rich_text(name), *(_build_rich_text(row[k]) for row in table.rows)]
@@ -162,6 +163,7 @@ def _compute_column_widths(table: Table, width: int) -> list[int]:
         words = [Text(word[:MAX_UNBROKEN_WORD]) for cell in cells for word in cell.plain.split()]
         min_widths.append(max([1, *(text.cell_len for text in (*numbers, *words))]))
         max_widths.append(max(cell.cell_len for cell in cells))
+    # Two spaces separate neighbouring columns.
     available = max(0, width - sum(min_widths) - 2 * (len(min_widths) - 1))
     widths = list(min_widths)
     growth = [high - low for low, high in zip(min_widths, max_widths, strict=True)]

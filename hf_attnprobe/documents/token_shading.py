@@ -127,7 +127,7 @@ def describe_attention_share(text: HighlightedText) -> list[str]:
     Args:
         text: the text with its scores.
     """
-    notes = [*filter(None, [text.attention_of])]
+    notes = [text.attention_of] if text.attention_of else []
     share = sum(text.scores["attention"])
     if share < MAX_MENTIONED_SHARE:
         notes.append(f"{share:.0%} of it on these {text.unit or 'word'}s")
@@ -252,7 +252,16 @@ def shade_rankings(text: HighlightedText) -> Iterator[ShadedRanking]:
 def _shade_tokens(
     text: HighlightedText, name: str, largest: float
 ) -> Iterator[tuple[str, str, str, str, str]]:
-    """Yield five strings per token, as described in :class:`ShadedRanking`."""
+    """Yield five strings per token: its heading, space, CSS classes, text and score.
+
+    Args:
+        text: the text with its scores.
+        name: name of the ranking.
+        largest: largest absolute score; the shade of a token is relative to it.
+
+    Yields:
+        Tuples as described in :class:`ShadedRanking`.
+    """
     glued_positions, unknown_positions = set(text.glued), set(text.unknown)
     segment = None
     for k, (token, score) in enumerate(zip(text.tokens, text.scores[name], strict=True)):

@@ -252,7 +252,7 @@ class AuditFolder:
         return DatasetReference.from_name(self.report.dataset.name)
 
     def get_public_names(self, model_id: str) -> dict[str, str]:
-        """Map local paths of the model and the data set to public names for published files.
+        """Return the public names that replace local paths of model and data set in published files.
 
         Args:
             model_id: Public model name.
@@ -574,7 +574,7 @@ def _build_audit_files(audit: AuditFolder, model_id: str, *, with_texts: bool) -
 
 
 def _collect_reports(audit: AuditFolder, *, with_texts: bool) -> dict[str, str]:
-    """Read the report files of an audit, or render them again without example texts."""
+    """Collect the report files of an audit; without ``with_texts``, omit all example texts from them."""
     reports = {
         name: (audit.folder / name).read_text(encoding="utf-8")
         for name in AUDIT_FILES

@@ -436,7 +436,7 @@ def _draw_points(chart: Chart, ax: Axes) -> Iterator[Handle]:
 
 
 def _draw_reference(chart: Chart, number: int, ax: Axes) -> Handle:
-    """Draw a reference value as a line across the chart."""
+    """Draw the reference value with index ``number`` as a line across the chart."""
     # Charts of dots have exchanged axes: their values are on the x axis.
     reference = chart.references[number]
     is_vertical = (reference.axis == "x") != (chart.kind == "dots")
@@ -681,7 +681,9 @@ def save_charts(
 
 def _report_warnings(caught_warnings: Sequence[warnings.WarningMessage]) -> None:
     """Report recorded warnings: those about missing characters as one, all others unchanged."""
-    font_warnings = [w for w in caught_warnings if "missing from font" in str(w.message)]
+    font_warnings = [
+        warning for warning in caught_warnings if "missing from font" in str(warning.message)
+    ]
     if font_warnings:
         logger.warning(
             "the figures' font lacks some characters of these names: SVG files contain them as "

@@ -300,7 +300,9 @@ def _format_flags(settings: Mapping[str, Any]) -> list[str]:
 
 
 def is_repeatable(provenance: Mapping[str, Any]) -> bool:
-    """Return whether a command can repeat a run, because nothing was passed as a Python object.
+    """Check whether a command line can repeat a run.
+
+    It cannot if the model, the data set or the scores were passed as Python objects.
 
     Args:
         provenance: Provenance of a report.

@@ -586,6 +586,7 @@ class _ColumnStore:
         positions = [np.searchsorted(all_ids, ids).astype(np.int32) for ids in self._ids]
         self._ids.clear()
 
+        # `Rows` calls these functions when it needs a column; until then, values stay in the file.
         def read_values(column: Column) -> np.ndarray:
             values = np.full(len(all_ids), np.nan)
             # Pieces are read in reverse, so that the first value for a text is kept.
