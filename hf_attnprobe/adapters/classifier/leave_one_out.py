@@ -495,6 +495,7 @@ def _delete_from_bilstm(
     backward half changes. The other half is taken from the whole text.
     """
     forward, backward = state.traces
+    # The read-out is linear, so each half of a state contributes its own term.
     weight, backward_weight = readout.weight.chunk(2, dim=1)
     forward_states, backward_states = state.states.chunk(2, dim=-1)
     constant = F.linear(backward_states, backward_weight, readout.bias)

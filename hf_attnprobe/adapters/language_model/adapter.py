@@ -361,6 +361,7 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
         if "logits_to_keep" in self.forward_parameters:
             arguments["logits_to_keep"] = n_read
         if visible is not None:
+            # A mask with four axes is added to the attention scores.
             dtype = self.user_model.dtype
             bias = torch.zeros(visible.shape, dtype=dtype, device=ids.device)
             bias = bias.masked_fill(~visible, torch.finfo(dtype).min)
@@ -590,6 +591,7 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
         last_weights: list[Tensor] = []
 
         def note_weights(layer: int, rows: Tensor, scores: Tensor, columns: KeyColumns) -> Tensor:
+            # Keep only the current layer's weights, until its values are known.
             last_weights[:] = [rows[0, ..., :n_tokens]]
             return rows
 

@@ -373,7 +373,10 @@ class PromptRunner(HookedTransformer):
         reset_dynamic_positions(self.model)
         arguments = self._build_pass_arguments(cache, n_read)
         logits = self.compute_logits({"input_ids": ids, **arguments})[0]
-        return logits.unflatten(0, (-1, self.model.config.get_text_config().vocab_size))[-n_read:]
+        n_words = self.model.config.get_text_config().vocab_size
+        row_logits = logits.unflatten(0, (-1, n_words))
+        # A model without `logits_to_keep` returns the logits of all rows.
+        return row_logits[-n_read:]
 
     def _build_pass_arguments(self, cache: DynamicCache | None, n_read: int) -> dict[str, Any]:
         """Build model arguments that select the last `n_read` rows and pass a cache."""

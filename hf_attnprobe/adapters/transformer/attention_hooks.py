@@ -600,6 +600,7 @@ class OutputHook:
                 return self._edit_einsum(args[0], args[2], result)
             if name in MATRIX_PRODUCTS and position == 0:
                 return self.edit_product(result, args[1])
+            # A cast, dropout or reshape of the weights is followed as well.
             if result.numel() == self._weights[0].numel():
                 self._weights.append(result)
             return result

@@ -454,17 +454,19 @@ class PartialReplay:
         expected = call.hidden_out
         largest = expected[self.mask].abs().max()
 
+        # Padding is not compared, because its outputs do not affect the prediction.
         repeated_call = call.repeat(2, len(self.mask))
-        error = repeated_call.run(hidden_in.repeat(2, 1, 1)) - expected.repeat(2, 1, 1)
-        error = error[self.mask.repeat(2, 1)].abs().max()
+        repeated_output = repeated_call.run(hidden_in.repeat(2, 1, 1))
+        difference = repeated_output - expected.repeat(2, 1, 1)
+        batch_error = difference[self.mask.repeat(2, 1)].abs().max()
 
         first_rows = slice(0, 2)
         projected = run_sublayer(call, sublayer).projected[:, first_rows]
         rows = finish_block(call, sublayer, hidden_in[:, first_rows], projected)
-        row_error = rows - expected[:, first_rows]
-        row_error = row_error[self.mask[:, first_rows]].abs().max()
+        difference = rows - expected[:, first_rows]
+        row_error = difference[self.mask[:, first_rows]].abs().max()
 
-        error = torch.maximum(error, row_error)
+        error = torch.maximum(batch_error, row_error)
         return bool(error <= tolerance * largest)
 
     def count_rows(self, layer: int) -> int:

@@ -356,7 +356,10 @@ class MultipleChoiceHead(TaskHead):
     output = "logits [batch, choices]"
 
     def build_arguments(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """Build the model's arguments; inputs `[batch, keys]` become `[batch, 1 choice, keys]`."""
+        """Add the axis for choices that the model expects, with a single choice.
+
+        Inputs `[batch, keys]` become `[batch, 1, keys]`; other inputs are not changed.
+        """
         arguments = dict(inputs)
         for name, value in inputs.items():
             if isinstance(value, Tensor) and value.dim() == 2:
@@ -364,7 +367,11 @@ class MultipleChoiceHead(TaskHead):
         return arguments
 
     def select_inputs(self, inputs: Inputs, run: Run) -> dict[str, Tensor]:
-        """Select the text with the highest logit per example, and add the logits of all texts."""
+        """Select the text that the model chooses, which has the highest logit, for each example.
+
+        The logits of all texts are added as the input `known`, and the index of the chosen text as
+        the input `chosen`.
+        """
         if inputs["input_ids"].dim() != 3:
             raise AttnProbeError(
                 "expected several choices per example, got a single text; name the columns that "
