@@ -495,7 +495,7 @@ def _delete_from_bilstm(
     backward half changes. The other half is taken from the whole text.
     """
     forward, backward = state.traces
-    # The read-out is linear, so each half of a state contributes its own term.
+    # The joint linear map is a sum of one term per half of a state.
     weight, backward_weight = readout.weight.chunk(2, dim=1)
     forward_states, backward_states = state.states.chunk(2, dim=-1)
     constant = F.linear(backward_states, backward_weight, readout.bias)
@@ -504,6 +504,7 @@ def _delete_from_bilstm(
     backward_scores, backward_outputs = _resume_direction(
         backward, content, constant, backward_weight, readout
     )
+    # The results of each direction are 0 at the positions that only the other direction changes.
     return scores.add_(backward_scores), outputs.add_(backward_outputs)
 
 
