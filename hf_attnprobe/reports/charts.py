@@ -705,7 +705,7 @@ def build_erasure_chart(evidence: SiteEvidence) -> Chart | None:
 
 
 def _build_point_series(ids: np.ndarray, gap: np.ndarray, js: np.ndarray) -> Series:
-    """Build a series of single texts; if there are many, it is a random sample."""
+    """Build a series with a point for each text, or for a random sample if there are many texts."""
     selection = draw_sample(range(len(ids)), ids, MAX_POINTS)
     name = "texts"
     if len(selection) < len(ids):

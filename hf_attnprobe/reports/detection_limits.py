@@ -31,7 +31,7 @@ SPIKE_FILE = "spike_in.json"
 """File that records which model ``attnprobe detection-limit`` used, with its fingerprints."""
 
 ROWS_FILE = "rows.csv"
-"""File with the measurements: columns head, dose (size of the planted effect), text, statistic, value."""
+"""File with the measurements by head, dose (size of the planted effect), example_id and statistic."""
 
 REPEAT_ADVICE = "run attnprobe detection-limit again with another folder"
 """End of error messages about missing or damaged files: how to repeat the measurement."""
@@ -84,7 +84,8 @@ def read_planted_rows(folder: str | Path, identity: Mapping[str, Any]) -> pd.Dat
         identity: the audit's identity, with the fingerprints of its model.
 
     Returns:
-        Data frame with the columns head, dose, text, statistic and value.
+        Data frame with the columns head, dose (size of the planted effect), example_id, statistic
+        and value.
 
     Raises:
         AttnProbeError: If the folder has no such measurements, they are for another model, or the

@@ -337,6 +337,7 @@ def _describe_uniqueness(uniqueness: Finding | None, report: AuditResult) -> str
         return ""
     if uniqueness.n < MIN_DISPLAYED_TEXTS or uniqueness.answer == Answer.CANNOT_SAY:
         return format_sentence(describe_finding(uniqueness, report.words))
+    # A finding's value of 1 means that no other weights give nearly the same output.
     distance = 1 - uniqueness.value
     if uniqueness.answer == Answer.YES:
         return (

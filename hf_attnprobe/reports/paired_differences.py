@@ -174,6 +174,7 @@ def choose_short_names(reports: Sequence[AuditResult]) -> tuple[str, ...]:
         [str(report.provenance.get("model_fingerprint", ""))[:6] for report in reports],
     ]
     names = name_parts[0]
+    # Add a suffix only if it distinguishes audits that still have the same name.
     for suffixes in name_parts[1:]:
         if len(set(names)) == len(names):
             break
@@ -351,6 +352,7 @@ def find_shared_texts(first: AuditResult, other: AuditResult) -> np.ndarray:
     if first_data is None or first_data != other_data:
         return np.empty(0, np.int64)
     shared_ids = first.rows.index.intersection(other.rows.index)
+    # For language models, "identity" is a hash of prompt, units and answer; otherwise it is NaN.
     first_identity, other_identity = (
         select_predictions(report.rows).align_to(shared_ids).get_values("identity")
         for report in (first, other)
@@ -371,7 +373,7 @@ def _build_pair(first: pd.DataFrame, other: pd.DataFrame, shared_ids: np.ndarray
 
 
 def collect_evidence(report: AuditResult) -> Evidence:
-    """Return an audit's statistics by text: correctness and attention as a whole.
+    """Return an audit's statistics for each text: correctness, and numbers about all attention.
 
     Args:
         report: the audit.
@@ -502,7 +504,7 @@ def _choose_measures(reports: Sequence[AuditResult]) -> dict[str, MeasuredValues
 def _measure_audits(
     measure: Measure, audits: Sequence[Evidence], is_comparable: Sequence[bool]
 ) -> MeasuredValues:
-    """Compute a measure for all comparable audits."""
+    """Compute a measure for each audit; audits that are not comparable get None."""
     values_by_audit: list[pd.Series | None] = []
     for audit, include in zip(audits, is_comparable, strict=True):
         evidence = audit.explained_evidence if measure.excludes_default_classes else audit
@@ -581,7 +583,11 @@ def _select_columns(rows: Rows, tests: Sequence[str], *, first: AuditResult) -> 
 
 
 def _collect_means(report: AuditResult, *, first: AuditResult) -> dict[SiteKey, Estimate]:
-    """Return an audit's means over all texts, with sites as in ``_select_columns``."""
+    """Return an audit's mean of each statistic over all texts.
+
+    If attention as a whole is a single head in one audit and a group of heads in the other, only
+    the means for this site are returned, under the first audit's site.
+    """
     first_site, model_site = find_model_site(first.rows), find_model_site(report.rows)
     means = {}
     for s in report.statistics:

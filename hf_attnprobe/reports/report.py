@@ -156,11 +156,18 @@ class Report(AuditResult, DocumentedResult):
             ``predicted_class``.
         """
         columns, frame = self.rows.columns, self.rows.build_wide_frame()
-        n_tests = Counter(name for _, name in {column[:2] for column in columns})
-        names = [f"{c[0]}.{c[1]}" if n_tests[c[1]] > 1 else c[1] for c in columns]
+        measured_statistics = {(test, statistic) for test, statistic, *_ in columns}
+        n_tests = Counter(statistic for _, statistic in measured_statistics)
+        names = [
+            f"{test}.{statistic}" if n_tests[statistic] > 1 else statistic
+            for test, statistic, *_ in columns
+        ]
         if len(self.rows.sites) <= 1:
             return frame.set_axis(pd.Index(names, name="statistic"), axis=1)
-        sites = [("", "") if c[0] == PREDICTION_TEST else c[2:] for c in columns]
+        sites = [
+            ("", "") if test == PREDICTION_TEST else (layer, head)
+            for test, _, layer, head in columns
+        ]
         levels = [(name, *site) for name, site in zip(names, sites, strict=True)]
         index = pd.MultiIndex.from_tuples(levels, names=["statistic", "layer", "head"])
         return frame.set_axis(index, axis=1)
@@ -430,12 +437,13 @@ def join_shares(folders: Sequence[str | Path]) -> Report:
 
 
 def _collect_prompts(shares: Sequence[Report]) -> Iterator[HighlightedText]:
-    """Yield all shares' prompts with their scores (language models only)."""
+    """Yield the prompts of all shares with their scores; texts of classifiers are omitted."""
     for share in shares:
         for text in share.examples:
-            why = f"{text.why} in its share" if text.why else ""
+            reason_to_display = f"{text.why} in its share" if text.why else ""
+            # Only prompts of language models have named units, such as sentences.
             if text.unit:
-                yield dataclasses.replace(text, why=why)
+                yield dataclasses.replace(text, why=reason_to_display)
 
 
 def _check_same_audit(folders: Sequence[Path]) -> None:
@@ -483,8 +491,9 @@ def _describe_progress(shares: Sequence[Report]) -> list[str]:
     counts = Counter(tuple(share.provenance["share"]) for share in shares)
     totals = {total for _, total in counts}
     if len(totals) > 1 or max(counts.values()) > 1:
+        share_names = ", ".join(f"{index}/{total}" for index, total in sorted(counts.elements()))
         raise AttnProbeError(
-            "the folders contain a share K/N twice, or shares with different N; list each share of "
+            f"expected different shares K/N with the same N, got {share_names}; list each share of "
             "one split once"
         )
     (n_shares,) = totals

@@ -83,6 +83,7 @@ class AuditResult:
         """Wording for this type of prediction."""
         unit = self.provenance.get("unit_of_number", "")
         words = build_wording(self.provenance.get("prediction"), unit=unit)
+        # The first word names the units; a description may follow it.
         units = self.provenance.get("units", words.units)
         return replace(words, units=units.partition(" ")[0])
 

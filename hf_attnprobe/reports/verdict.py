@@ -489,8 +489,9 @@ def get_min_texts(words: Wording) -> int:
 
 
 def _grade_with_default_thresholds(finding: Finding, min_texts: int) -> Finding:
-    """Return a finding whose answer follows from the default thresholds instead of the user's."""
-    if finding.partly is None:
+    """Grade a finding again with the default thresholds if the user has set other ones."""
+    has_user_thresholds = finding.partly is not None
+    if not has_user_thresholds:
         return finding
     answer = grade(finding.estimate, RULES[finding.rule], min_texts)
     is_certain = answer == Answer.NO or not finding.is_upper_bound
@@ -532,7 +533,8 @@ def format_answer_reason(findings: Sequence[Finding], words: Wording = CLASS_WOR
         return format_sentence(words.fill(TOO_CLOSE_TO_GUESSING))
     if conclusion.why or score is None:
         return format_sentence(words.fill(conclusion.why))
-    if score.partly is not None and score.answer != Answer.CANNOT_SAY:
+    has_user_thresholds = score.partly is not None
+    if has_user_thresholds and score.answer != Answer.CANNOT_SAY:
         return f"With your own thresholds: {score.rule_with_thresholds.threshold_text}."
     return format_sentence(describe_finding(score, words, counts_missing_texts=True))
 
@@ -665,6 +667,7 @@ def suggest_total_texts(finding: Finding, min_texts: int = MIN_TEXTS) -> int | N
     additional = None
     if finding.n >= MIN_DISPLAYED_TEXTS:
         additional = compute_additional_texts(finding)
+    # More texts cannot decide, but below the minimum there is no answer at all.
     if additional is None or additional > MAX_SUGGESTED_TEXTS:
         return min_texts if finding.n < min_texts else None
     return max(min_texts, finding.n + _round_up(additional))
